@@ -90,7 +90,9 @@ wheels: $(BIN)/python
 
 pictures: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[plot]'
-	$(BIN)/capplan sweep scenarios/support-chat.yaml --picture docs/pictures/support-chat-frontier.svg
+	$(BIN)/capplan sweep scenarios/support-chat.yaml --plot docs/pictures/support-chat-frontier.svg
+	$(BIN)/capplan estimate llama-3.1-8b --hardware h100-sxm --concurrency 16 --plot docs/pictures/roofline.svg
+	$(BIN)/capplan kv-size llama-3.1-8b --context 4096 --context 32768 --plot docs/pictures/paged.svg
 
 clean:
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .hypothesis .mutants

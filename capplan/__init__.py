@@ -1,3 +1,31 @@
-"""Capacity planning and cost modelling for LLM inference."""
+"""Capacity planning and cost modelling for LLM inference.
+
+>>> import capplan as cp
+>>> cp.kv_size("llama-3.1-8b", [8192], kv_dtype="fp8", offline=True).rows[0]["kv_bytes_per_sequence"]
+536870912.0
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from capplan.library.calls import compare as compare
+    from capplan.library.calls import estimate as estimate
+    from capplan.library.calls import kv_size as kv_size
+    from capplan.library.calls import load_scenario as load_scenario
+    from capplan.library.calls import plan_fleet as plan_fleet
+    from capplan.library.calls import simulate as simulate
 
 __version__ = "0.1.0"
+__all__ = ["__version__", "compare", "estimate", "kv_size", "load_scenario", "plan_fleet", "simulate"]
+
+
+def __getattr__(name: str) -> Any:
+    """Return a function of the library, imported when it is first asked for: start-up is a feature."""
+    if name not in __all__:
+        raise AttributeError(f"module 'capplan' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module("capplan.library.calls"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -29,6 +29,9 @@ settings.load_profile("same")
 # something else when it runs alone.
 providers.is_local_module_file = lambda _: False
 
+# Tables are as wide as they want, whatever the screen: workers of pytest-xdist have COLUMNS set.
+os.environ.pop("COLUMNS", None)
+
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
 SHARED = ROOT.parent / "shared"

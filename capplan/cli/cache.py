@@ -32,6 +32,7 @@ _OF = "Dollars per million tokens of"
 Price = Annotated[
     CachePriceFlags,
     Group(
+        "Traffic and prices",
         api=typer.Option("--api", metavar="PROVIDER/MODEL", help="Hosted API, such as openai/gpt-5."),
         input_price=measure("--input-price", "USD_PER_MILLION", metavar="PRICE", says=f"{_OF} plain input, instead of --api."),
         write_price=measure("--write-price", "USD_PER_MILLION", metavar="PRICE", says=f"{_OF} cache writes; default: that of input."),

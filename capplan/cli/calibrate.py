@@ -39,6 +39,7 @@ Files = Annotated[
 Measure = Annotated[
     Measuring,
     Group(
+        "Measurement",
         device=typer.Option(
             "--device", metavar="DEVICE", help="cpu, cuda or cuda:N; default: cuda where there is one."
         ),
@@ -75,6 +76,7 @@ Compare = Annotated[
 ]
 _UNSAID = "With --from, where the files do not state it."
 _STATED = Group(
+    "What the files of --from do not state",
     model=typer.Option("--model", metavar="MODEL", help=_UNSAID),
     hardware=typer.Option("--hardware", metavar="NAME", help=_UNSAID),
     input_tokens=typer.Option("--input-tokens", metavar="TOKENS", help=_UNSAID, min=1),
@@ -93,7 +95,7 @@ _FILE = typer.Option(
     metavar="FILE",
     help="Calibration file to write (also with --from, if it ends in .yaml); with --compare or --verify, file for the answer.",
 )
-Written = Annotated[OutputFlags, Group(form=o.OUTPUT["form"], file=_FILE)]
+Written = Annotated[OutputFlags, Group("Output", form=o.OUTPUT["form"], file=_FILE)]
 SUFFIXES = (".yaml", ".yml")
 
 _MEASURED = ("device", "quick", "threads", "force", "verify", "offline")

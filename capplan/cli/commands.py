@@ -31,3 +31,27 @@ COMMANDS = {
     "hardware": "List the devices of the catalogue, or show one with its sources.",
     "calibrate": "Measure a device and write its kernel efficiencies, or verify, refit or compare a calibration.",
 }
+
+EXAMPLES = {
+    "model": "capplan model deepseek-v3",
+    "kv-size": "capplan kv-size llama-3.1-8b --context 8192",
+    "hardware": "capplan hardware h200",
+    "fit": "capplan fit llama-3.1-70b --hardware h100 -tp 4",
+    "estimate": "capplan estimate llama-3.1-8b --hardware h100 --concurrency 16",
+    "spec": "capplan spec llama-3.1-70b --hardware h100 -tp 4 --draft llama-3.1-8b --acceptance 0.8",
+    "fleet": "capplan fleet scenarios/support-chat.yaml -o plan.json",
+    "check": "capplan check scenarios/support-chat.yaml --plan plan.json",
+    "diff": "capplan diff plan.json scenarios/support-chat.yaml --format markdown",
+    "explain": "capplan explain plan.json ttft_s.p95",
+    "levers": "capplan levers scenarios/support-chat.yaml",
+    "compare": "capplan compare scenarios/api-or-own.yaml --api openai/gpt-5-mini",
+    "bill": "capplan bill scenarios/who-pays.yaml",
+    "cache": "capplan cache --prefix-tokens 4000 --requests-per-day 10000 --api anthropic/claude-sonnet-4-5",
+    "report": "capplan report --plan plan.json -o plan.html",
+    "simulate": "capplan simulate scenarios/support-chat.yaml --seed 1",
+    "sweep": "capplan sweep scenarios/small-team.yaml",
+    "workload": "capplan workload trace.csv -o workload.yaml",
+    "validate": "capplan validate",
+    "calibrate": "capplan calibrate --device cuda -o my.calibration.yaml",
+}
+"""A line that runs, for the help of each command; the README has the same."""

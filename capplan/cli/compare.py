@@ -34,7 +34,7 @@ def command(
     from capplan.questions.plan_file import asked_of_plan
     from capplan.questions.price_age import current_day
     from capplan.report.answers.compare import compare_answer
-    from capplan.report.picture import cost_picture
+    from capplan.report.charts.picture import cost_picture
     from capplan.report.show import row_progress, show, shown_anyway
 
     asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)

@@ -6,13 +6,20 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
+from capplan.cli.completion import plans_and_scenarios
 from capplan.cli.groups import grouped
 
 Before = Annotated[
     Path,
-    typer.Argument(metavar="A", help="Scenario YAML, or plan written by capplan fleet -o plan.json: before."),
+    typer.Argument(
+        metavar="A",
+        help="Scenario YAML, or plan written by capplan fleet -o plan.json: before.",
+        autocompletion=plans_and_scenarios,
+    ),
 ]
-After = Annotated[Path, typer.Argument(metavar="B", help="The same: after.")]
+After = Annotated[
+    Path, typer.Argument(metavar="B", help="The same: after.", autocompletion=plans_and_scenarios)
+]
 
 
 @grouped

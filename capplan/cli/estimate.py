@@ -32,6 +32,7 @@ def command(
     hardware: o.Hardware,
     load: o.Load,
     serving: o.Serving,
+    picture: o.Picture = None,
     to: o.Output,
 ) -> int:
     """Estimate latency and throughput of one replica at a concurrency or at a request rate."""
@@ -41,7 +42,9 @@ def command(
     from capplan.readers.catalogue.intervals import shipped_intervals
     from capplan.replica.replica import replica_of
     from capplan.report.answers.estimate import estimate_answer
-    from capplan.report.show import show
+    from capplan.report.charts.picture import chart_picture
+    from capplan.report.charts.roofline import compute_dtype_of, roofline_chart
+    from capplan.report.show import show, shown_anyway
 
     if launch is not None:
         o.refuse_unread(context, STATED, "is said by --launch; leave one of them out")
@@ -50,4 +53,9 @@ def command(
     replica = replica_of(asked.spec)
     bounded = bounded_estimate(replica, load, shipped_intervals())
     warnings = (*launched.warnings, *asked.warnings)
-    return show(estimate_answer(replica, load, bounded, asked.assumptions, warnings), to)
+    answer = estimate_answer(replica, load, bounded, asked.assumptions, warnings)
+    if picture:
+        compute, operators = compute_dtype_of(asked.spec), bounded.estimate.breakdown
+        with shown_anyway(answer, to):
+            chart_picture(picture, [roofline_chart(asked.spec.device, compute, operators)])
+    return show(answer, to)

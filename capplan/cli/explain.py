@@ -6,11 +6,16 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
+from capplan.cli.completion import plans_and_scenarios
 from capplan.cli.groups import grouped
 
 Plan = Annotated[
     Path,
-    typer.Argument(metavar="PLAN", help="Plan written by capplan fleet -o plan.json, or a scenario YAML."),
+    typer.Argument(
+        metavar="PLAN",
+        help="Plan written by capplan fleet -o plan.json, or a scenario YAML.",
+        autocompletion=plans_and_scenarios,
+    ),
 ]
 Quantity = Annotated[
     str | None,

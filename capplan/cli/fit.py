@@ -10,14 +10,22 @@ Serving = Annotated[ServingFlags, o.SERVING.only(*(name for name in o.SERVING if
 
 
 @grouped
-def command(model: o.Model, hardware: o.Hardware, serving: Serving, to: o.Output) -> int:
+def command(
+    *, model: o.Model, hardware: o.Hardware, serving: Serving, picture: o.Picture = None, to: o.Output
+) -> int:
     """Show whether a model fits, what uses the memory, and how many sequences there is room for."""
     from capplan.fleet.fit import fit
     from capplan.questions.replica import asked_replica
     from capplan.readers.catalogue.hardware import device, device_names
-    from capplan.report.answers.fit import fit_answer
-    from capplan.report.show import show
+    from capplan.report.answers.fit import fit_answer, waterfall
+    from capplan.report.charts.memory import memory_chart
+    from capplan.report.charts.picture import chart_picture
+    from capplan.report.show import show, shown_anyway
 
     asked = asked_replica(model, hardware, serving)
     memory = fit(asked.spec, [device(name) for name in device_names()])
-    return show(fit_answer(memory, asked.assumptions, asked.warnings), to)
+    answer = fit_answer(memory, asked.assumptions, asked.warnings)
+    if picture:
+        with shown_anyway(answer, to):
+            chart_picture(picture, [memory_chart(asked.spec.device.name, waterfall(memory))])
+    return show(answer, to)

@@ -10,21 +10,27 @@ from capplan.questions.flags import OutputFlags
 
 
 class Group(dict[str, Any]):
-    """Field of a record -> the option that sets it; a field without one keeps its default.
+    """Field of a record -> the option that sets it; a field without one keeps its default. Help has them below one title.
 
     A parameter `serving: Annotated[ServingFlags, Group(...)]` of a command marked with `grouped` is such a group.
     A parameter of any other kind, such as typer's context, stays as it is.
     """
 
+    def __init__(self, title: str, /, **options: Any) -> None:
+        """Take the title and the options, by field."""
+        super().__init__(options)
+        self.title = title
+
     def only(self, *names: str) -> "Group":
         """Return the group of some of the fields."""
-        return Group({name: self[name] for name in names})
+        return Group(self.title, **{name: self[name] for name in names})
 
 
 class _Told(Protocol):
-    """A function that states its signature, which is where the parser looks for its options."""
+    """A function that states its signature, which is where the parser looks for its options, and what help has them below."""
 
     __signature__: Signature
+    titles: Mapping[str, str]
 
     def __call__(self, **values: Any) -> int: ...
 
@@ -55,6 +61,7 @@ def grouped(function: Callable[..., int]) -> Callable[..., int]:
     command.__doc__ = function.__doc__
     told = cast("_Told", command)
     told.__signature__ = Signature(spread)
+    told.titles = {name: group.title for _, group in records.values() for name in group}
     return told
 
 
@@ -83,7 +90,7 @@ def refuse_outputs(values: Mapping[str, Any]) -> Mapping[object, str]:
 
 
 _OUTPUTS = {
-    "file": "--output", "picture": "--picture", "predictions": "--predictions", "points": "--points", "focus": "--focus",
+    "file": "--output", "picture": "--plot", "predictions": "--predictions", "points": "--points", "focus": "--focus",
 }  # fmt: skip
 """Parameter or field that names a file to write -> its option."""
 _REWRITTEN = {"calibration", "points"}

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
+from capplan.cli.completion import devices
 from capplan.cli.groups import grouped
 
 Name = Annotated[
@@ -13,6 +14,7 @@ Name = Annotated[
         metavar="NAME",
         help="Name, alias or path of a hardware YAML; without one, the list.",
         show_default=False,
+        autocompletion=devices,
     ),
 ]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from capplan.cli.completion import beginning_with
 from capplan.errors import InputError, unknown
 
 
@@ -92,7 +93,6 @@ def one_of(
     *,
     says: str,
     metavar: str = "NAME",
-    **more: Any,
 ) -> Any:
     """Return an option of a name from a short list; case does not matter."""
 
@@ -102,7 +102,17 @@ def one_of(
             raise unknown(name.strip("-"), str(text), known, place=name)
         return choice
 
-    return _option(name, read=read, kind="|".join(known), help=says, metavar=metavar, **more)
+    def completed(incomplete: str) -> list[str]:
+        return beginning_with(known, incomplete)
+
+    return _option(
+        name,
+        read=read,
+        kind="|".join(known),
+        help=says,
+        metavar=metavar,
+        autocompletion=completed,
+    )
 
 
 def _option(*names: str, read: Callable[[Any], Any], kind: str, **more: Any) -> Any:

@@ -1,5 +1,6 @@
 """`capplan kv-size`: what a sequence keeps in memory."""
 
+from functools import partial
 from typing import Annotated
 
 from capplan.cli import options as o
@@ -33,20 +34,28 @@ Serving = Annotated[
 
 @grouped
 def command(
-    *, model: o.Model, context: Contexts = None, sequences: Sequences = 1, serving: Serving, to: o.Output
+    *,
+    model: o.Model,
+    context: Contexts = None,
+    sequences: Sequences = 1,
+    serving: Serving,
+    picture: o.Picture = None,
+    to: o.Output,
 ) -> int:
     """Show the KV cache and state bytes of a model, as needed and as the engine reserves them."""
     from capplan.fleet.refusal import refuse_heads
     from capplan.memory.kv_size import kv_sizes
     from capplan.readers.catalogue.model import read_model
     from capplan.report.answers.kv_size import kv_answer
-    from capplan.report.show import show
+    from capplan.report.charts.allocation import allocation_chart
+    from capplan.report.charts.picture import chart_picture
+    from capplan.report.show import show, shown_anyway
 
     network = read_model(model, revision=serving.revision, offline=serving.offline)
     refuse_heads(network, serving.tensor_parallel)
-    sizes = kv_sizes(
+    sizes_at = partial(
+        kv_sizes,
         network,
-        context or (),
         sequences=sequences,
         kv_dtype=serving.kv_dtype,
         tensor_parallel=serving.tensor_parallel,
@@ -54,4 +63,10 @@ def command(
         engine_version=serving.engine_version,
         max_num_batched_tokens=serving.max_num_batched_tokens,
     )
-    return show(kv_answer(sizes), to)
+    sizes = sizes_at(context or ())
+    answer = kv_answer(sizes)
+    if picture:
+        most = max(network.max_context_tokens or 0, *(size.context_tokens for size in sizes.rows))
+        with shown_anyway(answer, to):
+            chart_picture(picture, [allocation_chart(sizes.rows, sizes_at((most,)).rows[0])])
+    return show(answer, to)

@@ -3,17 +3,17 @@
 import errno
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from capplan import __version__
-from capplan.cli.commands import COMMANDS
+from capplan.cli.commands import COMMANDS, EXAMPLES
 from capplan.errors import LONGEST_SHOWN, CapplanError, InputError, unknown
 from capplan.report.safe_text import message
 
@@ -48,6 +48,26 @@ class _LazyCommands(TyperGroup):
             formatter.write_dl(list(COMMANDS.items()))
 
 
+class _Sectioned(TyperCommand):
+    """A command whose help has its options below the titles of their groups; options of none come first."""
+
+    titles: Mapping[str, str]
+    """Parameter -> title of its group."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, then options by group, the output last but for help."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            if record is not None:
+                sections.setdefault(self.titles.get(parameter.name or "", kind), []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
 app = typer.Typer(
     cls=_LazyCommands,
     help="Capacity planning and cost modelling for LLM inference.",
@@ -65,8 +85,11 @@ def as_click(name: str, function: Callable[..., int]) -> Any:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["--help", "-h"]},
     )
-    single.command(name)(function)
-    return typer.main.get_command(single)
+    example = EXAMPLES.get(name)
+    single.command(name, cls=_Sectioned, epilog=example and f"For example: {example}")(function)
+    command: Any = typer.main.get_command(single)
+    command.titles = getattr(function, "titles", {})
+    return command
 
 
 def _print_version(*, wanted: bool) -> None:

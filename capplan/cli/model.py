@@ -5,12 +5,18 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
+from capplan.cli.completion import models
 from capplan.cli.groups import grouped
 from capplan.questions.flags import ServingFlags
 
 Model = Annotated[
     str | None,
-    typer.Argument(metavar="MODEL", help=f"{o.MODEL}; without one, the shipped models.", show_default=False),
+    typer.Argument(
+        metavar="MODEL",
+        help=f"{o.MODEL}; without one, the shipped models.",
+        show_default=False,
+        autocompletion=models,
+    ),
 ]
 Serving = Annotated[ServingFlags, o.SERVING.only("weight_dtype", "revision", "offline")]
 

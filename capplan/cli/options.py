@@ -6,6 +6,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from capplan.cli.completion import devices, kv_dtypes, models, plan_files, scenarios, weight_dtypes
 from capplan.cli.groups import Group
 from capplan.cli.kinds import fraction, measure, one_of, whole
 from capplan.errors import InputError
@@ -15,7 +16,10 @@ _FORMATS = ("table", "json", "csv", "markdown")
 
 MODEL = "Path of a config.json, its folder or a GGUF file, a shipped id or alias, or a Hugging Face id"
 HARDWARE = typer.Option(
-    "--hardware", metavar="NAME", help="Catalogue name or alias, or path of a hardware YAML."
+    "--hardware",
+    metavar="NAME",
+    help="Catalogue name or alias, or path of a hardware YAML.",
+    autocompletion=devices,
 )
 TENSOR_PARALLEL = whole(
     "--tensor-parallel", "-tp", of="devices", most=4096, says="Devices that every matrix is split over."
@@ -24,35 +28,55 @@ PIPELINE_PARALLEL = whole(
     "--pipeline-parallel", "-pp", of="devices", most=4096, says="Stages that the layers are distributed over."
 )
 
-Model: TypeAlias = Annotated[str, typer.Argument(metavar="MODEL", help=f"{MODEL}.", show_default=False)]
+Model: TypeAlias = Annotated[
+    str, typer.Argument(metavar="MODEL", help=f"{MODEL}.", show_default=False, autocompletion=models)
+]
 Hardware: TypeAlias = Annotated[str, HARDWARE]
 Scenario: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="SCENARIO", help="Scenario YAML, or a name of capplan list scenarios.")
+    Path,
+    typer.Argument(
+        metavar="SCENARIO",
+        help="Scenario YAML, or a name of capplan list scenarios.",
+        autocompletion=scenarios,
+    ),
 ]
 ScenarioOfPlan: TypeAlias = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[SCENARIO]", help="Scenario YAML or name; default: the one that --plan was made for."
+        metavar="[SCENARIO]",
+        help="Scenario YAML or name; default: the one that --plan was made for.",
+        autocompletion=scenarios,
     ),
 ]
 PlanFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "--plan", metavar="FILE", help="Plan written by capplan fleet -o plan.json, instead of a new search."
+        "--plan",
+        metavar="FILE",
+        help="Plan written by capplan fleet -o plan.json, instead of a new search.",
+        autocompletion=plan_files,
     ),
 ]
 NeededPlan: TypeAlias = Annotated[
-    Path, typer.Option("--plan", metavar="FILE", help="Plan written by capplan fleet -o plan.json.")
+    Path,
+    typer.Option(
+        "--plan",
+        metavar="FILE",
+        help="Plan written by capplan fleet -o plan.json.",
+        autocompletion=plan_files,
+    ),
 ]
 SET = typer.Option(
     "--set", metavar="KEY=VALUE", help="A key of the scenario, such as 'slo.ttft_p95=600 ms'; repeatable."
 )
 Settings: TypeAlias = Annotated[list[str] | None, SET]
 Picture: TypeAlias = Annotated[
-    Path | None, typer.Option("--picture", metavar="FILE", help="Draw a picture: .svg, .png or .pdf.")
+    Path | None,
+    typer.Option("--plot", "--picture", metavar="FILE", help="Draw a picture: .svg, .png or .pdf."),
 ]
 
 SERVING = Group(
+    "Replica",
     tensor_parallel=TENSOR_PARALLEL,
     pipeline_parallel=PIPELINE_PARALLEL,
     expert_parallel=whole(
@@ -73,11 +97,13 @@ SERVING = Group(
         "--weight-dtype",
         metavar="DTYPE",
         help="fp32, bf16, fp16, fp8, int8, int4, int2, nvfp4, mxfp4, a form like w4a16-g128, or a mixture like q4_k_m; default: that of the config.",
+        autocompletion=weight_dtypes,
     ),
     kv_dtype=typer.Option(
         "--kv-dtype",
         metavar="DTYPE",
         help="fp32, bf16, fp16, fp8, int8 or int4; default: that of the config, else the activation dtype.",
+        autocompletion=kv_dtypes,
     ),
     engine=one_of("--engine", ("vllm", "sglang", "trtllm"), says="vllm, sglang or trtllm."),
     engine_version=typer.Option(
@@ -109,6 +135,7 @@ SERVING = Group(
     offline=typer.Option("--offline", help="Never open a connection."),
 )
 LOAD = Group(
+    "Load",
     input_tokens=whole("--input-tokens", of="tokens", metavar="TOKENS", says="Mean input length."),
     output_tokens=whole("--output-tokens", of="tokens", metavar="TOKENS", says="Mean output length."),
     concurrency=whole("--concurrency", of="requests", says="Requests in flight at any time (closed loop)."),
@@ -123,12 +150,12 @@ LOAD = Group(
     ),
 )
 OUTPUT = Group(
+    "Output",
     form=one_of(
         "--format",
         _FORMATS,
         metavar="FORMAT",
         says="table, json, csv or markdown; default: by the suffix of --output, else table.",
-        autocompletion=lambda: list(_FORMATS),
     ),
     file=typer.Option(
         "--output", "-o", metavar="FILE", help="Write to this file instead of stdout, atomically."

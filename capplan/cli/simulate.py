@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
+from capplan.cli.completion import devices, models
 from capplan.cli.groups import Group, grouped
 from capplan.cli.kinds import fraction, measure, one_of, whole
 from capplan.questions.simulation_flags import (
@@ -18,6 +19,7 @@ from capplan.questions.simulation_flags import (
 Requests = Annotated[
     RequestFlags,
     Group(
+        "Requests",
         trace=typer.Option(
             "--trace", metavar="FILE", help="Replay these requests instead of the scenario's traffic."
         ),
@@ -31,8 +33,12 @@ Requests = Annotated[
 Plan = Annotated[
     PlanFlags,
     Group(
+        "Plan",
         hardware=typer.Option(
-            "--hardware", metavar="NAME", help="Device; default: the plan that capplan fleet chooses."
+            "--hardware",
+            metavar="NAME",
+            help="Device; default: the plan that capplan fleet chooses.",
+            autocompletion=devices,
         ),
         tensor_parallel=o.TENSOR_PARALLEL,
         pipeline_parallel=o.PIPELINE_PARALLEL,
@@ -47,6 +53,7 @@ Plan = Annotated[
 Running = Annotated[
     OperationFlags,
     Group(
+        "Operation",
         queue_limit=whole(
             "--queue-limit",
             of="requests",
@@ -94,6 +101,7 @@ Running = Annotated[
 Engine = Annotated[
     EngineFlags,
     Group(
+        "Engine",
         scheduling=one_of(
             "--scheduling",
             ("static", "dynamic", "continuous", "chunked", "prefill-first"),
@@ -118,7 +126,13 @@ Engine = Annotated[
 Speculation = Annotated[
     SpeculationFlags,
     Group(
-        draft=typer.Option("--draft", metavar="MODEL", help="Speculative decoding with this draft model."),
+        "Speculation",
+        draft=typer.Option(
+            "--draft",
+            metavar="MODEL",
+            help="Speculative decoding with this draft model.",
+            autocompletion=models,
+        ),
         draft_step_s=measure(
             "--draft-step-time", says="One step of the draft, such as '1 ms', instead of --draft."
         ),
@@ -150,30 +164,12 @@ def command(
     to: o.Output,
 ) -> int:
     """Simulate a scenario's fleet, request by request, under its traffic or a trace."""
-    from capplan.fleet.routed import most_replicas, run_fleet
-    from capplan.questions import simulation as inputs
-    from capplan.questions.engine_use import engine_use_of
+    from capplan.library.simulated import SimulationRecords, simulated
     from capplan.questions.plan_file import asked_of_plan
-    from capplan.replica.replica import replica_of
-    from capplan.report.answers.simulate import simulate_answer, warn_of_overload
     from capplan.report.show import row_progress, show
 
     asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
+    records = SimulationRecords(requests, plan, running, engine, speculation)
     with row_progress("plans") as progress:
-        chosen = inputs.chosen_plan(asked, plan, progress, answer)
-    operation = inputs.operation_of_plan(chosen, running, plan.replicas)
-    stream = inputs.asked_stream(chosen, requests)
-    replica = replica_of(stream.spec)
-    use, stated = engine_use_of(
-        asked.scenario, stream.spec, engine, speculation, planned_drafts=chosen.draft_tokens, offline=offline
-    )
-    utilisation = inputs.utilisation_of(
-        replica, stream, most_replicas(operation, chosen.replicas), use, operation
-    )
-    warn_of_overload(stream, utilisation)
-    outcome = run_fleet(
-        replica, stream.stream, operation, replicas=chosen.replicas, slo=asked.scenario.slo, use=use,
-        until_s=requests.until_s or float("inf"),
-        admission=inputs.admission_of(stream.stream, running.queue_limit, running.deadline_s, asked.scenario.classes),
-    )  # fmt: skip
-    return show(simulate_answer(chosen, stream, outcome, requests.seed, utilisation, stated, operation), to)
+        found = simulated(asked, answer, records, progress, offline=offline)
+    return show(found, to)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capplan.cli import options as o
+from capplan.cli.completion import models, weight_dtypes
 from capplan.cli.groups import Group, grouped
 from capplan.cli.kinds import fraction, measure, whole
 from capplan.questions.flags import DraftFlags, LoadFlags
@@ -22,15 +23,22 @@ Acceptance = Annotated[
 Target = Annotated[
     str | None,
     typer.Argument(
-        metavar="MODEL", help="The target; not needed where both step times are given.", show_default=False
+        metavar="MODEL",
+        help="The target; not needed where both step times are given.",
+        show_default=False,
+        autocompletion=models,
     ),
 ]
 Hardware = Annotated[str | None, o.HARDWARE]
 Draft = Annotated[
     DraftFlags,
     Group(
+        "Draft",
         draft=typer.Option(
-            "--draft", metavar="MODEL", help="Draft model, with the vocabulary of the target."
+            "--draft",
+            metavar="MODEL",
+            help="Draft model, with the vocabulary of the target.",
+            autocompletion=models,
         ),
         draft_step_s=measure(
             "--draft-step-time", says="One step of the draft, such as '2 ms', instead of --draft."
@@ -40,7 +48,10 @@ Draft = Annotated[
             says="One decode step of the target, such as '35 ms', instead of MODEL.",
         ),
         draft_weight_dtype=typer.Option(
-            "--draft-weight-dtype", metavar="DTYPE", help="Default: that of the draft's config."
+            "--draft-weight-dtype",
+            metavar="DTYPE",
+            help="Default: that of the draft's config.",
+            autocompletion=weight_dtypes,
         ),
         draft_tensor_parallel=whole(
             "--draft-tensor-parallel",

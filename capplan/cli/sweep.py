@@ -7,21 +7,28 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
+from capplan.cli.completion import devices, models_and_scenarios
 from capplan.cli.groups import Group, grouped
 from capplan.cli.kinds import whole
 from capplan.questions.flags import ServingFlags, SweepFlags
 
 What = Annotated[
     str,
-    typer.Argument(metavar="SCENARIO|MODEL", help="Scenario YAML with its traffic and targets, or a model."),
+    typer.Argument(
+        metavar="SCENARIO|MODEL",
+        help="Scenario YAML with its traffic and targets, or a model.",
+        autocompletion=models_and_scenarios,
+    ),
 ]
 Swept = Annotated[
     SweepFlags,
     Group(
+        "What to sweep",
         hardware=typer.Option(
             "--hardware",
             metavar="NAME",
             help="Device to compare, repeatable; default for a scenario: the best plan on each of its devices.",
+            autocompletion=devices,
         ),
         tensor_parallel=whole(
             "--tensor-parallel",
@@ -70,6 +77,7 @@ class Work:
 Working = Annotated[
     Work,
     Group(
+        "Work",
         workers=whole("--workers", of="processes", most=1024, says="Processes on this machine."),
         dask=typer.Option(
             "--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster, such as tcp://10.0.0.1:8786."
@@ -104,7 +112,7 @@ def command(
     from capplan.questions.sweep import asked_sweep
     from capplan.readers.point_file import PointFile
     from capplan.report.answers.sweep import by_plan, sweep_answer
-    from capplan.report.picture import frontier_picture
+    from capplan.report.charts.picture import frontier_picture
     from capplan.report.show import row_progress, say, show, shown_anyway
 
     _refuse_unread(context, what, named=bool(flags.hardware or flags.tensor_parallel))

@@ -34,7 +34,7 @@ Eviction = Annotated[
     ),
 ]
 _FILE = typer.Option("--output", "-o", metavar="FILE", help="A .yaml is written as a workload for scenarios.")
-Output = Annotated[OutputFlags, Group(form=o.OUTPUT["form"], file=_FILE)]
+Output = Annotated[OutputFlags, Group("Output", form=o.OUTPUT["form"], file=_FILE)]
 
 
 @grouped
@@ -53,7 +53,7 @@ def command(
     from capplan.questions.workload_file import is_workload, workload_text
     from capplan.readers.traces.read import workload_of
     from capplan.report.answers.workload import workload_answer
-    from capplan.report.picture import workload_picture
+    from capplan.report.charts.picture import workload_picture
     from capplan.report.show import send, show, shown_anyway
 
     policies = tuple(eviction or ())

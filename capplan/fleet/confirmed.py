@@ -102,14 +102,18 @@ def cost_range(sized: Sized, terms: Terms) -> tuple[float, float] | None:
     hourly = terms.hourly(trial.candidate.layout.device.name)
     if hourly is None:
         return None
-    limits = trial.limits
-    peak = trial.total_rate / (1.0 - terms.headroom_fraction)
     costs = []
     for part in RANGE:
-        busy = trial.replicas_for(peak, trial.candidate.slowness.quantile(part), limits)
+        busy = replicas_at_speed(trial, part, terms)
         gpus = inf if busy is None else (busy + terms.spare_replicas) * trial.candidate.layout.devices
         costs.append(float(usd_per_month(hourly * gpus)))
     return costs[0], costs[1]
+
+
+def replicas_at_speed(trial: Trial, part: float, terms: Terms) -> int | None:
+    """Return the replicas that carry the peak with headroom if they are as slow as in this part of the cases; None if none do."""
+    peak = trial.total_rate / (1.0 - terms.headroom_fraction)
+    return trial.replicas_for(peak, trial.candidate.slowness.quantile(part), trial.limits)
 
 
 def _bounded(values: Spread, quantity: str, trial: Trial) -> BoundedSpread:

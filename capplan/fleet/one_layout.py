@@ -9,6 +9,7 @@ from capplan.fleet.candidates import Layout
 from capplan.fleet.cheapest import Search, Terms
 from capplan.fleet.confirmed import met_probability
 from capplan.fleet.search import Question, search
+from capplan.fleet.search_cache import SearchCache
 from capplan.fleet.trial import Trial
 from capplan.workload.slo import Target
 
@@ -16,7 +17,9 @@ _ANY_LATENCY_S = 1e9
 """A latency limit so loose that the closed form keeps every layout that can serve requests at all."""
 
 
-def trial_of(question: Question, layout: Layout, weight_dtype: str, terms: Terms) -> Trial | Reason:
+def trial_of(
+    question: Question, layout: Layout, weight_dtype: str, terms: Terms, cache: SearchCache | None = None
+) -> Trial | Reason:
     """Return the trial of one layout under the traffic and the targets of a question.
 
     Parameters
@@ -25,6 +28,7 @@ def trial_of(question: Question, layout: Layout, weight_dtype: str, terms: Terms
     layout : of one replica, on a device and in dtypes of the question
     weight_dtype : one of the question's networks
     terms : headroom, spares and prices
+    cache : replicas and runs of questions before
 
     Returns
     -------
@@ -48,7 +52,7 @@ def trial_of(question: Question, layout: Layout, weight_dtype: str, terms: Terms
     result = search(replace(alone, slo=replace(question.slo, targets=loose)))
     if not result.candidates:
         return max(result.rejected.items(), key=lambda entry: entry[1])[0][1]
-    return Search(alone, result.candidates, terms).trial(result.candidates[0])
+    return Search(alone, result.candidates, terms, cache).trial(result.candidates[0])
 
 
 @dataclass(frozen=True, slots=True)

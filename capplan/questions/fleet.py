@@ -85,7 +85,7 @@ def _kv_formats(scenario: Scenario, network: Network) -> tuple[tuple[str, ...], 
 
 def _context(scenario: Scenario, network: Network, demand: Demand) -> tuple[int, list[Assumption], list[str]]:
     """Return the context that replicas are started with; InputError where a mean request exceeds it."""
-    tokens, assumed, warnings = _wanted_context(scenario, network, demand.longest_tokens)
+    tokens, assumed, warnings = wanted_context(scenario, network, demand.longest_tokens)
     mean = demand.lengths
     if mean.input_tokens + mean.output_tokens > tokens:
         raise InputError(
@@ -95,7 +95,7 @@ def _context(scenario: Scenario, network: Network, demand: Demand) -> tuple[int,
     return tokens, assumed, warnings
 
 
-def _wanted_context(
+def wanted_context(
     scenario: Scenario, network: Network, longest_request: int
 ) -> tuple[int, list[Assumption], list[str]]:
     """Return the scenario's context, else one with room for 99.9 % of the requests."""

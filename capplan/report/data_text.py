@@ -5,7 +5,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
@@ -44,7 +44,12 @@ def ascii_json(text: str) -> str:
 
 def csv_text(answer: Answer) -> str:
     """Return the CSV rows of an answer, else its first table: a header with the names of the JSON, and a line per row."""
-    rows = [flattened(plain(row)) for row in answer.csv_rows or answer.tables[0].rows]
+    return rows_csv(answer.csv_rows or answer.tables[0].rows)
+
+
+def rows_csv(given: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as CSV: a header with their keys, and a line for each."""
+    rows = [flattened(plain(row)) for row in given]
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

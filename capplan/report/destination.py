@@ -73,13 +73,29 @@ def place_of(path: Path, *, existing: bool) -> object:
         return None
 
 
-def refuse_picture(path: Path) -> None:
+def refuse_picture(path: Path, option: str = "--plot") -> None:
     """Raise the error for a picture that could not be drawn: its suffix, the library that draws, its folder."""
     if path.suffix.lower() not in PICTURES:
-        raise InputError(f"--picture: {path.name!r} is not one of {', '.join(PICTURES)}; e.g. picture.svg")
-    if find_spec("matplotlib") is None:
-        raise InputError("--picture needs matplotlib\n  install it: pip install 'capplan[plot]'")
-    refuse_unwritable(path, "--picture")
+        raise InputError(f"{option}: {path.name!r} is not one of {', '.join(PICTURES)}; e.g. picture.svg")
+    if not can_draw():
+        raise InputError(f"{option} needs matplotlib\n  install it: pip install 'capplan[plot]'")
+    refuse_unwritable(path, option)
+
+
+def can_draw() -> bool:
+    """Return whether the library that draws pictures is installed."""
+    return find_spec("matplotlib") is not None
+
+
+def beside(path: Path, suffix: str) -> dict[object, str]:
+    """Return the files that are there and may be written beside an answer, `NAME.TOPIC.suffix`, each with the option that does."""
+    try:
+        found = sorted(path.resolve().parent.iterdir())
+    except (OSError, RuntimeError):
+        return {}  # the folder is refused where the answer is written
+    named = [item for item in found if item.name.startswith(f"{path.stem}.") and item.suffix == suffix]
+    places = {place_of(item, existing=True): "--output" for item in named if item.name != path.name}
+    return {place: option for place, option in places.items() if place is not None}
 
 
 def write_whole(path: Path, content: str | bytes, option: str = "--output") -> None:

@@ -17,11 +17,13 @@ _STATISTICS = ("mean_s", "p50_s", "p90_s", "p95_s", "p99_s", "low_s", "high_s")
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Headings, whether a column is right-aligned, and cells of text."""
+    """Headings, whether a column is right-aligned, cells of text, and what they were before they were text."""
 
     headings: tuple[str, ...]
     right: tuple[bool, ...]
     cells: tuple[tuple[str, ...], ...]
+    values: tuple[tuple[Any, ...], ...]
+    """In base units; None where a cell is no more than its text."""
 
 
 def grid_of(table: Table) -> Grid:
@@ -30,7 +32,7 @@ def grid_of(table: Table) -> Grid:
     names = _shown_names(table, rows)
     if table.upright:
         return _upright(table, rows[0], names)
-    headings, right, columns = [], [], []
+    headings, right, columns, exact = [], [], [], []
     for name in names:
         values = [row.get(name) for row in rows]
         scaled_by = [_least_time(rows)] if name in _STATISTICS else values
@@ -39,8 +41,11 @@ def grid_of(table: Table) -> Grid:
         unit = screen.unit if numbers else ""
         headings.append(f"{screen.heading} ({unit})" if unit and screen.heading else screen.heading or unit)
         right.append(numbers)
+        exact.append(values)
         columns.append([_text(v, screen, assumed=(i, name) in table.assumed) for i, v in enumerate(values)])
-    return Grid(tuple(headings), tuple(right), tuple(zip(*columns, strict=True)))
+    return Grid(
+        tuple(headings), tuple(right), tuple(zip(*columns, strict=True)), tuple(zip(*exact, strict=True))
+    )
 
 
 def footnotes(answer: Answer) -> list[str]:
@@ -70,15 +75,16 @@ def _shown_names(table: Table, rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _upright(table: Table, row: Mapping[str, Any], names: list[str]) -> Grid:
-    cells = []
+    cells, values = [], []
     for name in names:
         screen = screen_of(name, [row[name]], title=table.titles.get(name))
         shown = _text(row[name], screen, assumed=(0, name) in table.assumed)
         unit = screen.unit if is_number(row[name]) else ""
         more = (one_line(texts.get(name, "")) for texts in table.beside.values())
         cells.append((screen.heading, shown, unit, *more))
+        values.append((None, row[name], None, *(None for _ in table.beside)))
     right = (False, True, False, *(False for _ in table.beside))
-    return Grid(("quantity", "value", "unit", *table.beside), right, tuple(cells))
+    return Grid(("quantity", "value", "unit", *table.beside), right, tuple(cells), tuple(values))
 
 
 def _text(value: Any, screen: Screen, *, assumed: bool) -> str:

@@ -30,6 +30,7 @@ _FIXED = {
     "usd_per_million_input_tokens": ("$/Mtok in", 1.0, "price"),
     "usd_per_million_tokens": ("$/Mtok", 1.0, "price"),
     "usd": ("$", 1.0, "price"),
+    "flop_per_byte": ("FLOP/B", 1.0, "intensity"),
     "tokens_per_s": ("tok/s", 1.0, "tokens"),
     "requests_per_s": ("req/s", 1.0, "requests"),
     "request_rate": ("req/s", 1.0, "requests"),
@@ -111,7 +112,7 @@ def _scaled(words: list[str], largest: float) -> tuple[str, float, list[str]]:
     while len(left) > 2 and left[-2] == "per" and left[-1] in _DIVISORS:
         divisor = f"/{_DIVISORS[left[-1]]}{divisor}"
         left = left[:-2]
-    noun = next((word for word in ("bytes", "flop") if word in left), None)
+    noun = next((word for word in ("bytes", "flop") if word in left and left[-1] != "byte"), None)
     if noun:
         at = left.index(noun)
         if noun == "bytes" and {"reported", "driver"} & set(left):

@@ -21,7 +21,7 @@ def show(answer: Answer, to: OutputFlags) -> int:
     say_warnings(answer)
     form = to.form or _BY_SUFFIX.get(to.file.suffix.lower() if to.file else "", "table")
     to_terminal = to.file is None and sys.stdout is not None and sys.stdout.isatty()
-    text = answer_text(answer, form, to_terminal=to_terminal)
+    text = answer_text(answer, form, to_terminal=to_terminal, width=None if to.file else _stated_width())
     send(text if to.file or form != "json" else _encodable(text), to.file)
     return answer.exit_code
 
@@ -79,8 +79,8 @@ def _print(text: str) -> None:
     stdout.flush()
 
 
-def answer_text(answer: Answer, form: str, *, to_terminal: bool = False) -> str:
-    """Return an answer in one of the four formats; colour and folding only for a terminal."""
+def answer_text(answer: Answer, form: str, *, to_terminal: bool = False, width: int | None = None) -> str:
+    """Return an answer in one of the four formats; colour only for a terminal, tables made to fit its width or the one given."""
     from capplan.report import data_text, table_text
 
     if form == "json":
@@ -92,9 +92,15 @@ def answer_text(answer: Answer, form: str, *, to_terminal: bool = False) -> str:
     if form != "table":
         raise unknown("format", form, FORMATS, place="--format")
     if not to_terminal:
-        return table_text.plain_text(answer)
+        return table_text.plain_text(answer, width)
     colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return table_text.terminal_text(answer, width=os.get_terminal_size().columns, colour=colour)
+    return table_text.terminal_text(answer, width=width or os.get_terminal_size().columns, colour=colour)
+
+
+def _stated_width() -> int | None:
+    """Return the width that COLUMNS asks for; None where it asks for none."""
+    written = os.environ.get("COLUMNS", "")
+    return int(written) if written.isascii() and written.isdigit() and int(written) > 0 else None
 
 
 @contextmanager

@@ -1,81 +1,66 @@
 """An answer for people: the same tables as plain text, folded to a terminal, and as Markdown."""
 
-import io
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from textwrap import wrap
 
 from capplan.report.answer import Answer
+from capplan.report.fitted import GAP, fitted, line_texts
 from capplan.report.grid import Grid, footnotes, grid_of
 from capplan.report.safe_text import markdown_paragraph, markdown_words, one_line, visible
 
-if TYPE_CHECKING:
-    from rich.table import Table as RichTable
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
-def plain_text(answer: Answer) -> str:
-    """Return headline, tables and footnotes for pipes and files: whole rows, no colour, and rich is not imported."""
-    lines = [one_line(answer.headline)] if answer.headline else []
-    for table in answer.tables:
-        if table.title:
-            lines += ["", one_line(table.title)]
-        lines += _aligned(grid_of(table))
-    if answer.closing:
-        lines += ["", *map(visible, answer.closing)]
-    notes = footnotes(answer)
-    if notes:
-        lines += ["", *map(one_line, notes)]
-    return "".join(f"{line.rstrip()}\n" for line in lines)
-
-
-def _aligned(grid: Grid) -> list[str]:
-    lines = [grid.headings, *grid.cells]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(grid.headings))]
-    sides = list(zip(widths, grid.right, strict=True))
-    text = [
-        "   ".join(c.rjust(w) if right else c.ljust(w) for c, (w, right) in zip(line, sides, strict=True))
-        for line in lines
-    ]
-    return [text[0], "─" * (sum(widths) + 3 * (len(widths) - 1)), *text[1:]]
+def plain_text(answer: Answer, width: int | None = None) -> str:
+    """Return headline, tables and footnotes for pipes and files, without colour; rows are whole unless a width is asked for."""
+    return "".join(f"{line.rstrip()}\n" for line, _ in _lines(answer, width))
 
 
 def terminal_text(answer: Answer, *, width: int, colour: bool) -> str:
-    """Return headline, tables and footnotes folded to a width, headings set off where colour is wanted."""
-    from rich.console import Console
-    from rich.text import Text
-
-    file = io.StringIO()
-    console = Console(
-        file=file,
-        width=width,
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        highlight=False,
+    """Return headline, tables and footnotes made to fit a width, headings set off where colour is wanted."""
+    lines = _lines(answer, width)
+    return "".join(
+        f"{_BOLD}{line.rstrip()}{_PLAIN}\n" if set_off and colour and line.strip() else f"{line.rstrip()}\n"
+        for line, set_off in lines
     )
+
+
+def _lines(answer: Answer, width: int | None) -> Iterator[tuple[str, bool]]:
+    """Yield the lines of an answer, and whether each is set off as a heading."""
     if answer.headline:
-        console.print(Text(one_line(answer.headline), style="bold"))
+        yield from ((line, True) for line in _prose(one_line(answer.headline), width))
     for table in answer.tables:
         if table.title:
-            console.print()
-            console.print(Text(one_line(table.title), style="bold"))
-        console.print(_rich_table(grid_of(table)))
-    for lines in (answer.closing, footnotes(answer)):
-        if lines:
-            console.print()
-        for line in lines:
-            console.print(Text(visible(line)))
-    return file.getvalue()
+            yield "", False
+            yield from ((line, True) for line in _prose(one_line(table.title), width))
+        yield from _table_lines(grid_of(table), width)
+    for texts in (list(map(visible, answer.closing)), list(map(one_line, footnotes(answer)))):
+        if texts:
+            yield "", False
+        yield from ((line, False) for text in texts for line in _prose(text, width))
 
 
-def _rich_table(grid: Grid) -> "RichTable":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table as RichTable
-    from rich.text import Text
+def _prose(text: str, width: int | None) -> list[str]:
+    """Return a text in lines of whole words, further lines as far in as the first."""
+    if width is None or len(text) <= width:
+        return [text]
+    inset = " " * (len(text) - len(text.lstrip()))
+    return wrap(
+        text, width, subsequent_indent=inset, break_long_words=False, break_on_hyphens=False,
+        drop_whitespace=True,
+    )  # fmt: skip
 
-    table = RichTable(box=SIMPLE_HEAD, show_edge=False, header_style="bold", pad_edge=False)
-    for heading, right in zip(grid.headings, grid.right, strict=True):
-        table.add_column(Text(heading), justify="right" if right else "left", overflow="fold")
-    for line in grid.cells:
-        table.add_row(*(Text(cell) for cell in line))
-    return table
+
+def _table_lines(grid: Grid, width: int | None) -> Iterator[tuple[str, bool]]:
+    fit = fitted(grid, width)
+    if not fit.upright:
+        yield from ((line, True) for line in line_texts(fit, fit.headings))
+        yield "─" * (sum(fit.widths) + GAP * (len(fit.widths) - 1)), False
+    for row in fit.rows:
+        yield from ((line, False) for line in line_texts(fit, row))
+    if fit.left_out:
+        said = f"no room for: {', '.join(fit.left_out)}; a wider screen, --format markdown or csv has them"
+        yield from ((line, False) for line in _prose(said, width))
 
 
 def markdown_text(answer: Answer) -> str:

@@ -67,6 +67,10 @@ All commands but `init` and `export` take `--format table|json|csv|markdown` and
 stderr. JSON and CSV are in base units with full precision. Exit codes: 0 done, 2 bad input, 3 does not fit,
 4 target not reachable, 130 interrupted, 1 a bug of ours (with its traceback).
 
+Tables fit the terminal, and the width that `COLUMNS` states in a pipe: words wrap, or the table turns upright; no number is cut. `capplan --install-completion` completes
+commands, options, models, devices, dtypes, scenarios and plan files. `--plot FILE.svg` (`.png`, `.pdf`) draws what `estimate`, `fit`, `kv-size`, `fleet`, `sweep`, `workload` and
+`compare` show; it needs `capplan[plot]`.
+
 What a SCENARIO may hold: [scenario keys](scenario.md). Numbers are written as there: `--request-rate '600 rpm'`, `--max-model-len 32k`.
 """
 
@@ -130,6 +134,7 @@ def pages(root: Path) -> list[Path]:
 
 def write(root: Path) -> None:
     """Write docs/commands.md, docs/scenario.md, docs/methodology.md and the marked blocks of all other pages anew."""
+    os.environ.pop("COLUMNS", None)  # rows of pages are whole, whatever the screen of who writes them
     os.chdir(root)  # commands of the pages are written as from the root of the repository
     texts = {root / "docs" / "commands.md": documentation()}
     texts[root / "docs" / "scenario.md"] = scenario_keys.page()

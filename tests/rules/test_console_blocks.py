@@ -65,7 +65,10 @@ def test_the_scenario_and_the_library_of_the_readme_run(tmp_path, monkeypatch, c
     (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(ROOT)
     exec(compile(program, "README.md", "exec"), {})
-    assert re.fullmatch(r"\d+ \S+ [\d.]+\n", capsys.readouterr().out)
+    best, heading, *rows = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"\d+ \S+ [\d.]+", best)
+    assert heading.split() == ["hardware", "gpus", "usd_per_month", "slo_met_probability"]
+    assert best.split()[1] in [row.split()[1] for row in rows]
 
 
 def test_every_command_is_in_the_readme():

@@ -30,6 +30,7 @@ class Case(NamedTuple):
     """What is printed differs, though no number needs to."""
 
 
+DRAWN = Case("drawn.svg", file="drawn.svg")
 HUB = Case(refused="--offline never connects")
 """Of a model that is not shipped; without the flag the hub is asked."""
 REVISION = Case("v1", refused="not in the local Hugging Face cache")
@@ -149,14 +150,16 @@ CASES = {
         "--tensor-parallel": Case("2"),
         "--engine": Case("sglang"),
         "--engine-version": Case("0.6.0"),
+        "--plot": DRAWN,
         "--max-num-batched-tokens": Case("512"),
         "--revision": REVISION,
         "--offline": HUB._replace(line="kv-size tiny/unknown"),
         **OUT,
     },
-    "fit": {"{model}": Case("qwen3-8b"), **REPLICA, **OUT},
+    "fit": {"{model}": Case("qwen3-8b"), "--plot": DRAWN, **REPLICA, **OUT},
     "estimate": {
         "{model}": Case("qwen3-8b"),
+        "--plot": DRAWN,
         **{
             flag: case._replace(line=case.line and f"{case.line} --concurrency 8")
             for flag, case in REPLICA.items()
@@ -200,6 +203,7 @@ CASES = {
         **OUT,
     },
     "fleet": {
+        "--plot": DRAWN,
         "{scenario}": Case("busy.yaml"),
         "--hardware": Case("h200-sxm"),
         "--confidence": Case("95%"),
@@ -240,7 +244,7 @@ CASES = {
         "--api": Case("openai/gpt-5"),
         "--plan": Case("plan.json"),
         "--set": Case("prices.overhead=10%"),
-        "--picture": Case("drawn.svg", file="drawn.svg"),
+        "--plot": DRAWN,
         "--offline": HUB._replace(line="compare hub.yaml --api openai/gpt-5-mini"),
         **OUT,
     },
@@ -272,6 +276,8 @@ CASES = {
         "{scenario}": Case("busy.yaml"),
         "--set": Case("traffic[0].input_tokens=900"),
         "--plan": Case("plan.json"),
+        "--author": Case("'Platform team'", "report small.yaml --offline --format markdown", words=True),
+        "--date": Case("2026-11-22", "report small.yaml --offline --format markdown", words=True),
         "--offline": HUB._replace(line="report hub.yaml"),
         **OUT,
     },
@@ -334,7 +340,7 @@ CASES = {
         "--workers": Case("3", refused="3 processes"),
         "--dask": Case("tcp://nobody:1", refused="no scheduler answers"),
         "--points": Case("kept.jsonl", file="kept.jsonl"),
-        "--picture": Case("drawn.svg", file="drawn.svg"),
+        "--plot": DRAWN,
         "--offline": HUB._replace(line="sweep tiny/unknown --hardware h100-sxm --concurrency 4"),
         **OUT,
     },
@@ -343,7 +349,7 @@ CASES = {
         "--interval": Case("90s", "workload scrape.txt --interval 60s"),
         "--eviction": Case("lfu", "workload chats.jsonl"),
         "--lognormal": Case("", "workload day.csv -o made.yaml", file="made.yaml"),
-        "--picture": Case("drawn.svg", file="drawn.svg"),
+        "--plot": DRAWN,
         **OUT,
     },
     "validate": {

@@ -358,7 +358,7 @@ def test_where_points_go_is_settled_before_the_search_for_plans(tmp_path, monkey
         (("fleet", "s.yaml", "-o", "s.yaml"), "--output: 's.yaml' is read by this command"),
         (("fleet", "s.yaml", "-o", "link.yaml"), "--output: 'link.yaml' is read by this command"),
         (("workload", "t.csv", "-o", "./t.csv"), "is read by this command"),
-        (("workload", "t.csv", "--picture", "a.svg", "-o", "a.svg"), "is written by --picture already"),
+        (("workload", "t.csv", "--picture", "a.svg", "-o", "a.svg"), "is written by --plot already"),
         (("sweep", "s.yaml", "--points", "s.yaml"), "--points: 's.yaml' is read by this command"),
         (("sweep", "s.yaml", "--points", "p.jsonl", "-o", "p.jsonl"), "is written by"),
         (("simulate", "s.yaml", "--trace", "t.csv", "-o", "t.csv"), "is read by this command"),

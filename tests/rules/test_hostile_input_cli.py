@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -57,8 +58,11 @@ def test_names_are_words_in_markdown_and_html():
         assert "\n# HEADING" not in outside_code
         assert "](javascript" not in outside_code
         assert not [line for line in outside_code.splitlines()[1:] if line.startswith("# ")]
-    page = review_html(review)
-    assert "<script" not in page
+    page = review_html(replace(review, byline=NASTY))
+    before, _, own = page.rpartition("<script>")  # the page's own, at its very end
+    assert "<script" not in before
+    assert "alert(1)" in before
+    assert "alert(1)" not in own
     assert not [c for c in CONTROLS if c in page]
 
 

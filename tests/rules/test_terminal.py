@@ -59,16 +59,67 @@ def test_lines_stay_within_the_terminal_and_no_digit_is_lost(columns):
     assert "…" not in shown
 
 
-def test_names_are_completed(program):
-    def completed(words, index):
-        ran = program(
-            env={"_CAPPLAN_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(index)}
-        )
-        return ran.out.split()
+@pytest.mark.parametrize(
+    ("words", "index", "expected"),
+    [
+        ("capplan kv", 1, ["kv-size"]),
+        ("capplan fit --hard", 2, ["--hardware"]),
+        ("capplan fit --format ", 3, ["table", "json", "csv", "markdown"]),
+        ("capplan fit --engine s", 3, ["sglang"]),
+        ("capplan fit x --hardware h200", 4, ["h200-nvl", "h200-sxm"]),
+        ("capplan fit --weight-dtype nv", 3, ["nvfp4"]),
+        ("capplan fit --kv-dtype f", 3, ["fp32", "fp16", "fp8"]),
+        ("capplan fit llama-3.1-8b-instruct-n", 2, ["llama-3.1-8b-instruct-nvfp4"]),
+        ("capplan fleet scenarios/su", 2, ["scenarios/support-chat.yaml"]),
+        ("capplan fleet scen", 2, ["scenarios/"]),
+        ("capplan sweep scenarios/small", 2, ["scenarios/small-team.yaml"]),
+        ("capplan diff nowhere/", 2, []),
+    ],
+)
+def test_names_are_completed(program, words, index, expected):
+    ran = program(env={"_CAPPLAN_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(index)})
+    assert ran.out.split() == expected
 
-    assert completed("capplan kv", 1) == ["kv-size"]
-    assert completed("capplan fit --hard", 2) == ["--hardware"]
-    assert completed("capplan fit --format ", 3) == ["table", "json", "csv", "markdown"]
+
+def test_every_model_that_is_completed_is_found():
+    from capplan.cli.completion import models
+    from capplan.readers.catalogue.models import shipped_id
+
+    names = [name for name in models("") if not name.endswith(("/", ".json", ".gguf"))]
+    assert len(names) > 200
+    assert all(shipped_id(name) for name in names)
+
+
+def test_every_dtype_that_is_completed_is_one():
+    from capplan.cli.completion import KV_DTYPES, WEIGHT_DTYPES
+    from capplan.memory.cache_dtype import cache_dtype
+    from capplan.model.weight_format import in_weight_format
+    from capplan.readers.catalogue.model import read_model
+
+    network = read_model("llama-3.2-1b", offline=True)
+    for name in WEIGHT_DTYPES:
+        assert in_weight_format(network, name).name == network.name
+    assert [cache_dtype(network, name)[0] for name in KV_DTYPES] == list(KV_DTYPES)
+
+
+@pytest.mark.parametrize("name", ["simulate", "fit", "report", "sweep"])
+def test_help_has_groups_and_an_example(capplan, name):
+    from capplan.cli.commands import EXAMPLES
+
+    text = capplan(name, "--help").out
+    assert "\nOutput:\n" in text
+    assert f"For example: {EXAMPLES[name]}" in " ".join(text.split())
+    groups = re.split(r"^[A-Z][\w\s-]*:\n", text, flags=re.MULTILINE)
+    assert all(len(re.findall(r"^  (?:-\w+, )?--", group, re.MULTILINE)) <= 14 for group in groups)
+
+
+def test_every_command_has_an_example_that_the_readme_has_too():
+    from capplan.cli.commands import COMMANDS, EXAMPLES
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^\| `([\w-]+)` \|.*\| `(capplan [^`]+)` \|$", readme, re.MULTILINE))
+    assert shown == EXAMPLES
+    assert set(EXAMPLES) == set(COMMANDS)
 
 
 def test_help_names_every_command_and_the_exit_codes(capplan):

@@ -11,7 +11,7 @@ from capplan.replica.load import Load
 from capplan.replica.replica import Replica
 from capplan.report.answer import Answer, Table
 
-_BREAKDOWN = ("phase", "operator", "seconds", "flop", "bytes", "bound")
+_BREAKDOWN = ("phase", "operator", "seconds", "flop", "bytes", "flop_per_byte", "bound")
 _LENGTHS = Assumption(
     "every request has the mean input and output length", "capplan simulate with a scenario"
 )
@@ -33,7 +33,10 @@ def estimate_answer(
         for name, spread in spreads.items()
     ]
     figures = _figures(estimated)
-    breakdown = [asdict(row) for row in estimated.breakdown]
+    breakdown = [
+        {**asdict(row), "flop_per_byte": row.flop / row.bytes if row.bytes else None}
+        for row in estimated.breakdown
+    ]
     place = {
         "model": spec.network.name,
         "hardware": spec.device.name,

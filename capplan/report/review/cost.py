@@ -7,7 +7,7 @@ from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.report.answer import Table
 from capplan.report.answers.fleet import layout_text
 from capplan.report.review.findings import Findings, Section
-from capplan.report.review.plans import RUNNERS_UP, by_the_job
+from capplan.report.review.plans import CHARTED, by_the_job
 
 _TITLES = {
     "plan": "each replica",
@@ -32,7 +32,7 @@ MEAN, PEAK = "the mean load", "the peak, all month"
 def cost_section(given: Findings) -> Section:
     """Return the cost of the devices, and of a million tokens or of the job; every row multiplies across."""
     powered = given.asked.scenario.prices.usd_per_kwh is not None
-    plans = given.answer.plans[: RUNNERS_UP + 1]
+    plans = given.answer.plans[:CHARTED]
     of_job = by_the_job(plans)
     devices = [_devices_row(plan, powered=powered, of_job=of_job) for plan in plans]
     tokens = [row for plan in plans for row in (_job_rows(plan) if of_job else _token_rows(plan))]

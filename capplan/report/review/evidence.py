@@ -1,4 +1,4 @@
-"""The end of a review: memory, latency by operator, what was rejected, what was assumed, where it comes from."""
+"""The end of a review: memory, roofline, latency by operator, what was rejected, what was assumed, where it comes from."""
 
 import shlex
 from collections.abc import Sequence
@@ -13,7 +13,14 @@ from capplan.hardware.device import Device
 from capplan.report.answer import Table
 from capplan.report.answers.fit import waterfall
 from capplan.report.answers.fleet_words import rejected_text, relaxation_text
-from capplan.report.review.bars import COLOURS, Bar, Bars
+from capplan.report.charts.memory import memory_chart
+from capplan.report.charts.records import COLOURS, Bar, Bars
+from capplan.report.charts.roofline import (
+    compute_dtype_of,
+    ridge_flop_per_byte,
+    roof_flop_per_s,
+    roofline_chart,
+)
 from capplan.report.review.decision import shown
 from capplan.report.review.findings import Findings, Section
 from capplan.report.review.plans import price_rows
@@ -26,11 +33,6 @@ def memory_section(given: Findings) -> Section:
     detail = given.detail
     steps = waterfall(detail.memory)
     plan = detail.memory.plan
-    parts = tuple(
-        (str(row["what"]), abs(float(row["memory_bytes"])))
-        for row in steps[1:]
-        if abs(float(row["memory_bytes"])) > 0.0
-    )
     held = [
         {
             "cache_tokens_per_replica": given.chosen.kv_cache_tokens,
@@ -55,7 +57,47 @@ def memory_section(given: Findings) -> Section:
             Table(steps, titles={"left_bytes": "left"}),
             Table(held, upright=True, titles=titles, title="Capacity of the cache"),
         ),
-        pictures=(Bars(f"Memory of one {name}", "memory_bytes", (Bar(name, parts),)),),
+        pictures=(memory_chart(name, steps),),
+    )
+
+
+def roofline_section(given: Findings) -> Section:
+    """Return where the operators stand below the roof of the device, with the arithmetic intensity of each."""
+    assert given.detail is not None
+    detail = given.detail
+    device, compute = detail.spec.device, compute_dtype_of(detail.spec)
+    rows = [
+        {
+            "phase": row.phase,
+            "operator": row.operator,
+            "flop_per_byte": row.flop / row.bytes,
+            "flop_per_s": row.flop / row.seconds,
+            "of_roof_fraction": row.flop
+            / row.seconds
+            / roof_flop_per_s(device, compute, row.flop / row.bytes),
+            "bound": row.bound,
+        }
+        for row in detail.breakdown
+        if row.flop > 0.0 and row.bytes > 0.0
+    ]
+    ridge = ridge_flop_per_byte(device, compute)
+    return Section(
+        "Roofline",
+        text=(
+            f"{device.name} computes {shown('flop_per_s', device.peak_flop_per_s[compute])} in {compute} and reads "
+            f"{shown('bytes_per_s', device.memory_bytes_per_s)}: below {ridge:.3g} FLOP per byte its memory is the roof, above its arithmetic. "
+            "Operators on one device, for one prompt and for one decode step at the peak.",
+        ),
+        tables=(
+            Table(
+                rows,
+                titles={
+                    "flop_per_s": "rate",
+                    "of_roof_fraction": "of the roof",
+                },
+            ),
+        ),
+        pictures=(roofline_chart(device, compute, detail.breakdown),),
     )
 
 

@@ -3,6 +3,7 @@
 Every writer (Markdown, HTML, terminal, CSV, JSON) prints this one structure.
 """
 
+import re
 from dataclasses import dataclass, field, replace
 
 from capplan.fleet.plan import FleetAnswer, FleetPlan
@@ -10,8 +11,9 @@ from capplan.fleet.review import PlanDetail, Sizing, TargetMargin, plan_detail, 
 from capplan.hardware.device import Source
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.outlook import Outlook, outlook_of
+from capplan.questions.sensitivity import Sensitivity, sensitivity_of
 from capplan.report.answer import Answer, Table
-from capplan.report.review.bars import Bars
+from capplan.report.charts.records import Chart
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class Section:
     title: str
     text: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
-    pictures: tuple[Bars, ...] = ()
+    pictures: tuple[Chart, ...] = ()
     lines: tuple[str, ...] = ()
     code: tuple[str, ...] = ()
 
@@ -35,6 +37,21 @@ class Review:
     sections: tuple[Section, ...]
     answer: Answer
     """The same for JSON, CSV and the terminal."""
+    byline: str = ""
+    """Versions, dates, author."""
+    sensitivity: Sensitivity = field(default_factory=Sensitivity)
+    """Points of the slider of a page."""
+    first_screen: int = 0
+    """Sections that a reader sees at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What people say about a page."""
+
+    date: str | None = None
+    """YYYY-MM-DD; never that of the clock, so that the same inputs give the same bytes."""
+    author: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +69,9 @@ class Findings:
     """Of the chosen plan; None where there is none."""
     sizing: Sizing | None
     outlook: Outlook = field(default_factory=Outlook)
-    """Commitments, growth and energy of the plans; their replicas over time are shown by `capplan fleet`."""
+    """Commitments, growth and energy of the plans, and their replicas over time."""
+    sensitivity: Sensitivity = field(default_factory=Sensitivity)
+    written: Written = field(default_factory=Written)
 
     @property
     def chosen(self) -> FleetPlan | None:
@@ -60,7 +79,9 @@ class Findings:
         return self.answer.chosen
 
 
-def findings(asked: AskedFleet, answer: FleetAnswer, command: str, source: Source) -> Findings:
+def findings(
+    asked: AskedFleet, answer: FleetAnswer, command: str, source: Source, written: Written | None = None
+) -> Findings:
     """Return everything that a review needs to know about the plans of a search."""
     question, chosen = asked.question, answer.chosen
     if chosen is not None:
@@ -74,5 +95,18 @@ def findings(asked: AskedFleet, answer: FleetAnswer, command: str, source: Sourc
         tuple(target_margins(plan, question) for plan in answer.plans),
         plan_detail(chosen, question) if chosen else None,
         sizing_of(chosen, asked.scenario.fleet.headroom_fraction) if chosen else None,
-        replace(outlook_of(asked, answer), over_time=None),
+        outlook_of(asked, answer),
+        sensitivity_of(asked, answer),
+        written or Written(),
     )
+
+
+def anchor(title: str) -> str:
+    """Return a title as an id and as a part of a file's name.
+
+    Examples
+    --------
+    >>> anchor("Memory of one b200 (GB)")
+    'memory-of-one-b200-gb'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")

@@ -1,74 +1,26 @@
-"""The middle of a review: the workload, the plans with their margins, how many devices, and what they cost."""
+"""Why this plan and not the others: every plan with its margins, what was rejected, and how the number of replicas came about."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from capplan.fleet.plan import FleetPlan
+from capplan.fleet.recommended import SENSIBLE_SHARE
 from capplan.questions.plan_row import plan_row
 from capplan.report.answer import Table
 from capplan.report.answers.fleet import layout_text
-from capplan.report.review.bars import Bar, Bars
+from capplan.report.answers.fleet_words import insensible_text
+from capplan.report.charts.records import Bar, Bars
 from capplan.report.review.decision import shown
 from capplan.report.review.findings import Findings, Section
-from capplan.workload.request_class import RequestClass
 
-RUNNERS_UP = 7
-"""Plans shown beside the chosen one; CSV and JSON have all."""
+WHY = "Why not the others"
+CHARTED = 8
+"""Plans in charts, the chosen one first; the table has all."""
 
 
 def by_the_job(plans: Sequence[FleetPlan]) -> bool:
     """Return whether plans are paid for until a job is done, not by the month."""
     return any(plan.money is not None and plan.money.usd_per_job is not None for plan in plans)
-
-
-def workload_section(given: Findings) -> Section:
-    """Return the traffic: every row multiplies across to tokens per second."""
-    scenario = given.asked.scenario
-    response_s = given.chosen.e2e_s.mean if given.chosen else 0.0
-    rows = [_class_row(item, response_s) for item in scenario.classes]
-    text = [scenario.description] if scenario.description else []
-    text.append(
-        f"Model {scenario.model}, served by {given.asked.question.profile.engine} "
-        f"{given.asked.question.profile.asked_version or given.asked.question.profile.version}, longest context "
-        f"{given.asked.question.max_model_len:,} tokens. Tokens per second are those of the peak."
-    )
-    if any(item.users for item in scenario.classes):
-        text.append(
-            "Users wait for a response before they send the next request, so their rate follows from the response time."
-        )
-    titles = {
-        "input_tokens.mean": "input, mean",
-        "input_tokens.p95": "input, p95",
-        "output_tokens.mean": "output, mean",
-        "output_tokens.p95": "output, p95",
-        "cached_tokens": "cached, mean",
-        "input_tokens_per_s": "input",
-        "output_tokens_per_s": "output",
-        "request_rate": "peak rate",
-        "mean_request_rate": "mean rate",
-        "arrival_cv": "burstiness (cv)",
-    }
-    return Section("Workload", text=tuple(text), tables=(Table(rows, titles=titles),))
-
-
-def _class_row(item: RequestClass, response_s: float) -> dict[str, Any]:
-    rate = item.request_rate_at(response_s)
-    inputs, outputs = item.input_tokens.mean_tokens, item.output_tokens.mean_tokens
-    return {
-        "class": item.name,
-        "users": item.users,
-        "think_time_s": item.think_time_s,
-        "mean_request_rate": rate * item.mean_rate_fraction,
-        "request_rate": rate,
-        "input_tokens.mean": inputs,
-        "input_tokens_per_s": rate * inputs,
-        "output_tokens.mean": outputs,
-        "output_tokens_per_s": rate * outputs,
-        "input_tokens.p95": float(item.input_tokens.quantile(0.95)),
-        "output_tokens.p95": float(item.output_tokens.quantile(0.95)),
-        "cached_tokens": item.cached_input_tokens,
-        "arrival_cv": item.arrival_cv,
-    }
 
 
 def plan_rows(given: Findings) -> list[dict[str, Any]]:
@@ -99,7 +51,7 @@ def _difference(plan: FleetPlan, chosen: FleetPlan | None) -> dict[str, float | 
 
 def plans_section(given: Findings) -> Section:
     """Return the chosen plan and the runners-up: price difference, margin to every target."""
-    rows = plan_rows(given)[: RUNNERS_UP + 1]
+    rows = plan_rows(given)
     shown_names: tuple[str, ...] = (
         "rank", "hardware", "gpus", "plan", "kv_dtype", "usd_per_month", "more_usd_per_month", "price_ratio",
         *(f"margin_fraction.{m.target.key}" for m in given.margins[0]), "slo_met_probability", "bottleneck", "label",
@@ -123,15 +75,14 @@ def plans_section(given: Findings) -> Section:
         "label": "kernels",
         **{f"margin_fraction.{m.target.key}": f"margin {m.target.key}" for m in given.margins[0]},
     }
-    left = len(given.answer.plans) - len(rows)
     text = [
         "The first line is the chosen plan. A margin is the share of the limit that the prediction leaves. Kernels are measured "
         "where their efficiencies were fitted on that device, assumed (*) where some were borrowed from another device or dtype."
     ]
-    if left > 0:
-        text.append(f"{left} more expensive plans are in the CSV and JSON of this report.")
+    if given.answer.choices is not None:
+        text.insert(0, f"Recommended because {given.answer.choices.why}.")
     return Section(
-        "Chosen plan and runners-up",
+        WHY,
         text=tuple(text),
         tables=(Table(rows, shown=shown_names, titles=titles, assumed=_unmeasured(rows, shown_names)),),
         pictures=_plan_pictures(given),
@@ -149,7 +100,7 @@ def _unmeasured(rows: list[dict[str, Any]], names: tuple[str, ...]) -> frozenset
 
 
 def _plan_pictures(given: Findings) -> tuple[Bars, ...]:
-    plans = given.answer.plans[: RUNNERS_UP + 1]
+    plans = given.answer.plans[:CHARTED]
     pictures = []
     if by_the_job(plans):
         jobs = [(plan, plan.money.usd_per_job) for plan in plans if plan.money is not None]
@@ -159,7 +110,7 @@ def _plan_pictures(given: Findings) -> tuple[Bars, ...]:
         bars = tuple(Bar(_short(plan), (("cost", float(plan.usd_per_month or 0.0)),)) for plan in plans)
         pictures.append(Bars("Cost per month", "usd_per_month", bars))
     for at, margin in enumerate(given.margins[0]):
-        rows = [margins[at] for margins in given.margins[: RUNNERS_UP + 1]]
+        rows = [margins[at] for margins in given.margins[:CHARTED]]
         bars = tuple(
             Bar(_short(plan), ((margin.target.key, row.predicted_s),), row.low_s, row.high_s)
             for plan, row in zip(plans, rows, strict=True)
@@ -242,3 +193,20 @@ def price_rows(given: Findings) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+INSENSIBLE = "Devices that do not suit these targets"
+
+
+def insensible_section(given: Findings) -> Section:
+    """Return the devices without a plan worth showing, each with what would change that."""
+    if not given.answer.insensible:
+        return Section(INSENSIBLE)
+    return Section(
+        INSENSIBLE,
+        text=(
+            f"Within the targets they can serve less than {SENSIBLE_SHARE:.0%} of their capacity, or nothing at all. Each is listed with the "
+            "target that limits it, and the GPUs needed with a higher limit:",
+        ),
+        lines=tuple(insensible_text(row) for row in given.answer.insensible),
+    )

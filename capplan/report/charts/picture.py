@@ -6,14 +6,25 @@ from pathlib import Path
 from typing import Any
 
 from capplan.fleet.money.comparison import Comparison, cost_lines
+from capplan.report.charts.records import Chart
+from capplan.report.charts.static import height_inches, panel_of
 from capplan.report.destination import refuse_picture, write_whole
 from capplan.report.safe_text import visible
 from capplan.workload.summary import WorkloadSummary
 
 _PANEL_INCHES = (4.8, 3.4)
+_WIDE_INCHES = 7.6
+_STYLE = {
+    "svg.hashsalt": "capplan",
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a name with dollars is a name
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 
 
-def drawn(path: Path, panels: Sequence[Callable[[Any], None]]) -> None:
+def drawn(path: Path, panels: Sequence[Callable[[Any], None]], option: str = "--plot") -> None:
     """Draw some panels side by side into a file; the same values give the same bytes.
 
     Raises
@@ -21,35 +32,56 @@ def drawn(path: Path, panels: Sequence[Callable[[Any], None]]) -> None:
     InputError
         the suffix is not known, matplotlib is not there, or the file cannot be written
     """
-    refuse_picture(path)
+    refuse_picture(path, option)
+    width, height = _PANEL_INCHES
+    form = path.suffix.lower().removeprefix(".")
+    write_whole(path, _bytes(panels, (width * len(panels), height), form), option)
+
+
+def chart_bytes(charts: Sequence[Chart], form: str) -> bytes:
+    """Return charts below each other as svg, png or pdf; the same charts give the same bytes."""
+    heights = [height_inches(chart) for chart in charts]
+    return _bytes([panel_of(chart) for chart in charts], (_WIDE_INCHES, sum(heights)), form, heights)
+
+
+def chart_picture(path: Path, charts: Sequence[Chart], option: str = "--plot") -> None:
+    """Draw charts below each other into a file.
+
+    Raises
+    ------
+    InputError
+        the suffix is not known, matplotlib is not there, or the file cannot be written
+    """
+    refuse_picture(path, option)
+    write_whole(path, chart_bytes(charts, path.suffix.lower().removeprefix(".")), option)
+
+
+def _bytes(
+    panels: Sequence[Callable[[Any], None]],
+    inches: tuple[float, float],
+    form: str,
+    heights: Sequence[float] = (),
+) -> bytes:
+    """Return panels side by side, or below each other where their heights are given."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    with mpl.rc_context(
-        {
-            "svg.hashsalt": "capplan",
-            "svg.fonttype": "none",
-            "text.parse_math": False,  # a name with dollars is a name
-            "font.size": 9,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-        }
-    ):
-        width, height = _PANEL_INCHES
-        figure, axes = plt.subplots(1, len(panels), figsize=(width * len(panels), height), squeeze=False)
-        for panel, axis in zip(panels, axes[0], strict=True):
+    with mpl.rc_context(_STYLE):
+        shape = (len(panels), 1) if heights else (1, len(panels))
+        ratios = list(heights) or None
+        figure, axes = plt.subplots(*shape, figsize=inches, squeeze=False, height_ratios=ratios)
+        for panel, axis in zip(panels, axes.flat, strict=True):
             panel(axis)
         figure.tight_layout()
-        form = path.suffix.lower().removeprefix(".")
         metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
         drawing = io.BytesIO()
         try:
             figure.savefig(drawing, format=form, metadata=metadata, dpi=150)
         finally:
             plt.close(figure)
-    write_whole(path, drawing.getvalue(), "--picture")
+    return drawing.getvalue()
 
 
 def workload_picture(path: Path, summary: WorkloadSummary) -> None:

@@ -1,0 +1,1 @@
+"""What `import capplan` offers: one function for each question, with results that become data frames."""

@@ -1,0 +1,209 @@
+"""The functions of `import capplan`: each asks what the command of its name asks, through the same rooms."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from capplan.fleet.scenario import Scenario
+from capplan.library.results import FleetResult, Result
+from capplan.library.simulated import SimulationRecords, simulated
+from capplan.questions.flags import LoadFlags, ServingFlags
+from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
+from capplan.questions.simulation_flags import RequestFlags
+
+
+class ReplicaOptions(TypedDict, total=False):
+    """How one replica is sharded, stored and run; what is left out has the default of the command."""
+
+    tensor_parallel: int
+    pipeline_parallel: int
+    expert_parallel: int
+    data_parallel: int
+    weight_dtype: str | None
+    kv_dtype: str | None
+    engine: str
+    engine_version: str | None
+    max_model_len: int | None
+    max_num_seqs: int | None
+    max_num_batched_tokens: int | None
+    gpu_memory_utilization: float | None
+    calibration: Path | None
+    revision: str | None
+    offline: bool
+
+
+class EstimateOptions(ReplicaOptions, total=False):
+    """The replica and its load; one of concurrency and request_rate [1/s] is needed."""
+
+    input_tokens: int
+    output_tokens: int
+    concurrency: int | None
+    request_rate: float | None
+    prefix_hit_fraction: float
+
+
+class KvOptions(TypedDict, total=False):
+    """How a cache is stored and reserved."""
+
+    sequences: int
+    kv_dtype: str | None
+    tensor_parallel: int
+    engine: str
+    engine_version: str | None
+    max_num_batched_tokens: int | None
+
+
+def load_scenario(path: str | PathLike[str], *settings: str) -> Scenario:
+    """Read a scenario.
+
+    Parameters
+    ----------
+    path : of a scenario YAML
+    settings : keys that are overridden, each KEY=VALUE as with `--set`
+
+    Returns
+    -------
+    the checked scenario, in base units
+
+    Raises
+    ------
+    InputError
+        it has mistakes; the message lists all of them with their lines
+    """
+    from capplan.questions.scenario import read_scenario
+
+    return read_scenario(Path(path), settings)
+
+
+def plan_fleet(scenario: Scenario | str | PathLike[str], *, offline: bool = False) -> FleetResult:
+    """Find the cheapest fleet that serves a scenario, as `capplan fleet` does.
+
+    Parameters
+    ----------
+    scenario : or its path
+    offline : never open a connection
+
+    Returns
+    -------
+    the plans, cheapest first, with the recommended one as `chosen`
+    """
+    from capplan.questions.outlook import outlook_of
+    from capplan.questions.price_age import current_day
+    from capplan.report.answers.fleet import fleet_answer
+
+    asked = _asked(scenario, offline=offline)
+    found = fleet_for(asked)
+    return FleetResult(fleet_answer(asked, found, outlook_of(asked, found, current_day())), found)
+
+
+def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> Result:
+    """Estimate latency and throughput of one replica, as `capplan estimate` does.
+
+    Parameters
+    ----------
+    model : shipped id or alias, path of a config.json, or a Hugging Face id
+    hardware : catalogue name or alias, or path of a hardware YAML
+    options : of `EstimateOptions`
+
+    Returns
+    -------
+    `data` has ttft_s, tpot_s, e2e_s, throughput and the operators
+    """
+    from capplan.accuracy.bounded import bounded_estimate
+    from capplan.questions.replica import asked_replica
+    from capplan.readers.catalogue.intervals import shipped_intervals
+    from capplan.replica.replica import replica_of
+    from capplan.report.answers.estimate import estimate_answer
+
+    of_load = {field.name for field in fields(LoadFlags)}
+    given: dict[str, Any] = {**options}
+    load = LoadFlags(**{key: value for key, value in given.items() if key in of_load})
+    serving = ServingFlags(**{key: value for key, value in given.items() if key not in of_load})
+    asked = asked_replica(model, hardware, serving)
+    replica = replica_of(asked.spec)
+    bounded = bounded_estimate(replica, load, shipped_intervals())
+    return Result(estimate_answer(replica, load, bounded, asked.assumptions, asked.warnings))
+
+
+def kv_size(
+    model: str, contexts: Sequence[int] = (), *, offline: bool = False, **options: Unpack[KvOptions]
+) -> Result:
+    """Return what sequences keep in memory, as `capplan kv-size` does.
+
+    Parameters
+    ----------
+    model : as in `estimate`
+    contexts : [tokens] of a sequence; empty: one of a usual length
+    offline : never open a connection
+    options : of `KvOptions`
+
+    Returns
+    -------
+    `rows` has one line for each context
+    """
+    from capplan.memory.kv_size import kv_sizes
+    from capplan.readers.catalogue.model import read_model
+    from capplan.report.answers.kv_size import kv_answer
+
+    return Result(kv_answer(kv_sizes(read_model(model, offline=offline), contexts, **options)))
+
+
+def simulate(
+    scenario: Scenario | str | PathLike[str],
+    *,
+    seed: int = 0,
+    until_s: float | None = None,
+    trace: str | PathLike[str] | None = None,
+    offline: bool = False,
+) -> Result:
+    """Simulate the recommended fleet of a scenario request by request, as `capplan simulate` does.
+
+    Parameters
+    ----------
+    scenario : or its path
+    seed : of the random draws
+    until_s : [s] of simulated time; None: until all requests are done
+    trace : requests to replay instead of the scenario's traffic
+    offline : never open a connection
+
+    Returns
+    -------
+    `data` has latencies, goodput, prefix hits and occupancy, for all and by class
+    """
+    requests = RequestFlags(None if trace is None else Path(trace), until_s, seed)
+    return Result(
+        simulated(_asked(scenario, offline=offline), None, SimulationRecords(requests), offline=offline)
+    )
+
+
+def compare(
+    scenario: Scenario | str | PathLike[str], apis: Sequence[str] = (), *, offline: bool = False
+) -> Result:
+    """Compare a month of the fleet of a scenario with hosted APIs, as `capplan compare` does.
+
+    Parameters
+    ----------
+    scenario : or its path
+    apis : each PROVIDER/MODEL; empty: all listed ones that serve the scenario's model
+    offline : never open a connection
+
+    Returns
+    -------
+    `rows` has one line for each API, cheapest first
+    """
+    from capplan.questions.comparison import asked_comparison, asked_prices
+    from capplan.questions.price_age import current_day
+    from capplan.report.answers.compare import compare_answer
+
+    asked = _asked(scenario, offline=offline)
+    prices = asked_prices(apis, asked)
+    compared = asked_comparison(asked, fleet_for(asked), prices, current_day())
+    return Result(compare_answer(compared, asked.scenario.name, asked.scenario.currency))
+
+
+def _asked(scenario: Scenario | str | PathLike[str], *, offline: bool) -> AskedFleet:
+    return asked_fleet(
+        scenario if isinstance(scenario, Scenario) else load_scenario(scenario), offline=offline
+    )

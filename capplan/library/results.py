@@ -1,0 +1,72 @@
+"""Results of the library: the JSON of the command that asks the same, typed where people reach in, and as a data frame."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from capplan.errors import TargetError
+from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.report.answer import Answer, flattened
+from capplan.report.data_text import plain
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The answer to one question, in base units: seconds, bytes, tokens, dollars."""
+
+    answer: Answer
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """Return what the command prints as `result` with `--format json`."""
+        data: Mapping[str, Any] = plain(self.answer.result)
+        return data
+
+    @property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """Return what the command prints with `--format csv`, a mapping for each line."""
+        return [flattened(plain(row)) for row in self.answer.csv_rows or self.answer.tables[0].rows]
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Return what was assumed, each with the key or flag that replaces it."""
+        return tuple(f"{item.what}; replace with {item.replace}" for item in self.answer.assumptions)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return what is probably a mistake."""
+        return self.answer.warnings
+
+    def to_pandas(self) -> "DataFrame":
+        """Return the rows as a data frame, a column for each key."""
+        from pandas import DataFrame
+
+        return DataFrame(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetResult(Result):
+    """The fleets that serve a scenario, cheapest first."""
+
+    found: FleetAnswer
+
+    @property
+    def plans(self) -> tuple[FleetPlan, ...]:
+        """Return the plans, cheapest first; empty where none meets the targets."""
+        return self.found.plans
+
+    @property
+    def chosen(self) -> FleetPlan:
+        """Return the recommended plan.
+
+        Raises
+        ------
+        TargetError
+            no plan meets the targets; `plans` is empty then
+        """
+        if self.found.chosen is None:
+            raise TargetError(self.answer.headline)
+        return self.found.chosen

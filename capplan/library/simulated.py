@@ -1,0 +1,73 @@
+"""A fleet that is simulated: plan, stream, engine and operation put together, run, and told."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from capplan.fleet.plan import FleetAnswer
+from capplan.fleet.routed import most_replicas, run_fleet
+from capplan.questions import simulation as inputs
+from capplan.questions.engine_use import engine_use_of
+from capplan.questions.fleet import AskedFleet
+from capplan.questions.simulation_flags import (
+    EngineFlags,
+    OperationFlags,
+    PlanFlags,
+    RequestFlags,
+    SpeculationFlags,
+)
+from capplan.replica.replica import replica_of
+from capplan.report.answer import Answer
+from capplan.report.answers.simulate import simulate_answer, warn_of_overload
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationRecords:
+    """What is simulated, and how; defaults are those of the command."""
+
+    requests: RequestFlags = field(default_factory=RequestFlags)
+    plan: PlanFlags = field(default_factory=PlanFlags)
+    running: OperationFlags = field(default_factory=OperationFlags)
+    engine: EngineFlags = field(default_factory=EngineFlags)
+    speculation: SpeculationFlags = field(default_factory=SpeculationFlags)
+
+
+def simulated(
+    asked: AskedFleet,
+    answer: FleetAnswer | None,
+    given: SimulationRecords,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    offline: bool,
+) -> Answer:
+    """Return what a simulation of a scenario's fleet comes to.
+
+    Parameters
+    ----------
+    asked : the question of the scenario
+    answer : its plans; None: they are searched, unless `given.plan` names one
+    given : requests, plan, operation, engine and speculation
+    progress : of the search; called with the plans that are done, and all of them
+    offline : never open a connection
+    """
+    chosen = inputs.chosen_plan(asked, given.plan, progress, answer)
+    operation = inputs.operation_of_plan(chosen, given.running, given.plan.replicas)
+    stream = inputs.asked_stream(chosen, given.requests)
+    replica, scenario = replica_of(stream.spec), asked.scenario
+    use, stated = engine_use_of(
+        scenario,
+        stream.spec,
+        given.engine,
+        given.speculation,
+        planned_drafts=chosen.draft_tokens,
+        offline=offline,
+    )
+    most = most_replicas(operation, chosen.replicas)
+    utilisation = inputs.utilisation_of(replica, stream, most, use, operation)
+    warn_of_overload(stream, utilisation)
+    limits = (given.running.queue_limit, given.running.deadline_s)
+    outcome = run_fleet(
+        replica, stream.stream, operation, replicas=chosen.replicas, slo=scenario.slo, use=use,
+        until_s=given.requests.until_s or float("inf"),
+        admission=inputs.admission_of(stream.stream, *limits, scenario.classes),
+    )  # fmt: skip
+    return simulate_answer(chosen, stream, outcome, given.requests.seed, utilisation, stated, operation)

@@ -1,0 +1,136 @@
+"""`import capplan`: its surface does not move, it loads nothing early, and its numbers are those of the commands."""
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import capplan as cp
+from capplan.errors import InputError, TargetError
+
+ROOT = Path(__file__).resolve().parents[2]
+SURFACE = {
+    "load_scenario": "(path: str | PathLike[str], *settings: str) -> Scenario",
+    "plan_fleet": "(scenario: Scenario | str | PathLike[str], *, offline: bool = False) -> FleetResult",
+    "estimate": "(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> Result",
+    "kv_size": "(model: str, contexts: Sequence[int] = (), *, offline: bool = False, **options: Unpack[KvOptions]) -> Result",
+    "simulate": "(scenario: Scenario | str | PathLike[str], *, seed: int = 0, until_s: float | None = None, "
+    "trace: str | PathLike[str] | None = None, offline: bool = False) -> Result",
+    "compare": "(scenario: Scenario | str | PathLike[str], apis: Sequence[str] = (), *, offline: bool = False) -> Result",
+}
+OPTIONS = {
+    "EstimateOptions": {
+        "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel", "weight_dtype", "kv_dtype", "engine", "engine_version",
+        "max_model_len", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "calibration", "revision", "offline",
+        "input_tokens", "output_tokens", "concurrency", "request_rate", "prefix_hit_fraction",
+    },
+    "KvOptions": {"sequences", "kv_dtype", "tensor_parallel", "engine", "engine_version", "max_num_batched_tokens"},
+}  # fmt: skip
+SMALL = ROOT / "tests" / "golden" / "small.yaml"
+
+
+def written(function):
+    text = str(inspect.signature(function)).replace("'", "")
+    text = re.sub(r"(?:collections\.abc|os|capplan(?:\.\w+)*|typing)\.(?=[A-Z])", "", text)
+    return re.sub(r"\*<class (\w+)>", r"Unpack[\1]", text)  # as Python 3.11 writes it
+
+
+def test_the_surface_is_what_it_was_and_the_page_says_so():
+    page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+    assert dir(cp) == sorted(["__version__", *SURFACE])
+    for name, signature in SURFACE.items():
+        assert written(getattr(cp, name)) == signature
+        assert f"\n{name}{signature}\n" in page
+    from capplan.library import calls
+
+    for name, options in OPTIONS.items():
+        assert set(getattr(calls, name).__annotations__) == options
+        assert all(f"`{option}`" in page for option in options)
+
+
+def test_another_name_is_refused_with_those_that_are_there():
+    with pytest.raises(AttributeError, match="it has __version__, compare, estimate"):
+        _ = cp.plan
+
+
+def test_importing_it_loads_nothing_heavy():
+    script = "import sys, capplan; dir(capplan); print(sorted({'numpy', 'pandas', 'pydantic', 'typer'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_example_of_the_readme_is_the_one_that_mypy_reads():
+    example = (ROOT / "docs" / "examples" / "library.py").read_text(encoding="utf-8").partition("\n\n")[2]
+    for name in ("README.md", "docs/library.md"):
+        assert f"```python\n{example}```" in (ROOT / name).read_text(encoding="utf-8")
+
+
+def json_of(capplan, *words):
+    return json.loads(capplan(*words, "--offline", "--format", "json").out)["result"]
+
+
+def test_sizes_and_estimates_are_those_of_the_commands(capplan):
+    sizes = cp.kv_size("llama-3.1-8b", [8192, 131072], kv_dtype="fp8", tensor_parallel=2, offline=True)
+    words = (
+        "kv-size",
+        "llama-3.1-8b",
+        "--context",
+        "8192",
+        "--context",
+        "131072",
+        "--kv-dtype",
+        "fp8",
+        "-tp",
+        "2",
+    )
+    assert sizes.data == json_of(capplan, *words)
+    assert list(sizes.to_pandas()["context_tokens"]) == [8192, 131072]
+    guess = cp.estimate("llama-3.1-8b", "h100-sxm", concurrency=16, weight_dtype="fp8", offline=True)
+    words = (
+        "estimate",
+        "llama-3.1-8b",
+        "--hardware",
+        "h100-sxm",
+        "--concurrency",
+        "16",
+        "--weight-dtype",
+        "fp8",
+    )
+    assert guess.data == json_of(capplan, *words)
+    assert guess.to_pandas()["ttft_s.mean"][0] == guess.data["ttft_s"]["mean"]
+    assert any("KV cache" in text for text in guess.assumptions)
+
+
+def test_a_fleet_and_its_simulation_are_those_of_the_commands(capplan):
+    scenario = cp.load_scenario(SMALL, "slo.ttft_p95=400 ms")
+    fleet = cp.plan_fleet(scenario, offline=True)
+    result = json_of(capplan, "fleet", str(SMALL), "--set", "slo.ttft_p95=400 ms")
+    assert fleet.data["plans"] == result["plans"]
+    assert fleet.chosen.gpus == result["chosen"]["gpus"]
+    frame = fleet.to_pandas()
+    assert list(frame["usd_per_month"]) == [plan["usd_per_month"] for plan in result["plans"]]
+    run = cp.simulate(SMALL, seed=3, until_s=20.0, offline=True)
+    assert run.data == json_of(capplan, "simulate", str(SMALL), "--seed", "3", "--until", "20s")
+
+
+def test_a_comparison_is_that_of_the_command(capplan):
+    compared = cp.compare(SMALL, ["openai/gpt-5-mini"], offline=True)
+    assert compared.data == json_of(capplan, "compare", str(SMALL), "--api", "openai/gpt-5-mini")
+
+
+def test_without_a_plan_chosen_raises_what_the_command_says():
+    fleet = cp.plan_fleet(cp.load_scenario(SMALL, "slo.ttft_p95=1 ms"), offline=True)
+    assert fleet.plans == ()
+    with pytest.raises(TargetError, match="no plan meets the targets"):
+        _ = fleet.chosen
+
+
+def test_mistakes_are_those_of_the_command():
+    with pytest.raises(InputError, match="h100"):
+        cp.estimate("llama-3.1-8b", "h1oo", concurrency=1, offline=True)
