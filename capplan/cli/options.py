@@ -103,6 +103,15 @@ SERVING = Group(
     revision=typer.Option("--revision", metavar="REV", help="Branch, tag or commit on the hub."),
     offline=typer.Option("--offline", help="Never open a connection."),
 )
+SERVED = Group(
+    **SERVING,
+    runner=one_of(
+        "--runner",
+        ("generate", "pooling"),
+        says="generate, or pooling for the vectors and scores of embedding models and rerankers.",
+    ),
+)
+"""Of commands that judge one replica by what it is served for, too."""
 LOAD = Group(
     input_tokens=whole("--input-tokens", of="tokens", metavar="TOKENS", says="Mean input length."),
     output_tokens=whole("--output-tokens", of="tokens", metavar="TOKENS", says="Mean output length."),
@@ -140,6 +149,7 @@ def refuse_unread(context: typer.Context, unread: Container[str], why: str) -> N
 
 
 Serving: TypeAlias = Annotated[ServingFlags, SERVING]
+Served: TypeAlias = Annotated[ServingFlags, SERVED]
 Load: TypeAlias = Annotated[LoadFlags, LOAD]
 Lengths: TypeAlias = Annotated[LoadFlags, LOAD.only("input_tokens", "output_tokens")]
 Output: TypeAlias = Annotated[OutputFlags, OUTPUT]

@@ -97,6 +97,8 @@ class Scenario:
     prices: PriceChoice
     description: str = ""
     revision: str | None = None
+    pooled: bool = False
+    """The model is served for vectors or scores of prompts."""
     weight_dtypes: tuple[str | None, ...] = (None,)
     """None: as in the model's config."""
     kv_dtypes: tuple[str, ...] = (AUTO,)

@@ -165,11 +165,18 @@ class Network:
     mtp_experts: Experts | None = None
     generates: bool = True
     """False where a head for scores, or none, stands in place of the LM head: there are no decode steps."""
+    pooled: bool = False
+    """Served for a vector or a score of every prompt: no decode steps are asked for."""
     notes: tuple[str, ...] = ()
     """What a reader should know: conventions, keys that were missing and their class defaults."""
     doubts: tuple[Assumption, ...] = ()
     """Assumptions that may make figures too small: keys that were not read, towers that are not counted."""
     keys_used: tuple[str, ...] = ()
+
+    @property
+    def logits(self) -> int:
+        """Width of what a step writes for each position that it answers: tokens of the vocabulary, or scores."""
+        return self.vocabulary_size if self.generates else self.lm_head.outputs
 
     @property
     def plain_format(self) -> str:

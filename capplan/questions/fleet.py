@@ -8,6 +8,7 @@ from pathlib import Path
 from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
+from capplan.families.head import pooled
 from capplan.fleet.candidates import Ranges
 from capplan.fleet.cheapest import Terms
 from capplan.fleet.decision import fleet_decision
@@ -54,9 +55,15 @@ class AskedFleet:
 
 def _published(scenario: Scenario, *, offline: bool) -> Network:
     try:
-        return read_model(scenario.model, revision=scenario.revision, offline=offline)
+        network = read_model(scenario.model, revision=scenario.revision, offline=offline)
     except InputError as error:
         raise InputError(f"{scenario.path}: model: {error}") from error
+    if not (network.generates or scenario.pooled):
+        raise InputError(
+            f"{scenario.path}: model: {network.name} has no LM head and generates no tokens\n"
+            "  for the vectors or scores of its prompts: runner: pooling, and no output_tokens"
+        )
+    return pooled(network) if scenario.pooled else network
 
 
 def _networks(scenario: Scenario, shipped: Network) -> tuple[dict[str, Network], list[Assumption]]:

@@ -99,7 +99,7 @@ def _spread(values: Mapping[str, float]) -> BoundedSpread:
 
 
 def _money(row: Mapping[str, Any]) -> UnitCosts | None:
-    if row["usd_per_million_output_tokens_at_mean"] is None:
+    if row["usd_per_million_tokens_at_mean"] is None:
         return None
     return UnitCosts(
         row["usd_per_million_output_tokens_at_mean"],

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
+from capplan.families.head import pooled
 from capplan.fleet.candidates import Layout
 from capplan.fleet.refusal import refuse_illegal
 from capplan.hardware.device import Device
@@ -17,6 +18,7 @@ from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
 from capplan.questions.flags import ServingFlags
+from capplan.questions.pooling_record import ANSWERED, UNMEASURED
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.calibration.measured_device import efficiency_from_calibration, named_device
 from capplan.readers.catalogue.efficiency import efficiency_for
@@ -53,6 +55,8 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
     """
     weight_dtype = flags.weight_dtype
     network = read_model(model, revision=flags.revision, offline=flags.offline)
+    if flags.runner == "pooling":
+        network = pooled(network)
     rules = profile(flags.engine, flags.engine_version)
     target = named_device(hardware, flags.calibration)
     rules, host_assumptions, host_warnings = refitted_profile(flags.calibration, rules, target)
@@ -86,6 +90,7 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
             *layout_assumptions(served, rules.memory),
             *narrow_states(served, rules.memory, rules.engine),
             *format_assumptions,
+            *((Assumption(ANSWERED, "--runner"), Assumption(UNMEASURED, "--calibration")) if network.pooled else ()),
             *rules.assumptions,
             *host_assumptions,
             *_memory_assumptions(target),

@@ -22,6 +22,7 @@ from capplan.questions.growth import growth_ratios
 from capplan.questions.money_terms import commitment_terms, note_odd_money, power_terms
 from capplan.questions.operation import network_bytes_per_s
 from capplan.questions.overrides import overridden
+from capplan.questions.pooling_record import pooled_traffic
 from capplan.questions.pool_limits import pools_limits, refuse_with_pools
 from capplan.questions.reading import Reading, scenario_record
 from capplan.questions.scenario_file import Fleet, Prices, Promise, ScenarioFile, Speculation
@@ -307,7 +308,10 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     engine = reading.attempt(partial(_engine, reading, file), "", ("engine",))
     tiers = reading.attempt(partial(_tiers, reading, file), (), ("kv_offload",))
     speculation = reading.attempt(partial(_speculation, reading, file.speculation), None, ("speculation",))
-    classes = request_classes(reading, file.traffic, file.fleet.burst or 1.0)
+    pooled = file.runner == "pooling"
+    classes = request_classes(
+        reading, pooled_traffic(reading, file), file.fleet.burst or 1.0, pooled=pooled
+    )
     if file.prefix_caching is False:
         classes = tuple(without_prefix_cache(item) for item in classes)
     slo = reading.attempt(partial(_slo, reading, file.slo), Slo(), ("slo",))
@@ -324,6 +328,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         description=file.description,
         model=_model(reading, file.model),
         revision=file.revision,
+        pooled=pooled,
         weight_dtypes=weight_dtypes,
         kv_dtypes=kv_dtypes,
         engine=engine,

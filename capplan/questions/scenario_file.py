@@ -1,6 +1,6 @@
 """The schema of a scenario YAML: what may be written, before anything is resolved."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -111,6 +111,8 @@ class Traffic(Record):
     """Outputs of every request, for best-of-N or self-consistency; their prompt is computed once."""
     retries: Retries | None = None
     """Outputs that are not valid, and are asked for again."""
+    documents: Annotated[Whole, Field(ge=1, le=10_000)] | None = None
+    """Documents that a request has scored or embedded: each is a prompt of input_tokens, a reranker's with the query in it."""
     padded_batch: Annotated[Whole, Field(ge=1, le=10_000)] | None = None
     """Sequences of a batch job that are padded to the longest of them; left out: sequences are packed, as engines do."""
     shared_prefix: SharedPrefix | None = None
@@ -279,6 +281,8 @@ class ScenarioFile(Record):
     """Hugging Face id, shipped alias, or path relative to this file."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
+    runner: Literal["generate", "pooling"] | None = None
+    """generate, or pooling for the vectors and scores of embedding models and rerankers; default: generate."""
     weight_dtype: str | None = None
     """as-published, fp8, int4, ..."""
     kv_dtype: str | None = None

@@ -26,6 +26,7 @@ from capplan.workload.sessions import Sessions
 from capplan.workload.summary import PrefixReuse
 
 RATES = ("request_rate", "users", "requests", "trace")
+_UNLESS = {"output_tokens": ", or runner: pooling for embeddings and rerankers"}
 SHORT_OF = 0.98
 """Relative to a number stated in the scenario: results below this fraction of it raise a warning."""
 FREE_FOR_PREFIXES = "half of a replica's cache is available for prefixes of earlier requests"
@@ -182,7 +183,7 @@ def _lengths(
         path = (*at, key)
         stated = reading.attempt(partial(_length, reading, item, index, key), None, path)
         if stated is None and getattr(item, key) is None and key not in of_trace:
-            reading.note(reading.refuse(at, f"{key} is missing; e.g. {key}: {{mean: 1800, p95: 6000}}"), path)
+            reading.note(reading.refuse(at, f"{key} is missing; e.g. {key}: {{mean: 1800, p95: 6000}}{_UNLESS.get(key, '')}"), path)
         both.append(stated or of_trace.get(key))
     return both
 
@@ -311,7 +312,7 @@ def _of_turns(item: RequestClass, sessions: Sessions) -> RequestClass:
 
 
 def request_classes(
-    reading: Reading, items: list[Traffic], burst_ratio: float = 1.0
+    reading: Reading, items: list[Traffic], burst_ratio: float = 1.0, *, pooled: bool = False
 ) -> tuple[RequestClass, ...]:
     """Return the classes of requests that the lines of traffic describe, without those that are wrong.
 
@@ -321,6 +322,7 @@ def request_classes(
     items : lines of traffic
     burst_ratio : [-]
         peak to size for, over the busiest minute of a trace
+    pooled : the prompts are answered by vectors or scores
 
     Returns
     -------
@@ -333,4 +335,4 @@ def request_classes(
         text = f"{twice!r} names two kinds of traffic; give each a different name"
         reading.note(reading.refuse(at, text), ("traffic",))
     classes = [_request_class(reading, item, index, burst_ratio) for index, item in enumerate(items)]
-    return tuple(item for item in classes if item is not None)
+    return tuple(replace(item, pooled=pooled) for item in classes if item is not None)

@@ -145,13 +145,13 @@ def plans_tables(plans: Plans) -> PlansTables:
     Raises
     ------
     InputError
-        The model generates no tokens, so there is no decode step.
+        The model generates no tokens, and is not served for vectors or scores.
     """
     first = plans.specs[0]
-    if not first.network.generates:
+    if not (first.network.generates or first.network.pooled):
         raise InputError(
-            f"{first.network.name} has no LM head and generates no tokens: its decode steps are not modelled\n"
-            "  allowed: capplan model, kv-size and fit, which need memory alone"
+            f"{first.network.name} has no LM head and generates no tokens, so it has no decode steps\n"
+            "  for the vectors or scores of prompts: --runner pooling, or runner: pooling in a scenario"
         )
     places: dict[str, int] = {}
     labelled: list[LabelledRates] = []

@@ -87,7 +87,7 @@ def per_million_tokens(of: Subject, quantity: str, *, inputs_too: bool) -> Expla
     """Explain the cost of a million tokens at the peak."""
     hourly, lengths = usd_per_hour(of), of.trial.demand.lengths
     rate = of.latencies.requests_per_s * of.busy
-    tokens_per_s = rate * float(lengths.output_tokens)
+    tokens_per_s = rate * of.trial.demand.generated_tokens
     if inputs_too:
         tokens_per_s += rate * float(lengths.input_tokens)
     what = "input and output" if inputs_too else "output"
