@@ -26,7 +26,7 @@ def pooled_traffic(reading: Reading, file: ScenarioFile) -> list[Traffic]:
         reading.attempt(partial(_refuse, reading, path, why), None, path)
     reading.assume(ANSWERED, "runner")
     reading.assume(UNMEASURED, "slo.confidence")
-    answered = {name: None for name in _OF_OUTPUTS} | {"output_tokens": LengthFields(fixed=1)}
+    answered = dict.fromkeys(_OF_OUTPUTS) | {"output_tokens": LengthFields(fixed=1)}
     return [item.model_copy(update=answered) for item in file.traffic]
 
 

@@ -22,8 +22,8 @@ from capplan.questions.growth import growth_ratios
 from capplan.questions.money_terms import commitment_terms, note_odd_money, power_terms
 from capplan.questions.operation import network_bytes_per_s
 from capplan.questions.overrides import overridden
-from capplan.questions.pooling_record import pooled_traffic
 from capplan.questions.pool_limits import pools_limits, refuse_with_pools
+from capplan.questions.pooling_record import pooled_traffic
 from capplan.questions.reading import Reading, scenario_record
 from capplan.questions.scenario_file import Fleet, Prices, Promise, ScenarioFile, Speculation
 from capplan.questions.sense import warn_of_odd_targets

@@ -115,7 +115,7 @@ CASES = {
         "--offline": HUB._replace(line="kv-size tiny/unknown"),
         **OUT,
     },
-    "fit": {"{model}": Case("qwen3-8b"), **REPLICA, **OUT},
+    "fit": {"{model}": Case("qwen3-8b"), **REPLICA, "--runner": Case("pooling"), **OUT},
     "estimate": {
         "{model}": Case("qwen3-8b"),
         **{
@@ -130,6 +130,7 @@ CASES = {
         "--request-rate": Case("3", "estimate llama-3.1-8b --hardware h100-sxm --request-rate 1 --offline"),
         "--prefix-hit-fraction": Case("0.5"),
         "--calibration": Case("host.calibration.yaml"),
+        "--runner": Case("pooling"),
         **OUT,
     },
     "spec": {

@@ -115,6 +115,8 @@ def at_the_mean_load(of: Subject, quantity: str) -> Explained:
         given("r", "traffic", None, "config", "scenario: traffic, mean over the hours that are paid for"),
     )
     formula = _AT_MEAN.get(quantity, "10^6 h / (3600 r)")
+    if quantity == "usd_per_thousand_requests" and paid.usd_per_job is None:
+        formula = "1000 h / (3600 r)"
     value = float(getattr(paid, quantity.removesuffix("_at_mean")))
     return explained(quantity, value, formula, inputs, MONEY, steps=(hourly,))
 
