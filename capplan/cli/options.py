@@ -110,6 +110,8 @@ SERVED = Group(
         ("generate", "pooling"),
         says="generate, or pooling for the vectors and scores of embedding models and rerankers.",
     ),
+    max_loras=whole("--max-loras", of="adapters", most=100_000, says="Slots of LoRA adapters, all in use."),
+    max_lora_rank=whole("--max-lora-rank", most=512, says="Rank of the adapters; default 16."),
 )
 """Of commands that judge one replica by what it is served for, too."""
 LOAD = Group(

@@ -56,7 +56,11 @@ def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
     among = regularity_class(sized.busy)
 
     def per_million(tokens_per_s: float) -> float | None:
-        return None if hourly is None or not tokens_per_s else float(usd_per_million_tokens(hourly, tokens_per_s))
+        return (
+            None
+            if hourly is None or not tokens_per_s
+            else float(usd_per_million_tokens(hourly, tokens_per_s))
+        )
 
     return FleetPlan(
         layout=candidate.layout,

@@ -17,6 +17,7 @@ from capplan.model.mixers.short_convolution import ShortConvolution
 from capplan.model.mixers.state_space import StateSpace
 
 __all__ = [
+    "Adapters",
     "Attention",
     "CompressedAttention",
     "Experts",
@@ -133,6 +134,32 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
+class Adapters:
+    """LoRA adapters that are served with a network."""
+
+    adapters: int
+    """Of the traffic, equally popular."""
+    slots: int
+    """Resident on a replica, each of the full rank."""
+    rank: int
+    modules: tuple[str, ...]
+    """Matrices that they stand beside, as q_proj."""
+    format: str = "bf16"
+    """Key of `weight_format.FORMATS`."""
+    fully_sharded: bool = False
+    """Both low-rank matrices are split over tensor-parallel ranks, instead of one of them."""
+    adapted_fraction: float = 1.0
+    """Of the requests, those with an adapter."""
+    prompt_tokens: float | None = None
+    """Computed in the mean for a request; None where nobody says it, and no adapter is ever missing."""
+
+    @property
+    def missing_fraction(self) -> float:
+        """Share of the requests whose adapter is not resident, if it stays for those that follow."""
+        return self.adapted_fraction * max(1.0 - self.slots / self.adapters, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Network:
     """A model, read from its config.json."""
 
@@ -167,6 +194,8 @@ class Network:
     """False where a head for scores, or none, stands in place of the LM head: there are no decode steps."""
     pooled: bool = False
     """Served for a vector or a score of every prompt: no decode steps are asked for."""
+    adapters: Adapters | None = None
+    """Served with the network; None: none."""
     notes: tuple[str, ...] = ()
     """What a reader should know: conventions, keys that were missing and their class defaults."""
     doubts: tuple[Assumption, ...] = ()

@@ -33,6 +33,10 @@ class ServingFlags:
     gpu_memory_utilization: float | None = None
     runner: str = "generate"
     """generate, or pooling: a vector or a score of every prompt."""
+    max_loras: int | None = None
+    """Slots of LoRA adapters, all in use; None is none."""
+    max_lora_rank: int | None = None
+    """None is 16."""
     calibration: Path | None = None
     """File of measured efficiencies."""
     revision: str | None = None

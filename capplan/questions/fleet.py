@@ -26,6 +26,7 @@ from capplan.model.weight_format import in_weight_format, stored_formats, weight
 from capplan.questions.benchmark_spec import row_efficiency
 from capplan.questions.budget import within_budget
 from capplan.questions.drafting import drafting_of
+from capplan.questions.lora_record import adapter_assumptions, with_adapters
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.intervals import shipped_intervals
 from capplan.readers.catalogue.model import read_model
@@ -84,6 +85,18 @@ def _networks(scenario: Scenario, shipped: Network) -> tuple[dict[str, Network],
     return networks, assumed
 
 
+def _adapted(scenario: Scenario, networks: dict[str, Network], demand: Demand) -> dict[str, Network]:
+    """Return the networks with the adapters of the scenario, if it has any."""
+    if scenario.lora is None:
+        return networks
+    lengths = demand.lengths
+    computed = max(float(lengths.input_tokens) - float(lengths.cached_tokens), 1.0)
+    try:
+        return {name: with_adapters(network, scenario.lora, computed) for name, network in networks.items()}
+    except InputError as error:
+        raise InputError(f"{scenario.path}: {error}") from error
+
+
 def _kv_formats(scenario: Scenario, network: Network) -> tuple[tuple[str, ...], list[Assumption]]:
     resolved = [cache_dtype(network, name) for name in scenario.kv_dtypes]
     stated = [assumption.of_scenario() for _, assumptions in resolved for assumption in assumptions]
@@ -135,8 +148,10 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     """Return the question that a scenario asks; InputError where it is not valid."""
     published = _published(scenario, offline=offline)
     networks, assumed = _networks(scenario, published)
-    first = next(iter(networks.values()))
     demand = demand_of(scenario)
+    networks = _adapted(scenario, networks, demand)
+    first = next(iter(networks.values()))
+    assumed += adapter_assumptions(first, "lora")
     drafting, draft_assumed = _drafting(scenario, first, offline=offline)
     kv_formats, kv_assumed = _kv_formats(scenario, first)
     tokens, context_assumed, warnings = _context(scenario, first, demand)

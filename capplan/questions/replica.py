@@ -5,9 +5,11 @@ from pathlib import Path
 
 from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
+from capplan.errors import InputError
 from capplan.families.head import pooled
 from capplan.fleet.candidates import Layout
 from capplan.fleet.refusal import refuse_illegal
+from capplan.fleet.scenario import LoraTerms
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.hardware.weight_kernel import no_kernel_reason
@@ -18,6 +20,7 @@ from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
 from capplan.questions.flags import ServingFlags
+from capplan.questions.lora_record import DEFAULT_RANK, adapter_assumptions, with_adapters
 from capplan.questions.pooling_record import ANSWERED, UNMEASURED
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.calibration.measured_device import efficiency_from_calibration, named_device
@@ -62,6 +65,7 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
     rules, host_assumptions, host_warnings = refitted_profile(flags.calibration, rules, target)
     format_assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
     served = network_as_served(in_weight_format(network, weight_dtype) if weight_dtype else network, rules)
+    served = _with_adapters(served, flags)
     kv_format, assumptions = cache_dtype(network, flags.kv_dtype)
     sharding = Sharding(
         float(flags.tensor_parallel),
@@ -90,13 +94,30 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
             *layout_assumptions(served, rules.memory),
             *narrow_states(served, rules.memory, rules.engine),
             *format_assumptions,
-            *((Assumption(ANSWERED, "--runner"), Assumption(UNMEASURED, "--calibration")) if network.pooled else ()),
+            *(
+                (Assumption(ANSWERED, "--runner"), Assumption(UNMEASURED, "--calibration"))
+                if network.pooled
+                else ()
+            ),
+            *adapter_assumptions(served, "--max-loras"),
             *rules.assumptions,
             *host_assumptions,
             *_memory_assumptions(target),
         ),
         (*_warnings(served, flags.max_model_len), *host_warnings),
     )
+
+
+def _with_adapters(network: Network, flags: ServingFlags) -> Network:
+    """Return the network with the adapters of the flags, one for each slot."""
+    if flags.max_loras is None:
+        if flags.max_lora_rank is not None:
+            raise InputError(
+                "--max-lora-rank: is that of the slots, and there are none; e.g. --max-loras 8, or leave it out"
+            )
+        return network
+    terms = LoraTerms(flags.max_loras, flags.max_loras, flags.max_lora_rank or DEFAULT_RANK)
+    return with_adapters(network, terms)
 
 
 def _efficiency(target: Device, calibration: Path | None) -> Efficiency:

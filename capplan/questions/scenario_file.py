@@ -244,6 +244,23 @@ class Speculation(Record):
     """Layers of the target that draft, with method: early-exit."""
 
 
+class Lora(Record):
+    """LoRA adapters that are served with the model."""
+
+    adapters: Annotated[Whole, Field(ge=1, le=100_000)]
+    """Different adapters of the traffic, equally popular."""
+    max_loras: Annotated[Whole, Field(ge=1, le=100_000)] | None = None
+    """Slots on a replica, at most as many as adapters; default: one for each adapter."""
+    max_lora_rank: Annotated[Whole, Field(ge=1, le=512)] | None = None
+    """Of the slots, and of every adapter; default 16."""
+    modules: Names | None = None
+    """Matrices with an adapter, such as q_proj; default: all of attention and feed-forward."""
+    fully_sharded: bool | None = None
+    """Split both low-rank matrices over tensor-parallel ranks; default: one of them."""
+    share: Annotated[Fraction, Field(gt=0)] | None = None
+    """Of the requests, those with an adapter; default: all."""
+
+
 class Prices(Record):
     """Which prices to use."""
 
@@ -305,6 +322,8 @@ class ScenarioFile(Record):
     """false: every prompt is computed in full, whatever it shares with earlier ones."""
     kv_offload: list[OffloadMemory] = Field(default_factory=list)
     """Offload tiers, fastest first; for traffic that records which prefixes are reused."""
+    lora: Lora | None = None
+    """LoRA adapters beside the model."""
     speculation: Speculation | None = None
     """Drafts that the target verifies several at a time."""
     traffic: Annotated[list[Traffic], Field(min_length=1)]

@@ -183,7 +183,12 @@ def _lengths(
         path = (*at, key)
         stated = reading.attempt(partial(_length, reading, item, index, key), None, path)
         if stated is None and getattr(item, key) is None and key not in of_trace:
-            reading.note(reading.refuse(at, f"{key} is missing; e.g. {key}: {{mean: 1800, p95: 6000}}{_UNLESS.get(key, '')}"), path)
+            reading.note(
+                reading.refuse(
+                    at, f"{key} is missing; e.g. {key}: {{mean: 1800, p95: 6000}}{_UNLESS.get(key, '')}"
+                ),
+                path,
+            )
         both.append(stated or of_trace.get(key))
     return both
 

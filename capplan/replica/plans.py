@@ -16,7 +16,9 @@ from capplan.memory.usable import engine_memory_bytes, has_fast_links, padded_in
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array
+from capplan.operators.adapters import sequences_with_slots
 from capplan.phases.rates import stacked_rates
+from capplan.replica.prompt_work import prompt_work_s_per_token
 from capplan.replica.rates import LabelledRates, step_rates
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.replica.tables import DeviceTables, context_limits, device_tables, step_knots, with_host
@@ -57,8 +59,11 @@ class PlansTables:
 
 
 def engine_scheduling(spec: ReplicaSpec) -> Scheduling:
-    """Return the scheduling of one engine of a replica: the spec's limits, else the engine's defaults."""
-    return scheduling(
+    """Return the scheduling of one engine of a replica: the spec's limits, else the engine's defaults.
+
+    Adapters without a slot wait, so no more sequences run than use the resident ones in the mean.
+    """
+    engine = scheduling(
         spec.profile,
         engine_memory_bytes(spec.device),
         spec.device.architecture,
@@ -67,6 +72,11 @@ def engine_scheduling(spec: ReplicaSpec) -> Scheduling:
         max_num_seqs=spec.max_num_seqs,
         max_num_batched_tokens=spec.max_num_batched_tokens,
     )
+    adapters = spec.network.adapters
+    if adapters is None:
+        return engine
+    resident = sequences_with_slots(adapters.adapters, adapters.slots, adapters.adapted_fraction)
+    return replace(engine, max_num_seqs=max(int(min(engine.max_num_seqs, resident)), 1))
 
 
 def replica_scheduling(engine: Scheduling, sharding: Sharding) -> Scheduling:
@@ -173,4 +183,7 @@ def plans_tables(plans: Plans) -> PlansTables:
     rates = stacked_rates([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
     device = device_tables(first.network, plans.launch, rates, knots)
     table = with_host(device, first.profile.host, len(first.network.layers), offline=first.offline)
+    beside = np.array([prompt_work_s_per_token(spec) for spec in plans.specs])[:, None, None]
+    prompts = table.prefill_attention_s + beside * knots.new[None, :, None]
+    table = replace(table, prefill_attention_s=prompts)
     return PlansTables(device, table, tuple(labelled[place] for place in index.tolist()))

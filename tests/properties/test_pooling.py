@@ -102,7 +102,9 @@ def test_the_fleet_of_a_plan_file_is_read_back(asked, capplan, tmp_path):
     assert capplan("fleet", tmp_path / "s.yaml", "--offline", "-o", plan).code == 0
     said = capplan("explain", plan, "usd_per_thousand_requests", "--offline", "--format", "json")
     value = json.loads(said.out)["result"]["value"]
-    assert value == pytest.approx(json.loads(plan.read_text())["result"]["chosen"]["usd_per_thousand_requests"])
+    assert value == pytest.approx(
+        json.loads(plan.read_text())["result"]["chosen"]["usd_per_thousand_requests"]
+    )
 
 
 def test_a_pooled_model_holds_no_lm_head():

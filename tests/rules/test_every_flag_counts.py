@@ -56,6 +56,11 @@ REPLICA = PARALLEL | {
     "--revision": REVISION,
     "--offline": HUB._replace(line="{command} tiny/unknown --hardware h100-sxm"),
 }
+SERVED = {
+    "--runner": Case("pooling"),
+    "--max-loras": Case("8"),
+    "--max-lora-rank": Case("64", "{command} llama-3.1-8b --hardware h100-sxm --max-loras 8 --offline"),
+}
 OUT = {"--format": Case("csv", words=True), "--output": Case("written.csv", file="written.csv")}
 ROUTED = "simulate busy.yaml --until 60s --hardware h100-sxm --replicas 2 --routing round_robin --offline"
 APART = "simulate busy.yaml --until 60s --hardware h100-sxm --offline --prefill-replicas 1 --decode-replicas 1 --kv-link network"
@@ -115,7 +120,7 @@ CASES = {
         "--offline": HUB._replace(line="kv-size tiny/unknown"),
         **OUT,
     },
-    "fit": {"{model}": Case("qwen3-8b"), **REPLICA, "--runner": Case("pooling"), **OUT},
+    "fit": {"{model}": Case("qwen3-8b"), **REPLICA, **SERVED, **OUT},
     "estimate": {
         "{model}": Case("qwen3-8b"),
         **{
@@ -130,7 +135,10 @@ CASES = {
         "--request-rate": Case("3", "estimate llama-3.1-8b --hardware h100-sxm --request-rate 1 --offline"),
         "--prefix-hit-fraction": Case("0.5"),
         "--calibration": Case("host.calibration.yaml"),
-        "--runner": Case("pooling"),
+        **{
+            flag: case._replace(line=case.line and f"{case.line} --concurrency 8")
+            for flag, case in SERVED.items()
+        },
         **OUT,
     },
     "spec": {

@@ -135,6 +135,19 @@ CASES = {
         {"speculation": {"acceptance": 0.7, "draft_tokens": 3, "draft": "meta-llama/Llama-3.2-1B"}},
         "simulate",
     ),
+    **{
+        f"lora.{key}": Case(
+            value, {"lora": {"adapters": 40, "max_loras": 30, "share": "60 %"}, "fleet.tensor_parallel": 2}
+        )
+        for key, value in {
+            "adapters": 90,
+            "max_loras": 8,
+            "max_lora_rank": 64,
+            "modules": ["q_proj", "v_proj"],
+            "fully_sharded": True,
+            "share": "5 %",
+        }.items()
+    },
     "traffic.name": Case("chat", ask="simulate", shown=True),
     "traffic.request_rate": Case("80 req/s"),
     "traffic.users": Case(4000, USERS),
@@ -272,6 +285,8 @@ REFUSALS = {
     "traffic.samples": (4, USERS, "traffic.*samples: is for request_rate"),
     "traffic.padded_batch": (4, {}, "traffic.*padded_batch: is for a batch job"),
     "traffic.retries": ({"invalid": 1, "attempts": 3}, {}, "traffic.*retries.invalid"),
+    "lora.max_loras": (9, {"lora": {"adapters": 4}}, "lora.max_loras: 9 slots are more than the 4 adapters"),
+    "lora.modules": ("k_poj", {"lora": {"adapters": 4}}, "unknown module 'k_poj': did you mean 'k_proj'"),
     "traffic.turns": (4, {}, "traffic.*turns: needs think_time"),
     "traffic.shared_prefix": (
         {"tokens": 100, "hit_fraction": 0.5},

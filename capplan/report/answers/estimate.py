@@ -47,7 +47,9 @@ def estimate_answer(
     result = {**place, **{name: asdict(spread) for name, spread in spreads.items()}, **bounds, **figures}
     asked = f"concurrency {load.concurrency}" if load.concurrency else f"{load.request_rate:g} req/s"
     out = load.output_tokens if spec.network.generates else "a vector or a score"
-    steps = "Prefill of one prompt, and one decode step" if spec.network.generates else "Prefill of one prompt"
+    steps = (
+        "Prefill of one prompt, and one decode step" if spec.network.generates else "Prefill of one prompt"
+    )
     return Answer(
         command="estimate",
         result={**result, "breakdown": breakdown},

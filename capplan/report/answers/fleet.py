@@ -84,7 +84,10 @@ def _reading(prices: PriceChoice, *, pooled: bool) -> tuple[str, ...]:
             f"power (W) / 1000 x {prices.facility_ratio:g} (facility ratio) x {prices.usd_per_kwh:g} $/kWh = power ($/h); "
             "GPUs x $/GPU/h + power = $/h"
         )
-    return f"replicas (spares included) x GPUs each = GPUs; {money}; $/h x 730 = $/month", _PROMPTS_READING if pooled else _TOKENS_READING
+    return (
+        f"replicas (spares included) x GPUs each = GPUs; {money}; $/h x 730 = $/month",
+        _PROMPTS_READING if pooled else _TOKENS_READING,
+    )
 
 
 def layout_text(plan: FleetPlan, *, kv: bool = False) -> str:

@@ -52,7 +52,9 @@ def simulate_result(chosen: Chosen, outcome: FleetOutcome, seed: int) -> dict[st
         "busy_fraction": outcome.busy_fraction,
         "timeline": timeline_rows(outcome),
         "missed": [target.key for target in outcome.missed(chosen.asked.scenario.slo)],
-        "classes": {name: figures_result(figures, pooled=pooled) for name, figures in outcome.classes.items()},
+        "classes": {
+            name: figures_result(figures, pooled=pooled) for name, figures in outcome.classes.items()
+        },
         **({"operation": operation_result(outcome.run)} if outcome.run else {}),
     }
 
