@@ -27,6 +27,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
         "description": "none",
         "revision": "main",
+        "runner": "generate",
         "weight_dtype": "what the model's config says",
         "kv_dtype": "the checkpoint's, else the activation dtype",
         "engine": "vllm",
@@ -39,6 +40,12 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "prefix_caching": "true",
         "kv_offload": "none",
         "kv_offload.bandwidth": "of the link",
+        "lora": "none",
+        "lora.max_loras": "one for each adapter",
+        "lora.max_lora_rank": "16",
+        "lora.modules": "all of attention and feed-forward",
+        "lora.fully_sharded": "false",
+        "lora.share": "100 %",
         "speculation": "none",
         "speculation.method": "draft-model",
         "speculation.acceptance": "what is published for the method",
@@ -106,6 +113,14 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "kv_offload.name": "host",
         "kv_offload.capacity": "512 GB",
         "kv_offload.bandwidth": "50 GB/s",
+        "runner": "pooling",
+        "lora": "{adapters: 200, max_loras: 64}",
+        "lora.adapters": "200",
+        "lora.max_loras": "64",
+        "lora.max_lora_rank": "32",
+        "lora.modules": "[q_proj, v_proj]",
+        "lora.fully_sharded": "true",
+        "lora.share": "40 %",
         "speculation": "{acceptance: 0.7, draft_tokens: 4, draft_step_time: 2 ms}",
         "speculation.method": "eagle",
         "speculation.acceptance": "0.7",
@@ -282,6 +297,7 @@ _TABLES = {
     "fleet": "fleet.",
     "offload": "kv_offload.",
     "speculation": "speculation.",
+    "lora": "lora.",
     "prices": "prices.",
     **money_keys.TABLES,
 }
@@ -368,6 +384,10 @@ prefix first, which `prefix_aware` stands for.
 ## speculation
 
 <speculation>
+
+## lora
+
+<lora>
 
 ## prices
 
