@@ -20,6 +20,7 @@ TRAFFIC = "{request_rate: 20 req/s, input_tokens: 1800, output_tokens: 350}"
 NEEDED = {
     "kv_offload": "name: host, capacity: 9 GB",
     "speculation": "acceptance: 0.5, draft_tokens: 2",
+    "lora": "adapters: 99",
     "traffic.shared_prefix": "tokens: 9, hit_fraction: 0.5",
     "traffic.retries": "invalid: 8 %, attempts: 3",
     "commitments.owned": "capex: 30k$, electricity: 0.1 $/kWh",
