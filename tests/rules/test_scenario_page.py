@@ -57,6 +57,7 @@ def order(key):
         "fleet",
         "kv_offload",
         "speculation",
+        "lora",
         "prices",
         "commitments",
         "commitments.reserved_1y",
