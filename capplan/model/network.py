@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from capplan.assumption import Assumption
+from capplan.model.images import ImageRule, ImageWork
 from capplan.model.mixers.attention import Attention
 from capplan.model.mixers.compressed_attention import CompressedAttention
 from capplan.model.mixers.latent_attention import LatentAttention
@@ -196,6 +197,10 @@ class Network:
     """Served for a vector or a score of every prompt: no decode steps are asked for."""
     adapters: Adapters | None = None
     """Served with the network; None: none."""
+    images: ImageRule | None = None
+    """How images become tokens; None where that is not modelled."""
+    image_work: tuple[ImageWork, ...] = ()
+    """Images of the traffic that its tower reads."""
     notes: tuple[str, ...] = ()
     """What a reader should know: conventions, keys that were missing and their class defaults."""
     doubts: tuple[Assumption, ...] = ()

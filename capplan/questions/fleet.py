@@ -26,6 +26,7 @@ from capplan.model.weight_format import in_weight_format, stored_formats, weight
 from capplan.questions.benchmark_spec import row_efficiency
 from capplan.questions.budget import within_budget
 from capplan.questions.drafting import drafting_of
+from capplan.questions.images_record import with_image_tokens, with_image_work
 from capplan.questions.lora_record import adapter_assumptions, with_adapters
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.intervals import shipped_intervals
@@ -85,12 +86,17 @@ def _networks(scenario: Scenario, shipped: Network) -> tuple[dict[str, Network],
     return networks, assumed
 
 
-def _adapted(scenario: Scenario, networks: dict[str, Network], demand: Demand) -> dict[str, Network]:
-    """Return the networks with the adapters of the scenario, if it has any."""
-    if scenario.lora is None:
-        return networks
+def _with_prompt_work(
+    scenario: Scenario, networks: dict[str, Network], demand: Demand
+) -> dict[str, Network]:
+    """Return the networks with the adapters and the images of the scenario, if it has any."""
     lengths = demand.lengths
     computed = max(float(lengths.input_tokens) - float(lengths.cached_tokens), 1.0)
+    networks = {
+        name: with_image_work(network, scenario.classes, computed) for name, network in networks.items()
+    }
+    if scenario.lora is None:
+        return networks
     try:
         return {name: with_adapters(network, scenario.lora, computed) for name, network in networks.items()}
     except InputError as error:
@@ -148,8 +154,10 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     """Return the question that a scenario asks; InputError where it is not valid."""
     published = _published(scenario, offline=offline)
     networks, assumed = _networks(scenario, published)
+    scenario, image_assumed = with_image_tokens(scenario, published)
+    assumed += image_assumed
     demand = demand_of(scenario)
-    networks = _adapted(scenario, networks, demand)
+    networks = _with_prompt_work(scenario, networks, demand)
     first = next(iter(networks.values()))
     assumed += adapter_assumptions(first, "lora")
     drafting, draft_assumed = _drafting(scenario, first, offline=offline)

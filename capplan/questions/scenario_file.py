@@ -74,6 +74,22 @@ class Retries(Record):
     """Most attempts, the first one included."""
 
 
+Pixels = Annotated[Whole, Field(ge=1, le=100_000)]
+
+
+class Images(Record):
+    """Images of every request, all of one size."""
+
+    count: Annotated[Whole, Field(ge=1, le=1000)] = 1
+    """In a request."""
+    width: Pixels
+    """In pixels, before the model's processor scales it."""
+    height: Pixels
+    """In pixels."""
+    max_pixels: Annotated[Whole, Field(ge=1024, le=1_000_000_000)] | None = None
+    """Limit of the processor (Qwen); default: that of the published one."""
+
+
 class Traffic(Record):
     """A kind of request: how often (one of request_rate, users, requests, trace) and how long."""
 
@@ -111,6 +127,8 @@ class Traffic(Record):
     """Outputs of every request, for best-of-N or self-consistency; their prompt is computed once."""
     retries: Retries | None = None
     """Outputs that are not valid, and are asked for again."""
+    images: Images | None = None
+    """Images beside the text of input_tokens; their tokens are added to it by the rule of the model."""
     documents: Annotated[Whole, Field(ge=1, le=10_000)] | None = None
     """Documents that a request has scored or embedded: each is a prompt of input_tokens, a reranker's with the query in it."""
     padded_batch: Annotated[Whole, Field(ge=1, le=10_000)] | None = None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from capplan.questions.images_record import prompt_images
 from capplan.questions.length_record import lengths
 from capplan.questions.multiples_record import MULTIPLES, refuse_wrong_multiples, with_multiples
 from capplan.questions.rate_line import MOST_WINDOWS, WINDOW_S
@@ -253,6 +254,7 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
     prompts, outputs = _lengths(reading, item, index, source.lengths)
     prefix = item.shared_prefix
     sessions = _sessions(reading, item, index, prompts, outputs)
+    images = reading.attempt(partial(prompt_images, reading, item, at), None, (*at, "images"))
     fraction, hours = reading.attempt(
         partial(_load_over_time, reading, item, index, source.rate, source.mean_rate),
         (1.0, ()),
@@ -294,6 +296,7 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
         mean_rate_fraction=fraction / burst,
         hourly_rate_fractions=tuple(hour / burst for hour in hours),
         job_requests=item.requests,
+        images=images,
         burst_ratio=burst,
     )
     _warn_of_short_prompts(reading, described)

@@ -134,10 +134,11 @@ def test_steps_take_longer_the_more_the_adapters_hold():
 def test_an_adapter_without_a_slot_is_copied_before_its_prompt(fleet):
     """84 MB over PCIe at 63 GB/s take 1.3 ms, for half of the requests, each of 500 tokens."""
     spec = asked_replica("llama-3.1-8b", "h100-sxm", ServingFlags(offline=True)).spec
+    rates = replica_of(spec).rates.rates
 
     def copied_s(slots, tokens=500.0):
         adapters = Adapters(40, slots, 16, MODULES, prompt_tokens=tokens)
-        return prompt_work_s_per_token(replace(spec, network=replace(spec.network, adapters=adapters)))
+        return prompt_work_s_per_token(replace(spec, network=replace(spec.network, adapters=adapters)), rates)
 
     assert copied_s(20) * 500 == pytest.approx(0.5 * 2 * 41_943_040 / 63e9)
     assert copied_s(40) == 0.0
