@@ -86,9 +86,7 @@ def _networks(scenario: Scenario, shipped: Network) -> tuple[dict[str, Network],
     return networks, assumed
 
 
-def _with_prompt_work(
-    scenario: Scenario, networks: dict[str, Network], demand: Demand
-) -> dict[str, Network]:
+def _with_prompt_work(scenario: Scenario, networks: dict[str, Network], demand: Demand) -> dict[str, Network]:
     """Return the networks with the adapters and the images of the scenario, if it has any."""
     lengths = demand.lengths
     computed = max(float(lengths.input_tokens) - float(lengths.cached_tokens), 1.0)

@@ -49,7 +49,11 @@ def with_image_tokens(scenario: Scenario, network: Network) -> tuple[Scenario, t
         return scenario, ()
     rule = network.images
     if rule is None:
-        why = "has no vision tower" if not network.vision_parameters else "turns images into tokens by a rule that is not modelled"
+        why = (
+            "has no vision tower"
+            if not network.vision_parameters
+            else "turns images into tokens by a rule that is not modelled"
+        )
         raise InputError(
             f"{scenario.path}: traffic: images: {network.name} ({network.model_type}) {why}\n"
             f"  modelled: {', '.join(FAMILIES)}\n  else add the tokens of the images to input_tokens, and leave images out"
@@ -71,7 +75,7 @@ def with_image_tokens(scenario: Scenario, network: Network) -> tuple[Scenario, t
         classes.append(replace(item, input_tokens=prompts))
         said.append(
             Assumption(
-                f"{item.name}: an image of {images.width} x {images.height} is {tokens:,} tokens; the words around it are part of input_tokens",
+                f"{item.name}: an image of {images.width} x {images.height} is {tokens:,} tokens; the words around it are part of input_tokens; hosted APIs count images otherwise",
                 f"traffic[{index}].images",
             )
         )

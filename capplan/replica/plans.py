@@ -183,7 +183,9 @@ def plans_tables(plans: Plans) -> PlansTables:
     rates = stacked_rates([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
     device = device_tables(first.network, plans.launch, rates, knots)
     table = with_host(device, first.profile.host, len(first.network.layers), offline=first.offline)
-    each = [prompt_work_s_per_token(spec, labelled[at].rates) for spec, at in zip(plans.specs, index, strict=True)]
+    each = [
+        prompt_work_s_per_token(spec, labelled[at].rates) for spec, at in zip(plans.specs, index, strict=True)
+    ]
     beside = np.array(each)[:, None, None]
     prompts = table.prefill_attention_s + beside * knots.new[None, :, None]
     table = replace(table, prefill_attention_s=prompts)

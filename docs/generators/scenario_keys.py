@@ -292,6 +292,7 @@ _TABLES = {
     "traffic": "traffic.",
     "lengths": "traffic.input_tokens.",
     "retries": "traffic.retries.",
+    "images": "traffic.images.",
     "prefix": "traffic.shared_prefix.",
     "slo": "slo.",
     "fleet": "fleet.",
@@ -354,6 +355,10 @@ trace longer than two days `capplan workload TRACE -o workload.yaml` writes them
 ### retries
 
 <retries>
+
+### images
+
+<images>
 
 ### shared_prefix
 

@@ -161,6 +161,12 @@ CASES = {
     **lengths("input_tokens"),
     **lengths("output_tokens"),
     **lengths("reasoning_tokens"),
+    **{
+        f"traffic.images.{key}": Case(
+            value, {"model": "Qwen/Qwen3-VL-2B-Instruct", "traffic.images": {"width": 800, "height": 600}}
+        )
+        for key, value in {"count": 3, "width": 1900, "height": 1200, "max_pixels": 100_000}.items()
+    },
     "traffic.documents": Case(8),
     "traffic.samples": Case(8),
     "traffic.retries.invalid": Case("50 %", {"traffic.retries": {"invalid": "5 %", "attempts": 3}}),
@@ -281,6 +287,7 @@ REFUSALS = {
     "slo.confidence": ("90 %", {}, "slo.confidence: .* there are none"),
     "fleet.burst": (2, {}, "fleet.burst: .* no traffic has one"),
     "traffic.added_tokens": (100, {}, "traffic.*added_tokens: is what later turns add"),
+    "traffic.images": ({"width": 800, "height": 600}, {}, "has no vision tower"),
     "traffic.documents": (4, USERS, "traffic.*documents: is for request_rate"),
     "traffic.samples": (4, USERS, "traffic.*samples: is for request_rate"),
     "traffic.padded_batch": (4, {}, "traffic.*padded_batch: is for a batch job"),
