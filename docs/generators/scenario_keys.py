@@ -22,6 +22,7 @@ from capplan.workload.daily_curve import SHAPES
 from capplan.workload.slo import METRICS, STATISTICS, Slo
 from docs.generators import money_keys, traffic_keys
 
+_LORA = {"adapters": "200", "max_loras": "64", "max_lora_rank": "32", "modules": "[q_proj, v_proj]", "fully_sharded": "true", "share": "40 %"}  # fmt: skip
 _LIMITS, _PRICES, _ENGINE = FleetLimits(()), PriceChoice(), "the engine's"
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
@@ -115,12 +116,7 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "kv_offload.bandwidth": "50 GB/s",
         "runner": "pooling",
         "lora": "{adapters: 200, max_loras: 64}",
-        "lora.adapters": "200",
-        "lora.max_loras": "64",
-        "lora.max_lora_rank": "32",
-        "lora.modules": "[q_proj, v_proj]",
-        "lora.fully_sharded": "true",
-        "lora.share": "40 %",
+        **{f"lora.{key}": value for key, value in _LORA.items()},
         "speculation": "{acceptance: 0.7, draft_tokens: 4, draft_step_time: 2 ms}",
         "speculation.method": "eagle",
         "speculation.acceptance": "0.7",
