@@ -175,3 +175,14 @@ def test_wrong_adapters_are_refused(lora, words, capplan, tmp_path):
     ran = capplan("fleet", path, "--offline")
     assert ran.code == 2
     assert words in ran.err
+
+
+def test_a_device_whose_link_to_the_host_is_unknown_is_left_out_not_the_search(capplan, tmp_path):
+    path = tmp_path / "s.yaml"
+    both = {"hardware": ["h100-sxm", "tpu-v5e"], "tensor_parallel": 1, "pipeline_parallel": 1}
+    path.write_text(json.dumps(BASE | {"lora": {"adapters": 40, "max_loras": 20}, "fleet": both}))
+    ran = capplan("fleet", path, "--offline", "--format", "json")
+    assert ran.code == 0, ran.err
+    result = json.loads(ran.out)["result"]
+    assert result["chosen"]["hardware"] == "h100-sxm"
+    assert [row["code"] for row in result["rejected"] if row["hardware"] == "tpu-v5e"] == ["adapters"]
