@@ -177,7 +177,7 @@ class Network:
     embedding_format: str = "bf16"
     final_norm_parameters: int = 0
     vision_parameters: int = 0
-    """Vision and audio towers and projectors: held, not modelled in time."""
+    """Vision and audio towers and projectors: held; `image_work` says what a vision tower reads, sound is not modelled in time."""
     vision_format: str = "bf16"
     mtp_parameters: int = 0
     """Multi-token-prediction layers: in the checkpoint, not counted in `parameters`."""
