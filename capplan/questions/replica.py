@@ -58,8 +58,7 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
     """
     weight_dtype = flags.weight_dtype
     network = read_model(model, revision=flags.revision, offline=flags.offline)
-    if flags.runner == "pooling":
-        network = pooled(network)
+    network = pooled(network) if flags.runner == "pooling" else network
     rules = profile(flags.engine, flags.engine_version)
     target = named_device(hardware, flags.calibration)
     rules, host_assumptions, host_warnings = refitted_profile(flags.calibration, rules, target)
@@ -67,12 +66,7 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
     served = network_as_served(in_weight_format(network, weight_dtype) if weight_dtype else network, rules)
     served = _with_adapters(served, flags)
     kv_format, assumptions = cache_dtype(network, flags.kv_dtype)
-    sharding = Sharding(
-        float(flags.tensor_parallel),
-        float(flags.pipeline_parallel),
-        float(flags.expert_parallel),
-        float(flags.data_parallel),
-    )
+    sharding = _sharding(flags)
     refuse_illegal(served, Layout(target, sharding, weight_dtype or "auto", kv_format), rules)
     spec = ReplicaSpec(
         network=served,
@@ -94,12 +88,7 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
             *layout_assumptions(served, rules.memory),
             *narrow_states(served, rules.memory, rules.engine),
             *format_assumptions,
-            *(
-                (Assumption(ANSWERED, "--runner"), Assumption(UNMEASURED, "--calibration"))
-                if network.pooled
-                else ()
-            ),
-            *adapter_assumptions(served, "--max-loras"),
+            *_served_assumptions(served),
             *rules.assumptions,
             *host_assumptions,
             *_memory_assumptions(target),
@@ -118,6 +107,17 @@ def _with_adapters(network: Network, flags: ServingFlags) -> Network:
         return network
     terms = LoraTerms(flags.max_loras, flags.max_loras, flags.max_lora_rank or DEFAULT_RANK)
     return with_adapters(network, terms)
+
+
+def _sharding(flags: ServingFlags) -> Sharding:
+    degrees = (flags.tensor_parallel, flags.pipeline_parallel, flags.expert_parallel, flags.data_parallel)
+    return Sharding(*map(float, degrees))
+
+
+def _served_assumptions(network: Network) -> tuple[Assumption, ...]:
+    """Return what is assumed about a network that is served for vectors or scores, or with adapters."""
+    answered = (Assumption(ANSWERED, "--runner"), Assumption(UNMEASURED, "--calibration"))
+    return (*(answered if network.pooled else ()), *adapter_assumptions(network, "--max-loras"))
 
 
 def _efficiency(target: Device, calibration: Path | None) -> Efficiency:

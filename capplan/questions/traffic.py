@@ -254,7 +254,6 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
     prompts, outputs = _lengths(reading, item, index, source.lengths)
     prefix = item.shared_prefix
     sessions = _sessions(reading, item, index, prompts, outputs)
-    images = reading.attempt(partial(prompt_images, reading, item, at), None, (*at, "images"))
     fraction, hours = reading.attempt(
         partial(_load_over_time, reading, item, index, source.rate, source.mean_rate),
         (1.0, ()),
@@ -296,7 +295,7 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
         mean_rate_fraction=fraction / burst,
         hourly_rate_fractions=tuple(hour / burst for hour in hours),
         job_requests=item.requests,
-        images=images,
+        images=reading.attempt(partial(prompt_images, reading, item, at), None, (*at, "images")),
         burst_ratio=burst,
     )
     _warn_of_short_prompts(reading, described)
