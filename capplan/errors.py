@@ -27,6 +27,7 @@ class Refusal(StrEnum):
     KV_DTYPE = "kv_dtype"
     HEADS = "heads"
     EXPERTS = "experts"
+    ADAPTERS = "adapters"
     LAYERS = "layers"
     LINK_DOMAIN = "link_domain"
     REPLICA_SIZE = "replica_size"

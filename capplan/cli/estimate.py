@@ -19,7 +19,7 @@ Launch = Annotated[
         help="Command of an engine instead of flags: 'vllm serve ...', sglang.launch_server or trtllm-serve, as it is run.",
     ),
 ]
-STATED = [name for name in o.SERVING if name not in ("engine_version", "calibration", "offline")]
+STATED = [name for name in o.SERVED if name not in ("engine_version", "calibration", "offline")]
 """Flags that the command of an engine states."""
 
 
@@ -31,7 +31,7 @@ def command(
     launch: Launch = None,
     hardware: o.Hardware,
     load: o.Load,
-    serving: o.Serving,
+    serving: o.Served,
     picture: o.Picture = None,
     to: o.Output,
 ) -> int:
@@ -48,6 +48,9 @@ def command(
 
     if launch is not None:
         o.refuse_unread(context, STATED, "is said by --launch; leave one of them out")
+    if serving.runner == "pooling":
+        o.refuse_unread(context, ("output_tokens",), "--runner pooling generates no tokens; leave it out")
+        load = load.of_prompts()
     launched = launched_replica(model, launch, serving, load)
     asked = asked_replica(launched.model, hardware, launched.serving)
     replica = replica_of(asked.spec)

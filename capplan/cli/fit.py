@@ -6,7 +6,7 @@ from capplan.cli import options as o
 from capplan.cli.groups import grouped
 from capplan.questions.flags import ServingFlags
 
-Serving = Annotated[ServingFlags, o.SERVING.only(*(name for name in o.SERVING if name != "calibration"))]
+Serving = Annotated[ServingFlags, o.SERVED.only(*(name for name in o.SERVED if name != "calibration"))]
 
 
 @grouped

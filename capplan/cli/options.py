@@ -134,6 +134,17 @@ SERVING = Group(
     revision=typer.Option("--revision", metavar="REV", help="Branch, tag or commit on the hub."),
     offline=typer.Option("--offline", help="Never open a connection."),
 )
+SERVED = Group(
+    **SERVING,
+    runner=one_of(
+        "--runner",
+        ("generate", "pooling"),
+        says="generate, or pooling for the vectors and scores of embedding models and rerankers.",
+    ),
+    max_loras=whole("--max-loras", of="adapters", most=100_000, says="Slots of LoRA adapters, all in use."),
+    max_lora_rank=whole("--max-lora-rank", most=512, says="Rank of the adapters; default 16."),
+)
+"""Of commands that judge one replica by what it is served for, too."""
 LOAD = Group(
     "Load",
     input_tokens=whole("--input-tokens", of="tokens", metavar="TOKENS", says="Mean input length."),
@@ -172,6 +183,7 @@ def refuse_unread(context: typer.Context, unread: Container[str], why: str) -> N
 
 
 Serving: TypeAlias = Annotated[ServingFlags, SERVING]
+Served: TypeAlias = Annotated[ServingFlags, SERVED]
 Load: TypeAlias = Annotated[LoadFlags, LOAD]
 Lengths: TypeAlias = Annotated[LoadFlags, LOAD.only("input_tokens", "output_tokens")]
 Output: TypeAlias = Annotated[OutputFlags, OUTPUT]

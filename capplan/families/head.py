@@ -38,6 +38,14 @@ def with_stated_head(network: Network, config: Config) -> Network:
     return _without_head(network, name) if bare and config.stated_class is not None else network
 
 
+def pooled(network: Network) -> Network:
+    """Return the network as it is served for vectors or scores: without its LM head, if it has one."""
+    if not network.generates:
+        return replace(network, pooled=True)
+    head = replace(network.lm_head, outputs=0, bias=0)
+    return replace(network, lm_head=head, tied_embeddings=False, generates=False, pooled=True)
+
+
 def _scoring(network: Network, config: Config, name: str) -> Network:
     names = config.section("id2label")
     labels = config.optional("num_labels") or (len(names.values) if names else None) or 2
@@ -51,7 +59,4 @@ def _scoring(network: Network, config: Config, name: str) -> Network:
 
 def _without_head(network: Network, name: str) -> Network:
     note = f"{name} has no LM head; it generates no tokens"
-    head = replace(network.lm_head, outputs=0, bias=0)
-    return replace(
-        network, lm_head=head, tied_embeddings=False, generates=False, notes=(*network.notes, note)
-    )
+    return replace(pooled(network), pooled=False, notes=(*network.notes, note))

@@ -146,7 +146,19 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
         head_reason(network, tensor)
         or _expert_reason(network, sharding)
         or _dtype_reason(network, layout, profile)
+        or _adapter_reason(network, device)
     )
+
+
+def _adapter_reason(network: Network, device: Device) -> Reason | None:
+    """Return why adapters without a slot cannot be copied from the host, or None if they can or need not be."""
+    if (
+        network.adapters is None
+        or not network.adapters.missing_fraction
+        or device.pcie_bytes_per_s is not None
+    ):
+        return None
+    return Reason(Refusal.ADAPTERS, "adapters without a slot come from the host, over a link of unknown rate")
 
 
 def _experts_over_nodes(network: Network, sharding: Sharding) -> bool:

@@ -51,12 +51,16 @@ def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
     device = candidate.layout.device
     price = terms.prices.get(device.name)
     hourly = price.total_usd_per_hour * sized.gpus if price else None
-    output_rate = latencies.requests_per_s * sized.busy * float(lengths.output_tokens)
+    output_rate = latencies.requests_per_s * sized.busy * candidate.demand.generated_tokens
     input_rate = latencies.requests_per_s * sized.busy * float(lengths.input_tokens)
     among = regularity_class(sized.busy)
 
     def per_million(tokens_per_s: float) -> float | None:
-        return None if hourly is None else float(usd_per_million_tokens(hourly, tokens_per_s))
+        return (
+            None
+            if hourly is None or not tokens_per_s
+            else float(usd_per_million_tokens(hourly, tokens_per_s))
+        )
 
     return FleetPlan(
         layout=candidate.layout,

@@ -88,6 +88,11 @@ class Demand:
         return replace(self, lengths=lengths, hit_fractions=hits, load_s=float(f"{sum(loads):.2g}"))
 
     @property
+    def generated_tokens(self) -> float:
+        """Return the mean tokens of an output; none where vectors or scores are asked for."""
+        return 0.0 if all(item.pooled for item in self.classes) else float(self.lengths.output_tokens)
+
+    @property
     def users(self) -> float:
         """Return the number of users of all classes."""
         return sum(request_class.users or 0.0 for request_class in self.classes)

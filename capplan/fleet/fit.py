@@ -6,7 +6,10 @@ from dataclasses import dataclass, replace
 from capplan.fleet.candidates import Layout, layout_reason
 from capplan.hardware.device import Device
 from capplan.memory.plan import MemoryPlan
+from capplan.memory.stages import stages_of
 from capplan.memory.usable import engine_memory_bytes
+from capplan.model.adapters import adapter_bytes_per_rank
+from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element
 from capplan.replica.replica import memory_of
@@ -96,6 +99,12 @@ def longest_context_tokens(spec: ReplicaSpec) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
+
+
+def adapter_bytes_on_fullest_rank(network: Network, sharding: Sharding) -> float:
+    """Return the bytes of one LoRA adapter on a device of the pipeline stage that holds most of it [B]."""
+    stages = stages_of(network, int(sharding.pipeline))
+    return max(float(adapter_bytes_per_rank(stage.network, sharding)) for stage in stages)
 
 
 def changes_that_fit(spec: ReplicaSpec, others: Sequence[Device] = ()) -> tuple[Change, ...]:

@@ -84,6 +84,19 @@ class SpeculationPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class LoraTerms:
+    """LoRA adapters as written in a scenario or in flags."""
+
+    adapters: int
+    slots: int
+    rank: int
+    modules: tuple[str, ...] | None = None
+    """None: all of attention and feed-forward."""
+    fully_sharded: bool = False
+    adapted_fraction: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """One scenario in base units, as read by `capplan.questions.scenario.read_scenario`."""
 
@@ -97,6 +110,8 @@ class Scenario:
     prices: PriceChoice
     description: str = ""
     revision: str | None = None
+    pooled: bool = False
+    """The model is served for vectors or scores of prompts."""
     weight_dtypes: tuple[str | None, ...] = (None,)
     """None: as in the model's config."""
     kv_dtypes: tuple[str, ...] = (AUTO,)
@@ -134,6 +149,8 @@ class Scenario:
     kv_offload: tuple[TierSize, ...] = ()
     """Offload tiers of a replica, for prefixes that its devices have no room for."""
     speculation: SpeculationPlan | None = None
+    lora: LoraTerms | None = None
+    """LoRA adapters that are served with the model."""
     assumptions: tuple[Assumption, ...] = field(default=())
     """The defaults of keys that the file does not have."""
     warnings: tuple[str, ...] = ()

@@ -89,6 +89,8 @@ class Figures:
     tpot_s: Spread
     e2e_s: Spread
     queue_s: Spread
+    input_tokens_per_s: float
+    """Prompts, whether computed or found in a cache."""
     output_tokens_per_s: float
     requests_per_s: float
     goodput_requests_per_s: float
@@ -363,6 +365,7 @@ def _figures(
         tpot_s=spread(columns["tpot_s"][seen]),
         e2e_s=spread(columns["e2e_s"][seen]),
         queue_s=spread(columns["queue_s"][seen]),
+        input_tokens_per_s=totals.prompt_tokens * per_s,
         output_tokens_per_s=float(columns["output_tokens"][rows][finished].sum()) * per_s,
         requests_per_s=count * per_s,
         goodput_requests_per_s=good * per_s,

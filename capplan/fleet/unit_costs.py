@@ -10,13 +10,15 @@ from capplan.fleet.price import usd_per_million_tokens
 class UnitCosts:
     """Cost per token, per job and per request, mean over the time that is paid for."""
 
-    usd_per_million_output_tokens: float
+    usd_per_million_output_tokens: float | None
+    """None where no tokens are generated."""
     usd_per_million_tokens: float
     """Input and output together."""
     job_hours: float | None = None
     """Duration of a batch job; None for traffic without an end."""
     usd_per_job: float | None = None
     usd_per_thousand_requests: float | None = None
+    """Of a batch job, or where no tokens are generated."""
 
 
 def mean_tokens_per_s(demand: Demand, response_s: float) -> tuple[float, float]:
@@ -39,8 +41,27 @@ def mean_tokens_per_s(demand: Demand, response_s: float) -> tuple[float, float]:
         for request_class in demand.classes
     ]
     prompts = sum(r * c.input_tokens.mean_tokens for r, c in zip(rates, demand.classes, strict=True))
-    outputs = sum(r * c.output_tokens.mean_tokens for r, c in zip(rates, demand.classes, strict=True))
+    outputs = sum(r * c.generated_tokens for r, c in zip(rates, demand.classes, strict=True))
     return prompts, outputs
+
+
+def mean_requests_per_s(demand: Demand, response_s: float) -> float:
+    """Return requests per second, mean over the time that is paid for; those of several sequences count once.
+
+    Parameters
+    ----------
+    demand : classes with their peak rate, mean over peak, and sequences of a request
+    response_s : [s]
+        response time that users wait for
+
+    Returns
+    -------
+    [request/s]
+    """
+    return sum(
+        item.request_rate_at(response_s) * item.mean_rate_fraction / item.sequences_per_request
+        for item in demand.classes
+    )
 
 
 def job_hours(demand: Demand) -> float | None:
@@ -87,14 +108,16 @@ def unit_costs_at_mean(demand: Demand, usd_per_hour: float, response_s: float) -
     prompts, outputs = mean_tokens_per_s(demand, response_s)
     hours = job_hours(demand)
     job = None if hours is None else hours * usd_per_hour
-    requests = sum(
-        (request_class.job_requests or 0.0) / request_class.sequences_per_request
-        for request_class in demand.classes
-    )
+    per_thousand = None
+    if job is not None:
+        requests = sum((item.job_requests or 0.0) / item.sequences_per_request for item in demand.classes)
+        per_thousand = 1000.0 * job / requests
+    elif not outputs:
+        per_thousand = 1000.0 * usd_per_hour / 3600.0 / mean_requests_per_s(demand, response_s)
     return UnitCosts(
-        float(usd_per_million_tokens(usd_per_hour, outputs)),
+        float(usd_per_million_tokens(usd_per_hour, outputs)) if outputs else None,
         float(usd_per_million_tokens(usd_per_hour, prompts + outputs)),
         hours,
         job,
-        None if job is None else 1000.0 * job / requests,
+        per_thousand,
     )

@@ -11,6 +11,7 @@ from capplan.memory.launch import Launch
 from capplan.memory.plan import MemoryPlan
 from capplan.memory.rank import rank_activation_bytes, rank_graph_bytes, rank_weight_bytes, warmup_bytes
 from capplan.memory.stages import Stage, stages_of
+from capplan.model.adapters import adapter_bytes_per_rank
 from capplan.model.network import Network
 from capplan.numbers import Array, Number
 
@@ -103,6 +104,9 @@ def _stage_plan(
     weights = rank_weight_bytes(
         stage, network, launch.stage_sharding, launch.padded_inputs, rules.vocabulary_multiple
     )
+    if network.adapters is not None:
+        adapter = adapter_bytes_per_rank(stage.network, launch.stage_sharding)
+        weights = weights + network.adapters.slots * adapter
     activations = rank_activation_bytes(stage, network, launch, profile)
     graphs = rank_graph_bytes(stage, network, launch, profile) * (0.0 if eager else 1.0)
     several = np.asarray(launch.tensor * launch.data) > 1

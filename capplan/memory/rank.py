@@ -261,7 +261,7 @@ def rank_activation_bytes(stage: Stage, network: Network, launch: Settings, prof
     if stage.last:
         sampler = sampler_peak_bytes(
             launch.max_num_seqs,
-            network.vocabulary_size,
+            network.logits,
             element,
             rules.sampler_bytes,
             rules.activation_base_bytes,
@@ -365,7 +365,7 @@ def warmup_bytes(network: Network, launch: Settings, profile: EngineProfile) -> 
     """
     rules = profile.memory
     extra = rules.warmup_expert_bytes if _has_experts(network) else 0.0
-    return launch.max_num_seqs * (rules.warmup_sampler_bytes * network.vocabulary_size + extra)
+    return launch.max_num_seqs * (rules.warmup_sampler_bytes * network.logits + extra)
 
 
 def _has_experts(network: Network) -> bool:

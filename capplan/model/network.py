@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from capplan.assumption import Assumption
+from capplan.model.images import ImageRule, ImageWork
 from capplan.model.mixers.attention import Attention
 from capplan.model.mixers.compressed_attention import CompressedAttention
 from capplan.model.mixers.latent_attention import LatentAttention
@@ -17,6 +18,7 @@ from capplan.model.mixers.short_convolution import ShortConvolution
 from capplan.model.mixers.state_space import StateSpace
 
 __all__ = [
+    "Adapters",
     "Attention",
     "CompressedAttention",
     "Experts",
@@ -133,6 +135,32 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
+class Adapters:
+    """LoRA adapters that are served with a network."""
+
+    adapters: int
+    """Of the traffic, equally popular."""
+    slots: int
+    """Resident on a replica, each of the full rank."""
+    rank: int
+    modules: tuple[str, ...]
+    """Matrices that they stand beside, as q_proj."""
+    format: str = "bf16"
+    """Key of `weight_format.FORMATS`."""
+    fully_sharded: bool = False
+    """Both low-rank matrices are split over tensor-parallel ranks, instead of one of them."""
+    adapted_fraction: float = 1.0
+    """Of the requests, those with an adapter."""
+    prompt_tokens: float | None = None
+    """Computed in the mean for a request; None where nobody says it, and no adapter is ever missing."""
+
+    @property
+    def missing_fraction(self) -> float:
+        """Share of the requests whose adapter is not resident, if it stays for those that follow."""
+        return self.adapted_fraction * max(1.0 - self.slots / self.adapters, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Network:
     """A model, read from its config.json."""
 
@@ -149,7 +177,7 @@ class Network:
     embedding_format: str = "bf16"
     final_norm_parameters: int = 0
     vision_parameters: int = 0
-    """Vision and audio towers and projectors: held, not modelled in time."""
+    """Vision and audio towers and projectors: held; `image_work` says what a vision tower reads, sound is not modelled in time."""
     vision_format: str = "bf16"
     mtp_parameters: int = 0
     """Multi-token-prediction layers: in the checkpoint, not counted in `parameters`."""
@@ -165,11 +193,24 @@ class Network:
     mtp_experts: Experts | None = None
     generates: bool = True
     """False where a head for scores, or none, stands in place of the LM head: there are no decode steps."""
+    pooled: bool = False
+    """Served for a vector or a score of every prompt: no decode steps are asked for."""
+    adapters: Adapters | None = None
+    """Served with the network; None: none."""
+    images: ImageRule | None = None
+    """How images become tokens; None where that is not modelled."""
+    image_work: tuple[ImageWork, ...] = ()
+    """Images of the traffic that its tower reads."""
     notes: tuple[str, ...] = ()
     """What a reader should know: conventions, keys that were missing and their class defaults."""
     doubts: tuple[Assumption, ...] = ()
     """Assumptions that may make figures too small: keys that were not read, towers that are not counted."""
     keys_used: tuple[str, ...] = ()
+
+    @property
+    def logits(self) -> int:
+        """Width of what a step writes for each position that it answers: tokens of the vocabulary, or scores."""
+        return self.vocabulary_size if self.generates else self.lm_head.outputs
 
     @property
     def plain_format(self) -> str:

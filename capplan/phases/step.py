@@ -4,6 +4,7 @@ from capplan.model.network import Layer, Network, layer_counts
 from capplan.model.sharding import Sharding
 from capplan.numbers import Number
 from capplan.operators.collective import point_to_point_time_s
+from capplan.phases.adapter_work import adapter_costs
 from capplan.phases.cost import OperatorCost, summed
 from capplan.phases.mixer_work import decode_cost, prefill_cost
 from capplan.phases.rates import StepRates
@@ -19,6 +20,7 @@ def token_costs(
         for layer, count in layer_counts(network)
         for cost in layer_costs(network, layer, tokens, sharding, rates, decode=decode)
     ]
+    costs += adapter_costs(network, tokens, sharding, rates, decode=decode)
     message = ACTIVATION_BYTES * network.hidden_size * tokens / sharding.data
     hop = OperatorCost("stage_transfer", point_to_point_time_s(message, rates.link), sent_bytes=message)
     return summed([*costs, hop.times(sharding.pipeline - 1.0)])

@@ -164,8 +164,19 @@ def layer_costs(
 def head_costs(
     network: Network, positions: Number, sharding: Sharding, rates: StepRates
 ) -> list[OperatorCost]:
-    """Return LM head, logit gather and sampling for the positions that need logits."""
+    """Return LM head, logit gather and sampling for the positions that need logits; of a pooled model its vector and its scores.
+
+    A pooled position reads its hidden state in 2 bytes and writes it, normalised, in 4.
+    """
     local_positions = positions / sharding.data
+    if not network.generates:
+        pooling = _pass_cost("pooling", 6.0 * network.hidden_size * local_positions, rates)
+        if not network.lm_head.outputs:
+            return [pooling]
+        return [
+            pooling,
+            projection_cost(network.lm_head, local_positions, sharding.tensor, rates).named("scores"),
+        ]
     logits = 4.0 * network.vocabulary_size * local_positions
     message = ACTIVATION_BYTES * network.vocabulary_size * local_positions
     gather = all_gather_time_s(sharding.tensor, message, rates.link)

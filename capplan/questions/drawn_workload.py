@@ -9,7 +9,9 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.fleet.demand import demand_of
 from capplan.fleet.session_load import offered_with_sessions, session_block_tokens
+from capplan.questions.images_record import with_image_tokens
 from capplan.questions.scenario import read_scenario
+from capplan.readers.catalogue.model import read_model
 from capplan.readers.traces.read import trace_summary
 from capplan.serving.requests import Requests
 from capplan.workload.summary import WorkloadSummary
@@ -57,7 +59,10 @@ def drawn_workload(path: Path, policies: tuple[str, ...] = ()) -> WorkloadSummar
     path : of the scenario
     policies : rules of eviction under which the prefix cache is run block by block
     """
-    demand = demand_of(read_scenario(path))
+    scenario = read_scenario(path)
+    if any(item.images is not None for item in scenario.classes):
+        scenario, _ = with_image_tokens(scenario, read_model(scenario.model, revision=scenario.revision))
+    demand = demand_of(scenario)
     of_sessions = [item.sessions for item in demand.classes if item.sessions is not None]
     longest_s = max((item.turns.mean_tokens * item.think_time_s for item in of_sessions), default=0.0)
     rate = sum(demand.rates_per_s(0.0))

@@ -4,7 +4,7 @@
 imports only what a record needs, because `--help` imports it too.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from capplan.replica.load import Load
@@ -31,6 +31,12 @@ class ServingFlags:
     """None is the engine's default, here and in the next two."""
     max_num_batched_tokens: int | None = None
     gpu_memory_utilization: float | None = None
+    runner: str = "generate"
+    """generate, or pooling: a vector or a score of every prompt."""
+    max_loras: int | None = None
+    """Slots of LoRA adapters, all in use; None is none."""
+    max_lora_rank: int | None = None
+    """None is 16."""
     calibration: Path | None = None
     """File of measured efficiencies."""
     revision: str | None = None
@@ -45,6 +51,10 @@ class LoadFlags(Load):
 
     input_tokens: int = 1024
     output_tokens: int = 256
+
+    def of_prompts(self) -> "LoadFlags":
+        """Return the load of prompts that are answered by a vector or a score, which comes with the prefill."""
+        return replace(self, output_tokens=1)
 
     @property
     def mean_context_tokens(self) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
+from capplan.families.head import pooled
 from capplan.fleet.candidates import Ranges
 from capplan.fleet.cheapest import Terms
 from capplan.fleet.decision import fleet_decision
@@ -25,6 +26,8 @@ from capplan.model.weight_format import in_weight_format, stored_formats, weight
 from capplan.questions.benchmark_spec import row_efficiency
 from capplan.questions.budget import within_budget
 from capplan.questions.drafting import drafting_of
+from capplan.questions.images_record import with_image_tokens, with_image_work
+from capplan.questions.lora_record import adapter_assumptions, with_adapters
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.intervals import shipped_intervals
 from capplan.readers.catalogue.model import read_model
@@ -54,9 +57,15 @@ class AskedFleet:
 
 def _published(scenario: Scenario, *, offline: bool) -> Network:
     try:
-        return read_model(scenario.model, revision=scenario.revision, offline=offline)
+        network = read_model(scenario.model, revision=scenario.revision, offline=offline)
     except InputError as error:
         raise InputError(f"{scenario.path}: model: {error}") from error
+    if not (network.generates or scenario.pooled):
+        raise InputError(
+            f"{scenario.path}: model: {network.name} has no LM head and generates no tokens\n"
+            "  for the vectors or scores of its prompts: runner: pooling, and no output_tokens"
+        )
+    return pooled(network) if scenario.pooled else network
 
 
 def _networks(scenario: Scenario, shipped: Network) -> tuple[dict[str, Network], list[Assumption]]:
@@ -75,6 +84,21 @@ def _networks(scenario: Scenario, shipped: Network) -> tuple[dict[str, Network],
         networks[dtype] = in_weight_format(shipped, dtype)
         assumed += [item.of_scenario() for item in weight_format_assumptions(shipped, dtype)]
     return networks, assumed
+
+
+def _with_prompt_work(scenario: Scenario, networks: dict[str, Network], demand: Demand) -> dict[str, Network]:
+    """Return the networks with the adapters and the images of the scenario, if it has any."""
+    lengths = demand.lengths
+    computed = max(float(lengths.input_tokens) - float(lengths.cached_tokens), 1.0)
+    networks = {
+        name: with_image_work(network, scenario.classes, computed) for name, network in networks.items()
+    }
+    if scenario.lora is None:
+        return networks
+    try:
+        return {name: with_adapters(network, scenario.lora, computed) for name, network in networks.items()}
+    except InputError as error:
+        raise InputError(f"{scenario.path}: {error}") from error
 
 
 def _kv_formats(scenario: Scenario, network: Network) -> tuple[tuple[str, ...], list[Assumption]]:
@@ -128,8 +152,12 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     """Return the question that a scenario asks; InputError where it is not valid."""
     published = _published(scenario, offline=offline)
     networks, assumed = _networks(scenario, published)
-    first = next(iter(networks.values()))
+    scenario, image_assumed = with_image_tokens(scenario, published)
+    assumed += image_assumed
     demand = demand_of(scenario)
+    networks = _with_prompt_work(scenario, networks, demand)
+    first = next(iter(networks.values()))
+    assumed += adapter_assumptions(first, "lora")
     drafting, draft_assumed = _drafting(scenario, first, offline=offline)
     kv_formats, kv_assumed = _kv_formats(scenario, first)
     tokens, context_assumed, warnings = _context(scenario, first, demand)

@@ -10,7 +10,7 @@ from capplan.readers.yaml_file import KeyPath
 from capplan.workload.multiples import batch_arrival_cv, longest_of, mean_attempts, padding_fraction, sum_of
 from capplan.workload.request_class import RequestClass
 
-MULTIPLES = ("samples", "retries", "reasoning_tokens", "padded_batch")
+MULTIPLES = ("documents", "samples", "retries", "reasoning_tokens", "padded_batch")
 _OPEN_LOOP = "is for request_rate, or requests with within"
 
 
@@ -49,25 +49,32 @@ def with_multiples(reading: Reading, item: Traffic, index: int, described: Reque
         reading.assume(f"{item.name}: {words}", f"{at}.reasoning_tokens")
     if item.padded_batch is not None:
         described = _padded(reading, item.padded_batch, at, described)
-    samples = item.samples or 1
+    samples, documents = item.samples or 1, item.documents or 1
     retries = item.retries
     attempts = float(mean_attempts(retries.invalid, retries.attempts)) if retries else 1.0
-    sequences = samples * attempts
+    of_prompt = samples * attempts
+    sequences = documents * of_prompt
     if sequences == 1.0:
         return described
-    reading.assume(
-        f"{item.name}: a request is {sequences:.4g} sequences ({samples} samples x {attempts:.4g} attempts); samples arrive together, all but the first "
-        "find its prompt in the cache; latencies and rates are those of a sequence",
-        f"{at}.samples, {at}.retries",
-    )
+    if of_prompt > 1.0:
+        reading.assume(
+            f"{item.name}: a {'document' if documents > 1 else 'request'} is {of_prompt:.4g} sequences ({samples} samples x {attempts:.4g} attempts); samples arrive together, all but the "
+            "first find its prompt in the cache; latencies and rates are those of a sequence",
+            f"{at}.samples, {at}.retries",
+        )
+    if documents > 1:
+        reading.assume(
+            f"{item.name}: the {documents} documents of a request arrive together, each a prompt of its own; latencies and rates are those of one",
+            f"{at}.documents",
+        )
     rate, jobs = described.request_rate_per_s, described.job_requests
     return replace(
         described,
         request_rate_per_s=None if rate is None else rate * sequences,
         job_requests=None if jobs is None else jobs * sequences,
-        arrival_cv=float(batch_arrival_cv(described.arrival_cv, samples)),
+        arrival_cv=float(batch_arrival_cv(described.arrival_cv, samples * documents)),
         sequences_per_request=sequences,
-        repeated_fraction=1.0 - 1.0 / sequences,
+        repeated_fraction=1.0 - 1.0 / of_prompt,
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +94,14 @@ def _plan(row: Mapping[str, Any], asked: AskedFleet) -> FleetPlan:
     )
 
 
-def _spread(values: Mapping[str, float]) -> BoundedSpread:
-    return BoundedSpread(**{field.name: values[field.name] for field in fields(BoundedSpread)})
+def _spread(values: Mapping[str, float | None]) -> BoundedSpread:
+    """Return a latency; not a number where no request has it."""
+    known = {name: nan if value is None else value for name, value in values.items()}
+    return BoundedSpread(**{field.name: known[field.name] for field in fields(BoundedSpread)})
 
 
 def _money(row: Mapping[str, Any]) -> UnitCosts | None:
-    if row["usd_per_million_output_tokens_at_mean"] is None:
+    if row["usd_per_million_tokens_at_mean"] is None:
         return None
     return UnitCosts(
         row["usd_per_million_output_tokens_at_mean"],

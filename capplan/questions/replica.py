@@ -5,8 +5,11 @@ from pathlib import Path
 
 from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
+from capplan.errors import InputError
+from capplan.families.head import pooled
 from capplan.fleet.candidates import Layout
 from capplan.fleet.refusal import refuse_illegal
+from capplan.fleet.scenario import LoraTerms
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.hardware.weight_kernel import no_kernel_reason
@@ -17,6 +20,8 @@ from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
 from capplan.questions.flags import ServingFlags
+from capplan.questions.lora_record import DEFAULT_RANK, adapter_assumptions, with_adapters
+from capplan.questions.pooling_record import ANSWERED, UNMEASURED
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.calibration.measured_device import efficiency_from_calibration, named_device
 from capplan.readers.catalogue.efficiency import efficiency_for
@@ -53,18 +58,15 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
     """
     weight_dtype = flags.weight_dtype
     network = read_model(model, revision=flags.revision, offline=flags.offline)
+    network = pooled(network) if flags.runner == "pooling" else network
     rules = profile(flags.engine, flags.engine_version)
     target = named_device(hardware, flags.calibration)
     rules, host_assumptions, host_warnings = refitted_profile(flags.calibration, rules, target)
     format_assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
     served = network_as_served(in_weight_format(network, weight_dtype) if weight_dtype else network, rules)
+    served = _with_adapters(served, flags)
     kv_format, assumptions = cache_dtype(network, flags.kv_dtype)
-    sharding = Sharding(
-        float(flags.tensor_parallel),
-        float(flags.pipeline_parallel),
-        float(flags.expert_parallel),
-        float(flags.data_parallel),
-    )
+    sharding = _sharding(flags)
     refuse_illegal(served, Layout(target, sharding, weight_dtype or "auto", kv_format), rules)
     spec = ReplicaSpec(
         network=served,
@@ -86,12 +88,36 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
             *layout_assumptions(served, rules.memory),
             *narrow_states(served, rules.memory, rules.engine),
             *format_assumptions,
+            *_served_assumptions(served),
             *rules.assumptions,
             *host_assumptions,
             *_memory_assumptions(target),
         ),
         (*_warnings(served, flags.max_model_len), *host_warnings),
     )
+
+
+def _with_adapters(network: Network, flags: ServingFlags) -> Network:
+    """Return the network with the adapters of the flags, one for each slot."""
+    if flags.max_loras is None:
+        if flags.max_lora_rank is not None:
+            raise InputError(
+                "--max-lora-rank: is that of the slots, and there are none; e.g. --max-loras 8, or leave it out"
+            )
+        return network
+    terms = LoraTerms(flags.max_loras, flags.max_loras, flags.max_lora_rank or DEFAULT_RANK)
+    return with_adapters(network, terms)
+
+
+def _sharding(flags: ServingFlags) -> Sharding:
+    degrees = (flags.tensor_parallel, flags.pipeline_parallel, flags.expert_parallel, flags.data_parallel)
+    return Sharding(*map(float, degrees))
+
+
+def _served_assumptions(network: Network) -> tuple[Assumption, ...]:
+    """Return what is assumed about a network that is served for vectors or scores, or with adapters."""
+    answered = (Assumption(ANSWERED, "--runner"), Assumption(UNMEASURED, "--calibration"))
+    return (*(answered if network.pooled else ()), *adapter_assumptions(network, "--max-loras"))
 
 
 def _efficiency(target: Device, calibration: Path | None) -> Efficiency:

@@ -19,10 +19,12 @@ from capplan.memory.cache_dtype import AUTO
 from capplan.model.weight_format import KV_FORMATS, named_weight_format
 from capplan.questions.drafting import speculation_plan
 from capplan.questions.growth import growth_ratios
+from capplan.questions.lora_record import lora_terms
 from capplan.questions.money_terms import commitment_terms, note_odd_money, power_terms
 from capplan.questions.operation import network_bytes_per_s
 from capplan.questions.overrides import overridden
 from capplan.questions.pool_limits import pools_limits, refuse_with_pools
+from capplan.questions.pooling_record import pooled_traffic
 from capplan.questions.reading import Reading, scenario_record
 from capplan.questions.scenario_file import Fleet, Prices, Promise, ScenarioFile, Speculation
 from capplan.questions.sense import warn_of_odd_targets
@@ -310,8 +312,10 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     weight_dtypes, kv_dtypes = _weight_dtypes(reading, file), _kv_dtypes(reading, file)
     engine = reading.attempt(partial(_engine, reading, file), "", ("engine",))
     tiers = reading.attempt(partial(_tiers, reading, file), (), ("kv_offload",))
+    lora = reading.attempt(partial(lora_terms, reading, file.lora), None, ("lora",))
     speculation = reading.attempt(partial(_speculation, reading, file.speculation), None, ("speculation",))
-    classes = request_classes(reading, file.traffic, file.fleet.burst or 1.0)
+    pooled = file.runner == "pooling"
+    classes = request_classes(reading, pooled_traffic(reading, file), file.fleet.burst or 1.0, pooled=pooled)
     if file.prefix_caching is False:
         classes = tuple(without_prefix_cache(item) for item in classes)
     slo = reading.attempt(partial(_slo, reading, file.slo), Slo(), ("slo",))
@@ -328,6 +332,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         description=file.description,
         model=_model(reading, file.model),
         revision=file.revision,
+        pooled=pooled,
         weight_dtypes=weight_dtypes,
         kv_dtypes=kv_dtypes,
         engine=engine,
@@ -351,6 +356,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         hosted_date=hosted.date,
         kv_offload=tiers,
         speculation=speculation,
+        lora=lora,
         classes=classes,
         slo=slo,
         fleet=limits,

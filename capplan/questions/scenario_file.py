@@ -1,6 +1,6 @@
 """The schema of a scenario YAML: what may be written, before anything is resolved."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -74,6 +74,22 @@ class Retries(Record):
     """Most attempts, the first one included."""
 
 
+Pixels = Annotated[Whole, Field(ge=1, le=100_000)]
+
+
+class Images(Record):
+    """Images of every request, all of one size."""
+
+    count: Annotated[Whole, Field(ge=1, le=1000)] = 1
+    """In a request."""
+    width: Pixels
+    """In pixels, before the model's processor scales it."""
+    height: Pixels
+    """In pixels."""
+    max_pixels: Annotated[Whole, Field(ge=1024, le=1_000_000_000)] | None = None
+    """Limit of the processor (Qwen); default: that of the published one."""
+
+
 class Traffic(Record):
     """A kind of request: how often (one of request_rate, users, requests, trace) and how long."""
 
@@ -111,6 +127,10 @@ class Traffic(Record):
     """Outputs of every request, for best-of-N or self-consistency; their prompt is computed once."""
     retries: Retries | None = None
     """Outputs that are not valid, and are asked for again."""
+    images: Images | None = None
+    """Images beside the text of input_tokens; their tokens are added to it by the rule of the model."""
+    documents: Annotated[Whole, Field(ge=1, le=10_000)] | None = None
+    """Documents that a request has scored or embedded: each is a prompt of input_tokens, a reranker's with the query in it."""
     padded_batch: Annotated[Whole, Field(ge=1, le=10_000)] | None = None
     """Sequences of a batch job that are padded to the longest of them; left out: sequences are packed, as engines do."""
     shared_prefix: SharedPrefix | None = None
@@ -242,6 +262,23 @@ class Speculation(Record):
     """Layers of the target that draft, with method: early-exit."""
 
 
+class Lora(Record):
+    """LoRA adapters that are served with the model."""
+
+    adapters: Annotated[Whole, Field(ge=1, le=100_000)]
+    """Different adapters of the traffic, equally popular."""
+    max_loras: Annotated[Whole, Field(ge=1, le=100_000)] | None = None
+    """Slots on a replica, at most as many as adapters; default: one for each adapter."""
+    max_lora_rank: Annotated[Whole, Field(ge=1, le=512)] | None = None
+    """Of the slots, and of every adapter; default 16."""
+    modules: Names | None = None
+    """Matrices with an adapter, such as q_proj; default: all of attention and feed-forward."""
+    fully_sharded: bool | None = None
+    """Split both low-rank matrices over tensor-parallel ranks; default: one of them."""
+    share: Annotated[Fraction, Field(gt=0)] | None = None
+    """Of the requests, those with an adapter; default: all."""
+
+
 class Prices(Record):
     """Which prices to use."""
 
@@ -279,6 +316,8 @@ class ScenarioFile(Record):
     """Hugging Face id, shipped alias, or path relative to this file."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
+    runner: Literal["generate", "pooling"] | None = None
+    """generate, or pooling for the vectors and scores of embedding models and rerankers; default: generate."""
     weight_dtype: str | None = None
     """as-published, fp8, int4, ..."""
     kv_dtype: str | None = None
@@ -301,6 +340,8 @@ class ScenarioFile(Record):
     """false: every prompt is computed in full, whatever it shares with earlier ones."""
     kv_offload: list[OffloadMemory] = Field(default_factory=list)
     """Offload tiers, fastest first; for traffic that records which prefixes are reused."""
+    lora: Lora | None = None
+    """LoRA adapters beside the model."""
     speculation: Speculation | None = None
     """Drafts that the target verifies several at a time."""
     traffic: Annotated[list[Traffic], Field(min_length=1)]

@@ -143,7 +143,13 @@ def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, *, offline: boo
         )
     points = _points(contenders, asked.question.demand, asked.scenario.slo, loads, flags.seed, closed=False)
     points = tuple(replace(point, routing=asked.question.routing) for point in points)
-    return AskedSweep(asked.scenario.name, points, asked.scenario.slo, asked.assumptions, asked.warnings)
+    counted = (_VECTORS,) if asked.scenario.pooled else ()
+    return AskedSweep(
+        asked.scenario.name, points, asked.scenario.slo, (*counted, *asked.assumptions), asked.warnings
+    )
+
+
+_VECTORS = Assumption("output tok/s are vectors or scores per second: one for each prompt", "runner")
 
 
 def _model_sweep(

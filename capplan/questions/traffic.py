@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from capplan.questions.images_record import prompt_images
 from capplan.questions.length_record import lengths
 from capplan.questions.multiples_record import MULTIPLES, refuse_wrong_multiples, with_multiples
 from capplan.questions.rate_line import MOST_WINDOWS, WINDOW_S
@@ -26,6 +27,7 @@ from capplan.workload.sessions import Sessions
 from capplan.workload.summary import PrefixReuse
 
 RATES = ("request_rate", "users", "requests", "trace")
+_UNLESS = {"output_tokens": ", or runner: pooling for embeddings and rerankers"}
 SHORT_OF = 0.98
 """Relative to a number stated in the scenario: results below this fraction of it raise a warning."""
 FREE_FOR_PREFIXES = "half of a replica's cache is available for prefixes of earlier requests"
@@ -182,7 +184,12 @@ def _lengths(
         path = (*at, key)
         stated = reading.attempt(partial(_length, reading, item, index, key), None, path)
         if stated is None and getattr(item, key) is None and key not in of_trace:
-            reading.note(reading.refuse(at, f"{key} is missing; e.g. {key}: {{mean: 1800, p95: 6000}}"), path)
+            reading.note(
+                reading.refuse(
+                    at, f"{key} is missing; e.g. {key}: {{mean: 1800, p95: 6000}}{_UNLESS.get(key, '')}"
+                ),
+                path,
+            )
         both.append(stated or of_trace.get(key))
     return both
 
@@ -288,6 +295,7 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
         mean_rate_fraction=fraction / burst,
         hourly_rate_fractions=tuple(hour / burst for hour in hours),
         job_requests=item.requests,
+        images=reading.attempt(partial(prompt_images, reading, item, at), None, (*at, "images")),
         burst_ratio=burst,
     )
     _warn_of_short_prompts(reading, described)
@@ -311,7 +319,7 @@ def _of_turns(item: RequestClass, sessions: Sessions) -> RequestClass:
 
 
 def request_classes(
-    reading: Reading, items: list[Traffic], burst_ratio: float = 1.0
+    reading: Reading, items: list[Traffic], burst_ratio: float = 1.0, *, pooled: bool = False
 ) -> tuple[RequestClass, ...]:
     """Return the classes of requests that the lines of traffic describe, without those that are wrong.
 
@@ -321,6 +329,7 @@ def request_classes(
     items : lines of traffic
     burst_ratio : [-]
         peak to size for, over the busiest minute of a trace
+    pooled : the prompts are answered by vectors or scores
 
     Returns
     -------
@@ -333,4 +342,4 @@ def request_classes(
         text = f"{twice!r} names two kinds of traffic; give each a different name"
         reading.note(reading.refuse(at, text), ("traffic",))
     classes = [_request_class(reading, item, index, burst_ratio) for index, item in enumerate(items)]
-    return tuple(item for item in classes if item is not None)
+    return tuple(replace(item, pooled=pooled) for item in classes if item is not None)

@@ -44,7 +44,7 @@ def class_use(item: RequestClass, replica: Replica, plan: FleetPlan) -> ClassUse
         tenant=item.tenant or item.name,
         requests=requests,
         input_tokens=requests * sequences * inputs,
-        output_tokens=requests * sequences * outputs,
+        output_tokens=requests * sequences * item.generated_tokens,
         prefill_s=sequences * times["prefill"],
         decode_s=sequences * float(decode_s_per_request(max(outputs, 1.0), times["decode"], batch)),
         users=item.users,

@@ -40,6 +40,18 @@ class SpreadRow(_Row):
     high: Amount
 
 
+class NoSpreadRow(_Row):
+    """A latency that no request has: the time between tokens where outputs have one, or none."""
+
+    mean: None
+    p50: None
+    p90: None
+    p95: None
+    p99: None
+    low: None
+    high: None
+
+
 class PlanRow(_Row):
     """A plan."""
 
@@ -57,7 +69,7 @@ class PlanRow(_Row):
     request_rate_limit_per_replica: Amount
     sure_request_rate_limit_per_replica: Amount
     ttft_s: SpreadRow
-    tpot_s: SpreadRow
+    tpot_s: SpreadRow | NoSpreadRow
     e2e_s: SpreadRow
     slo_met_probability: Probability
     few_open_loops_measured: bool

@@ -104,6 +104,8 @@ def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[Operat
     )
     context = load.input_tokens + load.output_tokens / 2.0
     batch = max(1.0, sequences / float(spec.sharding.pipeline))
+    if not spec.network.generates:
+        return (*_rows(prefill, "prefill"),)
     decode = decode_step_costs(spec.network, batch, context, spec.sharding, kv_bytes, rates)
     host = spec.profile.host
     overhead = OperatorCost(
@@ -146,15 +148,16 @@ def estimate(replica: Replica, load: Load) -> Estimate:
     if isnan(rate):
         rate = outcome.requests_per_s
     in_engine = outcome.batch_mean
+    generated = load.output_tokens if replica.spec.network.generates else 0
     rows = breakdown_of(replica, load, in_engine)
     return Estimate(
         ttft_s=spread(outcome.ttft_s[warm:]),
         tpot_s=spread(outcome.tpot_s[warm:]),
         e2e_s=spread(outcome.e2e_s[warm:]),
-        output_tokens_per_s=rate * load.output_tokens,
-        total_tokens_per_s=rate * (load.output_tokens + load.input_tokens),
+        output_tokens_per_s=rate * generated,
+        total_tokens_per_s=rate * (generated + load.input_tokens),
         requests_per_s=rate,
-        output_tokens_per_s_per_gpu=rate * load.output_tokens / replica.spec.devices,
+        output_tokens_per_s_per_gpu=rate * generated / replica.spec.devices,
         concurrency=float(load.concurrency or in_engine),
         bottleneck=bottleneck_of(rows, load.output_tokens, in_engine),
         breakdown=rows,

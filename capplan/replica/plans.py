@@ -16,7 +16,9 @@ from capplan.memory.usable import engine_memory_bytes, has_fast_links, padded_in
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array
+from capplan.operators.adapters import sequences_with_slots
 from capplan.phases.rates import stacked_rates
+from capplan.replica.prompt_work import prompt_work_s_per_token
 from capplan.replica.rates import LabelledRates, step_rates
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.replica.tables import DeviceTables, context_limits, device_tables, step_knots, with_host
@@ -57,8 +59,11 @@ class PlansTables:
 
 
 def engine_scheduling(spec: ReplicaSpec) -> Scheduling:
-    """Return the scheduling of one engine of a replica: the spec's limits, else the engine's defaults."""
-    return scheduling(
+    """Return the scheduling of one engine of a replica: the spec's limits, else the engine's defaults.
+
+    Adapters without a slot wait, so no more sequences run than use the resident ones in the mean.
+    """
+    engine = scheduling(
         spec.profile,
         engine_memory_bytes(spec.device),
         spec.device.architecture,
@@ -67,6 +72,11 @@ def engine_scheduling(spec: ReplicaSpec) -> Scheduling:
         max_num_seqs=spec.max_num_seqs,
         max_num_batched_tokens=spec.max_num_batched_tokens,
     )
+    adapters = spec.network.adapters
+    if adapters is None:
+        return engine
+    resident = sequences_with_slots(adapters.adapters, adapters.slots, adapters.adapted_fraction)
+    return replace(engine, max_num_seqs=max(int(min(engine.max_num_seqs, resident)), 1))
 
 
 def replica_scheduling(engine: Scheduling, sharding: Sharding) -> Scheduling:
@@ -145,13 +155,13 @@ def plans_tables(plans: Plans) -> PlansTables:
     Raises
     ------
     InputError
-        The model generates no tokens, so there is no decode step.
+        The model generates no tokens, and is not served for vectors or scores.
     """
     first = plans.specs[0]
-    if not first.network.generates:
+    if not (first.network.generates or first.network.pooled):
         raise InputError(
-            f"{first.network.name} has no LM head and generates no tokens: its decode steps are not modelled\n"
-            "  allowed: capplan model, kv-size and fit, which need memory alone"
+            f"{first.network.name} has no LM head and generates no tokens, so it has no decode steps\n"
+            "  for the vectors or scores of prompts: --runner pooling, or runner: pooling in a scenario"
         )
     places: dict[str, int] = {}
     labelled: list[LabelledRates] = []
@@ -173,4 +183,10 @@ def plans_tables(plans: Plans) -> PlansTables:
     rates = stacked_rates([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
     device = device_tables(first.network, plans.launch, rates, knots)
     table = with_host(device, first.profile.host, len(first.network.layers), offline=first.offline)
+    each = [
+        prompt_work_s_per_token(spec, labelled[at].rates) for spec, at in zip(plans.specs, index, strict=True)
+    ]
+    beside = np.array(each)[:, None, None]
+    prompts = table.prefill_attention_s + beside * knots.new[None, :, None]
+    table = replace(table, prefill_attention_s=prompts)
     return PlansTables(device, table, tuple(labelled[place] for place in index.tolist()))

@@ -27,6 +27,10 @@ class LabelledRates:
 
 def _formats(network: Network) -> tuple[list[str], list[str]]:
     dense = {network.lm_head.weight_format}
+    if network.adapters is not None:
+        dense.add(network.adapters.format)
+    if network.image_work:
+        dense.add(network.vision_format)
     experts = set()
     for layer in set(network.layers):
         dense |= {p.multiplied_in or p.weight_format for p in layer.projections}

@@ -48,6 +48,19 @@ def offered_request_rate_per_s(users: Number, think_time_s: Number, response_tim
 
 
 @dataclass(frozen=True, slots=True)
+class PromptImages:
+    """Images of every request, all of one size."""
+
+    count: int
+    width: int
+    """[px]"""
+    height: int
+    """[px]"""
+    most_pixels: int | None = None
+    """Limit of the processor; None: that of the model."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestClass:
     """One line of a scenario's traffic."""
 
@@ -88,6 +101,10 @@ class RequestClass:
     """Samples and attempts of a request; rates, and the requests of a job, count each of them."""
     repeated_fraction: float = 0.0
     """Share of the prompts that repeat one just sent, by another sample or attempt, and hit in the cache as a whole."""
+    images: PromptImages | None = None
+    """Beside the text; their tokens are part of input_tokens once a model is known."""
+    pooled: bool = False
+    """Of a prompt a vector or a score is asked for, which comes with the prefill, as the first token of an output would."""
     burst_ratio: float = 1.0
     """The peak over the busiest minute of a trace, where a scenario asks to be ready for bursts."""
 
@@ -112,6 +129,11 @@ class RequestClass:
             sessions_in_flight(rate, self.sessions.think_time_s, response_time_s)
             * self.input_tokens.mean_tokens
         )
+
+    @property
+    def generated_tokens(self) -> float:
+        """Mean tokens of an output, for money and totals; none where a vector or a score is asked for."""
+        return 0.0 if self.pooled else self.output_tokens.mean_tokens
 
     @property
     def cached_input_tokens(self) -> float:

@@ -22,11 +22,13 @@ from capplan.workload.daily_curve import SHAPES
 from capplan.workload.slo import METRICS, STATISTICS, Slo
 from docs.generators import money_keys, traffic_keys
 
+_LORA = {"adapters": "200", "max_loras": "64", "max_lora_rank": "32", "modules": "[q_proj, v_proj]", "fully_sharded": "true", "share": "40 %"}  # fmt: skip
 _LIMITS, _PRICES, _ENGINE = FleetLimits(()), PriceChoice(), "the engine's"
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
         "description": "none",
         "revision": "main",
+        "runner": "generate",
         "weight_dtype": "what the model's config says",
         "kv_dtype": "the checkpoint's, else the activation dtype",
         "engine": "vllm",
@@ -39,6 +41,12 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "prefix_caching": "true",
         "kv_offload": "none",
         "kv_offload.bandwidth": "of the link",
+        "lora": "none",
+        "lora.max_loras": "one for each adapter",
+        "lora.max_lora_rank": "16",
+        "lora.modules": "all of attention and feed-forward",
+        "lora.fully_sharded": "false",
+        "lora.share": "100 %",
         "speculation": "none",
         "speculation.method": "draft-model",
         "speculation.acceptance": "what is published for the method",
@@ -106,6 +114,9 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "kv_offload.name": "host",
         "kv_offload.capacity": "512 GB",
         "kv_offload.bandwidth": "50 GB/s",
+        "runner": "pooling",
+        "lora": "{adapters: 200, max_loras: 64}",
+        **{f"lora.{key}": value for key, value in _LORA.items()},
         "speculation": "{acceptance: 0.7, draft_tokens: 4, draft_step_time: 2 ms}",
         "speculation.method": "eagle",
         "speculation.acceptance": "0.7",
@@ -277,11 +288,13 @@ _TABLES = {
     "traffic": "traffic.",
     "lengths": "traffic.input_tokens.",
     "retries": "traffic.retries.",
+    "images": "traffic.images.",
     "prefix": "traffic.shared_prefix.",
     "slo": "slo.",
     "fleet": "fleet.",
     "offload": "kv_offload.",
     "speculation": "speculation.",
+    "lora": "lora.",
     "prices": "prices.",
     **money_keys.TABLES,
 }
@@ -339,6 +352,10 @@ trace longer than two days `capplan workload TRACE -o workload.yaml` writes them
 
 <retries>
 
+### images
+
+<images>
+
 ### shared_prefix
 
 <prefix>
@@ -368,6 +385,10 @@ prefix first, which `prefix_aware` stands for.
 ## speculation
 
 <speculation>
+
+## lora
+
+<lora>
 
 ## prices
 

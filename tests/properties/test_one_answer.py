@@ -66,8 +66,8 @@ def as_simulated(trial):
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated(path):
     """One of three replicas with a third of the load, against all three dealt out in turn: within the noise of 30,000 requests,
-    or of four times as many where 32 of a padded batch have one length."""
-    requests = 120_000 if path.stem == "padded-job" else 30_000
+    or of four times as many where 32 of a padded batch have one length, or 40 documents arrive at once."""
+    requests = 120_000 if path.stem in ("padded-job", "rerank") else 30_000
     question = replace(asked_fleet(read_scenario(path), offline=True).question, requests=requests)
     candidate = max(search(question).candidates, key=lambda item: item.share_ceiling)
     trial = Trial(candidate, question, {})
@@ -81,8 +81,11 @@ def test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated(path):
     stream = Stream(whole.requests, tuple(c.name for c in trial.demand.classes), crowd=whole.crowd)
     replica, use = as_simulated(trial)
     together = simulated_fleet(replica, stream, replicas=3, slo=question.slo, use=use, warm_share=0.15)
-    assert together.all.tpot_s.mean == pytest.approx(alone.tpot_s.mean, rel=0.05)
-    assert together.all.tpot_s.p95 == pytest.approx(alone.tpot_s.p95, rel=0.06)
+    if all(item.pooled for item in trial.demand.classes):  # a vector has no time between tokens
+        assert np.isnan([together.all.tpot_s.mean, alone.tpot_s.mean]).all()
+    else:
+        assert together.all.tpot_s.mean == pytest.approx(alone.tpot_s.mean, rel=0.05)
+        assert together.all.tpot_s.p95 == pytest.approx(alone.tpot_s.p95, rel=0.06)
     assert together.all.ttft_s.p50 == pytest.approx(alone.ttft_s.p50, rel=0.05)
     assert together.all.ttft_s.p95 == pytest.approx(alone.ttft_s.p95, rel=0.08)
 

@@ -57,6 +57,11 @@ REPLICA = PARALLEL | {
     "--revision": REVISION,
     "--offline": HUB._replace(line="{command} tiny/unknown --hardware h100-sxm"),
 }
+SERVED = {
+    "--runner": Case("pooling"),
+    "--max-loras": Case("8"),
+    "--max-lora-rank": Case("64", "{command} llama-3.1-8b --hardware h100-sxm --max-loras 8 --offline"),
+}
 OUT = {"--format": Case("csv", words=True), "--output": Case("written.csv", file="written.csv")}
 ROUTED = "simulate busy.yaml --until 60s --hardware h100-sxm --replicas 2 --routing round_robin --offline"
 APART = "simulate busy.yaml --until 60s --hardware h100-sxm --offline --prefill-replicas 1 --decode-replicas 1 --kv-link network"
@@ -156,7 +161,7 @@ CASES = {
         "--offline": HUB._replace(line="kv-size tiny/unknown"),
         **OUT,
     },
-    "fit": {"{model}": Case("qwen3-8b"), "--plot": DRAWN, **REPLICA, **OUT},
+    "fit": {"{model}": Case("qwen3-8b"), "--plot": DRAWN, **REPLICA, **SERVED, **OUT},
     "estimate": {
         "{model}": Case("qwen3-8b"),
         "--plot": DRAWN,
@@ -173,6 +178,10 @@ CASES = {
         "--request-rate": Case("3", "estimate llama-3.1-8b --hardware h100-sxm --request-rate 1 --offline"),
         "--prefix-hit-fraction": Case("0.5"),
         "--calibration": Case("host.calibration.yaml"),
+        **{
+            flag: case._replace(line=case.line and f"{case.line} --concurrency 8")
+            for flag, case in SERVED.items()
+        },
         **OUT,
     },
     "spec": {

@@ -101,6 +101,7 @@ CASES = {
     "description": Case("for the support desk", ask="page", shown=True),
     "model": Case("Qwen/Qwen3-4B"),
     "revision": Case("v1", refused="not in the local Hugging Face cache"),
+    "runner": Case("pooling", refused="output_tokens: is about outputs"),
     "weight_dtype": Case("fp8"),
     "kv_dtype": Case("fp8"),
     "engine": Case("sglang"),
@@ -134,6 +135,19 @@ CASES = {
         {"speculation": {"acceptance": 0.7, "draft_tokens": 3, "draft": "meta-llama/Llama-3.2-1B"}},
         "simulate",
     ),
+    **{
+        f"lora.{key}": Case(
+            value, {"lora": {"adapters": 40, "max_loras": 30, "share": "60 %"}, "fleet.tensor_parallel": 2}
+        )
+        for key, value in {
+            "adapters": 90,
+            "max_loras": 8,
+            "max_lora_rank": 64,
+            "modules": ["q_proj", "v_proj"],
+            "fully_sharded": True,
+            "share": "5 %",
+        }.items()
+    },
     "traffic.name": Case("chat", ask="simulate", shown=True),
     "traffic.request_rate": Case("80 req/s"),
     "traffic.users": Case(4000, USERS),
@@ -147,6 +161,13 @@ CASES = {
     **lengths("input_tokens"),
     **lengths("output_tokens"),
     **lengths("reasoning_tokens"),
+    **{
+        f"traffic.images.{key}": Case(
+            value, {"model": "Qwen/Qwen3-VL-2B-Instruct", "traffic.images": {"width": 800, "height": 600}}
+        )
+        for key, value in {"count": 3, "width": 1900, "height": 1200, "max_pixels": 100_000}.items()
+    },
+    "traffic.documents": Case(8),
     "traffic.samples": Case(8),
     "traffic.retries.invalid": Case("50 %", {"traffic.retries": {"invalid": "5 %", "attempts": 3}}),
     "traffic.retries.attempts": Case(9, {"traffic.retries": {"invalid": "60 %", "attempts": 2}}),
@@ -266,9 +287,13 @@ REFUSALS = {
     "slo.confidence": ("90 %", {}, "slo.confidence: .* there are none"),
     "fleet.burst": (2, {}, "fleet.burst: .* no traffic has one"),
     "traffic.added_tokens": (100, {}, "traffic.*added_tokens: is what later turns add"),
+    "traffic.images": ({"width": 800, "height": 600}, {}, "has no vision tower"),
+    "traffic.documents": (4, USERS, "traffic.*documents: is for request_rate"),
     "traffic.samples": (4, USERS, "traffic.*samples: is for request_rate"),
     "traffic.padded_batch": (4, {}, "traffic.*padded_batch: is for a batch job"),
     "traffic.retries": ({"invalid": 1, "attempts": 3}, {}, "traffic.*retries.invalid"),
+    "lora.max_loras": (9, {"lora": {"adapters": 4}}, "lora.max_loras: 9 slots are more than the 4 adapters"),
+    "lora.modules": ("k_poj", {"lora": {"adapters": 4}}, "unknown module 'k_poj': did you mean 'k_proj'"),
     "traffic.turns": (4, {}, "traffic.*turns: needs think_time"),
     "traffic.shared_prefix": (
         {"tokens": 100, "hit_fraction": 0.5},

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from capplan.families.config import Config
+from capplan.families.parts.images import image_rule
 from capplan.model.network import (
     Attention,
     Experts,
@@ -303,4 +304,5 @@ def with_tower(network: Network, config: Config, tower: Callable[[Config, int], 
         return with_vision(network, config, 0)
     config.unused("vision_feature_layer")
     vision.unused("num_heads", "num_attention_heads", "vt_num_attention_heads", "vision_feature_layer")
-    return with_vision(network, config, tower(vision, network.hidden_size))
+    images = image_rule(config, vision, network.hidden_size)
+    return replace(with_vision(network, config, tower(vision, network.hidden_size)), images=images)

@@ -1,4 +1,4 @@
-"""Vision towers, counted only: their parameters are held beside the text model, their time is not modelled."""
+"""Vision towers: their parameters, held beside the text model; images.py says what they read and how long that takes."""
 
 from math import prod
 

@@ -179,13 +179,15 @@ class Energy:
         return self.facility_watts * hours / 1000.0
 
     @property
-    def joules_per_output_token(self) -> float:
-        """Return the energy of an output token, that of the prompts included."""
-        return self.facility_watts / self.output_tokens_per_s
+    def joules_per_output_token(self) -> float | None:
+        """Return the energy of an output token, that of the prompts included; None where none is generated."""
+        return self.facility_watts / self.output_tokens_per_s if self.output_tokens_per_s else None
 
     @property
-    def kwh_per_million_output_tokens(self) -> float:
-        """Return the energy of a million output tokens, that of the prompts included."""
+    def kwh_per_million_output_tokens(self) -> float | None:
+        """Return the energy of a million output tokens, that of the prompts included; None where none is generated."""
+        if not self.output_tokens_per_s:
+            return None
         return float(kwh_per_million_tokens(self.facility_watts, self.output_tokens_per_s))
 
     @property

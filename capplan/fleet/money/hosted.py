@@ -178,7 +178,7 @@ def _per_request(request_class: RequestClass, price: TokenPrice) -> _PerRequest:
     inputs = by_tier(tuple(rates.input for rates in lists))
     outputs = by_tier(tuple(rates.output for rates in lists))
     plain = _PerRequest(
-        float((prompts * inputs).mean()), float(outputs.mean()) * request_class.output_tokens.mean_tokens
+        float((prompts * inputs).mean()), float(outputs.mean()) * request_class.generated_tokens
     )
     if price.rates.cache_read is None or request_class.shared_prefix_tokens <= 0.0:
         return plain
@@ -300,7 +300,7 @@ def too_long_fraction(traffic: tuple[HostedTraffic, ...], price: TokenPrice) -> 
     if price.context_tokens is None:
         return 0.0
     weights = np.array([float(part.rates_per_s.mean()) * part.hours for part in traffic])
-    outputs = [part.request_class.output_tokens.mean_tokens for part in traffic]
+    outputs = [part.request_class.generated_tokens for part in traffic]
     over = [
         float(np.mean(part.request_class.input_tokens.midpoints(SLICES) + output > price.context_tokens))
         for part, output in zip(traffic, outputs, strict=True)

@@ -87,7 +87,7 @@ def per_million_tokens(of: Subject, quantity: str, *, inputs_too: bool) -> Expla
     """Explain the cost of a million tokens at the peak."""
     hourly, lengths = usd_per_hour(of), of.trial.demand.lengths
     rate = of.latencies.requests_per_s * of.busy
-    tokens_per_s = rate * float(lengths.output_tokens)
+    tokens_per_s = rate * of.trial.demand.generated_tokens
     if inputs_too:
         tokens_per_s += rate * float(lengths.input_tokens)
     what = "input and output" if inputs_too else "output"
@@ -115,6 +115,8 @@ def at_the_mean_load(of: Subject, quantity: str) -> Explained:
         given("r", "traffic", None, "config", "scenario: traffic, mean over the hours that are paid for"),
     )
     formula = _AT_MEAN.get(quantity, "10^6 h / (3600 r)")
+    if quantity == "usd_per_thousand_requests" and paid.usd_per_job is None:
+        formula = "1000 h / (3600 r)"
     value = float(getattr(paid, quantity.removesuffix("_at_mean")))
     return explained(quantity, value, formula, inputs, MONEY, steps=(hourly,))
 

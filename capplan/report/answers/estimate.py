@@ -49,18 +49,22 @@ def estimate_answer(
     }
     result = {**place, **{name: asdict(spread) for name, spread in spreads.items()}, **bounds, **figures}
     asked = f"concurrency {load.concurrency}" if load.concurrency else f"{load.request_rate:g} req/s"
+    out = load.output_tokens if spec.network.generates else "a vector or a score"
+    steps = (
+        "Prefill of one prompt, and one decode step" if spec.network.generates else "Prefill of one prompt"
+    )
     return Answer(
         command="estimate",
         result={**result, "breakdown": breakdown},
         tables=(
             Table(latency, title="Latency (low and high: 80 % interval of the mean)"),
             Table([figures], title="Throughput", upright=True),
-            Table(breakdown, title="Prefill of one prompt, and one decode step", shown=_BREAKDOWN),
+            Table(breakdown, title=steps, shown=_BREAKDOWN),
         ),
         csv_rows=(result,),
         headline=(
             f"{spec.network.name} on {spec.devices} x {spec.device.name}, {spec.profile.engine} "
-            f"{spec.profile.version}: {asked}, {load.input_tokens} tokens in, {load.output_tokens} out"
+            f"{spec.profile.version}: {asked}, {load.input_tokens} tokens in, {out} out"
         ),
         assumptions=(_LENGTHS, *assumptions, *replica.rates.assumptions),
         warnings=(*warnings, *_problems(load, bounded)),

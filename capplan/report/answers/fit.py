@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from capplan.assumption import Assumption
-from capplan.fleet.fit import Fit
+from capplan.fleet.fit import Fit, adapter_bytes_on_fullest_rank
+from capplan.model.adapters import network_adapter_elements
 from capplan.replica.plans import engine_scheduling, replica_scheduling
 from capplan.replica.spec import served_context_tokens
 from capplan.report.answer import Answer, Table
@@ -80,6 +81,23 @@ def _figures(fit: Fit) -> dict[str, Any]:
         "max_concurrency": max(0.0, amounts["max_concurrency"]),
         "reserved_bytes_per_sequence": amounts["reserved_bytes_per_sequence"],
         "longest_context_tokens": fit.longest_context_tokens,
+        **_adapter_figures(fit),
+    }
+
+
+def _adapter_figures(fit: Fit) -> dict[str, Any]:
+    """Return the memory of LoRA adapters, and how many would fit beside one sequence; nothing without them."""
+    network, plan = fit.spec.network, fit.plan
+    if network.adapters is None:
+        return {}
+    each = adapter_bytes_on_fullest_rank(network, fit.spec.sharding)
+    left = float(np.asarray(plan.kv_bytes_available)) - float(np.asarray(plan.reserved_bytes_per_sequence))
+    return {
+        "adapter_elements": network_adapter_elements(network, network.adapters),
+        "adapter_bytes_per_gpu": each,
+        "max_loras": network.adapters.slots,
+        "lora_bytes_per_gpu": network.adapters.slots * each,
+        "adapters_that_fit": max(int(network.adapters.slots + left / each), 0),
     }
 
 
@@ -95,6 +113,11 @@ _TITLES = {
     "max_concurrency": "concurrent sequences of maximum length",
     "reserved_bytes_per_sequence": "cache of one such sequence, per GPU",
     "longest_context_tokens": "longest context of a single sequence",
+    "adapter_elements": "elements of one LoRA adapter",
+    "adapter_bytes_per_gpu": "one adapter, per GPU",
+    "max_loras": "slots of adapters",
+    "lora_bytes_per_gpu": "all slots, among the weights, per GPU",
+    "adapters_that_fit": "adapters beside one sequence of maximum length",
 }
 
 

@@ -55,6 +55,8 @@ _TITLES = {
     "watts": "power",
     "energy_usd_per_hour": "power",
     "usd_per_million_output_tokens_at_mean": "$/Mtok out",
+    "usd_per_million_tokens_at_mean": "$/Mtok",
+    "usd_per_thousand_requests": "",
     "usd_per_month_low": "at best",
     "usd_per_month_high": "at worst",
     "slo_met_probability": "targets met",
@@ -66,13 +68,15 @@ FEW_OFFERS = 3
 SURER = 0.9
 """The confidence whose cost the headline adds."""
 _REJECTED = ("hardware", "reason", "count")
-_TOKENS_READING = (
-    "$/Mtok out: cost per million output tokens at the mean load; targets met: the probability that all targets are met "
-    "at the peak, taking all replicas to be slower or faster than predicted by about the same factor"
+_MET_READING = (
+    "targets met: the probability that all targets are met at the peak, taking all replicas to be slower or faster than "
+    "predicted by about the same factor"
 )
+_TOKENS_READING = f"$/Mtok out: cost per million output tokens at the mean load; {_MET_READING}"
+_PROMPTS_READING = f"$/Mtok: cost per million tokens of the prompts at the mean load; {_MET_READING}"
 
 
-def _reading(prices: PriceChoice) -> tuple[str, ...]:
+def _reading(prices: PriceChoice, *, pooled: bool) -> tuple[str, ...]:
     """Return how to read the plans."""
     money = "GPUs x $/GPU/h = $/h"
     if prices.usd_per_kwh is not None:
@@ -80,7 +84,10 @@ def _reading(prices: PriceChoice) -> tuple[str, ...]:
             f"power (W) / 1000 x {prices.facility_ratio:g} (facility ratio) x {prices.usd_per_kwh:g} $/kWh = power ($/h); "
             "GPUs x $/GPU/h + power = $/h"
         )
-    return f"replicas (spares included) x GPUs each = GPUs; {money}; $/h x 730 = $/month", _TOKENS_READING
+    return (
+        f"replicas (spares included) x GPUs each = GPUs; {money}; $/h x 730 = $/month",
+        _PROMPTS_READING if pooled else _TOKENS_READING,
+    )
 
 
 def layout_text(plan: FleetPlan, *, kv: bool = False) -> str:
@@ -115,6 +122,11 @@ def cost_texts(plan: FleetPlan) -> list[str]:
     """Return what a plan costs: a month and a million tokens at the mean load, or the job."""
     if plan.usd_per_month is None or plan.money is None:
         return ["price unknown"]
+    if plan.money.usd_per_million_output_tokens is None and plan.money.usd_per_job is None:
+        return [
+            f"${plan.usd_per_month:,.0f} a month",
+            f"${plan.money.usd_per_million_tokens:.3g} per million tokens and ${plan.money.usd_per_thousand_requests:.3g} per thousand requests at the mean load",
+        ]
     if plan.money.usd_per_job is not None and plan.money.job_hours is not None:
         return [
             f"${plan.money.usd_per_job:,.0f} for the job of {plan.money.job_hours:g} h",
@@ -284,6 +296,13 @@ def _fleet_result(
     }
 
 
+def _of_prompts(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the columns of plans that generate no tokens: cost by prompt tokens and by requests."""
+    costs = ("usd_per_million_tokens_at_mean", "usd_per_thousand_requests")
+    at = columns.index("usd_per_million_output_tokens_at_mean")
+    return (*columns[:at], *costs, *(name for name in columns[at + 1 :] if name != "tpot_s.p95"))
+
+
 def _recommendation(answer: FleetAnswer) -> tuple[str, ...]:
     if answer.choices is None or answer.chosen_pools is not None:
         return pools_closing(answer)
@@ -306,6 +325,7 @@ def fleet_answer(
     )
     columns: tuple[str, ...] = _POWERED if asked.scenario.prices.usd_per_kwh is not None else _SHOWN
     columns = columns if asked.scenario.slo.targets else columns[:-1]
+    columns = _of_prompts(columns) if asked.scenario.pooled else columns
     if any(plan.price is not None and plan.price.offers < FEW_OFFERS for plan in answer.plans):
         columns = (*columns[:6], "price_basis", *columns[6:])
     if any(row["usd_per_job"] for row in rows):
@@ -337,7 +357,7 @@ def fleet_answer(
             *commitments_closing(outlook.mixes),
             *currency_texts(asked.scenario.currency, paid_usd(answer, outlook)),
             *growth_closing(outlook.growth, asked.scenario),
-            *(_reading(asked.scenario.prices) if rows else ()),
+            *(_reading(asked.scenario.prices, pooled=asked.scenario.pooled) if rows else ()),
             *budget_texts(asked, answer),
             *(relaxation_text(item) for item in answer.relaxations),
         ),

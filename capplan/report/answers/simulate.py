@@ -24,15 +24,16 @@ def known(value: Any) -> Any:
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
-def figures_result(figures: Figures) -> dict[str, Any]:
-    """Return what some of the requests saw."""
+def figures_result(figures: Figures, *, pooled: bool = False) -> dict[str, Any]:
+    """Return what some of the requests saw; prompts that are pooled have no output."""
     result: dict[str, Any] = known(asdict(figures))
-    return result
+    return result | {"output_tokens_per_s": 0.0} if pooled else result
 
 
 def simulate_result(chosen: Chosen, outcome: FleetOutcome, seed: int) -> dict[str, Any]:
     """Return a simulation with the keys of the interface."""
-    result = figures_result(outcome.all)
+    pooled = chosen.asked.scenario.pooled
+    result = figures_result(outcome.all, pooled=pooled)
     return {
         "scenario": chosen.asked.scenario.name,
         "plan": chosen.name,
@@ -51,7 +52,9 @@ def simulate_result(chosen: Chosen, outcome: FleetOutcome, seed: int) -> dict[st
         "busy_fraction": outcome.busy_fraction,
         "timeline": timeline_rows(outcome),
         "missed": [target.key for target in outcome.missed(chosen.asked.scenario.slo)],
-        "classes": {name: figures_result(figures) for name, figures in outcome.classes.items()},
+        "classes": {
+            name: figures_result(figures, pooled=pooled) for name, figures in outcome.classes.items()
+        },
         **({"operation": operation_result(outcome.run)} if outcome.run else {}),
     }
 
@@ -167,7 +170,8 @@ def _tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> list[Tab
         {"target": t.key, "limit_s": t.limit_s, "reached_s": known(outcome.value(t)), "met": outcome.value(t) <= t.limit_s}
         for t in slo.targets
     ]  # fmt: skip
-    totals = {key: result[key] for key in ("requests", "finished", "shed", "unfinished", "seconds", "requests_per_s", "goodput_requests_per_s", "slo_met_fraction", "output_tokens_per_s", "prefix_hit_fraction", "preemptions", "batch_mean", "busy_fraction", "utilisation_fraction")}  # fmt: skip
+    rate = "output_tokens_per_s" if result["output_tokens_per_s"] else "input_tokens_per_s"
+    totals = {key: result[key] for key in ("requests", "finished", "shed", "unfinished", "seconds", "requests_per_s", "goodput_requests_per_s", "slo_met_fraction", rate, "prefix_hit_fraction", "preemptions", "batch_mean", "busy_fraction", "utilisation_fraction")}  # fmt: skip
     totals |= {
         "kv_occupancy_fraction": outcome.kv_occupancy_mean,
         "kv_occupancy_p99_fraction": outcome.kv_occupancy_p99,

@@ -1,0 +1,207 @@
+"""Images: tokens against the processors that published models come with, the work of towers against their parameters, and laws."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capplan.families.parts.images import FAMILIES
+from capplan.fleet.demand import demand_of
+from capplan.model.images import ImageWork, image_tokens, image_work
+from capplan.phases.vision_work import tower_costs
+from capplan.questions.flags import ServingFlags
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.replica import asked_replica
+from capplan.questions.scenario import read_scenario
+from capplan.readers.catalogue.model import read_model
+from capplan.replica.prompt_work import prompt_work_s_per_token
+from capplan.replica.replica import replica_of
+
+QWEN2_5 = {
+    "model_type": "qwen2_5_vl", "hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_hidden_layers": 28,
+    "num_key_value_heads": 4, "vocab_size": 152064, "max_position_embeddings": 128000, "torch_dtype": "bfloat16",
+    "vision_config": {
+        "model_type": "qwen2_5_vl", "depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "in_chans": 3,
+        "out_hidden_size": 3584, "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2, "window_size": 112,
+        "fullatt_block_indexes": [7, 15, 23, 31],
+    },
+}  # fmt: skip
+"""Of https://huggingface.co/Qwen/Qwen2.5-VL-7B-Instruct/blob/main/config.json, the keys that count."""
+MODELS = {
+    "qwen3_vl": "Qwen/Qwen3-VL-8B-Instruct",
+    "mistral3": "mistralai/Mistral-Small-3.1-24B-Instruct-2503",
+    "gemma3": "google/gemma-3-4b-it",
+}
+PROCESSED = [
+    ("qwen2_5_vl", 1, 1, 1003520, 4),
+    ("qwen2_5_vl", 1832, 50, 1003520, 130),
+    ("qwen2_5_vl", 2130, 517, None, 1368),
+    ("qwen2_5_vl", 4032, 3024, None, 15552),
+    ("qwen2_5_vl", 8000, 6000, 1003520, 1230),
+    ("qwen2_5_vl", 2439, 648, None, 2001),
+    ("qwen2_5_vl", 3669, 41, None, 131),
+    ("qwen2_5_vl", 2754, 1395, None, 4900),
+    ("qwen2_5_vl", 1271, 1684, None, 2700),
+    ("qwen2_5_vl", 224, 224, None, 64),
+    ("qwen2_5_vl", 4948, 549, None, 3540),
+    ("qwen2_5_vl", 1920, 1080, None, 2691),
+    ("qwen3_vl", 176, 1859, 1003520, 348),
+    ("qwen3_vl", 3669, 41, None, 115),
+    ("qwen3_vl", 17, 2900, None, 91),
+    ("qwen3_vl", 2130, 517, 1003520, 945),
+    ("qwen3_vl", 1, 1, None, 64),
+    ("qwen3_vl", 28, 28, None, 64),
+    ("qwen3_vl", 4942, 665, 1003520, 935),
+    ("qwen3_vl", 1271, 1684, None, 2120),
+    ("qwen3_vl", 2130, 517, None, 1072),
+    ("qwen3_vl", 1815, 1988, None, 3534),
+    ("qwen3_vl", 2971, 990, 1003520, 972),
+    ("mistral3", 2754, 1395, None, 1568),
+    ("mistral3", 4032, 3024, None, 2352),
+    ("mistral3", 1, 1, None, 2),
+    ("mistral3", 1271, 1684, None, 2365),
+    ("mistral3", 176, 1859, None, 385),
+    ("mistral3", 3364, 1779, None, 1680),
+    ("mistral3", 2971, 990, None, 1064),
+    ("mistral3", 1920, 1080, None, 1736),
+    ("mistral3", 224, 224, None, 72),
+    ("mistral3", 56, 1000, None, 108),
+    ("mistral3", 1080, 1920, None, 1760),
+    ("mistral3", 1540, 1540, None, 3080),
+    ("gemma3", 1920, 1080, None, 256),
+    ("gemma3", 60, 60, None, 256),
+]
+"""Width, height, limit in pixels, and tokens: what `smart_resize` (models/qwen2_vl) and `get_resize_output_image_size` (models/pixtral) of
+transformers 5.23.0 say, run on drawn sizes, with the limits of the published preprocessor_config.json; `image_seq_length` of Gemma 3."""
+BASE = {
+    "name": "s",
+    "model": "Qwen/Qwen3-VL-2B-Instruct",
+    "traffic": [
+        {"name": "a", "request_rate": "3 req/s", "input_tokens": 100, "output_tokens": 40, "images": {"count": 2, "width": 640, "height": 480}}
+    ],
+    "fleet": {"hardware": ["h100-sxm"], "tensor_parallel": 1, "pipeline_parallel": 1},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory):
+    """Return the published models by type."""
+    folder = tmp_path_factory.mktemp("qwen")
+    (folder / "config.json").write_text(json.dumps(QWEN2_5))
+    names = MODELS | {"qwen2_5_vl": str(folder)}
+    return {kind: read_model(name, offline=True) for kind, name in names.items()}
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Return the path of the base scenario with changed keys."""
+
+    def write(images=None, **keys) -> Path:
+        scenario = BASE | keys
+        if images is not None:
+            scenario = scenario | {"traffic": [BASE["traffic"][0] | {"images": images}]}
+        path = tmp_path / "s.yaml"
+        path.write_text(json.dumps(scenario))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(("kind", "width", "height", "limit", "tokens"), PROCESSED)
+def test_an_image_is_as_many_tokens_as_its_processor_says(networks, kind, width, height, limit, tokens):
+    assert image_tokens(networks[kind].images, width, height, limit) == tokens
+
+
+@pytest.mark.parametrize("kind", [*MODELS, "qwen2_5_vl"])
+def test_a_tower_multiplies_every_patch_by_its_parameters(networks, kind):
+    """Two FLOP for each parameter and patch, those of the merger for each token; norms, biases and positions are under 2 %."""
+    network = networks[kind]
+    spec = asked_replica("llama-3.1-8b", "h100-sxm", ServingFlags(offline=True)).spec
+    image = image_work(network.images, 1024, 1024, None, 1.0)
+    costs = tower_costs(network.images.tower, image, "bf16", 1.0, replica_of(spec).rates.rates)
+    flop = {True: 0.0, False: 0.0}
+    for cost in costs:
+        if cost.operator in ("patches", "qkv", "o", "up", "down", "merger"):
+            flop[cost.operator == "merger"] += float(cost.flop)
+    multiplied = flop[False] / (2 * image.patches) + flop[True] / (2 * image.merged_tokens)
+    assert multiplied == pytest.approx(network.vision_parameters, rel=0.02)
+
+
+def test_every_patch_sees_every_other_unless_windows_part_them(networks):
+    """4 n^2 h FLOP a layer over the whole image; windows of 64 patches see 64."""
+    spec = asked_replica("llama-3.1-8b", "h100-sxm", ServingFlags(offline=True)).spec
+    rates = replica_of(spec).rates.rates
+    for kind, whole in (("qwen3_vl", 27), ("qwen2_5_vl", 4)):
+        tower = networks[kind].images.tower
+        seen = tower_costs(tower, ImageWork(4096, 1024, 1.0), "bf16", 1.0, rates)
+        flop = sum(float(cost.flop) for cost in seen if cost.operator == "attention")
+        windowed = (tower.layers - whole) * 4 * 4096 * 64 * tower.hidden_size
+        assert flop == pytest.approx(whole * 4 * 4096**2 * tower.hidden_size + windowed, rel=0.002)
+
+
+def test_the_tower_takes_its_time_for_every_image_of_a_request(networks):
+    """Twice the images for each token take twice the time; two ranks less than one, but not half."""
+    spec = asked_replica("Qwen/Qwen3-VL-8B-Instruct", "h100-sxm", ServingFlags(offline=True)).spec
+    rule = networks["qwen3_vl"].images
+
+    def seconds(each, tensor=1.0):
+        work = (image_work(rule, 1920, 1080, None, each),)
+        split = replace(
+            spec,
+            network=replace(spec.network, image_work=work),
+            sharding=replace(spec.sharding, tensor=tensor),
+        )
+        return prompt_work_s_per_token(split, replica_of(split).rates.rates)
+
+    assert seconds(2e-3) == pytest.approx(2 * seconds(1e-3))
+    assert 0.5 * seconds(1e-3) < seconds(1e-3, 2.0) < seconds(1e-3)
+
+
+@given(
+    width=st.integers(28, 4000),
+    height=st.integers(28, 4000),
+    kind=st.sampled_from(("qwen3_vl", "qwen2_5_vl", "mistral3")),
+)
+def test_tokens_follow_the_area_within_the_limits(networks, width, height, kind):
+    """Rotated it is as many but for the breaks of rows; as many patches as tokens times the square of the merge; never over the limit."""
+    rule = networks[kind].images
+    if max(width, height) > 200 * min(width, height):
+        return
+    work, turned = (image_work(rule, *sides, None, 1.0) for sides in ((width, height), (height, width)))
+    assert (work.patches, work.merged_tokens) == (turned.patches, turned.merged_tokens)
+    assert work.patches == work.merged_tokens * (rule.token_pixels // rule.patch_pixels) ** 2
+    largest = rule.most_pixels or rule.side_pixels**2
+    assert 1 <= work.merged_tokens <= largest / rule.token_pixels**2
+    assert image_tokens(rule, width, height) >= work.merged_tokens
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_prompts_hold_the_tokens_of_their_images(written, count):
+    path = written({"count": count, "width": 640, "height": 480})
+    asked = asked_fleet(read_scenario(path), offline=True)
+    tokens = image_tokens(read_model(BASE["model"], offline=True).images, 640, 480)
+    assert tokens == 300
+    assert float(demand_of(asked.scenario).lengths.input_tokens) == 100 + count * tokens
+
+
+@pytest.mark.parametrize(
+    ("images", "keys", "words"),
+    [
+        ({"width": 640}, {}, "images.height"),
+        ({"width": 0, "height": 4}, {}, "images.width"),
+        ({"width": 9000, "height": 40}, {}, "over 200 times as long as wide"),
+        ({"width": 640, "height": 480}, {"model": "llama-3.1-8b"}, "has no vision tower"),
+        ({"width": 640, "height": 480}, {"model": "google/gemma-4-31B-it"}, "by a rule that is not modelled"),
+        ({"width": 640, "height": 480, "max_pixels": 90000}, {"model": "google/gemma-3-4b-it"}, "images.max_pixels"),
+    ],
+)  # fmt: skip
+def test_images_that_are_not_modelled_are_refused_with_a_way_out(written, capplan, images, keys, words):
+    path = written(images, **keys)
+    ran = capplan("fleet", path, "--offline")
+    assert ran.code == 2
+    assert words in ran.err
+    if "model" in words:
+        assert all(kind in ran.err for kind in FAMILIES)
