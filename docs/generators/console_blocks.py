@@ -68,9 +68,7 @@ def printed(command: str, program: Callable[[list[str]], int], known: dict[str, 
     return "\n".join(lines)
 
 
-def with_output(
-    page: str, program: Callable[[list[str]], int], known: dict[str, str] | None = None
-) -> str:
+def with_output(page: str, program: Callable[[list[str]], int], known: dict[str, str] | None = None) -> str:
     """Return a page with every marked block run anew; the rest stays as it is.
 
     Parameters
