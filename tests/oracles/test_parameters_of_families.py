@@ -78,6 +78,10 @@ ROWS = [
     ("glm4v_moe", {"text_config": DENSE | {"model_type": "glm4v_moe_text", "n_routed_experts": 4,
      "num_experts_per_tok": 2, "moe_intermediate_size": 24}, "vision_config": {"depth": 2, "hidden_size": 32,
      "out_hidden_size": 64, "intermediate_size": 40, "num_heads": 2, "image_size": 56}}, 294_368),
+    ("glm4v_moe", {"text_config": DENSE | {"model_type": "glm4v_moe_text", "n_routed_experts": 4,
+     "num_experts_per_tok": 2, "moe_intermediate_size": 24}, "vision_config": {"depth": 2, "hidden_size": 32,
+     "out_hidden_size": 64, "intermediate_size": 40, "num_heads": 2, "image_size": 56, "attention_bias":
+     True}}, 294_560),
     ("glm_moe_dsa", LATENT | {"index_head_dim": 16, "index_n_heads": 4, "index_topk": 64, "indexer_types": ["full",
      "full", "shared", "full", "shared"]}, 408_168),
     ("glm_moe_dsa", LATENT | {"index_head_dim": 16, "index_n_heads": 4, "index_topk": 64}, 413_864),

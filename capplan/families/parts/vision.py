@@ -76,7 +76,7 @@ def glm4v_vision(vision: Config) -> int:
     channels = vision.dimension("in_channels", default=3)
     side = vision.dimension("image_size", default=336) // patch
     merge = vision.dimension("spatial_merge_size", default=2) ** 2
-    attention = 4 * hidden * hidden + (4 * hidden if vision.flag("attention_bias", default=False) else 0)
+    attention = 4 * hidden * hidden + (3 * hidden if vision.flag("attention_bias", default=False) else 0)
     block = attention + 3 * hidden * out + 2 * hidden
     tower = side * side * hidden + linear(channels * frames * patch * patch, hidden) + 2 * hidden
     tower += vision.dimension("depth", default=24) * block + linear(merge * hidden, out)
