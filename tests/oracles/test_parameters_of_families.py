@@ -100,6 +100,8 @@ ROWS = [
     ("hunyuan_v1_moe", DENSE | {"head_dim": 24, "num_experts": 4, "moe_topk": 2}, 596_144),
     ("hy_v3", DENSE | {"head_dim": 24, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
      "num_shared_experts": 1}, 245_680),
+    ("hy_v3", DENSE | {"head_dim": 24, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+     "num_shared_experts": 0}, 300_976),
     ("llama", DENSE | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}, 177_024),
     ("llama", DENSE | {"head_dim": 24}, 225_984),
     ("llama", DENSE, 195_264),

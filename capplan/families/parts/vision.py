@@ -214,7 +214,8 @@ def mllama_vision(vision: Config) -> int:
     vision.unused("intermediate_layers_indices")
     tower = vision.dimension("num_channels") * patch * patch * hidden + 5 * hidden
     tower += positions * hidden + shapes * tiles * positions * hidden + 2 * shapes * tiles * hidden + 3
-    block = encoder_block(hidden, vision.dimension("intermediate_size"), biased=0)
+    lost = hidden % vision.dimension("attention_heads", "num_attention_heads")  # heads are of whole width
+    block = encoder_block(hidden, vision.dimension("intermediate_size"), biased=0) - 4 * hidden * lost
     return tower + vision.layers() * block + vision.count("num_global_layers") * (block + 2)
 
 
