@@ -82,6 +82,12 @@ def test_speech_that_is_switched_off_is_not_held():
     assert parameters(read_network(QWEN_OMNI | {"enable_audio_output": False}, "silent")) == 8_931_813_888
 
 
+def test_heads_of_a_tower_are_of_whole_width():
+    """Three heads for a width of 62 are 20 wide each; transformers 5.23 on the meta device."""
+    vision = SMALL_LLAMA_VISION["vision_config"] | {"hidden_size": 62, "attention_heads": 3}
+    assert parameters(read_network(SMALL_LLAMA_VISION | {"vision_config": vision}, "small")) == 583_875
+
+
 def test_an_image_of_llama_vision_keeps_as_many_elements_as_the_reference():
     """A prefill of 20 tokens with one image leaves 8,704 elements in the two cross-attention layers and 2,560 in the others."""
     network = read_network(SMALL_LLAMA_VISION, "small")
