@@ -130,7 +130,8 @@ def llama4_vision(vision: Config, text_hidden: int) -> int:
         + (side * side + 1) * hidden
         + 4 * hidden
     )
-    tower += vision.layers() * encoder_block(hidden, intermediate)
+    heads = vision.dimension("num_attention_heads", default=16)
+    tower += vision.layers() * encoder_block(hidden, intermediate, heads=heads)
     adapter = intermediate * wide + out * out
     return tower + adapter + vision.dimension("vision_output_dim", default=7680) * text_hidden
 
@@ -214,8 +215,8 @@ def mllama_vision(vision: Config) -> int:
     vision.unused("intermediate_layers_indices")
     tower = vision.dimension("num_channels") * patch * patch * hidden + 5 * hidden
     tower += positions * hidden + shapes * tiles * positions * hidden + 2 * shapes * tiles * hidden + 3
-    lost = hidden % vision.dimension("attention_heads", "num_attention_heads")  # heads are of whole width
-    block = encoder_block(hidden, vision.dimension("intermediate_size"), biased=0) - 4 * hidden * lost
+    heads = vision.dimension("attention_heads", "num_attention_heads")
+    block = encoder_block(hidden, vision.dimension("intermediate_size"), biased=0, heads=heads)
     return tower + vision.layers() * block + vision.count("num_global_layers") * (block + 2)
 
 
