@@ -135,6 +135,7 @@ SERVING = Group(
     offline=typer.Option("--offline", help="Never open a connection."),
 )
 SERVED = Group(
+    SERVING.title,
     **SERVING,
     runner=one_of(
         "--runner",

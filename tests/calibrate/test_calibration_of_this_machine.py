@@ -233,9 +233,7 @@ def test_ctrl_c_writes_what_was_measured_marked_partial(tmp_path):
     process = run("--device", "cpu", "--quick", "-o", str(path), stderr=theirs)
     os.close(theirs)
     shown = b""
-    while (
-        min(shown.count(b"left  " + kind) for kind in (b"copy", b"matmul")) < 3
-    ):  # some of each are measured
+    while shown.count(b"left  ") < 20 or shown.count(b"left  copy") < 2:  # so that a bandwidth is measured
         shown += os.read(ours, 65536)
     process.send_signal(signal.SIGINT)
     shown += shown_on(ours).encode()

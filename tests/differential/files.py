@@ -87,6 +87,16 @@ def saved_by_4(values: dict[str, Any], *, whole: bool = True) -> dict[str, Any]:
     return out
 
 
+def by_hand(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a file as people write it: no release, and nothing said of embedding and head."""
+    left_out = ("transformers_version", "tie_word_embeddings", "tie_embedding")
+    return {
+        key: by_hand(value) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if key not in left_out
+    }
+
+
 def heads_of(kind: str) -> list[str]:
     """Return the classes of a type that end in scores, and the one without a head."""
     tables = (
@@ -98,7 +108,7 @@ def heads_of(kind: str) -> list[str]:
 
 
 def files(kind: str, seed: int, changed: int) -> Iterator[File]:
-    """Return the files of one model type: default, small, each key left out, `changed` with other values."""
+    """Return the files of one model type: default, small, by hand, each key left out, `changed` with other values."""
     chance = random.Random(f"{kind} {seed}")
     try:
         default = default_file(kind)
@@ -109,6 +119,7 @@ def files(kind: str, seed: int, changed: int) -> Iterator[File]:
         return
     yield File(kind, "", "5", small)
     yield File(kind, "", "4", saved_by_4(small))
+    yield File(kind, "", "by hand", by_hand(small))
     for name in heads_of(kind):
         yield File(kind, f"architectures = {name}", "5", small | {"architectures": [name], "num_labels": 3})
     paths = list(key_paths(small))

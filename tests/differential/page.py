@@ -15,8 +15,8 @@ _HEAD = """# Every model type
 Which `config.json` files are read, and how that was checked. `make oracle` writes this page: it builds the model of every file with
 transformers {version} on torch's meta device and compares the number of parameters; it runs the small ones on the CPU and compares what a
 prefill leaves in the cache at {contexts} tokens, below, at and above the windows of those models. For each model type it reads the
-default config, a small one, the same without one of its keys, with one to three other values, with other heads, and each of them
-as transformers 4 and as transformers 5 saves it.
+default config, a small one, the same without one of its keys, with one to three other values, with other heads, as transformers 4 and as
+transformers 5 saves it, and as people write it: without a release and without a word on embedding and head.
 
 - **exact**: parameters, and cache elements where the model was run, equal the reference, to the last one.
 - **noted**: the result says which key was not read or which tower is not counted.

@@ -13,7 +13,7 @@ class File:
     change: str
     """What distinguishes it from the small model of the type."""
     form: str
-    """typed, 4 or 5 (the version of transformers that saved it), or the default of the class."""
+    """typed, by hand, 4 or 5 (the version of transformers that saved it), or the default of the class."""
     values: dict[str, Any]
 
 

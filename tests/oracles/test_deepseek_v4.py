@@ -226,3 +226,9 @@ def test_layer_types_say_what_compress_ratios_say(tiny):
 def test_other_ratios_are_refused(ratios):
     with pytest.raises(InputError, match="compress_ratios"):
         read_network(TINY | {"compress_ratios": ratios}, "tiny")
+
+
+@pytest.mark.parametrize("experts", [0, 2])
+def test_another_number_of_shared_experts_is_refused_because_the_class_builds_one(experts):
+    with pytest.raises(InputError, match=f"n_shared_experts: {experts} is not modelled"):
+        read_network(TINY | {"n_shared_experts": experts}, "tiny")

@@ -149,6 +149,14 @@ def test_every_layer_holds_the_measured_elements_per_token(family):
     assert cached_layers(read_network(CONFIGS[family], family)) == expected
 
 
+@pytest.mark.parametrize(("family", "both_sides"), [("gemma3_text", True), ("gemma4_text", "all")])
+def test_a_window_to_both_sides_is_half_as_long(family, both_sides):
+    """`Gemma3TextConfig` and `Gemma4TextConfig` of transformers 5.23 make a sliding window of 32 tokens one of 17."""
+    network = read_network(CONFIGS[family] | {"use_bidirectional_attention": both_sides}, family)
+    windows = {mixer.window_tokens for layer in network.layers for mixer in layer.mixers}
+    assert windows == {None, 17}
+
+
 @pytest.mark.parametrize("family", MEASURED)
 def test_the_cache_of_a_sequence_is_the_measured_one_at_every_length(family):
     full, slides = MEASURED[family]

@@ -61,6 +61,16 @@ SMALL_LLAMA_VISION = {
                       "intermediate_layers_indices": [0, 1], "vision_output_dim": 192},
 }  # fmt: skip
 
+SMALL_LLAMA_4 = {
+    "model_type": "llama4",
+    "text_config": {"model_type": "llama4_text", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 5,
+                    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 320, "head_dim": 24, "num_local_experts": 4,
+                    "intermediate_size_mlp": 80},
+    "vision_config": {"model_type": "llama4_vision_model", "hidden_size": 64, "num_attention_heads": 3, "num_hidden_layers": 4,
+                      "intermediate_size": 96, "image_size": 56, "projector_input_dim": 48, "projector_output_dim": 48,
+                      "vision_output_dim": 48},
+}  # fmt: skip
+
 
 @pytest.mark.parametrize(("name", "config", "count"), PUBLISHED, ids=[row[0] for row in PUBLISHED])
 def test_whole_models_have_the_parameters_of_their_cards(name, config, count):
@@ -80,6 +90,13 @@ def test_towers_left_to_the_defaults_of_their_class_are_counted(kind, count):
 
 def test_speech_that_is_switched_off_is_not_held():
     assert parameters(read_network(QWEN_OMNI | {"enable_audio_output": False}, "silent")) == 8_931_813_888
+
+
+def test_heads_of_a_tower_are_of_whole_width():
+    """Three heads for a width of 62 are 20 wide each, for one of 64 they are 21; transformers 5.23 on the meta device."""
+    vision = SMALL_LLAMA_VISION["vision_config"] | {"hidden_size": 62, "attention_heads": 3}
+    assert parameters(read_network(SMALL_LLAMA_VISION | {"vision_config": vision}, "small")) == 583_875
+    assert parameters(read_network(SMALL_LLAMA_4, "small")) == 761_268
 
 
 def test_an_image_of_llama_vision_keeps_as_many_elements_as_the_reference():

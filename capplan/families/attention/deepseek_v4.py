@@ -62,8 +62,10 @@ def _entry_tokens(config: Config, layers: int) -> list[int]:
 def _mixture(config: Config, hidden: int) -> Part:
     """Return router, shared and routed experts; the first layers look up their experts by token instead."""
     experts, width = config.dimension("n_routed_experts"), config.dimension("moe_intermediate_size")
-    shared = config.count("n_shared_experts", default=1) * width
-    matmuls = (router(hidden, experts), *gated_mlp(hidden, shared, tensor_class="shared_expert"))
+    shared = config.count("n_shared_experts", default=1)
+    if shared != 1:  # the class builds one whatever the key says
+        raise config.error("n_shared_experts", f"{shared} is not modelled", "allowed: 1")
+    matmuls = (router(hidden, experts), *gated_mlp(hidden, width, tensor_class="shared_expert"))
     return matmuls, routed(config, experts, config.dimension("num_experts_per_tok"), hidden, width)
 
 

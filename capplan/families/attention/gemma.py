@@ -29,13 +29,20 @@ def read_gemma2(config: Config, name: str) -> Network:
     return block_decoder(config, name, traits, shape=_heads(config), windows=windows)
 
 
+def window_of(config: Config, *, both_sides: bool) -> int | None:
+    """Return the tokens that a sliding layer caches; a window that looks to both sides is divided between them."""
+    window = config.optional("sliding_window")
+    return window // 2 + 1 if window and both_sides else window
+
+
 def read_gemma3_text(config: Config, name: str) -> Network:
     """Return a Gemma 3 without its vision tower: five sliding layers, then a full one."""
     bias = config.flag("attention_bias", default=False)
     layers = config.layers()
     pattern = config.optional("sliding_window_pattern", "_sliding_window_pattern") or 6
     default = [(i + 1) % pattern != 0 for i in range(layers)]
-    windows = layer_windows(config, layers, config.optional("sliding_window"), default=default)
+    window = window_of(config, both_sides=config.flag("use_bidirectional_attention", default=False))
+    windows = layer_windows(config, layers, window, default=default)
     traits = Traits(qkv_bias=bias, output_bias=bias, norms=4, head_norms=True, tied=True)
     return block_decoder(config, name, traits, windows=windows)
 

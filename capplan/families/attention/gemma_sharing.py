@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from capplan.families.attention.gemma import window_of
 from capplan.families.config import Config
 from capplan.families.parts.blocks import (
     Heads,
@@ -182,7 +183,8 @@ def read_gemma4_text(config: Config, name: str) -> Network:
     hidden, layers = config.dimension("hidden_size"), config.layers()
     same, bias = config.flag("attention_k_eq_v", default=False), config.flag("attention_bias", default=False)
     default = [(i + 1) % 6 != 0 for i in range(layers)]
-    windows = list(layer_windows(config, layers, config.optional("sliding_window"), default=default))
+    window = window_of(config, both_sides=config.text("use_bidirectional_attention", default="") == "all")
+    windows = list(layer_windows(config, layers, window, default=default))
     windows[-1] = None
     extra = _per_layer_input(config)
     first_sharing = _first_sharing(config, layers)

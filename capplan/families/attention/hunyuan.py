@@ -54,9 +54,9 @@ def read_hy3(config: Config, name: str) -> Network:
     shape = heads(config)
     layers = config.layers()
     width = config.dimension("moe_intermediate_size", "expert_hidden_dim")
-    sparse = counted_mixture(
-        config, shape.hidden_size, width, shared=config.count("num_shared_experts") * width
-    )
+    # the class gives shared experts of no width that of a dense layer
+    shared = config.count("num_shared_experts") * width or config.dimension("intermediate_size")
+    sparse = counted_mixture(config, shape.hidden_size, width, shared=shared)
     traits = _traits(config)
     dense = dense_mlp(config, shape, traits)
     parts = parts_after(config, dense, sparse, layers, config.count("first_k_dense_replace", default=1))

@@ -43,7 +43,7 @@ def read_qwen3(config: Config, name: str) -> Network:
     return block_decoder(config, name, _qwen3_traits(config), shape=shape, windows=windows)
 
 
-def _parts(config: Config, shape: Heads, traits: Traits, layers: int, shared: int) -> list[Part]:
+def _parts(config: Config, shape: Heads, traits: Traits, layers: int, shared: int | None) -> list[Part]:
     dense_layers = set(config.whole_numbers("mlp_only_layers") or ())
     step = config.dimension("decoder_sparse_step") if config.has("decoder_sparse_step") else 1
     sparse = mixture(
@@ -52,8 +52,8 @@ def _parts(config: Config, shape: Heads, traits: Traits, layers: int, shared: in
         experts=config.dimension("num_experts", "num_local_experts"),
         per_token=config.dimension("num_experts_per_tok"),
         intermediate=config.dimension("moe_intermediate_size"),
-        shared=shared,
-        shared_gate=shared > 0,
+        shared=shared or 0,
+        shared_gate=shared is not None,
     )
     is_sparse = [i not in dense_layers and (i + 1) % step == 0 for i in range(layers)]
     return parts_by_layer(config, shape, traits, sparse, is_sparse)
@@ -73,7 +73,7 @@ def read_qwen3_moe(config: Config, name: str) -> Network:
     shape = heads(config)
     layers = config.layers()
     traits = _qwen3_traits(config)
-    parts = _parts(config, shape, traits, layers, 0)
+    parts = _parts(config, shape, traits, layers, None)
     return block_decoder(config, name, traits, parts, shape=shape, windows=_windows_in_use(config, layers))
 
 

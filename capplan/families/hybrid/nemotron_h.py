@@ -40,8 +40,8 @@ class _Blocks:
                 head_dim_keys=("head_dim", "attention_head_dim"),
                 default_kv_heads=8,
             )
-            bias = self.config.flag("attention_bias", default=False)
-            return block(shape, Traits(qkv_bias=bias, output_bias=bias, norms=1), ((), None))
+            self.config.unused("attention_bias")  # the class has none
+            return block(shape, Traits(norms=1), ((), None))
         bias = self.config.flag("mlp_bias", default=False)
         if kind == "mlp":
             return Layer(
@@ -82,10 +82,9 @@ class _Blocks:
             config.dimension("moe_intermediate_size"),
             gated=False,
         )
-        shared: tuple[Projection, ...] = ()
-        if config.count("n_shared_experts", default=1):
-            size = config.dimension("moe_shared_expert_intermediate_size")
-            shared = plain_mlp(hidden, size, bias=bias, tensor_class="shared_expert")
+        config.unused("n_shared_experts")  # the class has one, whatever the key says
+        size = config.dimension("moe_shared_expert_intermediate_size")
+        shared = plain_mlp(hidden, size, bias=bias, tensor_class="shared_expert")
         into: tuple[Projection, ...] = ()
         if latent:
             into = (

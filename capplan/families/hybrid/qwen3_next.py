@@ -34,13 +34,10 @@ def _feed_forward(config: Config, hidden: int) -> Part:
         hidden,
         config.dimension("moe_intermediate_size"),
     )
-    shared: tuple[Projection, ...] = ()
-    size = config.count("shared_expert_intermediate_size")
-    if size:
-        shared = (
-            *gated_mlp(hidden, size, tensor_class="shared_expert"),
-            Projection("shared_gate", "router", hidden, 1, "none"),
-        )
+    shared = (
+        *gated_mlp(hidden, config.count("shared_expert_intermediate_size"), tensor_class="shared_expert"),
+        Projection("shared_gate", "router", hidden, 1, "none"),
+    )
     return (router(hidden, experts), *shared), expert
 
 

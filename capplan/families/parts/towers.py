@@ -8,9 +8,13 @@ def linear(inputs: int, outputs: int, *, bias: bool = True) -> int:
     return inputs * outputs + (outputs if bias else 0)
 
 
-def encoder_block(hidden: int, intermediate: int, *, biased: int = 4) -> int:
-    """Return the parameters of a transformer block with two layer norms; `biased` of its four attention matrices have a bias."""
-    attended = 4 * hidden * hidden + biased * hidden
+def encoder_block(hidden: int, intermediate: int, *, biased: int = 4, heads: int = 1) -> int:
+    """Return the parameters of a transformer block with two layer norms.
+
+    `biased` of its four attention matrices have a bias, the output last. Heads are of whole width.
+    """
+    inner = hidden // heads * heads
+    attended = 4 * hidden * inner + min(biased, 3) * inner + (hidden if biased == 4 else 0)
     return attended + linear(hidden, intermediate) + linear(intermediate, hidden) + 4 * hidden
 
 

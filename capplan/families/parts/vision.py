@@ -76,7 +76,7 @@ def glm4v_vision(vision: Config) -> int:
     channels = vision.dimension("in_channels", default=3)
     side = vision.dimension("image_size", default=336) // patch
     merge = vision.dimension("spatial_merge_size", default=2) ** 2
-    attention = 4 * hidden * hidden + (4 * hidden if vision.flag("attention_bias", default=False) else 0)
+    attention = 4 * hidden * hidden + (3 * hidden if vision.flag("attention_bias", default=False) else 0)
     block = attention + 3 * hidden * out + 2 * hidden
     tower = side * side * hidden + linear(channels * frames * patch * patch, hidden) + 2 * hidden
     tower += vision.dimension("depth", default=24) * block + linear(merge * hidden, out)
@@ -130,7 +130,8 @@ def llama4_vision(vision: Config, text_hidden: int) -> int:
         + (side * side + 1) * hidden
         + 4 * hidden
     )
-    tower += vision.layers() * encoder_block(hidden, intermediate)
+    heads = vision.dimension("num_attention_heads", default=16)
+    tower += vision.layers() * encoder_block(hidden, intermediate, heads=heads)
     adapter = intermediate * wide + out * out
     return tower + adapter + vision.dimension("vision_output_dim", default=7680) * text_hidden
 
@@ -214,7 +215,8 @@ def mllama_vision(vision: Config) -> int:
     vision.unused("intermediate_layers_indices")
     tower = vision.dimension("num_channels") * patch * patch * hidden + 5 * hidden
     tower += positions * hidden + shapes * tiles * positions * hidden + 2 * shapes * tiles * hidden + 3
-    block = encoder_block(hidden, vision.dimension("intermediate_size"), biased=0)
+    heads = vision.dimension("attention_heads", "num_attention_heads")
+    block = encoder_block(hidden, vision.dimension("intermediate_size"), biased=0, heads=heads)
     return tower + vision.layers() * block + vision.count("num_global_layers") * (block + 2)
 
 
