@@ -140,7 +140,6 @@ class EngineState:
                 self._loading.remove(flight)
             self._held -= flight.blocks
             self._release(flight, flight.done_tokens // self._terms.id_tokens)
-            flight.done_tokens = 0
         else:
             self._leave(flight)
             joined = flight.end_step - self._terms.decode_steps(flight.remaining_tokens)

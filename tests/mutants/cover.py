@@ -141,7 +141,7 @@ def _names(item):
 
 
 class Nearby(_Settled):
-    """Run the nearest files first, laws after plain tests, stop after some seconds, and note the test that fails."""
+    """Run the nearest files first, in each plain tests, laws, then commands; stop after some seconds; note what fails."""
 
     def __init__(self, notes, most_s, rings=None):
         self.notes, self.most_s, self.rings = notes, most_s, rings or {}
@@ -152,6 +152,7 @@ class Nearby(_Settled):
         items.sort(
             key=lambda item: (
                 self.rings.get(str(item.path), 0),
+                "capplan" in getattr(item, "fixturenames", ()),
                 hasattr(getattr(item, "obj", None), "hypothesis"),
             )
         )

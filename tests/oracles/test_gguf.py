@@ -1,6 +1,7 @@
 """GGUF files against the package that defines them, published bits per weight, and the config.json of the same model."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -263,6 +264,23 @@ def test_a_mixture_keeps_every_parameter_and_can_be_undone(name):
         plain = weight_bytes(in_weight_format(network, "bf16"))
         assert weight_bytes(held) < 0.7 * plain
         assert weight_bytes(in_weight_format(held, "bf16")) == plain
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_experts_of_a_mixture_have_more_bits_on_the_way_out_alone(gated):
+    """Layer by layer, in elements: gate and up (or up alone) in q4_k, down in q6_k where llama-quantize spends more bits."""
+    network = read_model("mistralai/Mixtral-8x7B-v0.1")
+    layers = tuple(replace(each, experts=replace(each.experts, gated=gated)) for each in network.layers)
+    held = in_weight_format(replace(network, layers=layers), "q4_k_m")
+    bits = {name: 8 * block.size_bytes / block.elements for name, block in BLOCKS.items()}
+    inwards = 2 if gated else 1
+    for index, down in (
+        (0, "q6_k"),
+        (4, "q4_k"),
+        (6, "q6_k"),
+    ):  # of 32: the first eighth, then every third layer
+        stored = 8 * named_weight_format(held.layers[index].experts.weight_format).bytes_per_element
+        assert stored == pytest.approx((inwards * bits["q4_k"] + bits[down]) / (inwards + 1))
 
 
 def test_a_model_with_mixtures_of_its_own_is_refused():

@@ -230,6 +230,8 @@ def test_knots_reach_the_limits_in_even_steps(sequences, tokens, context):
         assert np.all(own == np.round(own))
         wide = own[own > 64]
         assert np.all(wide[1:] / wide[:-1] <= 2 ** (1 / per_octave) * 1.02)
+        # ... and no finer: a partial step in either stretch of tokens, and the two bends
+        assert own.size <= per_octave * np.log2(max(last, 2)) + 5
     assert knots.contexts[0] == knots.past[0] == 0.0
     assert knots.contexts[-1] == context
     assert knots.contexts[1] == 64.0

@@ -286,6 +286,14 @@ def test_latent_attention_folds_its_expansion_into_decode_and_repeats_it_for_a_c
     assert prefill_cost(mixer, 4.0, 128.0, 0.0, 2.0, 2.0, rates).seconds == 0.0
 
 
+def test_prefill_of_latent_attention_multiplies_whole_keys_and_values():
+    """Counted pair by pair: a key has its rotary part, a value has none, and each is multiplied once."""
+    mixer = network_of(MLA).layers[0].mixers[0]
+    cost = prefill_cost(mixer, 3.0, 5.0, 7.0, 2.0, 2.0, ideal_rates(flop_per_s=1e12))
+    pairs = sum(7 + query for query in range(1, 6))
+    assert cost.flop == near(3 * (HEADS / 2) * pairs * 2 * ((24 + 16) + 40))
+
+
 def test_an_indexer_scores_every_key_on_every_rank():
     sparse = replace(
         network_of(MLA).layers[0].mixers[0], index_heads=4, index_head_dim=128, index_top_tokens=100
