@@ -33,6 +33,8 @@ COMMANDS = {
 }
 
 EXAMPLES = {
+    "init": "capplan init chat.yaml --from 'vllm serve Qwen/Qwen3-8B -tp 2'",
+    "list": "capplan list models qwen3",
     "model": "capplan model deepseek-v3",
     "kv-size": "capplan kv-size llama-3.1-8b --context 8192",
     "hardware": "capplan hardware h200",
@@ -43,6 +45,8 @@ EXAMPLES = {
     "check": "capplan check scenarios/support-chat.yaml --plan plan.json",
     "diff": "capplan diff plan.json scenarios/support-chat.yaml --format markdown",
     "explain": "capplan explain plan.json ttft_s.p95",
+    "export": "capplan export --plan plan.json --target k8s",
+    "verify-plan": "capplan verify-plan --plan plan.json --results bench.json",
     "levers": "capplan levers scenarios/support-chat.yaml",
     "compare": "capplan compare scenarios/api-or-own.yaml --api openai/gpt-5-mini",
     "bill": "capplan bill scenarios/who-pays.yaml",

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.groups import Group, grouped
+from capplan.cli.groups import grouped
 from capplan.cli.kinds import one_of
 from capplan.questions.flags import OutputFlags
 
@@ -16,7 +16,6 @@ Target = Annotated[
         "--target",
         _TARGETS,
         says=f"{', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}.",
-        autocompletion=lambda: list(_TARGETS),
     ),
 ]
 Checkpoint = Annotated[
@@ -39,7 +38,7 @@ Image = Annotated[
         help="Of the containers; default: the engine's release, where it is known.",
     ),
 ]
-Text = Annotated[OutputFlags, Group(file=o.OUTPUT["file"])]
+Text = Annotated[OutputFlags, o.OUTPUT.only("file")]
 
 
 @grouped

@@ -24,6 +24,7 @@ _LENGTH = "tokens: a mean, or a mean and a 95th percentile such as 1500,4500."
 First = Annotated[
     FirstScenario,
     Group(
+        "First scenario",
         model=typer.Option("--model", metavar="MODEL", help=f"{o.MODEL}."),
         request_rate=typer.Option("--request-rate", metavar="RATE", help="At the peak, such as '20 req/s'."),
         input_tokens=typer.Option("--input-tokens", metavar="TOKENS", help=f"Input {_LENGTH}"),
