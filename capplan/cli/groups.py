@@ -16,14 +16,18 @@ class Group(dict[str, Any]):
     A parameter of any other kind, such as typer's context, stays as it is.
     """
 
-    def __init__(self, title: str, /, **options: Any) -> None:
-        """Take the title and the options, by field."""
-        super().__init__(options)
-        self.title = title
+    def __init__(self, title: str, /, *others: "Group", **options: Any) -> None:
+        """Take the title and the options, by field; groups of other fields of the same record come first and keep their titles."""
+        super().__init__({name: option for part in (*others, options) for name, option in part.items()})
+        self.titles: dict[str, str] = {}
+        for other in others:
+            self.titles |= other.titles
+        self.titles |= dict.fromkeys(options, title)
 
     def only(self, *names: str) -> "Group":
         """Return the group of some of the fields."""
-        return Group(self.title, **{name: self[name] for name in names})
+        parts = [Group(self.titles[name], **{name: self[name]}) for name in names]
+        return Group("", *parts)
 
 
 class _Told(Protocol):
@@ -61,7 +65,7 @@ def grouped(function: Callable[..., int]) -> Callable[..., int]:
     command.__doc__ = function.__doc__
     told = cast("_Told", command)
     told.__signature__ = Signature(spread)
-    told.titles = {name: group.title for _, group in records.values() for name in group}
+    told.titles = {name: title for _, group in records.values() for name, title in group.titles.items()}
     return told
 
 

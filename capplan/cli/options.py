@@ -135,8 +135,8 @@ SERVING = Group(
     offline=typer.Option("--offline", help="Never open a connection."),
 )
 SERVED = Group(
-    SERVING.title,
-    **SERVING,
+    "What it serves",
+    SERVING,
     runner=one_of(
         "--runner",
         ("generate", "pooling"),
