@@ -80,12 +80,16 @@ class Demand:
             w * c.input_tokens.mean_tokens * float(np.diff(curve) @ per_token)
             for w, curve, c in zip(weights, curves, self.classes, strict=True)
         ]
-        cached = sum(
-            w * (h * c.input_tokens.mean_tokens if c.reuse else c.cached_input_tokens)
-            for w, h, c in zip(weights, hits, self.classes, strict=True)
-        )
-        lengths = replace(self.lengths, cached_tokens=cached)
-        return replace(self, lengths=lengths, hit_fractions=hits, load_s=float(f"{sum(loads):.2g}"))
+        hit = replace(self, hit_fractions=hits, load_s=float(f"{sum(loads):.2g}"))
+        cached = sum(w * hit.cached_tokens_of(index) for index, w in enumerate(weights))
+        return replace(hit, lengths=replace(self.lengths, cached_tokens=cached))
+
+    def cached_tokens_of(self, index: int) -> float:
+        """Return the prompt tokens per request of a class that need no prefill, in the mean; of a reused prompt none before a plan is chosen."""
+        item = self.classes[index]
+        if item.reuse is None:
+            return item.cached_input_tokens
+        return self.hit_fractions[index] * item.input_tokens.mean_tokens if self.hit_fractions else 0.0
 
     @property
     def generated_tokens(self) -> float:

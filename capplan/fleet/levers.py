@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from capplan.fleet.over_time import OverTime
-from capplan.fleet.plan import FleetPlan
-from capplan.fleet.pools.plan import PoolsPlan
+from capplan.fleet.plan import AnyPlan, FleetPlan
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.recommended import cost_of
 from capplan.fleet.search import Question
@@ -44,7 +43,7 @@ class LeverRow:
     """A lever, alone, and the plan of the changed question."""
 
     lever: Lever
-    plan: FleetPlan | PoolsPlan | None
+    plan: AnyPlan | None
     """None: not applicable, or no plan meets the targets."""
     usd_per_month_saved: float | None
     gpus_saved: int | None
@@ -63,7 +62,7 @@ class LeverRow:
 class Combination:
     """The cheapest plan of all combinations of levers."""
 
-    plan: FleetPlan
+    plan: AnyPlan
     levers: tuple[Lever, ...]
     """Those it uses; empty where the plan as it is cannot be bettered."""
     settings: tuple[str, ...]
@@ -77,15 +76,13 @@ class Combination:
 class LeversAnswer:
     """The plan as it is, every lever alone, and the best combination."""
 
-    base: FleetPlan | None
+    base: AnyPlan | None
     rows: tuple[LeverRow, ...]
     """Most saved first, then those without a plan, then those that are not applicable."""
     best: Combination | None
 
 
-def lever_row(
-    lever: Lever, plan: FleetPlan | PoolsPlan | None, base: FleetPlan | None, why: str = ""
-) -> LeverRow:
+def lever_row(lever: Lever, plan: AnyPlan | None, base: AnyPlan | None, why: str = "") -> LeverRow:
     """Return the row of a lever.
 
     Parameters
@@ -113,7 +110,7 @@ def _saved(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else before - after
 
 
-def _same_cost(plan: FleetPlan | PoolsPlan, base: FleetPlan) -> bool:
+def _same_cost(plan: AnyPlan, base: AnyPlan) -> bool:
     return cost_of(plan) == cost_of(base) and plan.gpus == base.gpus
 
 
@@ -187,22 +184,27 @@ def _quoted(value: str | int) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def scaled_plan(plan: FleetPlan, over_time: OverTime, *, foreseen: bool) -> FleetPlan:
+def scaled_plan(plan: AnyPlan, over_time: Sequence[OverTime], *, foreseen: bool) -> AnyPlan:
     """Return a plan at the cost of its replicas over time: those that an autoscaler pays for, and the spares at all hours.
 
     Parameters
     ----------
     plan : sized for the peak, with a price
-    over_time : its replicas by window
+    over_time : its replicas by window, of each pool where it has some
     foreseen : started ahead of a known load, instead of after the load was observed
     """
-    assert plan.usd_per_hour is not None
-    replicas = over_time.foreseen if foreseen else over_time.paid
-    hourly = plan.usd_per_hour / plan.replicas * (float(replicas.mean()) + plan.spare_replicas)
+    hourly = 0.0
+    for group, part in zip(plan.groups, over_time, strict=True):
+        assert group.usd_per_hour is not None
+        replicas = part.foreseen if foreseen else part.paid
+        hourly += group.usd_per_hour / group.replicas * (float(replicas.mean()) + group.spare_replicas)
+    monthly = float(usd_per_month(hourly))
+    if not isinstance(plan, FleetPlan):
+        return replace(plan, usd_per_month=monthly, money=None)
     return replace(
         plan,
         usd_per_hour=hourly,
-        usd_per_month=float(usd_per_month(hourly)),
+        usd_per_month=monthly,
         usd_per_million_output_tokens=None,
         usd_per_million_tokens=None,
         money=None,

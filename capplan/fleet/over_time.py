@@ -8,7 +8,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.replica_group import ReplicaGroup
 from capplan.numbers import Array
 
 Counts = NDArray[np.int64]
@@ -79,23 +79,17 @@ class OverTime:
         return self.static_replicas * self.gpus_per_replica * self.needed.size * self.window_s / 3600.0
 
 
-def replicas_over_time(
-    rates_per_s: Array, limit_per_s: float, headroom_fraction: float, sure_limit_per_s: float
-) -> Counts:
+def replicas_over_time(rates_per_s: Array, planned_per_s: float) -> Counts:
     """Return the replicas needed in each window, by the rule that sizes the plan.
 
-        n_i = max(1, ceil(r_i / min(l (1 - h), s)))
+        n_i = max(1, ceil(r_i / c))
 
     Parameters
     ----------
     rates_per_s : [1/s]
         r, by window
-    limit_per_s : [1/s]
-        l, largest rate at which one replica is predicted to hold the targets
-    headroom_fraction : [-]
-        h, for traffic that nobody foresaw
-    sure_limit_per_s : [1/s]
-        s, largest rate at which it holds them with the confidence asked for
+    planned_per_s : [1/s]
+        c, largest rate of one replica: as predicted less headroom, and with the confidence asked for
 
     Returns
     -------
@@ -104,15 +98,14 @@ def replicas_over_time(
 
     Examples
     --------
-    >>> replicas_over_time(np.array([0.0, 4.0, 9.0]), 5.0, 0.2, 4.5), replicas_over_time(np.array([9.0]), 5.0, 0.2, 2.0)
+    >>> replicas_over_time(np.array([0.0, 4.0, 9.0]), 4.0), replicas_over_time(np.array([9.0]), 2.0)
     (array([1, 1, 3]), array([5]))
 
     References
     ----------
     Beyer et al. 2016, "Site Reliability Engineering", chapter 18.
     """
-    carried = min(limit_per_s * (1.0 - headroom_fraction), sure_limit_per_s)
-    needed = np.ceil(rates_per_s / carried - 1e-9)
+    needed = np.ceil(rates_per_s / planned_per_s - 1e-9)
     return np.maximum(needed, 1.0).astype(np.int64)
 
 
@@ -218,7 +211,7 @@ def paid_replicas(serving: Counts, start: int) -> Counts:
 
 
 def fleet_over_time(
-    plan: FleetPlan,
+    group: ReplicaGroup,
     line: RateLine,
     *,
     headroom_fraction: float,
@@ -226,11 +219,11 @@ def fleet_over_time(
     burst_ratio: float,
     failures: Sequence[int] = (0, 1, 2),
 ) -> OverTime:
-    """Return the replicas of a plan over the time of a trace.
+    """Return the replicas of a plan, or of one pool of it, over the time of a trace.
 
     Parameters
     ----------
-    plan : states the devices and the maximum rates of a replica
+    group : states the devices and the maximum rates of a replica
     line : rates by window
     headroom_fraction : [-]
     start_up_s : [s]
@@ -244,17 +237,15 @@ def fleet_over_time(
     -------
     replicas by window and GPU-hours
     """
-    limit, sure = plan.request_rate_limit_per_replica, plan.sure_rate_limit_per_replica
-    needed = replicas_over_time(line.rates_per_s, limit, headroom_fraction, sure)
+    planned = group.sized_rate_per_replica(headroom_fraction)
+    needed = replicas_over_time(line.rates_per_s, planned)
     start = ceil(start_up_s / line.window_s)
     auto = autoscaled_replicas(needed, start + 1, ceil(HOLD_S / line.window_s))
     total = float(line.rates_per_s.sum())
     late = float(line.rates_per_s[auto < needed].sum())
-    devices = plan.layout.devices
+    devices = group.layout.devices
     peak = int(needed.max())
-    (burst,) = replicas_over_time(
-        np.array([line.rates_per_s.max() * burst_ratio]), limit, headroom_fraction, sure
-    ).tolist()
+    (burst,) = replicas_over_time(np.array([line.rates_per_s.max() * burst_ratio]), planned).tolist()
     return OverTime(
         window_s=line.window_s,
         start_up_s=start_up_s,

@@ -1,13 +1,14 @@
 """The result of a fleet search: plans, choices, and what was rejected and why."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.fleet.candidates import Layout, Rejection
 from capplan.fleet.pools.plan import PoolsAnswer, PoolsPlan
 from capplan.fleet.price import ChosenPrice
+from capplan.fleet.replica_group import ReplicaGroup
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.serving.fleet_terms import Routing
 
@@ -69,13 +70,19 @@ class FleetPlan:
         """Replicas without spares."""
         return self.replicas - self.spare_replicas
 
-    def planned_rate_per_replica(self, headroom_fraction: float) -> float:
-        """Return the largest rate that one replica is planned for [req/s]: as predicted less headroom, and with the confidence.
+    @property
+    def groups(self) -> tuple[ReplicaGroup, ...]:
+        """All replicas, which are alike."""
+        return (self,)
 
-        A simulated plan may carry a little more than that bound says, never less than it carries today.
-        """
+    def sized_rate_per_replica(self, headroom_fraction: float, /) -> float:
+        """Return the largest rate of one replica [req/s]: as predicted less headroom, and with the confidence."""
         limit = self.request_rate_limit_per_replica * (1.0 - headroom_fraction)
-        return max(min(limit, self.sure_rate_limit_per_replica), self.request_rate_per_replica)
+        return min(limit, self.sure_rate_limit_per_replica)
+
+    def resized(self, replicas: Sequence[int]) -> "FleetPlan":
+        """Return the plan with another number of replicas, spares included."""
+        return replace(self, replicas=replicas[0])
 
     @property
     def gpus(self) -> int:
@@ -88,6 +95,10 @@ class FleetPlan:
         if self.price is None or self.price.energy_usd_per_hour is None:
             return None
         return self.gpus * self.price.energy_usd_per_hour
+
+
+AnyPlan: TypeAlias = FleetPlan | PoolsPlan
+"""Identical replicas, or pools of their own for prefill and decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +169,7 @@ class FleetAnswer:
     choices: Choices | None = None
     certainty: tuple[Certainty, ...] = ()
     insensible: tuple[Insensible, ...] = ()
-    over_budget: FleetPlan | None = None
+    over_budget: AnyPlan | None = None
     """The recommended plan without a budget, where none is within it; with commitments the one of the cheapest mix."""
     over_budget_usd_per_month: float | None = None
     """What it costs; with commitments by that mix."""
@@ -174,12 +185,21 @@ class FleetAnswer:
         return self.choices.recommended if self.choices else None
 
     @property
+    def bought(self) -> AnyPlan | None:
+        """Return the recommended plan, whether identical replicas or pools of their own."""
+        return self.chosen_pools or self.chosen
+
+    @property
     def chosen_pools(self) -> PoolsPlan | None:
         """Return the plan with separate pools where it costs less than identical replicas, which is then recommended."""
-        apart, together = self.pools.chosen if self.pools else None, self.chosen
-        if apart is None or together is None:
-            return apart
-        if apart.usd_per_hour is None or together.usd_per_hour is None:
-            dearer = apart.usd_per_hour is None and together.usd_per_hour is not None
-            return None if dearer or apart.gpus >= together.gpus else apart
-        return apart if apart.usd_per_hour < together.usd_per_hour else None
+        return cheaper_pools(self.pools.chosen if self.pools else None, self.chosen)
+
+
+def cheaper_pools(apart: PoolsPlan | None, together: FleetPlan | None) -> PoolsPlan | None:
+    """Return a plan with separate pools where it costs less than identical replicas, or where there are none."""
+    if apart is None or together is None:
+        return apart
+    if apart.usd_per_hour is None or together.usd_per_hour is None:
+        dearer = apart.usd_per_hour is None and together.usd_per_hour is not None
+        return None if dearer or apart.gpus >= together.gpus else apart
+    return apart if apart.usd_per_hour < together.usd_per_hour else None

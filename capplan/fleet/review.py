@@ -11,6 +11,7 @@ from capplan.accuracy.serving import network_class
 from capplan.assumption import Assumption
 from capplan.fleet.fit import Fit, fit
 from capplan.fleet.plan import FleetPlan
+from capplan.fleet.replica_group import ReplicaGroup
 from capplan.fleet.search import Question, spec_of_layout
 from capplan.replica.estimate import OperatorRow, breakdown_of
 from capplan.replica.load import Load
@@ -79,19 +80,19 @@ class PlanDetail:
     """Prefill of one prompt and one decode step as the engine runs them, with host time and overlap."""
 
 
-def plan_spec(plan: FleetPlan, question: Question) -> ReplicaSpec:
-    """Return one replica of a plan."""
-    return spec_of_layout(plan.layout, plan.weight_dtype, question)
+def plan_spec(group: ReplicaGroup, question: Question) -> ReplicaSpec:
+    """Return one replica of a plan, or of one pool of it."""
+    return spec_of_layout(group.layout, group.weight_dtype, question)
 
 
-def kernel_assumptions(plan: FleetPlan, question: Question) -> tuple[Assumption, ...]:
-    """Return the assumptions about kernels of a plan that were not measured on its device; empty if all were."""
+def kernel_assumptions(group: ReplicaGroup, question: Question) -> tuple[Assumption, ...]:
+    """Return the assumptions about kernels of a plan, or of one pool of it, that were not measured on its device; empty if all were."""
     rates = step_rates(
-        question.networks[plan.weight_dtype],
-        plan.layout.device,
-        question.efficiencies[plan.layout.device.name],
+        question.networks[group.weight_dtype],
+        group.layout.device,
+        question.efficiencies[group.layout.device.name],
         profile=question.profile,
-        kv_format=plan.layout.kv_format,
+        kv_format=group.layout.kv_format,
     )
     return tuple(assumption.of_scenario() for assumption in rates.assumptions)
 

@@ -13,16 +13,16 @@ from capplan.numbers import Array
 from capplan.serving.requests import NAMED_BLOCKS, Crowd, Requests
 from capplan.workload.request_class import RequestClass
 from capplan.workload.sessions import (
+    LEAST_GAP_S,
     Sessions,
     Turns,
     block_tokens_for,
+    drawn_gaps_s,
     drawn_turns,
     turn_blocks,
     turn_starts_s,
 )
 
-LEAST_GAP_S = 0.1
-"""From one turn to the next, where neither the response nor the user or tool takes any time."""
 COUNTED_SESSIONS = 2000
 """From which the turns of a session are counted, where some end early at the longest context."""
 
@@ -122,7 +122,7 @@ def _turns_in_time(
     before_s = gap_s * float(sessions.turns.quantile(0.999))
     count = max(round(request_class.request_rate_at(response_s) / kept_turns * (seconds + before_s)), 1)
     turns = drawn_turns(sessions, count, random, longest)
-    gaps = np.maximum(random.exponential(1.0, len(turns)) * sessions.think_time_s + response_s, LEAST_GAP_S)
+    gaps = drawn_gaps_s(sessions, len(turns), response_s, random)
     arrival_s = turn_starts_s(turns, random.uniform(-before_s, seconds, count), gaps)
     rows = np.flatnonzero((arrival_s >= 0.0) & (arrival_s < seconds))
     return Turns(*(column[rows] for column in astuple(turns))), arrival_s[rows]

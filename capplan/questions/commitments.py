@@ -7,10 +7,17 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.fleet.money.commitments import Mix, Offer, annuity_usd_per_hour, mix_of, use_fractions
+from capplan.fleet.money.commitments import (
+    GroupUse,
+    Mix,
+    Offer,
+    annuity_usd_per_hour,
+    mix_of,
+    use_fractions,
+)
 from capplan.fleet.money.terms import CommitmentTerms, OwnedTerms, ReservedTerms
-from capplan.fleet.over_time import Counts, OverTime
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.over_time import Counts, OverTime, RateLine
+from capplan.fleet.plan import AnyPlan
 from capplan.fleet.price import (
     ChosenPrice,
     PriceChoice,
@@ -20,8 +27,10 @@ from capplan.fleet.price import (
     usd_per_month,
     with_electricity,
 )
+from capplan.fleet.replica_group import ReplicaGroup
 from capplan.fleet.scenario import Scenario
 from capplan.hardware.device import Device
+from capplan.questions.plan_over_time import group_over_time
 from capplan.readers.catalogue.prices import records_of
 
 RESERVED_DISCOUNTS = {"reserved-1y": 0.35, "reserved-3y": 0.55}
@@ -34,7 +43,7 @@ FLAT = "the load has no curve, so every replica but the spares counts as busy at
 class AskedMix:
     """The mix of one plan, and what it rests on."""
 
-    plan: FleetPlan
+    plan: AnyPlan
     mix: Mix
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
@@ -89,10 +98,10 @@ def owned_offer(terms: OwnedTerms, watts: float) -> Offer:
 
 
 def offers_for(
-    scenario: Scenario, plan: FleetPlan, records: Sequence[PriceRecord]
+    scenario: Scenario, device: Device, records: Sequence[PriceRecord]
 ) -> tuple[list[Offer], list[Assumption], list[str]]:
-    """Return the ways to pay for the device of a plan, what is assumed for them, and warnings for those without a price."""
-    terms, device = scenario.commitments, plan.layout.device
+    """Return the ways to pay for a device, what is assumed for them, and warnings for those without a price."""
+    terms = scenario.commitments
     assert terms is not None
     choice = replace(scenario.prices, commitment="on-demand")
     on_demand = _price(records, device, choice)
@@ -140,37 +149,51 @@ def offers_for(
     return offers, assumed, warnings
 
 
-def paid_counts(plan: FleetPlan, over_time: OverTime | None, terms: CommitmentTerms) -> Counts:
+def paid_counts(group: ReplicaGroup, over_time: OverTime | None, terms: CommitmentTerms) -> Counts:
     """Return the replicas that are paid for in each window, spares included, within the limits of the autoscaler."""
     if over_time is None:
-        return np.array([plan.replicas])
-    most = terms.max_replicas or plan.busy_replicas
+        return np.array([group.replicas])
+    most = terms.max_replicas or group.busy_replicas
     running = np.clip(over_time.paid, terms.min_replicas, max(most, terms.min_replicas))
-    return np.asarray(running + plan.spare_replicas, dtype=np.int64)
+    return np.asarray(running + group.spare_replicas, dtype=np.int64)
 
 
-def asked_mix(scenario: Scenario, plan: FleetPlan, over_time: OverTime | None) -> AskedMix | None:
-    """Return the cheapest mix for a plan; None where the scenario names no commitments."""
+def asked_mix(scenario: Scenario, plan: AnyPlan, line: RateLine | None) -> AskedMix | None:
+    """Return the cheapest mix for a plan under a load curve, if there is one; None where the scenario names no commitments."""
     terms = scenario.commitments
     if terms is None:
         return None
     records, remarks = records_of(scenario)
-    offers, assumed, warnings = offers_for(scenario, plan, records)
-    used = use_fractions(paid_counts(plan, over_time, terms))
+    assumed: list[Assumption] = []
+    warnings: list[str] = []
+    uses = []
+    for group in plan.groups:
+        over_time = group_over_time(scenario, group, line)
+        offers, stated, remarked = offers_for(scenario, group.layout.device, records)
+        assumed += [*stated, _followed(over_time)]
+        warnings += [*remarked, *_capped(over_time, terms)]
+        used = use_fractions(paid_counts(group, over_time, terms))
+        uses.append(GroupUse(used, offers, group.layout.devices))
     people = terms.owned.people_usd_per_month / float(usd_per_month(1.0)) if terms.owned else 0.0
+    return AskedMix(plan, mix_of(uses, people), tuple(dict.fromkeys(assumed)), (*remarks, *warnings))
+
+
+def _followed(over_time: OverTime | None) -> Assumption:
+    """Return what is assumed of the hours in which a replica runs."""
     if over_time is None:
-        assumed.append(Assumption(FLAT, "traffic[0].daily_curve"))
-    else:
-        assumed.append(
-            Assumption(
-                f"an autoscaler follows the load: a replica starts in {over_time.start_up_s:g} s and is kept for a while after "
-                "it was needed; what is reserved or owned runs at all hours",
-                "fleet.start_up",
-            )
-        )
-        if over_time.needed.max() > (terms.max_replicas or over_time.needed.max()):
-            warnings.append(
-                f"commitments.max_replicas of {terms.max_replicas} is below the {over_time.needed.max()} replicas that the peak needs"
-            )
-    mix = mix_of(used, offers, plan.layout.devices, people)
-    return AskedMix(plan, mix, tuple(assumed), (*remarks, *warnings))
+        return Assumption(FLAT, "traffic[0].daily_curve")
+    return Assumption(
+        f"an autoscaler follows the load: a replica starts in {over_time.start_up_s:g} s and is kept for a while after "
+        "it was needed; what is reserved or owned runs at all hours",
+        "fleet.start_up",
+    )
+
+
+def _capped(over_time: OverTime | None, terms: CommitmentTerms) -> list[str]:
+    """Return the warning for an autoscaler that may not start what the peak needs."""
+    most = terms.max_replicas
+    if over_time is None or most is None or over_time.needed.max() <= most:
+        return []
+    return [
+        f"commitments.max_replicas of {most} is below the {over_time.needed.max()} replicas that the peak needs"
+    ]

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
+import numpy as np
+
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.money.comparison import Comparison, compare, own_fleet
@@ -31,7 +33,10 @@ from capplan.readers.catalogue.token_prices import (
     token_prices,
 )
 from capplan.readers.traces.trace import read_trace
-from capplan.workload.reuse_by_age import ReuseByAge, reuse_by_age
+from capplan.workload.reuse_by_age import Reuse, reuse_by_age, session_reuse_by_age
+
+_SEED = 0
+"""Of the sessions whose prompts an API keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +122,12 @@ def asked_comparison(
     """
     scenario = asked.scenario
     paid = paid_plan(asked, answer, "there is no fleet to compare with", today)
-    own = own_fleet(paid.plan, scenario.fleet.headroom_fraction, scenario.own, paid.machines_usd)
+    own = own_fleet(
+        paid.plan, scenario.fleet.headroom_fraction, scenario.own, paid.machines_usd, paid.group_fractions
+    )
     written = tuple(written_to_live(price, scenario.hosted.time_to_live_s) for price in prices)
-    comparison = compare(paid.plan, asked.question.demand, own, written, scenario.hosted, _reuse(scenario))
+    reuse = _reuse(scenario, paid.plan.e2e_s.mean, asked.question.max_model_len)
+    comparison = compare(paid.plan, asked.question.demand, own, written, scenario.hosted, reuse)
     long = [(price, too_long_fraction(comparison.traffic, price)) for price in prices]
     warnings = [
         f"{share:.1%} of the requests are longer than the context of {price.name}, {price.context_tokens:,} tokens"
@@ -144,11 +152,14 @@ def _uncached_usd(comparison: Comparison, price: TokenPrice) -> float:
     return hosted_bill(comparison.traffic, plain, comparison.terms).usd
 
 
-def _reuse(scenario: Scenario) -> dict[str, ReuseByAge]:
-    """Return what the prompts of a trace repeat, by class; only a trace itself says how long ago."""
-    found = {}
-    for item in scenario.classes:
-        if item.reuse is not None and item.trace is not None and not is_workload(item.trace):
+def _reuse(scenario: Scenario, response_s: float, longest: int) -> dict[str, Reuse]:
+    """Return what the prompts of a trace or of sessions repeat, by class; a workload YAML does not say how long ago."""
+    found: dict[str, Reuse] = {}
+    for index, item in enumerate(scenario.classes):
+        if item.sessions is not None:
+            random, rate = np.random.default_rng([_SEED, index]), item.request_rate_at(response_s)
+            found[item.name] = session_reuse_by_age(item.sessions, rate, response_s, longest, random)
+        elif item.reuse is not None and item.trace is not None and not is_workload(item.trace):
             trace = read_trace(item.trace)
             found[item.name] = reuse_by_age(trace.block_ids, trace.block_counts, trace.arrival_s)
     return found
@@ -195,12 +206,16 @@ def _assumptions(
         if short:
             what = f"{price.name} caches prefixes from {price.minimum_prefix_tokens:,.0f} tokens on, so not that of {', '.join(short)}"
             stated.append(Assumption(what, "traffic[0].shared_prefix.tokens"))
-    if any(item.reuse for item in comparison.traffic):
-        what = (
-            "prompts find at the API what the trace sent within the time to live, and write the rest; its shortest prefix and its "
-            "price of storage are not counted"
-        )
-        stated.append(Assumption(what, "traffic[0].shared_prefix"))
+    for sessions, sent in (
+        (False, "the trace sent"),
+        (True, "their own session, and all sessions in common, sent"),
+    ):
+        if any(item.reuse and (item.request_class.sessions is not None) == sessions for item in comparison.traffic):
+            what = (
+                f"prompts find at the API what {sent} within the time to live, and write the rest; its shortest prefix and its "
+                "price of storage are not counted"
+            )
+            stated.append(Assumption(what, "hosted.time_to_live" if sessions else "traffic[0].shared_prefix"))
     if any(item.request_class.reuse and not item.reuse for item in comparison.traffic):
         stated.append(
             Assumption("prefix hits of a trace are not counted at the API", "traffic[0].shared_prefix")

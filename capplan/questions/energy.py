@@ -1,5 +1,6 @@
 """The power that a scenario states -> the energy of a plan under its load."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,19 +13,19 @@ from capplan.fleet.money.energy import (
     PREFILL_FRACTION,
     Energy,
     EnergyTerms,
+    apart,
     energy_of,
     occupied_fraction,
 )
 from capplan.fleet.money.hosted import hosted_traffic
 from capplan.fleet.money.terms import PowerTerms
-from capplan.fleet.plan import FleetPlan
-from capplan.fleet.review import plan_spec
+from capplan.fleet.plan import AnyPlan
+from capplan.fleet.replica_group import ReplicaGroup
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search import Question
 from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
 from capplan.numbers import Array
-from capplan.questions.who_pays import class_use
-from capplan.replica.replica import replica_of
+from capplan.questions.who_pays import PlanUse, class_use, plan_use
 from capplan.workload.daily_curve import HOURS
 
 
@@ -38,32 +39,49 @@ class AskedEnergy:
     warnings: tuple[str, ...] = ()
 
 
-def asked_energy(scenario: Scenario, question: Question, plan: FleetPlan) -> AskedEnergy | None:
+def asked_energy(scenario: Scenario, question: Question, plan: AnyPlan) -> AskedEnergy | None:
     """Return the energy of a plan; None where the scenario does not ask for it."""
-    power, tdp = scenario.power, plan.layout.device.tdp_w
+    power = scenario.power
     if power is None:
         return None
-    if tdp is None:
-        warning = f"the power of {plan.layout.device.name} is not known, so its energy is left out; give chip.power in your own hardware YAML"
+    unknown = [group.layout.device.name for group in plan.groups if group.layout.device.tdp_w is None]
+    if unknown:
+        warning = f"the power of {unknown[0]} is not known, so its energy is left out; give chip.power in your own hardware YAML"
         return AskedEnergy(None, warnings=(warning,))
-    terms, assumed = _terms(power, tdp, scenario.prices.usd_per_kwh)
-    prefill, occupied = _shares(question, plan)
-    energy = replace(energy_of(
-        prefill, occupied, plan.busy_replicas * plan.layout.devices, plan.spare_replicas * plan.layout.devices, tdp, terms,
-        mean_tokens_per_s(question.demand, plan.e2e_s.mean),
-    ), job_hours=job_hours(question.demand))  # fmt: skip
-    warnings: tuple[str, ...] = () if energy.gpus_per_rack != 0 else (
-        f"energy.rack_limit: one server of {power.gpus_per_server} x {plan.layout.device.name} draws {energy.rack_watts or 0.0:,.0f} W, more than "
-        f"the {power.rack_limit_watts:,.0f} W of a rack",
-    )  # fmt: skip
-    if terms.idle_watts > min(terms.decode_watts, terms.prefill_watts):
-        warnings += (
-            f"energy: a device that waits draws {terms.idle_watts:,.0f} W, more than the {terms.decode_watts:,.0f} W of decode "
-            f"or the {terms.prefill_watts:,.0f} W of prefill: check energy.idle",
-        )
+    use = plan_use(plan, question)
+    energies, assumed, warnings = [], [], []
+    for group, shares in zip(plan.groups, _shares(use, plan.groups), strict=True):
+        tdp = group.layout.device.tdp_w or 0.0
+        terms, stated = _terms(power, tdp, scenario.prices.usd_per_kwh)
+        spares = group.spare_replicas * group.layout.devices
+        tokens = mean_tokens_per_s(question.demand, plan.e2e_s.mean)
+        energies.append(energy_of(*shares, group.gpus - spares, spares, tdp, terms, tokens))
+        assumed += stated
+        warnings += _odd(energies[-1], power, group)
+    energy = energies[0] if len(energies) == 1 else apart(energies[0], energies[1])
     if power.kg_co2_per_kwh is None:
         assumed.append(Assumption("no carbon dioxide is shown: the grid is not stated", "energy.grid"))
-    return AskedEnergy(energy, tuple(assumed), warnings)
+    return AskedEnergy(
+        replace(energy, job_hours=job_hours(question.demand)),
+        tuple(dict.fromkeys(assumed)),
+        tuple(dict.fromkeys(warnings)),
+    )
+
+
+def _odd(energy: Energy, power: PowerTerms, group: ReplicaGroup) -> list[str]:
+    """Return the warnings for a server that no rack feeds, and for a device that draws more while it waits."""
+    warnings, terms = [], energy.terms
+    if energy.gpus_per_rack == 0:
+        warnings.append(
+            f"energy.rack_limit: one server of {power.gpus_per_server} x {group.layout.device.name} draws {energy.rack_watts or 0.0:,.0f} W, "
+            f"more than the {power.rack_limit_watts:,.0f} W of a rack"
+        )
+    if terms.idle_watts > min(terms.decode_watts, terms.prefill_watts):
+        warnings.append(
+            f"energy: a device that waits draws {terms.idle_watts:,.0f} W, more than the {terms.decode_watts:,.0f} W of decode "
+            f"or the {terms.prefill_watts:,.0f} W of prefill: check energy.idle"
+        )
+    return warnings
 
 
 def _terms(power: PowerTerms, tdp: float, usd_per_kwh: float | None) -> tuple[EnergyTerms, list[Assumption]]:
@@ -98,14 +116,18 @@ def _terms(power: PowerTerms, tdp: float, usd_per_kwh: float | None) -> tuple[En
     return terms, assumed
 
 
-def _shares(question: Question, plan: FleetPlan) -> tuple[Array, Array]:
-    """Return, by hour of the day, the share of the time that a replica prefills, and that in which it has a request."""
-    replica = replica_of(plan_spec(plan, question))
+def _shares(use: PlanUse, groups: Sequence[ReplicaGroup]) -> list[tuple[Array, Array]]:
+    """Return of each group, by hour of the day, the share of the time that a replica prefills, and that in which it has a request.
+
+    A prefill pool has a request while it prefills, a decode pool never prefills.
+    """
     prefill, peak, running = np.zeros(HOURS), 0.0, np.zeros(HOURS)
-    for item in question.demand.classes:
-        traffic = hosted_traffic(item, plan.e2e_s.mean)
-        rates = np.resize(traffic.rates_per_s, HOURS) / plan.busy_replicas
-        prefill += rates * class_use(item, replica, plan).prefill_s
+    for index, item in enumerate(use.demand.classes):
+        rates = np.resize(hosted_traffic(item, use.response_s).rates_per_s, HOURS)
+        prefill += rates * class_use(index, use).prefill_s / groups[0].busy_replicas
         running += rates
-        peak += item.request_rate_at(plan.e2e_s.mean) / plan.busy_replicas
-    return prefill, np.asarray(occupied_fraction(plan.concurrency_per_replica * running / peak))
+        peak += item.request_rate_at(use.response_s)
+    decoding = np.asarray(occupied_fraction(groups[-1].concurrency_per_replica * running / peak))
+    if len(groups) == 1:
+        return [(prefill, decoding)]
+    return [(prefill, np.minimum(prefill, 1.0)), (np.zeros(HOURS), decoding)]

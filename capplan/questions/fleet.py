@@ -221,19 +221,25 @@ def terms_of(asked: AskedFleet) -> Terms:
 
 def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
     """Return the fleets that serve a scenario within its limits, cheapest first, and what was rejected."""
-    limits, terms = asked.scenario.fleet.pools, terms_of(asked)
+    terms = terms_of(asked)
+    answer = _either_way(asked, terms, progress)
+    if terms.max_usd_per_hour is None:
+        return within_budget(asked.scenario, answer)
+    if answer.bought is not None:
+        return answer
+    over = _either_way(asked, replace(terms, max_usd_per_hour=None), progress).bought
+    return replace(
+        answer, over_budget=over, over_budget_usd_per_month=None if over is None else over.usd_per_month
+    )
+
+
+def _either_way(asked: AskedFleet, terms: Terms, progress: Callable[[int, int], None] | None) -> FleetAnswer:
+    """Return the fleets of identical replicas, and those with pools of their own, as far as a scenario allows either."""
+    limits = asked.scenario.fleet.pools
     pools = None if limits is None else pools_decision(asked.question, limits, terms, progress=progress)
     if limits is not None and limits.only:
         return FleetAnswer((), (), 0, pools=pools)
     answer = replace(fleet_decision(asked.question, terms, progress), pools=pools)
-    if pools is not None and answer.chosen is not None:
-        answer = replace(answer, chunked=smaller_chunks(asked.question, terms, answer.chosen))
-    if terms.max_usd_per_hour is None:
-        return within_budget(asked.scenario, answer)
-    if answer.plans or answer.chosen_pools:
+    if pools is None or answer.chosen is None:
         return answer
-    unlimited = replace(terms, max_usd_per_hour=None)
-    over = fleet_decision(asked.question, unlimited, progress).chosen
-    return replace(
-        answer, over_budget=over, over_budget_usd_per_month=None if over is None else over.usd_per_month
-    )
+    return replace(answer, chunked=smaller_chunks(asked.question, terms, answer.chosen))

@@ -10,7 +10,7 @@ import numpy as np
 from capplan.assumption import Assumption
 from capplan.fleet.money.growth import Growth, grown_ratios, growth_of
 from capplan.fleet.over_time import RateLine
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.plan import AnyPlan
 from capplan.fleet.scenario import Scenario
 from capplan.questions.budget import mix_usd_per_month
 from capplan.questions.money_records import Growth as GrowthRecord
@@ -92,20 +92,20 @@ def _of_rates(reading: Reading, record: GrowthRecord, classes: tuple[RequestClas
     return tuple(by_month[month] / by_month[1] for month in range(1, last + 1))
 
 
-def asked_growth(scenario: Scenario, plan: FleetPlan, line: RateLine | None) -> Growth | None:
+def asked_growth(scenario: Scenario, plan: AnyPlan, line: RateLine | None) -> Growth | None:
     """Return the fleets of the months to come; None where the scenario states no growth."""
     if not scenario.growth:
         return None
-    mix = partial(_mix_usd_per_month, scenario, plan, line)
+    mix = partial(_mix_usd_per_month, scenario, line)
     return growth_of(plan, np.array(scenario.growth), scenario.fleet.headroom_fraction, mix)
 
 
 def _mix_usd_per_month(
-    scenario: Scenario, plan: FleetPlan, line: RateLine | None, ratio: float, replicas: int
+    scenario: Scenario, line: RateLine | None, ratio: float, plan: AnyPlan
 ) -> float | None:
     """Return the cost of a month by its cheapest mix, at some times the traffic; None without commitments."""
     grown = None if line is None else replace(line, rates_per_s=line.rates_per_s * ratio)
-    return mix_usd_per_month(scenario, replace(plan, replicas=replicas), grown)
+    return mix_usd_per_month(scenario, plan, grown)
 
 
 def growth_assumptions(scenario: Scenario, growth: Growth) -> tuple[Assumption, ...]:
@@ -118,6 +118,9 @@ def growth_assumptions(scenario: Scenario, growth: Growth) -> tuple[Assumption, 
             "growth.rates",
         )
     ]
+    if any(row.pool_replicas for row in growth.months):
+        what = "both pools grow alike, by the load that they carry together"
+        stated.append(Assumption(what, "growth.rates"))
     if scenario.commitments is not None:
         what = "each month has the cheapest mix for its own load; what is reserved or owned once stays, for the load grows"
         stated.append(Assumption(what, "commitments"))

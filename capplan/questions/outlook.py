@@ -8,13 +8,13 @@ from capplan.assumption import Assumption
 from capplan.fleet.money.energy import Energy
 from capplan.fleet.money.growth import Growth
 from capplan.fleet.over_time import OverTime, RateLine
-from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.fleet.plan import AnyPlan, FleetAnswer
 from capplan.fleet.scenario import Scenario
 from capplan.questions.commitments import AskedMix, asked_mix
 from capplan.questions.energy import AskedEnergy, asked_energy
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.growth import asked_growth, growth_assumptions
-from capplan.questions.plan_over_time import plan_over_time
+from capplan.questions.plan_over_time import group_over_time
 from capplan.questions.price_age import rent_warnings
 from capplan.questions.rate_line import rate_line
 
@@ -24,7 +24,7 @@ class Outlook:
     """What follows from the plans of a fleet."""
 
     over_time: OverTime | None = None
-    """Of the recommended plan, where the load has a curve."""
+    """Of the recommended plan, where the load has a curve and all replicas are alike."""
     mixes: tuple[AskedMix, ...] = ()
     """Of the recommended plan first, then of the others; empty where the scenario names no commitments."""
     energy: Energy | None = None
@@ -34,21 +34,24 @@ class Outlook:
     assumptions: tuple[Assumption, ...] = ()
     """What all of this rests on, beside the plan."""
     warnings: tuple[str, ...] = ()
+    pools_over_time: tuple[OverTime, ...] = ()
+    """Of prefill and decode, where the load has a curve and the recommended plan has pools of their own."""
 
 
 def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None) -> Outlook:
     """Return what follows from the plans of a fleet; nothing where there is no plan. Prices are judged old by a day, if one is given."""
-    scenario, chosen = asked.scenario, answer.chosen
-    if answer.chosen_pools is not None:
-        return Outlook(warnings=_left_out(scenario))
+    scenario, chosen = asked.scenario, answer.bought
     if chosen is None:
         return Outlook()
     line = rate_line(scenario)
     growth = asked_growth(scenario, chosen, line)
     power = asked_energy(scenario, asked.question, chosen) or AskedEnergy(None)
-    mixes = _mixes(scenario, (chosen, *(plan for plan in answer.plans if plan != chosen)), line)
+    every: tuple[AnyPlan, ...] = (*answer.plans, *(answer.pools.plans if answer.pools else ()))
+    mixes = _mixes(scenario, (chosen, *(plan for plan in every if plan != chosen)), line)
+    by_group = [group_over_time(scenario, group, line) for group in chosen.groups]
+    over_time = tuple(item for item in by_group if item is not None)
     return Outlook(
-        plan_over_time(scenario, chosen, line),
+        over_time[0] if len(over_time) == 1 else None,
         mixes,
         power.energy,
         growth,
@@ -66,22 +69,10 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
                 )
             )
         ),
+        pools_over_time=over_time if len(over_time) > 1 else (),
     )
 
 
-def _left_out(scenario: Scenario) -> tuple[str, ...]:
-    """Return the warning for what a scenario asks for and a plan with separate pools has no answer to."""
-    given = {
-        "commitments": scenario.commitments,
-        "energy": scenario.power,
-        "growth": scenario.growth,
-        "replicas over time": any(item.hourly_rate_fractions or item.trace for item in scenario.classes),
-    }
-    names = ", ".join(name for name, value in given.items() if value)
-    said = f"{names}: worked out for identical replicas alone; --set fleet.disaggregation=off"
-    return (said,) if names else ()
-
-
-def _mixes(scenario: Scenario, plans: Sequence[FleetPlan], line: RateLine | None) -> tuple[AskedMix, ...]:
-    asked = [asked_mix(scenario, plan, plan_over_time(scenario, plan, line)) for plan in plans]
+def _mixes(scenario: Scenario, plans: Sequence[AnyPlan], line: RateLine | None) -> tuple[AskedMix, ...]:
+    asked = [asked_mix(scenario, plan, line) for plan in plans]
     return tuple(item for item in asked if item is not None)

@@ -5,13 +5,11 @@ from datetime import date
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
-from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.fleet.plan import AnyPlan, FleetAnswer
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.fleet.scenario import Scenario
-from capplan.questions.commitments import asked_mix
+from capplan.questions.commitments import AskedMix, asked_mix
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.identical_replicas import refuse_pools
-from capplan.questions.plan_over_time import plan_over_time
 from capplan.questions.price_age import rent_warnings
 from capplan.questions.rate_line import rate_line
 
@@ -20,9 +18,11 @@ from capplan.questions.rate_line import rate_line
 class PaidPlan:
     """A plan with what its machines cost, and what that rests on."""
 
-    plan: FleetPlan
+    plan: AnyPlan
     machines_usd: float
     """Of a month, or of one job; people and overhead apart."""
+    group_fractions: tuple[float, ...]
+    """Of that, for each group of replicas: all of them, or prefill and decode."""
     hours: float
     """That it is paid for: a month, or until the job is done."""
     of_job: bool
@@ -47,31 +47,44 @@ def paid_plan(asked: AskedFleet, answer: FleetAnswer, otherwise: str, today: dat
     TargetError
         no plan meets the targets
     InputError
-        the price of the plan is not known, or it has separate prefill and decode pools
+        the price of the plan is not known
     """
-    refuse_pools(asked.scenario, answer, "what it costs")
-    scenario, plan = asked.scenario, answer.chosen
+    scenario, plan = asked.scenario, answer.bought
     if plan is None:
         raise TargetError(
             f"{scenario.path}: no plan meets the targets, so {otherwise}\n  capplan fleet says why"
         )
     if plan.usd_per_month is None:
         raise InputError(
-            f"{scenario.path}: the price of {plan.layout.device.name} is not known; give prices.per_gpu_hour"
+            f"{scenario.path}: the price of {plan.hardware} is not known; give prices.per_gpu_hour"
         )
-    mix = asked_mix(scenario, plan, plan_over_time(scenario, plan, rate_line(scenario)))
+    mix = asked_mix(scenario, plan, rate_line(scenario))
     rented = plan.usd_per_month if mix is None else float(usd_per_month(mix.mix.usd_per_hour))
     job = plan.money.usd_per_job if plan.money else None
     hours = plan.money.job_hours if plan.money else None
     return PaidPlan(
         plan,
         rented if job is None else job,
+        _group_fractions(plan, mix),
         HOURS_PER_MONTH if hours is None else hours,
         job is not None,
         mix is not None,
         (*_own_assumptions(scenario), *(mix.assumptions if mix else ())),
         (*(mix.warnings if mix else ()), *rent_warnings(plan, today)),
     )
+
+
+def _group_fractions(plan: AnyPlan, mix: AskedMix | None) -> tuple[float, ...]:
+    """Return how the cost of the machines is shared by the groups of a plan; owned machines share their people alike."""
+    if mix is None:
+        usd = [group.usd_per_hour or 0.0 for group in plan.groups]
+    else:
+        usd = [
+            sum(part.usd_per_hour for part in mix.mix.parts if part.group == place)
+            for place in range(len(plan.groups))
+        ]
+    total = sum(usd)
+    return tuple(one / total if total else 1.0 / len(usd) for one in usd)
 
 
 def _own_assumptions(scenario: Scenario) -> list[Assumption]:

@@ -9,7 +9,9 @@ from typing import Any
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.errors import InputError, Refusal, TargetError
 from capplan.fleet.candidates import Layout, Rejection
-from capplan.fleet.plan import Certainty, Choices, FleetAnswer, FleetPlan, Insensible
+from capplan.fleet.plan import AnyPlan, Certainty, Choices, FleetAnswer, FleetPlan, Insensible
+from capplan.fleet.pools.link import LinkTerms, LinkUse
+from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.model.sharding import Sharding
@@ -18,6 +20,7 @@ from capplan.questions.overrides import overridden
 from capplan.questions.scenario import read_scenario, scenario_from
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.plan_file import AGAIN, PlanFile, is_plan_file, read_plan_file
+from capplan.readers.plan_record import has_pools
 
 _SAME = (
     "replicas", "spare_replicas", "concurrency_per_replica", "request_rate_per_replica", "request_rate_limit_per_replica",
@@ -25,6 +28,10 @@ _SAME = (
     "usd_per_million_tokens", "watts", "bottleneck", "label", "kv_cache_tokens", "checked", "draft_tokens", "routing", "usd_per_month_low",
 )  # fmt: skip
 """Fields of a plan that its row has under the same name."""
+_SAME_OF_POOLS = (
+    "spare_replicas", "busy_fraction", "kv_cache_tokens", "label", "concurrency_per_replica", "request_rate_per_replica",
+)  # fmt: skip
+"""The same of one pool."""
 
 
 def answer_of(file: PlanFile, asked: AskedFleet) -> FleetAnswer:
@@ -41,8 +48,14 @@ def answer_of(file: PlanFile, asked: AskedFleet) -> FleetAnswer:
 def _refuse_other_targets(file: PlanFile, asked: AskedFleet) -> None:
     """Raise the error for a plan that does not say of each target of the scenario how likely it is to hold."""
     targets = {target.key for target in asked.question.slo.targets}
-    for row in (file.result["chosen"], *file.result["choices"].values(), *file.result["plans"]):
-        held = set(row["target_probabilities"])
+    choices = file.result["choices"] or {}
+    rows = [*choices.values(), *file.result["plans"]]
+    every = (
+        [set(file.inputs.targets)]
+        if has_pools(file.result)
+        else [set(file.result["chosen"]["target_probabilities"])]
+    )
+    for held in (*every, *(set(row["target_probabilities"]) for row in rows)):
         if held != targets:
             of_plan, of_scenario = (", ".join(sorted(keys)) or "none" for keys in (held, targets))
             raise InputError(
@@ -52,46 +65,109 @@ def _refuse_other_targets(file: PlanFile, asked: AskedFleet) -> None:
 
 def _answer(result: Mapping[str, Any], asked: AskedFleet) -> FleetAnswer:
     plans = tuple(_plan(row, asked) for row in result["plans"])
-    named = {name: _plan(result["choices"][name], asked) for name in ("cheapest", "surest", "fewest")}
-    chosen = _plan(result["chosen"], asked)
+    choices = None
+    if result["choices"] is not None:
+        named = {name: _plan(result["choices"][name], asked) for name in ("cheapest", "surest", "fewest")}
+        best = named["cheapest"] if has_pools(result) else _plan(result["chosen"], asked)
+        choices = Choices(**named, recommended=best, why=result["why"])
     return FleetAnswer(
         plans,
-        tuple(
-            Rejection(r["hardware"], r["reason"], r["count"], Refusal(r["code"])) for r in result["rejected"]
-        ),
+        tuple(_rejection(row) for row in result["rejected"]),
         result["evaluated"],
-        choices=Choices(**named, recommended=chosen, why=result["why"]),
+        choices=choices,
         certainty=tuple(Certainty(**row) for row in result["certainty"]),
         insensible=tuple(_insensible(row) for row in result["insensible"]),
+        pools=_pools_in(result["disaggregated"], asked) if has_pools(result) else None,
+    )
+
+
+def chosen_in(file: PlanFile, asked: AskedFleet) -> AnyPlan:
+    """Return the recommended plan of a plan file, under the prices of a question that has its weight dtype."""
+    if has_pools(file.result):
+        return _pools_in(file.result["disaggregated"], asked).plans[0]
+    return _plan(file.result["chosen"], asked)
+
+
+def _rejection(row: Mapping[str, Any]) -> Rejection:
+    return Rejection(row["hardware"], row["reason"], row["count"], Refusal(row["code"]))
+
+
+def _pools_in(result: Mapping[str, Any], asked: AskedFleet) -> PoolsAnswer:
+    """Return the plans with pools of their own in a result; InputError where the scenario has none."""
+    limits = asked.scenario.fleet.pools
+    if limits is None:
+        raise InputError(
+            f"{asked.scenario.path}: fleet.disaggregation is off, and the plan has pools of its own for prefill and decode\n"
+            "  name the scenario that it was made for, or leave the scenario out"
+        )
+    return PoolsAnswer(
+        tuple(_pools_plan(row, limits.link, asked) for row in result["plans"]),
+        tuple(_rejection(row) for row in result["rejected"]),
+        result["evaluated"],
+        result["simulated_pairs"],
+    )
+
+
+def _pools_plan(row: Mapping[str, Any], link: LinkTerms, asked: AskedFleet) -> PoolsPlan:
+    prefill, decode = (_pool(row, row["pools"][phase], asked) for phase in ("prefill", "decode"))
+    return PoolsPlan(
+        prefill,
+        decode,
+        link_terms=link,
+        link=LinkUse(**{("name" if key == "link" else key): value for key, value in row["transfer"].items()}),
+        requests=row["simulated_requests"],
+        ttft_s=_spread(row["ttft_s"]),
+        tpot_s=_spread(row["tpot_s"]),
+        e2e_s=_spread(row["e2e_s"]),
+        slo_met_probability=row["slo_met_probability"],
+        few_open_loops_measured=row["few_open_loops_measured"],
+        usd_per_month=row["usd_per_month"],
+        money=_money(row),
+    )
+
+
+def _pool(plan: Mapping[str, Any], row: Mapping[str, Any], asked: AskedFleet) -> Pool:
+    layout = _layout({**row, **{key: plan[key] for key in ("weight_dtype", "kv_dtype")}}, asked)
+    return Pool(
+        layout,
+        plan["weight_dtype"],
+        row["replicas"] - row["spare_replicas"],
+        **{name: row[name] for name in _SAME_OF_POOLS},
+        planned_rate_limit_per_replica=row["planned_request_rate_limit_per_replica"],
+        price=asked.prices.get(layout.device.name),
+    )
+
+
+def _layout(row: Mapping[str, Any], asked: AskedFleet) -> Layout:
+    known = {item.name: item for item in asked.question.devices}
+    hardware = known.get(row["hardware"]) or device(row["hardware"])
+    degrees = [float(row[f"{name}_parallel"]) for name in ("tensor", "pipeline", "expert", "data")]
+    if row["weight_dtype"] not in asked.question.networks:
+        raise KeyError(row["weight_dtype"])
+    return Layout(hardware, Sharding(*degrees), row["weight_dtype"], row["kv_dtype"])
+
+
+def _plan(row: Mapping[str, Any], asked: AskedFleet) -> FleetPlan:
+    layout = _layout(row, asked)
+    return FleetPlan(
+        layout=layout,
+        weight_dtype=row["weight_dtype"],
+        **{name: row[name] for name in _SAME},
+        sure_rate_limit_per_replica=row["sure_request_rate_limit_per_replica"],
+        ttft_s=_spread(row["ttft_s"]),
+        tpot_s=_spread(row["tpot_s"]),
+        e2e_s=_spread(row["e2e_s"]),
+        price=asked.prices.get(layout.device.name),
+        money=_money(row),
+        usd_per_month_high=inf
+        if row["usd_per_month_high"] is None and row["usd_per_month_low"] is not None
+        else row["usd_per_month_high"],
     )
 
 
 def _insensible(row: Mapping[str, Any]) -> Insensible:
     at = tuple((entry["limit_s"], entry["gpus"]) for entry in row["gpus_at"])
     return Insensible(**{**row, "gpus_at": at})
-
-
-def _plan(row: Mapping[str, Any], asked: AskedFleet) -> FleetPlan:
-    known = {item.name: item for item in asked.question.devices}
-    hardware = known.get(row["hardware"]) or device(row["hardware"])
-    degrees = [float(row[f"{name}_parallel"]) for name in ("tensor", "pipeline", "expert", "data")]
-    dtype = row["weight_dtype"]
-    if dtype not in asked.question.networks:
-        raise KeyError(dtype)
-    return FleetPlan(
-        layout=Layout(hardware, Sharding(*degrees), dtype, row["kv_dtype"]),
-        weight_dtype=dtype,
-        **{name: row[name] for name in _SAME},
-        sure_rate_limit_per_replica=row["sure_request_rate_limit_per_replica"],
-        ttft_s=_spread(row["ttft_s"]),
-        tpot_s=_spread(row["tpot_s"]),
-        e2e_s=_spread(row["e2e_s"]),
-        price=asked.prices.get(hardware.name),
-        money=_money(row),
-        usd_per_month_high=inf
-        if row["usd_per_month_high"] is None and row["usd_per_month_low"] is not None
-        else row["usd_per_month_high"],
-    )
 
 
 def _spread(values: Mapping[str, float | None]) -> BoundedSpread:
@@ -145,7 +221,7 @@ def asked_of_plan(
 
 def answered(
     path: Path, progress: Callable[[int, int], None] | None = None, *, offline: bool
-) -> tuple[AskedFleet, FleetPlan]:
+) -> tuple[AskedFleet, AnyPlan]:
     """Return the question and the recommended plan of a plan file, or of a scenario that is searched.
 
     Raises
@@ -157,7 +233,7 @@ def answered(
         asked, answer = asked_of_plan(None, path, offline=offline)
     else:
         asked, answer = asked_fleet(read_scenario(path), offline=offline), None
-    plan = (answer or fleet_for(asked, progress)).chosen
+    plan = (answer or fleet_for(asked, progress)).bought
     if plan is None:
         raise TargetError(
             f"{asked.scenario.name}: no plan meets the targets\n  what is in the way: capplan fleet {path}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.plan import AnyPlan, FleetPlan
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.search import spec_of_layout
 from capplan.questions.fleet import AskedFleet
@@ -16,7 +16,7 @@ from capplan.readers.text_file import path_of, whole_path
 from capplan.replica.plans import engine_scheduling, plans_of
 
 
-def plan_inputs(asked: AskedFleet, chosen: FleetPlan | None) -> dict[str, Any]:
+def plan_inputs(asked: AskedFleet, chosen: AnyPlan | None) -> dict[str, Any]:
     """Return the inputs of a plan, as `readers.plan_record.InputsRow` reads them.
 
     Parameters
@@ -94,10 +94,12 @@ def _price(hardware: str, price: ChosenPrice) -> dict[str, Any]:
     }
 
 
-def _launch(asked: AskedFleet, plan: FleetPlan) -> dict[str, Any]:
-    scenario = asked.scenario
-    spec = spec_of_layout(plan.layout, plan.weight_dtype, asked.question)
+def _launch(asked: AskedFleet, plan: AnyPlan) -> dict[str, Any]:
+    """Return what one engine is started with; of a plan with separate pools, one that decodes."""
+    scenario, group = asked.scenario, plan.groups[-1]
+    spec = spec_of_layout(group.layout, group.weight_dtype, asked.question)
     limits, engine = engine_scheduling(spec), plans_of([spec]).launch
+    drafts = plan.draft_tokens if isinstance(plan, FleetPlan) else None
     speculation = scenario.speculation
     return {
         "max_model_len": asked.question.max_model_len,
@@ -105,12 +107,12 @@ def _launch(asked: AskedFleet, plan: FleetPlan) -> dict[str, Any]:
         "max_num_batched_tokens": limits.max_num_batched_tokens,
         "gpu_memory_utilization": scenario.gpu_memory_utilization,
         "memory_fraction": float(np.ravel(engine.memory_fraction)[0]),
-        "devices_per_server": plan.layout.device.node_devices,
-        "vendor": plan.layout.device.vendor,
+        "devices_per_server": group.layout.device.node_devices,
+        "vendor": group.layout.device.vendor,
         "prefix_caching": scenario.prefix_caching,
         "published_weight_dtypes": list(asked.published_formats),
         "speculation": speculation
-        and {"method": speculation.method, "draft": speculation.draft, "draft_tokens": plan.draft_tokens},
+        and {"method": speculation.method, "draft": speculation.draft, "draft_tokens": drafts},
         "kv_offload": [
             {"name": tier.name, "capacity_bytes": tier.capacity_bytes} for tier in scenario.kv_offload
         ],

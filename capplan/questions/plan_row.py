@@ -4,11 +4,15 @@ from dataclasses import asdict
 from math import inf
 from typing import Any
 
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.plan import AnyPlan
+from capplan.fleet.pools.link import LinkUse
+from capplan.fleet.pools.plan import Pool, PoolsPlan
 
 
-def plan_row(plan: FleetPlan) -> dict[str, Any]:
+def plan_row(plan: AnyPlan) -> dict[str, Any]:
     """Return one plan with the keys of the interface."""
+    if isinstance(plan, PoolsPlan):
+        return pools_row(plan)
     sharding, money = plan.layout.sharding, plan.money
     return {
         "hardware": plan.layout.device.name,
@@ -54,6 +58,65 @@ def plan_row(plan: FleetPlan) -> dict[str, Any]:
         "kv_cache_tokens": plan.kv_cache_tokens,
         "checked": plan.checked,
     }
+
+
+def pools_row(plan: PoolsPlan) -> dict[str, Any]:
+    """Return one plan with the keys of the interface that it has; what differs between its pools is in `pools`."""
+    money = plan.money
+    return {
+        "hardware": plan.hardware,
+        "gpus": plan.gpus,
+        "replicas": plan.replicas,
+        "spare_replicas": sum(pool.spare_replicas for pool in plan.pools),
+        "weight_dtype": plan.decode.weight_dtype,
+        "kv_dtype": plan.decode.layout.kv_format,
+        "pools": {
+            name: _pool_row(pool) for name, pool in zip(("prefill", "decode"), plan.pools, strict=True)
+        },
+        "transfer": transfer_result(plan.link),
+        "simulated_requests": plan.requests,
+        "ttft_s": asdict(plan.ttft_s),
+        "tpot_s": asdict(plan.tpot_s),
+        "e2e_s": asdict(plan.e2e_s),
+        "slo_met_probability": plan.slo_met_probability,
+        "few_open_loops_measured": plan.few_open_loops_measured,
+        "usd_per_hour": plan.usd_per_hour,
+        "usd_per_month": plan.usd_per_month,
+        "usd_per_million_output_tokens_at_mean": money.usd_per_million_output_tokens if money else None,
+        "usd_per_million_tokens_at_mean": money.usd_per_million_tokens if money else None,
+        "job_hours": money.job_hours if money else None,
+        "usd_per_job": money.usd_per_job if money else None,
+        "usd_per_thousand_requests": money.usd_per_thousand_requests if money else None,
+        "watts": plan.watts,
+    }
+
+
+def _pool_row(pool: Pool) -> dict[str, Any]:
+    sharding = pool.layout.sharding
+    return {
+        "hardware": pool.layout.device.name,
+        "gpus": pool.gpus,
+        "gpus_per_replica": pool.layout.devices,
+        "replicas": pool.replicas,
+        "spare_replicas": pool.spare_replicas,
+        "tensor_parallel": int(sharding.tensor),
+        "pipeline_parallel": int(sharding.pipeline),
+        "expert_parallel": int(sharding.expert),
+        "data_parallel": int(sharding.data),
+        "busy_fraction": pool.busy_fraction,
+        "concurrency_per_replica": pool.concurrency_per_replica,
+        "request_rate_per_replica": pool.request_rate_per_replica,
+        "planned_request_rate_limit_per_replica": pool.planned_rate_limit_per_replica,
+        "kv_cache_tokens": pool.kv_cache_tokens,
+        "usd_per_gpu_hour": None if pool.price is None else pool.price.usd_per_hour,
+        "usd_per_hour": pool.usd_per_hour,
+        "label": pool.label,
+    }
+
+
+def transfer_result(use: LinkUse) -> dict[str, Any]:
+    """Return what the transfers of KV caches are like."""
+    return {"link": use.name, **{key: value for key, value in asdict(use).items() if key != "name"}}
 
 
 def _finite(value: float | None) -> float | None:

@@ -11,7 +11,7 @@ from capplan.questions.reading import Reading
 from capplan.questions.scenario_file import Fleet, ScenarioFile
 from capplan.workload.request_class import RequestClass
 
-_KEYS = ("prefill_hardware", "decode_hardware", "kv_link", "kv_link_latency")
+POOL_KEYS = ("prefill_hardware", "decode_hardware", "kv_link", "kv_link_latency")
 OFF = "fleet.disaggregation is off, so nothing would read it; give disaggregation: allowed, or leave it out"
 
 Devices = Callable[[str, list[str]], tuple[Device, ...]]
@@ -32,7 +32,7 @@ def pools_limits(
     """
     fleet = file.fleet
     if fleet.disaggregation in (None, "off"):
-        for key in _KEYS:
+        for key in POOL_KEYS:
             if getattr(fleet, key) is not None:
                 reading.note(reading.refuse(("fleet", key), OFF), ("fleet", key))
         return None

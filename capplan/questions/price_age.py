@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime
 
 from capplan.fleet.money.hosted import TokenPrice
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.plan import AnyPlan
 from capplan.readers.catalogue.prices import first_day
 from capplan.readers.catalogue.token_prices import OLD_DAYS, age_days
 
@@ -26,9 +26,10 @@ def age_warnings(prices: Sequence[TokenPrice], today: date) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def rent_warnings(plan: FleetPlan, today: date) -> tuple[str, ...]:
-    """Return the warnings for offers of the plan's device that are older than OLD_DAYS, or of an unknown day."""
-    records = plan.price.records if plan.price else ()
+def rent_warnings(plan: AnyPlan, today: date) -> tuple[str, ...]:
+    """Return the warnings for offers of the plan's devices that are older than OLD_DAYS, or of an unknown day."""
+    prices = dict.fromkeys(group.price for group in plan.groups if group.price)
+    records = [record for price in prices for record in price.records]
     undated = [
         f"the price of {record.device} at {record.provider} has no date: check it there"
         for record in records

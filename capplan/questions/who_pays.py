@@ -4,22 +4,31 @@ from dataclasses import dataclass
 from datetime import date
 
 from capplan.assumption import Assumption
+from capplan.fleet.demand import Demand
 from capplan.fleet.money.hosted import hosted_traffic
-from capplan.fleet.money.who_pays import ClassUse, WhoPays, decode_s_per_request, who_pays
-from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.fleet.money.who_pays import (
+    ClassUse,
+    PaidPool,
+    WhoPays,
+    decode_s_per_request,
+    who_pays,
+    who_pays_for_pools,
+)
+from capplan.fleet.plan import AnyPlan, FleetAnswer
 from capplan.fleet.review import phase_times, plan_spec
+from capplan.fleet.search import Question
+from capplan.fleet.sweep import demand_at_replica
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.paid_plan import paid_plan
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of
-from capplan.workload.request_class import RequestClass
 
 
 @dataclass(frozen=True, slots=True)
 class AskedBill:
     """The bill of a plan, and what it rests on."""
 
-    plan: FleetPlan
+    plan: AnyPlan
     bill: WhoPays
     of_job: bool
     """Of one batch job, not of a month."""
@@ -29,14 +38,39 @@ class AskedBill:
     warnings: tuple[str, ...]
 
 
-def class_use(item: RequestClass, replica: Replica, plan: FleetPlan) -> ClassUse:
-    """Return what a class asks of a replica, at the batch that the plan has at its peak."""
+@dataclass(frozen=True, slots=True)
+class PlanUse:
+    """The replicas of a plan under its traffic."""
+
+    demand: Demand
+    """With the prefix hits of the replicas that prefill."""
+    prefill: Replica
+    decode: Replica
+    """The same, where the plan has no pools of their own."""
+    sequences: float
+    """Mean in a replica that decodes, at the peak."""
+    response_s: float
+
+
+def plan_use(plan: AnyPlan, question: Question) -> PlanUse:
+    """Return what the classes of a question use of a plan."""
+    first, last = plan.groups[0], plan.groups[-1]
+    prefill = replica_of(plan_spec(first, question))
+    decode = prefill if last is first else replica_of(plan_spec(last, question))
+    response_s = plan.e2e_s.mean
+    demand = demand_at_replica(question.demand, prefill, 1.0 / first.busy_replicas, response_s)
+    return PlanUse(demand, prefill, decode, max(1.0, last.concurrency_per_replica), response_s)
+
+
+def class_use(index: int, use: PlanUse) -> ClassUse:
+    """Return what a class asks of the replicas of a plan, at the batch of its peak."""
+    item = use.demand.classes[index]
     inputs, outputs = item.input_tokens.mean_tokens, item.output_tokens.mean_tokens
-    cached = item.cached_input_tokens / inputs
+    cached = use.demand.cached_tokens_of(index) / inputs
     load = Load(max(1, round(inputs)), max(1, round(outputs)), request_rate=1.0, prefix_hit_fraction=cached)
-    times = phase_times(replica, load, plan.concurrency_per_replica)
-    batch = max(1.0, plan.concurrency_per_replica)
-    traffic = hosted_traffic(item, plan.e2e_s.mean)
+    prefill_s = phase_times(use.prefill, load, use.sequences)["prefill"]
+    step_s = phase_times(use.decode, load, use.sequences)["decode"]
+    traffic = hosted_traffic(item, use.response_s)
     sequences = item.sequences_per_request
     requests = float(traffic.rates_per_s.mean()) * traffic.hours * 3600.0 / sequences
     return ClassUse(
@@ -45,8 +79,8 @@ def class_use(item: RequestClass, replica: Replica, plan: FleetPlan) -> ClassUse
         requests=requests,
         input_tokens=requests * sequences * inputs,
         output_tokens=requests * sequences * item.generated_tokens,
-        prefill_s=sequences * times["prefill"],
-        decode_s=sequences * float(decode_s_per_request(max(outputs, 1.0), times["decode"], batch)),
+        prefill_s=sequences * prefill_s,
+        decode_s=sequences * float(decode_s_per_request(max(outputs, 1.0), step_s, use.sequences)),
         users=item.users,
         requests_per_conversation=item.requests_per_conversation,
     )
@@ -64,23 +98,35 @@ def asked_bill(asked: AskedFleet, answer: FleetAnswer, today: date) -> AskedBill
     """
     paid = paid_plan(asked, answer, "there is nothing to pay for", today)
     plan = paid.plan
-    replica = replica_of(plan_spec(plan, asked.question))
-    uses = [class_use(item, replica, plan) for item in asked.question.demand.classes]
-    usd = asked.scenario.own.usd(paid.machines_usd)
-    bill = who_pays(uses, usd, plan.replicas * paid.hours * 3600.0)
+    use = plan_use(plan, asked.question)
+    uses = [class_use(index, use) for index in range(len(use.demand.classes))]
+    usd, seconds = asked.scenario.own.usd(paid.machines_usd), paid.hours * 3600.0
+    if len(plan.groups) == 1:
+        bill = who_pays(uses, usd, plan.replicas * seconds)
+    else:
+        pools = [
+            PaidPool(usd * fraction, group.layout.devices, group.replicas * seconds)
+            for fraction, group in zip(paid.group_fractions, plan.groups, strict=True)
+        ]
+        bill = who_pays_for_pools(uses, pools[0], pools[1])
     return AskedBill(
         plan,
         bill,
         paid.of_job,
         paid.by_mix,
-        (_shared_by_time(plan), *paid.assumptions, *asked.assumptions),
+        (_shared_by_time(use, pools=len(plan.groups) > 1), *paid.assumptions, *asked.assumptions),
         (*paid.warnings, *asked.warnings),
     )
 
 
-def _shared_by_time(plan: FleetPlan) -> Assumption:
+def _shared_by_time(use: PlanUse, *, pools: bool) -> Assumption:
+    where = (
+        "prefill is paid by its own pool and decode by its own, each shared by the time of its GPUs: "
+        if pools
+        else "cost is shared by the time of the GPUs: "
+    )
     return Assumption(
-        "cost is shared by the time of the GPUs: a prefill by itself, of a decode step the part of one of "
-        f"{plan.concurrency_per_replica:.3g} sequences, the batch at the peak; idle time and spares in the same proportion",
+        f"{where}a prefill by itself, of a decode step the part of one of {use.sequences:.3g} sequences, the batch at the peak; "
+        "idle time and spares in the same proportion",
         "traffic[0].tenant",
     )

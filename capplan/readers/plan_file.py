@@ -109,12 +109,6 @@ def read_plan_file(path: Path) -> PlanFile:
         )
     if not result.get("chosen"):
         raise InputError(f"{path}: has no plan: no fleet meets the targets of {origin['scenario']}")
-    apart = result.get("disaggregated")
-    if isinstance(apart, dict) and apart.get("recommended"):
-        raise InputError(
-            f"{path}: its plan has separate prefill and decode pools, which no command takes from a file\n"
-            f"  name the scenario instead: {origin['scenario']}"
-        )
     inputs = checked_inputs(path, result)
     scenario = Path(origin["scenario"])
     if file_digest(scenario) is None and file_digest(path.parent / scenario.name) is not None:

@@ -1,7 +1,8 @@
 """The schema of a plan file: type and range of every figure that is read back from it."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -52,22 +53,37 @@ class NoSpreadRow(_Row):
     high: None
 
 
-class PlanRow(_Row):
-    """A plan."""
+class _ReplicasRow(_Row):
+    """Replicas of one layout."""
 
     hardware: str
     tensor_parallel: Degree
     pipeline_parallel: Degree
     expert_parallel: Degree
     data_parallel: Degree
-    weight_dtype: str
-    kv_dtype: str
     replicas: Annotated[int, Field(ge=1, le=LARGEST_WHOLE)]
     spare_replicas: Count
     concurrency_per_replica: Amount
     request_rate_per_replica: Amount
+    kv_cache_tokens: Amount
+    label: Label
+
+    @model_validator(mode="after")
+    def _some_replicas_work(self) -> Self:
+        if self.spare_replicas >= self.replicas:
+            raise ValueError(
+                f"{self.spare_replicas} of {self.replicas} replicas are spares, so none is at work"
+            )
+        return self
+
+
+class PlanRow(_ReplicasRow):
+    """A plan."""
+
     request_rate_limit_per_replica: Amount
     sure_request_rate_limit_per_replica: Amount
+    weight_dtype: str
+    kv_dtype: str
     ttft_s: SpreadRow
     tpot_s: SpreadRow | NoSpreadRow
     e2e_s: SpreadRow
@@ -88,17 +104,54 @@ class PlanRow(_Row):
     routing: Routing
     watts: Amount | None
     bottleneck: str
-    label: Label
-    kv_cache_tokens: Amount
     checked: Literal["simulated", "closed form"]
 
-    @model_validator(mode="after")
-    def _some_replicas_work(self) -> "PlanRow":
-        if self.spare_replicas >= self.replicas:
-            raise ValueError(
-                f"{self.spare_replicas} of {self.replicas} replicas are spares, so none is at work"
-            )
-        return self
+
+class PoolRow(_ReplicasRow):
+    """A pool for prefill or decode."""
+
+    busy_fraction: Probability
+    planned_request_rate_limit_per_replica: Amount
+
+
+class BothPoolsRow(_Row):
+    """The pools of a plan."""
+
+    prefill: PoolRow
+    decode: PoolRow
+
+
+class TransferRow(_Row):
+    """What the transfers of KV caches are like."""
+
+    link: str
+    bytes_per_request: Amount
+    transfer_s: Amount
+    bytes_per_s: Amount
+    prefill_load_fraction: Amount
+    decode_load_fraction: Amount
+
+
+class PoolsRow(_Row):
+    """A plan with pools of its own."""
+
+    hardware: str
+    weight_dtype: str
+    kv_dtype: str
+    pools: BothPoolsRow
+    transfer: TransferRow
+    simulated_requests: Count
+    ttft_s: SpreadRow
+    tpot_s: SpreadRow
+    e2e_s: SpreadRow
+    slo_met_probability: Probability
+    few_open_loops_measured: bool
+    usd_per_month: Amount | None
+    usd_per_million_output_tokens_at_mean: Amount | None
+    usd_per_million_tokens_at_mean: Amount | None
+    job_hours: Amount | None
+    usd_per_job: Amount | None
+    usd_per_thousand_requests: Amount | None
 
 
 class ChoicesRow(_Row):
@@ -246,6 +299,29 @@ class ResultRow(_Row):
     insensible: list[InsensibleRow]
 
 
+class DisaggregatedRow(_Row):
+    """Plans with pools of their own."""
+
+    plans: Annotated[list[PoolsRow], Field(min_length=1)]
+    rejected: list[RejectionRow]
+    evaluated: Count
+    simulated_pairs: Count
+
+
+class PoolsResultRow(_Row):
+    """The answer of a fleet search that recommends pools of their own."""
+
+    plans: list[PlanRow]
+    chosen: PoolsRow
+    why: str | None
+    choices: ChoicesRow | None
+    rejected: list[RejectionRow]
+    evaluated: Count
+    certainty: list[CertaintyRow]
+    insensible: list[InsensibleRow]
+    disaggregated: DisaggregatedRow
+
+
 class _OriginRow(_Row):
     """The part of the origin that holds the inputs."""
 
@@ -258,6 +334,12 @@ class _WholeRow(ResultRow):
     plan_file: _OriginRow
 
 
+class _WholePoolsRow(PoolsResultRow):
+    """The same of pools of their own."""
+
+    plan_file: _OriginRow
+
+
 def checked_inputs(path: Path, result: Any) -> InputsRow:
     """Return what a plan was made from; InputError for a result with a missing or impossible figure.
 
@@ -266,4 +348,11 @@ def checked_inputs(path: Path, result: Any) -> InputsRow:
     path : of the plan file, for the error
     result : of a fleet search that found a plan
     """
-    return validated(_WholeRow, Document(str(path), result, {})).plan_file.inputs
+    kind: type[_WholeRow | _WholePoolsRow] = _WholePoolsRow if has_pools(result) else _WholeRow
+    return validated(kind, Document(str(path), result, {})).plan_file.inputs
+
+
+def has_pools(result: Mapping[str, Any]) -> bool:
+    """Return whether the recommended plan of a result has pools of its own for prefill and decode."""
+    chosen = result.get("chosen")
+    return isinstance(chosen, Mapping) and "pools" in chosen

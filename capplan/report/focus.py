@@ -60,13 +60,13 @@ def _stamp(moment: datetime) -> str:
 
 
 def _rows(share: Share, asked: AskedBill) -> Iterator[dict[str, object]]:
-    device = asked.plan.layout.device.name
-    use = share.use
+    groups, use = asked.plan.groups, share.use
     category = "Other" if asked.by_mix else "Standard"  # a mix is partly committed, partly not
-    for meter, usd, tokens in (
-        ("Input Tokens", share.prefill_usd, use.input_tokens),
-        ("Output Tokens", share.decode_usd, use.output_tokens),
+    for meter, usd, tokens, group in (
+        ("Input Tokens", share.prefill_usd, use.input_tokens, groups[0]),
+        ("Output Tokens", share.decode_usd, use.output_tokens, groups[-1]),
     ):
+        device = group.layout.device.name
         price = usd / (tokens * 1e-6)
         sku = f"{device}/{meter.lower().replace(' ', '-')}"
         yield {

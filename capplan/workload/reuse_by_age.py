@@ -1,14 +1,19 @@
-"""How much of the prompts of a trace was sent before, and how long ago: the hits of a cache with a time to live."""
+"""How much of the prompts of a trace or of sessions was sent before, and how long ago: the hits of a cache with a time to live."""
 
 import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capplan.numbers import Array
+from capplan.workload.sessions import Sessions, drawn_gaps_s, drawn_turns, turn_starts_s
 
 Counts = NDArray[np.int64]
+
+DRAWN_SESSIONS = 4000
+"""From which the reuse of all sessions is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +27,113 @@ class ReuseByAge:
     request_rate: float
     """Of the trace [req/s]."""
 
-    def hit_fraction(self, time_to_live_s: float) -> float:
+    def hit_fraction(self, time_to_live_s: float, request_rate: float) -> float:
         """Return the hit fraction, in blocks, of a cache that keeps each block for this time after its last use.
+
+        At x times the rate of the trace every gap is x times as short, so a block that is T old there is T / x old here.
+
+        Parameters
+        ----------
+        time_to_live_s : [s]
+        request_rate : [req/s]
 
         Examples
         --------
-        >>> ReuseByAge(np.array([1.0, 5.0, 9.0]), 6, 1.0).hit_fraction(5.0)
-        0.3333333333333333
+        >>> reuse = ReuseByAge(np.array([1.0, 5.0, 9.0]), 6, 1.0)
+        >>> reuse.hit_fraction(5.0, 1.0), reuse.hit_fraction(5.0, 2.0)
+        (0.3333333333333333, 0.5)
         """
-        return float(np.searchsorted(self.ages_s, time_to_live_s, side="right")) / self.blocks
+        alive_s = time_to_live_s * request_rate / self.request_rate
+        return float(np.searchsorted(self.ages_s, alive_s, side="right")) / self.blocks
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReuse:
+    """What the prompts of sessions repeat, turn by turn; more traffic means more sessions, not quicker ones."""
+
+    idle_s: Array
+    """Since any turn of any session, at the rate below."""
+    gap_s: Array
+    """Since the turn before of the same session; infinite for a first turn."""
+    shared_tokens: Array
+    """That all sessions have in common."""
+    repeated_tokens: Array
+    """Of the prompt of the turn before, without those."""
+    tokens: float
+    """Of all prompts."""
+    request_rate: float
+    """Turns of all sessions [req/s]."""
+
+    def hit_fraction(self, time_to_live_s: float, request_rate: float) -> float:
+        """Return the share of the prompt tokens that a cache finds that keeps a prompt for this time after its last use.
+
+        Parameters
+        ----------
+        time_to_live_s : [s]
+        request_rate : [req/s]
+            turns of all sessions
+
+        Examples
+        --------
+        A first turn 4 s after one of another session, and a second one 60 s after it; each shares 10 tokens, of 20 and 50:
+
+        >>> ages = np.array([4.0, 4.0]), np.array([math.inf, 60.0])
+        >>> reuse = SessionReuse(*ages, np.array([10.0, 10.0]), np.array([0.0, 10.0]), 70.0, 1.0)
+        >>> [round(70 * reuse.hit_fraction(alive_s, 1.0)) for alive_s in (3.0, 5.0, 90.0)]
+        [0, 20, 30]
+        """
+        idle_s = np.minimum(self.idle_s * (self.request_rate / request_rate), self.gap_s)
+        found = self.shared_tokens[idle_s <= time_to_live_s].sum()
+        return float(found + self.repeated_tokens[self.gap_s <= time_to_live_s].sum()) / self.tokens
+
+
+Reuse: TypeAlias = ReuseByAge | SessionReuse
+
+
+def session_reuse_by_age(
+    sessions: Sessions,
+    request_rate: float,
+    response_s: float,
+    longest: int,
+    random: np.random.Generator,
+    count: int = DRAWN_SESSIONS,
+) -> SessionReuse:
+    """Return what the prompts of random sessions repeat, and how long ago it was sent.
+
+    A response is sent again as a part of the next prompt, which is the first time that a cache of prompts sees it. Time is a
+    circle, so that the turns come at the rate at all times.
+
+    Parameters
+    ----------
+    sessions : what they are like
+    request_rate : [req/s]
+        turns of all sessions
+    response_s : [s]
+        mean, before the user or the tools begin
+    longest : [tokens]
+        sessions end before a turn that exceeds it
+    random : generator
+    count : [-]
+        of sessions that are drawn
+    """
+    turns = drawn_turns(sessions, count, random, longest)
+    seconds = len(turns) / request_rate
+    gaps = drawn_gaps_s(sessions, len(turns), response_s, random)
+    sent_s = turn_starts_s(turns, random.uniform(0.0, seconds, count), gaps) % seconds
+    order = np.argsort(sent_s, kind="stable")
+    idle_s = np.empty(len(turns))
+    idle_s[order] = np.diff(sent_s[order], prepend=sent_s[order[-1]] - seconds)
+    first = turns.place == 0
+    shared = np.minimum(sessions.shared_tokens, turns.input_tokens - 1)
+    before = np.where(first, 0, np.roll(turns.input_tokens, 1))
+    return SessionReuse(
+        idle_s,
+        np.where(first, math.inf, gaps),
+        shared.astype(np.float64),
+        np.maximum(before - shared, 0).astype(np.float64),
+        float(turns.input_tokens.sum()),
+        request_rate,
+    )
 
 
 def reuse_by_age(block_ids: Counts, block_counts: Counts, arrival_s: Array) -> ReuseByAge:

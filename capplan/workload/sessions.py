@@ -14,6 +14,8 @@ Counts = NDArray[np.int64]
 SMALLEST_BLOCK_TOKENS = 16
 BLOCKS_PER_PROMPT = 100
 """Blocks of a mean prompt of drawn sessions: rounding to whole blocks then hides about 1 % of the reuse."""
+LEAST_GAP_S = 0.1
+"""From one turn to the next, where neither the response nor the user or tool takes any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,11 @@ def drawn_turns(
         kept = inputs + outputs < longest
         session, place, inputs, outputs = session[kept], place[kept], inputs[kept], outputs[kept]
     return Turns(session, place, inputs, np.maximum(outputs, 1))
+
+
+def drawn_gaps_s(sessions: Sessions, count: int, response_s: float, random: np.random.Generator) -> Array:
+    """Return random times from one turn to the next: the mean response, and an exponential time of the user or the tools [s]."""
+    return np.maximum(random.exponential(1.0, count) * sessions.think_time_s + response_s, LEAST_GAP_S)
 
 
 def block_tokens_for(mean_tokens: float) -> int:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.fleet.money.commitments import (
+    GroupUse,
     Offer,
     annuity_usd_per_hour,
     cheapest_mix,
@@ -54,7 +55,7 @@ def test_a_mix_is_never_dearer_than_its_best_pure_commitment(counts, offers, spo
     owned = Offer("owned", 0.7, 0.1)
     every = [*offers, owned, *([spot] if spot else [])]
     used = use_fractions(counts)
-    mix = mix_of(used, every, devices, people)
+    mix = mix_of([GroupUse(used, every, devices)], people)
     assert mix.usd_per_hour <= min(usd for _, usd in mix.pure) + 1e-9
     alone = [pure_usd_per_hour(used, offer, devices) for offer in offers]
     assert mix.usd_per_hour <= min(alone) + 1e-9
@@ -68,9 +69,9 @@ def test_a_mix_is_linear_in_price_and_in_devices(counts, offers, spot, factor):
         for o in every
     ]  # fmt: skip
     used = use_fractions(counts)
-    once = mix_of(used, every, 1).usd_per_hour
-    assert mix_of(used, dearer, 1).usd_per_hour == pytest.approx(factor * once)
-    assert mix_of(used, every, 4).usd_per_hour == pytest.approx(4 * once)
+    once = mix_of([GroupUse(used, every, 1)]).usd_per_hour
+    assert mix_of([GroupUse(used, dearer, 1)]).usd_per_hour == pytest.approx(factor * once)
+    assert mix_of([GroupUse(used, every, 4)]).usd_per_hour == pytest.approx(4 * once)
 
 
 @given(COUNTS, OFFERS, SPOT, st.tuples(USD, USD))
@@ -78,8 +79,8 @@ def test_one_more_commitment_never_makes_the_mix_dearer(counts, offers, spot, mo
     used = use_fractions(counts)
     fewer = [*offers, *([spot] if spot else [])]
     assert (
-        mix_of(used, [*fewer, Offer("more", *more)], 2).usd_per_hour
-        <= mix_of(used, fewer, 2).usd_per_hour + 1e-9
+        mix_of([GroupUse(used, [*fewer, Offer("more", *more)], 2)]).usd_per_hour
+        <= mix_of([GroupUse(used, fewer, 2)]).usd_per_hour + 1e-9
     )
 
 
@@ -91,7 +92,7 @@ def test_an_office_day_by_hand():
     counts = np.array([4] * 10 + [1] * 14)
     used = use_fractions(counts)
     assert used.tolist() == pytest.approx([1.0, 10 / 24, 10 / 24, 10 / 24])
-    mix = mix_of(used, [Offer("on-demand", 0.0, 3.0), Offer("reserved-1y", 2.0, 0.0)], 1)
+    mix = mix_of([GroupUse(used, [Offer("on-demand", 0.0, 3.0), Offer("reserved-1y", 2.0, 0.0)], 1)])
     assert {part.offer.name: part.replicas for part in mix.parts} == {"on-demand": 3, "reserved-1y": 1}
     assert mix.usd_per_hour == pytest.approx(2.0 + 3 * 3.0 * 10 / 24)
     assert {offer.name: usd for offer, usd in mix.pure} == pytest.approx(
@@ -128,6 +129,6 @@ def test_an_annuity_pays_its_purchase_off_year_by_year(capex, years, interest):
 def test_people_are_paid_for_owned_devices_only_where_owning_still_pays():
     offers = [Offer("on-demand", 0.0, 3.0), Offer("owned", 1.0, 0.0)]
     used = np.ones(4)
-    few, many = mix_of(used, offers, 1, 5.0), mix_of(used, offers, 1, 9.0)
+    few, many = mix_of([GroupUse(used, offers, 1)], 5.0), mix_of([GroupUse(used, offers, 1)], 9.0)
     assert (few.usd_per_hour, few.people_usd_per_hour) == pytest.approx((9.0, 5.0))
     assert (many.usd_per_hour, many.people_usd_per_hour) == pytest.approx((12.0, 0.0))

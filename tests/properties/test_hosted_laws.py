@@ -2,11 +2,12 @@
 
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.money.comparison import OwnFleet, breakeven_rate
+from capplan.fleet.money.comparison import OwnFleet, PaidReplicas, breakeven_rate
 from capplan.fleet.money.hosted import TokenPrice, TokenRates, hosted_bill, hosted_traffic
 from capplan.fleet.money.prompt_cache import reused_fraction, stored_fraction
 from capplan.fleet.money.terms import HostedTerms, OwnTerms
@@ -96,12 +97,11 @@ def test_reuse_and_storage_are_shares(rate, alive_s, cv):
 def test_at_the_breakeven_both_cost_the_same_and_beyond_it_the_fleet_never_more(
     people, overhead, replica, carried, spares, per_request
 ):
-    own = OwnFleet(1.0, carried, spares, replica, OwnTerms(people, overhead), replica * (1 + spares))
-
-    def with_replicas(busy):
-        return own.terms.usd((busy + spares) * replica)
-
-    even = breakeven_rate(with_replicas, carried, lambda rate: per_request * rate, 2000)
+    own = OwnFleet(
+        1.0, (PaidReplicas(carried, spares, replica),), OwnTerms(people, overhead), replica * (1 + spares)
+    )
+    rates = carried * np.arange(2001)
+    even = breakeven_rate(own.usd_at(rates), rates, lambda rate: per_request * rate)
     if even is None:
         assert own.usd(2000 * carried) > per_request * carried * 1999
         return

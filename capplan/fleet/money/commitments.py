@@ -1,7 +1,7 @@
 """The cheapest mix of commitments for a load curve: base load on long terms, peaks on demand."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -89,6 +89,10 @@ class MixedPart:
     """Mean share of the time in which they run."""
     usd_per_hour: float
     """Of all their devices, mean over the time."""
+    devices: int
+    """Of one replica."""
+    group: int = 0
+    """Of the plan: 0 for all replicas, or for prefill where decode is 1."""
 
 
 def use_fractions(paid: Counts) -> Array:
@@ -163,6 +167,7 @@ def _part(offer: Offer, chosen: Sequence[Offer], used: Array, devices: int) -> M
         int(mine.sum()),
         float(used[mine].mean()),
         float(np.sum(offer.usd_per_hour(used[mine]))) * devices,
+        devices,
     )
 
 
@@ -178,8 +183,6 @@ class Mix:
     parts: tuple[MixedPart, ...]
     pure: tuple[tuple[Offer, float], ...]
     """Every offer with its cost per hour if it alone paid for all replicas; those that may not are left out."""
-    devices: int
-    """Of one replica."""
     people_usd_per_hour: float = 0.0
     """Of running owned devices."""
 
@@ -196,16 +199,24 @@ class Mix:
         )
 
 
-def mix_of(used: Array, offers: Sequence[Offer], devices: int, owned_people_usd_per_hour: float = 0.0) -> Mix:
+@dataclass(frozen=True, slots=True)
+class GroupUse:
+    """Replicas of one layout, and the ways to pay for them."""
+
+    used: Array
+    """Share of the time in which each of them runs."""
+    offers: Sequence[Offer]
+    """As for `cheapest_mix`."""
+    devices: int
+    """Of one replica."""
+
+
+def mix_of(groups: Sequence[GroupUse], owned_people_usd_per_hour: float = 0.0) -> Mix:
     """Return the cheapest mix; people who run owned devices are paid as soon as there is one.
 
     Parameters
     ----------
-    used : [-]
-        share of the time in which each replica runs
-    offers : as for `cheapest_mix`
-    devices : [-]
-        of one replica
+    groups : of a plan; what one of them is paid by does not depend on the others, but for those people
     owned_people_usd_per_hour : [$/h]
         in all, whatever the number of owned devices
 
@@ -213,19 +224,39 @@ def mix_of(used: Array, offers: Sequence[Offer], devices: int, owned_people_usd_
     -------
     Mix
     """
-    pure = tuple(
-        (
-            offer,
-            pure_usd_per_hour(used, offer, devices)
-            + (owned_people_usd_per_hour if offer.name == "owned" else 0.0),
-        )
-        for offer in offers
-        if offer.most_fraction >= 1.0
-    )
-    every = Mix(cheapest_mix(used, offers, devices), pure, devices)
-    if not any(part.offer.name == "owned" for part in every.parts) or not owned_people_usd_per_hour:
-        return every
-    manned = Mix(every.parts, pure, devices, owned_people_usd_per_hour)
-    rented = [offer for offer in offers if offer.name != "owned"]
-    without = Mix(cheapest_mix(used, rented, devices), pure, devices)
+    pure = _pure(groups, owned_people_usd_per_hour)
+    parts = _parts(groups)
+    if not owned_people_usd_per_hour or all(part.offer.name != "owned" for part in parts):
+        return Mix(parts, pure)
+    rented = [
+        replace(group, offers=[offer for offer in group.offers if offer.name != "owned"]) for group in groups
+    ]
+    manned, without = Mix(parts, pure, owned_people_usd_per_hour), Mix(_parts(rented), pure)
     return min(manned, without, key=lambda mix: mix.usd_per_hour)
+
+
+def _parts(groups: Sequence[GroupUse]) -> tuple[MixedPart, ...]:
+    return tuple(
+        replace(part, group=place)
+        for place, group in enumerate(groups)
+        for part in cheapest_mix(group.used, group.offers, group.devices)
+    )
+
+
+def _pure(groups: Sequence[GroupUse], people_usd_per_hour: float) -> tuple[tuple[Offer, float], ...]:
+    """Return the cost of each way to pay that may carry every replica of all groups."""
+    free = [{offer.name: offer for offer in group.offers if offer.most_fraction >= 1.0} for group in groups]
+    pure = []
+    for name, first in free[0].items():
+        if not all(name in offers for offers in free):
+            continue
+        costs = [
+            (offers[name], pure_usd_per_hour(group.used, offers[name], group.devices))
+            for offers, group in zip(free, groups, strict=True)
+        ]
+        usd = sum(cost for _, cost in costs)
+        low = sum(offer.low_ratio * cost for offer, cost in costs) / usd if usd else first.low_ratio
+        high = sum(offer.high_ratio * cost for offer, cost in costs) / usd if usd else first.high_ratio
+        people = people_usd_per_hour if name == "owned" else 0.0
+        pure.append((replace(first, low_ratio=low, high_ratio=high), usd + people))
+    return tuple(pure)

@@ -1,6 +1,6 @@
 """Energy of a fleet: watts by phase and load, joules and kilowatt-hours per token, carbon dioxide, racks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor
 
 import numpy as np
@@ -162,6 +162,8 @@ class Energy:
     """The same with cooling and losses."""
     design_watts: float
     """Of all servers at the thermal design power of their devices."""
+    gpus: int
+    """Spares included."""
     output_tokens_per_s: float
     input_tokens_per_s: float
     terms: EnergyTerms
@@ -249,9 +251,36 @@ def energy_of(
     )
     racks, rack_watts, per_rack = _racks(gpus, each, terms)
     return Energy(
-        phases, gpu_watts, server_watts, server_watts * terms.facility_ratio, each * gpus, tokens_per_s[1], tokens_per_s[0],
+        phases, gpu_watts, server_watts, server_watts * terms.facility_ratio, each * gpus, gpus, tokens_per_s[1], tokens_per_s[0],
         terms, racks, rack_watts, per_rack,
     )  # fmt: skip
+
+
+def apart(prefill: Energy, decode: Energy) -> Energy:
+    """Return the energy of a prefill pool and a decode pool together; their racks are filled apart."""
+    gpus = [prefill.gpus, decode.gpus]
+    phases = tuple(
+        replace(
+            phase,
+            phase=f"{pool} pool: {phase.phase}",
+            time_fraction=phase.time_fraction * mine / sum(gpus),
+        )
+        for pool, energy, mine in zip(("prefill", "decode"), (prefill, decode), gpus, strict=True)
+        for phase in energy.phases
+        if phase.phase in (pool, "idle")
+    )
+    racks = [energy.racks for energy in (prefill, decode) if energy.racks is not None]
+    fuller = max(prefill, decode, key=lambda energy: energy.rack_watts or 0.0)
+    return replace(
+        fuller,
+        phases=phases,
+        gpu_watts=prefill.gpu_watts + decode.gpu_watts,
+        server_watts=prefill.server_watts + decode.server_watts,
+        facility_watts=prefill.facility_watts + decode.facility_watts,
+        design_watts=prefill.design_watts + decode.design_watts,
+        gpus=sum(gpus),
+        racks=sum(racks) if len(racks) == 2 else None,
+    )
 
 
 def _racks(

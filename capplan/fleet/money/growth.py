@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from capplan.fleet.over_time import replicas_over_time
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.plan import AnyPlan
+from capplan.fleet.price import usd_per_month
+from capplan.fleet.replica_group import planned_rate_per_replica
 from capplan.numbers import Array
 
 
@@ -52,6 +54,8 @@ class GrowthMonth:
     """All replicas at all hours."""
     mix_usd_per_month: float | None
     """By the cheapest mix of commitments; None where none are named."""
+    pool_replicas: tuple[int, int] | None = None
+    """Prefill and decode; None where all replicas are alike."""
 
     @property
     def paid_usd(self) -> float | None:
@@ -84,12 +88,14 @@ def _sum(values: Sequence[float | None]) -> float | None:
 
 
 def growth_of(
-    plan: FleetPlan,
+    plan: AnyPlan,
     ratios: Array,
     headroom_fraction: float,
-    mix_usd_per_month: Callable[[float, int], float | None],
+    mix_usd_per_month: Callable[[float, AnyPlan], float | None],
 ) -> Growth:
     """Return the fleets of successive months: the layout of the plan, as many replicas as the rule that sized it asks for.
+
+    Pools grow alike, beyond the load that both of them carry together.
 
     Parameters
     ----------
@@ -97,31 +103,49 @@ def growth_of(
     ratios : [-]
         traffic of each month over today's
     headroom_fraction : [-]
-    mix_usd_per_month : (ratio, replicas with spares) -> cost of the month by its cheapest mix [$], None without commitments
+    mix_usd_per_month : (ratio, plan of the month) -> cost of the month by its cheapest mix [$], None without commitments
 
     Returns
     -------
     Growth; replicas that are no longer needed are given back
     """
-    peak = plan.request_rate_per_replica * plan.busy_replicas
-    carried = plan.planned_rate_per_replica(headroom_fraction)
-    busy = replicas_over_time(peak * ratios, carried, 0.0, carried)
-    each = None if plan.usd_per_month is None else plan.usd_per_month / plan.replicas
+    groups = plan.groups
+    peak = groups[0].request_rate_per_replica * groups[0].busy_replicas
+    carried = [planned_rate_per_replica(group, headroom_fraction) for group in groups]
+    needed = [replicas_over_time(peak * ratios, rate) for rate in carried]
     rows: list[GrowthMonth] = []
-    before = plan.replicas
-    for month, (ratio, needed) in enumerate(zip(ratios.tolist(), busy.tolist(), strict=True), start=1):
-        replicas = needed + plan.spare_replicas
+    before = plan
+    for month, ratio in enumerate(ratios.tolist(), start=1):
+        counts = [int(n[month - 1]) + g.spare_replicas for n, g in zip(needed, groups, strict=True)]
+        grown = plan.resized(counts)
         rows.append(
             GrowthMonth(
                 month=month,
                 request_rate=peak * ratio,
-                replicas=replicas,
-                gpus=replicas * plan.layout.devices,
-                added_gpus=(replicas - before) * plan.layout.devices,
-                usd_per_month=None if each is None else each * replicas,
-                mix_usd_per_month=mix_usd_per_month(ratio, replicas),
+                replicas=grown.replicas,
+                gpus=grown.gpus,
+                added_gpus=grown.gpus - before.gpus,
+                usd_per_month=_usd_per_month(plan, counts),
+                mix_usd_per_month=mix_usd_per_month(ratio, grown),
+                pool_replicas=(counts[0], counts[1]) if len(counts) > 1 else None,
             )
         )
-        before = replicas
-    outgrown = next((row.month for row in rows if row.replicas > plan.replicas), None)
+        before = grown
+    outgrown = next((row.month for row in rows if _outgrown(row, plan)), None)
     return Growth(tuple(rows), outgrown)
+
+
+def _usd_per_month(plan: AnyPlan, counts: Sequence[int]) -> float | None:
+    """Return the cost of a month with other numbers of replicas; None without a price."""
+    hourly = [
+        None if group.usd_per_hour is None else group.usd_per_hour / group.replicas * count
+        for group, count in zip(plan.groups, counts, strict=True)
+    ]
+    total = _sum(hourly)
+    return None if total is None else float(usd_per_month(total))
+
+
+def _outgrown(row: GrowthMonth, plan: AnyPlan) -> bool:
+    """Return whether a month needs more replicas than a plan has, of any kind."""
+    counts = row.pool_replicas or (row.replicas,)
+    return any(count > group.replicas for count, group in zip(counts, plan.groups, strict=True))

@@ -11,7 +11,7 @@ from capplan.fleet.offered import replica_arrival_cv
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.numbers import Array
 from capplan.workload.request_class import SLICES, RequestClass
-from capplan.workload.reuse_by_age import ReuseByAge
+from capplan.workload.reuse_by_age import Reuse
 
 UNSTATED_TIME_TO_LIVE_S = 300.0
 """How long a provider keeps a prefix after its last use where its price list does not say (an assumption)."""
@@ -102,8 +102,8 @@ class HostedTraffic:
     """By hour of the day, or one number."""
     hours: float = HOURS_PER_MONTH
     """That it lasts: a month, or one job."""
-    reuse: ReuseByAge | None = None
-    """What prompts repeat of earlier ones, where a trace names their blocks; instead of a shared prefix."""
+    reuse: Reuse | None = None
+    """What prompts repeat of earlier ones, where a trace names their blocks or sessions send them again; instead of a shared prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def written_to_live(price: TokenPrice, time_to_live_s: float | None) -> TokenPri
 
 
 def hosted_traffic(
-    request_class: RequestClass, response_s: float, reuse: ReuseByAge | None = None
+    request_class: RequestClass, response_s: float, reuse: Reuse | None = None
 ) -> HostedTraffic:
     """Return a class as a hosted API sees it: its rate by hour of the day; a batch job while it runs."""
     peak = request_class.request_rate_at(response_s)
@@ -263,19 +263,18 @@ def keeps_a_prefix(request_class: RequestClass, price: TokenPrice) -> bool:
 
 
 def _traced_bill(
-    traffic: HostedTraffic, reuse: ReuseByAge, price: TokenPrice, terms: HostedTerms, load_ratio: float
+    traffic: HostedTraffic, reuse: Reuse, price: TokenPrice, terms: HostedTerms, load_ratio: float
 ) -> HostedBill:
-    """Return what a class costs whose prompts name their blocks: found blocks are read, all others written.
-
-    At x times the rate of the trace every gap is x times as short, so a block that is T old there is T / x old here.
-    """
+    """Return what a class costs whose prompts repeat earlier ones: what is found is read, all else written."""
     each = _per_request(
         replace(traffic.request_class, shared_prefix_tokens=math.inf),
         replace(price, minimum_prefix_tokens=0.0),
     )
-    rate = float(traffic.rates_per_s.mean()) * load_ratio
-    hit_fraction = reuse.hit_fraction(time_to_live_s(price, terms) * rate / reuse.request_rate)
-    paid = rate * traffic.hours * 3600.0
+    rates = traffic.rates_per_s * load_ratio
+    alive_s = time_to_live_s(price, terms)
+    hits = np.array([reuse.hit_fraction(alive_s, float(rate)) if rate else 0.0 for rate in rates])
+    hit_fraction = float((hits * rates).sum() / rates.sum())
+    paid = float(rates.mean()) * traffic.hours * 3600.0
     paid *= 1.0 - price.batch_discount_fraction * _batched_fraction(traffic, terms)
     return HostedBill(
         0.0,

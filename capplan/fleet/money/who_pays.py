@@ -68,7 +68,7 @@ class Share:
 
     use: ClassUse
     fraction: float
-    """Of the time of the GPUs, and so of the cost."""
+    """Of the time of the GPUs, and so of the cost where all of them are alike."""
     prefill_usd: float
     decode_usd: float
 
@@ -122,7 +122,8 @@ def who_pays(uses: Sequence[ClassUse], usd: float, paid_replica_s: float) -> Who
     -------
     the shares, in the order of the classes; they add up to C
     """
-    total = sum(use.replica_s for use in uses)
+    prefill, decode = _phase_s(uses)
+    total = prefill + decode
     shares = tuple(
         Share(
             use,
@@ -133,6 +134,53 @@ def who_pays(uses: Sequence[ClassUse], usd: float, paid_replica_s: float) -> Who
         for use in uses
     )
     return WhoPays(shares, usd, min(1.0, total / paid_replica_s))
+
+
+def _phase_s(uses: Sequence[ClassUse]) -> tuple[float, float]:
+    """Return the time of replicas that all prefills take, and that of all decodes."""
+    return sum(use.requests * use.prefill_s for use in uses), sum(use.requests * use.decode_s for use in uses)
+
+
+@dataclass(frozen=True, slots=True)
+class PaidPool:
+    """A pool of its own for prefill or decode."""
+
+    usd: float
+    """Of a month, or of one job."""
+    devices: int
+    """Of one replica."""
+    paid_replica_s: float
+    """Time of all its replicas that is paid for."""
+
+
+def who_pays_for_pools(uses: Sequence[ClassUse], prefill: PaidPool, decode: PaidPool) -> WhoPays:
+    """Return the cost of a fleet with pools of its own by class: that of each pool by the time that it works for a class.
+
+        c_k = C_p n_k p_k / sum_j n_j p_j + C_d n_k d_k / sum_j n_j d_j
+
+    Parameters
+    ----------
+    uses : classes k with their requests n, prefill p on a replica of one pool and decode d on one of the other
+    prefill, decode : cost C of either pool, and what its replicas are
+
+    Returns
+    -------
+    the shares, in the order of the classes; they add up to the cost of both pools
+    """
+    prefill_s, decode_s = _phase_s(uses)
+    total = prefill_s * prefill.devices + decode_s * decode.devices
+
+    def share(use: ClassUse) -> Share:
+        mine = use.requests * use.prefill_s, use.requests * use.decode_s
+        return Share(
+            use,
+            (mine[0] * prefill.devices + mine[1] * decode.devices) / total,
+            prefill.usd * mine[0] / prefill_s,
+            decode.usd * (mine[1] / decode_s if decode_s else use.requests / sum(u.requests for u in uses)),
+        )
+
+    paid = prefill.paid_replica_s * prefill.devices + decode.paid_replica_s * decode.devices
+    return WhoPays(tuple(share(use) for use in uses), prefill.usd + decode.usd, min(1.0, total / paid))
 
 
 def by_tenant(shares: Sequence[Share]) -> dict[str, tuple[Share, ...]]:

@@ -1,5 +1,6 @@
 """Both pools and the link simulated together, as `simulate` does, at any load and slowness."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from math import exp, log
@@ -24,7 +25,11 @@ SEED = 0
 SLOWNESSES = (0.25, 4.0)
 """Factors on step times between which the largest one that meets the targets is looked for ..."""
 HALVINGS = 6
-"""... with this many halvings, to 4.5 %."""
+"""... with this many halvings, to 4.5 % or less."""
+TWICE = 2.0
+"""Multiple of the peak up to which it is looked for what a pair carries ..."""
+LOAD_HALVINGS = 4
+"""... with this many halvings, to 4.4 %."""
 BUSY_LINK = 0.2
 """Fraction of time for which the links of a prefill replica send, from which more of them shorten the wait for a transfer."""
 _EITHER: Lacking = frozenset({"prefill", "decode"})
@@ -126,15 +131,43 @@ class Joint:
         missed = self.at_peak(pair).missed(self.question.slo)
         return frozenset() if not missed else _PREFILL if _late_first(missed) else later
 
-    def slowest(self, pair: Pair) -> float:
-        """Return the largest factor by which all steps may be slower than predicted while the targets hold at the peak."""
-        low, high = (log(factor) for factor in SLOWNESSES)
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2.0
-            factor = exp(middle)
-            holds = not self.missed(pair, 1.0, factor) and self.steady(pair, 1.0, factor)
-            low, high = (middle, high) if holds else (low, middle)
-        return exp(low)
+    def slowest(self, pair: Pair, asked: float) -> float:
+        """Return the largest factor by which all steps may be slower than predicted while the targets hold at the peak.
+
+        What is asked for is tried first, so that a pair that was sized for it is never below it.
+        """
+        least, most = SLOWNESSES
+        enough = least < asked < most and self._holds(pair, 1.0, asked)
+        between = (asked, most) if enough else (least, max(least, min(asked, most)))
+        return _largest(lambda factor: self._holds(pair, 1.0, factor), between)
+
+    def most_load(self, pair: Pair, headroom_fraction: float, slowness: float) -> float:
+        """Return the multiple of the peak that a pair carries by the rule that sized it, at least 1 and at most TWICE.
+
+        Twice the load takes a larger pair, unless a pool has the one replica that it needs at least.
+        """
+        room = 1.0 / (1.0 - headroom_fraction)
+
+        def carried(load: float) -> bool:
+            return (
+                self.link_use(pair, room * load).load_fraction < 1.0
+                and self._holds(pair, load, slowness)
+                and self._holds(pair, room * load, 1.0)
+            )
+
+        return _largest(carried, (1.0, TWICE), LOAD_HALVINGS)
+
+    def _holds(self, pair: Pair, load: float, slowness: float) -> bool:
+        return not self.missed(pair, load, slowness) and self.steady(pair, load, slowness)
+
+
+def _largest(holds: Callable[[float], bool], between: tuple[float, float], halvings: int = HALVINGS) -> float:
+    """Return the largest factor that holds, within some halvings of a range whose lower end does."""
+    low, high = (log(factor) for factor in between)
+    for _ in range(halvings):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if holds(exp(middle)) else (low, middle)
+    return exp(low)
 
 
 def _late_first(missed: tuple[Target, ...]) -> bool:

@@ -1,12 +1,13 @@
 """A fleet that prefills and decodes in separate pools, and the answer of the search for one."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.fleet.candidates import Layout, Rejection
 from capplan.fleet.pools.link import LinkTerms, LinkUse
-from capplan.fleet.price import ChosenPrice
+from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
+from capplan.fleet.replica_group import ReplicaGroup
 from capplan.fleet.unit_costs import UnitCosts
 
 
@@ -24,7 +25,17 @@ class Pool:
     kv_cache_tokens: float
     """Of one replica."""
     label: str
+    concurrency_per_replica: float
+    """Mean requests in a replica at the peak, those that wait for it included."""
+    request_rate_per_replica: float
+    """At the peak, spares idle [req/s]."""
+    planned_rate_limit_per_replica: float
+    """Largest rate that both pools were seen to carry, with headroom as predicted and with the confidence [req/s]."""
     price: ChosenPrice | None = None
+
+    def sized_rate_per_replica(self, _headroom_fraction: float, /) -> float:
+        """Return the largest rate of one replica [req/s]; it was sized with the headroom already."""
+        return self.planned_rate_limit_per_replica
 
     @property
     def replicas(self) -> int:
@@ -79,6 +90,19 @@ class PoolsPlan:
         return self.prefill, self.decode
 
     @property
+    def groups(self) -> tuple[ReplicaGroup, ...]:
+        """The same, as any plan has them."""
+        return self.pools
+
+    def resized(self, replicas: Sequence[int]) -> "PoolsPlan":
+        """Return the plan with other numbers of replicas, spares included."""
+        prefill, decode = (
+            replace(pool, busy_replicas=count - pool.spare_replicas)
+            for pool, count in zip(self.pools, replicas, strict=True)
+        )
+        return replace(self, prefill=prefill, decode=decode)
+
+    @property
     def gpus(self) -> int:
         """Devices of both pools, spares included."""
         return sum(pool.gpus for pool in self.pools)
@@ -96,7 +120,7 @@ class PoolsPlan:
     @property
     def usd_per_hour(self) -> float | None:
         """Of both pools; None if a price is unknown."""
-        return summed_usd_per_hour(self.pools)
+        return None if self.usd_per_month is None else self.usd_per_month / HOURS_PER_MONTH
 
     @property
     def watts(self) -> float | None:

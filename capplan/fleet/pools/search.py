@@ -9,6 +9,7 @@ for a device is then simulated together, with the link, and the cheapest pair of
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import floor, inf
 
@@ -18,13 +19,15 @@ from capplan.errors import Reason, Refusal
 from capplan.fleet.candidates import Rejections, rejection_rows
 from capplan.fleet.cheapest import OVER_BUDGET, Search, Sized, Terms
 from capplan.fleet.demand import Demand, demand_of_classes
+from capplan.fleet.one_layout import trial_of
 from capplan.fleet.pools.joint import Joint
 from capplan.fleet.pools.link import LinkTerms, check_known
 from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan, summed_usd_per_hour
 from capplan.fleet.pools.ratio import Lacking, Pair, Phase, cheapest_pair
 from capplan.fleet.price import usd_per_month
+from capplan.fleet.recommended import cost_of, rank
 from capplan.fleet.scenario import PoolsLimits
-from capplan.fleet.search import Question, search
+from capplan.fleet.search import Question, ScreenedLayout, search
 from capplan.fleet.simulation import FleetOutcome
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.hardware.device import Device
@@ -35,6 +38,10 @@ from capplan.workload.slo import Slo
 
 SHOWN = 3
 """Pairs of devices that get a plan; the others cost more by what either phase takes alone."""
+NEAR = 1.25
+"""Layouts that cost under this many times the cheapest of their device for a phase alone are paired too ..."""
+NEAR_LAYOUTS = 3
+"""... so many of each phase at most."""
 LEAST_SHARE = 0.8
 """Where a pool is as small as it was tried, this share of its replicas is tried next."""
 MOST_TRIED = 16
@@ -96,7 +103,7 @@ def pools_decision(
     pools: PoolsLimits,
     terms: Terms,
     *,
-    shown: int = SHOWN,
+    beyond: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> PoolsAnswer:
     """Return the plans with separate pools, cheapest first, and why other devices have none.
@@ -106,7 +113,7 @@ def pools_decision(
     question : of the whole fleet; both phases of a plan have one weight dtype and one KV dtype
     pools : devices of either pool, and the link
     terms : headroom, spares of each pool, prices, and limits of the whole fleet
-    shown : pairs of devices that get a plan
+    beyond : whether to look for the load that a plan carries beyond the peak; else it counts as full
     progress : called with the pairs that are done, and all of them
 
     Returns
@@ -115,35 +122,67 @@ def pools_decision(
     """
     check_known((*pools.prefill_devices, *pools.decode_devices), pools.link)
     rejected: Rejections = Counter()
-    contenders, evaluated = _contenders(question, pools, terms, rejected)
+    groups, evaluated = _contenders(question, pools, terms, rejected)
     plans: list[PoolsPlan] = []
     simulated = 0
-    for done, contender in enumerate(contenders[:shown]):
+    for done, group in enumerate(groups[:SHOWN]):
         least = min((cost_of(plan) for plan in plans), default=inf)
-        plan, tried = _confirmed(contender, question, pools.link, terms, rejected, WORTH_SHOWING * least)
+        asking = _Asking(question, pools.link, terms, beyond=beyond)
+        plan, tried = _confirmed(group, asking, rejected, WORTH_SHOWING * least)
         simulated += tried
         plans += [plan] if plan else []
         if progress:
-            progress(done + 1, min(len(contenders), shown))
-    for contender in contenders[shown:]:
-        rejected[contender.hardware, Reason(Refusal.COST, "costs more than pools of other devices")] += 1
+            progress(done + 1, min(len(groups), SHOWN))
+    for group in groups[SHOWN:]:
+        rejected[group[0].hardware, Reason(Refusal.COST, "costs more than pools of other devices")] += 1
     plans.sort(key=lambda plan: (inf if plan.usd_per_hour is None else plan.usd_per_hour, plan.gpus))
     return PoolsAnswer(tuple(plans), rejection_rows(rejected), evaluated, simulated)
 
 
-def cost_of(plan: PoolsPlan) -> float:
-    """Return dollars per hour of the replicas in service, or devices where a price is unknown."""
-    hourly = plan.usd_per_hour
-    if hourly is None:
-        return float(sum(pool.busy_replicas * pool.layout.devices for pool in plan.pools))
-    return sum((pool.usd_per_hour or 0.0) * pool.busy_replicas / pool.replicas for pool in plan.pools)
+@dataclass(frozen=True, slots=True)
+class PoolsStanding:
+    """How a plan with pools of its own stands to the traffic and the targets of a question."""
+
+    plan: PoolsPlan
+    """With the latencies and the probability of now."""
+    lacking: Lacking
+    """Pools that are too small."""
+
+
+def pools_standing(question: Question, plan: PoolsPlan, terms: Terms) -> PoolsStanding | Reason:
+    """Return how a plan stands that was chosen before, or the reason where one of its layouts cannot serve the model at all.
+
+    Parameters
+    ----------
+    question : the traffic, the targets and the engine
+    plan : layouts and numbers of replicas of either pool
+    terms : headroom, spares and prices
+
+    Returns
+    -------
+    PoolsStanding
+    """
+    sides = []
+    for phase, pool in zip((prefill_question, decode_question), plan.pools, strict=True):
+        trial = trial_of(phase(question, (pool.layout.device,)), pool.layout, pool.weight_dtype, terms)
+        if isinstance(trial, Reason):
+            return trial
+        sides.append(Sized(trial, pool.busy_replicas, pool.gpus))
+    contender = _Contender(sides[0], sides[1])
+    joint = Joint(question, sides[0].trial.replica, sides[1].trial.replica, plan.link_terms)
+    pair = (plan.prefill.busy_replicas, plan.decode.busy_replicas)
+    slowness = contender.slowness(question).quantile(question.slo.confidence)
+    return PoolsStanding(
+        _plan(contender, joint, pair, terms, beyond=False),
+        joint.lacking(pair, terms.headroom_fraction, slowness),
+    )
 
 
 def _contenders(
     question: Question, pools: PoolsLimits, terms: Terms, rejected: Rejections
-) -> tuple[list[_Contender], int]:
-    """Return the best layout of every pair of devices, cheapest first, and the number of candidates."""
-    contenders: list[_Contender] = []
+) -> tuple[list[list[_Contender]], int]:
+    """Return the best layouts of every pair of devices, cheapest first, and the number of candidates."""
+    groups: list[list[_Contender]] = []
     evaluated = 0
     for dtype, kv_format in product(question.networks, question.kv_formats):
         part = replace(question, networks={dtype: question.networks[dtype]}, kv_formats=(kv_format,))
@@ -155,11 +194,31 @@ def _contenders(
             result = search(phase)
             evaluated += result.evaluated
             rejected.update(result.rejected)
-            trials = Search(phase, result.candidates, terms)
-            best = [trials.best_of(d.name, question.slo.confidence, rejected) for d in phase.devices]
-            sides.append([side for side in best if side is not None])
-        contenders += [_Contender(prefill, decode) for prefill, decode in product(*sides)]
-    return sorted(contenders, key=lambda contender: _cost(contender, terms)), evaluated
+            sides.append(
+                [_near(phase, result.candidates, device.name, terms, rejected) for device in phase.devices]
+            )
+        for prefill, decode in product(*(filter(None, side) for side in sides)):
+            pairs = [_Contender(*pair) for pair in product(prefill, decode)]
+            groups.append(sorted(pairs, key=lambda item: _cost(item, terms)))
+    return sorted(groups, key=lambda group: _cost(group[0], terms)), evaluated
+
+
+def _near(
+    phase: Question, candidates: Sequence[ScreenedLayout], device: str, terms: Terms, rejected: Rejections
+) -> list[Sized]:
+    """Return the layouts of a device that cost least for a phase alone, cheapest first; empty if none meets its targets.
+
+    Together with the other pool and the link another one may be cheaper, so those that cost little more are kept.
+    """
+    confidence = phase.slo.confidence
+    trials = Search(phase, [item for item in candidates if item.layout.device.name == device], terms)
+    best = trials.best_of(device, confidence, rejected)
+    hourly = terms.hourly(device)
+    if best is None or hourly is None:
+        return [] if best is None else [best]
+    near = trials.within(NEAR * hourly * best.gpus, confidence)
+    others = [item for item in near if item.trial.candidate is not best.trial.candidate]
+    return [best, *sorted(others, key=lambda item: rank(item, terms))[: NEAR_LAYOUTS - 1]]
 
 
 def _hourly(side: Sized, terms: Terms) -> float:
@@ -175,43 +234,58 @@ def _cost(contender: _Contender, terms: Terms) -> tuple[float, int, str]:
     return cost, sum(side.gpus for side in contender.sides), contender.hardware
 
 
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """What a plan is asked to be."""
+
+    question: Question
+    link: LinkTerms
+    terms: Terms
+    beyond: bool
+
+    def costs(self, contender: _Contender) -> tuple[float, float]:
+        """Return dollars per hour of one replica of either pool, or its devices where a price is unknown."""
+        prefill, decode = (_hourly(side, self.terms) for side in contender.sides)
+        if inf in (prefill, decode):
+            devices = [float(side.trial.replica.spec.devices) for side in contender.sides]
+            return devices[0], devices[1]
+        return prefill, decode
+
+
 def _confirmed(
-    contender: _Contender,
-    question: Question,
-    link: LinkTerms,
-    terms: Terms,
-    rejected: Rejections,
-    most_cost: float,
+    group: Sequence[_Contender], asking: _Asking, rejected: Rejections, most_cost: float
 ) -> tuple[PoolsPlan | None, int]:
-    """Return the plan of a contender, simulated with its link, or None with the reason in `rejected`; and the pairs tried."""
-    for side in contender.sides:
+    """Return the cheapest plan of a group, simulated with its link, or None with the reason in `rejected`; and the pairs tried."""
+    for side in group[0].sides:
         device = side.trial.replica.spec.device
-        if not link.known_to(device):
-            rejected[
-                contender.hardware, Reason(Refusal.LINK_DOMAIN, f"{device.name} has no {link.name}")
-            ] += 1
+        if not asking.link.known_to(device):
+            why = Reason(Refusal.LINK_DOMAIN, f"{device.name} has no {asking.link.name}")
+            rejected[group[0].hardware, why] += 1
             return None, 0
-    joint = Joint(question, contender.prefill.trial.replica, contender.decode.trial.replica, link)
-    hourly = [_hourly(side, terms) for side in contender.sides]
-    if inf in hourly:
-        hourly = [float(side.trial.replica.spec.devices) for side in contender.sides]
-    slowness = contender.slowness(question).quantile(question.slo.confidence)
-    alone = (contender.prefill.busy, contender.decode.busy)
-    pair, tried = _cheapest_from(
-        alone,
-        lambda pair: joint.lacking(pair, terms.headroom_fraction, slowness),
-        (hourly[0], hourly[1]),
-        most_cost,
-    )
-    if pair is None:
-        rejected[contender.hardware, _unmet(joint, alone)] += 1
+    question, terms, tried = asking.question, asking.terms, 0
+    best: tuple[_Contender, Joint, Pair] | None = None
+    for contender in group:
+        costs = asking.costs(contender)
+        spares = terms.spare_replicas * sum(costs)
+        alone = (contender.prefill.busy, contender.decode.busy)
+        if best is not None and costs[0] * alone[0] + costs[1] * alone[1] + spares >= most_cost:
+            continue
+        joint = Joint(question, contender.prefill.trial.replica, contender.decode.trial.replica, asking.link)
+        slowness = contender.slowness(question).quantile(question.slo.confidence)
+        lacking = partial(joint.lacking, headroom_fraction=terms.headroom_fraction, slowness=slowness)
+        pair, more = _cheapest_from(alone, lacking, costs, most_cost - spares)
+        tried += more
+        if pair is not None:
+            best, most_cost = (contender, joint, pair), costs[0] * pair[0] + costs[1] * pair[1] + spares
+        elif best is None and contender is group[-1]:
+            rejected[contender.hardware, _unmet(joint, alone)] += 1
+    if best is None:
         return None, tried
-    plan = _plan(contender, joint, pair, terms)
+    plan = _plan(*best, terms, beyond=asking.beyond)
     reason = _over(plan, terms)
-    if reason is None:
-        return plan, tried
-    rejected[contender.hardware, reason] += 1
-    return None, tried
+    if reason is not None:
+        rejected[group[0].hardware, reason] += 1
+    return plan if reason is None else None, tried
 
 
 def _unmet(joint: Joint, alone: Pair) -> Reason:
@@ -254,12 +328,20 @@ def _over(plan: PoolsPlan, terms: Terms) -> Reason | None:
     return OVER_BUDGET if hourly is None or hourly > terms.max_usd_per_hour * (1.0 + 1e-9) else None
 
 
-def _plan(contender: _Contender, joint: Joint, pair: Pair, terms: Terms) -> PoolsPlan:
+def _plan(contender: _Contender, joint: Joint, pair: Pair, terms: Terms, *, beyond: bool) -> PoolsPlan:
     """Return the plan with these replica counts, with what all requests of the peak see."""
     outcome, question = joint.at_peak(pair), joint.question
     slowness = contender.slowness(question)
-    prefill = _pool(contender.prefill, pair[0], outcome, terms, "prefill")
-    decode = _pool(contender.decode, pair[1], outcome, terms, "decode")
+    asked = slowness.quantile(question.slo.confidence)
+    planned = joint.most_load(pair, terms.headroom_fraction, asked) if beyond else 1.0
+    first_s = outcome.all.ttft_s.mean
+    prefill = _pool(
+        contender.prefill, pair[0], outcome, terms, _PoolLoad("prefill", joint.rate, first_s, planned)
+    )
+    later_s = outcome.all.e2e_s.mean - first_s
+    decode = _pool(
+        contender.decode, pair[1], outcome, terms, _PoolLoad("decode", joint.rate, later_s, planned)
+    )
     hourly = summed_usd_per_hour((prefill, decode))
     money = None if hourly is None else unit_costs_at_mean(joint.demand, hourly, outcome.all.e2e_s.mean)
 
@@ -277,22 +359,35 @@ def _plan(contender: _Contender, joint: Joint, pair: Pair, terms: Terms) -> Pool
         ttft_s=bounded(outcome.all.ttft_s, "ttft", joint.prefill),
         tpot_s=bounded(outcome.all.tpot_s, "tpot", joint.decode),
         e2e_s=bounded(outcome.all.e2e_s, "e2e", joint.decode),
-        slo_met_probability=slowness.probability(joint.slowest(pair)),
+        slo_met_probability=slowness.probability(joint.slowest(pair, asked)),
         few_open_loops_measured=slowness.thin,
         usd_per_month=None if hourly is None else float(usd_per_month(hourly)),
         money=money,
     )
 
 
-def _pool(side: Sized, count: int, outcome: FleetOutcome, terms: Terms, phase: Phase) -> Pool:
+@dataclass(frozen=True, slots=True)
+class _PoolLoad:
+    """What the requests of the peak ask of one pool."""
+
+    phase: Phase
+    request_rate: float
+    stay_s: float
+    """Mean time of a request at the pool, waiting included."""
+    planned_ratio: float
+    """Multiple of the peak that both pools carry."""
+
+
+def _pool(side: Sized, count: int, outcome: FleetOutcome, terms: Terms, load: _PoolLoad) -> Pool:
     """Return one pool of a plan, with the mean time in steps over the time in service of its replicas."""
     assert outcome.run is not None
     shares = [
         use.gauges.busy_s / max(use.until_s - use.from_s, 1e-12)
         for use in outcome.run.replicas
-        if use.pool == phase
+        if use.pool == load.phase
     ]
     candidate = side.trial.candidate
+    each = load.request_rate / count
     return Pool(
         layout=candidate.layout,
         weight_dtype=candidate.weight_dtype,
@@ -301,5 +396,8 @@ def _pool(side: Sized, count: int, outcome: FleetOutcome, terms: Terms, phase: P
         busy_fraction=sum(shares) / len(shares),
         kv_cache_tokens=candidate.kv_cache_tokens,
         label=candidate.label,
+        concurrency_per_replica=each * load.stay_s,
+        request_rate_per_replica=each,
+        planned_rate_limit_per_replica=each * load.planned_ratio,
         price=terms.prices.get(candidate.layout.device.name),
     )

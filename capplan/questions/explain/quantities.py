@@ -1,13 +1,16 @@
 """The quantities of a plan: every number in its row, by name."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from capplan.errors import unknown
+from capplan.fleet.plan import AnyPlan
+from capplan.fleet.pools.plan import PoolsPlan
 from capplan.questions.explain import money, serving
+from capplan.questions.explain.pools import PoolsSubject
 from capplan.questions.explain.record import Explained, explained, given
-from capplan.questions.explain.subject import QUESTIONS, Subject
+from capplan.questions.explain.subject import QUESTIONS, Subject, numbers_of
+from capplan.questions.fleet import AskedFleet
 from capplan.questions.plan_row import plan_row
 
 _LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
@@ -43,21 +46,20 @@ _BY_NAME |= {
 """Quantity -> its explanation, for those that are neither a statistic of a latency nor chosen by the search."""
 
 
-def quantities(of: Subject) -> dict[str, float]:
+def subject_of(asked: AskedFleet, plan: AnyPlan) -> Subject | PoolsSubject:
+    """Return a plan whose quantities are asked for."""
+    return PoolsSubject(asked, plan) if isinstance(plan, PoolsPlan) else Subject(asked, plan)
+
+
+def quantities(of: Subject | PoolsSubject) -> dict[str, float]:
     """Return the numbers of a plan by name, such as ttft_s.p95."""
-    return dict(_numbers(plan_row(of.plan)))
+    return dict(numbers_of(plan_row(of.plan)))
 
 
-def _numbers(row: Any, name: str = "") -> Iterator[tuple[str, float]]:
-    if isinstance(row, dict):
-        for key, value in row.items():
-            yield from _numbers(value, f"{name}.{key}" if name else key)
-    elif isinstance(row, (int, float)) and not isinstance(row, bool):
-        yield name, row
-
-
-def explained_quantity(of: Subject, quantity: str) -> Explained:
+def explained_quantity(of: Subject | PoolsSubject, quantity: str) -> Explained:
     """Return a quantity explained; InputError for one that the plan does not have."""
+    if isinstance(of, PoolsSubject):
+        return of.explained(quantity)
     known = quantities(of)
     if quantity not in known:
         raise unknown("quantity", quantity, known, hint="all of them: capplan explain PLAN")

@@ -23,6 +23,8 @@ UNITS = {
 """Quantity -> its base unit, where the last word of the name does not say it."""
 _ENDINGS = (
     (re.compile(r"usd_per_million"), "$/10^6 token"),
+    (re.compile(r"bytes_per_s$"), "B/s"),
+    (re.compile(r"bytes_per_request$"), "B"),
     (re.compile(r"_s(\.\w+)?$|seconds$"), "s"),
     (re.compile(r"tokens_per_s"), "token/s"),
     (re.compile(r"_rate_|_rate$"), "1/s"),
@@ -75,7 +77,8 @@ def unit_of(name: str) -> str:
     >>> unit_of("ttft_s.p95"), unit_of("usd_per_million_tokens_at_mean"), unit_of("gpus")
     ('s', '$/10^6 token', '-')
     """
-    return UNITS.get(name) or next((unit for ending, unit in _ENDINGS if ending.search(name)), "-")
+    known = UNITS.get(name) or UNITS.get(name.rpartition(".")[2])
+    return known or next((unit for ending, unit in _ENDINGS if ending.search(name)), "-")
 
 
 def given(symbol: str, name: str, value: Any, label: str, source: str) -> Given:

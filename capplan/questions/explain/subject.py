@@ -1,6 +1,6 @@
 """The plan that is explained, and what is simulated of it, once."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,16 @@ from capplan.questions.fleet import AskedFleet, terms_of
 
 MONEY, SIMULATION, MEMORY = "docs/money.md", "docs/simulation.md", "docs/memory.md"
 ACCURACY, KERNELS, QUESTIONS = "docs/accuracy.md", "docs/kernels.md", "docs/questions.md"
+POOLS = "docs/disaggregation.md"
+
+
+def numbers_of(row: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a plan's row by name, such as ttft_s.p95."""
+    if isinstance(row, dict):
+        for key, value in row.items():
+            yield from numbers_of(value, f"{name}.{key}" if name else key)
+    elif isinstance(row, (int, float)) and not isinstance(row, bool):
+        yield name, row
 
 
 @dataclass(slots=True)

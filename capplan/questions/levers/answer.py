@@ -20,21 +20,20 @@ from capplan.fleet.levers import (
     most_saved_first,
     scaled_plan,
 )
-from capplan.fleet.over_time import fleet_over_time
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.plan import AnyPlan, FleetPlan, cheaper_pools
 from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.recommended import cost_of, near_cheapest, recommended
-from capplan.fleet.search import search
+from capplan.fleet.search import Question, search
 from capplan.fleet.search_cache import SearchCache
 from capplan.questions.budget import mix_within_budget
 from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
-from capplan.questions.identical_replicas import for_identical_replicas
 from capplan.questions.levers import engine, fleet, promise
 from capplan.questions.levers.as_it_is import Base, first_line, idle, put_off
 from capplan.questions.levers.speculation import speculations
 from capplan.questions.overrides import overridden
 from capplan.questions.plan_file import asked_of_plan
+from capplan.questions.plan_over_time import group_over_time
 from capplan.questions.rate_line import rate_line
 from capplan.questions.reading import scenario_record
 from capplan.questions.scenario import DEFAULT_HARDWARE, scenario_document, scenario_from
@@ -90,26 +89,56 @@ class Asking:
         """Return the search of a question."""
         return Search(asked.question, search(asked.question).candidates, terms_of(asked), self.shared)
 
-    def plans(
-        self, asked: AskedFleet, near: FleetPlan | None = None
-    ) -> tuple[FleetPlan | None, FleetPlan | None]:
+    def plans(self, asked: AskedFleet, near: AnyPlan | None = None) -> tuple[AnyPlan | None, AnyPlan | None]:
         """Return the plan that `fleet` recommends for a question, and the cheapest; None where none meets its targets.
 
         The layout of the plan `near` is sized first.
         """
-        trials = self.trials(asked)
         affordable = mix_within_budget(asked.scenario)
-        first = layout_name(near.layout, near.weight_dtype) if near else None
-        pairs = [pair for pair in near_cheapest(trials, first) if affordable(pair[1])]
-        return (recommended(pairs, trials.terms)[0], pairs[0][1]) if pairs else (None, None)
+        apart = next((plan for plan in self.pools(asked) if affordable(plan)), None)
+        if apart is not None and _only_pools(asked):
+            return apart, apart
+        trials = self.trials(asked)
+        first = layout_name(near.layout, near.weight_dtype) if isinstance(near, FleetPlan) else None
+        pairs = [] if _only_pools(asked) else near_cheapest(trials, first)
+        pairs = [pair for pair in pairs if affordable(pair[1])]
+        if not pairs:
+            return apart, apart
+        best, least = recommended(pairs, trials.terms)[0], pairs[0][1]
+        return cheaper_pools(apart, best) or best, cheaper_pools(apart, least) or least
+
+    def pools(self, asked: AskedFleet) -> tuple[PoolsPlan, ...]:
+        """Return the plans with pools of their own, cheapest first; none where a scenario does not allow them."""
+        limits = asked.scenario.fleet.pools
+        if limits is None:
+            return ()
+        return pools_decision(asked.question, limits, terms_of(asked), beyond=False).plans
+
+    def cheapest(self, asked: AskedFleet, confidence: float, under: float) -> tuple[AnyPlan | None, Question]:
+        """Return the cheapest plan of a question below a cost, and the question as it was searched."""
+        trials = self.trials(asked)
+        apart = next(iter(self.pools(asked)), None)
+        if apart is not None and cost_of(apart) < under:
+            under = cost_of(apart)
+        else:
+            apart = None
+        item = None if _only_pools(asked) else trials.cheapest(confidence, under=under)
+        return apart if item is None else plan_of(item, trials.terms), trials.question
 
     def why_none(self, asked: AskedFleet) -> str:
         """Return why a question has no plan: the commonest reason, where nothing is left to simulate."""
+        if _only_pools(asked):
+            return "no plan with pools of its own meets the targets"
         result, words = search(asked.question), Counter[str]()
         for (_, why), count in result.rejected.items():
             words[why.words] += count
         said = "no plan meets the targets"
         return said if result.candidates or not words else f"{said}: {words.most_common(1)[0][0]}"
+
+
+def _only_pools(asked: AskedFleet) -> bool:
+    limits = asked.scenario.fleet.pools
+    return limits is not None and limits.only
 
 
 def checked_names(names: Sequence[str] | None) -> tuple[str, ...]:
@@ -143,14 +172,13 @@ def asked_levers(
         document = scenario_document(scenario, file.settings) if scenario else file.document
         asking = Asking(scenario or file.scenario, file.settings, document, offline)
         assert answer is not None
-        assert answer.choices is not None
-        return asking, Base(_record(asking), asked, answer.chosen, answer.choices.cheapest)
+        together = answer.choices.cheapest if answer.choices else None
+        best = cheaper_pools(answer.pools.chosen if answer.pools else None, together) or together
+        return asking, Base(_record(asking), asked, answer.bought, best)
     if scenario is None:
         raise InputError("no scenario is given\n  e.g. support-chat, the path of a YAML, or --plan plan.json")
     asking = Asking(scenario, settings, scenario_document(scenario, settings), offline)
     asked = asking.changed(())
-    if asked.scenario.fleet.pools is not None and asked.scenario.fleet.pools.only:
-        raise for_identical_replicas(asked.scenario, "capplan levers")
     chosen, cheapest = asking.plans(asked)
     return asking, Base(_record(asking), asked, chosen, cheapest, "" if chosen else asking.why_none(asked))
 
@@ -201,10 +229,6 @@ def _row(asking: Asking, base: Base, lever: Lever) -> LeverRow:
     if all(price is None for price in asked.prices.values()) and any(base.asked.prices.values()):
         why = "no device of the scenario has such a price"
         return lever_row(idle(lever.name, lever.change, why), None, base.plan)
-    limits = asked.scenario.fleet.pools
-    if limits is not None and limits.only:
-        apart = pools_decision(asked.question, limits, terms_of(asked), shown=1).chosen
-        return lever_row(lever, apart, base.plan, "no plan meets the targets")
     plan = asking.plans(asked, base.plan)[0]
     return lever_row(lever, plan, base.plan, "" if plan else asking.why_none(asked))
 
@@ -223,12 +247,13 @@ def _autoscaled(base: Base) -> list[LeverRow]:
             else "the plan has no price"
         )
         return [lever_row(idle(name, next(iter(ways)), why), None, plan)]
-    limits = scenario.fleet
-    over_time = fleet_over_time(
-        plan, line, headroom_fraction=limits.headroom_fraction, start_up_s=limits.start_up_s, burst_ratio=1.0
-    )
-    late = f"{over_time.short_fraction:.1%} of the requests arrive while replicas are still starting"
-    kept = {False: over_time.short_fraction == 0.0, True: True}
+    limits = replace(scenario.fleet, burst_ratio=1.0)
+    followed = replace(scenario, fleet=limits)
+    parts = [group_over_time(followed, group, line) for group in plan.groups]
+    over_time = [part for part in parts if part is not None]
+    short = max(part.short_fraction for part in over_time)
+    late = f"{short:.1%} of the requests arrive while replicas are still starting"
+    kept = {False: short == 0.0, True: True}
     risks = {False: late, True: "a load that was not foreseen finds too few replicas"}
     return [
         lever_row(
@@ -254,7 +279,7 @@ def _best(asking: Asking, base: Base, rows: Sequence[LeverRow]) -> Combination |
         if row.lever.combines:
             choices.setdefault(row.lever.name, []).append(row.lever)
     listed = _listed(base)
-    best = None if base.plan is None else Combination(base.plan, (), (), 0)
+    best: Combination | None = None if base.plan is None else Combination(base.plan, (), (), 0)
     cost, tried = inf if base.cheapest is None else cost_of(base.cheapest), 0
     for selected in sorted(_selections(choices), key=len):
         levers = [*adding, *selected]
@@ -262,12 +287,14 @@ def _best(asking: Asking, base: Base, rows: Sequence[LeverRow]) -> Combination |
             continue
         tried += 1
         settings = merged_settings(levers, listed)
-        trials = asking.trials(asking.changed(settings))
-        item = trials.cheapest(base.asked.question.slo.confidence, under=cost)
-        if item is not None:
-            plan = plan_of(item, trials.terms)
+        try:
+            asked = asking.changed(settings)
+        except CapplanError:
+            continue
+        plan, question = asking.cheapest(asked, base.asked.question.slo.confidence, cost)
+        if plan is not None:
             used = (*_used(adding, plan, listed), *selected)
-            cost, best = cost_of(plan), Combination(plan, used, settings, tried, trials.question)
+            cost, best = cost_of(plan), Combination(plan, used, settings, tried, question)
     return None if best is None else replace(best, tried=tried)
 
 
@@ -277,7 +304,7 @@ def _selections(choices: Mapping[str, Sequence[Lever]]) -> Iterator[tuple[Lever,
         yield tuple(lever for lever in selected if lever is not None)
 
 
-def _cheaper(plan: FleetPlan | PoolsPlan, base: FleetPlan | None) -> bool:
+def _cheaper(plan: AnyPlan, base: AnyPlan | None) -> bool:
     if base is None:
         return True
     same = (plan.usd_per_hour is None) == (base.usd_per_hour is None)
@@ -287,7 +314,8 @@ def _cheaper(plan: FleetPlan | PoolsPlan, base: FleetPlan | None) -> bool:
 def _added(row: LeverRow) -> Lever | None:
     """Return a lever with what it adds to the lists of a search; of all other devices that is the one of its plan."""
     if row.lever.name == DEVICE and row.plan is not None:
-        return replace(row.lever, adds={"fleet.hardware": (row.plan.hardware,)})
+        names = dict.fromkeys(group.layout.device.name for group in row.plan.groups)
+        return replace(row.lever, adds={"fleet.hardware": tuple(names)})
     return row.lever if row.lever.adds else None
 
 
@@ -304,19 +332,19 @@ def _listed(base: Base) -> dict[str, Sequence[str | int]]:
 
 
 def _used(
-    added: Sequence[Lever], plan: FleetPlan, listed: Mapping[str, Sequence[str | int]]
+    added: Sequence[Lever], plan: AnyPlan, listed: Mapping[str, Sequence[str | int]]
 ) -> tuple[Lever, ...]:
     """Return the levers without which the search would not have found a plan."""
-    layout = plan.layout
-    has: dict[str, str | int] = {
-        "fleet.weight_dtypes": plan.weight_dtype,
-        "fleet.kv_dtypes": layout.kv_format,
-        "fleet.hardware": layout.device.name,
-        "fleet.tensor_parallel": int(layout.sharding.tensor),
-        "fleet.pipeline_parallel": int(layout.sharding.pipeline),
+    layouts = [group.layout for group in plan.groups]
+    has: dict[str, set[str | int]] = {
+        "fleet.weight_dtypes": {group.weight_dtype for group in plan.groups},
+        "fleet.kv_dtypes": {layout.kv_format for layout in layouts},
+        "fleet.hardware": {layout.device.name for layout in layouts},
+        "fleet.tensor_parallel": {int(layout.sharding.tensor) for layout in layouts},
+        "fleet.pipeline_parallel": {int(layout.sharding.pipeline) for layout in layouts},
     }
     return tuple(
         lever
         for lever in added
-        if any(has[key] in values and has[key] not in listed[key] for key, values in lever.adds.items())
+        if any(has[key] & set(values) - set(listed[key]) for key, values in lever.adds.items())
     )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from capplan.engine.profile import Scheduling
 from capplan.fleet.levers import Lever
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.plan import AnyPlan
 from capplan.fleet.search import spec_of_layout
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.scenario_file import ScenarioFile
@@ -17,20 +17,24 @@ class Base:
 
     file: ScenarioFile
     asked: AskedFleet
-    plan: FleetPlan | None
+    plan: AnyPlan | None
     """The one that `fleet` recommends."""
-    cheapest: FleetPlan | None
+    cheapest: AnyPlan | None
     missing: str = ""
     """Why there is no plan; empty where there is one."""
 
     @property
     def scheduling(self) -> Scheduling | None:
-        """Return the scheduling of one engine of the plan; None without a plan."""
+        """Return the scheduling of one engine of the plan, of one that prefills in pools of their own; None without a plan."""
         if self.plan is None:
             return None
-        return engine_scheduling(
-            spec_of_layout(self.plan.layout, self.plan.weight_dtype, self.asked.question)
-        )
+        group = self.plan.groups[0]
+        return engine_scheduling(spec_of_layout(group.layout, group.weight_dtype, self.asked.question))
+
+    @property
+    def apart(self) -> bool:
+        """Return whether the plan has pools of their own for prefill and decode."""
+        return self.plan is not None and len(self.plan.groups) > 1
 
 
 def idle(name: str, change: str, reason: str) -> Lever:

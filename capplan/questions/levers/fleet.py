@@ -6,6 +6,7 @@ from capplan.fleet.levers import Lever, merged_settings
 from capplan.fleet.price import choose_price
 from capplan.questions.fleet import PIPELINE_PARALLEL, TENSOR_PARALLEL
 from capplan.questions.levers.as_it_is import Base, idle
+from capplan.questions.pool_limits import POOL_KEYS
 from capplan.readers.catalogue.hardware import device_names
 from capplan.readers.catalogue.prices import Commitment, price_records, read_prices
 
@@ -95,16 +96,20 @@ def commitments(base: Base) -> list[Lever]:
 
 
 def disaggregation(base: Base) -> list[Lever]:
-    """Return separate prefill and decode pools, on the devices of the scenario; slow, as both pools are simulated."""
+    """Return separate prefill and decode pools, on the devices of the scenario, or the scenario without them; slow."""
     name, change = "disaggregation", "prefill and decode in separate pools"
     scenario = base.asked.scenario
+    if scenario.fleet.pools is not None:
+        keys = [key for key in POOL_KEYS if getattr(base.file.fleet, key) is not None]
+        settings = ("fleet.disaggregation=off", *(f"fleet.{key}=null" for key in keys))
+        risk = "none: replicas that do both are simpler to run"
+        return [Lever(name, "prefill and decode in the same replicas", settings, risk, combines=True)]
     if any(item.users is not None for item in scenario.classes):
         return [idle(name, change, "not modelled with users who wait for each response")]
-    settings = ("fleet.disaggregation=only",)
     if scenario.speculation is not None or scenario.kv_offload:
         return [idle(name, change, "not modelled with speculation or offload tiers")]
     risk = "two pools to run and to scale; KV caches cross the network, whose congestion is not modelled"
-    return [Lever(name, change, settings, risk, slow=True)]
+    return [Lever(name, change, ("fleet.disaggregation=only",), risk, combines=True, slow=True)]
 
 
 def routing(base: Base) -> list[Lever]:

@@ -36,7 +36,9 @@ def _method(base: Base, name: str, method: Method) -> Lever:
     network = next(iter(base.asked.question.networks.values()))
     if method == "mtp" and not network.mtp_parameters:
         return idle(name, change, f"{network.name} has no layers for multi-token prediction")
-    if base.plan is not None and base.plan.layout.sharding.pipeline > 1:
+    if base.asked.scenario.fleet.pools is not None:
+        return idle(name, change, "not modelled with pools of their own: --set fleet.disaggregation=off")
+    if base.plan is not None and base.plan.groups[0].layout.sharding.pipeline > 1:
         return idle(
             name, change, "the plan as it is has pipeline stages, with which speculation is not modelled"
         )
@@ -53,7 +55,8 @@ def _until(base: Base, method: Method) -> str:
     plan, question = base.plan, base.asked.question
     if plan is None:
         return ""
-    replica = replica_of(spec_of_layout(plan.layout, plan.weight_dtype, question))
+    group = plan.groups[0]
+    replica = replica_of(spec_of_layout(group.layout, group.weight_dtype, question))
     published = PUBLISHED[method]
     drafting = DraftPlan(method, published.acceptance_fractions, published.draft_tokens)
     context = float(question.demand.lengths.input_tokens + question.demand.lengths.output_tokens)
@@ -65,7 +68,7 @@ def _until(base: Base, method: Method) -> str:
         batches=(1,),
         context_tokens=context,
     )
-    now = f"the plan has {plan.concurrency_per_replica:.0f} at the peak"
+    now = f"the plan has {group.concurrency_per_replica:.0f} at the peak"
     if rows.breakeven_batch is None:
         return f"; faster at every batch that fits ({rows.largest_batch}); {now}"
     return f"; no faster from {rows.breakeven_batch} sequences on; {now}"

@@ -63,7 +63,13 @@ def _shown(check: Check) -> tuple[str, str, str]:
 
     def text(value: Any) -> str:
         if not is_number(value):
-            return "-" if value is None else ", ".join(value) if isinstance(value, list) else str(value)
+            return (
+                "-"
+                if value is None
+                else ", ".join(map(str, value))
+                if isinstance(value, list)
+                else str(value)
+            )
         return shown_money(value, unit) if unit.startswith("$") else shown_number(value, screen.factor)
 
     return text(check.limit), text(check.value), unit

@@ -7,7 +7,9 @@ from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.questions.commitments import AskedMix
 from capplan.report.answer import Table
 
+POOLS = ("prefill", "decode")
 _TITLES = {
+    "pool": "",
     "commitment": "",
     "price_basis": "price from",
     "used_fraction": "in use",
@@ -23,11 +25,13 @@ _TITLES = {
 
 def mix_rows(mix: Mix) -> list[dict[str, Any]]:
     """Return the parts of a mix, each with its price per device and hour and its cost."""
+    pools = any(part.group for part in mix.parts)
     return [
         {
+            **({"pool": POOLS[part.group]} if pools else {}),
             "commitment": part.offer.name,
             "replicas": part.replicas,
-            "gpus": part.replicas * mix.devices,
+            "gpus": part.replicas * part.devices,
             "used_fraction": part.used_fraction,
             "usd_per_gpu_hour": part.offer.usd_per_hour(1.0),
             **_totals(
@@ -83,10 +87,13 @@ def commitments_result(mixes: tuple[AskedMix, ...]) -> dict[str, Any] | None:
 
 def _plan_row(item: AskedMix) -> dict[str, Any]:
     return {
-        "hardware": item.plan.layout.device.name,
-        "plan": item.plan.layout.in_words(item.plan.weight_dtype),
+        "hardware": item.plan.hardware,
+        "plan": " + ".join(group.layout.in_words(group.weight_dtype) for group in item.plan.groups),
         "gpus": item.plan.gpus,
-        "mix": ", ".join(f"{p.replicas * item.mix.devices} {p.offer.name}" for p in item.mix.parts),
+        "mix": " + ".join(
+            ", ".join(f"{p.replicas * p.devices} {p.offer.name}" for p in item.mix.parts if p.group == place)
+            for place in range(len(item.plan.groups))
+        ),
         **mix_totals(item.mix),
     }
 

@@ -43,7 +43,7 @@ def compare_answer(asked: AskedComparison, name: str, currency: tuple[str, float
         "own": {
             "usd_per_month": own.usd_today,
             "gpus": comparison.plan.gpus,
-            "hardware": comparison.plan.layout.device.name,
+            "hardware": comparison.plan.hardware,
             "machines_usd_per_month": own.machines_usd,
             "overhead_usd_per_month": own.machines_usd * own.terms.overhead_fraction,
             "people_usd_per_month": own.terms.people_usd_per_month,

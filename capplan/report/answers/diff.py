@@ -10,6 +10,11 @@ from capplan.report.screen_units import is_number, screen_of, shown_money, shown
 _PLAN = (
     "hardware", "replicas", "spare_replicas", "gpus_per_replica", "tensor_parallel", "pipeline_parallel", "expert_parallel",
     "data_parallel", "weight_dtype", "kv_dtype", "draft_tokens", "usd_per_gpu_hour",
+    *(
+        f"pools.{pool}.{key}"
+        for pool in ("prefill", "decode")
+        for key in ("hardware", "replicas", "gpus_per_replica", "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
+    ),
 )  # fmt: skip
 """Keys of a plan that are shown only where they differ."""
 _RESULTS = {
@@ -39,6 +44,7 @@ def diff_answer(before: Side, after: Side) -> Answer:
     """Return what changed; exit code 4 where no plan meets the targets afterwards."""
     found = changes(before, after)
     plan = {name: _pair(before, after, name) for name in _PLAN}
+    plan = {name: pair for name, pair in plan.items() if "." not in name or any(pair.values())}
     results = {name: _pair(before, after, key) for key, name in _RESULTS.items()}
     moved = {name: pair for name, pair in plan.items() if pair["before"] != pair["after"]}
     known = set(before.assumptions)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from capplan.questions.explain.pools import PoolsSubject
 from capplan.questions.explain.quantities import explained_quantity, quantities
 from capplan.questions.explain.record import Explained, Given, unit_of
 from capplan.questions.explain.subject import Subject
@@ -10,7 +11,7 @@ from capplan.report.answers.fleet import purchase_text
 from capplan.report.screen_units import is_number
 
 
-def explain_answer(of: Subject, quantity: str | None) -> Answer:
+def explain_answer(of: Subject | PoolsSubject, quantity: str | None) -> Answer:
     """Return a quantity explained, or the list of quantities."""
     asked, fleet = of.asked, purchase_text(of.plan)
     name = asked.scenario.name

@@ -6,7 +6,8 @@ from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.fleet.decision import SUREST_WITHIN
-from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.fleet.over_time import OverTime
+from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan
 from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.price import HOURS_PER_MONTH, PriceChoice
 from capplan.fleet.review import kernel_assumptions
@@ -18,6 +19,7 @@ from capplan.questions.plan_row import plan_row
 from capplan.readers.plan_file import plan_origin
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.commitments import (
+    POOLS,
     commitments_closing,
     commitments_result,
     commitments_tables,
@@ -31,8 +33,8 @@ from capplan.report.answers.pools import (
     decision_of_pools,
     pools_closing,
     pools_result,
-    pools_row,
     pools_tables,
+    pools_text,
 )
 from capplan.report.data_text import plain
 
@@ -118,7 +120,7 @@ def decision(asked: AskedFleet, answer: FleetAnswer) -> str:
     return ", ".join(parts) + (f"; {more}" if more else "")
 
 
-def cost_texts(plan: FleetPlan) -> list[str]:
+def cost_texts(plan: AnyPlan) -> list[str]:
     """Return what a plan costs: a month and a million tokens at the mean load, or the job."""
     if plan.usd_per_month is None or plan.money is None:
         return ["price unknown"]
@@ -157,8 +159,10 @@ def _usd_per_job(answer: FleetAnswer, usd_per_month: float | None) -> float | No
     return None if hours is None or usd_per_month is None else usd_per_month / HOURS_PER_MONTH * hours
 
 
-def purchase_text(plan: FleetPlan) -> str:
+def purchase_text(plan: AnyPlan) -> str:
     """Return how many of which device, and how they are grouped."""
+    if isinstance(plan, PoolsPlan):
+        return pools_text(plan)
     replicas = f"{plan.replicas} {'replica' if plan.replicas == 1 else 'replicas'}"
     each = f"{plan.layout.devices} {'GPU' if plan.layout.devices == 1 else 'GPUs'}"
     spare = f", {plan.spare_replicas} of them spare" if plan.spare_replicas else ""
@@ -193,12 +197,13 @@ def certainty_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
     ]
 
 
-def assumed_kernels(plans: Sequence[FleetPlan], question: Question) -> tuple[Assumption, ...]:
+def assumed_kernels(plans: Sequence[AnyPlan], question: Question) -> tuple[Assumption, ...]:
     """Return the kernels of the plans that were not measured on their device, once per device and format."""
-    return tuple(dict.fromkeys(item for plan in plans for item in kernel_assumptions(plan, question)))
+    groups = [group for plan in plans for group in plan.groups]
+    return tuple(dict.fromkeys(item for group in groups for item in kernel_assumptions(group, question)))
 
 
-def thin_warnings(plans: Sequence[FleetPlan | PoolsPlan]) -> tuple[str, ...]:
+def thin_warnings(plans: Sequence[AnyPlan]) -> tuple[str, ...]:
     """Return the warning for probabilities that rest on few open-loop measurements."""
     if not any(plan.few_open_loops_measured for plan in plans):
         return ()
@@ -211,7 +216,7 @@ def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
     """Return what the cheapest plan costs where none is within the budget, and by what a plan within it is paid."""
     budget, usd = asked.scenario.budget_usd_per_month, answer.over_budget_usd_per_month
     by_mix = asked.scenario.commitments is not None
-    if budget is not None and by_mix and answer.chosen is not None:
+    if budget is not None and by_mix and answer.bought is not None:
         return (f"with its mix of commitments it is within the budget of ${budget:,.0f} a month",)
     if budget is None or answer.over_budget is None or usd is None:
         return ()
@@ -254,10 +259,7 @@ def _fleet_result(
     asked: AskedFleet, answer: FleetAnswer, rows: list[dict[str, Any]], outlook: Outlook
 ) -> dict[str, Any]:
     """Return the answer with the keys of the interface."""
-    over_time = outlook.over_time
-    chosen = plan_row(answer.chosen) if answer.chosen else None
-    if answer.chosen_pools is not None:
-        chosen = pools_row(answer.chosen_pools)
+    chosen = plan_row(answer.bought) if answer.bought else None
     return {
         "scenario": asked.scenario.name,
         "plans": rows,
@@ -283,7 +285,7 @@ def _fleet_result(
         "growth": growth_result(outlook.growth),
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
         "over_budget_usd_per_month": answer.over_budget_usd_per_month,
-        "over_time": over_time_result(over_time) if over_time else None,
+        "over_time": _over_time_result(outlook),
         "relaxations": [
             {
                 "target": r.target,
@@ -303,6 +305,23 @@ def _of_prompts(columns: tuple[str, ...]) -> tuple[str, ...]:
     return (*columns[:at], *costs, *(name for name in columns[at + 1 :] if name != "tpot_s.p95"))
 
 
+def _plans(answer: FleetAnswer) -> list[AnyPlan]:
+    """Return the plans of identical replicas, and the recommended one where it has pools of its own."""
+    return [*answer.plans, *([answer.chosen_pools] if answer.chosen_pools else [])]
+
+
+def _over_time_parts(outlook: Outlook) -> dict[str, OverTime]:
+    """Return the replicas over time by pool; without a name where all of them are alike."""
+    if outlook.over_time is not None:
+        return {"": outlook.over_time}
+    return dict(zip(POOLS, outlook.pools_over_time, strict=False))
+
+
+def _over_time_result(outlook: Outlook) -> dict[str, Any] | None:
+    parts = {pool: over_time_result(part) for pool, part in _over_time_parts(outlook).items()}
+    return parts.get("", parts or None)
+
+
 def _recommendation(answer: FleetAnswer) -> tuple[str, ...]:
     if answer.choices is None or answer.chosen_pools is not None:
         return pools_closing(answer)
@@ -315,7 +334,7 @@ def fleet_answer(
 ) -> Answer:
     """Return the plans, cheapest first, and the rejections by reason; exit code 4 where nothing is feasible."""
     outlook = outlook or Outlook()
-    over_time = outlook.over_time
+    over_time = _over_time_parts(outlook)
     rows = [plan_row(plan) for plan in answer.plans]
     kv = several_kv_dtypes(answer.plans)
     shown = [{**row, "plan": layout_text(plan, kv=kv)} for row, plan in zip(rows, answer.plans, strict=True)]
@@ -341,14 +360,14 @@ def fleet_answer(
             Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
         )
     result = _fleet_result(asked, answer, rows, outlook)
-    inputs = plain(plan_inputs(asked, answer.chosen))
+    inputs = plain(plan_inputs(asked, answer.bought))
     origin = plan_origin(asked.scenario.path, settings, asked.scenario.price_file, plain(result), inputs)
     return Answer(
         command="fleet",
         result={**result, "plan_file": origin},
         tables=(
             *(table for table in tables if table.rows),
-            *(over_time_tables(over_time) if over_time else ()),
+            *(table for pool, part in over_time.items() for table in over_time_tables(part, pool)),
         ),
         headline=decision(asked, answer),
         closing=(
@@ -363,10 +382,14 @@ def fleet_answer(
         ),
         assumptions=(
             *asked.assumptions,
-            *assumed_kernels(answer.plans, asked.question),
-            *(over_time_assumptions(over_time) if over_time else ()),
+            *assumed_kernels(_plans(answer), asked.question),
+            *(item for part in list(over_time.values())[:1] for item in over_time_assumptions(part)),
             *outlook.assumptions,
         ),
-        warnings=(*asked.warnings, *thin_warnings(answer.plans), *outlook.warnings),
+        warnings=(
+            *asked.warnings,
+            *thin_warnings(_plans(answer)),
+            *outlook.warnings,
+        ),
         exit_code=0 if answer.plans or answer.chosen_pools else 4,
     )

@@ -12,6 +12,7 @@ _TITLES = {
     "usd_per_month": "",
     "mix_usd_per_month": "with the mix",
     "request_rate": "peak",
+    "pools": "prefill + decode",
 }
 
 
@@ -31,8 +32,20 @@ def growth_tables(growth: Growth | None) -> tuple[Table, ...]:
     """Return what is needed and bought in which month."""
     if growth is None:
         return ()
-    rows = [asdict(row) for row in growth.months]
-    shown = ("month", "request_rate", "replicas", "gpus", "added_gpus", "usd_per_month", "mix_usd_per_month")
+    rows = [
+        asdict(row) | {"pools": None if row.pool_replicas is None else "{} + {}".format(*row.pool_replicas)}
+        for row in growth.months
+    ]
+    shown = (
+        "month",
+        "request_rate",
+        "replicas",
+        "pools",
+        "gpus",
+        "added_gpus",
+        "usd_per_month",
+        "mix_usd_per_month",
+    )
     kept = tuple(name for name in shown if any(row[name] is not None for row in rows))
     title = f"Growth: {'; '.join((_holds(growth), *_cost(growth)))}"
     return (Table(rows, title=title, shown=kept, titles=_TITLES),)

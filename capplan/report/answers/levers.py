@@ -6,8 +6,7 @@ from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.fleet.levers import Combination, LeverRow, LeversAnswer, worth_usd_per_byte_month
-from capplan.fleet.plan import FleetPlan
-from capplan.fleet.pools.plan import PoolsPlan
+from capplan.fleet.plan import AnyPlan, FleetPlan
 from capplan.questions.levers.answer import Asking
 from capplan.questions.levers.as_it_is import Base
 from capplan.questions.plan_row import plan_row
@@ -135,7 +134,7 @@ def _memory_table(rows: Sequence[dict[str, Any]]) -> Table:
     return Table(bought, title="Host memory to buy, and whether it pays", shown=shown, titles=_TITLES)
 
 
-def _layouts(plan: FleetPlan | PoolsPlan) -> str:
+def _layouts(plan: AnyPlan) -> str:
     """Return parallelism and dtypes of a replica, or of one of either pool."""
     if isinstance(plan, FleetPlan):
         return layout_text(plan, kv=True)
@@ -157,8 +156,8 @@ def _compared(answer: LeversAnswer) -> list[dict[str, Any]]:
     return [
         {
             "choice": name,
-            "hardware": plan.layout.device.name,
-            "plan": layout_text(plan, kv=True),
+            "hardware": plan.hardware,
+            "plan": _layouts(plan),
             "gpus": plan.gpus,
             "usd_per_month": plan.usd_per_month,
             "usd_per_month_saved": None
@@ -186,7 +185,7 @@ def _kernels(base: Base, answer: LeversAnswer) -> tuple[Assumption, ...]:
     stated = assumed_kernels([answer.base], base.asked.question) if answer.base else ()
     best = answer.best
     if best is not None and best.question is not None:
-        stated += (best.plan.price.assumption,) if best.plan.price else ()
+        stated += tuple(group.price.assumption for group in best.plan.groups if group.price)
         stated += assumed_kernels([best.plan], best.question)
     return tuple(item for item in dict.fromkeys(stated) if item not in base.asked.assumptions)
 
@@ -202,7 +201,7 @@ def _headline(base: Base, answer: LeversAnswer) -> str:
     return f"{name}: {as_it_is}; at best {_plan_text(best.plan)}{_saving(answer, best)}, with {_words(best)}"
 
 
-def _plan_text(plan: FleetPlan) -> str:
+def _plan_text(plan: AnyPlan) -> str:
     return f"{purchase_text(plan)}, {cost_texts(plan)[0]}, {sure(plan.slo_met_probability)} sure"
 
 

@@ -35,8 +35,9 @@ def over_time_result(over_time: OverTime) -> dict[str, Any]:
     }
 
 
-def over_time_tables(over_time: OverTime) -> tuple[Table, ...]:
-    """Return the ways to run the trace, the spares, and the GPUs over time in at most 24 spans."""
+def over_time_tables(over_time: OverTime, pool: str = "") -> tuple[Table, ...]:
+    """Return the ways to run the trace, the spares, and the GPUs over time in at most 24 spans; of one pool, if it is named."""
+    of = f"{pool} pool: " if pool else ""
     gpus = over_time.gpus_per_replica
     ways = [
         {"way": "static, sized for the busiest minute", "gpus": over_time.static_replicas * gpus, "gpu_hours": over_time.static_gpu_hours, "requests_short_fraction": 0.0},
@@ -66,15 +67,15 @@ def over_time_tables(over_time: OverTime) -> tuple[Table, ...]:
     return (
         Table(
             ways,
-            title=f"The chosen plan over the trace; peak-to-mean ratio {over_time.peak_to_mean_ratio:.2f}",
+            title=f"{of}The chosen plan over the trace; peak-to-mean ratio {over_time.peak_to_mean_ratio:.2f}",
             titles=titles,
         ),
         Table(
             spares,
-            title=f"Static fleet with N + k redundancy, and for a burst of {over_time.burst_ratio:g} times the peak",
+            title=f"{of}Static fleet with N + k redundancy, and for a burst of {over_time.burst_ratio:g} times the peak",
             titles=titles,
         ),
-        Table(spans, title="GPUs over time, maximum of each interval"),
+        Table(spans, title=f"{of}GPUs over time, maximum of each interval"),
     )
 
 

@@ -4,10 +4,10 @@ from dataclasses import asdict
 from typing import Any
 
 from capplan.fleet.plan import FleetAnswer, FleetPlan
-from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.pools.plan import Pool, PoolsPlan
 from capplan.fleet.recommended import cost_of
 from capplan.questions.fleet import AskedFleet
+from capplan.questions.plan_row import pools_row
 from capplan.report.answer import Table
 from capplan.report.answers.fleet_words import sure
 
@@ -58,58 +58,6 @@ def decision_of_pools(asked: AskedFleet, plan: PoolsPlan) -> str:
     if not asked.scenario.slo.targets:
         return f"{text}, sized for throughput alone"
     return f"{text}, {sure(plan.slo_met_probability)} sure to meet its targets"
-
-
-def pools_row(plan: PoolsPlan) -> dict[str, Any]:
-    """Return one plan with the keys of the interface that it has; what differs between its pools is in `pools`."""
-    money = plan.money
-    return {
-        "hardware": plan.hardware,
-        "gpus": plan.gpus,
-        "replicas": plan.replicas,
-        "spare_replicas": sum(pool.spare_replicas for pool in plan.pools),
-        "weight_dtype": plan.decode.weight_dtype,
-        "kv_dtype": plan.decode.layout.kv_format,
-        "pools": {
-            name: _pool_row(pool) for name, pool in zip(("prefill", "decode"), plan.pools, strict=True)
-        },
-        "transfer": transfer_result(plan.link),
-        "simulated_requests": plan.requests,
-        "ttft_s": asdict(plan.ttft_s),
-        "tpot_s": asdict(plan.tpot_s),
-        "e2e_s": asdict(plan.e2e_s),
-        "slo_met_probability": plan.slo_met_probability,
-        "few_open_loops_measured": plan.few_open_loops_measured,
-        "usd_per_hour": plan.usd_per_hour,
-        "usd_per_month": plan.usd_per_month,
-        "usd_per_million_output_tokens_at_mean": money.usd_per_million_output_tokens if money else None,
-        "usd_per_million_tokens_at_mean": money.usd_per_million_tokens if money else None,
-        "watts": plan.watts,
-    }
-
-
-def _pool_row(pool: Pool) -> dict[str, Any]:
-    sharding = pool.layout.sharding
-    return {
-        "hardware": pool.layout.device.name,
-        "gpus": pool.gpus,
-        "gpus_per_replica": pool.layout.devices,
-        "replicas": pool.replicas,
-        "spare_replicas": pool.spare_replicas,
-        "tensor_parallel": int(sharding.tensor),
-        "pipeline_parallel": int(sharding.pipeline),
-        "expert_parallel": int(sharding.expert),
-        "data_parallel": int(sharding.data),
-        "busy_fraction": pool.busy_fraction,
-        "kv_cache_tokens": pool.kv_cache_tokens,
-        "usd_per_hour": pool.usd_per_hour,
-        "label": pool.label,
-    }
-
-
-def transfer_result(use: LinkUse) -> dict[str, Any]:
-    """Return what the transfers of KV caches are like."""
-    return {"link": use.name, **{key: value for key, value in asdict(use).items() if key != "name"}}
 
 
 def pools_result(answer: FleetAnswer) -> dict[str, Any] | None:

@@ -9,9 +9,9 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.fleet.routed import Operation
 from capplan.fleet.simulation import Figures, FleetOutcome
+from capplan.questions.plan_row import transfer_result
 from capplan.questions.simulation import AskedStream, Chosen
 from capplan.report.answer import Answer, Table
-from capplan.report.answers.pools import transfer_result
 from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.outcome import Spread, joint_timeline
 from capplan.workload.slo import Slo

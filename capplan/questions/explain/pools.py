@@ -1,0 +1,172 @@
+"""Quantities of a plan with pools of its own for prefill and decode, explained."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from capplan.errors import unknown
+from capplan.fleet.pools.plan import Pool, PoolsPlan
+from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.questions.explain.record import Explained, Given, explained, given
+from capplan.questions.explain.subject import ACCURACY, MONEY, POOLS, QUESTIONS, numbers_of
+from capplan.questions.fleet import AskedFleet
+from capplan.questions.plan_row import plan_row
+
+_BOTH = ("prefill", "decode")
+_SUMS = ("gpus", "replicas", "spare_replicas", "usd_per_hour")
+"""Quantities of a plan that are the sum of those of its pools."""
+_PRODUCTS = {
+    "gpus": ("n g", {"n": "replicas", "g": "gpus_per_replica"}),
+    "usd_per_hour": ("(p + e) g", {"p": "usd_per_gpu_hour", "g": "gpus"}),
+}
+"""Quantities of a pool -> their formula, and the quantities of the pool that it takes."""
+_TRANSFERS = {
+    "transfer.bytes_per_request": "KV cache and state of a prompt of mean length, each element once",
+    "transfer.transfer_s": "bytes_per_request / (rate of all devices of the slower end) + latency",
+    "transfer.bytes_per_s": "bytes_per_request times the requests a second at the peak",
+    "transfer.prefill_load_fraction": "bytes_per_s / (rate of all links of the prefill replicas at work)",
+    "transfer.decode_load_fraction": "bytes_per_s / (rate of all links of the decode replicas at work)",
+}
+_SIMULATED = "over all N requests of the peak, simulated through both pools and the link between them"
+_PLANNED = "planned_request_rate_limit_per_replica"
+_PLANNED_FORMULA = "largest load of both pools, over the replicas, at which the targets hold with headroom as predicted and with the confidence"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsSubject:
+    """A plan with pools of its own whose quantities are asked for."""
+
+    asked: AskedFleet
+    plan: PoolsPlan
+
+    @property
+    def quantities(self) -> dict[str, float]:
+        """Return the numbers of the plan by name, such as pools.decode.gpus."""
+        return dict(numbers_of(plan_row(self.plan)))
+
+    @property
+    def label(self) -> str:
+        """Return the weaker label of both pools."""
+        return "assumed" if "assumed" in (pool.label for pool in self.plan.pools) else "measured"
+
+    def explained(self, quantity: str) -> Explained:
+        """Return a quantity explained; InputError for one that the plan does not have."""
+        known = self.quantities
+        if quantity not in known:
+            raise unknown("quantity", quantity, known, hint="all of them: capplan explain PLAN")
+        value = known[quantity]
+        if quantity in _SUMS:
+            inputs = {f"x_{name[0]}": f"pools.{name}.{quantity}" for name in _BOTH}
+            return self._worked(quantity, "x_p + x_d", inputs, MONEY if "usd" in quantity else QUESTIONS)
+        if quantity == "usd_per_month":
+            hours = Given(
+                "m", "hours", HOURS_PER_MONTH, "h", "derived", "365 x 24 / 12 hours of an average month"
+            )
+            return self._worked(quantity, "h m", {"h": "usd_per_hour"}, MONEY, (hours,))
+        if quantity.startswith("usd_per_million"):
+            what = "scenario: traffic, mean over the hours that are paid for"
+            rate = Given("r", "tokens_per_s", None, "token/s", "config", what)
+            return self._worked(quantity, "10^6 h / (3600 r)", {"h": "usd_per_hour"}, MONEY, (rate,))
+        if quantity == "watts":
+            powers = [
+                given(f"w_{name[0]}", f"{name} watts", pool.layout.device.tdp_w, "spec", "hardware_specs")
+                for name, pool in zip(_BOTH, self.plan.pools, strict=True)
+            ]
+            inputs = {f"g_{name[0]}": f"pools.{name}.gpus" for name in _BOTH}
+            return self._worked(quantity, "w_p g_p + w_d g_d", inputs, MONEY, tuple(powers))
+        if quantity.startswith("transfer."):
+            return explained(quantity, value, _TRANSFERS[quantity], (self._link(),), POOLS)
+        if quantity.startswith("pools."):
+            return self._of_pool(quantity, value)
+        return self._simulated(quantity, value)
+
+    def _worked(
+        self,
+        quantity: str,
+        formula: str,
+        inputs: Mapping[str, str],
+        page: str,
+        more: tuple[Given, ...] = (),
+    ) -> Explained:
+        """Return a quantity that a formula works out of others, which are its steps."""
+        known = self.quantities
+        steps = tuple(self.explained(name) for name in inputs.values())
+        values = tuple(
+            given(symbol, name, known[name], step.label, f"explain {name}")
+            for (symbol, name), step in zip(inputs.items(), steps, strict=True)
+        )
+        return explained(quantity, known[quantity], formula, (*values, *more), page, steps=steps)
+
+    def _of_pool(self, quantity: str, value: float) -> Explained:
+        _, name, key = quantity.split(".")
+        pool = self.plan.prefill if name == "prefill" else self.plan.decode
+        if key == "usd_per_gpu_hour":
+            basis = pool.price.basis if pool.price else "unknown"
+            price = given("p", key, value, "spec" if pool.price and pool.price.records else "config", basis)
+            return explained(quantity, value, "p", (price,), MONEY)
+        if key in _PRODUCTS:
+            formula, parts = _PRODUCTS[key]
+            inputs = {symbol: f"pools.{name}.{part}" for symbol, part in parts.items()}
+            return self._worked(quantity, formula, inputs, MONEY, _electricity(pool, key))
+        if key == _PLANNED:
+            return self._simulated(quantity, value, _PLANNED_FORMULA)
+        if key in ("busy_fraction", "concurrency_per_replica"):
+            what = (
+                "time in steps over time in service"
+                if key == "busy_fraction"
+                else "mean requests at a replica"
+            )
+            return self._simulated(quantity, value, f"{what}, {_SIMULATED}")
+        layout = (
+            f"the pools {pool.layout.in_words(pool.weight_dtype)}, the cheapest pair that meets the targets"
+        )
+        chosen = given("", quantity, value, "derived", layout)
+        return explained(
+            quantity,
+            value,
+            "of the pair of layouts and counts that meets the targets at the least cost",
+            (chosen,),
+            POOLS,
+        )
+
+    def _simulated(self, quantity: str, value: float, formula: str = "") -> Explained:
+        """Explain what the simulation of both pools says."""
+        metric, _, statistic = quantity.partition(".")
+        words = "mean" if statistic == "mean" else f"{statistic[1:]}th percentile" if statistic else metric
+        inputs = [
+            given("N", "simulated_requests", self.plan.requests, "derived", "the requests of the peak"),
+            given(
+                "P",
+                "prefill replicas",
+                self.plan.prefill.busy_replicas,
+                "derived",
+                "explain pools.prefill.replicas, without spares",
+            ),
+            given(
+                "D",
+                "decode replicas",
+                self.plan.decode.busy_replicas,
+                "derived",
+                "explain pools.decode.replicas, without spares",
+            ),
+            self._link(),
+        ]
+        page = POOLS
+        if statistic in ("low", "high"):
+            formula, page = "mean times an end of the 80% interval of measured over predicted", ACCURACY
+        elif quantity == "slo_met_probability":
+            formula = (
+                "probability that both pools are at most as much slower than predicted as the targets bear"
+            )
+            page = ACCURACY
+        return explained(quantity, value, formula or f"{words} {_SIMULATED}", inputs, page, label=self.label)
+
+    def _link(self) -> Given:
+        name, place = self.plan.link.name, self.plan.link_terms.place
+        return Given("l", f"link {name}", None, "-", "spec", f"its rate in the catalogue, or {place}")
+
+
+def _electricity(pool: Pool, key: str) -> tuple[Given, ...]:
+    energy = pool.price.energy_usd_per_hour if pool.price else None
+    if key != "usd_per_hour":
+        return ()
+    return (given("e", "energy_usd_per_gpu_hour", energy or 0.0, "config", "scenario: prices.electricity"),)
