@@ -98,7 +98,7 @@ class FleetPlan:
 
 
 AnyPlan: TypeAlias = FleetPlan | PoolsPlan
-"""Identical replicas, or pools of their own for prefill and decode."""
+"""Identical replicas, or separate pools for prefill and decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class FleetAnswer:
 
     @property
     def bought(self) -> AnyPlan | None:
-        """Return the recommended plan, whether identical replicas or pools of their own."""
+        """Return the recommended plan, whether identical replicas or separate pools."""
         return self.chosen_pools or self.chosen
 
     @property

@@ -210,7 +210,10 @@ def _assumptions(
         (False, "the trace sent"),
         (True, "their own session, and all sessions in common, sent"),
     ):
-        if any(item.reuse and (item.request_class.sessions is not None) == sessions for item in comparison.traffic):
+        if any(
+            item.reuse and (item.request_class.sessions is not None) == sessions
+            for item in comparison.traffic
+        ):
             what = (
                 f"prompts find at the API what {sent} within the time to live, and write the rest; its shortest prefix and its "
                 "price of storage are not counted"

@@ -234,7 +234,7 @@ def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = N
 
 
 def _either_way(asked: AskedFleet, terms: Terms, progress: Callable[[int, int], None] | None) -> FleetAnswer:
-    """Return the fleets of identical replicas, and those with pools of their own, as far as a scenario allows either."""
+    """Return the fleets of identical replicas, and those with separate pools, as far as a scenario allows either."""
     limits = asked.scenario.fleet.pools
     pools = None if limits is None else pools_decision(asked.question, limits, terms, progress=progress)
     if limits is not None and limits.only:

@@ -35,7 +35,7 @@ class Outlook:
     """What all of this rests on, beside the plan."""
     warnings: tuple[str, ...] = ()
     pools_over_time: tuple[OverTime, ...] = ()
-    """Of prefill and decode, where the load has a curve and the recommended plan has pools of their own."""
+    """Of prefill and decode, where the load has a curve and the recommended plan has separate pools."""
 
 
 def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None) -> Outlook:

@@ -69,7 +69,7 @@ def check_plan(asked: AskedFleet, file: PlanFile, today: date, max_price_age_day
     chosen = file.result["chosen"]
     apart = has_pools(file.result)
     if apart and asked.scenario.fleet.pools is None:
-        return PlanCheck((Check("fleet.disaggregation", "off", "pools of their own", holds=False),))
+        return PlanCheck((Check("fleet.disaggregation", "off", "separate pools", holds=False),))
     allowed = (*_allowed(asked, file, chosen), *(_pools_allowed if apart else _layout_allowed)(asked, chosen))
     measured: tuple[Check, ...] = ()
     if all(check.holds for check in allowed):

@@ -93,11 +93,11 @@ def _rejection(row: Mapping[str, Any]) -> Rejection:
 
 
 def _pools_in(result: Mapping[str, Any], asked: AskedFleet) -> PoolsAnswer:
-    """Return the plans with pools of their own in a result; InputError where the scenario has none."""
+    """Return the plans with separate pools in a result; InputError where the scenario has none."""
     limits = asked.scenario.fleet.pools
     if limits is None:
         raise InputError(
-            f"{asked.scenario.path}: fleet.disaggregation is off, and the plan has pools of its own for prefill and decode\n"
+            f"{asked.scenario.path}: fleet.disaggregation is off, and the plan has separate pools for prefill and decode\n"
             "  name the scenario that it was made for, or leave the scenario out"
         )
     return PoolsAnswer(

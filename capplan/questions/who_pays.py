@@ -46,7 +46,7 @@ class PlanUse:
     """With the prefix hits of the replicas that prefill."""
     prefill: Replica
     decode: Replica
-    """The same, where the plan has no pools of their own."""
+    """The same, where the plan has no separate pools."""
     sequences: float
     """Mean in a replica that decodes, at the peak."""
     response_s: float

@@ -133,7 +133,7 @@ class TransferRow(_Row):
 
 
 class PoolsRow(_Row):
-    """A plan with pools of its own."""
+    """A plan with separate pools."""
 
     hardware: str
     weight_dtype: str
@@ -300,7 +300,7 @@ class ResultRow(_Row):
 
 
 class DisaggregatedRow(_Row):
-    """Plans with pools of their own."""
+    """Plans with separate pools."""
 
     plans: Annotated[list[PoolsRow], Field(min_length=1)]
     rejected: list[RejectionRow]
@@ -309,7 +309,7 @@ class DisaggregatedRow(_Row):
 
 
 class PoolsResultRow(_Row):
-    """The answer of a fleet search that recommends pools of their own."""
+    """The answer of a fleet search that recommends separate pools."""
 
     plans: list[PlanRow]
     chosen: PoolsRow
@@ -335,7 +335,7 @@ class _WholeRow(ResultRow):
 
 
 class _WholePoolsRow(PoolsResultRow):
-    """The same of pools of their own."""
+    """The same of separate pools."""
 
     plan_file: _OriginRow
 
@@ -353,6 +353,6 @@ def checked_inputs(path: Path, result: Any) -> InputsRow:
 
 
 def has_pools(result: Mapping[str, Any]) -> bool:
-    """Return whether the recommended plan of a result has pools of its own for prefill and decode."""
+    """Return whether the recommended plan of a result has separate pools for prefill and decode."""
     chosen = result.get("chosen")
     return isinstance(chosen, Mapping) and "pools" in chosen

@@ -154,7 +154,7 @@ class PaidPool:
 
 
 def who_pays_for_pools(uses: Sequence[ClassUse], prefill: PaidPool, decode: PaidPool) -> WhoPays:
-    """Return the cost of a fleet with pools of its own by class: that of each pool by the time that it works for a class.
+    """Return the cost of a fleet with separate pools by class: that of each pool by the time that it works for a class.
 
         c_k = C_p n_k p_k / sum_j n_j p_j + C_d n_k d_k / sum_j n_j d_j
 

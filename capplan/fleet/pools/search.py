@@ -141,7 +141,7 @@ def pools_decision(
 
 @dataclass(frozen=True, slots=True)
 class PoolsStanding:
-    """How a plan with pools of its own stands to the traffic and the targets of a question."""
+    """How a plan with separate pools stands to the traffic and the targets of a question."""
 
     plan: PoolsPlan
     """With the latencies and the probability of now."""

@@ -1,4 +1,4 @@
-"""Quantities of a plan with pools of its own for prefill and decode, explained."""
+"""Quantities of a plan with separate pools for prefill and decode, explained."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ _PLANNED_FORMULA = "largest load of both pools, over the replicas, at which the 
 
 @dataclass(frozen=True, slots=True)
 class PoolsSubject:
-    """A plan with pools of its own whose quantities are asked for."""
+    """A plan with separate pools whose quantities are asked for."""
 
     asked: AskedFleet
     plan: PoolsPlan

@@ -108,7 +108,7 @@ class Asking:
         return cheaper_pools(apart, best) or best, cheaper_pools(apart, least) or least
 
     def pools(self, asked: AskedFleet) -> tuple[PoolsPlan, ...]:
-        """Return the plans with pools of their own, cheapest first; none where a scenario does not allow them."""
+        """Return the plans with separate pools, cheapest first; none where a scenario does not allow them."""
         limits = asked.scenario.fleet.pools
         if limits is None:
             return ()
@@ -128,7 +128,7 @@ class Asking:
     def why_none(self, asked: AskedFleet) -> str:
         """Return why a question has no plan: the commonest reason, where nothing is left to simulate."""
         if _only_pools(asked):
-            return "no plan with pools of its own meets the targets"
+            return "no plan with separate pools meets the targets"
         result, words = search(asked.question), Counter[str]()
         for (_, why), count in result.rejected.items():
             words[why.words] += count

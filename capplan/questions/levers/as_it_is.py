@@ -25,7 +25,7 @@ class Base:
 
     @property
     def scheduling(self) -> Scheduling | None:
-        """Return the scheduling of one engine of the plan, of one that prefills in pools of their own; None without a plan."""
+        """Return the scheduling of one engine of the plan, of one that prefills in separate pools; None without a plan."""
         if self.plan is None:
             return None
         group = self.plan.groups[0]
@@ -33,7 +33,7 @@ class Base:
 
     @property
     def apart(self) -> bool:
-        """Return whether the plan has pools of their own for prefill and decode."""
+        """Return whether the plan has separate pools for prefill and decode."""
         return self.plan is not None and len(self.plan.groups) > 1
 
 

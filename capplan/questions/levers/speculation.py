@@ -37,7 +37,7 @@ def _method(base: Base, name: str, method: Method) -> Lever:
     if method == "mtp" and not network.mtp_parameters:
         return idle(name, change, f"{network.name} has no layers for multi-token prediction")
     if base.asked.scenario.fleet.pools is not None:
-        return idle(name, change, "not modelled with pools of their own: --set fleet.disaggregation=off")
+        return idle(name, change, "not modelled with separate pools: --set fleet.disaggregation=off")
     if base.plan is not None and base.plan.groups[0].layout.sharding.pipeline > 1:
         return idle(
             name, change, "the plan as it is has pipeline stages, with which speculation is not modelled"

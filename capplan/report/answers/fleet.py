@@ -306,7 +306,7 @@ def _of_prompts(columns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _plans(answer: FleetAnswer) -> list[AnyPlan]:
-    """Return the plans of identical replicas, and the recommended one where it has pools of its own."""
+    """Return the plans of identical replicas, and the recommended one where it has separate pools."""
     return [*answer.plans, *([answer.chosen_pools] if answer.chosen_pools else [])]
 
 
