@@ -156,11 +156,11 @@ def test_replicas_over_time_cost_what_runs_and_the_spares_at_all_hours(whole):
     flat = RateLine(np.full(24, carried * plan.busy_replicas * 0.999), 3600.0)
     terms = {"headroom_fraction": 0.2, "start_up_s": 0.0, "burst_ratio": 1.0}
     for ahead in (False, True):
-        same = scaled_plan(plan, fleet_over_time(plan, flat, **terms), foreseen=ahead)
+        same = scaled_plan(plan, [fleet_over_time(plan, flat, **terms)], foreseen=ahead)
         assert same.usd_per_month == pytest.approx(plan.usd_per_month)
     half = RateLine(np.repeat([0.0, carried * 3 * 0.999], 12), 3600.0)
     each = plan.usd_per_month / plan.replicas
-    over = scaled_plan(plan, fleet_over_time(plan, half, **terms), foreseen=True)
+    over = scaled_plan(plan, [fleet_over_time(plan, half, **terms)], foreseen=True)
     assert over.usd_per_month == pytest.approx(each * (plan.spare_replicas + (12 * 1 + 12 * 3) / 24))
 
 
