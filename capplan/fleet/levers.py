@@ -51,6 +51,8 @@ class LeverRow:
     """Of the scenario as it is; None where the lever is not applicable."""
     reason: str
     """Why it is not applicable or meets no targets; empty where it does."""
+    memory_usd_per_month: float = 0.0
+    """Of host memory in offload tiers, on top of the plan; 0 where it has no price."""
 
     @property
     def applicable(self) -> bool:
@@ -70,6 +72,8 @@ class Combination:
     """Combinations."""
     question: Question | None = None
     """The changed question; None where nothing is changed."""
+    memory_usd_per_month: float = 0.0
+    """Of host memory in offload tiers, on top of the plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +84,17 @@ class LeversAnswer:
     rows: tuple[LeverRow, ...]
     """Most saved first, then those without a plan, then those that are not applicable."""
     best: Combination | None
+    memory_usd_per_month: float = 0.0
+    """Of host memory in the offload tiers of the plan as it is, on top of it."""
 
 
-def lever_row(lever: Lever, plan: AnyPlan | None, base: AnyPlan | None, why: str = "") -> LeverRow:
+def lever_row(
+    lever: Lever,
+    plan: AnyPlan | None,
+    base: AnyPlan | None,
+    why: str = "",
+    memory_usd_per_month: tuple[float, float] = (0.0, 0.0),
+) -> LeverRow:
     """Return the row of a lever.
 
     Parameters
@@ -91,6 +103,8 @@ def lever_row(lever: Lever, plan: AnyPlan | None, base: AnyPlan | None, why: str
     plan : of the changed question; None where it has none, or where the lever is not applicable
     base : the plan as it is
     why : reason for which the changed question has no plan
+    memory_usd_per_month : [$/month]
+        of host memory in offload tiers, with the lever and as it is
     """
     if plan is None:
         meets = None if lever.reason else False
@@ -99,15 +113,19 @@ def lever_row(lever: Lever, plan: AnyPlan | None, base: AnyPlan | None, why: str
     return LeverRow(
         lever,
         plan,
-        None if base is None else _saved(base.usd_per_month, plan.usd_per_month),
+        None if base is None else _saved(base, plan, memory_usd_per_month),
         None if base is None else base.gpus - plan.gpus,
         kept,
         "" if kept else lever.broken,
+        memory_usd_per_month[0],
     )
 
 
-def _saved(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else before - after
+def _saved(base: AnyPlan, plan: AnyPlan, memory_usd_per_month: tuple[float, float]) -> float | None:
+    before, after = base.usd_per_month, plan.usd_per_month
+    if before is None or after is None:
+        return None
+    return before - after + memory_usd_per_month[1] - memory_usd_per_month[0]
 
 
 def _same_cost(plan: AnyPlan, base: AnyPlan) -> bool:

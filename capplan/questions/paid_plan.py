@@ -10,6 +10,7 @@ from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.fleet.scenario import Scenario
 from capplan.questions.commitments import AskedMix, asked_mix
 from capplan.questions.fleet import AskedFleet
+from capplan.questions.host_memory import memory_usd_per_month
 from capplan.questions.price_age import rent_warnings
 from capplan.questions.rate_line import rate_line
 
@@ -20,7 +21,7 @@ class PaidPlan:
 
     plan: AnyPlan
     machines_usd: float
-    """Of a month, or of one job; people and overhead apart."""
+    """Of a month, or of one job, with the host memory of offload tiers; people and overhead apart."""
     group_fractions: tuple[float, ...]
     """Of that, for each group of replicas: all of them, or prefill and decode."""
     hours: float
@@ -61,12 +62,13 @@ def paid_plan(asked: AskedFleet, answer: FleetAnswer, otherwise: str, today: dat
     mix = asked_mix(scenario, plan, rate_line(scenario))
     rented = plan.usd_per_month if mix is None else float(usd_per_month(mix.mix.usd_per_hour))
     job = plan.money.usd_per_job if plan.money else None
-    hours = plan.money.job_hours if plan.money else None
+    hours = (plan.money.job_hours if plan.money else None) or HOURS_PER_MONTH
+    memory = memory_usd_per_month(scenario, plan) * hours / HOURS_PER_MONTH
     return PaidPlan(
         plan,
-        rented if job is None else job,
+        (rented if job is None else job) + memory,
         _group_fractions(plan, mix),
-        HOURS_PER_MONTH if hours is None else hours,
+        hours,
         job is not None,
         mix is not None,
         (*_own_assumptions(scenario), *(mix.assumptions if mix else ())),

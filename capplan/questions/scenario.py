@@ -350,7 +350,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         budget_usd_per_month=file.budget.usd_per_month if file.budget else None,
         power=power_terms(file.energy, file.prices.facility_ratio),
         growth=growth,
-        own=OwnTerms(file.prices.people or 0.0, file.prices.overhead or 0.0),
+        own=OwnTerms(file.prices.people or 0.0, file.prices.overhead or 0.0, file.prices.host_memory_per_gb),
         hosted=HostedTerms(hosted.time_to_live, hosted.prefixes or 1.0, hosted.batch_fraction),
         hosted_file=reading.resolved(hosted.file) if hosted.file else None,
         hosted_date=hosted.date,

@@ -303,6 +303,8 @@ class Prices(Record):
     """Who runs the fleet, for `capplan compare`."""
     overhead: Fraction | None = None
     """On the price of the machines, for `capplan compare`: storage, network, support."""
+    host_memory_per_gb: UsdPerMonth | None = None
+    """Of a gigabyte of host memory in an offload tier named host, where the price of the machines does not include it."""
 
 
 class ScenarioFile(Record):

@@ -10,6 +10,8 @@ class OwnTerms:
     people_usd_per_month: float = 0.0
     overhead_fraction: float = 0.0
     """On the price of the machines: storage, network, support."""
+    host_usd_per_gb_month: float | None = None
+    """Of host memory in offload tiers; None: the price of the machines includes it."""
 
     def usd(self, machines_usd: float) -> float:
         """Return the cost of a month with people and overhead."""

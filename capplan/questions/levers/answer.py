@@ -23,11 +23,13 @@ from capplan.fleet.levers import (
 from capplan.fleet.plan import AnyPlan, FleetPlan, cheaper_pools
 from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.pools.search import pools_decision
+from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.recommended import cost_of, near_cheapest, recommended
 from capplan.fleet.search import Question, search
 from capplan.fleet.search_cache import SearchCache
 from capplan.questions.budget import mix_within_budget
 from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
+from capplan.questions.host_memory import memory_usd_per_month
 from capplan.questions.levers import engine, fleet, promise
 from capplan.questions.levers.as_it_is import Base, first_line, idle, put_off
 from capplan.questions.levers.speculation import speculations
@@ -216,7 +218,8 @@ def levers_of(
             progress(done + 1, len(levers) + 1)
     if AUTOSCALING in names:
         rows += _autoscaled(base)
-    return LeversAnswer(base.plan, most_saved_first(rows), _best(asking, base, rows))
+    best = _best(asking, base, rows)
+    return LeversAnswer(base.plan, most_saved_first(rows), best, base.memory_usd_per_month)
 
 
 def _row(asking: Asking, base: Base, lever: Lever) -> LeverRow:
@@ -230,7 +233,11 @@ def _row(asking: Asking, base: Base, lever: Lever) -> LeverRow:
         why = "no device of the scenario has such a price"
         return lever_row(idle(lever.name, lever.change, why), None, base.plan)
     plan = asking.plans(asked, base.plan)[0]
-    return lever_row(lever, plan, base.plan, "" if plan else asking.why_none(asked))
+    if plan is None:
+        return lever_row(lever, None, base.plan, asking.why_none(asked))
+    return lever_row(
+        lever, plan, base.plan, "", (memory_usd_per_month(asked.scenario, plan), base.memory_usd_per_month)
+    )
 
 
 def _autoscaled(base: Base) -> list[LeverRow]:
@@ -272,7 +279,7 @@ def _best(asking: Asking, base: Base, rows: Sequence[LeverRow]) -> Combination |
     changes first. What is tried depends on the scenario and on the levers allowed alone, so that one more lever adds
     combinations and takes none away.
     """
-    saving = [row for row in rows if row.plan is not None and _cheaper(row.plan, base.plan)]
+    saving = [row for row in rows if row.plan is not None and _cheaper(row, row.plan, base.plan)]
     adding = [lever for row in saving if (lever := _added(row)) is not None]
     choices: dict[str, list[Lever]] = {}
     for row in saving:
@@ -280,7 +287,7 @@ def _best(asking: Asking, base: Base, rows: Sequence[LeverRow]) -> Combination |
             choices.setdefault(row.lever.name, []).append(row.lever)
     listed = _listed(base)
     best: Combination | None = None if base.plan is None else Combination(base.plan, (), (), 0)
-    cost, tried = inf if base.cheapest is None else cost_of(base.cheapest), 0
+    cost, tried = inf if base.cheapest is None else _with_memory(base.asked, base.cheapest), 0
     for selected in sorted(_selections(choices), key=len):
         levers = [*adding, *selected]
         if not levers:
@@ -292,9 +299,10 @@ def _best(asking: Asking, base: Base, rows: Sequence[LeverRow]) -> Combination |
         except CapplanError:
             continue
         plan, question = asking.cheapest(asked, base.asked.question.slo.confidence, cost)
-        if plan is not None:
+        if plan is not None and _with_memory(asked, plan) < cost:
             used = (*_used(adding, plan, listed), *selected)
-            cost, best = cost_of(plan), Combination(plan, used, settings, tried, question)
+            cost, memory = _with_memory(asked, plan), memory_usd_per_month(asked.scenario, plan)
+            best = Combination(plan, used, settings, tried, question, memory)
     return None if best is None else replace(best, tried=tried)
 
 
@@ -304,9 +312,16 @@ def _selections(choices: Mapping[str, Sequence[Lever]]) -> Iterator[tuple[Lever,
         yield tuple(lever for lever in selected if lever is not None)
 
 
-def _cheaper(plan: AnyPlan, base: AnyPlan | None) -> bool:
+def _with_memory(asked: AskedFleet, plan: AnyPlan) -> float:
+    """Return the cost of a plan as `cost_of` counts it, with the host memory of its offload tiers."""
+    return cost_of(plan) + memory_usd_per_month(asked.scenario, plan) / HOURS_PER_MONTH
+
+
+def _cheaper(row: LeverRow, plan: AnyPlan, base: AnyPlan | None) -> bool:
     if base is None:
         return True
+    if row.usd_per_month_saved is not None:
+        return row.usd_per_month_saved > 0.0
     same = (plan.usd_per_hour is None) == (base.usd_per_hour is None)
     return same and cost_of(plan) < cost_of(base)
 

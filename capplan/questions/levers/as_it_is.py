@@ -7,6 +7,7 @@ from capplan.fleet.levers import Lever
 from capplan.fleet.plan import AnyPlan
 from capplan.fleet.search import spec_of_layout
 from capplan.questions.fleet import AskedFleet
+from capplan.questions.host_memory import memory_usd_per_month
 from capplan.questions.scenario_file import ScenarioFile
 from capplan.replica.plans import engine_scheduling
 
@@ -30,6 +31,11 @@ class Base:
             return None
         group = self.plan.groups[0]
         return engine_scheduling(spec_of_layout(group.layout, group.weight_dtype, self.asked.question))
+
+    @property
+    def memory_usd_per_month(self) -> float:
+        """Return the cost of the host memory of the plan's offload tiers, where it has a price of its own."""
+        return 0.0 if self.plan is None else memory_usd_per_month(self.asked.scenario, self.plan)
 
     @property
     def apart(self) -> bool:

@@ -177,6 +177,7 @@ def kv_offload(base: Base) -> list[Lever]:
     name, scenario = "kv-offload", base.asked.scenario
     if scenario.kv_offload:
         return [Lever(name, "without offload tiers", ("kv_offload=[]",), _ENGINE_KEPT, combines=True)]
+    priced = scenario.own.host_usd_per_gb_month is not None
     changes = {size: f"{size} GB of host memory for prefixes" for size in HOST_MEMORY_GB}
     if not any(item.reuse for item in scenario.classes):
         why = "no traffic says how prefix hits grow with the cache: give a trace with block hashes"
@@ -186,7 +187,9 @@ def kv_offload(base: Base) -> list[Lever]:
             name,
             change,
             (f"kv_offload=[{{name: host, capacity: {size} GB}}]",),
-            "the price of that memory is not included",
+            "host memory has to be bought or rented with the machines"
+            if priced
+            else "the price of that memory is not included: give prices.host_memory_per_gb",
             combines=True,
             host_bytes=size * 1e9,
         )

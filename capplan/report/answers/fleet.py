@@ -13,6 +13,7 @@ from capplan.fleet.price import HOURS_PER_MONTH, PriceChoice
 from capplan.fleet.review import kernel_assumptions
 from capplan.fleet.search import Question
 from capplan.questions.fleet import AskedFleet
+from capplan.questions.host_memory import host_bytes, memory_usd_per_month
 from capplan.questions.outlook import Outlook
 from capplan.questions.plan_inputs import plan_inputs
 from capplan.questions.plan_row import plan_row
@@ -227,6 +228,18 @@ def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
     )
 
 
+def host_memory_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
+    """Return what the host memory of offload tiers costs on top of the recommended plan, where it has a price."""
+    plan = answer.bought
+    usd = 0.0 if plan is None else memory_usd_per_month(asked.scenario, plan)
+    if plan is None or not usd:
+        return ()
+    each = host_bytes(asked.scenario) * 1e-9
+    return (
+        f"on top of it, {each:,.0f} GB of host memory for each of {plan.replicas} replicas: ${usd:,.0f} a month",
+    )
+
+
 def decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
     """Return the three choices, and the cost of certainty; without targets there is nothing to be certain of."""
     names: tuple[str, ...] = ("choice", "hardware", "plan", "gpus", "usd_per_month", "slo_met_probability")
@@ -378,6 +391,7 @@ def fleet_answer(
             *growth_closing(outlook.growth, asked.scenario),
             *(_reading(asked.scenario.prices, pooled=asked.scenario.pooled) if rows else ()),
             *budget_texts(asked, answer),
+            *host_memory_texts(asked, answer),
             *(relaxation_text(item) for item in answer.relaxations),
         ),
         assumptions=(

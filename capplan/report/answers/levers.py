@@ -31,6 +31,7 @@ _TITLES = {
     "usd_per_month_saved": "saved ($/month)",
     "confidence_fraction": "targets met",
     "kept": "keeps its promise",
+    "host_memory_usd_per_month": "memory",
     "choice": "",
 }
 _COMBINED = Assumption(
@@ -98,13 +99,15 @@ def _row(row: LeverRow) -> dict[str, Any]:
         "hardware": plan.hardware if plan else None,
         "plan": _layouts(plan) if plan else None,
         "gpus": plan.gpus if plan else None,
-        "usd_per_month": plan.usd_per_month if plan else None,
+        "usd_per_month": _usd_per_month(plan, row.memory_usd_per_month) if plan else None,
         "usd_per_month_saved": row.usd_per_month_saved,
         "ttft_p95_s": plan.ttft_s.p95 if plan else None,
         "tpot_p95_s": plan.tpot_s.p95 if plan else None,
         "confidence": plan.slo_met_probability if plan else None,
         "risk": row.lever.risk or None,
         "host_memory_bytes": _host_bytes(row),
+        "host_memory_bytes_per_replica": row.lever.host_bytes or None,
+        "host_memory_usd_per_month": row.memory_usd_per_month or None,
         "host_memory_worth_usd_per_gb_month": _worth_usd_per_gb_month(row),
         "settings": list(row.lever.settings),
     }
@@ -119,19 +122,31 @@ def _worth_usd_per_gb_month(row: LeverRow) -> float | None:
     """Return what that memory may cost, per gigabyte and month; None where it is not known."""
     if row.plan is None or not row.lever.host_bytes or row.usd_per_month_saved is None:
         return None
-    return 1e9 * worth_usd_per_byte_month(row.usd_per_month_saved, row.lever.host_bytes, row.plan.replicas)
+    saved = row.usd_per_month_saved + row.memory_usd_per_month
+    return 1e9 * worth_usd_per_byte_month(saved, row.lever.host_bytes, row.plan.replicas)
+
+
+def _usd_per_month(plan: AnyPlan, memory: float) -> float | None:
+    """Return what a plan costs with the host memory of its offload tiers, where that has a price."""
+    return None if plan.usd_per_month is None else plan.usd_per_month + memory
 
 
 def _memory_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """Return the host memory that offloading takes, and what it may cost to pay."""
-    bought = [
-        {**row, "pays": "nothing saved" if not (row["host_memory_worth_usd_per_gb_month"] or 0.0) > 0.0
-         else f"below ${row['host_memory_worth_usd_per_gb_month']:.3g} per GB and month"}
-        for row in rows
-        if row["host_memory_bytes"]
-    ]  # fmt: skip
-    shown = ("lever", "change", "host_memory_bytes", "usd_per_month_saved", "pays")
+    """Return the host memory that offloading takes, and whether it pays or what it may cost to pay."""
+    bought = [{**row, "pays": _pays(row)} for row in rows if row["host_memory_bytes"]]
+    shown: tuple[str, ...] = ("lever", "change", "host_memory_bytes", "usd_per_month_saved", "pays")
+    if any(row["host_memory_usd_per_month"] for row in bought):
+        shown = (*shown[:3], "host_memory_usd_per_month", *shown[3:])
     return Table(bought, title="Host memory to buy, and whether it pays", shown=shown, titles=_TITLES)
+
+
+def _pays(row: dict[str, Any]) -> str:
+    """Return whether host memory pays: at its price, or below which one."""
+    worth = row["host_memory_worth_usd_per_gb_month"] or 0.0
+    below = f"below ${worth:.3g} per GB and month" if worth > 0.0 else "nothing saved"
+    if row["host_memory_usd_per_month"] is None:
+        return below
+    return f"{'yes' if row['usd_per_month_saved'] > 0.0 else 'no'}: {below}"
 
 
 def _layouts(plan: AnyPlan) -> str:
@@ -149,27 +164,29 @@ def _line(row: LeverRow) -> dict[str, Any]:
 
 def _compared(answer: LeversAnswer) -> list[dict[str, Any]]:
     """Return the plan as it is and the best one."""
-    plans = {"as it is": answer.base}
+    plans = {"as it is": (answer.base, answer.memory_usd_per_month)}
     if answer.best is not None and answer.best.levers:
-        plans["best combination"] = answer.best.plan
-    before = answer.base.usd_per_month if answer.base else None
-    return [
-        {
-            "choice": name,
-            "hardware": plan.hardware,
-            "plan": _layouts(plan),
-            "gpus": plan.gpus,
-            "usd_per_month": plan.usd_per_month,
-            "usd_per_month_saved": None
-            if before is None or plan.usd_per_month is None
-            else before - plan.usd_per_month,
-            "ttft_p95_s": plan.ttft_s.p95,
-            "tpot_p95_s": plan.tpot_s.p95,
-            "confidence_fraction": plan.slo_met_probability,
-        }
-        for name, plan in plans.items()
-        if plan is not None
-    ]
+        plans["best combination"] = (answer.best.plan, answer.best.memory_usd_per_month)
+    before = _usd_per_month(answer.base, answer.memory_usd_per_month) if answer.base else None
+    rows = []
+    for name, (plan, memory) in plans.items():
+        if plan is None:
+            continue
+        usd = _usd_per_month(plan, memory)
+        rows.append(
+            {
+                "choice": name,
+                "hardware": plan.hardware,
+                "plan": _layouts(plan),
+                "gpus": plan.gpus,
+                "usd_per_month": usd,
+                "usd_per_month_saved": None if before is None or usd is None else before - usd,
+                "ttft_p95_s": plan.ttft_s.p95,
+                "tpot_p95_s": plan.tpot_s.p95,
+                "confidence_fraction": plan.slo_met_probability,
+            }
+        )
+    return rows
 
 
 def _risks(rows: Sequence[LeverRow]) -> list[dict[str, Any]]:
@@ -206,8 +223,8 @@ def _plan_text(plan: AnyPlan) -> str:
 
 
 def _saving(answer: LeversAnswer, best: Combination) -> str:
-    before = answer.base.usd_per_month if answer.base else None
-    after = best.plan.usd_per_month
+    before = _usd_per_month(answer.base, answer.memory_usd_per_month) if answer.base else None
+    after = _usd_per_month(best.plan, best.memory_usd_per_month)
     if before is None or after is None:
         return ""
     return f" ({1.0 - after / before:.0%} less)"
