@@ -176,6 +176,23 @@ def tier(
     return engine.tiers[-1]
 
 
+NEVER_TOKENS = 1 << 40
+"""A context that no model has."""
+
+
+def with_chunked_prefill(engine: EngineProfile, *, on: bool) -> EngineProfile:
+    """Return an engine that cuts prompts into chunks beside decoding sequences, or that takes every prompt whole.
+
+    Examples
+    --------
+    >>> with_chunked_prefill(profile("sglang"), on=True).policy, with_chunked_prefill(profile("vllm"), on=False).chunked
+    ('mixed', False)
+    """
+    if on:
+        return replace(engine, policy="mixed", chunked=True)
+    return replace(engine, chunked=False, long_chunked_tokens=NEVER_TOKENS)
+
+
 def scheduling(
     engine: EngineProfile,
     device_memory_bytes: float,

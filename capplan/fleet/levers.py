@@ -1,6 +1,6 @@
 """What one change to a question is worth: its plan beside the plan as it is. A lever is never a rule of thumb."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -36,6 +36,8 @@ class Lever:
     """Whether it is tried only where it is named."""
     broken: str = ""
     """What users no longer get, where that is not kept."""
+    sized: Callable[[], AnyPlan | None] | None = None
+    """How its plan is found, where another search of the changed scenario does not say it; None: by that search."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,8 @@ class Scenario:
     """Prices of hosted APIs instead of those that ship."""
     hosted_date: str | None = None
     """Of prices that do not state it."""
+    chunked_prefill: bool | None = None
+    """None: as the engine does by default."""
     kv_offload: tuple[TierSize, ...] = ()
     """Offload tiers of a replica, for prefixes that its devices have no room for."""
     speculation: SpeculationPlan | None = None

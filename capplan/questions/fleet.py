@@ -6,7 +6,7 @@ from math import ceil
 from pathlib import Path
 
 from capplan.assumption import Assumption
-from capplan.engine.lookup import profile
+from capplan.engine.lookup import profile, with_chunked_prefill
 from capplan.errors import InputError
 from capplan.families.head import pooled
 from capplan.fleet.candidates import Ranges
@@ -162,6 +162,8 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     kv_formats, kv_assumed = _kv_formats(scenario, first)
     tokens, context_assumed, warnings = _context(scenario, first, demand)
     engine = profile(scenario.engine, scenario.engine_version)
+    if scenario.chunked_prefill is not None:
+        engine = with_chunked_prefill(engine, on=scenario.chunked_prefill)
     calibration = Path(scenario.calibration) if scenario.calibration else None
     limits = scenario.fleet
     hosts = [refitted_profile(calibration, engine, device) for device in limits.devices]
@@ -171,6 +173,12 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         warnings.append("kv_offload has no effect: no traffic says how prefix hits grow with the cache")
     if not scenario.slo.targets:
         warnings.append("no slo: plans are sized for throughput alone, whatever the latency")
+    budget = scenario.max_num_batched_tokens
+    if scenario.chunked_prefill is False and budget is not None and budget < tokens:
+        raise InputError(
+            f"{scenario.path}: max_num_batched_tokens: {budget} is below the context of {tokens}, and chunked_prefill is off, so "
+            "the longest prompts would never start"
+        )
     question = Question(
         networks={name: network_as_served(network, engine) for name, network in networks.items()},
         devices=limits.hardware,

@@ -344,6 +344,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         calibration=reading.resolved(file.calibration) if file.calibration else None,
         price_file=reading.resolved(file.prices.file) if file.prices.file else None,
         prefix_caching=file.prefix_caching is not False,
+        chunked_prefill=file.chunked_prefill,
         price_date=file.prices.date,
         commitments=commitment_terms(file.commitments),
         currency=(file.currency.name, file.currency.usd) if file.currency else None,

@@ -338,6 +338,8 @@ class ScenarioFile(Record):
     """Fraction of device memory for weights, activations and cache together."""
     calibration: str | None = None
     """File of measured efficiencies, relative to this one."""
+    chunked_prefill: bool | None = None
+    """Whether prompts are cut into chunks that share their steps with decoding sequences; default: the engine's."""
     prefix_caching: bool | None = None
     """false: every prompt is computed in full, whatever it shares with earlier ones."""
     kv_offload: list[OffloadMemory] = Field(default_factory=list)

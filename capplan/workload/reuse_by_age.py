@@ -176,3 +176,45 @@ def reuse_by_age(block_ids: Counts, block_counts: Counts, arrival_s: Array) -> R
         start += count
     seconds = float(arrival_s[-1] - arrival_s[0])
     return ReuseByAge(np.sort(np.array(ages)), max(len(ids), 1), arrival_s.size / max(seconds, 1e-9))
+
+
+def hits_by_replica(sessions: Sessions, replicas: int, longest: int, count: int = DRAWN_SESSIONS) -> float:
+    """Return the share of the prompt tokens that an unlimited cache of each replica finds if turns are dealt out in turn.
+
+        f = sum_k (s + sum_(j<k) (1/n) (1 - 1/n)^(k-1-j) (i_j - s)) / sum_k i_k
+
+    A turn k goes to any of n replicas alike; the last turn j that went to the same one left its prompt i_j there.
+
+    Parameters
+    ----------
+    sessions : what they are like; s of their tokens are common to all
+    replicas : [-]
+        n; with one, every turn finds the one before it
+    longest : [tokens]
+        sessions end before a turn that exceeds it
+    count : [-]
+        of sessions that are drawn
+
+    Examples
+    --------
+    Prompts of 100, 150 and 200 tokens: one replica finds 100 + 150 of 450, two find 50 + 100.
+
+    >>> from capplan.workload.length import fixed
+    >>> agent = Sessions(fixed(3), fixed(100), fixed(30), fixed(20), 5.0)
+    >>> [round(450 * hits_by_replica(agent, n, 4096)) for n in (1, 2)]
+    [250, 150]
+
+    References
+    ----------
+    The geometric distribution: Ross 2014, "Introduction to Probability Models", section 2.2.3.
+    """
+    turns = drawn_turns(sessions, count, np.random.default_rng(0), longest)
+    missed = 1.0 - 1.0 / replicas
+    own = np.maximum(turns.input_tokens - sessions.shared_tokens, 0).tolist()
+    found = kept = 0.0
+    for place, tokens in zip(turns.place.tolist(), own, strict=True):
+        kept = kept if place else 0.0
+        found += kept
+        kept = tokens / replicas + missed * kept
+    shared = float(np.minimum(sessions.shared_tokens, turns.input_tokens - 1).sum())
+    return (found + shared) / float(turns.input_tokens.sum())

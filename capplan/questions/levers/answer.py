@@ -32,6 +32,7 @@ from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.host_memory import memory_usd_per_month
 from capplan.questions.levers import engine, fleet, promise
 from capplan.questions.levers.as_it_is import Base, first_line, idle, put_off
+from capplan.questions.levers.routing import routing
 from capplan.questions.levers.speculation import speculations
 from capplan.questions.overrides import overridden
 from capplan.questions.plan_file import asked_of_plan
@@ -51,7 +52,7 @@ LEVERS: dict[str, Callable[[Base], list[Lever]]] = {
     "kv-dtype": engine.kv_dtypes,
     "prefix-caching": engine.prefix_caching,
     PREFIX_HITS: engine.prefix_hits,
-    "prefix-routing": fleet.routing,
+    "prefix-routing": routing,
     "speculation": speculations,
     "chunked-prefill": engine.chunked_prefill,
     "token-budget": engine.token_budget,
@@ -225,6 +226,9 @@ def levers_of(
 def _row(asking: Asking, base: Base, lever: Lever) -> LeverRow:
     if lever.reason:
         return lever_row(lever, None, base.plan)
+    if lever.sized is not None:
+        plan = lever.sized()
+        return lever_row(lever, plan, base.plan, "" if plan else "no plan meets the targets")
     try:
         asked = asking.changed(lever.settings)
     except CapplanError as error:

@@ -160,16 +160,35 @@ def _half_and_twice(base: Base, lever: str, key: str, risks: tuple[str, str]) ->
 
 
 def chunked_prefill(base: Base) -> list[Lever]:
-    """Return nothing to try: the search knows the scheduler of the engine alone."""
-    scheduling = base.scheduling
-    profile = base.asked.question.profile
-    if scheduling is not None and scheduling.policy == "mixed" and scheduling.chunked:
-        why = f"on already: {profile.engine} {profile.version} cuts prompts into chunks beside decoding sequences"
-    else:
-        why = (
-            f"{profile.engine} prefills apart from decoding; to try it: capplan simulate --scheduling chunked"
+    """Return prompts in chunks beside decoding sequences, or whole ones where the plan as it is has chunks; slow."""
+    name, scheduling = "chunked-prefill", base.scheduling
+    if base.apart:
+        why = "prompts have their own pool, where no sequence decodes beside them"
+        return [idle(name, "prompts in chunks beside decoding", why)]
+    if scheduling is None:
+        return [
+            idle(name, "prompts in chunks beside decoding", "there is no plan whose steps could be changed")
+        ]
+    if scheduling.policy == "mixed" and scheduling.chunked:
+        now = base.asked.scenario.max_num_batched_tokens
+        context = base.asked.question.max_model_len
+        settings = (
+            "chunked_prefill=false",
+            *(() if now is None or now >= context else ("max_num_batched_tokens=null",)),
         )
-    return [idle("chunked-prefill", "prompts in chunks beside decoding", why)]
+        risk = "a long prompt holds up the tokens of all others while it runs"
+        return [Lever(name, "prompts taken whole, not in chunks", settings, risk, combines=True, slow=True)]
+    risk = "none: an engine setting; prompts take more steps, tokens wait less"
+    return [
+        Lever(
+            name,
+            "prompts in chunks beside decoding",
+            ("chunked_prefill=true",),
+            risk,
+            combines=True,
+            slow=True,
+        )
+    ]
 
 
 def kv_offload(base: Base) -> list[Lever]:

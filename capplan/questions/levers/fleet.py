@@ -110,12 +110,3 @@ def disaggregation(base: Base) -> list[Lever]:
         return [idle(name, change, "not modelled with speculation or offload tiers")]
     risk = "two pools to run and to scale; KV caches cross the network, whose congestion is not modelled"
     return [Lever(name, change, ("fleet.disaggregation=only",), risk, combines=True, slow=True)]
-
-
-def routing(base: Base) -> list[Lever]:
-    """Return nothing to try: the search counts the hits of a router that knows the prefixes."""
-    if any(item.reuse for item in base.asked.scenario.classes):
-        why = "replicas are sized with the hits of a router by prefix; to compare: capplan simulate --routing round_robin"
-    else:
-        why = "no traffic has prefixes that differ from replica to replica: a system prompt is cached on all of them"
-    return [idle("prefix-routing", "requests go where their prefix is cached", why)]
