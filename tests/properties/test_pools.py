@@ -22,8 +22,9 @@ from capplan.fleet.pools.link import (
     link_use,
     unlinked_reason,
 )
+from capplan.fleet.pools.phases import decode_question, prefill_question
 from capplan.fleet.pools.ratio import cheapest_pair
-from capplan.fleet.pools.search import decode_question, pools_decision, prefill_question
+from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.recommended import cost_of
 from capplan.fleet.search import RATE_SLACK, search, spec_of_layout
 from capplan.fleet.simulation import capacity_per_s

@@ -111,6 +111,7 @@ CASES = {
     "max_num_batched_tokens": Case(1024),
     "gpu_memory_utilization": Case(0.5),
     "calibration": Case("host.calibration.yaml"),
+    "chunked_prefill": Case(False, {"max_num_seqs": 4, "traffic.input_tokens": 3000}, ask="simulate"),
     "prefix_caching": Case(False, {"traffic.shared_prefix": {"tokens": 300, "hit_fraction": 0.9}}),
     "kv_offload.name": Case("remote", TIER),
     "kv_offload.capacity": Case("10 GB", TIER),
@@ -220,6 +221,7 @@ CASES = {
     "prices.facility_ratio": Case(1.5, OWN),
     "prices.people": Case("9000 $/month", ask="compare"),
     "prices.overhead": Case("10 %", ask="compare"),
+    "prices.host_memory_per_gb": Case("3 $/month", TIER, ask="compare"),
     "prices.date": Case("2026-11-02", {"prices.file": "vms.csv"}, shown=True),
     "commitments.reserved_1y.price": Case(
         "1 $/h", CURVE | {"commitments": {"reserved_1y": {"price": "0.9 $/h"}}}

@@ -18,10 +18,10 @@ from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
 from capplan.fleet.candidates import Rejections, rejection_rows
 from capplan.fleet.cheapest import OVER_BUDGET, Search, Sized, Terms
-from capplan.fleet.demand import Demand, demand_of_classes
 from capplan.fleet.one_layout import trial_of
 from capplan.fleet.pools.joint import Joint
 from capplan.fleet.pools.link import LinkTerms, check_known
+from capplan.fleet.pools.phases import decode_question, prefill_question
 from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan, summed_usd_per_hour
 from capplan.fleet.pools.ratio import Lacking, Pair, Phase, cheapest_pair
 from capplan.fleet.price import usd_per_month
@@ -30,11 +30,8 @@ from capplan.fleet.scenario import PoolsLimits
 from capplan.fleet.search import Question, ScreenedLayout, search
 from capplan.fleet.simulation import FleetOutcome
 from capplan.fleet.unit_costs import unit_costs_at_mean
-from capplan.hardware.device import Device
 from capplan.replica.replica import Replica
 from capplan.serving.outcome import Spread
-from capplan.workload.length import fixed
-from capplan.workload.slo import Slo
 
 SHOWN = 3
 """Pairs of devices that get a plan; the others cost more by what either phase takes alone."""
@@ -48,32 +45,6 @@ MOST_TRIED = 16
 """Pairs of replica counts of two layouts before the search gives up."""
 WORTH_SHOWING = 1.5
 """Pools that cost over this many times the cheapest are given up."""
-WHOLE_PROMPT = 1e9
-"""Tokens of a shared prefix that holds every prompt."""
-
-
-def prefill_question(question: Question, devices: Sequence[Device]) -> Question:
-    """Return the question of the prefill pool: every prompt yields one token, under the targets of the first token."""
-    classes = tuple(
-        replace(request_class, output_tokens=fixed(1.0)) for request_class in question.demand.classes
-    )
-    return _phase(question, devices, demand_of_classes(classes), ("ttft",))
-
-
-def decode_question(question: Question, devices: Sequence[Device]) -> Question:
-    """Return the question of the decode pool: prompts arrive with their cache, under the targets of the later tokens."""
-    classes = tuple(
-        replace(request_class, shared_prefix_tokens=WHOLE_PROMPT, prefix_hit_fraction=1.0, reuse=None)
-        for request_class in question.demand.classes
-    )
-    return _phase(question, devices, demand_of_classes(classes), ("tpot", "itl"))
-
-
-def _phase(
-    question: Question, devices: Sequence[Device], demand: Demand, metrics: tuple[str, ...]
-) -> Question:
-    targets = tuple(target for target in question.slo.targets if target.metric in metrics)
-    return replace(question, devices=tuple(devices), demand=demand, slo=Slo(targets, question.slo.confidence))
 
 
 @dataclass(frozen=True, slots=True)

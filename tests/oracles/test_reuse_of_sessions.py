@@ -1,0 +1,113 @@
+"""What prompts of sessions find: turns walked one by one, at an API, in an own fleet, and dealt out to replicas."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from capplan.fleet.money.hosted import TokenPrice, TokenRates, class_bill, hosted_traffic
+from capplan.fleet.money.terms import HostedTerms
+from capplan.workload.length import empirical, fixed, lognormal
+from capplan.workload.request_class import RequestClass
+from capplan.workload.reuse_by_age import hits_by_replica, session_reuse_by_age
+from capplan.workload.sessions import Sessions, drawn_turns
+
+AGENT = Sessions(lognormal(6.0, 0.5), lognormal(2500.0, 0.3), lognormal(400.0, 0.8), fixed(200.0), 40.0, 1500)
+SCENARIO = """name: agents
+model: llama-3.1-8b
+traffic:
+  - {name: coding, request_rate: 8 req/s, turns: 8, input_tokens: 4000, added_tokens: 600, output_tokens: 150, think_time: 5 s,
+     shared_prefix: {tokens: 2000}}
+slo: {ttft_p95: 2 s, tpot_p95: 40 ms}
+fleet: {hardware: [h100-sxm], tensor_parallel: 1, pipeline_parallel: 1}
+"""
+
+
+@pytest.mark.parametrize("alive_s", [1.0, 20.0, 60.0, 300.0])
+@pytest.mark.parametrize("ratio", [1.0, 0.02])
+def test_prompts_find_what_a_clock_for_every_prefix_finds(alive_s, ratio):
+    """Sessions as a stream of their own, a clock for the shared prefix and one for each session."""
+    rate, response_s = 0.5, 3.0
+    reuse = session_reuse_by_age(AGENT, rate, response_s, 1 << 20, np.random.default_rng(0))
+    random = np.random.default_rng(5)
+    turns = drawn_turns(AGENT, 3000, random)
+    gaps = random.exponential(1.0, len(turns)) * AGENT.think_time_s + response_s
+    starts = random.uniform(0.0, len(turns) / (rate * ratio), 3000)
+    at, events = 0.0, []
+    for row, (session, place, tokens) in enumerate(
+        zip(turns.session.tolist(), turns.place.tolist(), turns.input_tokens.tolist(), strict=True)
+    ):
+        at = starts[session] if place == 0 else at + gaps[row]
+        events.append((at, session, tokens))
+    shared_at, mine, found, total = -math.inf, {}, 0, 0
+    for now, session, tokens in sorted(events):
+        last, before = mine.get(session, (-math.inf, 0))
+        held = min(AGENT.shared_tokens, tokens - 1)
+        found += held if now - max(shared_at, last) <= alive_s else 0
+        found += max(before - held, 0) if now - last <= alive_s else 0
+        total += tokens
+        shared_at, mine[session] = now, (now, tokens)
+    assert reuse.hit_fraction(alive_s, rate * ratio) == pytest.approx(found / total, abs=0.02)
+
+
+def test_more_sessions_change_only_how_often_the_shared_prefix_is_sent():
+    reuse = session_reuse_by_age(AGENT, 2.0, 3.0, 1 << 20, np.random.default_rng(0))
+    rising = [reuse.hit_fraction(30.0, rate) for rate in (1e-4, 1e-2, 1.0, 100.0)]
+    assert rising == sorted(rising)
+    assert reuse.hit_fraction(1e9, 1.0) == pytest.approx(reuse.hit_fraction(1e9, 100.0))
+    alone = float(reuse.repeated_tokens[reuse.gap_s <= 30.0].sum()) / reuse.tokens
+    assert rising[0] >= alone
+
+
+def test_a_session_pays_reads_for_what_it_sends_again_and_writes_for_the_rest():
+    """Two turns of 1,000 and 1,500 tokens, 10 s apart: of 2,500 tokens 1,000 are read and 1,500 written."""
+    pair = Sessions(fixed(2.0), fixed(1000.0), fixed(300.0), fixed(200.0), 0.0)
+    reuse = session_reuse_by_age(pair, 1.0, 10.0, 1 << 20, np.random.default_rng(0), 50)
+    item = RequestClass("a", empirical(np.array([1000.0, 1500.0])), fixed(200.0), 1.0, sessions=pair)
+    price = TokenPrice("a", "b", TokenRates(3.0, 15.0, 0.3, 3.75), "2026", "page", time_to_live_s=300.0)
+    bill = class_bill(hosted_traffic(item, 10.0, reuse), price, HostedTerms())
+    requests = 730 * 3600.0
+    assert bill.cache_read_usd == pytest.approx(requests / 2 * 1000 * 0.3e-6)
+    assert bill.cache_write_usd == pytest.approx(requests / 2 * 1500 * 3.75e-6)
+    late = class_bill(hosted_traffic(item, 10.0, reuse), price, HostedTerms(time_to_live_s=9.0))
+    assert late.cache_read_usd == 0.0
+
+
+def test_turns_that_are_dealt_out_find_what_their_replica_has():
+    """Every turn to a random replica of three, whose caches are walked one by one."""
+    random = np.random.default_rng(7)
+    turns = drawn_turns(AGENT, 4000, np.random.default_rng(0))
+    found = total = 0
+    held: dict[int, int] = {}
+    for place, tokens in zip(turns.place.tolist(), turns.input_tokens.tolist(), strict=True):
+        held = held if place else {}
+        replica = int(random.integers(3))
+        found += max(held.get(replica, 0), min(AGENT.shared_tokens, tokens - 1))
+        held[replica] = tokens
+        total += tokens
+    assert hits_by_replica(AGENT, 3, 1 << 20) == pytest.approx(found / total, abs=0.01)
+    assert hits_by_replica(AGENT, 1, 1 << 20) > hits_by_replica(AGENT, 2, 1 << 20) > found / total
+
+
+def test_bill_and_comparison_count_the_hits_of_sessions(capplan, tmp_path):
+    path = tmp_path / "agents.yaml"
+    path.write_text(SCENARIO)
+    prefill = {}
+    for hits in ("true", "false"):
+        ran = capplan("bill", path, "--offline", "--format", "json", "--set", f"prefix_caching={hits}")
+        assert ran.code == 0, ran.err
+        row = json.loads(ran.out)["result"]["classes"][0]
+        prefill[hits] = row["prefill_usd"] / row["decode_usd"]
+    # 2,000 of 4,000 tokens are shared and later turns send the rest again: over nine tenths need no prefill.
+    assert prefill["true"] < 0.35 * prefill["false"]
+    ran = capplan("compare", path, "--offline", "--format", "json", "--api", "anthropic/claude-haiku-4-5")
+    (api,) = json.loads(ran.out)["result"]["apis"]
+    assert api["input_usd"] == 0.0
+    read, written = (
+        api["cache_read_usd"] / 0.1,
+        api["cache_write_usd"] / 1.25,
+    )  # 0.1 and 1.25 times the price of input
+    # Of turn k (1 to 8) 4,000 + 750 (k - 1) tokens, all of the turn before are read; of the first one the shared 2,000.
+    sent = sum(4000 + 750 * k for k in range(8))
+    assert read / (read + written) == pytest.approx((2000 + sent - (4000 + 750 * 7)) / sent, rel=0.01)
