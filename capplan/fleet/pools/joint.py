@@ -139,7 +139,8 @@ class Joint:
         least, most = SLOWNESSES
         enough = least < asked < most and self._holds(pair, 1.0, asked)
         between = (asked, most) if enough else (least, max(least, min(asked, most)))
-        return _largest(lambda factor: self._holds(pair, 1.0, factor), between)
+        most_borne = _largest(lambda factor: self._holds(pair, 1.0, factor), between)
+        return max(most_borne, asked) if enough else most_borne
 
     def most_load(self, pair: Pair, headroom_fraction: float, slowness: float) -> float:
         """Return the multiple of the peak that a pair carries by the rule that sized it, at least 1 and at most TWICE.

@@ -209,17 +209,20 @@ def _kernels(base: Base, answer: LeversAnswer) -> tuple[Assumption, ...]:
 
 def _headline(base: Base, answer: LeversAnswer) -> str:
     name = base.asked.scenario.name
-    as_it_is = f"as it is {_plan_text(answer.base)}" if answer.base else f"as it is {base.missing}"
+    as_it_is = (
+        f"as it is {_plan_text(answer.base, answer.memory_usd_per_month) if answer.base else base.missing}"
+    )
     best = answer.best
     if best is None:
         return f"{name}: {as_it_is}; no lever changes that"
     if not best.levers:
         return f"{name}: {as_it_is}; no combination of levers that keep targets and traffic costs less"
-    return f"{name}: {as_it_is}; at best {_plan_text(best.plan)}{_saving(answer, best)}, with {_words(best)}"
+    return f"{name}: {as_it_is}; at best {_plan_text(best.plan, best.memory_usd_per_month)}{_saving(answer, best)}, with {_words(best)}"
 
 
-def _plan_text(plan: AnyPlan) -> str:
-    return f"{purchase_text(plan)}, {cost_texts(plan)[0]}, {sure(plan.slo_met_probability)} sure"
+def _plan_text(plan: AnyPlan, memory: float) -> str:
+    paid = f"{cost_texts(plan)[0]}{f' and ${memory:,.0f} for host memory' if memory else ''}"
+    return f"{purchase_text(plan)}, {paid}, {sure(plan.slo_met_probability)} sure"
 
 
 def _saving(answer: LeversAnswer, best: Combination) -> str:
