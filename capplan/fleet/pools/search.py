@@ -330,11 +330,19 @@ def _plan(contender: _Contender, joint: Joint, pair: Pair, terms: Terms, *, beyo
         ttft_s=bounded(outcome.all.ttft_s, "ttft", joint.prefill),
         tpot_s=bounded(outcome.all.tpot_s, "tpot", joint.decode),
         e2e_s=bounded(outcome.all.e2e_s, "e2e", joint.decode),
-        slo_met_probability=slowness.probability(joint.slowest(pair, asked)),
+        slo_met_probability=_met_probability(
+            slowness, joint.slowest(pair, asked), asked, question.slo.confidence
+        ),
         few_open_loops_measured=slowness.thin,
         usd_per_month=None if hourly is None else float(usd_per_month(hourly)),
         money=money,
     )
+
+
+def _met_probability(slowness: Slowness, slowest: float, asked: float, confidence: float) -> float:
+    """Return the probability that steps are at most so slow; at the slowness that was asked for, it is the confidence."""
+    probability = slowness.probability(slowest)
+    return max(probability, confidence) if slowest >= asked else probability
 
 
 @dataclass(frozen=True, slots=True)
