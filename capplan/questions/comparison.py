@@ -206,6 +206,20 @@ def _assumptions(
         if short:
             what = f"{price.name} caches prefixes from {price.minimum_prefix_tokens:,.0f} tokens on, so not that of {', '.join(short)}"
             stated.append(Assumption(what, "traffic[0].shared_prefix.tokens"))
+    stated += _reuse_assumptions(comparison)
+    if any(p.tiers for p in prices):
+        stated.append(
+            Assumption(
+                "above the start of a long-context tier, its prices hold for all tokens of the request",
+                "hosted.file",
+            )
+        )
+    return stated
+
+
+def _reuse_assumptions(comparison: Comparison) -> list[Assumption]:
+    """Return what the hits of prompts rest on that a trace names or sessions send again."""
+    stated = []
     for sessions, sent in (
         (False, "the trace sent"),
         (True, "their own session, and all sessions in common, sent"),
@@ -222,12 +236,5 @@ def _assumptions(
     if any(item.request_class.reuse and not item.reuse for item in comparison.traffic):
         stated.append(
             Assumption("prefix hits of a trace are not counted at the API", "traffic[0].shared_prefix")
-        )
-    if any(p.tiers for p in prices):
-        stated.append(
-            Assumption(
-                "above the start of a long-context tier, its prices hold for all tokens of the request",
-                "hosted.file",
-            )
         )
     return stated

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from capplan.assumption import Assumption
 from capplan.engine.lookup import profile, with_chunked_prefill
+from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.families.head import pooled
 from capplan.fleet.candidates import Ranges
@@ -148,6 +149,26 @@ def _drafting(
         raise InputError(f"{scenario.path}: {error}") from error
 
 
+def _refuse_short_steps(scenario: Scenario, context_tokens: int) -> None:
+    """Raise the error for steps that never take the longest prompts, which are not cut into chunks."""
+    budget = scenario.max_num_batched_tokens
+    if scenario.chunked_prefill is False and budget is not None and budget < context_tokens:
+        raise InputError(
+            f"{scenario.path}: max_num_batched_tokens: {budget} is below the context of {context_tokens}, and chunked_prefill is "
+            "off, so the longest prompts would never start"
+        )
+
+
+def _profile(scenario: Scenario) -> EngineProfile:
+    """Return the engine of a scenario, with or without chunked prefill where it says so."""
+    engine = profile(scenario.engine, scenario.engine_version)
+    return (
+        engine
+        if scenario.chunked_prefill is None
+        else with_chunked_prefill(engine, on=scenario.chunked_prefill)
+    )
+
+
 def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     """Return the question that a scenario asks; InputError where it is not valid."""
     published = _published(scenario, offline=offline)
@@ -161,9 +182,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     drafting, draft_assumed = _drafting(scenario, first, offline=offline)
     kv_formats, kv_assumed = _kv_formats(scenario, first)
     tokens, context_assumed, warnings = _context(scenario, first, demand)
-    engine = profile(scenario.engine, scenario.engine_version)
-    if scenario.chunked_prefill is not None:
-        engine = with_chunked_prefill(engine, on=scenario.chunked_prefill)
+    engine = _profile(scenario)
     calibration = Path(scenario.calibration) if scenario.calibration else None
     limits = scenario.fleet
     hosts = [refitted_profile(calibration, engine, device) for device in limits.devices]
@@ -173,12 +192,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         warnings.append("kv_offload has no effect: no traffic says how prefix hits grow with the cache")
     if not scenario.slo.targets:
         warnings.append("no slo: plans are sized for throughput alone, whatever the latency")
-    budget = scenario.max_num_batched_tokens
-    if scenario.chunked_prefill is False and budget is not None and budget < tokens:
-        raise InputError(
-            f"{scenario.path}: max_num_batched_tokens: {budget} is below the context of {tokens}, and chunked_prefill is off, so "
-            "the longest prompts would never start"
-        )
+    _refuse_short_steps(scenario, tokens)
     question = Question(
         networks={name: network_as_served(network, engine) for name, network in networks.items()},
         devices=limits.hardware,

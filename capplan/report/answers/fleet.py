@@ -342,6 +342,21 @@ def _recommendation(answer: FleetAnswer) -> tuple[str, ...]:
     return why, *pools_closing(answer)
 
 
+def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[str, ...]:
+    """Return what the tables do not say: the recommendation, totals, and how to read them."""
+    return (
+        *_recommendation(answer),
+        *(insensible_text(row) for row in answer.insensible),
+        *commitments_closing(outlook.mixes),
+        *currency_texts(asked.scenario.currency, paid_usd(answer, outlook)),
+        *growth_closing(outlook.growth, asked.scenario),
+        *(_reading(asked.scenario.prices, pooled=asked.scenario.pooled) if answer.plans else ()),
+        *budget_texts(asked, answer),
+        *host_memory_texts(asked, answer),
+        *(relaxation_text(item) for item in answer.relaxations),
+    )
+
+
 def fleet_answer(
     asked: AskedFleet, answer: FleetAnswer, outlook: Outlook | None = None, settings: Sequence[str] = ()
 ) -> Answer:
@@ -383,17 +398,7 @@ def fleet_answer(
             *(table for pool, part in over_time.items() for table in over_time_tables(part, pool)),
         ),
         headline=decision(asked, answer),
-        closing=(
-            *_recommendation(answer),
-            *(insensible_text(row) for row in answer.insensible),
-            *commitments_closing(outlook.mixes),
-            *currency_texts(asked.scenario.currency, paid_usd(answer, outlook)),
-            *growth_closing(outlook.growth, asked.scenario),
-            *(_reading(asked.scenario.prices, pooled=asked.scenario.pooled) if rows else ()),
-            *budget_texts(asked, answer),
-            *host_memory_texts(asked, answer),
-            *(relaxation_text(item) for item in answer.relaxations),
-        ),
+        closing=_closing(asked, answer, outlook),
         assumptions=(
             *asked.assumptions,
             *assumed_kernels(_plans(answer), asked.question),
