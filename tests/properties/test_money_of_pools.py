@@ -155,6 +155,8 @@ def test_a_plan_file_with_pools_is_read_as_it_was_written_and_holds(result, path
     checked = result("check", "--plan", plan_file)
     assert checked["holds"]
     assert {"prefill: capacity", "decode: capacity"} <= {row["what"] for row in checked["checks"]}
+    degrees = capplan("check", "--plan", plan_file, "--offline", "--set", "fleet.tensor_parallel=[1, 2]")
+    assert (degrees.code, "1, 2" in degrees.out) == (0, True)
     more = capplan("check", "--plan", plan_file, "--offline", "--set", "traffic[0].request_rate=40")
     assert more.code == 4
     assert "capacity" in more.out
