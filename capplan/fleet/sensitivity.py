@@ -11,6 +11,7 @@ from capplan.fleet.one_layout import trial_of
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.fleet.replica_group import planned_rate_per_replica
 from capplan.fleet.search import Question
 from capplan.fleet.search_cache import SearchCache
 from capplan.fleet.trial import Trial
@@ -110,8 +111,8 @@ def what_if(plan: FleetPlan, headroom_fraction: float, hourly: float | None) -> 
     one for each of WHAT_IF_RATIOS
     """
     peak = plan.request_rate_per_replica * plan.busy_replicas
-    carried = plan.planned_rate_per_replica(headroom_fraction)
-    needed = replicas_over_time(peak * np.array(WHAT_IF_RATIOS), carried, 0.0, carried)
+    carried = planned_rate_per_replica(plan, headroom_fraction)
+    needed = replicas_over_time(peak * np.array(WHAT_IF_RATIOS), carried)
     rows = []
     for ratio, count in zip(WHAT_IF_RATIOS, needed.tolist(), strict=True):
         busy = plan.busy_replicas if ratio == 1.0 else count
