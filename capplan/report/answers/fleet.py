@@ -6,7 +6,6 @@ from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.fleet.decision import SUREST_WITHIN
-from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan
 from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.price import HOURS_PER_MONTH, PriceChoice
@@ -20,7 +19,6 @@ from capplan.questions.plan_row import plan_row
 from capplan.readers.plan_file import plan_origin
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.commitments import (
-    POOLS,
     commitments_closing,
     commitments_result,
     commitments_tables,
@@ -29,7 +27,12 @@ from capplan.report.answers.currency import currency_texts, in_currency, paid_us
 from capplan.report.answers.energy import energy_result, energy_tables
 from capplan.report.answers.fleet_words import insensible_text, rejected_text, relaxation_text, sure
 from capplan.report.answers.growth import growth_closing, growth_result, growth_tables
-from capplan.report.answers.over_time import over_time_assumptions, over_time_result, over_time_tables
+from capplan.report.answers.over_time import (
+    outlook_over_time,
+    over_time_assumptions,
+    over_time_parts,
+    over_time_tables,
+)
 from capplan.report.answers.pools import (
     decision_of_pools,
     pools_closing,
@@ -298,7 +301,7 @@ def _fleet_result(
         "growth": growth_result(outlook.growth),
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
         "over_budget_usd_per_month": answer.over_budget_usd_per_month,
-        "over_time": _over_time_result(outlook),
+        "over_time": outlook_over_time(outlook),
         "relaxations": [
             {
                 "target": r.target,
@@ -321,18 +324,6 @@ def _of_prompts(columns: tuple[str, ...]) -> tuple[str, ...]:
 def _plans(answer: FleetAnswer) -> list[AnyPlan]:
     """Return the plans of identical replicas, and the recommended one where it has separate pools."""
     return [*answer.plans, *([answer.chosen_pools] if answer.chosen_pools else [])]
-
-
-def _over_time_parts(outlook: Outlook) -> dict[str, OverTime]:
-    """Return the replicas over time by pool; without a name where all of them are alike."""
-    if outlook.over_time is not None:
-        return {"": outlook.over_time}
-    return dict(zip(POOLS, outlook.pools_over_time, strict=False))
-
-
-def _over_time_result(outlook: Outlook) -> dict[str, Any] | None:
-    parts = {pool: over_time_result(part) for pool, part in _over_time_parts(outlook).items()}
-    return parts.get("", parts or None)
 
 
 def _recommendation(answer: FleetAnswer) -> tuple[str, ...]:
@@ -362,7 +353,7 @@ def fleet_answer(
 ) -> Answer:
     """Return the plans, cheapest first, and the rejections by reason; exit code 4 where nothing is feasible."""
     outlook = outlook or Outlook()
-    over_time = _over_time_parts(outlook)
+    over_time = over_time_parts(outlook)
     rows = [plan_row(plan) for plan in answer.plans]
     kv = several_kv_dtypes(answer.plans)
     shown = [{**row, "plan": layout_text(plan, kv=kv)} for row, plan in zip(rows, answer.plans, strict=True)]

@@ -7,7 +7,9 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.fleet.over_time import OverTime
+from capplan.questions.outlook import Outlook
 from capplan.report.answer import Table
+from capplan.report.answers.commitments import POOLS
 
 ROWS = 24
 
@@ -88,3 +90,16 @@ def over_time_assumptions(over_time: OverTime) -> tuple[Assumption, ...]:
         ),
         Assumption(f"a burst is {over_time.burst_ratio:g} times the busiest minute", "fleet.burst"),
     )
+
+
+def over_time_parts(outlook: Outlook) -> dict[str, OverTime]:
+    """Return the replicas over time by pool; without a name where all of them are alike."""
+    if outlook.over_time is not None:
+        return {"": outlook.over_time}
+    return dict(zip(POOLS, outlook.pools_over_time, strict=False))
+
+
+def outlook_over_time(outlook: Outlook) -> dict[str, Any] | None:
+    """Return GPUs and GPU-hours over time, of each pool where the plan has some; None without a load curve."""
+    parts = {pool: over_time_result(part) for pool, part in over_time_parts(outlook).items()}
+    return parts.get("", parts or None)
