@@ -12,7 +12,6 @@ from capplan.fleet.price import HOURS_PER_MONTH, PriceChoice
 from capplan.fleet.review import kernel_assumptions
 from capplan.fleet.search import Question
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.host_memory import host_bytes, memory_usd_per_month
 from capplan.questions.outlook import Outlook
 from capplan.questions.plan_inputs import plan_inputs
 from capplan.questions.plan_row import plan_row
@@ -25,7 +24,13 @@ from capplan.report.answers.commitments import (
 )
 from capplan.report.answers.currency import currency_texts, in_currency, paid_usd
 from capplan.report.answers.energy import energy_result, energy_tables
-from capplan.report.answers.fleet_words import insensible_text, rejected_text, relaxation_text, sure
+from capplan.report.answers.fleet_words import (
+    host_memory_texts,
+    insensible_text,
+    rejected_text,
+    relaxation_text,
+    sure,
+)
 from capplan.report.answers.growth import growth_closing, growth_result, growth_tables
 from capplan.report.answers.over_time import (
     outlook_over_time,
@@ -228,18 +233,6 @@ def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
     return (
         f"without the budget of ${budget:,.0f} a month: {purchase_text(answer.over_budget)}, ${usd:,.0f} a month{how}, "
         f"{usd / budget:.3g} times the budget",
-    )
-
-
-def host_memory_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
-    """Return what the host memory of offload tiers costs on top of the recommended plan, where it has a price."""
-    plan = answer.bought
-    usd = 0.0 if plan is None else memory_usd_per_month(asked.scenario, plan)
-    if plan is None or not usd:
-        return ()
-    each = host_bytes(asked.scenario) * 1e-9
-    return (
-        f"on top of it, {each:,.0f} GB of host memory for each of {plan.replicas} replicas: ${usd:,.0f} a month",
     )
 
 

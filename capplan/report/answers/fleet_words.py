@@ -1,6 +1,8 @@
 """Sentences about devices and layouts that were rejected, and what would let them through."""
 
 from capplan.fleet.plan import FleetAnswer, Insensible, Relaxation
+from capplan.questions.fleet import AskedFleet
+from capplan.questions.host_memory import host_bytes, memory_usd_per_month
 
 
 def insensible_text(row: Insensible) -> str:
@@ -47,3 +49,15 @@ def sure(probability: float) -> str:
     if probability > 0.99:
         return "over 99%"
     return "under 1%" if probability < 0.01 else f"{int(100.0 * probability)}%"
+
+
+def host_memory_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
+    """Return what the host memory of offload tiers costs on top of the recommended plan, where it has a price."""
+    plan = answer.bought
+    usd = 0.0 if plan is None else memory_usd_per_month(asked.scenario, plan)
+    if plan is None or not usd:
+        return ()
+    each = host_bytes(asked.scenario) * 1e-9
+    return (
+        f"on top of it, {each:,.0f} GB of host memory for each of {plan.replicas} replicas: ${usd:,.0f} a month",
+    )
