@@ -29,7 +29,7 @@ _KNOWN = "vllm serve, python3 -m sglang.launch_server, trtllm-serve"
 _OPTION = re.compile(r"--?[A-Za-z]")
 _LIKENESS = 0.85
 """Of two options, from which on one is taken for the other misspelt."""
-_AS_IT_IS = ("none", "auto", "0", "pytorch")
+_AS_IT_IS = ("none", "auto", "0", "pytorch", "generate")
 """Values with which an option changes nothing."""
 _COUNTS = ("tensor_parallel", "pipeline_parallel", "data_parallel", "expert_parallel", "max_model_len", "max_num_seqs", "max_num_batched_tokens")  # fmt: skip
 

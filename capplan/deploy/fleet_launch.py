@@ -21,6 +21,8 @@ RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 USUAL_SERVER = 8
 """Devices of a server, for plan files that do not say."""
 LONGEST_NAME = 40
+_NOT_STARTED = {"lora": "LoRA adapters", "runner": "vectors or scores"}
+"""Scenario key -> what its replicas serve that no command is written for."""
 _LIMITS_FOLLOW = ("hardware", "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 """What the limits of an engine depend on."""
 
@@ -123,6 +125,11 @@ def fleet_launch(
         raise InputError(
             f"--draft: the plan of {file.path} does not speculate, so there is nothing to draft with"
         )
+    for key, served in _NOT_STARTED.items():
+        if inputs.content.get(key) not in (None, "generate"):
+            raise InputError(
+                f"{file.path}: a plan that serves {served} is not exported yet ({key} of its scenario)"
+            )
     name = dns_label(str(inputs.content.get("name", "")))
     groups = tuple(_groups(file, inputs.launch, name, checkpoint, draft))
     for what, written in (("model", groups[0].launch.model), ("--draft", draft), ("--image", image)):

@@ -279,6 +279,8 @@ def test_a_replica_over_servers_is_a_set_of_pods(capplan, plan, tmp_path):
         ("vllm", {"inputs": {"engine": {"version": "0.5.0"}}}, "0.6.6 is the oldest version"),
         ("vllm", {"chosen": {"weight_dtype": "int4"}}, "--checkpoint OWNER/NAME"),
         ("vllm", {"inputs": {"model": {"source": "config of config.json"}}}, "--checkpoint OWNER/NAME"),
+        ("vllm", {"inputs": {"content": {"lora": {"adapters": 9}}}}, "serves LoRA adapters is not exported yet"),
+        ("k8s", {"inputs": {"content": {"runner": "pooling"}}}, "serves vectors or scores is not exported yet"),
         ("k8s", {"launch": {"vendor": "google"}}, "known vendors: nvidia, amd"),
         ("k8s", {"launch": {"vendor": "amd"}}, "--image REGISTRY/NAME:TAG"),
         ("compose", {"launch": {"vendor": "amd"}}, "reserves NVIDIA devices"),
@@ -343,6 +345,8 @@ def test_any_text_is_a_launch_or_one_clear_refusal(text):
     ("line", "says"),
     [
         ("vllm serve o/n --enforce-eager", "runs without CUDA graphs, which is not modelled"),
+        ("vllm serve o/n --runner pooling", "may serve vectors or scores, which is not modelled"),
+        ("vllm serve o/n --enable-lora --max-loras 4", "serves adapters, which is not modelled"),
         ("vllm serve o/n --attention-backend FLASHINFER", "may change memory or speed, which is not modelled"),
         ("vllm serve o/n --max-model-length 8", "did you mean --max-model-len?"),
         ("vllm serve o/n --max-model-len auto", "is not a whole number"),
@@ -369,6 +373,7 @@ def test_a_launch_that_cannot_be_read_is_refused(capplan, line, says):
     ("line", "read"),
     [
         ("vllm serve o/n -tp 4 --max-model-len 32k --gpu-memory-utilization=0.8", {"tensor_parallel": 4, "max_model_len": 32_000, "memory_fraction": 0.8}),
+        ("vllm serve o/n --runner generate --max-model-len 9", {"max_model_len": 9}),
         ("vllm serve o/n --max-model-len 32K", {"max_model_len": 32_768}),
         ("vllm serve --trust-remote-code o/n --tensor_parallel_size 2", {"tensor_parallel": 2}),
         ("docker run --gpus all -e HF_TOKEN=s -p 80:80 vllm/vllm-openai:v0.19.1 --model o/n", {"version": "0.19.1"}),
