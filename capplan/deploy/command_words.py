@@ -113,8 +113,8 @@ def _kv(launch: ReplicaLaunch) -> list[str]:
     return option(launch, "kv_dtype", word or dtype, needed=f"a KV cache in {dtype}")
 
 
-def _kv_remark(launch: ReplicaLaunch, words: tuple[str, ...]) -> tuple[str, ...]:
-    if "auto" not in words:
+def _kv_remark(launch: ReplicaLaunch, said: tuple[str, ...]) -> tuple[str, ...]:
+    if "auto" not in said:
         return ()
     return (
         f"the KV cache is planned in {launch.kv_dtype}; auto is the dtype of the model, or what its checkpoint asks for",

@@ -24,6 +24,7 @@ class Trip:
 
 
 TRIP = Group(
+    "Trip",
     riders=whole("--riders", "-r", of="people", most=50, says="Who goes."),
     time_s=measure("--time", says="How long."),
     stops=typer.Option("--stop", help="On the way."),
@@ -69,7 +70,7 @@ def test_options_that_are_left_out_of_a_group_are_unknown_and_keep_the_default()
 
 def test_an_option_of_a_field_that_the_record_lacks_is_an_error():
     with pytest.raises(KeyError, match="wheels"):
-        run(Group(wheels=whole("--wheels", says="")))
+        run(Group("Trip", wheels=whole("--wheels", says="")))
 
 
 def test_two_groups_with_the_same_field_are_an_error():

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from math import isfinite
 
 from capplan.errors import unknown
 from capplan.fleet.plan import AnyPlan
@@ -52,8 +53,8 @@ def subject_of(asked: AskedFleet, plan: AnyPlan) -> Subject | PoolsSubject:
 
 
 def quantities(of: Subject | PoolsSubject) -> dict[str, float]:
-    """Return the numbers of a plan by name, such as ttft_s.p95."""
-    return dict(numbers_of(plan_row(of.plan)))
+    """Return the numbers of a plan by name, such as ttft_s.p95; plans for vectors have no time between tokens."""
+    return {name: value for name, value in numbers_of(plan_row(of.plan)) if isfinite(value)}
 
 
 def explained_quantity(of: Subject | PoolsSubject, quantity: str) -> Explained:
