@@ -7,6 +7,8 @@ from typing import Any
 from capplan.fleet.content_key import content_key
 from capplan.fleet.demand import Demand
 from capplan.fleet.offered import SamplePath
+from capplan.fleet.pools.joint import Joint, JointRuns
+from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.search import Question, ScreenedLayout, spec_of_layout
 from capplan.fleet.trial import SeenRuns, Trial
 from capplan.replica.replica import Replica, replica_of
@@ -14,12 +16,13 @@ from capplan.replica.spec import ReplicaSpec
 
 
 class SearchCache:
-    """Replicas by their specification and runs by their traffic; neither depends on targets or prices."""
+    """Replicas by their specification and runs by their traffic; neither depends on prices."""
 
     def __init__(self) -> None:
         """Start empty."""
         self._replicas: dict[tuple[object, ...], Replica] = {}
         self._runs: dict[tuple[object, ...], SeenRuns] = {}
+        self._joint: dict[tuple[object, ...], JointRuns] = {}
         self._keys: dict[int, tuple[Any, str]] = {}
 
     def trial(
@@ -38,6 +41,12 @@ class SearchCache:
         if made_of not in self._replicas:
             self._replicas[made_of] = replica_of(spec)
         return Trial(candidate, question, paths, self._replicas[made_of], seen)
+
+    def joint(self, question: Question, prefill: Replica, decode: Replica, link: LinkTerms) -> Joint:
+        """Return both pools together, reusing the runs of earlier searches with the same layouts, traffic and targets."""
+        drawn = content_key((question.routing, question.max_model_len, question.slo, link))
+        made_of = self._made_of(prefill.spec), self._made_of(decode.spec), self._key(question.demand), drawn
+        return Joint(question, prefill, decode, link, self._joint.setdefault(made_of, {}))
 
     def _made_of(self, spec: ReplicaSpec) -> tuple[object, ...]:
         """Return a key of everything that a replica is built from."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from capplan.fleet.money.commitments import GroupUse, Offer, cheapest_mix, mix_of
 from capplan.fleet.money.who_pays import ClassUse, PaidPool, who_pays, who_pays_for_pools
 
+pytestmark = pytest.mark.usefixtures("few_requests")
 SCENARIO = """name: apart
 model: llama-3.1-8b
 max_num_seqs: 128
@@ -41,7 +42,7 @@ def path(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def plan_file(path):
+def plan_file(path, few_requests):
     from capplan.cli.main import main
 
     file = path.parent / "plan.json"

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from math import exp, log
+from typing import TypeAlias
 
 import numpy as np
 
@@ -32,6 +33,8 @@ LOAD_HALVINGS = 4
 """... with this many halvings, to 4.4 %."""
 BUSY_LINK = 0.2
 """Fraction of time for which the links of a prefill replica send, from which more of them shorten the wait for a transfer."""
+JointRuns: TypeAlias = dict[tuple[Pair, float, float, int | None], FleetOutcome]
+"""Replica counts, load, slowness and number of requests -> what they see; without a number, all of the peak."""
 _EITHER: Lacking = frozenset({"prefill", "decode"})
 _PREFILL: Lacking = frozenset({"prefill"})
 
@@ -39,13 +42,20 @@ _PREFILL: Lacking = frozenset({"prefill"})
 class Joint:
     """One layout of either pool and the link between them, under the traffic of a question."""
 
-    def __init__(self, question: Question, prefill: Replica, decode: Replica, link: LinkTerms) -> None:
-        """Draw the requests; nothing is simulated yet."""
+    def __init__(
+        self,
+        question: Question,
+        prefill: Replica,
+        decode: Replica,
+        link: LinkTerms,
+        seen: JointRuns | None = None,
+    ) -> None:
+        """Draw the requests; nothing is simulated yet. `seen` shares the runs of the same layouts and traffic with other questions."""
         self.question = question
         self.demand = demand_at_replica(question.demand, prefill)
         self.prefill, self.decode, self.link = with_load_time(prefill, self.demand), decode, link
         self.rate = sum(self.demand.rates_per_s(0.0))
-        self._seen: dict[tuple[Pair, float, float], FleetOutcome] = {}
+        self._seen: JointRuns = {} if seen is None else seen
 
     @cached_property
     def stream(self) -> Stream:
@@ -68,21 +78,24 @@ class Joint:
 
     def at_peak(self, pair: Pair) -> FleetOutcome:
         """Return what all requests of the peak see."""
-        return self._run(self.stream, pair, 1.0)
-
-    def _run(self, stream: Stream, pair: Pair, slowness: float) -> FleetOutcome:
-        operation = self.operation(pair, slowness)
-        return run_fleet(self.prefill, stream, operation, replicas=sum(pair), slo=self.question.slo)
+        return self._run(pair, 1.0, 1.0, None)
 
     def sized(self, pair: Pair, load: float = 1.0, slowness: float = 1.0) -> FleetOutcome:
         """Return what the first requests see at a multiple of the peak, in units of `slowness` seconds."""
-        key = (pair, load, slowness)
+        return self._run(pair, load, slowness, SIZING_REQUESTS)
+
+    def _run(self, pair: Pair, load: float, slowness: float, count: int | None) -> FleetOutcome:
+        key = (pair, load, slowness, count)
         if key not in self._seen:
             assert self.stream.requests is not None
             assert self.stream.requests.arrival_s is not None
-            few = self.stream.requests.part(0, SIZING_REQUESTS)
-            few = replace(few, arrival_s=np.asarray(few.arrival_s) / (load * slowness))
-            self._seen[key] = self._run(replace(self.stream, requests=few), pair, slowness)
+            requests = self.stream.requests if count is None else self.stream.requests.part(0, count)
+            if load * slowness != 1.0:
+                requests = replace(requests, arrival_s=np.asarray(requests.arrival_s) / (load * slowness))
+            stream, operation = replace(self.stream, requests=requests), self.operation(pair, slowness)
+            self._seen[key] = run_fleet(
+                self.prefill, stream, operation, replicas=sum(pair), slo=self.question.slo
+            )
         return self._seen[key]
 
     def missed(self, pair: Pair, load: float = 1.0, slowness: float = 1.0) -> tuple[Target, ...]:

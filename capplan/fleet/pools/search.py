@@ -28,6 +28,7 @@ from capplan.fleet.price import usd_per_month
 from capplan.fleet.recommended import cost_of, rank
 from capplan.fleet.scenario import PoolsLimits
 from capplan.fleet.search import Question, ScreenedLayout, search
+from capplan.fleet.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.replica.replica import Replica
@@ -76,6 +77,7 @@ def pools_decision(
     *,
     beyond: bool = True,
     progress: Callable[[int, int], None] | None = None,
+    cache: SearchCache | None = None,
 ) -> PoolsAnswer:
     """Return the plans with separate pools, cheapest first, and why other devices have none.
 
@@ -86,6 +88,7 @@ def pools_decision(
     terms : headroom, spares of each pool, prices, and limits of the whole fleet
     beyond : whether to look for the load that a plan carries beyond the peak; else it counts as full
     progress : called with the pairs that are done, and all of them
+    cache : runs that searches of similar questions share
 
     Returns
     -------
@@ -98,7 +101,7 @@ def pools_decision(
     simulated = 0
     for done, group in enumerate(groups[:SHOWN]):
         least = min((cost_of(plan) for plan in plans), default=inf)
-        asking = _Asking(question, pools.link, terms, beyond=beyond)
+        asking = _Asking(question, pools.link, terms, cache or SearchCache(), beyond=beyond)
         plan, tried = _confirmed(group, asking, rejected, WORTH_SHOWING * least)
         simulated += tried
         plans += [plan] if plan else []
@@ -212,6 +215,7 @@ class _Asking:
     question: Question
     link: LinkTerms
     terms: Terms
+    cache: SearchCache
     beyond: bool
 
     def costs(self, contender: _Contender) -> tuple[float, float]:
@@ -241,7 +245,8 @@ def _confirmed(
         alone = (contender.prefill.busy, contender.decode.busy)
         if best is not None and costs[0] * alone[0] + costs[1] * alone[1] + spares >= most_cost:
             continue
-        joint = Joint(question, contender.prefill.trial.replica, contender.decode.trial.replica, asking.link)
+        sides = (contender.prefill.trial.replica, contender.decode.trial.replica)
+        joint = asking.cache.joint(question, *sides, asking.link)
         slowness = contender.slowness(question).quantile(question.slo.confidence)
         lacking = partial(joint.lacking, headroom_fraction=terms.headroom_fraction, slowness=slowness)
         pair, more = _cheapest_from(alone, lacking, costs, most_cost - spares)

@@ -115,7 +115,7 @@ class Asking:
         limits = asked.scenario.fleet.pools
         if limits is None:
             return ()
-        return pools_decision(asked.question, limits, terms_of(asked), beyond=False).plans
+        return pools_decision(asked.question, limits, terms_of(asked), beyond=False, cache=self.shared).plans
 
     def cheapest(self, asked: AskedFleet, confidence: float, under: float) -> tuple[AnyPlan | None, Question]:
         """Return the cheapest plan of a question below a cost, and the question as it was searched."""
