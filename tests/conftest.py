@@ -89,10 +89,13 @@ def shared_runs():
     """Let fleets of one test after another share the runs of replicas, as the levers of one question do."""
     from capplan.fleet import decision
     from capplan.fleet.cheapest import Search
+    from capplan.fleet.pools.search import pools_decision
     from capplan.fleet.search_cache import SearchCache
 
+    cache = SearchCache()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decision, "Search", partial(Search, cache=SearchCache()))
+        patch.setattr(decision, "Search", partial(Search, cache=cache))
+        patch.setattr("capplan.questions.fleet.pools_decision", partial(pools_decision, cache=cache))
         yield
 
 
