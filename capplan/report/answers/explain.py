@@ -41,12 +41,13 @@ def explain_answer(of: Subject | PoolsSubject, quantity: str | None) -> Answer:
             for row in steps
         ]
         tables.append(Table(shown, title="Steps before it"))
+    unit = "" if explained.unit == "-" else f" {explained.unit}"
     return Answer(
         command="explain",
         result={**_listed(explained), "inputs": inputs, "steps": steps},
         tables=tuple(tables),
         csv_rows=[{"kind": "result", **_listed(explained)}, *({"kind": "input", **row} for row in inputs)],
-        headline=f"{name}: {explained.quantity} = {_digits(explained.value)} {explained.unit} ({explained.label})",
+        headline=f"{name}: {explained.quantity} = {_digits(explained.value)}{unit} ({explained.label})",
         closing=(f"formula: {explained.formula}", f"of {fleet}; more: {explained.page}"),
         assumptions=asked.assumptions,
         warnings=asked.warnings,
