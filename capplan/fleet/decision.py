@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import floor, log10
+from math import floor, isfinite, log10
 
 from capplan.errors import Refusal
 from capplan.fleet.candidates import Rejections, rejection_rows
@@ -48,7 +48,7 @@ def fleet_decision(
         step()
     best.sort(key=lambda fleet: rank(fleet, terms))
     poor = [fleet for fleet in best[1:] if not sensible(fleet, trials)]
-    insensible = tuple(_insensible(fleet.trial, fleet.gpus, terms) for fleet in poor)
+    insensible = [_insensible(fleet.trial, fleet.gpus, terms) for fleet in poor]
     insensible += _without_plan(trials, best, rejected)
     sized = [fleet for fleet in best if fleet not in poor]
     if sized:
@@ -70,7 +70,7 @@ def fleet_decision(
         () if pairs else tuple(sorted(result.relaxations, key=lambda r: r.needed_s / r.limit_s)[:3]),
         _choices_of(pairs, terms) if pairs else None,
         tuple(_certainty(confidence, surest[confidence], terms) for confidence in CONFIDENCES if surest),
-        insensible,
+        tuple(row for row in insensible if row is not None),
     )
 
 
@@ -123,7 +123,7 @@ def _certainty(confidence: float, fleet: Sized | None, terms: Terms) -> Certaint
     )
 
 
-def _without_plan(trials: Search, best: list[Sized], rejected: Rejections) -> tuple[Insensible, ...]:
+def _without_plan(trials: Search, best: list[Sized], rejected: Rejections) -> list[Insensible | None]:
     """Return the devices that pass the screening but meet the targets at no simulated load.
 
     Those that would meet them with more devices than their number or their cost may be are left out.
@@ -140,15 +140,18 @@ def _without_plan(trials: Search, best: list[Sized], rejected: Rejections) -> tu
             mine = [fleet for fleet in trials.candidates if fleet.layout.device.name == name]
             nearest = max(mine, key=lambda fleet: fleet.share_bound / fleet.layout.devices)
             rows.append(_insensible(trials.trial(nearest), None, trials.terms))
-    return tuple(rows)
+    return rows
 
 
-def _insensible(trial: Trial, gpus: int | None, terms: Terms) -> Insensible:
+def _insensible(trial: Trial, gpus: int | None, terms: Terms) -> Insensible | None:
+    """Return the limits that would make a device sensible; None where its least load, one user and the rest, is too much for it."""
     idle = trial.at(
         trial.total_rate * 1e-3 if not trial.demand.users else trial.total_rate / trial.demand.users, 16
     )
     target = max(trial.limits, key=lambda t: idle.value(t) / t.limit_s)
     value = idle.value(target)
+    if not isfinite(value):
+        return None
     spares, devices = terms.spare_replicas, trial.candidate.layout.devices
     at = []
     for ratio in RELAXED:

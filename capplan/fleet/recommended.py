@@ -8,7 +8,7 @@ from capplan.fleet.cheapest import LayoutName, Search, Sized, Terms
 from capplan.fleet.confirmed import met_probability, plan_of
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.pools.plan import PoolsPlan
-from capplan.fleet.search import CONFIDENCES, RATE_SLACK
+from capplan.fleet.search import CONFIDENCES, rate_slack
 
 SMALL_EXTRA = 1.05
 """A plan that costs less than this times as much as the cheapest is recommended ..."""
@@ -96,9 +96,9 @@ def _about_as_cheap(plan: FleetPlan, cheapest: FleetPlan) -> bool:
 
 def sensible(fleet: Sized, trials: Search) -> bool:
     """Return whether a device keeps a tenth of its maximum throughput under the targets, or one replica is enough."""
-    mine = fleet.trial.candidate.layout
+    mine, slack = fleet.trial.candidate.layout, rate_slack(trials.question)
     most = max(
-        other.share_ceiling / RATE_SLACK / other.layout.devices
+        other.share_ceiling / slack / other.layout.devices
         for other in trials.candidates
         if other.layout.device.name == mine.device.name
     )

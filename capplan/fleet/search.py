@@ -36,6 +36,8 @@ TARGET_SLACK = 1.3
 """Factor by which the closed form may overstate a latency: a layout that misses a target by more at every load is dropped."""
 RATE_SLACK = 1.1
 """Factor by which the closed form may understate a rate; a test over random scenarios checks both factors."""
+FORM_SLACK, DEVIATIONS = 1.05, 3.0
+"""The part of it that is not the luck of a run, and how lucky a run may be, in standard deviations of its rate."""
 
 UNLIMITED_S = 60.0
 """Latency assumed in bounds for a metric without a target: more is not borne by users."""
@@ -79,6 +81,17 @@ class Question:
     def slowness(self, targets: Sequence[Target], network: Network, step_s: float) -> Slowness:
         """Return the distribution of slowness of a replica, as it matters for these targets."""
         return slowness_of(self.slowness_table, targets, network_class=network_class(network), step_s=step_s)
+
+
+def rate_slack(question: Question) -> float:
+    """Return the factor by which the closed form may understate a rate: a run of few or of bursty requests may be a lucky one.
+
+        f = max(1.1, 1.05 + 3 v / n^(1/2))
+
+    v is the coefficient of variation of the gaps between arrivals, n the requests of a run: its rate is off by v / n^(1/2).
+    """
+    bursts = max((item.arrival_cv for item in question.demand.classes), default=1.0)
+    return float(max(RATE_SLACK, FORM_SLACK + DEVIATIONS * bursts / question.requests**0.5))
 
 
 def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> ReplicaSpec:
@@ -315,11 +328,12 @@ class _Part:
         needed = {target: _least_values(state, target) for target in q.slo.targets}
         holds = ~state.saturated & self._within(needed, np.ones((len(layouts), 1)))
         shares = carried_shares(state, q.demand, _longest_response_s(q.slo, q.demand))
+        slack = rate_slack(q)
         sure = {}
         for confidence in {q.slo.confidence, *CONFIDENCES}:
             slower = np.array([slowness.quantile(confidence) for slowness in slownesses])[:, None]
             within = ~state.saturated & self._within(needed, slower)
-            sure[confidence] = RATE_SLACK * np.where(within, shares / slower, 0.0).max(axis=1)
+            sure[confidence] = slack * np.where(within, shares / slower, 0.0).max(axis=1)
         candidates, near = [], []
         for row, layout in enumerate(layouts):
             good = np.flatnonzero(holds[row])
@@ -337,8 +351,8 @@ class _Part:
                 ScreenedLayout(
                     layout,
                     self.weight_dtype,
-                    share_bound=RATE_SLACK * float(shares[row, good].max()),
-                    share_ceiling=RATE_SLACK * float(shares[row, ~state.saturated[row]].max()),
+                    share_bound=slack * float(shares[row, good].max()),
+                    share_ceiling=slack * float(shares[row, ~state.saturated[row]].max()),
                     sure_share_bounds=bounds,
                     kv_cache_tokens=float(cache_tokens[row]),
                     label=labels[row],

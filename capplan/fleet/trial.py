@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from capplan.fleet.demand import Demand
 from capplan.fleet.offered import SamplePath
 from capplan.fleet.search import (
-    RATE_SLACK,
     Question,
     ScreenedLayout,
+    rate_slack,
     spec_of_layout,
 )
 from capplan.fleet.steady_plans import carried_shares, steady_states
@@ -187,7 +187,7 @@ class Trial:
         self.total_rate = sum(self.demand.rates_per_s(self.response_s))
         """Requests per second of the whole traffic, with users at that response time."""
         shares = carried_shares(state, self.demand)[0, ~state.saturated[0]]
-        slack = RATE_SLACK * (USER_SLACK if self.demand.users else 1.0)
+        slack = rate_slack(question) * (USER_SLACK if self.demand.users else 1.0)
         self.rate_ceiling = slack * self.total_rate * float(shares.max())
         """Upper bound on the rate of a replica, whatever the latency."""
         self.limits: Mapping[Target, float] = {target: target.limit_s for target in question.slo.targets}
@@ -392,6 +392,8 @@ class Trial:
             holds = middle <= least or excess(middle) <= 1.0
             low, high = (middle, high) if holds else (low, middle)
         below, over = excess(low), excess(high)
-        if not 0.0 < below <= 1.0 or not below < over < inf:
+        if not 0.0 < below <= 1.0 or over == inf:
             return slowness(low)
+        if over <= 1.0:
+            return slowness(high)
         return float(slowness(low) * 2.0 ** (log(1.0 / below) / log(over / below) / STEPS_PER_DOUBLING))
