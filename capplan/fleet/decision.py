@@ -56,7 +56,7 @@ def fleet_decision(
         near = trials.within(SUREST_WITHIN * rank(best[0], terms)[0], question.slo.confidence)
         shown = {id(fleet.trial) for fleet in best}
         sized += [fleet for fleet in near if id(fleet.trial) not in shown]
-    surest = _surest_first(trials, terms, step) if sized and question.slo.targets else {}
+    surest = _surest_first(trials, terms, step, best[0]) if sized and question.slo.targets else {}
     surer = surest.get(min((c for c in CONFIDENCES if c >= question.slo.confidence), default=1.0))
     if surer is not None and rank(surer, terms)[0] < rank(best[0], terms)[0]:
         sized.append(surer)
@@ -96,8 +96,12 @@ def _choices_of(pairs: list[tuple[Sized, FleetPlan]], terms: Terms) -> Choices:
     return Choices(plans[0], surest, min(plans, key=lambda plan: plan.gpus), *recommended(pairs, terms))
 
 
-def _surest_first(trials: Search, terms: Terms, step: Callable[[], None]) -> dict[float, Sized | None]:
+def _surest_first(
+    trials: Search, terms: Terms, step: Callable[[], None], planned: Sized
+) -> dict[float, Sized | None]:
     """Return the cheapest fleet at each of CONFIDENCES; a surer fleet that costs less stands for lower confidences too.
+
+    The `planned` fleet is one of the confidence asked for.
 
     Under open-loop traffic a surer fleet never costs less; with users, each slowness is simulated separately, with separate
     noise.
@@ -105,10 +109,9 @@ def _surest_first(trials: Search, terms: Terms, step: Callable[[], None]) -> dic
     fleets: dict[float, Sized | None] = {}
     surer: Sized | None = None
     for confidence in sorted(CONFIDENCES, reverse=True):
-        fleet = trials.cheapest(confidence)
-        if fleet is None or (surer is not None and rank(surer, terms)[:2] < rank(fleet, terms)[:2]):
-            fleet = surer
-        fleets[confidence] = surer = fleet
+        enough = planned if confidence <= trials.question.slo.confidence else None
+        known = [fleet for fleet in (trials.cheapest(confidence), surer, enough) if fleet is not None]
+        fleets[confidence] = surer = min(known, key=lambda fleet: rank(fleet, terms)[:2], default=None)
         step()
     return fleets
 

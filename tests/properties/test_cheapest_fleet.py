@@ -224,9 +224,9 @@ def test_replicas_are_as_many_as_needed_and_not_one_more(text, few):
     assert min(limits) * (best.busy - 1) < trial.total_rate
 
 
-def found_once(traffic, slo):
+def found_once(traffic, slo, model="llama-3.1-8b", engine="vllm"):
     return (
-        f"name: law\nmodel: llama-3.1-8b\nengine: vllm\ntraffic:\n{traffic}slo: {slo}\n"
+        f"name: law\nmodel: {model}\nengine: {engine}\ntraffic:\n{traffic}slo: {slo}\n"
         "fleet: {hardware: [l40s, a100-sxm-80gb, h100-sxm, b200], tensor_parallel: [1, 2], pipeline_parallel: [1]}\n"
     )
 
@@ -234,6 +234,7 @@ def found_once(traffic, slo):
 ONE_USER = """  - {name: a, request_rate: 249.479 req/s, input_tokens: {mean: 476}, output_tokens: {mean: 476}, arrival_cv: 0.5}
   - {name: u, users: 1, think_time: 0.01 s, input_tokens: 476, output_tokens: 476}
 """
+SHORT_RUN = "  - {name: a, request_rate: 300.000 req/s, input_tokens: {mean: 30}, output_tokens: {mean: 299}, arrival_cv: 2.5}\n"
 BURSTS = "  - {name: a, request_rate: %s req/s, input_tokens: {mean: %s}, output_tokens: {mean: %s}, arrival_cv: 2.5}\n"
 
 
@@ -242,6 +243,11 @@ BURSTS = "  - {name: a, request_rate: %s req/s, input_tokens: {mean: %s}, output
 @example(found_once(ONE_USER, "{ttft_p95: 0.501 s, tpot_mean: 38.16 ms, confidence: 80 %}"))
 @example(found_once(BURSTS % (180, 34, 179), "{ttft_p95: 1.017 s, tpot_mean: 11.00 ms, confidence: 50 %}"))
 @example(found_once(BURSTS % (278, 30, 176), "{ttft_p95: 1.015 s, tpot_mean: 17.00 ms, confidence: 80 %}"))
+@example(
+    found_once(
+        SHORT_RUN, "{ttft_p95: 1.015 s, tpot_mean: 10.00 ms, confidence: 80 %}", "Qwen/Qwen2.5-0.5B", "trtllm"
+    )
+)
 def test_choices_are_what_they_are_called(text):
     question = asked(text, ("h100-sxm", "b200"))
     answer = fleet_decision(question, terms())
