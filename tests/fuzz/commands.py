@@ -169,7 +169,7 @@ TEXTS = ("export", "init")
 NO_NUMBERS = {"nan", "inf", "-inf", "None", "True", "False"}
 USD_AND_LATENCY = ("usd_per_million_output_tokens", "usd_per_million_tokens", "usd_per_hour")
 SIGNED = {
-    "bias", "low_ratio", "change", "error", "offset_s", "waterfall", "memory_bytes", "kv_bytes_available_per_gpu",
+    "more_usd_per_month", "bias", "low_ratio", "change", "error", "offset_s", "waterfall", "memory_bytes", "kv_bytes_available_per_gpu",
     "saved_usd_per_month", "usd_per_month_saved", "months_saved",
 }  # fmt: skip
 """Keys whose numbers may be below zero: differences, what is taken from memory, what is left of memory that does not suffice."""
