@@ -47,6 +47,8 @@ FULL_SLACK = 2.0 ** (2.0 / STEPS_PER_DOUBLING)
 """Factor between two loads that surely differ in a full run: two steps of the scale, where noise makes up for a part of one."""
 SHORT_REQUESTS_PER_USER = 4
 """Requests of each user that a short run must hold; with fewer, the initial burst of users dominates, and a full run is simulated instead."""
+MOST_DOUBLINGS = 60.0
+"""Of slowness beyond the last load tried, where latencies hardly grow with it: more than any replica is slow, and still a number."""
 USER_SLACK = 4.0
 """Factor by which users may be more than the closed form says: those who wait longer ask less often."""
 FIRST_STRIDE = 2 * STEPS_PER_DOUBLING
@@ -392,8 +394,7 @@ class Trial:
             holds = middle <= least or excess(middle) <= 1.0
             low, high = (middle, high) if holds else (low, middle)
         below, over = excess(low), excess(high)
-        if not 0.0 < below <= 1.0 or over == inf:
+        if not 0.0 < below <= 1.0 or not below < over < inf:
             return slowness(low)
-        if over <= 1.0:
-            return slowness(high)
-        return float(slowness(low) * 2.0 ** (log(1.0 / below) / log(over / below) / STEPS_PER_DOUBLING))
+        doublings = log(1.0 / below) / log(over / below) / STEPS_PER_DOUBLING
+        return float(slowness(low) * 2.0 ** min(doublings, MOST_DOUBLINGS))
