@@ -14,11 +14,11 @@ from pathlib import Path
 
 from capplan.fleet.offered import SamplePath
 from capplan.fleet.plan import FleetPlan
-from capplan.fleet.search import Question, spec_of_layout
+from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.simulation import Stream, simulated_fleet
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
-from capplan.questions.scenario import read_scenario
 from capplan.replica.replica import replica_of
+from capplan.scenario.scenario import read_scenario
 
 SCENARIOS = Path(__file__).resolve().parents[1] / "scenarios"
 PER_REPLICA = 15_000

@@ -11,14 +11,15 @@ from pathlib import Path
 
 from capplan.errors import Refusal
 from capplan.fleet.candidates import Ranges, layouts
-from capplan.fleet.search import Question, search
+from capplan.fleet.question import Question
+from capplan.fleet.search import search
 from capplan.fleet.steady_plans import LOADS
 from capplan.model.weight_format import in_weight_format
 from capplan.questions.fleet import asked_fleet
-from capplan.questions.scenario import read_scenario
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device, device_names
 from capplan.readers.catalogue.model import read_model
+from capplan.scenario.scenario import read_scenario
 
 TARGET_POINTS_PER_S = 100_000
 TARGET_BYTES = 400e6

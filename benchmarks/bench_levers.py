@@ -10,7 +10,7 @@ from pathlib import Path
 
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers.answer import asked_levers, checked_names, levers_of
-from capplan.questions.scenario import read_scenario
+from capplan.scenario.scenario import read_scenario
 
 ROOT = Path(__file__).resolve().parents[1]
 ALLOWED_S = 10.0

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from capplan.errors import InputError
-from capplan.readers.traces import delimited
-from capplan.readers.traces.rows import parts_of
+from capplan.recorded.traces import delimited
+from capplan.recorded.traces.rows import parts_of
 from capplan.workload.trace import Omissions
 
 TARGET_S, TARGET_BYTES = 2.0, 500e6

@@ -34,7 +34,7 @@ from capplan.model.weight_format import FORMATS
 from capplan.numbers import Number
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
-from capplan.readers.measured.table import measured_table
+from capplan.recorded.measured.table import measured_table
 
 GIB = 2.0**30
 ENOUGH_FOR_ALL = 12

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from hypothesis import settings
 
-from capplan.fleet.search import Question
+from capplan.fleet.question import Question
 
 
 def examples(brief: int, long: int) -> int:

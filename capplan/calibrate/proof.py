@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from capplan.calibrate.replayed import run_of
 from capplan.errors import CapplanError, InputError
 from capplan.readers.catalogue.efficiency import efficiency_for
-from capplan.readers.results.record import BenchmarkResult
+from capplan.recorded.results.record import BenchmarkResult
 from capplan.replica.spec import ReplicaSpec
 
 

@@ -13,7 +13,7 @@ from capplan.engine.profile import EngineProfile, HostOverhead
 from capplan.errors import CapplanError, InputError
 from capplan.numbers import Array
 from capplan.readers.calibration.record import FittedNumber, HostRefit, ResultPoint
-from capplan.readers.results.record import BenchmarkResult
+from capplan.recorded.results.record import BenchmarkResult
 from capplan.replica.spec import ReplicaSpec
 
 LEAST_RESULTS = 6

@@ -7,7 +7,7 @@ import numpy as np
 from capplan.accuracy.benchmark import MOST_REQUESTS, Benchmark, Kind
 from capplan.accuracy.replay import ONLINE_REQUESTS_PER_CLIENT, SERVER_KINDS, metrics_of, outcome_of
 from capplan.engine.profile import HostOverhead
-from capplan.readers.results.record import BenchmarkResult, Spread
+from capplan.recorded.results.record import BenchmarkResult, Spread
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.tables import table_of_plan, with_host

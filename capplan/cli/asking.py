@@ -7,9 +7,9 @@ from typing import Any
 import typer
 
 from capplan.errors import InputError
-from capplan.questions.first_scenario import Asked, Known, answers_of, open_questions
-from capplan.questions.flags import FirstScenario
 from capplan.report.show import say
+from capplan.scenario.first_scenario import Asked, Known, answers_of, open_questions
+from capplan.scenario.flags import FirstScenario
 
 
 def answered_by_people(first: FirstScenario, known: Known) -> FirstScenario:

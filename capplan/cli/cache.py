@@ -7,7 +7,7 @@ import typer
 from capplan.cli import options as o
 from capplan.cli.groups import Group, grouped
 from capplan.cli.kinds import measure, whole
-from capplan.questions.flags import CachePriceFlags
+from capplan.scenario.flags import CachePriceFlags
 
 PrefixTokens = Annotated[
     int, whole("--prefix-tokens", of="tokens", metavar="TOKENS", says="Length of the shared prefix.")
@@ -54,7 +54,7 @@ def command(
     to: o.Output,
 ) -> int:
     """Show what prompt caching at a hosted API saves for a shared prefix, and from which request on it pays."""
-    from capplan.fleet.money.cached_prefix import cached_prefix
+    from capplan.money.cached_prefix import cached_prefix
     from capplan.questions.cache_price import cache_price
     from capplan.questions.price_age import age_warnings, current_day
     from capplan.report.answers.cache import cache_answer

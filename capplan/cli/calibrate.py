@@ -13,7 +13,7 @@ from capplan.cli import options as o
 from capplan.cli.groups import Group, grouped
 from capplan.cli.kinds import whole
 from capplan.errors import InputError
-from capplan.questions.flags import OutputFlags, ServingFlags, StatedResult
+from capplan.scenario.flags import OutputFlags, ServingFlags, StatedResult
 
 if TYPE_CHECKING:
     from capplan.readers.calibration.record import Calibration as Measured

@@ -7,7 +7,7 @@ import typer
 from capplan.cli import options as o
 from capplan.cli.groups import grouped
 from capplan.cli.kinds import one_of
-from capplan.questions.flags import OutputFlags
+from capplan.scenario.flags import OutputFlags
 
 _TARGETS = ("vllm", "sglang", "trtllm", "compose", "k8s", "kserve", "llm-d", "dynamo", "keda")
 Target = Annotated[

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from capplan.cli import options as o
 from capplan.cli.groups import grouped
-from capplan.questions.flags import ServingFlags
+from capplan.scenario.flags import ServingFlags
 
 Serving = Annotated[ServingFlags, o.SERVED.only(*(name for name in o.SERVED if name != "calibration"))]
 
@@ -15,12 +15,12 @@ def command(
 ) -> int:
     """Show whether a model fits, what uses the memory, and how many sequences there is room for."""
     from capplan.fleet.fit import fit
-    from capplan.questions.replica import asked_replica
     from capplan.readers.catalogue.hardware import device, device_names
     from capplan.report.answers.fit import fit_answer, waterfall
     from capplan.report.charts.memory import memory_chart
     from capplan.report.charts.picture import chart_picture
     from capplan.report.show import show, shown_anyway
+    from capplan.scenario.replica import asked_replica
 
     asked = asked_replica(model, hardware, serving)
     memory = fit(asked.spec, [device(name) for name in device_names()])

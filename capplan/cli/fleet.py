@@ -38,13 +38,13 @@ def command(
     """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan."""
     from capplan.questions.fleet import asked_fleet, fleet_for
     from capplan.questions.outlook import outlook_of
-    from capplan.questions.overrides import settings_of
     from capplan.questions.price_age import current_day
-    from capplan.questions.scenario import read_scenario
     from capplan.report.answers.fleet import fleet_answer
     from capplan.report.charts.fleet import fleet_charts
     from capplan.report.charts.picture import chart_picture
     from capplan.report.show import row_progress, show, shown_anyway
+    from capplan.scenario.overrides import settings_of
+    from capplan.scenario.scenario import read_scenario
 
     changed = settings_of(hardware, confidence, settings)
     asked = asked_fleet(read_scenario(scenario, changed), offline=offline)

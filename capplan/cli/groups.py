@@ -6,7 +6,7 @@ from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, Protocol, cast, get_args
 
-from capplan.questions.flags import OutputFlags
+from capplan.scenario.flags import OutputFlags
 
 
 class Group(dict[str, Any]):

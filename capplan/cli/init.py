@@ -7,7 +7,7 @@ import typer
 
 from capplan.cli import options as o
 from capplan.cli.groups import Group, grouped
-from capplan.questions.flags import FirstScenario
+from capplan.scenario.flags import FirstScenario
 
 File = Annotated[
     Path, typer.Argument(metavar="[FILE]", help="Scenario to write; it must not exist.", show_default=True)
@@ -45,11 +45,11 @@ def command(
     """Write a first scenario, with a comment at every line: from five answers, flags, a trace, metrics, a launch command or a shipped one."""
     from capplan.cli.asking import answered_by_people
     from capplan.deploy.known_deployment import known_deployment
-    from capplan.questions.first_scenario import Known, checked_scenario_text, copied_scenario_text
     from capplan.readers.catalogue.scenarios import shipped_scenarios
     from capplan.readers.text_file import is_there
     from capplan.report.destination import refuse_existing, write_new
     from capplan.report.show import say
+    from capplan.scenario.first_scenario import Known, checked_scenario_text, copied_scenario_text
 
     refuse_existing(file)
     if source in shipped_scenarios() and not is_there(Path(source)):

@@ -6,7 +6,7 @@ from typing import Annotated
 from capplan.cli import options as o
 from capplan.cli.groups import grouped
 from capplan.cli.kinds import whole
-from capplan.questions.flags import ServingFlags
+from capplan.scenario.flags import ServingFlags
 
 Contexts = Annotated[
     list[int] | None,

@@ -7,7 +7,7 @@ import typer
 from capplan.cli import options as o
 from capplan.cli.completion import models
 from capplan.cli.groups import grouped
-from capplan.questions.flags import ServingFlags
+from capplan.scenario.flags import ServingFlags
 
 Model = Annotated[
     str | None,

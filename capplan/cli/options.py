@@ -10,7 +10,7 @@ from capplan.cli.completion import devices, kv_dtypes, models, plan_files, scena
 from capplan.cli.groups import Group
 from capplan.cli.kinds import fraction, measure, one_of, whole
 from capplan.errors import InputError
-from capplan.questions.flags import LoadFlags, OutputFlags, ServingFlags
+from capplan.scenario.flags import LoadFlags, OutputFlags, ServingFlags
 
 _FORMATS = ("table", "json", "csv", "markdown")
 

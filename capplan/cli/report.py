@@ -10,7 +10,7 @@ from capplan.cli import options as o
 from capplan.cli.groups import Group, grouped
 from capplan.cli.kinds import one_of
 from capplan.errors import InputError
-from capplan.questions.flags import OutputFlags
+from capplan.scenario.flags import OutputFlags
 
 _FORMATS = ("table", "json", "csv", "markdown", "html")
 _FORM = one_of(
@@ -65,10 +65,10 @@ def command(
     from capplan.questions.identical_replicas import refuse_pools
     from capplan.questions.plan_file import asked_of_plan
     from capplan.readers.catalogue.model import model_source
-    from capplan.report.review.findings import Written, findings
-    from capplan.report.review.page import review_of
-    from capplan.report.review.show import review_output, show_review, written_with
     from capplan.report.show import row_progress
+    from capplan.review.findings import Written, findings
+    from capplan.review.page import review_of
+    from capplan.review.show import review_output, show_review, written_with
 
     page = review_output(to)
     with written_with(page):

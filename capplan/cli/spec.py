@@ -8,7 +8,7 @@ from capplan.cli import options as o
 from capplan.cli.completion import models, weight_dtypes
 from capplan.cli.groups import Group, grouped
 from capplan.cli.kinds import fraction, measure, whole
-from capplan.questions.flags import DraftFlags, LoadFlags
+from capplan.scenario.flags import DraftFlags, LoadFlags
 
 if TYPE_CHECKING:
     from capplan.replica.replica import Replica
@@ -103,10 +103,10 @@ def command(
     to: o.Output,
 ) -> int:
     """Show the speedup of speculative decoding by batch size and draft length, and where it stops paying off."""
-    from capplan.questions.speculation import asked_speculation
     from capplan.replica.speculation import BATCHES, DRAFT_TOKENS, speculation
     from capplan.report.answers.spec import spec_answer
     from capplan.report.show import show
+    from capplan.scenario.speculation import asked_speculation
 
     _refuse_unread(context, draft)
     asked = asked_speculation(model, hardware, draft, serving)

@@ -10,7 +10,7 @@ from capplan.cli import options as o
 from capplan.cli.completion import devices, models_and_scenarios
 from capplan.cli.groups import Group, grouped
 from capplan.cli.kinds import whole
-from capplan.questions.flags import ServingFlags, SweepFlags
+from capplan.scenario.flags import ServingFlags, SweepFlags
 
 What = Annotated[
     str,
@@ -133,7 +133,7 @@ def command(
 
 
 def _refuse_unread(context: typer.Context, what: str, *, named: bool) -> None:
-    from capplan.questions.workload_file import is_workload
+    from capplan.scenario.workload_file import is_workload
 
     if not is_workload(what):
         o.refuse_unread(context, ("plans",), "counts the plans of a scenario, and a MODEL has none")

@@ -8,7 +8,7 @@ import typer
 from capplan.cli import options as o
 from capplan.cli.groups import Group, grouped
 from capplan.cli.kinds import measure, one_of
-from capplan.questions.flags import OutputFlags
+from capplan.scenario.flags import OutputFlags
 
 Files = Annotated[
     list[Path],
@@ -49,12 +49,12 @@ def command(
     to: Output,
 ) -> int:
     """Read a trace, a request log or Prometheus text, or draw a scenario's traffic; write it as a workload for scenarios."""
-    from capplan.questions.drawn_workload import drawn_workload
-    from capplan.questions.workload_file import is_workload, workload_text
-    from capplan.readers.traces.read import workload_of
+    from capplan.recorded.traces.read import workload_of
     from capplan.report.answers.workload import workload_answer
     from capplan.report.charts.picture import workload_picture
     from capplan.report.show import send, show, shown_anyway
+    from capplan.scenario.drawn_workload import drawn_workload
+    from capplan.scenario.workload_file import is_workload, workload_text
 
     policies = tuple(eviction or ())
     if len(files) == 1 and interval is None and is_workload(files[0].name):

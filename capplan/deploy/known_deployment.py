@@ -4,10 +4,10 @@ from pathlib import Path
 
 from capplan.deploy.command_line import ReadLaunch, read_command_line
 from capplan.errors import InputError, unknown
-from capplan.questions.first_scenario import Known
 from capplan.readers.catalogue.scenarios import shipped_scenarios
 from capplan.readers.text_file import first_bytes, is_there, path_of
-from capplan.readers.traces.read import format_of, workload_of
+from capplan.recorded.traces.read import format_of, workload_of
+from capplan.scenario.first_scenario import Known
 from capplan.workload.statistics import LengthSummary
 
 MOST_BYTES = 65_536

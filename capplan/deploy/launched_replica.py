@@ -5,7 +5,7 @@ from typing import Any
 
 from capplan.deploy.command_line import ReadLaunch, read_command_line
 from capplan.errors import InputError
-from capplan.questions.flags import LoadFlags, ServingFlags
+from capplan.scenario.flags import LoadFlags, ServingFlags
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A config.json -> a Network, read by the family of its `model_type`."""
+"""A config.json, or the header of a GGUF file -> a Network, read by the family of its `model_type`."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,9 +8,12 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.families.config import MOST_KEYS_NAMED, Config
+from capplan.families.gguf.architectures import config_of
+from capplan.families.gguf.tensors import tables, with_stored_formats
 from capplan.families.head import with_stated_head
 from capplan.families.registry import REFUSED, families, family
 from capplan.model.network import Network
+from capplan.model.stored_tensor import StoredModel
 
 
 def read_network(config: Any, name: str, place: str = "config.json") -> Network:
@@ -122,3 +125,34 @@ def _activation_format(config: Config) -> str:
         if name:
             return "fp16" if _TORCH_NAMES.get(name, "bf16") == "fp16" else "bf16"
     return "bf16"
+
+
+def read_gguf_network(stored: StoredModel, name: str, place: str) -> Network:
+    """Return the network that a GGUF file holds.
+
+    Parameters
+    ----------
+    stored : its header
+    name : of the model
+    place : the file, as errors name it
+
+    Returns
+    -------
+    the network, every matrix in the format of its tensors
+
+    Raises
+    ------
+    InputError
+        The architecture is not modelled, or the tensors are not those that the metadata describe.
+    """
+    config, keys = config_of(stored, place)
+    network = with_stored_formats(read_network(config, name, place), stored, place)
+    parts = f", over {stored.parts} files" if stored.parts > 1 else ""
+    held = [f"GGUF: {len(stored.tensors):,} tensors of {stored.tensor_bytes:,} bytes{parts}"]
+    beside = tables(stored)
+    if beside:
+        size = sum(table.size_bytes for table in beside)
+        held.append(
+            f"{len(beside)} tables ({beside[0].name}, ...) of {size:,} bytes are not parameters and not counted"
+        )
+    return replace(network, notes=(*network.notes, *held), keys_used=keys)

@@ -13,7 +13,8 @@ from capplan.errors import Reason, Refusal
 from capplan.fleet.candidates import Layout, Rejections
 from capplan.fleet.offered import SamplePath
 from capplan.fleet.price import ChosenPrice
-from capplan.fleet.search import Question, ScreenedLayout
+from capplan.fleet.question import Question
+from capplan.fleet.search import ScreenedLayout
 from capplan.fleet.search_cache import SearchCache
 from capplan.fleet.trial import Trial, replicas_at
 from capplan.workload.slo import Target

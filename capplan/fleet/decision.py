@@ -16,8 +16,9 @@ from capplan.fleet.plan import (
     Insensible,
 )
 from capplan.fleet.price import usd_per_month
+from capplan.fleet.question import Question
 from capplan.fleet.recommended import by_cost, rank, recommended, sensible, surest_within
-from capplan.fleet.search import CONFIDENCES, Question, search
+from capplan.fleet.search import CONFIDENCES, search
 from capplan.fleet.trial import Trial
 
 RELAXED = (1.75, 2.75)

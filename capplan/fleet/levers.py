@@ -7,8 +7,8 @@ from math import inf
 from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import AnyPlan, FleetPlan
 from capplan.fleet.price import usd_per_month
+from capplan.fleet.question import Question
 from capplan.fleet.recommended import cost_of
-from capplan.fleet.search import Question
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from capplan.errors import Reason
 from capplan.fleet.candidates import Layout
 from capplan.fleet.cheapest import Search, Terms
 from capplan.fleet.confirmed import met_probability
-from capplan.fleet.search import Question, search
+from capplan.fleet.question import Question
+from capplan.fleet.search import search
 from capplan.fleet.search_cache import SearchCache
 from capplan.fleet.trial import Trial
 from capplan.workload.slo import Target

@@ -11,8 +11,8 @@ from capplan.accuracy.serving import network_class
 from capplan.assumption import Assumption
 from capplan.fleet.fit import Fit, fit
 from capplan.fleet.plan import FleetPlan
+from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.replica_group import ReplicaGroup
-from capplan.fleet.search import Question, spec_of_layout
 from capplan.replica.estimate import OperatorRow, breakdown_of
 from capplan.replica.load import Load
 from capplan.replica.rates import step_rates

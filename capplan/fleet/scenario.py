@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from capplan.assumption import Assumption
 from capplan.fleet.engine_options import TierSize
-from capplan.fleet.money.terms import CommitmentTerms, HostedTerms, OwnTerms, PowerTerms
+from capplan.fleet.money_terms import CommitmentTerms, HostedTerms, OwnTerms, PowerTerms
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import PriceChoice
 from capplan.hardware.device import Device
@@ -98,7 +98,7 @@ class LoraTerms:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One scenario in base units, as read by `capplan.questions.scenario.read_scenario`."""
+    """One scenario in base units, as read by `capplan.scenario.scenario.read_scenario`."""
 
     name: str
     path: str

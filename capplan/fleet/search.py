@@ -7,28 +7,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.accuracy.intervals import Intervals
-from capplan.accuracy.serving import network_class
-from capplan.accuracy.slowness import Slowness, SlownessTable, slowness_of
-from capplan.engine.profile import EngineProfile
+from capplan.accuracy.slowness import Slowness
 from capplan.errors import CapplanError, Reason, Refusal
-from capplan.fleet.candidates import Layout, Ranges, Rejections, layouts
+from capplan.fleet.candidates import Layout, Rejections, layouts
 from capplan.fleet.demand import Demand
 from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.plan import Relaxation
+from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.steady_plans import LOADS, carried_shares, steady_states, usual_batches, usual_step_s
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency
 from capplan.memory.plan import LIMITS
 from capplan.model.network import Network
 from capplan.numbers import Array
-from capplan.replica.drafting import DraftPlan, best_speculating_replica
+from capplan.replica.drafting import best_speculating_replica
 from capplan.replica.plans import Plans, plans_cache_tokens, plans_memory, plans_of, plans_tables
 from capplan.replica.replica import replica_of
 from capplan.replica.rounds import Rounds, refuse_stages
-from capplan.replica.spec import ReplicaSpec
 from capplan.replica.tables import table_of_plans
-from capplan.serving.fleet_terms import Routing
 from capplan.serving.steady_state import SteadyState
 from capplan.workload.slo import Slo, Target
 
@@ -52,37 +46,6 @@ _ABOVE = Reason(Refusal.LOAD, "above the largest load that meets the targets")
 Flags = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """The input of a search, resolved: one network per weight dtype, one efficiency per device."""
-
-    networks: Mapping[str, Network]
-    """By the name of the weight dtype."""
-    devices: Sequence[Device]
-    efficiencies: Mapping[str, Efficiency]
-    """By device name."""
-    kv_formats: Sequence[str]
-    profile: EngineProfile
-    ranges: Ranges
-    demand: Demand
-    slo: Slo
-    intervals: Intervals
-    slowness_table: SlownessTable
-    max_model_len: int
-    routing: Routing = "round_robin"
-    requests: int = 15_000
-    """Of each simulated run. A tenth of them overstates the largest rate by 4 to 7 %; one long run beats several seeds."""
-    seed: int = 7
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    gpu_memory_utilization: float | None = None
-    drafting: DraftPlan | None = None
-
-    def slowness(self, targets: Sequence[Target], network: Network, step_s: float) -> Slowness:
-        """Return the distribution of slowness of a replica, as it matters for these targets."""
-        return slowness_of(self.slowness_table, targets, network_class=network_class(network), step_s=step_s)
-
-
 def rate_slack(question: Question) -> float:
     """Return the factor by which the closed form may understate a rate: a run of few or of bursty requests may be a lucky one.
 
@@ -92,25 +55,6 @@ def rate_slack(question: Question) -> float:
     """
     bursts = max((item.arrival_cv for item in question.demand.classes), default=1.0)
     return float(max(RATE_SLACK, FORM_SLACK + DEVIATIONS * bursts / question.requests**0.5))
-
-
-def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> ReplicaSpec:
-    """Return the replica specification of a layout, with weights in one of the question's dtypes."""
-    return ReplicaSpec(
-        network=question.networks[weight_dtype],
-        device=layout.device,
-        efficiency=question.efficiencies[layout.device.name],
-        profile=question.profile,
-        sharding=layout.sharding,
-        kv_format=layout.kv_format,
-        max_model_len=question.max_model_len,
-        max_num_seqs=question.max_num_seqs,
-        max_num_batched_tokens=question.max_num_batched_tokens,
-        gpu_memory_utilization=question.gpu_memory_utilization,
-        typical_context_tokens=int(
-            question.demand.lengths.input_tokens + question.demand.lengths.output_tokens
-        ),
-    )
 
 
 @dataclass(frozen=True, slots=True)

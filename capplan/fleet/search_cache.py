@@ -9,7 +9,8 @@ from capplan.fleet.demand import Demand
 from capplan.fleet.offered import SamplePath
 from capplan.fleet.pools.joint import Joint, JointRuns
 from capplan.fleet.pools.link import LinkTerms
-from capplan.fleet.search import Question, ScreenedLayout, spec_of_layout
+from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.search import ScreenedLayout
 from capplan.fleet.trial import SeenRuns, Trial
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec

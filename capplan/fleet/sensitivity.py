@@ -11,8 +11,8 @@ from capplan.fleet.one_layout import trial_of
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.fleet.question import Question
 from capplan.fleet.replica_group import planned_rate_per_replica
-from capplan.fleet.search import Question
 from capplan.fleet.search_cache import SearchCache
 from capplan.fleet.trial import Trial
 

@@ -13,12 +13,8 @@ from numpy.typing import NDArray
 
 from capplan.fleet.demand import Demand
 from capplan.fleet.offered import SamplePath
-from capplan.fleet.search import (
-    Question,
-    ScreenedLayout,
-    rate_slack,
-    spec_of_layout,
-)
+from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.search import ScreenedLayout, rate_slack
 from capplan.fleet.steady_plans import carried_shares, steady_states
 from capplan.replica.plans import plans_of
 from capplan.replica.replica import Replica, replica_of

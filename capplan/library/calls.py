@@ -9,9 +9,9 @@ from typing import Any, TypedDict, Unpack
 from capplan.fleet.scenario import Scenario
 from capplan.library.results import FleetResult, Result
 from capplan.library.simulated import SimulationRecords, simulated
-from capplan.questions.flags import LoadFlags, ServingFlags
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
-from capplan.questions.simulation_flags import RequestFlags
+from capplan.scenario.flags import LoadFlags, ServingFlags
+from capplan.scenario.simulation_flags import RequestFlags
 
 
 class ReplicaOptions(TypedDict, total=False):
@@ -72,7 +72,7 @@ def load_scenario(path: str | PathLike[str], *settings: str) -> Scenario:
     InputError
         it has mistakes; the message lists all of them with their lines
     """
-    from capplan.questions.scenario import read_scenario
+    from capplan.scenario.scenario import read_scenario
 
     return read_scenario(Path(path), settings)
 
@@ -112,10 +112,10 @@ def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> R
     `data` has ttft_s, tpot_s, e2e_s, throughput and the operators
     """
     from capplan.accuracy.bounded import bounded_estimate
-    from capplan.questions.replica import asked_replica
     from capplan.readers.catalogue.intervals import shipped_intervals
     from capplan.replica.replica import replica_of
     from capplan.report.answers.estimate import estimate_answer
+    from capplan.scenario.replica import asked_replica
 
     of_load = {field.name for field in fields(LoadFlags)}
     given: dict[str, Any] = {**options}

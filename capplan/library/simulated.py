@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.routed import most_replicas, run_fleet
 from capplan.questions import simulation as inputs
-from capplan.questions.engine_use import engine_use_of
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.simulation_flags import (
+from capplan.replica.replica import replica_of
+from capplan.report.answer import Answer
+from capplan.report.answers.simulate import simulate_answer, warn_of_overload
+from capplan.scenario.engine_use import engine_use_of
+from capplan.scenario.simulation_flags import (
     EngineFlags,
     OperationFlags,
     PlanFlags,
     RequestFlags,
     SpeculationFlags,
 )
-from capplan.replica.replica import replica_of
-from capplan.report.answer import Answer
-from capplan.report.answers.simulate import simulate_answer, warn_of_overload
 
 
 @dataclass(frozen=True, slots=True)

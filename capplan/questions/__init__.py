@@ -1,1 +1,1 @@
-"""From a scenario, flags or measured rows to the inputs of the rooms below."""
+"""What people ask: a scenario, a plan file, flags or measured rows to what the rooms below are asked, and back to an answer."""

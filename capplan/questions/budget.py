@@ -12,7 +12,7 @@ from capplan.fleet.pools.plan import PoolsAnswer
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.scenario import Scenario
 from capplan.questions.commitments import asked_mix
-from capplan.questions.rate_line import rate_line
+from capplan.scenario.rate_line import rate_line
 
 
 def mix_usd_per_month(scenario: Scenario, plan: AnyPlan, line: RateLine | None) -> float | None:

@@ -1,11 +1,11 @@
 """The price that the options of `capplan cache` mean."""
 
 from capplan.errors import InputError
-from capplan.fleet.money.hosted import TokenPrice, TokenRates
+from capplan.money.hosted import TokenPrice, TokenRates
 from capplan.questions.comparison import listed_prices, refuse_unknown_storage, refuse_unsold_life
-from capplan.questions.flags import CachePriceFlags
 from capplan.readers.catalogue.prices import first_day
 from capplan.readers.catalogue.token_prices import find_price, refuse_unused_day
+from capplan.scenario.flags import CachePriceFlags
 
 STATED = "as stated"
 _USED = ("input_price", "write_price", "read_price")

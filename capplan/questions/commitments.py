@@ -7,15 +7,7 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.fleet.money.commitments import (
-    GroupUse,
-    Mix,
-    Offer,
-    annuity_usd_per_hour,
-    mix_of,
-    use_fractions,
-)
-from capplan.fleet.money.terms import CommitmentTerms, OwnedTerms, ReservedTerms
+from capplan.fleet.money_terms import CommitmentTerms, OwnedTerms, ReservedTerms
 from capplan.fleet.over_time import Counts, OverTime, RateLine
 from capplan.fleet.plan import AnyPlan
 from capplan.fleet.price import (
@@ -30,6 +22,14 @@ from capplan.fleet.price import (
 from capplan.fleet.replica_group import ReplicaGroup
 from capplan.fleet.scenario import Scenario
 from capplan.hardware.device import Device
+from capplan.money.commitments import (
+    GroupUse,
+    Mix,
+    Offer,
+    annuity_usd_per_hour,
+    mix_of,
+    use_fractions,
+)
 from capplan.questions.plan_over_time import group_over_time
 from capplan.readers.catalogue.prices import records_of
 

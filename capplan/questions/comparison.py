@@ -8,8 +8,10 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.fleet.money.comparison import Comparison, compare, own_fleet
-from capplan.fleet.money.hosted import (
+from capplan.fleet.plan import FleetAnswer
+from capplan.fleet.scenario import Scenario
+from capplan.money.comparison import Comparison, compare, own_fleet
+from capplan.money.hosted import (
     UNSTATED_TIME_TO_LIVE_S,
     TokenPrice,
     hosted_bill,
@@ -17,12 +19,9 @@ from capplan.fleet.money.hosted import (
     too_long_fraction,
     written_to_live,
 )
-from capplan.fleet.plan import FleetAnswer
-from capplan.fleet.scenario import Scenario
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.paid_plan import paid_plan
 from capplan.questions.price_age import age_warnings
-from capplan.questions.workload_file import is_workload
 from capplan.readers.catalogue.token_prices import (
     HINT,
     find_price,
@@ -32,7 +31,8 @@ from capplan.readers.catalogue.token_prices import (
     refuse_unused_day,
     token_prices,
 )
-from capplan.readers.traces.trace import read_trace
+from capplan.recorded.traces.trace import read_trace
+from capplan.scenario.workload_file import is_workload
 from capplan.workload.reuse_by_age import Reuse, reuse_by_age, session_reuse_by_age
 
 _SEED = 0

@@ -71,7 +71,7 @@ def _side(path: Path, progress: Callable[[int, int], None] | None, *, offline: b
             path, file.version, file.inputs.model_dump(), record, file.result["chosen"], file.assumptions
         )
     from capplan.questions.fleet import asked_fleet, fleet_for
-    from capplan.questions.scenario import read_scenario
+    from capplan.scenario.scenario import read_scenario
 
     asked = asked_fleet(read_scenario(path), offline=offline)
     return side_of(path, asked, fleet_for(asked, progress).bought)
@@ -94,8 +94,8 @@ def side_of(path: Path, asked: "AskedFleet", plan: "AnyPlan | None") -> Side:
 
 
 def _record(written: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    from capplan.questions.reading import scenario_record
     from capplan.readers.yaml_file import Document
+    from capplan.scenario.reading import scenario_record
 
     record, _ = scenario_record(Document(str(path), dict(written), {}), path.resolve().parent)
     return record.model_dump(exclude_unset=True)

@@ -6,7 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from capplan.assumption import Assumption
-from capplan.fleet.money.energy import (
+from capplan.fleet.money_terms import PowerTerms
+from capplan.fleet.plan import AnyPlan
+from capplan.fleet.question import Question
+from capplan.fleet.replica_group import ReplicaGroup
+from capplan.fleet.scenario import Scenario
+from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
+from capplan.money.energy import (
     DECODE_FRACTION,
     HOST_FRACTION,
     IDLE_FRACTION,
@@ -17,13 +23,7 @@ from capplan.fleet.money.energy import (
     energy_of,
     occupied_fraction,
 )
-from capplan.fleet.money.hosted import hosted_traffic
-from capplan.fleet.money.terms import PowerTerms
-from capplan.fleet.plan import AnyPlan
-from capplan.fleet.replica_group import ReplicaGroup
-from capplan.fleet.scenario import Scenario
-from capplan.fleet.search import Question
-from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
+from capplan.money.hosted import hosted_traffic
 from capplan.numbers import Array
 from capplan.questions.who_pays import PlanUse, class_use, plan_use
 from capplan.workload.daily_curve import HOURS

@@ -18,17 +18,14 @@ from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.pools.chunks import smaller_chunks
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
+from capplan.fleet.question import Question
 from capplan.fleet.scenario import Scenario
-from capplan.fleet.search import Question
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.cache_dtype import cache_dtype
 from capplan.model.network import Network
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
 from capplan.questions.benchmark_spec import row_efficiency
 from capplan.questions.budget import within_budget
-from capplan.questions.drafting import drafting_of
-from capplan.questions.images_record import with_image_tokens, with_image_work
-from capplan.questions.lora_record import adapter_assumptions, with_adapters
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.intervals import shipped_intervals
 from capplan.readers.catalogue.model import read_model
@@ -36,6 +33,9 @@ from capplan.readers.catalogue.prices import scenario_prices
 from capplan.readers.catalogue.slowness import shipped_slowness
 from capplan.replica.drafting import DraftPlan
 from capplan.replica.spec import network_as_served
+from capplan.scenario.drafting import drafting_of
+from capplan.scenario.images_record import with_image_tokens, with_image_work
+from capplan.scenario.lora_record import adapter_assumptions, with_adapters
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 PIPELINE_PARALLEL = (1, 2)

@@ -17,7 +17,7 @@ from capplan.hardware.efficiency import BORROWED, Efficiency
 from capplan.questions.benchmark_spec import row_efficiency
 from capplan.readers.catalogue.efficiency import timed_efficiency
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.measured.row_ranges import impossible_number
+from capplan.recorded.measured.row_ranges import impossible_number
 
 _Supply: TypeAlias = Callable[[str], tuple[Device, Efficiency]]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from capplan.engine.spelling import named_engine
 from capplan.errors import InputError
-from capplan.questions.flags import ServingFlags, StatedResult
-from capplan.questions.replica import asked_replica
-from capplan.readers.results.read import read_results
-from capplan.readers.results.record import BenchmarkResult
+from capplan.recorded.results.read import read_results
+from capplan.recorded.results.record import BenchmarkResult
 from capplan.replica.spec import ReplicaSpec
+from capplan.scenario.flags import ServingFlags, StatedResult
+from capplan.scenario.replica import asked_replica
 
 _LAYOUT = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 

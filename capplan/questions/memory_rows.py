@@ -10,7 +10,7 @@ from capplan.accuracy.score import Prediction
 from capplan.errors import CapplanError, InputError
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
-from capplan.readers.measured.row_ranges import impossible_number
+from capplan.recorded.measured.row_ranges import impossible_number
 
 MEASURED = ("weights_gib", "available_kv_gib", "kv_cache_tokens", "max_concurrency")
 """Columns that an engine logs; a cell without a number was not measured."""

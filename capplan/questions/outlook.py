@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from datetime import date
 
 from capplan.assumption import Assumption
-from capplan.fleet.money.energy import Energy
-from capplan.fleet.money.growth import Growth
 from capplan.fleet.over_time import OverTime, RateLine
 from capplan.fleet.plan import AnyPlan, FleetAnswer
 from capplan.fleet.scenario import Scenario
+from capplan.money.energy import Energy
+from capplan.money.growth import Growth
 from capplan.questions.commitments import AskedMix, asked_mix
 from capplan.questions.energy import AskedEnergy, asked_energy
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.growth import asked_growth, growth_assumptions
 from capplan.questions.plan_over_time import group_over_time
 from capplan.questions.price_age import rent_warnings
-from capplan.questions.rate_line import rate_line
+from capplan.scenario.rate_line import rate_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.fleet.scenario import Scenario
 from capplan.questions.commitments import AskedMix, asked_mix
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.host_memory import memory_usd_per_month
 from capplan.questions.price_age import rent_warnings
-from capplan.questions.rate_line import rate_line
+from capplan.scenario.host_memory import memory_usd_per_month
+from capplan.scenario.rate_line import rate_line
 
 
 @dataclass(frozen=True, slots=True)

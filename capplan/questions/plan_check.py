@@ -17,10 +17,10 @@ from capplan.model.sharding import Sharding
 from capplan.questions.budget import mix_usd_per_month
 from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.plan_file import chosen_in
-from capplan.questions.rate_line import rate_line
 from capplan.readers.catalogue.model import model_source
 from capplan.readers.plan_file import PlanFile
 from capplan.readers.plan_record import has_pools
+from capplan.scenario.rate_line import rate_line
 
 DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 _SURE_ENOUGH = 1e-9

@@ -16,11 +16,11 @@ from capplan.fleet.scenario import Scenario
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
-from capplan.questions.overrides import overridden
-from capplan.questions.scenario import read_scenario, scenario_from
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.plan_file import AGAIN, PlanFile, is_plan_file, read_plan_file
 from capplan.readers.plan_record import has_pools
+from capplan.scenario.overrides import overridden
+from capplan.scenario.scenario import read_scenario, scenario_from
 
 _SAME = (
     "replicas", "spare_replicas", "concurrency_per_replica", "request_rate_per_replica", "request_rate_limit_per_replica",

@@ -8,7 +8,7 @@ import numpy as np
 
 from capplan.fleet.plan import AnyPlan, FleetPlan
 from capplan.fleet.price import ChosenPrice
-from capplan.fleet.search import spec_of_layout
+from capplan.fleet.question import spec_of_layout
 from capplan.questions.fleet import AskedFleet
 from capplan.readers.catalogue.model import model_source
 from capplan.readers.plan_file import file_digest

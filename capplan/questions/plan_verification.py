@@ -13,12 +13,12 @@ from capplan.accuracy.replay import FINISHED, metrics_of, outcome_of, overloaded
 from capplan.accuracy.serving import LOADS, network_class
 from capplan.errors import InputError
 from capplan.fleet.plan import FleetPlan
-from capplan.fleet.search import spec_of_layout
+from capplan.fleet.question import spec_of_layout
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plan_file import asked_of_plan
-from capplan.readers.results.read import read_results
-from capplan.readers.results.record import BenchmarkResult, Spread
-from capplan.readers.traces.read import format_of, workload_of
+from capplan.recorded.results.read import read_results
+from capplan.recorded.results.record import BenchmarkResult, Spread
+from capplan.recorded.traces.read import format_of, workload_of
 from capplan.replica.estimate import estimate
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of

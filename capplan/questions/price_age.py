@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 
-from capplan.fleet.money.hosted import TokenPrice
 from capplan.fleet.plan import AnyPlan
+from capplan.money.hosted import TokenPrice
 from capplan.readers.catalogue.prices import first_day
 from capplan.readers.catalogue.token_prices import OLD_DAYS, age_days
 

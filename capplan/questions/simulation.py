@@ -18,9 +18,9 @@ from capplan.fleet.offered import SamplePath
 from capplan.fleet.peak_stream import peak_stream
 from capplan.fleet.plan import FleetAnswer, FleetPlan
 from capplan.fleet.pools.plan import PoolsPlan
+from capplan.fleet.question import spec_of_layout
 from capplan.fleet.refusal import refuse_illegal
 from capplan.fleet.routed import Operation
-from capplan.fleet.search import spec_of_layout
 from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, capacity_per_s
 from capplan.fleet.stream_split import selected_requests
 from capplan.fleet.sweep import demand_at_replica
@@ -28,15 +28,15 @@ from capplan.model.sharding import Sharding
 from capplan.questions.benchmark_spec import row_efficiency
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.questions.identical_replicas import refuse_pools
-from capplan.questions.operation import operation_of
-from capplan.questions.scenario import read_scenario
-from capplan.questions.simulation_flags import OperationFlags, PlanFlags, RequestFlags
-from capplan.questions.workload_file import is_workload
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.traces.trace import Trace, read_trace
+from capplan.recorded.traces.trace import Trace, read_trace
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
+from capplan.scenario.operation import operation_of
+from capplan.scenario.scenario import read_scenario
+from capplan.scenario.simulation_flags import OperationFlags, PlanFlags, RequestFlags
+from capplan.scenario.workload_file import is_workload
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate
 from capplan.workload.request_class import RequestClass

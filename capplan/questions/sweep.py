@@ -9,10 +9,8 @@ from pathlib import Path
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
 from capplan.fleet.demand import Demand
-from capplan.fleet.search import spec_of_layout
+from capplan.fleet.question import spec_of_layout
 from capplan.fleet.sweep import CONCURRENCIES, Contender, Point, offered_rates
-from capplan.questions.flags import ServingFlags, SweepFlags
-from capplan.questions.replica import asked_replica
 from capplan.questions.simulation import (
     Chosen,
     asked_scenario,
@@ -20,10 +18,12 @@ from capplan.questions.simulation import (
     fleet_plans,
     layout_name,
 )
-from capplan.questions.simulation_flags import PlanFlags
-from capplan.questions.workload_file import is_workload
 from capplan.readers.quantity import COUNT, REQUESTS_PER_S, SECONDS, quantity, whole_number
 from capplan.replica.load import MOST_IN_FLIGHT, Load
+from capplan.scenario.flags import ServingFlags, SweepFlags
+from capplan.scenario.replica import asked_replica
+from capplan.scenario.simulation_flags import PlanFlags
+from capplan.scenario.workload_file import is_workload
 from capplan.serving.steady_steps import Lengths
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass

@@ -12,8 +12,8 @@ from capplan.accuracy.score import Prediction, Score, scores_by_group, scores_by
 from capplan.accuracy.serving import predict_row, refused_row
 from capplan.errors import InputError
 from capplan.questions.benchmark_spec import benchmark_spec
-from capplan.readers.measured.row_ranges import impossible_number
-from capplan.readers.measured.table import MeasuredKind, measured_table
+from capplan.recorded.measured.row_ranges import impossible_number
+from capplan.recorded.measured.table import MeasuredKind, measured_table
 from capplan.replica.replica import Replica, replica_of
 
 BUILT_IN_POINTS = Path(__file__).parent.parent / "accuracy" / "data" / "measured_points.csv"

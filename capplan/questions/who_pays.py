@@ -5,8 +5,12 @@ from datetime import date
 
 from capplan.assumption import Assumption
 from capplan.fleet.demand import Demand
-from capplan.fleet.money.hosted import hosted_traffic
-from capplan.fleet.money.who_pays import (
+from capplan.fleet.plan import AnyPlan, FleetAnswer
+from capplan.fleet.question import Question
+from capplan.fleet.review import phase_times, plan_spec
+from capplan.fleet.sweep import demand_at_replica
+from capplan.money.hosted import hosted_traffic
+from capplan.money.who_pays import (
     ClassUse,
     PaidPool,
     WhoPays,
@@ -14,10 +18,6 @@ from capplan.fleet.money.who_pays import (
     who_pays,
     who_pays_for_pools,
 )
-from capplan.fleet.plan import AnyPlan, FleetAnswer
-from capplan.fleet.review import phase_times, plan_spec
-from capplan.fleet.search import Question
-from capplan.fleet.sweep import demand_at_replica
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.paid_plan import paid_plan
 from capplan.replica.load import Load

@@ -1,1 +1,1 @@
-"""Files to checked records: catalogues, the hub, calibrations, traces, benchmark results."""
+"""Files to checked records: one opener with limits, catalogues, the hub, calibrations, plan files."""

@@ -10,7 +10,7 @@ import io
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from capplan.fleet.money.who_pays import Share
+from capplan.money.who_pays import Share
 from capplan.questions.who_pays import AskedBill
 from capplan.report.data_text import csv_cell
 

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from capplan.errors import InputError, unknown
-from capplan.questions.flags import OutputFlags
 from capplan.report.answer import Answer
 from capplan.report.destination import refuse_unwritable, write_whole
 from capplan.report.safe_text import message
+from capplan.scenario.flags import OutputFlags
 
 FORMATS = ("table", "json", "csv", "markdown")
 _BY_SUFFIX = {".json": "json", ".csv": "csv", ".md": "markdown", ".markdown": "markdown"}

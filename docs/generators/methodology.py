@@ -13,7 +13,8 @@ ROOMS = {
     "replica": "One engine on its devices",
     "serving": "Many requests on one replica",
     "workload": "Traffic",
-    "fleet": "Replicas, certainty and money",
+    "fleet": "Replicas, their price, and how certain they are",
+    "money": "What choices cost over time",
     "accuracy": "What a prediction is worth",
 }
 """Rooms in the order of the page, with what they answer."""

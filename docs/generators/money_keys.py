@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from capplan.fleet.money.energy import DECODE_FRACTION, HOST_FRACTION, IDLE_FRACTION, PREFILL_FRACTION
-from capplan.fleet.money.terms import OwnedTerms, SpotTerms
+from capplan.fleet.money_terms import OwnedTerms, SpotTerms
+from capplan.money.energy import DECODE_FRACTION, HOST_FRACTION, IDLE_FRACTION, PREFILL_FRACTION
 from capplan.questions.commitments import RESERVED_DISCOUNTS
-from capplan.questions.growth import MONTHS
+from capplan.scenario.growth import MONTHS
 
 _OWNED = OwnedTerms(1.0)
 DEFAULTS: Mapping[str, str] = MappingProxyType(

@@ -14,9 +14,9 @@ from pydantic.fields import FieldInfo
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import FleetLimits
 from capplan.questions.fleet import PIPELINE_PARALLEL, TENSOR_PARALLEL
-from capplan.questions.scenario import DEFAULT_HARDWARE
-from capplan.questions.scenario_file import Promise, ScenarioFile
 from capplan.readers.record import Record, record_of
+from capplan.scenario.scenario import DEFAULT_HARDWARE
+from capplan.scenario.scenario_file import Promise, ScenarioFile
 from capplan.serving.fleet_terms import Routing
 from capplan.workload.daily_curve import SHAPES
 from capplan.workload.slo import METRICS, STATISTICS, Slo

@@ -4,12 +4,12 @@ import json
 import sys
 from pathlib import Path
 
-from capplan.questions.scenario_file import ScenarioFile
-from capplan.questions.workload_file import WorkloadFile
 from capplan.readers.catalogue.hardware import AliasFile, HardwareFile
 from capplan.readers.catalogue.prices import PriceFile
 from capplan.readers.catalogue.token_prices import TokenPriceFile
 from capplan.readers.record import Record
+from capplan.scenario.scenario_file import ScenarioFile
+from capplan.scenario.workload_file import WorkloadFile
 
 SCHEMAS: dict[str, type[Record]] = {
     "scenario": ScenarioFile,

@@ -39,7 +39,7 @@ from capplan.engine.host_times import FITTED, HOST_TIMES
 from capplan.errors import InputError
 from capplan.questions.validation import BUILT_IN_POINTS, validation
 from capplan.readers.catalogue.intervals import shipped_intervals
-from capplan.readers.measured.table import measured_table
+from capplan.recorded.measured.table import measured_table
 
 
 def quick_rows():

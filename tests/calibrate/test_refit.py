@@ -16,15 +16,15 @@ from capplan.calibrate.replayed import run_of
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.questions.benchmark_spec import benchmark_spec
-from capplan.questions.flags import ServingFlags
 from capplan.questions.measured_replica import replica_of_result
-from capplan.questions.replica import asked_replica
 from capplan.readers.calibration.file import calibration_text, read_calibration, read_calibration_file
 from capplan.readers.calibration.host import refitted_overhead
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.results.read import read_results
-from capplan.readers.results.record import BenchmarkResult, Spread
+from capplan.recorded.results.read import read_results
+from capplan.recorded.results.record import BenchmarkResult, Spread
 from capplan.replica.replica import replica_of
+from capplan.scenario.flags import ServingFlags
+from capplan.scenario.replica import asked_replica
 
 MODEL = "llama-3.1-8b"
 TRUE = {
@@ -351,7 +351,7 @@ def test_a_refit_on_some_measured_results_helps_the_others(measured, tmp_path):
 
 def test_a_fleet_takes_the_refitted_host_of_its_device_alone(host_file):
     from capplan.questions.fleet import asked_fleet
-    from capplan.questions.scenario import read_scenario
+    from capplan.scenario.scenario import read_scenario
 
     text = "\n".join([
         "name: chat", f"model: {MODEL}", f"calibration: {host_file}", "traffic:", "  - {name: chat, request_rate: 5 req/s, "

@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from capplan.cli.main import main as capplan
-from capplan.questions.scenario import read_scenario
+from capplan.scenario.scenario import read_scenario
 from docs.generators.scenario_keys import example, keys_of
 from tests.fuzz.readers import CONFIG, NAMED, SCENARIO, faulty
 from tests.fuzz.turns import arguments, asked_until_time_is_over

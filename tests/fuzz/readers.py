@@ -25,21 +25,21 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from capplan.errors import InputError
-from capplan.questions.scenario import read_scenario
-from capplan.questions.workload_file import read_workload
 from capplan.readers.calibration.file import _checksum, read_calibration_file
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.prices import read_prices
 from capplan.readers.catalogue.skypilot import skypilot_prices
 from capplan.readers.catalogue.token_prices import litellm_prices, read_token_prices
-from capplan.readers.measured.table import measured_table
 from capplan.readers.plan_file import read_plan_file, result_digest
 from capplan.readers.point_file import PointFile
-from capplan.readers.results.read import read_results
-from capplan.readers.traces.read import workload_of
-from capplan.readers.traces.trace import read_trace
 from capplan.readers.yaml_file import parse_yaml
+from capplan.recorded.measured.table import measured_table
+from capplan.recorded.results.read import read_results
+from capplan.recorded.traces.read import workload_of
+from capplan.recorded.traces.trace import read_trace
+from capplan.scenario.scenario import read_scenario
+from capplan.scenario.workload_file import read_workload
 from tests.fuzz.turns import arguments, asked_until_time_is_over
 from tests.gguf_files import header, llama
 

@@ -28,7 +28,6 @@ from capplan.hardware.device import Source
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format
 from capplan.questions.fleet import asked_fleet
-from capplan.questions.scenario import read_scenario
 from capplan.questions.sensitivity import Sensitivity
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device, device_names
@@ -36,10 +35,11 @@ from capplan.replica.estimate import OperatorRow
 from capplan.replica.load import Load
 from capplan.replica.rates import step_rates
 from capplan.report.answers.fleet import fleet_answer
-from capplan.report.review.findings import Findings, Written
-from capplan.report.review.html import review_html
-from capplan.report.review.page import review_of
-from capplan.report.review.show import review_markdown
+from capplan.review.findings import Findings, Written
+from capplan.review.html import review_html
+from capplan.review.page import review_of
+from capplan.review.show import review_markdown
+from capplan.scenario.scenario import read_scenario
 from capplan.workload.slo import Slo
 
 COMMAND = "capplan report tests/golden/review.yaml -o plan.md"

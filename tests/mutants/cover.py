@@ -12,7 +12,11 @@ import pytest
 from hypothesis import Phase, settings
 
 STEPS_TRACED = 300  # calls and lines of one function in one test; after that all its lines count as run
-READERS = ("capplan.readers", "capplan.families")  # their caches hold facts, not results of the rooms
+READERS = (
+    "capplan.readers",
+    "capplan.recorded",
+    "capplan.families",
+)  # their caches hold facts, not results of the rooms
 TIMERS = ((signal.ITIMER_PROF, signal.SIGPROF, 1), (signal.ITIMER_REAL, signal.SIGALRM, 10))
 LONGEST_S = (
     60.0  # of one test among the nearest; the same where it runs without any fault, so that a slow one shows

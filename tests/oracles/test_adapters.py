@@ -18,11 +18,11 @@ from capplan.model.adapters import (
 from capplan.model.network import Adapters
 from capplan.model.sharding import Sharding
 from capplan.operators.adapters import adapters_in_step, sequences_with_slots
-from capplan.questions.flags import ServingFlags
-from capplan.questions.replica import asked_replica
 from capplan.readers.catalogue.model import read_model
 from capplan.replica.prompt_work import prompt_work_s_per_token
 from capplan.replica.replica import replica_of
+from capplan.scenario.flags import ServingFlags
+from capplan.scenario.replica import asked_replica
 
 TRAINED = [
     ("llama-2-7b", 8, ("q_proj", "v_proj"), 4_194_304),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.money.commitments import (
+from capplan.money.commitments import (
     GroupUse,
     Offer,
     annuity_usd_per_hour,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.money.energy import (
+from capplan.money.energy import (
     EnergyTerms,
     energy_of,
     kwh_per_million_tokens,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.money.growth import grown_ratios, growth_of
+from capplan.money.growth import grown_ratios, growth_of
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.outlook import outlook_of
-from capplan.questions.scenario import read_scenario
+from capplan.scenario.scenario import read_scenario
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SCENARIO = """name: small

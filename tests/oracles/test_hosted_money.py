@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy import special
 
-from capplan.fleet.money.cached_prefix import cached_prefix
-from capplan.fleet.money.comparison import breakeven_rate
-from capplan.fleet.money.hosted import (
+from capplan.fleet.money_terms import HostedTerms
+from capplan.money.cached_prefix import cached_prefix
+from capplan.money.comparison import breakeven_rate
+from capplan.money.hosted import (
     HostedTraffic,
     LongerLife,
     TokenPrice,
@@ -18,13 +19,12 @@ from capplan.fleet.money.hosted import (
     hosted_traffic,
     written_to_live,
 )
-from capplan.fleet.money.prompt_cache import (
+from capplan.money.prompt_cache import (
     breakeven_requests,
     gamma_share,
     reused_fraction,
     stored_fraction,
 )
-from capplan.fleet.money.terms import HostedTerms
 from capplan.workload.daily_curve import OFFICE
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.request_class import RequestClass

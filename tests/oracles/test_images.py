@@ -12,13 +12,13 @@ from capplan.families.parts.images import FAMILIES
 from capplan.fleet.demand import demand_of
 from capplan.model.images import ImageWork, image_tokens, image_work
 from capplan.phases.vision_work import tower_costs
-from capplan.questions.flags import ServingFlags
 from capplan.questions.fleet import asked_fleet
-from capplan.questions.replica import asked_replica
-from capplan.questions.scenario import read_scenario
 from capplan.readers.catalogue.model import read_model
 from capplan.replica.prompt_work import prompt_work_s_per_token
 from capplan.replica.replica import replica_of
+from capplan.scenario.flags import ServingFlags
+from capplan.scenario.replica import asked_replica
+from capplan.scenario.scenario import read_scenario
 
 QWEN2_5 = {
     "model_type": "qwen2_5_vl", "hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_hidden_layers": 28,

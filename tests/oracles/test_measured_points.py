@@ -7,7 +7,7 @@ from capplan.accuracy.score import scored
 from capplan.errors import CapplanError
 from capplan.questions.validation import BUILT_IN_POINTS, is_core, validation
 from capplan.readers.catalogue.intervals import shipped_intervals
-from capplan.readers.measured.table import measured_table
+from capplan.recorded.measured.table import measured_table
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ from calibrate.choose_traces import log_records, stage_records
 from capplan.fleet.engine_options import Drafting, EngineOptions
 from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, simulated_fleet
 from capplan.fleet.sweep import middle_rate
-from capplan.questions.flags import ServingFlags
-from capplan.questions.replica import asked_replica
-from capplan.readers.traces.trace import read_trace
+from capplan.recorded.traces.trace import read_trace
 from capplan.replica.replica import replica_of
+from capplan.scenario.flags import ServingFlags
+from capplan.scenario.replica import asked_replica
 from capplan.serving.requests import Requests
 from capplan.workload.slo import Slo
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from capplan.fleet.demand import demand_of, drawn_requests
 from capplan.fleet.unit_costs import unit_costs_at_mean
-from capplan.questions.scenario import read_scenario
+from capplan.scenario.scenario import read_scenario
 from capplan.workload.length import lognormal, uniform
 from capplan.workload.multiples import batch_arrival_cv, longest_of, mean_attempts, sum_of
 

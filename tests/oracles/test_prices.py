@@ -13,10 +13,10 @@ from capplan.fleet.price import (
     missing_price_warning,
     usd_per_million_tokens,
 )
-from capplan.questions.scenario import read_scenario
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.prices import Commitment, price_records, scenario_prices
 from capplan.readers.catalogue.token_prices import token_prices
+from capplan.scenario.scenario import read_scenario
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = price_records()

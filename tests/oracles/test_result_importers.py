@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from capplan.errors import InputError
-from capplan.readers.results.read import read_results, request_log
+from capplan.recorded.results.read import read_results, request_log
 
 TTFT_S, TPOT_S, INPUT, OUTPUT = 0.25, 0.010, 100.0, 21.0
 E2E_S = TTFT_S + (OUTPUT - 1) * TPOT_S

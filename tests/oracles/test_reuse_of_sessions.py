@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from capplan.fleet.money.hosted import TokenPrice, TokenRates, class_bill, hosted_traffic
-from capplan.fleet.money.terms import HostedTerms
+from capplan.fleet.money_terms import HostedTerms
+from capplan.money.hosted import TokenPrice, TokenRates, class_bill, hosted_traffic
 from capplan.workload.length import empirical, fixed, lognormal
 from capplan.workload.request_class import RequestClass
 from capplan.workload.reuse_by_age import hits_by_replica, session_reuse_by_age

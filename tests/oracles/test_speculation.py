@@ -95,9 +95,9 @@ def test_a_draft_pays_at_small_batches_and_costs_at_large_ones():
 
     The direction, not the number: once a step is bound by arithmetic every drafted token is paid for.
     """
-    from capplan.questions.flags import DraftFlags, ServingFlags
-    from capplan.questions.speculation import asked_speculation
     from capplan.replica.replica import replica_of
+    from capplan.scenario.flags import DraftFlags, ServingFlags
+    from capplan.scenario.speculation import asked_speculation
 
     asked = asked_speculation(
         "llama-3.1-8b",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.money.who_pays import ClassUse, by_tenant, decode_s_per_request, who_pays
+from capplan.money.who_pays import ClassUse, by_tenant, decode_s_per_request, who_pays
 
 MANDATORY = {
     "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart",

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from capplan.errors import InputError
 from capplan.phases.speculation import acceptance_of_round, expected_tokens_per_round
 from capplan.questions.fleet import asked_fleet
-from capplan.questions.scenario import read_scenario
-from capplan.readers.traces.accepted_drafts import accepted_drafts
+from capplan.recorded.traces.accepted_drafts import accepted_drafts
+from capplan.scenario.scenario import read_scenario
 from tests.sweeps import examples
 
 VLLM = "vllm:spec_decode_num_"

@@ -4,7 +4,7 @@ import pytest
 
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.outlook import outlook_of
-from capplan.questions.scenario import read_scenario
+from capplan.scenario.scenario import read_scenario
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SCENARIO = """name: small

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from capplan.cli.main import main
 from capplan.fleet.demand import demand_of
 from capplan.fleet.offered import SamplePath, replica_arrival_cv
-from capplan.questions.scenario import read_scenario
-from capplan.readers.traces.trace import read_trace
+from capplan.recorded.traces.trace import read_trace
+from capplan.scenario.scenario import read_scenario
 from capplan.workload.statistics import cv_within_minutes, interarrival_cv
 
 

@@ -15,8 +15,8 @@ from capplan.fleet.decision import fleet_decision
 from capplan.fleet.search import search
 from capplan.fleet.trial import Trial, regularity_class
 from capplan.questions.fleet import asked_fleet
-from capplan.questions.scenario import scenario_from
 from capplan.readers.yaml_file import parse_yaml
+from capplan.scenario.scenario import scenario_from
 from capplan.workload.slo import Slo
 from tests.sweeps import examples
 

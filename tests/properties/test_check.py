@@ -12,8 +12,8 @@ from capplan.fleet.one_layout import adequacy, trial_of
 from capplan.questions.fleet import asked_fleet, terms_of
 from capplan.questions.plan_check import check_plan, latest_day
 from capplan.questions.plan_file import answer_of
-from capplan.questions.scenario import read_scenario
 from capplan.readers.plan_file import read_plan_file
+from capplan.scenario.scenario import read_scenario
 
 SCENARIO = """name: small
 model: qwen3-0.6b

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.fleet.scenario import FleetLimits
-from capplan.questions.rate_line import rate_line
-from capplan.questions.scenario import scenario_from
-from capplan.readers.traces.trace import read_trace
 from capplan.readers.yaml_file import Document
+from capplan.recorded.traces.trace import read_trace
+from capplan.scenario.rate_line import rate_line
+from capplan.scenario.scenario import scenario_from
 from capplan.workload.daily_curve import HOURS, SHAPES, active_for
 from capplan.workload.slo import Slo
 

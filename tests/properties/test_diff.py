@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from capplan.cli.main import main
 from capplan.questions.difference import both_sides, changes, side_of
 from capplan.questions.fleet import asked_fleet
-from capplan.questions.scenario import read_scenario, scenario_document
+from capplan.scenario.scenario import read_scenario, scenario_document
 
 pytestmark = pytest.mark.usefixtures("few_requests")
 BASE = """name: small

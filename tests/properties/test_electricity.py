@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from capplan.errors import InputError
 from capplan.questions.fleet import asked_fleet, fleet_for
-from capplan.questions.scenario import read_scenario
 from capplan.report.answers.fleet import fleet_answer
+from capplan.scenario.scenario import read_scenario
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SCENARIO = """name: small

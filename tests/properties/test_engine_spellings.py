@@ -8,9 +8,9 @@ from capplan.accuracy.benchmark import benchmark_of
 from capplan.engine.lookup import ENGINES, profile
 from capplan.engine.spelling import SPELLINGS, named_engine
 from capplan.errors import InputError
-from capplan.questions.flags import ServingFlags
 from capplan.questions.measured_replica import replica_of_result
-from capplan.readers.results.record import BenchmarkResult
+from capplan.recorded.results.record import BenchmarkResult
+from capplan.scenario.flags import ServingFlags
 
 NIM = {
     "kind": "online_conc", "engine": "nim(trtllm)", "engine_version": "NIM 1.8.0", "date": "2025-10", "gpu": "h100-sxm",

@@ -9,12 +9,12 @@ import pytest
 from capplan.cli.main import main
 from capplan.fleet.engine_options import EngineOptions, TierSize, offload_tier
 from capplan.fleet.simulation import Stream, simulated_fleet
-from capplan.questions.flags import ServingFlags
-from capplan.questions.replica import asked_replica
 from capplan.questions.simulation import admission_of
 from capplan.replica.replica import replica_of
 from capplan.replica.rounds import speculating_replica
 from capplan.replica.speculation import DraftModel, speculation
+from capplan.scenario.flags import ServingFlags
+from capplan.scenario.replica import asked_replica
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.step_table import decode_step_s
 from capplan.workload.slo import Slo

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.errors import InputError
-from capplan.readers.traces.read import workload_of
+from capplan.recorded.traces.read import workload_of
 from capplan.serving.eviction import policy_hit_fractions
 from capplan.serving.prefix_cache import hit_curve
 from tests.sweeps import examples

@@ -12,7 +12,7 @@ from capplan.questions.explain.quantities import explained_quantity, quantities
 from capplan.questions.explain.record import formula_of, symbols_of
 from capplan.questions.explain.subject import Subject
 from capplan.questions.fleet import asked_fleet, fleet_for
-from capplan.questions.scenario import read_scenario
+from capplan.scenario.scenario import read_scenario
 
 pytestmark = pytest.mark.usefixtures("few_requests")
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,9 +18,9 @@ from capplan.deploy.launched_replica import serving_flags
 from capplan.deploy.replica_launch import Drafts, ReplicaLaunch
 from capplan.engine.lookup import version_key
 from capplan.errors import InputError
-from capplan.questions.flags import ServingFlags
-from capplan.questions.replica import asked_replica
 from capplan.replica.plans import plans_cache_tokens, plans_memory, plans_of
+from capplan.scenario.flags import ServingFlags
+from capplan.scenario.replica import asked_replica
 from tests.plan_files import plan_in, with_changes
 from tests.sweeps import size_on_few_requests
 

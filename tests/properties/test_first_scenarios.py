@@ -14,17 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.deploy.known_deployment import known_deployment
-from capplan.questions.first_scenario import (
+from capplan.readers.catalogue.scenarios import described, shipped_scenarios
+from capplan.readers.yaml_file import parse_yaml
+from capplan.scenario.first_scenario import (
     ASSUMED,
     QUESTIONS,
     Known,
     answers_of,
     first_scenario_text,
 )
-from capplan.questions.flags import FirstScenario
-from capplan.questions.scenario import DEFAULT_HARDWARE, scenario_from
-from capplan.readers.catalogue.scenarios import described, shipped_scenarios
-from capplan.readers.yaml_file import parse_yaml
+from capplan.scenario.flags import FirstScenario
+from capplan.scenario.scenario import DEFAULT_HARDWARE, scenario_from
 from tests.sweeps import size_on_few_requests
 
 ROOT = Path(__file__).resolve().parents[2]

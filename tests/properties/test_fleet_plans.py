@@ -12,8 +12,8 @@ from capplan.fleet.search import search
 from capplan.fleet.steady_plans import LOADS
 from capplan.fleet.sweep import Contender, Point, between, summaries, swept
 from capplan.questions.fleet import asked_fleet, fleet_for
-from capplan.questions.scenario import read_scenario
 from capplan.replica.replica import replica_of
+from capplan.scenario.scenario import read_scenario
 from capplan.serving.step_table import decode_step_s, mixed_step_s
 from capplan.workload.slo import Slo, Target
 

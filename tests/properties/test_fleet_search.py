@@ -14,10 +14,10 @@ from capplan.fleet.search import search
 from capplan.fleet.steady_plans import LOADS
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import asked_fleet
-from capplan.questions.scenario import read_scenario
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
+from capplan.scenario.scenario import read_scenario
 
 SCENARIO = Path(__file__).resolve().parents[2] / "scenarios" / "support-chat.yaml"
 DEVICES = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200", "l40s", "mi300x")

@@ -9,13 +9,13 @@ from capplan.engine.lookup import embedded, profile
 from capplan.hardware.efficiency import Efficiency, Fit, fit_of
 from capplan.model.sharding import Sharding
 from capplan.phases.token_work import projection_cost
-from capplan.questions.flags import ServingFlags
-from capplan.questions.replica import asked_replica
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
 from capplan.replica.rates import step_rates
 from capplan.replica.replica import replica_of
+from capplan.scenario.flags import ServingFlags
+from capplan.scenario.replica import asked_replica
 from capplan.serving.step_table import decode_step_s
 
 

@@ -21,7 +21,7 @@ from capplan.questions.levers.answer import (
     checked_names,
     levers_of,
 )
-from capplan.questions.scenario import read_scenario, scenario_document
+from capplan.scenario.scenario import read_scenario, scenario_document
 
 SMALL = """name: small
 model: llama-3.1-8b

@@ -15,9 +15,9 @@ from capplan.cli.main import main
 from capplan.fleet import workers
 from capplan.fleet.executor import executor, finished_points, runner
 from capplan.fleet.sweep import swept
-from capplan.questions.flags import LoadFlags, ServingFlags, SweepFlags
 from capplan.questions.sweep import asked_sweep
 from capplan.readers.point_file import PointFile
+from capplan.scenario.flags import LoadFlags, ServingFlags, SweepFlags
 
 LOADS = ",".join(map(str, range(1, 25)))
 MANY_LOADS = ",".join(map(str, range(1, 201)))

@@ -15,8 +15,8 @@ from capplan.questions.validation import validation
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.intervals import shipped_intervals
 from capplan.readers.catalogue.model import read_model
-from capplan.readers.measured.run_columns import NOTED, with_run_columns
-from capplan.readers.measured.start_columns import with_start_columns
+from capplan.recorded.measured.run_columns import NOTED, with_run_columns
+from capplan.recorded.measured.start_columns import with_start_columns
 
 PACKAGE = Path(__file__).resolve().parents[2] / "capplan"
 RUN = {
@@ -130,4 +130,4 @@ def test_the_column_of_notes_is_read_at_the_edge_alone():
                 key = node.args[0] if node.args else None
             if isinstance(key, ast.Constant) and key.value == "notes":
                 reading.append(path.relative_to(PACKAGE).as_posix())
-    assert set(reading) == {"readers/measured/run_columns.py", "readers/measured/start_columns.py"}
+    assert set(reading) == {"recorded/measured/run_columns.py", "recorded/measured/start_columns.py"}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.money.commitments import GroupUse, Offer, cheapest_mix, mix_of
-from capplan.fleet.money.who_pays import ClassUse, PaidPool, who_pays, who_pays_for_pools
+from capplan.money.commitments import GroupUse, Offer, cheapest_mix, mix_of
+from capplan.money.who_pays import ClassUse, PaidPool, who_pays, who_pays_for_pools
 
 pytestmark = pytest.mark.usefixtures("few_requests")
 SCENARIO = """name: apart

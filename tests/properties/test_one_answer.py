@@ -14,20 +14,21 @@ from capplan.fleet.confirmed import met_probability
 from capplan.fleet.decision import fleet_decision
 from capplan.fleet.engine_options import Drafting, EngineOptions
 from capplan.fleet.offered import SamplePath
-from capplan.fleet.search import search, spec_of_layout
+from capplan.fleet.question import spec_of_layout
+from capplan.fleet.search import search
 from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, simulated_fleet
 from capplan.fleet.sweep import Contender, Point, point_result
 from capplan.fleet.trial import Trial
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.plan_file import answer_of
-from capplan.questions.scenario import read_scenario
 from capplan.questions.simulation import asked_stream, chosen_plan
-from capplan.questions.simulation_flags import PlanFlags, RequestFlags
 from capplan.readers.plan_file import read_plan_file
 from capplan.replica.drafting import draft_of
 from capplan.replica.estimate import estimate
 from capplan.replica.load import Load
 from capplan.replica.replica import replica_of
+from capplan.scenario.scenario import read_scenario
+from capplan.scenario.simulation_flags import PlanFlags, RequestFlags
 from capplan.workload.slo import Target
 
 SCENARIOS = sorted((Path(__file__).resolve().parents[2] / "scenarios").glob("*.yaml"))
@@ -116,7 +117,7 @@ def test_the_commands_agree_on_the_plan_of_a_file(small, capsys):
     assert simulated["missed"] == []
     asked = asked_fleet(read_scenario(small / "small.yaml"), offline=True)
     answer = answer_of(read_plan_file(small / "plan.json"), asked)
-    from capplan.fleet.search import spec_of_layout
+    from capplan.fleet.question import spec_of_layout
 
     spec = spec_of_layout(answer.chosen.layout, answer.chosen.weight_dtype, asked.question)
     row = point_result(

@@ -19,9 +19,9 @@ from capplan.fleet.over_time import (
     paid_replicas,
 )
 from capplan.fleet.plan import FleetPlan
-from capplan.questions.rate_line import rate_line
-from capplan.questions.scenario import read_scenario
 from capplan.report.answers.over_time import over_time_result, over_time_tables
+from capplan.scenario.rate_line import rate_line
+from capplan.scenario.scenario import read_scenario
 
 needs = st.lists(st.integers(1, 9), min_size=1, max_size=40).map(lambda values: np.array(values))
 

@@ -15,10 +15,10 @@ from capplan.fleet import executor
 from capplan.fleet.content_key import content_key
 from capplan.fleet.executor import finished_points, runner
 from capplan.fleet.sweep import swept
-from capplan.questions.flags import LoadFlags, ServingFlags, SweepFlags
 from capplan.questions.sweep import asked_sweep
 from capplan.readers.data_folder import data_folder
 from capplan.readers.point_file import PointFile
+from capplan.scenario.flags import LoadFlags, ServingFlags, SweepFlags
 
 LOADS = "1, 2, 4"
 
@@ -49,7 +49,7 @@ def keys_in_processes():
     """Return the keys of two points of each place, from processes that hash texts differently."""
     code = (
         "import sys; from capplan.questions.sweep import asked_sweep;"
-        "from capplan.questions.flags import LoadFlags, ServingFlags, SweepFlags;"
+        "from capplan.scenario.flags import LoadFlags, ServingFlags, SweepFlags;"
         "f = SweepFlags(hardware=['l4'], concurrency='1,2');"
         f"[print(*(p.key for p in asked_sweep(w, f, LoadFlags(50, 8), ServingFlags(offline=True)).points)) for w in {PLACES!r}]"
     )

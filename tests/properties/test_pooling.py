@@ -5,9 +5,9 @@ import json
 import pytest
 
 from capplan.families.head import pooled
-from capplan.questions.scenario import read_scenario
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.models import shipped_config
+from capplan.scenario.scenario import read_scenario
 
 NON_EMBEDDING = {"Qwen/Qwen3-0.6B": 0.44e9, "Qwen/Qwen3-4B": 3.6e9, "Qwen/Qwen3-8B": 6.95e9}
 """Parameters without embeddings, as https://huggingface.co/Qwen/Qwen3-8B and its sisters state them."""

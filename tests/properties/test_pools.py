@@ -25,16 +25,17 @@ from capplan.fleet.pools.link import (
 from capplan.fleet.pools.phases import decode_question, prefill_question
 from capplan.fleet.pools.ratio import cheapest_pair
 from capplan.fleet.pools.search import pools_decision
+from capplan.fleet.question import spec_of_layout
 from capplan.fleet.recommended import cost_of
-from capplan.fleet.search import RATE_SLACK, search, spec_of_layout
+from capplan.fleet.search import RATE_SLACK, search
 from capplan.fleet.simulation import capacity_per_s
 from capplan.fleet.trial import Trial
 from capplan.hardware.networks import NETWORKS
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import asked_fleet, fleet_for, terms_of
-from capplan.questions.scenario import read_scenario
 from capplan.readers.catalogue.hardware import device
 from capplan.replica.replica import replica_of
+from capplan.scenario.scenario import read_scenario
 from capplan.serving.fleet_terms import link_load_fraction, transfer_s
 from capplan.serving.step_table import decode_step_s
 

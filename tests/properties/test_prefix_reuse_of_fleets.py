@@ -12,13 +12,13 @@ from capplan.fleet.demand import demand_of, drawn_requests
 from capplan.fleet.engine_options import TierTokens
 from capplan.fleet.simulation import Stream, simulated_fleet
 from capplan.fleet.stream_split import split_by_prefix, split_round_robin
-from capplan.questions.flags import ServingFlags
-from capplan.questions.replica import asked_replica
-from capplan.questions.scenario import read_scenario
-from capplan.questions.workload_file import workload_text
-from capplan.readers.traces.read import workload_of
-from capplan.readers.traces.trace import read_trace
+from capplan.recorded.traces.read import workload_of
+from capplan.recorded.traces.trace import read_trace
 from capplan.replica.replica import replica_of
+from capplan.scenario.flags import ServingFlags
+from capplan.scenario.replica import asked_replica
+from capplan.scenario.scenario import read_scenario
+from capplan.scenario.workload_file import workload_text
 from capplan.serving.requests import Requests
 from capplan.workload.slo import Slo
 

@@ -11,10 +11,10 @@ from capplan.cli.kinds import fraction, measure, whole
 from capplan.cli.main import as_click
 from capplan.cli.options import LOAD
 from capplan.errors import InputError
-from capplan.questions.scenario_file import ScenarioFile
 from capplan.questions.sweep import loads_of
 from capplan.readers.record import validated
 from capplan.readers.yaml_file import parse_yaml
+from capplan.scenario.scenario_file import ScenarioFile
 
 PREFIX = {"": 1, "k": 1000, "K": 1000, "M": 10**6}
 PER = {"s": 1, "min": 60, "h": 3600, "d": 86400}

@@ -17,12 +17,12 @@ from capplan.fleet.search import search
 from capplan.fleet.steady_plans import LOADS
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import asked_fleet
-from capplan.questions.scenario import read_scenario
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
 from capplan.replica.plans import plans_of, plans_tables
 from capplan.replica.spec import ReplicaSpec
+from capplan.scenario.scenario import read_scenario
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "Qwen/Qwen3-32B"

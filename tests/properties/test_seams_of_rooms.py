@@ -21,7 +21,7 @@ from capplan.model.network import (
     Projection,
 )
 from capplan.phases.mixer_work import decode_cost
-from capplan.readers.traces.trace import read_trace
+from capplan.recorded.traces.trace import read_trace
 from capplan.workload.turns import LARGEST_BLOCK_TOKENS
 from tests.properties.ideal_device import ideal_rates
 

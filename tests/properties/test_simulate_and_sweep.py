@@ -13,11 +13,11 @@ from capplan.errors import InputError
 from capplan.fleet.executor import executor, finished_points, runner
 from capplan.fleet.simulation import Stream, fleet_outcome, simulated_fleet, split_round_robin
 from capplan.fleet.sweep import CONCURRENCIES, SHARES_OF_CAPACITY, knee, load_of, summaries, swept
-from capplan.questions.flags import LoadFlags, ServingFlags, SweepFlags
-from capplan.questions.replica import asked_replica
 from capplan.questions.sweep import asked_sweep, loads_of, slo_of
 from capplan.readers.point_file import PointFile
 from capplan.replica.replica import replica_of
+from capplan.scenario.flags import LoadFlags, ServingFlags, SweepFlags
+from capplan.scenario.replica import asked_replica
 from capplan.serving.requests import Requests
 
 TRACE = "arrival_s,input_tokens,output_tokens\n" + "".join(

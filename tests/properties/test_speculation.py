@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.phases.speculation import expected_tokens_per_round
-from capplan.questions.flags import DraftFlags, ServingFlags
-from capplan.questions.speculation import asked_speculation
 from capplan.replica.replica import replica_of
 from capplan.replica.speculation import breakeven_batch, speculation
+from capplan.scenario.flags import DraftFlags, ServingFlags
+from capplan.scenario.speculation import asked_speculation
 from capplan.serving.step_table import decode_step_s
 
 ACCEPTANCE = st.floats(0.0, 1.0)

@@ -11,14 +11,14 @@ from capplan.errors import InputError
 from capplan.fleet.cheapest import Search, Terms
 from capplan.fleet.search import search
 from capplan.phases.speculation import expected_tokens_by_position, expected_tokens_per_round, round_tokens
-from capplan.questions.flags import ServingFlags
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers.answer import asked_levers, levers_of
-from capplan.questions.replica import asked_replica
-from capplan.questions.scenario import read_scenario
 from capplan.replica.drafting import DraftPlan, best_draft_tokens, best_speculating_replica, draft_of
 from capplan.replica.replica import replica_of
 from capplan.replica.speculation import DraftModel
+from capplan.scenario.flags import ServingFlags
+from capplan.scenario.replica import asked_replica
+from capplan.scenario.scenario import read_scenario
 from tests.sweeps import examples
 
 SMALL = """name: small

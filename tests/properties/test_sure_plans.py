@@ -11,8 +11,8 @@ from capplan.fleet.confirmed import cost_range, met_probability, plan_of, target
 from capplan.fleet.decision import _choices_of, _insensible, fleet_decision
 from capplan.fleet.search import search
 from capplan.questions.fleet import asked_fleet
-from capplan.questions.scenario import scenario_from
 from capplan.readers.yaml_file import parse_yaml
+from capplan.scenario.scenario import scenario_from
 from capplan.workload.slo import Slo, Target
 
 RATE, SPARES, HOURLY = 60.0, 2, 3.0

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from capplan.errors import InputError
 from capplan.readers.text_file import numbered_blocks
-from capplan.readers.traces import delimited
-from capplan.readers.traces.columns import Columns, Wanted, columns_of_block
-from capplan.readers.traces.rows import KIND, blocks_of, lines_of, parts_of, seconds_of
-from capplan.readers.traces.trace import read_trace
+from capplan.recorded.traces import delimited
+from capplan.recorded.traces.columns import Columns, Wanted, columns_of_block
+from capplan.recorded.traces.rows import KIND, blocks_of, lines_of, parts_of, seconds_of
+from capplan.recorded.traces.trace import read_trace
 from capplan.workload import trace
 from capplan.workload.trace import Omissions, TracePart
 from tests.sweeps import examples
@@ -131,7 +131,7 @@ def test_columns_are_what_lines_are(seed: int, size: int, tmp_path_factory) -> N
     path = tmp_path_factory.mktemp("tables", numbered=True) / "t.csv"
     path.write_bytes(random_table(seed))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("capplan.readers.traces.rows.PART_REQUESTS", 7)
+        patch.setattr("capplan.recorded.traces.rows.PART_REQUESTS", 7)
         patch.setattr(delimited, "blocks_of", no_blocks)
         expected = everything(path)
         patch.setattr(delimited, "blocks_of", lambda path: numbered_blocks(path, kind=KIND, size=size))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
 from capplan.fleet.stream_split import selected_requests
-from capplan.readers.traces.trace import read_trace
+from capplan.recorded.traces.trace import read_trace
 from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from capplan.accuracy.replay import metrics_of, outcome_of
-from capplan.fleet.search import spec_of_layout
+from capplan.fleet.question import spec_of_layout
 from capplan.questions.plan_file import asked_of_plan
 from capplan.questions.plan_verification import LATENCIES, Compared, MissedTarget, Verification, _benchmark
-from capplan.readers.results.record import BenchmarkResult
+from capplan.recorded.results.record import BenchmarkResult
 from capplan.replica.replica import replica_of
 from tests.plan_files import plan_in, with_changes
 from tests.sweeps import size_on_few_requests

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.errors import InputError, nearest
-from capplan.questions.scenario import read_scenario, scenario_from
-from capplan.questions.scenario_file import Promise
-from capplan.questions.workload_file import read_workload
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.prices import read_prices
 from capplan.readers.yaml_file import Document, parse_yaml
+from capplan.scenario.scenario import read_scenario, scenario_from
+from capplan.scenario.scenario_file import Promise
+from capplan.scenario.workload_file import read_workload
 from tests.sweeps import examples
 
 ROOT = Path(__file__).resolve().parents[2]

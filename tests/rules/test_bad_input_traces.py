@@ -9,9 +9,9 @@ import pytest
 from capplan.cli.main import main
 from capplan.errors import InputError
 from capplan.readers import text_file
-from capplan.readers.traces import trace
-from capplan.readers.traces.read import workload_of
-from capplan.readers.traces.trace import read_trace
+from capplan.recorded.traces import trace
+from capplan.recorded.traces.read import workload_of
+from capplan.recorded.traces.trace import read_trace
 from capplan.workload import statistics
 
 

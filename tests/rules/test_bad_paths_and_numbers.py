@@ -7,15 +7,15 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.errors import InputError, unknown
-from capplan.questions.scenario import read_scenario
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.prices import read_prices
 from capplan.readers.json_file import json_values, read_json
 from capplan.readers.plan_file import file_digest
-from capplan.readers.results.read import read_results
-from capplan.readers.traces.read import workload_of
 from capplan.readers.yaml_file import parse_yaml, yaml_values
+from capplan.recorded.results.read import read_results
+from capplan.recorded.traces.read import workload_of
+from capplan.scenario.scenario import read_scenario
 
 SCENARIO = {
     "name": "s",

@@ -49,7 +49,7 @@ def test_links_of_the_documentation_lead_somewhere():
 
 @pytest.mark.parametrize("path", sorted((ROOT / "scenarios").glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_shipped_scenario_is_read(path):
-    from capplan.questions.scenario import read_scenario
+    from capplan.scenario.scenario import read_scenario
 
     assert path.read_text(encoding="utf-8").startswith("# yaml-language-server: $schema=")
     assert read_scenario(path).name == path.stem

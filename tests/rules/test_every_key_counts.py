@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from capplan.questions.scenario_file import ScenarioFile
 from capplan.readers.record import Record, record_of
+from capplan.scenario.scenario_file import ScenarioFile
 
 BASE = {
     "name": "small",

@@ -13,9 +13,9 @@ from capplan.readers import csv_file, json_file, text_file
 from capplan.readers.csv_file import csv_rows
 from capplan.readers.json_file import json_values
 from capplan.readers.plan_file import file_digest, read_plan_file, result_digest
-from capplan.readers.results.read import read_results
 from capplan.readers.text_file import digest, first_bytes, numbered_lines, system_text
-from capplan.readers.traces.prometheus import SAMPLE
+from capplan.recorded.results.read import read_results
+from capplan.recorded.traces.prometheus import SAMPLE
 from tests.rules.test_hostile_input_cli import SCENARIO, TRAFFIC
 
 CONFIG = {

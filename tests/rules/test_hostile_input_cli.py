@@ -15,11 +15,11 @@ from capplan.cli.main import main
 from capplan.report.answer import Answer, Table
 from capplan.report.data_text import csv_text, json_text
 from capplan.report.destination import refuse_unwritable, write_whole
-from capplan.report.review.findings import Review, Section
-from capplan.report.review.html import review_html
-from capplan.report.review.show import review_markdown
 from capplan.report.safe_text import LONGEST_LINE, MOST_LINES, message
 from capplan.report.table_text import markdown_text, plain_text, terminal_text
+from capplan.review.findings import Review, Section
+from capplan.review.html import review_html
+from capplan.review.show import review_markdown
 
 NASTY = "# <script>alert(1)</script>\n# HEADING\n[x](javascript:y) \x1b[2J\x1b]0;t\x07\x9b1m\u202e\udcff"
 TRAFFIC = {"request_rate": "2 req/s", "input_tokens": {"mean": 100}, "output_tokens": {"mean": 20}}
@@ -232,7 +232,7 @@ def test_a_rate_next_to_nothing_has_latencies_above_nothing(tmp_path, capsys):
     ids=str,
 )
 def test_targets_that_say_nothing_are_warned_of(tmp_path, slo, says):
-    from capplan.questions.scenario import read_scenario
+    from capplan.scenario.scenario import read_scenario
 
     path = tmp_path / "s.yaml"
     path.write_text(json.dumps(SCENARIO | {"slo": slo}))

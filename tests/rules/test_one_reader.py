@@ -11,7 +11,7 @@ OPENS = {
 ALLOWED = {
     "capplan/readers/text_file.py": {"open", "mmap"},
     "capplan/readers/point_file.py": {"open"},  # appends to the file
-    "capplan/readers/traces/columns.py": {"loadtxt"},  # of lines that were read
+    "capplan/recorded/traces/columns.py": {"loadtxt"},  # of lines that were read
     "capplan/accuracy/kernels.py": {"read_bytes"},  # that a kernel moves
     "capplan/report/destination.py": {"open", "fdopen", "write_bytes"},
     "capplan/cli/main.py": {"open"},  # /dev/null

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from capplan.questions.scenario_file import ScenarioFile
 from capplan.readers.record import Mistakes, checked
 from capplan.readers.yaml_file import parse_yaml
+from capplan.scenario.scenario_file import ScenarioFile
 from docs.generators.scenario_keys import DEFAULTS, EXAMPLES, example, keys_of, page
 
 ROOT = Path(__file__).resolve().parents[2]

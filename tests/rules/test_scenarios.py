@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from capplan.questions.fleet import asked_fleet
-from capplan.questions.scenario import read_scenario
-from capplan.readers.traces.trace import read_trace
+from capplan.recorded.traces.trace import read_trace
+from capplan.scenario.scenario import read_scenario
 from capplan.workload.length import lognormal_sigma
 from docs.generators.schemas import SCHEMAS, schema_text, write_schemas
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import heads
-from capplan.families.parts.stacks import Traits, block_decoder, dense_mlp, layer_windows
+from capplan.families.parts.stacks import Traits, block_decoder, dense_mlp, layer_windows, mixtral_mixture
 from capplan.model.network import Network
 
 
@@ -98,3 +98,13 @@ def read_plain(config: Config, name: str) -> Network:
     """Return an Arcee (AFM) or Nemotron (Minitron): Llama with an ungated feed-forward of squared ReLU."""
     traits = replace(_biased(config), gated=False, norm_bias=config.model_type == "nemotron")
     return block_decoder(config, name, traits)
+
+
+def read_granite_moe(config: Config, name: str) -> Network:
+    """Return a Granite with experts in every layer; the shared variant has a dense part beside them."""
+    bias = config.flag("attention_bias", default=False)
+    shape = heads(config)
+    part = mixtral_mixture(config, shape.hidden_size, shared=config.count("shared_intermediate_size"))
+    return block_decoder(
+        config, name, Traits(qkv_bias=bias, output_bias=bias), [part] * config.layers(), shape=shape
+    )

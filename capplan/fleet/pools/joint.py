@@ -11,8 +11,8 @@ import numpy as np
 from capplan.fleet.peak_stream import peak_stream
 from capplan.fleet.pools.link import LinkTerms, LinkUse, link_use, unlinked_reason
 from capplan.fleet.pools.ratio import Lacking, Pair
+from capplan.fleet.question import Question
 from capplan.fleet.routed import Operation, run_fleet
-from capplan.fleet.search import Question
 from capplan.fleet.simulation import FleetOutcome, Stream
 from capplan.fleet.sweep import demand_at_replica
 from capplan.fleet.trial import is_steady, with_load_time

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from capplan.fleet.demand import Demand, demand_of_classes
-from capplan.fleet.search import Question
+from capplan.fleet.question import Question
 from capplan.hardware.device import Device
 from capplan.workload.length import fixed
 from capplan.workload.slo import Slo

@@ -25,9 +25,10 @@ from capplan.fleet.pools.phases import decode_question, prefill_question
 from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan, summed_usd_per_hour
 from capplan.fleet.pools.ratio import Lacking, Pair, Phase, cheapest_pair
 from capplan.fleet.price import usd_per_month
+from capplan.fleet.question import Question
 from capplan.fleet.recommended import cost_of, rank
 from capplan.fleet.scenario import PoolsLimits
-from capplan.fleet.search import Question, ScreenedLayout, search
+from capplan.fleet.search import ScreenedLayout, search
 from capplan.fleet.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
 from capplan.fleet.unit_costs import unit_costs_at_mean

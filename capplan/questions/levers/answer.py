@@ -24,25 +24,26 @@ from capplan.fleet.plan import AnyPlan, FleetPlan, cheaper_pools
 from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.fleet.question import Question
 from capplan.fleet.recommended import cost_of, near_cheapest, recommended
-from capplan.fleet.search import Question, search
+from capplan.fleet.search import search
 from capplan.fleet.search_cache import SearchCache
 from capplan.questions.budget import mix_within_budget
 from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
-from capplan.questions.host_memory import memory_usd_per_month
 from capplan.questions.levers import engine, fleet, promise
 from capplan.questions.levers.as_it_is import Base, first_line, idle, put_off
 from capplan.questions.levers.routing import routing
 from capplan.questions.levers.speculation import speculations
-from capplan.questions.overrides import overridden
 from capplan.questions.plan_file import asked_of_plan
 from capplan.questions.plan_over_time import group_over_time
-from capplan.questions.rate_line import rate_line
-from capplan.questions.reading import scenario_record
-from capplan.questions.scenario import DEFAULT_HARDWARE, scenario_document, scenario_from
-from capplan.questions.scenario_file import ScenarioFile
 from capplan.readers.plan_file import read_plan_file
 from capplan.readers.yaml_file import Document
+from capplan.scenario.host_memory import memory_usd_per_month
+from capplan.scenario.overrides import overridden
+from capplan.scenario.rate_line import rate_line
+from capplan.scenario.reading import scenario_record
+from capplan.scenario.scenario import DEFAULT_HARDWARE, scenario_document, scenario_from
+from capplan.scenario.scenario_file import ScenarioFile
 
 DEVICE = "device"
 PREFIX_HITS = "prefix-hits"

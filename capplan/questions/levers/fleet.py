@@ -6,9 +6,9 @@ from capplan.fleet.levers import Lever, merged_settings
 from capplan.fleet.price import choose_price
 from capplan.questions.fleet import PIPELINE_PARALLEL, TENSOR_PARALLEL
 from capplan.questions.levers.as_it_is import Base, idle
-from capplan.questions.pool_limits import POOL_KEYS
 from capplan.readers.catalogue.hardware import device_names
 from capplan.readers.catalogue.prices import Commitment, price_records, read_prices
+from capplan.scenario.pool_limits import POOL_KEYS
 
 COMMITMENT_RISKS = {
     "on-demand": "none: machines can be handed back at any hour",

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from capplan.fleet.levers import Lever
-from capplan.questions.length_record import LengthFields
 from capplan.questions.levers.as_it_is import Base, idle
+from capplan.scenario.length_record import LengthFields
 
 LOOSER = 1.25
 """Times each target."""

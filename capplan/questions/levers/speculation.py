@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from capplan.fleet.levers import Lever
-from capplan.fleet.search import spec_of_layout
-from capplan.questions.drafting import PUBLISHED
+from capplan.fleet.question import spec_of_layout
 from capplan.questions.levers.as_it_is import Base, idle
 from capplan.replica.drafting import DraftPlan, Method, draft_of
 from capplan.replica.replica import replica_of
 from capplan.replica.speculation import speculation
+from capplan.scenario.drafting import PUBLISHED
 
 TRIED: tuple[Method, ...] = ("ngram", "eagle", "mtp")
 """Methods that need nothing but the target: a head has to be trained, or is published for it."""

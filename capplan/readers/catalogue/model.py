@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from capplan.errors import InputError, unknown
-from capplan.families.gguf.network import read_gguf_network
-from capplan.families.model_config import read_network
+from capplan.families.model_config import read_gguf_network, read_network
 from capplan.families.quantization.network_formats import quantised
 from capplan.hardware.device import Source
 from capplan.model.network import Network

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from capplan.errors import InputError, unknown
-from capplan.fleet.money.hosted import LongerLife, TokenPrice, TokenRates
+from capplan.money.hosted import LongerLife, TokenPrice, TokenRates
 from capplan.readers.catalogue.prices import Day, PriceSource, first_day
 from capplan.readers.data_folder import data_folder
 from capplan.readers.json_file import read_json

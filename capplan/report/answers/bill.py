@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from capplan.fleet.money.who_pays import Share, by_tenant
+from capplan.money.who_pays import Share, by_tenant
 from capplan.questions.who_pays import AskedBill
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.currency import currency_texts

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from capplan.fleet.money.commitments import HOURS_PER_YEAR, Mix
 from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.money.commitments import HOURS_PER_YEAR, Mix
 from capplan.questions.commitments import AskedMix
 from capplan.report.answer import Table
 

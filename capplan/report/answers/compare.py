@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from capplan.fleet.money.comparison import ComparedApi, Comparison, OwnFleet
+from capplan.money.comparison import ComparedApi, Comparison, OwnFleet
 from capplan.questions.comparison import AskedComparison
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.currency import currency_texts

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from capplan.fleet.money.commitments import HOURS_PER_YEAR
 from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.money.commitments import HOURS_PER_YEAR
 from capplan.questions.outlook import Outlook
 
 _JSON_NAMES = {"a month": "per_month", "a year": "per_year", "a job": "per_job"}

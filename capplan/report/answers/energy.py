@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from capplan.fleet.money.energy import Energy
+from capplan.money.energy import Energy
 from capplan.report.answer import Table
 
 _TITLES = {

@@ -9,8 +9,8 @@ from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan
 from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.price import HOURS_PER_MONTH, PriceChoice
+from capplan.fleet.question import Question
 from capplan.fleet.review import kernel_assumptions
-from capplan.fleet.search import Question
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.outlook import Outlook
 from capplan.questions.plan_inputs import plan_inputs

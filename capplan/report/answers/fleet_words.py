@@ -2,7 +2,7 @@
 
 from capplan.fleet.plan import FleetAnswer, Insensible, Relaxation
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.host_memory import host_bytes, memory_usd_per_month
+from capplan.scenario.host_memory import host_bytes, memory_usd_per_month
 
 
 def insensible_text(row: Insensible) -> str:

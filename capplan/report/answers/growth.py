@@ -3,8 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
-from capplan.fleet.money.growth import Growth
 from capplan.fleet.scenario import Scenario
+from capplan.money.growth import Growth
 from capplan.report.answer import Table
 
 _TITLES = {

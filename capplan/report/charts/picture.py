@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from capplan.fleet.money.comparison import Comparison, cost_lines
+from capplan.money.comparison import Comparison, cost_lines
 from capplan.report.charts.records import Chart
 from capplan.report.charts.static import height_inches, panel_of
 from capplan.report.destination import refuse_picture, write_whole

@@ -1,0 +1,68 @@
+"""What a search is asked: networks, devices, demand and targets, resolved; and the replica that a layout of it is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from capplan.accuracy.intervals import Intervals
+from capplan.accuracy.serving import network_class
+from capplan.accuracy.slowness import Slowness, SlownessTable, slowness_of
+from capplan.engine.profile import EngineProfile
+from capplan.fleet.candidates import Layout, Ranges
+from capplan.fleet.demand import Demand
+from capplan.hardware.device import Device
+from capplan.hardware.efficiency import Efficiency
+from capplan.model.network import Network
+from capplan.replica.drafting import DraftPlan
+from capplan.replica.spec import ReplicaSpec
+from capplan.serving.fleet_terms import Routing
+from capplan.workload.slo import Slo, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The input of a search, resolved: one network per weight dtype, one efficiency per device."""
+
+    networks: Mapping[str, Network]
+    """By the name of the weight dtype."""
+    devices: Sequence[Device]
+    efficiencies: Mapping[str, Efficiency]
+    """By device name."""
+    kv_formats: Sequence[str]
+    profile: EngineProfile
+    ranges: Ranges
+    demand: Demand
+    slo: Slo
+    intervals: Intervals
+    slowness_table: SlownessTable
+    max_model_len: int
+    routing: Routing = "round_robin"
+    requests: int = 15_000
+    """Of each simulated run. A tenth of them overstates the largest rate by 4 to 7 %; one long run beats several seeds."""
+    seed: int = 7
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+    drafting: DraftPlan | None = None
+
+    def slowness(self, targets: Sequence[Target], network: Network, step_s: float) -> Slowness:
+        """Return the distribution of slowness of a replica, as it matters for these targets."""
+        return slowness_of(self.slowness_table, targets, network_class=network_class(network), step_s=step_s)
+
+
+def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> ReplicaSpec:
+    """Return the replica specification of a layout, with weights in one of the question's dtypes."""
+    return ReplicaSpec(
+        network=question.networks[weight_dtype],
+        device=layout.device,
+        efficiency=question.efficiencies[layout.device.name],
+        profile=question.profile,
+        sharding=layout.sharding,
+        kv_format=layout.kv_format,
+        max_model_len=question.max_model_len,
+        max_num_seqs=question.max_num_seqs,
+        max_num_batched_tokens=question.max_num_batched_tokens,
+        gpu_memory_utilization=question.gpu_memory_utilization,
+        typical_context_tokens=int(
+            question.demand.lengths.input_tokens + question.demand.lengths.output_tokens
+        ),
+    )

@@ -1,0 +1,246 @@
+"""A fleet of one's own against hosted APIs: a month of both for the same traffic, and the traffic at which they cost the same."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from capplan.fleet.demand import Demand
+from capplan.fleet.money_terms import HostedTerms, OwnTerms
+from capplan.fleet.over_time import replicas_over_time
+from capplan.fleet.plan import AnyPlan
+from capplan.fleet.replica_group import planned_rate_per_replica
+from capplan.money.hosted import (
+    HostedBill,
+    HostedTraffic,
+    TokenPrice,
+    hosted_bill,
+    hosted_traffic,
+)
+from capplan.numbers import Array
+from capplan.workload.reuse_by_age import Reuse
+
+MOST_REPLICAS = 20_000
+"""If the fleet still costs more than an API at this size, no breakeven is searched for beyond it."""
+POINTS = 400
+"""Of the picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaidReplicas:
+    """Replicas of one layout, as they are paid for."""
+
+    request_rate: float
+    """Largest that one replica is planned for [req/s]."""
+    spare_replicas: int
+    usd: float
+    """Of one replica: of a month, or of one job."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFleet:
+    """The plan as it is paid for at any traffic: whole replicas at all hours, as many as the peak needs, and spares."""
+
+    request_rate: float
+    """At the peak today [req/s]."""
+    groups: tuple[PaidReplicas, ...]
+    """All replicas, or those that prefill and those that decode."""
+    terms: OwnTerms
+    machines_usd: float
+    """Of today's plan: of a month, or of one job."""
+
+    def usd(self, request_rate: float) -> float:
+        """Return the cost at another peak rate."""
+        return float(self.usd_at(np.array([request_rate]))[0])
+
+    def usd_at(self, request_rates: Array) -> Array:
+        """Return the cost at other peak rates."""
+        machines = sum(
+            (replicas_over_time(request_rates, group.request_rate) + group.spare_replicas) * group.usd
+            for group in self.groups
+        )  # fmt: skip
+        return np.asarray(machines * (1.0 + self.terms.overhead_fraction) + self.terms.people_usd_per_month)
+
+    @property
+    def step_rates(self) -> Array:
+        """Return the peak rates from which on another replica is needed, ascending from zero, MOST_REPLICAS of them."""
+        steps = [group.request_rate * np.arange(MOST_REPLICAS + 1) for group in self.groups]
+        return np.unique(np.concatenate(steps))[: MOST_REPLICAS + 1]
+
+    @property
+    def usd_today(self) -> float:
+        """Return the cost of the plan."""
+        return self.terms.usd(self.machines_usd)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedApi:
+    """One hosted API for the same traffic."""
+
+    price: TokenPrice
+    bill: HostedBill
+    breakeven_request_rate: float | None
+    """Peak rate from which on the own fleet never costs more; None where the API stays cheaper."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The own fleet and the APIs, cheapest first."""
+
+    plan: AnyPlan
+    own: OwnFleet
+    apis: tuple[ComparedApi, ...]
+    traffic: tuple[HostedTraffic, ...]
+    terms: HostedTerms
+
+    @property
+    def cheaper(self) -> str:
+        """`own`, or PROVIDER/MODEL."""
+        best = self.apis[0]
+        return "own" if self.own.usd_today <= best.bill.usd else best.price.name
+
+
+def own_fleet(
+    plan: AnyPlan,
+    headroom_fraction: float,
+    terms: OwnTerms,
+    machines_usd: float,
+    group_fractions: Sequence[float],
+) -> OwnFleet:
+    """Return what a plan costs at any traffic, by the rule that sized it; pools grow alike, beyond what they carry together.
+
+    Parameters
+    ----------
+    plan : today's
+    headroom_fraction : [-]
+    terms : people and overhead
+    machines_usd : [$]
+        what its machines cost today: of a month, or of one job
+    group_fractions : [-]
+        of that, for each group of replicas
+
+    Returns
+    -------
+    OwnFleet; at another traffic every replica costs what it costs on average today
+    """
+    first = plan.groups[0]
+    groups = tuple(
+        PaidReplicas(
+            planned_rate_per_replica(group, headroom_fraction),
+            group.spare_replicas,
+            machines_usd * fraction / group.replicas,
+        )
+        for group, fraction in zip(plan.groups, group_fractions, strict=True)
+    )
+    return OwnFleet(first.request_rate_per_replica * first.busy_replicas, groups, terms, machines_usd)
+
+
+def breakeven_rate(own_usd: Array, step_rates: Array, hosted_usd: Callable[[float], float]) -> float | None:
+    """Return the peak rate from which on the own fleet never costs more than the API.
+
+    The fleet costs the same on the whole step from r_(n-1) to r_n, an API more with every request. The fleet is dearer
+    somewhere on the step n exactly where it is dearer just above r_(n-1), so the last such step has the answer.
+
+    Parameters
+    ----------
+    own_usd : [$]
+        of a month on each step n; that of n = 0 is not used
+    step_rates : [1/s]
+        r, ascending from zero; steps beyond the last are not looked at
+    hosted_usd : cost of a month at a peak rate [$], not falling
+
+    Returns
+    -------
+    [1/s], or None where the fleet is dearer on the last step too
+
+    Examples
+    --------
+    Replicas of $30 that carry 10 requests a second, beside people of $20, and an API at $5 for each request a second:
+
+    >>> n = np.arange(1000)
+    >>> breakeven_rate(20.0 + 30.0 * n, 10.0 * n, lambda rate: 5.0 * rate)
+    22.0
+    """
+    low, high = 0, step_rates.size - 1
+
+    def dearer(step: int) -> bool:
+        return bool(own_usd[step] > hosted_usd(float(step_rates[step - 1])))
+
+    if dearer(high):
+        return None
+    # beyond the last dearer step none is dearer: the API grows by a fixed amount a step, the fleet by no more
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if dearer(middle) else (low, middle)
+    if low == 0:
+        return 0.0
+    start, end = float(step_rates[low - 1]), float(step_rates[low])
+    goal = own_usd[low]
+    for _ in range(100):
+        middle_rate = (start + end) / 2.0
+        start, end = (start, middle_rate) if hosted_usd(middle_rate) >= goal else (middle_rate, end)
+    return float(f"{end:.12g}")
+
+
+def compare(
+    plan: AnyPlan,
+    demand: Demand,
+    own: OwnFleet,
+    prices: tuple[TokenPrice, ...],
+    terms: HostedTerms,
+    reuse: Mapping[str, Reuse],
+) -> Comparison:
+    """Return a month of the plan and of every API for the same traffic, the APIs cheapest first.
+
+    Parameters
+    ----------
+    plan : of the fleet search; its response time decides how often users ask
+    demand : the traffic
+    own : the plan at any traffic
+    prices : of the APIs
+    terms : how the APIs are used
+    reuse : by class, what its prompts repeat, where a trace names their blocks or sessions send them again
+
+    Returns
+    -------
+    Comparison
+    """
+    traffic = tuple(
+        hosted_traffic(request_class, plan.e2e_s.mean, reuse.get(request_class.name))
+        for request_class in demand.classes
+    )
+    step_rates = own.step_rates
+    own_usd = own.usd_at(step_rates)
+    compared = []
+    for price in prices:
+
+        def usd_at(rate: float, price: TokenPrice = price) -> float:
+            return hosted_bill(traffic, price, terms, rate / own.request_rate).usd if rate > 0.0 else 0.0
+
+        even = breakeven_rate(own_usd, step_rates, usd_at)
+        compared.append(ComparedApi(price, hosted_bill(traffic, price, terms), even))
+    compared.sort(key=lambda api: (api.bill.usd, api.price.name))
+    return Comparison(plan, own, tuple(compared), traffic, terms)
+
+
+def cost_lines(comparison: Comparison) -> tuple[Array, Array, dict[str, Array]]:
+    """Return peak rates, the cost of the own fleet at them, and that of each API [$], for a picture.
+
+    The rates reach to twice today's peak, or beyond the furthest break-even within ten times of it.
+    """
+    own = comparison.own
+    even = [api.breakeven_request_rate for api in comparison.apis]
+    far = max([1.3 * rate for rate in even if rate and rate < 10.0 * own.request_rate], default=0.0)
+    rates = np.linspace(0.0, max(2.0 * own.request_rate, far), POINTS)[1:]
+    lines = {
+        api.price.name: np.array(
+            [
+                hosted_bill(
+                    comparison.traffic, api.price, comparison.terms, float(rate) / own.request_rate
+                ).usd
+                for rate in rates
+            ]
+        )
+        for api in comparison.apis
+    }
+    return rates, np.array([own.usd(float(rate)) for rate in rates]), lines

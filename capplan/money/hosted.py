@@ -1,0 +1,307 @@
+"""A month of traffic at a hosted API: prices by kind of token, long-context tiers, prompt caching and batches."""
+
+import math
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from capplan.fleet.money_terms import HostedTerms
+from capplan.fleet.offered import replica_arrival_cv
+from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.money.prompt_cache import hit_fractions
+from capplan.numbers import Array
+from capplan.workload.request_class import SLICES, RequestClass
+from capplan.workload.reuse_by_age import Reuse
+
+UNSTATED_TIME_TO_LIVE_S = 300.0
+"""How long a provider keeps a prefix after its last use where its price list does not say (an assumption)."""
+BATCH_WINDOW_S = 86_400.0
+"""In which batch endpoints promise to answer; a job that has at least this long is sent there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRates:
+    """Dollars per million tokens, by kind."""
+
+    input: float
+    output: float
+    cache_read: float | None = None
+    """None: the provider sells no cached input."""
+    cache_write: float | None = None
+    """None: as input."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongerLife:
+    """A longer time to live that a provider sells."""
+
+    time_to_live_s: float
+    write_ratio: float
+    """Price of a write over that of input."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrice:
+    """Prices of a hosted API, and the terms of its cache and its batches."""
+
+    provider: str
+    model: str
+    rates: TokenRates
+    date: str
+    source: str
+    serves: str | None = None
+    """The open model behind the name, if there is one."""
+    tiers: tuple[tuple[float, TokenRates], ...] = ()
+    """(tokens of the prompt above which they hold, for all tokens of the request), ascending."""
+    context_tokens: int | None = None
+    storage_usd_per_million_tokens_hour: float | None = 0.0
+    """For tokens that stay in the cache; None: there is such a price, and it is not known."""
+    minimum_prefix_tokens: float = 0.0
+    """Shorter prefixes are not cached."""
+    time_to_live_s: float | None = None
+    """Of a cached prefix, since its last use; None: not stated."""
+    batch_discount_fraction: float = 0.0
+    longer_life: LongerLife | None = None
+    """None: a prefix costs the same to write, however long it lives."""
+
+    @property
+    def name(self) -> str:
+        """PROVIDER/MODEL."""
+        return f"{self.provider}/{self.model}"
+
+
+@dataclass(frozen=True, slots=True)
+class HostedBill:
+    """Dollars of a month, or of one batch job."""
+
+    input_usd: float = 0.0
+    """Prompt tokens that are neither written to the cache nor read from it."""
+    output_usd: float = 0.0
+    cache_write_usd: float = 0.0
+    cache_read_usd: float = 0.0
+    storage_usd: float = 0.0
+
+    @property
+    def usd(self) -> float:
+        """All of it."""
+        return (
+            self.input_usd + self.output_usd + self.cache_write_usd + self.cache_read_usd + self.storage_usd
+        )
+
+    def plus(self, other: "HostedBill") -> "HostedBill":
+        """Return the sum of two bills."""
+        return HostedBill(*(getattr(self, p.name) + getattr(other, p.name) for p in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class HostedTraffic:
+    """Requests of one class as a hosted API sees them."""
+
+    request_class: RequestClass
+    rates_per_s: Array
+    """By hour of the day, or one number."""
+    hours: float = HOURS_PER_MONTH
+    """That it lasts: a month, or one job."""
+    reuse: Reuse | None = None
+    """What prompts repeat of earlier ones, where a trace names their blocks or sessions send them again; instead of a shared prefix."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PerRequest:
+    """Mean dollars of one request of a class."""
+
+    input_usd: float
+    output_usd: float
+    prefix_input_usd: float = 0.0
+    """Its prefix as plain input ..."""
+    prefix_read_usd: float = 0.0
+    prefix_write_usd: float = 0.0
+    prefix_tokens: float = 0.0
+
+
+def rates_of(price: TokenPrice, prompt_tokens: float) -> TokenRates:
+    """Return the prices that hold for a prompt of this length: those of the last tier whose start it exceeds.
+
+    Examples
+    --------
+    >>> price = TokenPrice("a", "b", TokenRates(1.0, 2.0), "2026", "page", tiers=((200_000.0, TokenRates(2.0, 3.0)),))
+    >>> rates_of(price, 200_000.0).input, rates_of(price, 200_001.0).input
+    (1.0, 2.0)
+    """
+    reached = [rates for above, rates in price.tiers if prompt_tokens > above]
+    return reached[-1] if reached else price.rates
+
+
+def written_to_live(price: TokenPrice, time_to_live_s: float | None) -> TokenPrice:
+    """Return a price with the writes that a time to live costs, beyond the usual one those of the longer life on sale.
+
+    Examples
+    --------
+    >>> price = TokenPrice("a", "b", TokenRates(3.0, 15.0, 0.3, 3.75), "2026", "page", time_to_live_s=300.0, longer_life=LongerLife(3600.0, 2.0))
+    >>> written_to_live(price, 3600.0).rates.cache_write, written_to_live(price, 300.0).rates.cache_write
+    (6.0, 3.75)
+    """
+    longer = price.longer_life
+    if longer is None or time_to_live_s is None or time_to_live_s <= (price.time_to_live_s or 0.0):
+        return price
+    ratio = longer.write_ratio
+
+    def dearer(rates: TokenRates) -> TokenRates:
+        return replace(rates, cache_write=ratio * rates.input)
+
+    tiers = tuple((above, dearer(rates)) for above, rates in price.tiers)
+    return replace(price, rates=dearer(price.rates), tiers=tiers)
+
+
+def hosted_traffic(
+    request_class: RequestClass, response_s: float, reuse: Reuse | None = None
+) -> HostedTraffic:
+    """Return a class as a hosted API sees it: its rate by hour of the day; a batch job while it runs."""
+    peak = request_class.request_rate_at(response_s)
+    if request_class.job_requests is not None:
+        return HostedTraffic(
+            request_class, np.array([peak]), request_class.job_requests / peak / 3600.0, reuse
+        )
+    shares = np.array(request_class.hourly_rate_fractions or (request_class.mean_rate_fraction,))
+    return HostedTraffic(request_class, peak * shares, reuse=reuse)
+
+
+def _per_request(request_class: RequestClass, price: TokenPrice) -> _PerRequest:
+    """Return the mean cost of a request, each by the tier of its own prompt length."""
+    prompts = request_class.input_tokens.midpoints(SLICES)
+    tier = np.searchsorted(np.array([above for above, _ in price.tiers]), prompts, side="left")
+    lists = (price.rates, *(rates for _, rates in price.tiers))
+
+    def by_tier(pick: tuple[float, ...]) -> Array:
+        return np.asarray(np.array(pick)[tier] * 1e-6)
+
+    inputs = by_tier(tuple(rates.input for rates in lists))
+    outputs = by_tier(tuple(rates.output for rates in lists))
+    plain = _PerRequest(
+        float((prompts * inputs).mean()), float(outputs.mean()) * request_class.generated_tokens
+    )
+    if price.rates.cache_read is None or request_class.shared_prefix_tokens <= 0.0:
+        return plain
+    reads = by_tier(
+        tuple(rates.cache_read if rates.cache_read is not None else rates.input for rates in lists)
+    )
+    writes = by_tier(
+        tuple(rates.cache_write if rates.cache_write is not None else rates.input for rates in lists)
+    )
+    held = np.minimum(prompts, request_class.shared_prefix_tokens)
+    held = np.where(held >= max(price.minimum_prefix_tokens, 1.0), held, 0.0)
+    return _PerRequest(
+        plain.input_usd,
+        plain.output_usd,
+        float((held * inputs).mean()),
+        float((held * reads).mean()),
+        float((held * writes).mean()),
+        float(held.max()),
+    )
+
+
+def time_to_live_s(price: TokenPrice, terms: HostedTerms) -> float:
+    """Return how long a prefix is kept after its last use: the scenario's, the provider's, or the assumed time."""
+    stated = terms.time_to_live_s if terms.time_to_live_s is not None else price.time_to_live_s
+    return UNSTATED_TIME_TO_LIVE_S if stated is None else stated
+
+
+def _batched_fraction(traffic: HostedTraffic, terms: HostedTerms) -> float:
+    if terms.batch_fraction is not None:
+        return terms.batch_fraction
+    has_a_day = traffic.request_class.job_requests is not None and 3600.0 * traffic.hours >= BATCH_WINDOW_S
+    return 1.0 if has_a_day else 0.0
+
+
+def class_bill(
+    traffic: HostedTraffic, price: TokenPrice, terms: HostedTerms, load_ratio: float = 1.0
+) -> HostedBill:
+    """Return what one class costs at a hosted API.
+
+        n (a + o - s d) + n s (f k + (1 - f) w) + storage,   all but storage times 1 - b q
+
+    Parameters
+    ----------
+    traffic : n requests, of which the share s has the shared prefix
+    price : dollars per request as plain input a and output o; of the prefix as input d, read k and written w; batch discount q
+    terms : how long prefixes live and how many there are, which decide the share f that is found; batch share b
+    load_ratio : [-]
+        times the traffic
+
+    Returns
+    -------
+    [$]
+    """
+    if traffic.reuse is not None and price.rates.cache_read is not None:
+        return _traced_bill(traffic, traffic.reuse, price, terms, load_ratio)
+    request_class, each = traffic.request_class, _per_request(traffic.request_class, price)
+    rates = traffic.rates_per_s * load_ratio
+    requests = float(rates.mean()) * traffic.hours * 3600.0
+    share = request_class.prefix_hit_fraction if each.prefix_tokens else 0.0
+    storage = price.storage_usd_per_million_tokens_hour if share else 0.0
+    assert storage is not None
+    hit_fraction = stored = 0.0
+    if share:
+        apart = terms.prefixes / share
+        cv = float(replica_arrival_cv(request_class.arrival_cv, apart, "random"))
+        reused, kept = hit_fractions(rates / apart, time_to_live_s(price, terms), cv)
+        hit_fraction = float((reused * rates).sum() / rates.sum())
+        stored = float(kept.mean()) * traffic.hours * terms.prefixes * each.prefix_tokens * 1e-6
+    paid = requests * (1.0 - price.batch_discount_fraction * _batched_fraction(traffic, terms))
+    return HostedBill(
+        paid * (each.input_usd - share * each.prefix_input_usd),
+        paid * each.output_usd,
+        paid * share * (1.0 - hit_fraction) * each.prefix_write_usd,
+        paid * share * hit_fraction * each.prefix_read_usd,
+        stored * storage,
+    )
+
+
+def keeps_a_prefix(request_class: RequestClass, price: TokenPrice) -> bool:
+    """Return whether a hosted API keeps the shared prefix of a class."""
+    return request_class.prefix_hit_fraction > 0.0 and _per_request(request_class, price).prefix_tokens > 0.0
+
+
+def _traced_bill(
+    traffic: HostedTraffic, reuse: Reuse, price: TokenPrice, terms: HostedTerms, load_ratio: float
+) -> HostedBill:
+    """Return what a class costs whose prompts repeat earlier ones: what is found is read, all else written."""
+    each = _per_request(
+        replace(traffic.request_class, shared_prefix_tokens=math.inf),
+        replace(price, minimum_prefix_tokens=0.0),
+    )
+    rates = traffic.rates_per_s * load_ratio
+    alive_s = time_to_live_s(price, terms)
+    hits = np.array([reuse.hit_fraction(alive_s, float(rate)) if rate else 0.0 for rate in rates])
+    hit_fraction = float((hits * rates).sum() / rates.sum())
+    paid = float(rates.mean()) * traffic.hours * 3600.0
+    paid *= 1.0 - price.batch_discount_fraction * _batched_fraction(traffic, terms)
+    return HostedBill(
+        0.0,
+        paid * each.output_usd,
+        paid * (1.0 - hit_fraction) * each.prefix_write_usd,
+        paid * hit_fraction * each.prefix_read_usd,
+    )
+
+
+def hosted_bill(
+    traffic: tuple[HostedTraffic, ...], price: TokenPrice, terms: HostedTerms, load_ratio: float = 1.0
+) -> HostedBill:
+    """Return what all classes cost at a hosted API [$], at some times the traffic."""
+    bill = HostedBill()
+    for part in traffic:
+        bill = bill.plus(class_bill(part, price, terms, load_ratio))
+    return bill
+
+
+def too_long_fraction(traffic: tuple[HostedTraffic, ...], price: TokenPrice) -> float:
+    """Return the share of the requests that are longer than the context of a hosted model."""
+    if price.context_tokens is None:
+        return 0.0
+    weights = np.array([float(part.rates_per_s.mean()) * part.hours for part in traffic])
+    outputs = [part.request_class.generated_tokens for part in traffic]
+    over = [
+        float(np.mean(part.request_class.input_tokens.midpoints(SLICES) + output > price.context_tokens))
+        for part, output in zip(traffic, outputs, strict=True)
+    ]
+    return float((weights * np.array(over)).sum() / weights.sum())

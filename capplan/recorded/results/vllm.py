@@ -1,0 +1,185 @@
+"""Results of `vllm bench serve`, `vllm bench latency`, `vllm bench throughput`, and of InferenceX, which rewrites them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from capplan.errors import InputError
+from capplan.recorded.results.record import BenchmarkResult, RequestRecord, Spread
+from capplan.recorded.results.values import ResultValues, engine_of_backend
+
+SERVE = "vllm bench serve"
+LATENCY = "vllm bench latency"
+THROUGHPUT = "vllm bench throughput"
+
+
+def latency_names(quantity: str) -> dict[str, tuple[str, ...]]:
+    """Return the keys of vLLM and SGLang for one latency, such as ``ttft_ms``.
+
+    Examples
+    --------
+    >>> latency_names("ttft_ms")["p50"]
+    ('median_ttft_ms', 'p50_ttft_ms')
+    """
+    names = {"mean": (f"mean_{quantity}",), "p50": (f"median_{quantity}", f"p50_{quantity}")}
+    return names | {p: (f"{p}_{quantity}", f"{p}.0_{quantity}") for p in ("p90", "p95", "p99")}
+
+
+def serve_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
+    """Return one run of `vllm bench serve`, with or without details.
+
+    Version 0.8.5 writes ``request_goodput:`` with a trailing colon; keys are read without it.
+    """
+    document = ResultValues(path, {key.rstrip(":"): value for key, value in values.items()})
+    result = BenchmarkResult(
+        **measures(document, SERVE),
+        model=document.text("model_id"),
+        engine=engine_of_backend(document.text("backend")),
+        hardware=document.text("gpu", "hardware", "accelerator"),
+        tensor_parallel=document.count("tp", "TP", "tensor_parallel", "tensor_parallel_size"),
+        pipeline_parallel=document.count("pp", "PP", "pipeline_parallel", "pipeline_parallel_size"),
+        expert_parallel=document.count("ep", "EP"),
+        data_parallel=document.count("dp", "DP"),
+        concurrency=document.number("max_concurrency"),
+        e2e_s=document.spread(1e-3, latency_names("e2el_ms")),
+        total_tokens_per_s=document.number("total_token_throughput"),
+        accepted_tokens_per_step=document.number("spec_decode_acceptance_length"),
+    )
+    return replace(result, log=request_log(document), notes=_notes(document))
+
+
+def measures(document: ResultValues, tool: str) -> dict[str, Any]:
+    """Return the fields that results of vLLM and SGLang share."""
+    completed = document.needed("completed", tool=tool)
+    if completed == 0:
+        raise InputError(
+            f"{document.path}: none of the requests of this run completed, so it measured nothing"
+        )
+    for name in ("mean_ttft_ms", "duration"):
+        document.needed(name, tool=tool)
+    endless = document.values.get("request_rate") in ("inf", "trace")
+    return {
+        "tool": tool,
+        "path": document.path,
+        "request_rate_per_s": None if endless else document.number("request_rate"),
+        "requests": round(completed),
+        "input_tokens": document.needed("total_input_tokens", tool=tool) / completed,
+        "output_tokens": document.needed("total_output_tokens", tool=tool) / completed,
+        "ttft_s": document.spread(1e-3, latency_names("ttft_ms")),
+        "tpot_s": document.spread(1e-3, latency_names("tpot_ms")),
+        "requests_per_s": document.number("request_throughput"),
+        "output_tokens_per_s": document.number("output_throughput"),
+    }
+
+
+def request_log(document: ResultValues) -> tuple[RequestRecord, ...]:
+    """Return the requests of a detailed result of vLLM or SGLang; empty without the lists.
+
+    TTFT and gaps are in seconds in these lists. A request with an error is left out.
+    """
+    columns = [document.numbers(name) for name in ("input_lens", "output_lens", "ttfts")]
+    inputs, outputs, ttfts = columns
+    if not all(columns):
+        return ()
+    if len({len(column) for column in columns}) != 1:
+        raise InputError(f"{document.where('ttfts')} and input_lens, output_lens differ in length")
+    starts = document.numbers("start_times") or [0.0] * len(inputs)
+    totals = document.numbers("latencies") or _totals(document, ttfts)
+    errors = document.values.get("errors") or [""] * len(inputs)
+    first = min(starts, default=0.0)
+    return tuple(
+        RequestRecord(start - first, round(tokens_in), round(tokens_out), ttft, total)
+        for start, tokens_in, tokens_out, ttft, total, error in zip(
+            starts, inputs, outputs, ttfts, totals, errors, strict=False
+        )
+        if not error and tokens_out > 0
+    )
+
+
+def _totals(document: ResultValues, ttfts: list[float]) -> list[float]:
+    gaps = document.values.get("itls") or [[] for _ in ttfts]
+    return [ttft + sum(gap) for ttft, gap in zip(ttfts, gaps, strict=False)]
+
+
+def _notes(document: ResultValues) -> tuple[str, ...]:
+    notes = []
+    if document.number("failed"):
+        notes.append(f"{document.count('failed')} requests failed")
+    if document.values.get("max_concurrency") is None and document.number("max_concurrent_requests"):
+        notes.append("max_concurrent_requests is a peak of one-second buckets and is not used as concurrency")
+    return tuple(notes)
+
+
+def latency_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
+    """Return one run of `vllm bench latency`: batches that start and end together.
+
+    The file holds neither batch size nor lengths; they have to be given separately.
+    """
+    document = ResultValues(path, values)
+    percentiles = document.at("percentiles")
+    names = {"p50": ("50",), "p90": ("90",), "p99": ("99",)}
+    mean = document.needed("avg_latency", tool=LATENCY)
+    return BenchmarkResult(
+        tool=LATENCY,
+        path=path,
+        kind="static_batch",
+        model=document.text("model_id", "model"),
+        engine="vllm",
+        e2e_s=replace(percentiles.spread(1.0, names), mean=mean),
+        notes=("the file does not hold batch size, input and output tokens",),
+    )
+
+
+def throughput_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
+    """Return one run of `vllm bench throughput`: all requests at once, input and output tokens together."""
+    document = ResultValues(path, values)
+    elapsed = document.needed("elapsed_time", tool=THROUGHPUT)
+    requests = document.needed("num_requests", tool=THROUGHPUT)
+    if requests == 0 or elapsed == 0:
+        raise InputError(f"{path}: no request was processed, so this run measured nothing")
+    return BenchmarkResult(
+        tool=THROUGHPUT,
+        path=path,
+        kind="offline",
+        model=document.text("model_id", "model"),
+        engine="vllm",
+        requests=round(requests),
+        requests_per_s=document.number("requests_per_second"),
+        total_tokens_per_s=document.needed("tokens_per_second", tool=THROUGHPUT),
+        notes=("tokens per second count input and output together; the file does not split them",),
+    )
+
+
+def inferencex_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
+    """Return one aggregated row of InferenceX (formerly InferenceMAX): vLLM's keys in seconds, rates per GPU."""
+    document = ResultValues(path, values)
+    tensor = document.count("tp")
+    pipeline = document.count("pp") or 1
+    devices = (tensor or 1) * pipeline * (document.count("pcp_size") or 1)
+    data = tensor if document.text("dp_attention") in ("true", "True") else None
+    per_device = document.needed("output_tput_per_gpu", "tput_per_gpu", tool="InferenceX")
+
+    def spread(quantity: str) -> Spread:
+        return document.spread(1.0, latency_names(quantity))
+
+    total = document.number("tput_per_gpu")
+    return BenchmarkResult(
+        tool="InferenceX",
+        path=path,
+        model=document.text("model"),
+        engine=document.text("framework"),
+        hardware=document.text("hw"),
+        tensor_parallel=1 if data else tensor,
+        pipeline_parallel=pipeline,
+        expert_parallel=document.count("ep"),
+        data_parallel=data,
+        concurrency=document.number("conc"),
+        input_tokens=document.number("isl"),
+        output_tokens=document.number("osl"),
+        ttft_s=spread("ttft"),
+        tpot_s=spread("tpot"),
+        e2e_s=spread("e2el"),
+        output_tokens_per_s=per_device * devices,
+        total_tokens_per_s=None if total is None else total * devices,
+        notes=("isl and osl are nominal: the lengths sent are uniform on 0.8 to 1 times them",),
+    )

@@ -1,0 +1,153 @@
+"""Traces as JSON lines: Mooncake, Qwen-Bailian, vLLM's timed traces, logs with server time stamps."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from capplan.errors import InputError
+from capplan.recorded.traces.delimited import ARRIVAL, INPUT, MOST_BAD_SHARE, OUTPUT
+from capplan.recorded.traces.rows import NO_BLOCKS, Row, lines_of, noted_unit, seconds_of
+from capplan.workload.statistics import LONGEST_TOKENS
+from capplan.workload.trace import Omissions
+
+BLOCK_SIZES = (512, 16, 256, 128, 64, 32, 1024, 2048)
+"""Block sizes that are recognised, in tokens: Mooncake hashes 512, Bailian and vLLM 16."""
+SAMPLE = 200
+LARGEST_STAMP = 1e24
+"""A larger first time stamp says nothing about its unit."""
+
+
+def block_tokens_of(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Return the block size at which most prompts have one hash per block, with or without a partial last block.
+
+    Examples
+    --------
+    >>> block_tokens_of([{"input_length": 1000, "hash_ids": [1, 2]}, {"input_length": 513, "hash_ids": [1, 3]}])
+    512
+    """
+    hashed = [
+        (int(row["input_length"]), len(row["hash_ids"]))
+        for row in rows
+        if isinstance(row.get("hash_ids"), list) and row["hash_ids"] and _is_length(row.get("input_length"))
+    ]
+
+    def fitting(size: int) -> int:
+        return sum(tokens // size <= blocks <= -(-tokens // size) for tokens, blocks in hashed)
+
+    return max(BLOCK_SIZES, key=fitting) if hashed else 0
+
+
+def _is_length(value: object) -> bool:
+    return isinstance(value, (int, float)) and 0 < value <= LONGEST_TOKENS
+
+
+def hashed_unit_s(rows: Sequence[Mapping[str, Any]]) -> float:
+    """Return the time unit of a trace with hashes in seconds: Bailian (which has chats) writes seconds, Mooncake milliseconds."""
+    chats = any("chat_id" in row for row in rows)
+    fractions = any(isinstance(row.get("timestamp"), float) and row["timestamp"] % 1.0 for row in rows)
+    return 1.0 if chats or fractions else 1e-3
+
+
+def sample_of(path: Path) -> list[dict[str, Any]]:
+    """Return the first objects of a file of JSON lines, keys in lower case."""
+    records: list[dict[str, Any]] = []
+    for _, line in lines_of(path):
+        try:
+            value = json.loads(line) if line.strip() else None
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            records.append({str(key).lower(): item for key, item in value.items()})
+        if len(records) >= SAMPLE:
+            break
+    return records
+
+
+def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
+    """Yield the requests of JSON lines; other lines are counted.
+
+    Raises
+    ------
+    InputError
+        a key is missing, or most lines are not requests
+    """
+    sample = sample_of(path)
+    if not sample:
+        raise InputError(f"{path}: line 1: is not a JSON object; one request per line is expected")
+    keys = {names[0]: _key(sample[0], names, path) for names in (ARRIVAL, INPUT, OUTPUT)}
+    hashed = "hash_ids" in sample[0]
+    first = sample[0].get(keys["arrival_s"])
+    stamp = float(first) if isinstance(first, (int, float)) and abs(first) <= LARGEST_STAMP else None
+    unit = hashed_unit_s(sample) if hashed else noted_unit(stamp, omissions)
+    if keys["arrival_s"].endswith("_ms"):
+        unit = 1e-3
+    if hashed:
+        omissions.note(f"time stamps are in {'ms' if unit < 1.0 else 's'}")
+    seen = bad = 0
+    for number, line in lines_of(path):
+        if not line.strip():
+            continue
+        seen += 1
+        try:
+            row = {str(key).lower(): item for key, item in json.loads(line).items()}
+            ttft, e2e = _measured(row)
+            yield Row(
+                number,
+                _stamp(row[keys["arrival_s"]], unit),
+                float(row[keys["input_tokens"]]),
+                float(row[keys["output_tokens"]]),
+                _blocks(row.get("hash_ids")) if hashed else NO_BLOCKS,
+                ttft,
+                e2e,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            bad += 1
+            omissions.drop("is not a request", number, broken=True)
+            if bad > MOST_BAD_SHARE * seen + 10:
+                raise InputError(f"{path}: line {number}: is not a request ({error})") from None
+
+
+def _stamp(written: object, unit_s: float) -> float:
+    """Return a time stamp [s]; ValueError for one that is not a number."""
+    seconds = seconds_of(written, unit_s)
+    if math.isnan(seconds):
+        raise ValueError("the time stamp is not a number")
+    return seconds
+
+
+def _blocks(written: object) -> Sequence[int]:
+    """Return the block hashes of a prompt: 64-bit integers; an error for anything else."""
+    if written is None:
+        return NO_BLOCKS
+    if not isinstance(written, list):
+        raise TypeError("hash_ids is not a list")
+    blocks = [int(block) for block in written]
+    if any(block != was and str(block) != was for block, was in zip(blocks, written, strict=True)):
+        raise ValueError("a hash is not a whole number")
+    if blocks and not -(2**63) <= min(blocks) <= max(blocks) < 2**63:
+        raise ValueError("a hash does not fit in 64 bits")
+    return blocks
+
+
+def _key(row: Mapping[str, Any], names: Sequence[str], path: Path) -> str:
+    for name in names:
+        if name in row:
+            return name
+    raise InputError(
+        f"{path}: has no key {names[0]!r}\n  also accepted: {', '.join(names[1:])}\n  found: {', '.join(map(str, list(row)[:12]))}"
+    )
+
+
+def _measured(row: Mapping[str, Any]) -> tuple[float, float]:
+    """Return TTFT and end-to-end latency [s] where the row has them."""
+    if "queued_ts" in row and "first_token_ts" in row:
+        start = float(row["queued_ts"])
+        return float(row["first_token_ts"]) - start, float(row.get("last_token_ts", math.nan)) - start
+    ttft = row.get("ttft_s", row.get("ttft"))
+    e2e = row.get("e2e_s", row.get("e2e_latency", row.get("latency")))
+    return (
+        float(ttft) if isinstance(ttft, (int, float)) else math.nan,
+        float(e2e) if isinstance(e2e, (int, float)) else math.nan,
+    )

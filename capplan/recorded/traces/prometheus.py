@@ -1,0 +1,317 @@
+"""Prometheus text of vLLM (old and new names), SGLang and TGI: one scrape, or the difference of two."""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from capplan.errors import InputError
+from capplan.numbers import Array
+from capplan.recorded.traces.rows import lines_of
+from capplan.workload.statistics import LONGEST_TOKENS, LengthSummary, RateSummary, length_summary
+from capplan.workload.summary import MeasuredLatency, WorkloadSummary
+from capplan.workload.trace import Omissions
+
+SAMPLE = re.compile(
+    r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+([+-]?(?:Inf|NaN|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?))(?:\s+\d+)?\s*$",
+    re.ASCII,
+)
+LABEL = re.compile(r'\b(\w+)="((?:[^"\\]|\\.)*)"')
+MOST_LINES = 1_000_000
+"""Of one scrape; that of a server with hundreds of labels has about ten thousand."""
+LARGEST = 1e18
+"""A larger value cannot be a count."""
+AGREEMENT = 0.01
+"""Fraction by which the mean of a histogram may lie outside what its buckets allow; a scrape is not atomic."""
+POINTS = 10
+"""Points that represent the lengths in one bucket."""
+
+PROMPTS = ("vllm:request_prompt_tokens", "sglang:prompt_tokens_histogram", "tgi_request_input_length")
+OUTPUTS = ("vllm:request_generation_tokens", "sglang:generation_tokens_histogram", "tgi_request_generated_tokens")  # fmt: skip
+TTFT = ("vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds")
+TPOT = (
+    "vllm:request_time_per_output_token_seconds", "sglang:request_time_per_output_token_seconds",
+    "vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds", "sglang:inter_token_latency_seconds",
+    "tgi_request_mean_time_per_token_duration",
+)  # fmt: skip
+E2E = ("vllm:e2e_request_latency_seconds", "sglang:e2e_request_latency_seconds", "tgi_request_duration")
+QUEUE = ("vllm:request_queue_time_seconds", "sglang:queue_time_seconds", "tgi_request_queue_duration")
+FINISHED = ("vllm:request_success_total", "sglang:num_requests_total", "tgi_request_success")
+REJECTED = ("vllm:admission_rejections_total", "sglang:num_aborted_requests_total")
+PREFIX_HITS = (
+    ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"),
+    ("vllm:gpu_prefix_cache_hits_total", "vllm:gpu_prefix_cache_queries_total"),
+    ("sglang:cached_tokens_total", "sglang:prompt_tokens_total"),
+)
+HIT_GAUGES = ("vllm:gpu_prefix_cache_hit_rate", "sglang:cache_hit_rate")
+DRAFTS = "vllm:spec_decode_num_drafts_total"
+DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
+ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
+ACCEPTED_BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+ACCEPTANCE_GAUGES = ("vllm:spec_decode_draft_acceptance_rate", "sglang:spec_accept_rate")
+LENGTH_GAUGES = ("sglang:spec_accept_length",)
+COUNTERS = frozenset(
+    {f"{name}_{part}" for name in (*PROMPTS, *OUTPUTS, *TTFT, *TPOT, *E2E, *QUEUE) for part in ("sum", "count", "bucket")}
+    | {*FINISHED, *REJECTED, *(name for pair in PREFIX_HITS for name in pair), DRAFTS, DRAFTED, ACCEPTED, ACCEPTED_BY_POSITION}
+)  # fmt: skip
+"""Series read here that start at 0 and never decrease."""
+
+
+@dataclass(slots=True)
+class Scrape:
+    """Sums over all engines and labels, and histogram buckets by upper bound."""
+
+    values: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    buckets: dict[str, dict[float, float]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(float))
+    )
+    gauges: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    cache_tokens: float = 0.0
+    accepted: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    """Accepted drafts by their position in a round, from 0."""
+
+    def first(self, names: Sequence[str]) -> float | None:
+        """Return the first of some counters that is present."""
+        return next((self.values[name] for name in names if name in self.values), None)
+
+    def mean(self, names: Sequence[str]) -> float | None:
+        """Return sum over count of the first histogram that counted anything."""
+        for name in names:
+            count = self.values.get(f"{name}_count", 0.0)
+            if count >= 1 and f"{name}_sum" in self.values:
+                return self.values[f"{name}_sum"] / count
+        return None
+
+
+def read_scrape(path: Path, omissions: Omissions) -> Scrape:
+    """Return the sums of one exposition; lines that are not samples are counted.
+
+    Raises
+    ------
+    InputError
+        a counter is negative, or the text is longer than any scrape
+    """
+    scrape = Scrape()
+    for number, line in lines_of(path):
+        if number > MOST_LINES:
+            raise InputError(
+                f"{path}: has more than {MOST_LINES:,} lines; one scrape of a server is expected"
+            )
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = SAMPLE.match(line.strip())
+        if match is None:
+            omissions.drop("is not a Prometheus sample", number)
+            continue
+        name, labels, text = match.groups()
+        value = float(text.replace("Inf", "inf"))
+        keyed = dict(LABEL.findall(labels or ""))
+        bound = _bound(keyed.get("le", ""))
+        if not math.isfinite(value):
+            omissions.drop("a value is not finite", number)
+        elif abs(value) > LARGEST:
+            omissions.drop("a value is out of range", number)
+        elif value < 0 and name in COUNTERS:
+            raise InputError(f"{path}: line {number}: {name} is {text}; a counter is never negative")
+        elif name.endswith("_bucket") and bound is not None:
+            scrape.buckets[name.removesuffix("_bucket")][bound] += value
+        elif name.endswith("_bucket") and name in COUNTERS:
+            omissions.drop("is a bucket without an upper bound", number)
+        else:
+            scrape.values[name] += value
+            scrape.gauges[name].append(value)
+        if name == ACCEPTED_BY_POSITION and keyed.get("position", "").isdecimal():
+            scrape.accepted[int(keyed["position"])] += value
+        if name == "vllm:cache_config_info" and value == 1.0:
+            blocks, size = keyed.get("num_gpu_blocks", ""), keyed.get("block_size", "")
+            tokens = float(blocks) * float(size) if blocks.isdecimal() and size.isdecimal() else 0.0
+            scrape.cache_tokens += tokens if tokens <= LARGEST else 0.0
+    return scrape
+
+
+def _bound(text: str) -> float | None:
+    """Return the upper bound of a bucket; None where there is none."""
+    try:
+        bound = float(text.replace("Inf", "inf"))
+    except ValueError:
+        return None
+    return bound if bound == math.inf or 0.0 <= bound <= LARGEST else None
+
+
+def difference(before: Scrape, after: Scrape, path: Path) -> Scrape:
+    """Return the increase of the counters between two scrapes, with the gauges of the second."""
+    result = Scrape(gauges=after.gauges, cache_tokens=after.cache_tokens)
+    for position, count in after.accepted.items():
+        result.accepted[position] = count - before.accepted.get(position, 0.0)
+    for name, value in after.values.items():
+        counted = name.endswith(("_total", "_sum", "_count"))
+        increase = value - before.values.get(name, 0.0)
+        if counted and increase < 0:
+            raise InputError(
+                f"{path}: {name} is lower than in the first scrape: the server was restarted between them\n"
+                "  give two scrapes of one run, the earlier one first"
+            )
+        result.values[name] = increase if counted else value
+    for name, rows in after.buckets.items():
+        old = before.buckets.get(name, {})
+        result.buckets[name] = defaultdict(float, {le: n - old.get(le, 0.0) for le, n in rows.items()})
+    return result
+
+
+def counted(paths: Sequence[Path], omissions: Omissions) -> Scrape:
+    """Return what one scrape counted since the start of the server, or two of them between each other."""
+    scrapes = [read_scrape(path, omissions) for path in paths]
+    return scrapes[0] if len(scrapes) == 1 else difference(scrapes[0], scrapes[1], paths[1])
+
+
+def prometheus_summary(paths: Sequence[Path], interval_s: float | None) -> WorkloadSummary:
+    """Return the traffic that a server counted, since its start or between two scrapes.
+
+    Raises
+    ------
+    InputError
+        the text has no request lengths
+    """
+    omissions = Omissions()
+    scrape = counted(paths, omissions)
+    name = str(paths[-1])
+    prompts, outputs = _lengths(scrape, PROMPTS, name), _lengths(scrape, OUTPUTS, name)
+    finished = _requests(scrape)
+    notes = (
+        []
+        if len(paths) == 2
+        else ["the counters run since the start of the server; give two scrapes for an interval"]
+    )
+    if interval_s is None:
+        notes.append("no rate is known without the time between the scrapes; give --interval")
+    rejected = scrape.first(REJECTED)
+    if rejected:
+        notes.append(f"{rejected:,.0f} requests were rejected and are not counted as finished")
+        finished += rejected
+    rate = finished / interval_s if interval_s else None
+    accepted, rounds = _acceptance(scrape, notes)
+    hits = _hits(scrape, notes)
+    return WorkloadSummary(
+        name=paths[-1].name.split(".")[0],
+        format="Prometheus metrics",
+        requests=round(finished),
+        rate=RateSummary(interval_s or 0.0, rate, rate, None, None, ()),
+        input_tokens=prompts,
+        output_tokens=outputs,
+        prefix_hit_fraction=hits,
+        measured=MeasuredLatency(scrape.mean(TTFT), scrape.mean(TPOT), scrape.mean(E2E), scrape.mean(QUEUE)),
+        acceptance_fraction=accepted,
+        accepted_tokens_per_round=rounds,
+        kv_cache_tokens=scrape.cache_tokens
+        or next(
+            (tokens for tokens in scrape.gauges.get("sglang:max_total_num_tokens", []) if tokens > 0), None
+        ),
+        omissions=tuple(omissions.lines()),
+        notes=(*notes, "lengths are interpolated within the buckets of the histograms"),
+    )
+
+
+def _requests(scrape: Scrape) -> float:
+    finished = scrape.first(FINISHED)
+    if finished:
+        return finished
+    return next((scrape.values[f"{name}_count"] for name in PROMPTS if f"{name}_count" in scrape.values), 0.0)
+
+
+def _lengths(scrape: Scrape, names: Sequence[str], path: str) -> LengthSummary:
+    for name in names:
+        count = scrape.values.get(f"{name}_count", 0.0)
+        if count < 1:
+            continue
+        mean = scrape.mean([name])
+        if mean is None:
+            raise InputError(f"{path}: has {name}_count and no {name}_sum, so the lengths are not known")
+        if not 1.0 <= mean <= LONGEST_TOKENS:
+            raise InputError(
+                f"{path}: {name}: {count:g} requests with {mean:g} tokens each; 1 to {LONGEST_TOKENS:,} are expected"
+            )
+        rows = scrape.buckets.get(name, {})
+        if any(math.isfinite(bound) for bound in rows) and max(rows.values()) >= 1:
+            least, most = _possible_means(rows)
+            if not least * (1 - AGREEMENT) <= mean <= most * (1 + AGREEMENT):
+                raise InputError(
+                    f"{path}: {name}: its sum and count give a mean of {mean:g} tokens per request, its buckets one of {least:g} to {most:g}"
+                )
+            return length_summary(*bucket_points(rows, mean))
+        return length_summary(np.array([mean]), np.array([count]))
+    raise InputError(
+        f"{path}: has no request lengths; one of these histograms is expected: {', '.join(names)}"
+    )
+
+
+def _inside(rows: Mapping[float, float]) -> tuple[Array, Array]:
+    """Return the bucket edges of a histogram from 0 on, the last one assumed, and the count in each bucket."""
+    bounds = sorted(bound for bound in rows if math.isfinite(bound))
+    total = rows.get(math.inf, rows[bounds[-1]])
+    reached = np.array([0.0, *(rows[bound] for bound in bounds), total])
+    return np.array([0.0, *bounds, 2.0 * bounds[-1]]), np.maximum(np.diff(reached), 0.0)
+
+
+def _possible_means(rows: Mapping[float, float]) -> tuple[float, float]:
+    """Return the least and the largest mean that the buckets of a histogram allow."""
+    edges, inside = _inside(rows)
+    total = float(inside.sum())
+    most = math.inf if inside[-1] > 0 else float(edges[1:] @ inside) / total
+    return float(edges[:-1] @ inside) / total, most
+
+
+def bucket_points(rows: Mapping[float, float], mean: float) -> tuple[Array, Array]:
+    """Return lengths and weights that represent a histogram: evenly spaced in each bucket, scaled to the mean.
+
+    Examples
+    --------
+    >>> values, weights = bucket_points({10.0: 0.0, 20.0: 4.0, float("inf"): 4.0}, 15.0)
+    >>> round(float(values.mean()), 9), float(weights.sum())
+    (15.0, 4.0)
+    """
+    edges, inside = _inside(rows)
+    part = (np.arange(POINTS) + 0.5) / POINTS
+    values = (edges[:-1, None] + np.diff(edges)[:, None] * part[None, :]).ravel()
+    weights = np.repeat(inside / POINTS, POINTS)
+    kept = weights > 0
+    values, weights = values[kept], weights[kept]
+    drawn = float(values @ weights) / float(weights.sum())
+    return np.maximum(values * (mean / drawn), 1.0), weights
+
+
+def _share(part: float, whole: float, words: str, notes: list[str]) -> float | None:
+    """Return the ratio of a part to its whole; None, with a note, where the part is larger."""
+    if part > whole:
+        notes.append(f"{words}: left out")
+        return None
+    return part / whole
+
+
+def _hits(scrape: Scrape, notes: list[str]) -> float | None:
+    for hits, queries in PREFIX_HITS:
+        asked = scrape.values.get(queries, 0.0)
+        if asked > 0 and hits in scrape.values:
+            return _share(scrape.values[hits], asked, f"{hits} is more than {queries}", notes)
+    gauge = next((scrape.gauges[name] for name in HIT_GAUGES if name in scrape.gauges), None)
+    if gauge and 0.0 <= float(np.mean(gauge)) <= 1.0:
+        return float(np.mean(gauge))
+    notes.append("no counters of the prefix cache")
+    return None
+
+
+def _acceptance(scrape: Scrape, notes: list[str]) -> tuple[float | None, float | None]:
+    """Return the accepted fraction of the drafted tokens, and the tokens per round including the bonus token."""
+    drafted, accepted = scrape.values.get(DRAFTED, 0.0), scrape.values.get(ACCEPTED, 0.0)
+    if drafted > 0:
+        share = _share(accepted, drafted, f"{ACCEPTED} is more than {DRAFTED}", notes)
+        drafts = scrape.values.get(DRAFTS, 0.0)
+        return share, 1.0 + accepted / drafts if share is not None and drafts > 0 else None
+    shares = next((scrape.gauges[name] for name in ACCEPTANCE_GAUGES if name in scrape.gauges), None)
+    lengths = next((scrape.gauges[name] for name in LENGTH_GAUGES if name in scrape.gauges), None)
+    mean_share = float(np.mean(shares)) if shares else 0.0
+    mean_length = float(np.mean(lengths)) if lengths else 0.0
+    return (mean_share if 0.0 < mean_share <= 1.0 else None), (mean_length if mean_length >= 1.0 else None)

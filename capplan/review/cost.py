@@ -1,0 +1,134 @@
+"""The costs in a review: devices by the hour and month, tokens at the mean load and at the peak, a job as a whole."""
+
+from typing import Any
+
+from capplan.fleet.plan import FleetPlan
+from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.report.answer import Table
+from capplan.report.answers.fleet import layout_text
+from capplan.review.findings import Findings, Section
+from capplan.review.plans import CHARTED, by_the_job
+
+_TITLES = {
+    "plan": "each replica",
+    "usd_per_gpu_hour": "price",
+    "hours": "hours",
+    "job_hours": "hours of the job",
+    "usd_per_job": "the job",
+    "thousand_requests": "thousand requests",
+    "usd_per_hour": "cost",
+    "usd_per_month": "cost",
+    "tdp_watts": "maximum power",
+    "energy_usd_per_hour": "electricity",
+    "load": "tokens at",
+    "output_million_tokens_per_month": "output (Mtok/month)",
+    "total_million_tokens_per_month": "input and output (Mtok/month)",
+    "output_million_tokens_per_job": "output (Mtok)",
+    "total_million_tokens_per_job": "input and output (Mtok)",
+}
+MEAN, PEAK = "the mean load", "the peak, all month"
+
+
+def cost_section(given: Findings) -> Section:
+    """Return the cost of the devices, and of a million tokens or of the job; every row multiplies across."""
+    powered = given.asked.scenario.prices.usd_per_kwh is not None
+    plans = given.answer.plans[:CHARTED]
+    of_job = by_the_job(plans)
+    devices = [_devices_row(plan, powered=powered, of_job=of_job) for plan in plans]
+    tokens = [row for plan in plans for row in (_job_rows(plan) if of_job else _token_rows(plan))]
+    way = f"GPUs x price{' + electricity' if powered else ''} = cost per hour; "
+    if of_job:
+        way += (
+            "x hours of the job = cost of the job; / thousand requests = price per thousand requests; cost of the job / million "
+            "tokens = price per million tokens. Nothing is paid for once the job is done."
+        )
+    else:
+        way += (
+            "x hours = cost per month; / million tokens = price per million tokens. Devices are paid for at all hours, "
+            "so the price to expect is that at the mean load; the price at the peak would need peak traffic all month."
+        )
+    if powered:
+        way += _electricity_text(given)
+    return Section(
+        "Cost",
+        text=(way,),
+        tables=(
+            Table(devices, title="Devices", titles=_TITLES),
+            Table(tokens, title="Requests and tokens" if of_job else "Tokens", titles=_TITLES),
+        ),
+    )
+
+
+def _electricity_text(given: Findings) -> str:
+    prices = given.asked.scenario.prices
+    return (
+        f" Electricity is maximum power x {prices.facility_ratio:g} (facility ratio) x {prices.usd_per_kwh:g} $/kWh, on top of "
+        "the price; leave it out where the price of a rented GPU-hour already includes it."
+    )
+
+
+def _devices_row(plan: FleetPlan, *, powered: bool, of_job: bool) -> dict[str, Any]:
+    job = plan.money if of_job else None
+    paid = {"hours": HOURS_PER_MONTH, "usd_per_month": plan.usd_per_month}
+    if of_job:
+        paid = {"job_hours": job.job_hours if job else None, "usd_per_job": job.usd_per_job if job else None}
+    return {
+        "hardware": plan.layout.device.name,
+        "plan": layout_text(plan),
+        "gpus": plan.gpus,
+        "usd_per_gpu_hour": None if plan.price is None else plan.price.usd_per_hour,
+        **({"energy_usd_per_hour": plan.energy_usd_per_hour} if powered else {}),
+        "usd_per_hour": plan.usd_per_hour,
+        **paid,
+        "tdp_watts": plan.watts,
+    }
+
+
+def _token_rows(plan: FleetPlan) -> list[dict[str, Any]]:
+    """Return the cost per month over the tokens at the mean load and at the peak; nothing without a price."""
+    if plan.money is None or plan.usd_per_month is None:
+        return []
+    loads = (
+        (MEAN, plan.money.usd_per_million_output_tokens, plan.money.usd_per_million_tokens),
+        (PEAK, plan.usd_per_million_output_tokens, plan.usd_per_million_tokens),
+    )
+    return [
+        {
+            "hardware": plan.layout.device.name,
+            "plan": layout_text(plan),
+            "load": load,
+            "usd_per_month": plan.usd_per_month,
+            **_million_tokens("month", plan.usd_per_month, of_output, of_all),
+        }
+        for load, of_output, of_all in loads
+    ]
+
+
+def _job_rows(plan: FleetPlan) -> list[dict[str, Any]]:
+    money = plan.money
+    if money is None or money.usd_per_job is None or not money.usd_per_thousand_requests:
+        return []
+    return [
+        {
+            "hardware": plan.layout.device.name,
+            "plan": layout_text(plan),
+            "usd_per_job": money.usd_per_job,
+            "thousand_requests": money.usd_per_job / money.usd_per_thousand_requests,
+            "usd_per_thousand_requests": money.usd_per_thousand_requests,
+            **_million_tokens(
+                "job", money.usd_per_job, money.usd_per_million_output_tokens, money.usd_per_million_tokens
+            ),
+        }
+    ]
+
+
+def _million_tokens(
+    span: str, usd: float, of_output: float | None, of_all: float | None
+) -> dict[str, float | None]:
+    """Return the million tokens of a month or a job and the price per million, of output and of all tokens."""
+    return {
+        f"output_million_tokens_per_{span}": usd / of_output if of_output else None,
+        "usd_per_million_output_tokens": of_output,
+        f"total_million_tokens_per_{span}": usd / of_all if of_all else None,
+        "usd_per_million_tokens": of_all,
+    }

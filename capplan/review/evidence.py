@@ -1,0 +1,288 @@
+"""The end of a review: memory, roofline, latency by operator, what was rejected, what was assumed, where it comes from."""
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from capplan.assumption import Assumption
+from capplan.engine.profile import EngineProfile
+from capplan.fleet.review import PlanDetail, kernel_assumptions
+from capplan.hardware.device import Device
+from capplan.report.answer import Table
+from capplan.report.answers.fit import waterfall
+from capplan.report.answers.fleet_words import rejected_text, relaxation_text
+from capplan.report.charts.memory import memory_chart
+from capplan.report.charts.records import COLOURS, Bar, Bars
+from capplan.report.charts.roofline import (
+    compute_dtype_of,
+    ridge_flop_per_byte,
+    roof_flop_per_s,
+    roofline_chart,
+)
+from capplan.review.decision import shown
+from capplan.review.findings import Findings, Section
+from capplan.review.plans import price_rows
+
+
+def memory_section(given: Findings) -> Section:
+    """Return what takes the memory of one device, down to the cache, and what the cache holds."""
+    assert given.detail is not None
+    assert given.chosen is not None
+    detail = given.detail
+    steps = waterfall(detail.memory)
+    plan = detail.memory.plan
+    held = [
+        {
+            "cache_tokens_per_replica": given.chosen.kv_cache_tokens,
+            "longest_sequence_tokens": given.asked.question.max_model_len,
+            "max_concurrency": float(np.asarray(plan.max_concurrency)),
+            "concurrency_per_replica": given.chosen.concurrency_per_replica,
+        }
+    ]
+    titles = {
+        "cache_tokens_per_replica": "KV cache of a replica",
+        "longest_sequence_tokens": "maximum sequence length",
+        "max_concurrency": "concurrent sequences of maximum length, per engine",
+        "concurrency_per_replica": "mean concurrency of a replica at peak",
+    }
+    name = detail.spec.device.name
+    return Section(
+        "Memory of one device",
+        text=(
+            f"Each line is subtracted from the memory of one {name}; a replica has {detail.spec.devices}.",
+        ),
+        tables=(
+            Table(steps, titles={"left_bytes": "left"}),
+            Table(held, upright=True, titles=titles, title="Capacity of the cache"),
+        ),
+        pictures=(memory_chart(name, steps),),
+    )
+
+
+def roofline_section(given: Findings) -> Section:
+    """Return where the operators stand below the roof of the device, with the arithmetic intensity of each."""
+    assert given.detail is not None
+    detail = given.detail
+    device, compute = detail.spec.device, compute_dtype_of(detail.spec)
+    rows = [
+        {
+            "phase": row.phase,
+            "operator": row.operator,
+            "flop_per_byte": row.flop / row.bytes,
+            "flop_per_s": row.flop / row.seconds,
+            "of_roof_fraction": row.flop
+            / row.seconds
+            / roof_flop_per_s(device, compute, row.flop / row.bytes),
+            "bound": row.bound,
+        }
+        for row in detail.breakdown
+        if row.flop > 0.0 and row.bytes > 0.0
+    ]
+    ridge = ridge_flop_per_byte(device, compute)
+    return Section(
+        "Roofline",
+        text=(
+            f"{device.name} computes {shown('flop_per_s', device.peak_flop_per_s[compute])} in {compute} and reads "
+            f"{shown('bytes_per_s', device.memory_bytes_per_s)}: below {ridge:.3g} FLOP per byte its memory is the roof, above its arithmetic. "
+            "Operators on one device, for one prompt and for one decode step at the peak.",
+        ),
+        tables=(
+            Table(
+                rows,
+                titles={
+                    "flop_per_s": "rate",
+                    "of_roof_fraction": "of the roof",
+                },
+            ),
+        ),
+        pictures=(roofline_chart(device, compute, detail.breakdown),),
+    )
+
+
+def latency_section(given: Findings) -> Section:
+    """Return the operators of one prompt and one step, with their share."""
+    assert given.detail is not None
+    detail = given.detail
+    totals: dict[str, float] = {}
+    for row in detail.breakdown:
+        totals[row.phase] = totals.get(row.phase, 0.0) + row.seconds
+    rows = [
+        {
+            "phase": row.phase,
+            "operator": row.operator,
+            "seconds": row.seconds,
+            "share_fraction": row.seconds / totals[row.phase],
+            "flop": row.flop,
+            "flop_per_s": row.flop / row.seconds,
+            "bytes": row.bytes,
+            "bytes_per_s": row.bytes / row.seconds,
+            "bound": row.bound,
+        }
+        for row in detail.breakdown
+    ]
+    load = detail.load
+    text = (
+        f"One prompt of {load.input_tokens:,} tokens ({shown('fraction', load.prefix_hit_fraction)} of them cached) without other load, and one decode step of the "
+        f"{given.chosen.concurrency_per_replica if given.chosen else 0.0:.3g} requests that a replica serves at once at peak, on one device. "
+        "Time x rate = amount of work or traffic. Kernels are timed one at a time; the engine overlaps some of them and adds "
+        "host time. Queueing comes on top; the predictions above include it.",
+    )
+    tables = tuple(
+        Table(
+            [{k: v for k, v in row.items() if k != "phase"} for row in rows if row["phase"] == phase],
+            title=_phase_title(phase, totals[phase], detail.phase_s.get(phase)),
+            titles={"flop": "work", "bytes": "traffic", "flop_per_s": "rate", "bytes_per_s": "traffic rate"},
+        )
+        for phase in totals
+    )
+    return Section("Where the time goes", text=text, tables=tables, pictures=_phase_pictures(detail, totals))
+
+
+def _phase_title(phase: str, kernels_s: float, engine_s: float | None) -> str:
+    what = "Prefill of one prompt" if phase == "prefill" else "One decode step"
+    text = f"{what}: {shown('s', kernels_s)} kernel by kernel"
+    return text if engine_s is None else f"{text}, {shown('s', engine_s)} as the engine runs them"
+
+
+def _phase_pictures(detail: PlanDetail, totals: dict[str, float]) -> tuple[Bars, ...]:
+    """Return shares of both phases on one scale; small ones are merged."""
+    most = len(COLOURS) - 1
+    weight = {
+        name: max(r.seconds / totals[r.phase] for r in detail.breakdown if r.operator == name)
+        for name in dict.fromkeys(row.operator for row in detail.breakdown)
+    }
+    named = set(sorted(weight, key=lambda name: -weight[name])[:most])
+    bars = []
+    for phase, total in totals.items():
+        shares: dict[str, float] = {}
+        for row in detail.breakdown:
+            if row.phase == phase:
+                name = row.operator if row.operator in named else "other"
+                shares[name] = shares.get(name, 0.0) + row.seconds / total
+        bars.append(Bar(f"{phase} ({total * 1e3:.3g} ms)", tuple(shares.items())))
+    return (Bars("Share of the time by operator", "fraction", tuple(bars)),)
+
+
+def rejections_section(given: Findings) -> Section:
+    """Return what was rejected, by device and reason, and the smallest change that would let a plan through."""
+    rows = [
+        {
+            "hardware": item.hardware,
+            "reason": item.reason,
+            "count": item.count,
+            "share_fraction": item.count / max(1, given.answer.evaluated),
+        }
+        for item in given.answer.rejected
+    ]
+    text = (f"{rejected_text(given.answer)}.",)
+    lines = tuple(relaxation_text(item) for item in given.answer.relaxations) if given.chosen else ()
+    tables = (Table(rows, titles={"count": "candidates", "share_fraction": "of all"}),) if rows else ()
+    return Section("Rejected", text=text, tables=tables, lines=lines)
+
+
+def assumptions_section(given: Findings, assumptions: Sequence[Assumption]) -> Section:
+    """Return every default that nobody confirmed, with what replaces it."""
+    rows = [{"assumed": item.what, "replace": item.replace} for item in assumptions]
+    warnings = tuple(f"warning: {text}" for text in given.asked.warnings)
+    return Section(
+        "Assumptions",
+        tables=(Table(rows, titles={"assumed": "assumed", "replace": "replace with"}),) if rows else (),
+        lines=warnings,
+    )
+
+
+def sources_section(given: Findings) -> Section:
+    """Return where prices, datasheets, model, engine and efficiencies come from, with their dates."""
+    rows = [_model_row(given), _engine_row(given.asked.question.profile)]
+    devices = dict.fromkeys(plan.layout.device.name for plan in given.answer.plans)
+    for device in given.asked.question.devices:
+        if device.name in devices or not devices:
+            rows += _device_rows(device)
+            rows += _efficiency_rows(given, device)
+    prices = price_rows(given)
+    titles = {"low_usd_per_gpu_hour": "lowest", "high_usd_per_gpu_hour": "highest"}
+    priced = (Table(prices, title="Prices of a GPU-hour", titles=titles),) if prices else ()
+    return Section("Sources", tables=(*priced, Table(rows, title="Models, devices, engines")))
+
+
+def _model_row(given: Findings) -> dict[str, Any]:
+    source = given.model_source
+    return {"what": "model", "title": source.title, "date": None, "where": source.url or source.note}
+
+
+def _engine_row(profile: EngineProfile) -> dict[str, Any]:
+    version = profile.asked_version or profile.version
+    what = "scheduling, defaults and memory rules of this version"
+    if version != profile.version:
+        what += f"; {profile.version} is the nearest version known"
+    return {"what": "engine", "title": f"{profile.engine} {version}", "date": None, "where": what}
+
+
+def _device_rows(device: Device) -> list[dict[str, Any]]:
+    return [
+        {
+            "what": device.name,
+            "title": source.title,
+            "date": source.checked,
+            "where": source.url or source.note,
+        }
+        for source in device.sources
+    ]
+
+
+def _efficiency_rows(given: Findings, device: Device) -> list[dict[str, Any]]:
+    """Return where the kernel efficiencies of a device come from, a row for each label that its plans have."""
+    question = given.asked.question
+    efficiency = question.efficiencies[device.name]
+    plans = [plan for plan in given.answer.plans if plan.layout.device.name == device.name]
+    assumed = [item.what for plan in plans for item in kernel_assumptions(plan, question)]
+    borrowed = dict.fromkeys(assumed or ([efficiency.borrowed.what] if efficiency.borrowed else []))
+    where = (
+        given.asked.scenario.calibration
+        or "efficiencies that ship with capplan, fitted to published kernel timings"
+    )
+    said = [efficiency.note, efficiency.merged.what if efficiency.merged else ""]
+    notes = {"measured": "; ".join(filter(None, said)), "assumed": "; ".join(borrowed)}
+    return [
+        {
+            "what": device.name,
+            "title": f"kernel efficiencies, {label}, fitted on {efficiency.device}",
+            "date": None,
+            "where": f"{where}{'; ' + notes[label] if notes[label] else ''}",
+        }
+        for label in (dict.fromkeys(plan.label for plan in plans) or {efficiency.label: None})
+    ]
+
+
+def command_section(given: Findings) -> Section:
+    """Return the command that wrote the page, and the one that estimates one replica of the chosen plan."""
+    commands = [given.command]
+    if given.detail is not None:
+        commands.append(_estimate_command(given, given.detail))
+    return Section(
+        "Commands",
+        text=("The first command writes this page, the second estimates one replica of the chosen plan:",),
+        code=tuple(commands),
+    )
+
+
+def _estimate_command(given: Findings, detail: PlanDetail) -> str:
+    spec, scenario = detail.spec, given.asked.scenario
+    words = ["capplan", "estimate", scenario.model, "--hardware", spec.device.name]
+    degrees = (("-tp", spec.sharding.tensor), ("-pp", spec.sharding.pipeline), ("-ep", spec.sharding.expert))
+    for flag, value in (*degrees, ("-dp", spec.sharding.data)):
+        words += [flag, f"{float(value):g}"] if value > 1 else []
+    if given.chosen is not None and given.chosen.weight_dtype != "auto":
+        words += ["--weight-dtype", given.chosen.weight_dtype]
+    words += ["--kv-dtype", spec.kv_format, "--engine", spec.profile.engine]
+    words += ["--engine-version", spec.profile.asked_version or spec.profile.version]
+    words += ["--max-model-len", str(spec.max_model_len)]
+    if scenario.calibration:
+        words += ["--calibration", str(scenario.calibration)]
+    load = detail.load
+    words += ["--input-tokens", str(load.input_tokens), "--output-tokens", str(load.output_tokens)]
+    if load.prefix_hit_fraction:
+        words += ["--prefix-hit-fraction", f"{load.prefix_hit_fraction:.3g}"]
+    return shlex.join([*words, "--request-rate", f"{load.request_rate:.4g} req/s"])

@@ -1,0 +1,294 @@
+"""What moves the number in a review: a tornado, the plans at other traffic, what may go wrong, and what can be done."""
+
+from math import inf
+from typing import Any
+
+from capplan.fleet.plan import FleetPlan
+from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.fleet.sensitivity import Swing, Turn, WhatIf, paid_hours
+from capplan.questions.sensitivity import CHANGE, Sensitivity
+from capplan.report.answer import Table
+from capplan.report.answers.fleet import layout_text
+from capplan.report.answers.fleet_words import sure
+from capplan.report.charts.records import Line, Lines, Tornado, Turned, amount_text
+from capplan.review.findings import Findings, Section
+
+TRAFFIC = "If traffic changes"
+"""Title of the section with the slider."""
+DEAR = 4.0
+"""Plans that cost more than this times the cheapest have no line in the chart of traffic."""
+FEW_OFFERS = 3
+"""A price from fewer offers is a risk."""
+_SHOWN_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+def by_plan(plan: FleetPlan) -> str:
+    """Return the name of a plan in charts: device and layout, without the number of devices."""
+    return f"{plan.hardware} {layout_text(plan)}"
+
+
+def money_key(plan: FleetPlan) -> str:
+    """Return the column of what a plan is paid for: a job or a month."""
+    return "usd_per_job" if plan.money is not None and plan.money.usd_per_job is not None else "usd_per_month"
+
+
+def moves_section(given: Findings) -> Section:
+    """Return how far the cost moves if one thing turns out otherwise."""
+    plan, swings = given.chosen, given.sensitivity.swings
+    if plan is None or not swings:
+        return Section("What moves the number")
+    key = money_key(plan)
+    rows = [row for swing in swings for row in _swing_rows(swing, plan, key)]
+    text = (
+        f"One thing at a time, everything else as planned: traffic and lengths {CHANGE:.0%} lower and higher, the cheapest and the dearest offer of "
+        "the device, and replicas as fast and as slow as the best and the worst tenth of measured cases. The layout stays; its replicas "
+        "are counted anew by the same simulation.",
+        *(
+            ["Lengths of sessions follow from their turns, and are left out."]
+            if given.asked.question.demand.has_sessions
+            else []
+        ),
+    )
+    return Section(
+        "What moves the number",
+        text=text,
+        tables=(Table(rows, titles={key: "cost", f"more_{key}": "more than planned"}),),
+        pictures=_tornado(plan, swings, key),
+    )
+
+
+def _swing_rows(swing: Swing, plan: FleetPlan, key: str) -> list[dict[str, Any]]:
+    planned = planned_usd(plan)
+    return [
+        {
+            "what": swing.what,
+            "if_it_is": turn.change,
+            "gpus": turn.gpus,
+            key: turn.usd,
+            f"more_{key}": None if turn.usd is None or planned is None else turn.usd - planned,
+        }
+        for turn in (swing.low, swing.high)
+    ]
+
+
+def planned_usd(plan: FleetPlan) -> float | None:
+    """Return what a plan costs for its job or a month."""
+    return None if plan.usd_per_hour is None else plan.usd_per_hour * paid_hours(plan)
+
+
+def _tornado(plan: FleetPlan, swings: tuple[Swing, ...], key: str) -> tuple[Tornado, ...]:
+    planned = planned_usd(plan)
+    if planned is None:
+        turned = [_turned(swing, swing.low.gpus, swing.high.gpus) for swing in swings]
+        return (Tornado("GPUs if one thing turns out otherwise", "gpus", float(plan.gpus), tuple(turned)),)
+    turned = [_turned(swing, swing.low.usd, swing.high.usd) for swing in swings]
+    return (Tornado("Cost if one thing turns out otherwise", key, planned, tuple(turned)),)
+
+
+def _turned(swing: Swing, low: float | None, high: float | None) -> Turned:
+    return Turned(swing.what, low, high, _end_name(swing.low), _end_name(swing.high))
+
+
+def _end_name(turn: Turn) -> str:
+    return turn.change.replace("as fast as the ", "").replace("as slow as the ", "")
+
+
+def traffic_section(given: Findings) -> Section:
+    """Return every plan at other traffic, which the page lets a reader slide."""
+    plan = given.chosen
+    if plan is None or not given.sensitivity.what_if:
+        return Section(TRAFFIC)
+    key = money_key(plan)
+    rows = [
+        {
+            "traffic_ratio": point.traffic_ratio,
+            "request_rate": point.request_rate,
+            "plan": by_plan(each),
+            "gpus": point.gpus,
+            key: point.usd,
+        }
+        for each, points in given.sensitivity.what_if
+        for point in points
+        if point.traffic_ratio in _SHOWN_RATIOS
+    ]
+    lines = tuple(
+        Line(
+            by_plan(each),
+            tuple(point.request_rate for point in points),
+            tuple(point.usd or 0.0 for point in points),
+            labels=tuple(point_text(point, key) for point in points),
+        )
+        for each, points in given.sensitivity.what_if
+        if charted(each, given.sensitivity)
+    )
+    today = given.sensitivity.what_if[0][1][0].request_rate / given.sensitivity.what_if[0][1][0].traffic_ratio
+    picture = Lines(
+        "Cost by peak traffic", "request_rate", key, lines, mark=today, mark_name="today", x_title="peak traffic",
+        y_title="cost",
+    )  # fmt: skip
+    return Section(
+        TRAFFIC,
+        text=(
+            "The layout of every plan stays, with as many replicas as the rule of the plan asks for: by the largest rate that one "
+            "replica carries within the targets, with headroom, confidence and spares.",
+        ),
+        tables=(
+            Table(
+                rows,
+                titles={"traffic_ratio": "times today", "request_rate": "peak", "plan": "plan", key: "cost"},
+            ),
+        ),
+        pictures=(picture,) if lines else (),
+    )
+
+
+def charted(plan: FleetPlan, sensitivity: Sensitivity) -> bool:
+    """Return whether a plan has a line in the chart: its price is known, and it is not so dear that the others lie flat."""
+    costs = [each.usd_per_month for each, _ in sensitivity.what_if if each.usd_per_month is not None]
+    return plan.usd_per_month is not None and plan.usd_per_month <= DEAR * min(costs)
+
+
+def what_if_rows(sensitivity: Sensitivity) -> list[dict[str, Any]]:
+    """Return every plan at every traffic that the slider of the page goes to."""
+    return [
+        {
+            "hardware": plan.hardware,
+            "plan": layout_text(plan),
+            "traffic_ratio": point.traffic_ratio,
+            "request_rate": point.request_rate,
+            "gpus": point.gpus,
+            money_key(plan): point.usd,
+        }
+        for plan, points in sensitivity.what_if
+        for point in points
+    ]
+
+
+def point_text(point: WhatIf, key: str) -> str:
+    """Return a plan at some traffic in words."""
+    cost = "" if point.usd is None else f", {amount_text(key, point.usd, point.usd)}"
+    return f"{point.request_rate:.3g} req/s ({point.traffic_ratio:.2f} times today): {point.gpus} GPUs{cost}"
+
+
+def risks_section(given: Findings) -> Section:
+    """Return what may go wrong, from what the plan rests on."""
+    plan = given.chosen
+    if plan is None:
+        return Section("Risks")
+    lines = [*_speed_risks(given, plan), *_price_risks(plan), *_operation_risks(given, plan)]
+    return Section("Risks", lines=(*lines, *given.asked.warnings))
+
+
+def _speed_risks(given: Findings, plan: FleetPlan) -> list[str]:
+    lines = []
+    if given.margins[0]:
+        missed = 1.0 - plan.slo_met_probability
+        lines.append(
+            f"Replicas may be slower than predicted: with a probability of {sure(missed)} a target is missed at the peak."
+        )
+    if plan.usd_per_month_high == inf:
+        lines.append(
+            "In the worst tenth of the cases no number of replicas of this layout meets the targets."
+        )
+    if plan.label == "assumed":
+        lines.append(
+            f"Kernels of {plan.hardware} were not measured but borrowed; ten minutes of capplan calibrate on the device replace them."
+        )
+    if plan.few_open_loops_measured:
+        lines.append(
+            "Few results of similar networks were measured under open load: the probabilities rest on a widened spread."
+        )
+    return lines
+
+
+def _price_risks(plan: FleetPlan) -> list[str]:
+    if plan.price is None:
+        return [f"No price of {plan.hardware} is known."]
+    lines = []
+    if plan.price.offers < FEW_OFFERS and plan.price.records:
+        lines.append(f"The price of {plan.hardware} is {plan.price.basis}: ask for a quote before deciding.")
+    dates = [record.date for record in plan.price.records if record.date]
+    if dates:
+        lines.append(
+            f"The price is of {max(dates)}; availability of {plan.gpus} x {plan.hardware} is not known to capplan."
+        )
+    return lines
+
+
+def _operation_risks(given: Findings, plan: FleetPlan) -> list[str]:
+    limits, lines = given.asked.scenario.fleet, []
+    if not plan.spare_replicas:
+        lines.append("There is no spare replica: while one fails or is updated, the peak is not carried.")
+    else:
+        lines.append(
+            f"{plan.spare_replicas} of {plan.replicas} replicas may be down at the peak; a further one costs the headroom, then the targets."
+        )
+    share = plan.request_rate_per_replica * plan.busy_replicas
+    carried = plan.request_rate_limit_per_replica * plan.busy_replicas
+    lines.append(
+        f"Traffic above {carried:.3g} req/s ({carried / share - 1.0:+.0%} over the peak that was planned for) is more than "
+        f"the busy replicas are predicted to carry{' within the targets' if given.margins[0] else ''}; "
+        f"a new replica takes {limits.start_up_s:g} s to start."
+    )
+    return lines
+
+
+def levers_section(given: Findings) -> Section:
+    """Return what can be done about the number: what the page itself already computed, most saved first, and the command for all others."""
+    plan = given.chosen
+    if plan is None or plan.usd_per_hour is None:
+        return Section("Levers")
+    planned = planned_usd(plan) or 0.0
+    options = [*_lever_turns(given), *_lever_choices(given, plan)]
+    key = money_key(plan)
+    rows = [
+        {"lever": what, "gpus": gpus, key: usd, "saved_usd": planned - usd, "price_to_pay": risk}
+        for what, gpus, usd, risk in sorted(options, key=lambda option: option[2])
+        if usd < planned
+    ]
+    return Section(
+        "Levers",
+        text=(
+            "What would lower the bill among the cases above."
+            if rows
+            else "None of the cases above lowers the bill.",
+            "The other levers (dtypes, caching, speculation, engine settings, commitments, their "
+            "combination) each take a search of their own; the command below tries them on this scenario.",
+        ),
+        tables=(Table(rows, titles={key: "cost", "saved_usd": "saved", "price_to_pay": "what it takes"}),)
+        if rows
+        else (),
+        code=(f"capplan levers {given.asked.scenario.path}",),
+    )
+
+
+def _lever_turns(given: Findings) -> list[tuple[str, int, float, str]]:
+    risks = {
+        "input length": "prompts rewritten, or less retrieved",
+        "output length": "users get less text",
+        "traffic": "the rest is refused, cached or moved off the peak",
+        "price of a GPU": "the cheapest offer known, wherever it is",
+    }
+    return [
+        (f"{swing.what} {swing.low.change}", swing.low.gpus, swing.low.usd, risks[swing.what])
+        for swing in given.sensitivity.swings
+        if swing.what in risks and swing.low.gpus is not None and swing.low.usd is not None
+    ]
+
+
+def _lever_choices(given: Findings, plan: FleetPlan) -> list[tuple[str, int, float, str]]:
+    """Return fewer certainties and spares as levers."""
+    hours = paid_hours(plan)
+    found = [
+        (f"be {row.confidence:.0%} sure: {row.gpus} x {row.hardware}", row.gpus, row.usd_per_month / HOURS_PER_MONTH * hours, "targets are missed more often")
+        for row in given.answer.certainty
+        if row.gpus is not None and row.usd_per_month is not None
+    ]  # fmt: skip
+    hourly = given.asked.prices.get(plan.hardware)
+    if plan.spare_replicas and hourly is not None:
+        gpus = plan.busy_replicas * plan.layout.devices
+        usd = gpus * hourly.total_usd_per_hour * hours
+        found.append(
+            ("no spare replica", gpus, usd, "a failure at the peak costs the headroom, then the targets")
+        )
+    return found

@@ -1,0 +1,212 @@
+"""Why this plan and not the others: every plan with its margins, what was rejected, and how the number of replicas came about."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from capplan.fleet.plan import FleetPlan
+from capplan.fleet.recommended import SENSIBLE_SHARE
+from capplan.questions.plan_row import plan_row
+from capplan.report.answer import Table
+from capplan.report.answers.fleet import layout_text
+from capplan.report.answers.fleet_words import insensible_text
+from capplan.report.charts.records import Bar, Bars
+from capplan.review.decision import shown
+from capplan.review.findings import Findings, Section
+
+WHY = "Why not the others"
+CHARTED = 8
+"""Plans in charts, the chosen one first; the table has all."""
+
+
+def by_the_job(plans: Sequence[FleetPlan]) -> bool:
+    """Return whether plans are paid for until a job is done, not by the month."""
+    return any(plan.money is not None and plan.money.usd_per_job is not None for plan in plans)
+
+
+def plan_rows(given: Findings) -> list[dict[str, Any]]:
+    """Return every plan with all its columns, its rank, and its cost relative to the chosen one: the CSV."""
+    rows = []
+    for rank, (plan, margins) in enumerate(zip(given.answer.plans, given.margins, strict=True), start=1):
+        rows.append(
+            {
+                "rank": rank,
+                "plan": layout_text(plan),
+                **plan_row(plan),
+                **_difference(plan, given.chosen),
+                "margin_fraction": {m.target.key: m.margin_fraction for m in margins},
+                "met_probability": {m.target.key: m.met_probability for m in margins},
+            }
+        )
+    return rows
+
+
+def _difference(plan: FleetPlan, chosen: FleetPlan | None) -> dict[str, float | None]:
+    if chosen is None or chosen.usd_per_month is None or plan.usd_per_month is None:
+        return {"more_usd_per_month": None, "price_ratio": None}
+    return {
+        "more_usd_per_month": plan.usd_per_month - chosen.usd_per_month,
+        "price_ratio": plan.usd_per_month / chosen.usd_per_month,
+    }
+
+
+def plans_section(given: Findings) -> Section:
+    """Return the chosen plan and the runners-up: price difference, margin to every target."""
+    rows = plan_rows(given)
+    shown_names: tuple[str, ...] = (
+        "rank", "hardware", "gpus", "plan", "kv_dtype", "usd_per_month", "more_usd_per_month", "price_ratio",
+        *(f"margin_fraction.{m.target.key}" for m in given.margins[0]), "slo_met_probability", "bottleneck", "label",
+    )  # fmt: skip
+    if not given.margins[0]:
+        shown_names = tuple(name for name in shown_names if name != "slo_met_probability")
+    if by_the_job(given.answer.plans):
+        shown_names = tuple(
+            "usd_per_job" if name == "usd_per_month" else name
+            for name in shown_names
+            if name != "more_usd_per_month"
+        )
+    titles = {
+        "plan": "each replica",
+        "usd_per_job": "the job",
+        "kv_dtype": "KV cache",
+        "more_usd_per_month": "more than chosen",
+        "usd_per_month": "cost",
+        "price_ratio": "ratio to chosen",
+        "slo_met_probability": "targets met",
+        "label": "kernels",
+        **{f"margin_fraction.{m.target.key}": f"margin {m.target.key}" for m in given.margins[0]},
+    }
+    text = [
+        "The first line is the chosen plan. A margin is the share of the limit that the prediction leaves. Kernels are measured "
+        "where their efficiencies were fitted on that device, assumed (*) where some were borrowed from another device or dtype."
+    ]
+    if given.answer.choices is not None:
+        text.insert(0, f"Recommended because {given.answer.choices.why}.")
+    return Section(
+        WHY,
+        text=tuple(text),
+        tables=(Table(rows, shown=shown_names, titles=titles, assumed=_unmeasured(rows, shown_names)),),
+        pictures=_plan_pictures(given),
+    )
+
+
+def _unmeasured(rows: list[dict[str, Any]], names: tuple[str, ...]) -> frozenset[tuple[int, str]]:
+    """Return the cells that rest on the kernels of another device."""
+    predicted = [
+        name for name in names if name.startswith("margin") or name in {"slo_met_probability", "label"}
+    ]
+    return frozenset(
+        (i, name) for i, row in enumerate(rows) if row["label"] == "assumed" for name in predicted
+    )
+
+
+def _plan_pictures(given: Findings) -> tuple[Bars, ...]:
+    plans = given.answer.plans[:CHARTED]
+    pictures = []
+    if by_the_job(plans):
+        jobs = [(plan, plan.money.usd_per_job) for plan in plans if plan.money is not None]
+        bars = tuple(Bar(_short(plan), (("cost", usd),)) for plan, usd in jobs if usd is not None)
+        pictures.append(Bars("Cost of the job", "usd_per_job", bars))
+    elif all(plan.usd_per_month is not None for plan in plans):
+        bars = tuple(Bar(_short(plan), (("cost", float(plan.usd_per_month or 0.0)),)) for plan in plans)
+        pictures.append(Bars("Cost per month", "usd_per_month", bars))
+    for at, margin in enumerate(given.margins[0]):
+        rows = [margins[at] for margins in given.margins[:CHARTED]]
+        bars = tuple(
+            Bar(_short(plan), ((margin.target.key, row.predicted_s),), row.low_s, row.high_s)
+            for plan, row in zip(plans, rows, strict=True)
+        )
+        title = f"{margin.target.key}: prediction, 80 % interval, and limit"
+        pictures.append(Bars(title, "s", bars, margin.target.limit_s, "limit"))
+    return tuple(pictures)
+
+
+def _short(plan: FleetPlan) -> str:
+    return f"{plan.gpus} x {plan.layout.device.name} {layout_text(plan).partition(',')[0]}"
+
+
+def sizing_section(given: Findings) -> Section:
+    """Return the steps from the peak rate to the number of devices, one operation per line."""
+    sizing, plan = given.sizing, given.chosen
+    assert sizing is not None
+    confidence = given.asked.scenario.slo.confidence
+    assert plan is not None
+    row = {
+        "peak_request_rate": sizing.peak_requests_per_s,
+        "limit_request_rate": sizing.limit_requests_per_s,
+        "headroom_fraction": sizing.headroom_fraction,
+        "planned_request_rate": sizing.planned_requests_per_s,
+        "predicted_replicas": sizing.predicted_replicas,
+        "sure_limit_request_rate": sizing.sure_limit_requests_per_s,
+        "sure_replicas": sizing.sure_replicas,
+        "busy_replicas": sizing.busy_replicas,
+        "spare_replicas": sizing.spare_replicas,
+        "devices_per_replica": sizing.devices_per_replica,
+        "devices": sizing.devices,
+        "utilisation_fraction": plan.request_rate_per_replica / sizing.limit_requests_per_s,
+    }
+    titles = {
+        "peak_request_rate": "peak rate, all traffic",
+        "limit_request_rate": "maximum rate of one replica within the targets, as predicted",
+        "headroom_fraction": "headroom",
+        "planned_request_rate": "planned rate of one replica",
+        "predicted_replicas": "replicas for the peak, with headroom",
+        "sure_limit_request_rate": f"maximum rate that one replica reaches in {confidence:.0%} of cases",
+        "sure_replicas": f"replicas for the peak, {confidence:.0%} sure",
+        "busy_replicas": "larger of the two, rounded up",
+        "spare_replicas": "spare",
+        "devices_per_replica": "devices per replica",
+        "devices": "devices in total",
+        "utilisation_fraction": "load of one replica at peak, spares idle",
+    }
+    return Section(
+        "Number of replicas",
+        text=(
+            f"{shown('request_rate', sizing.peak_requests_per_s)} / ({shown('request_rate', sizing.limit_requests_per_s)} "
+            f"x {shown('fraction', 1.0 - sizing.headroom_fraction)}) = {sizing.predicted_replicas:.2f} replicas as predicted, with headroom for "
+            f"unforeseen traffic; {shown('request_rate', sizing.peak_requests_per_s)} / "
+            f"{shown('request_rate', sizing.sure_limit_requests_per_s)} = {sizing.sure_replicas:.2f} to be {confidence:.0%} sure, "
+            f"as replicas may be slower than predicted. So ({sizing.busy_replicas} + {sizing.spare_replicas} spare) x {sizing.devices_per_replica} = {sizing.devices} devices.",
+        ),
+        tables=(Table([row], upright=True, titles=titles),),
+    )
+
+
+def price_rows(given: Findings) -> list[dict[str, Any]]:
+    """Return the price taken for every device of the plans, with provider, date and range."""
+    rows: list[dict[str, Any]] = []
+    for name in dict.fromkeys(plan.layout.device.name for plan in given.answer.plans):
+        price = given.asked.prices.get(name)
+        if price is None:
+            rows.append({"hardware": name, "usd_per_gpu_hour": None, "provider": "no offer known"})
+            continue
+        rows.append(
+            {
+                "hardware": name,
+                "usd_per_gpu_hour": price.usd_per_hour,
+                "low_usd_per_gpu_hour": price.low_usd_per_hour,
+                "high_usd_per_gpu_hour": price.high_usd_per_hour,
+                "provider": " and ".join(offer.provider for offer in price.records) or "the scenario",
+                "basis": price.basis,
+                "commitment": price.commitment,
+                "date": max((offer.date for offer in price.records if offer.date), default=None),
+                "source": ", ".join(offer.source for offer in price.records) or given.asked.scenario.path,
+            }
+        )
+    return rows
+
+
+INSENSIBLE = "Devices that do not suit these targets"
+
+
+def insensible_section(given: Findings) -> Section:
+    """Return the devices without a plan worth showing, each with what would change that."""
+    if not given.answer.insensible:
+        return Section(INSENSIBLE)
+    return Section(
+        INSENSIBLE,
+        text=(
+            f"Within the targets they can serve less than {SENSIBLE_SHARE:.0%} of their capacity, or nothing at all. Each is listed with the "
+            "target that limits it, and the GPUs needed with a higher limit:",
+        ),
+        lines=tuple(insensible_text(row) for row in given.answer.insensible),
+    )

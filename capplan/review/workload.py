@@ -1,0 +1,75 @@
+"""The traffic of a review: its classes, its load over time, and the replicas that it asks for."""
+
+from typing import Any
+
+from capplan.report.answer import Table
+from capplan.report.answers.over_time import over_time_tables
+from capplan.report.charts.load import load_chart
+from capplan.review.findings import Findings, Section
+from capplan.workload.request_class import RequestClass
+
+
+def workload_section(given: Findings) -> Section:
+    """Return the traffic: every row multiplies across to tokens per second."""
+    scenario = given.asked.scenario
+    response_s = given.chosen.e2e_s.mean if given.chosen else 0.0
+    rows = [_class_row(item, response_s) for item in scenario.classes]
+    text = [scenario.description] if scenario.description else []
+    text.append(
+        f"Model {scenario.model}, served by {given.asked.question.profile.engine} "
+        f"{given.asked.question.profile.asked_version or given.asked.question.profile.version}, longest context "
+        f"{given.asked.question.max_model_len:,} tokens. Tokens per second are those of the peak."
+    )
+    if any(item.users for item in scenario.classes):
+        text.append(
+            "Users wait for a response before they send the next request, so their rate follows from the response time."
+        )
+    titles = {
+        "input_tokens.mean": "input, mean",
+        "input_tokens.p95": "input, p95",
+        "output_tokens.mean": "output, mean",
+        "output_tokens.p95": "output, p95",
+        "cached_tokens": "cached, mean",
+        "input_tokens_per_s": "input",
+        "output_tokens_per_s": "output",
+        "request_rate": "peak rate",
+        "mean_request_rate": "mean rate",
+        "arrival_cv": "burstiness (cv)",
+    }
+    return Section("Workload", text=tuple(text), tables=(Table(rows, titles=titles),))
+
+
+def _class_row(item: RequestClass, response_s: float) -> dict[str, Any]:
+    rate = item.request_rate_at(response_s)
+    inputs, outputs = item.input_tokens.mean_tokens, item.output_tokens.mean_tokens
+    return {
+        "class": item.name,
+        "users": item.users,
+        "think_time_s": item.think_time_s,
+        "mean_request_rate": rate * item.mean_rate_fraction,
+        "request_rate": rate,
+        "input_tokens.mean": inputs,
+        "input_tokens_per_s": rate * inputs,
+        "output_tokens.mean": outputs,
+        "output_tokens_per_s": rate * outputs,
+        "input_tokens.p95": float(item.input_tokens.quantile(0.95)),
+        "output_tokens.p95": float(item.output_tokens.quantile(0.95)),
+        "cached_tokens": item.cached_input_tokens,
+        "arrival_cv": item.arrival_cv,
+    }
+
+
+def over_time_section(given: Findings) -> Section:
+    """Return the load curve, how the plan follows it with and without autoscaling, and N + k replicas, where the load has a curve."""
+    over_time = given.outlook.over_time
+    if over_time is None or given.chosen is None:
+        return Section("Load over time")
+    return Section(
+        "Load over time",
+        text=(
+            "Static pays for the busiest minute at all hours. An autoscaler that follows the observed load is late by the start-up of a "
+            "replica, and requests that come meanwhile are over capacity; a perfect forecast is the bound of what scaling can save.",
+        ),
+        tables=over_time_tables(over_time),
+        pictures=(load_chart(over_time),),
+    )

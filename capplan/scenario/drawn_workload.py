@@ -1,0 +1,77 @@
+"""The traffic of a scenario, drawn and summarised like a trace."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from capplan.errors import InputError
+from capplan.fleet.demand import demand_of
+from capplan.fleet.session_load import offered_with_sessions, session_block_tokens
+from capplan.readers.catalogue.model import read_model
+from capplan.recorded.traces.read import trace_summary
+from capplan.scenario.images_record import with_image_tokens
+from capplan.scenario.scenario import read_scenario
+from capplan.serving.requests import Requests
+from capplan.workload.summary import WorkloadSummary
+from capplan.workload.trace import Omissions, TracePart
+
+LEAST_REQUESTS, MOST_REQUESTS = 5_000, 50_000
+SESSION_TIMES = 5.0
+"""Time drawn over the mean time of a session, so that few of the sessions are cut at its start."""
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """Drawn requests, in the shape of a trace."""
+
+    path: Path
+    requests: Requests
+    block_tokens: int
+    format: str = "drawn from a scenario"
+    omissions: Omissions = field(default_factory=Omissions)
+
+    def parts(self) -> Iterator[TracePart]:
+        """Yield all requests as one part."""
+        drawn, unknown = self.requests, np.full(len(self.requests), np.nan)
+        assert drawn.arrival_s is not None
+        none, counts = np.zeros(0, dtype=np.int64), np.zeros(len(drawn), dtype=np.int64)
+        yield TracePart(
+            drawn.arrival_s,
+            drawn.input_tokens,
+            drawn.output_tokens,
+            counts if drawn.block_counts is None else drawn.block_counts,
+            none if drawn.block_ids is None else drawn.block_ids,
+            unknown,
+            unknown,
+        )
+
+
+def drawn_workload(path: Path, policies: tuple[str, ...] = ()) -> WorkloadSummary:
+    """Return the summary of a scenario's traffic at its peak.
+
+    Turns of sessions follow their think time after the turn before, as if every response came at once.
+
+    Parameters
+    ----------
+    path : of the scenario
+    policies : rules of eviction under which the prefix cache is run block by block
+    """
+    scenario = read_scenario(path)
+    if any(item.images is not None for item in scenario.classes):
+        scenario, _ = with_image_tokens(scenario, read_model(scenario.model, revision=scenario.revision))
+    demand = demand_of(scenario)
+    of_sessions = [item.sessions for item in demand.classes if item.sessions is not None]
+    longest_s = max((item.turns.mean_tokens * item.think_time_s for item in of_sessions), default=0.0)
+    rate = sum(demand.rates_per_s(0.0))
+    seconds = float(np.clip(SESSION_TIMES * longest_s * rate, LEAST_REQUESTS, MOST_REQUESTS)) / rate
+    offered = offered_with_sessions(
+        demand, seconds=seconds, seed=_SEED, longest=demand.longest_tokens, response_s=0.0
+    )
+    if offered.requests is None:
+        raise InputError(
+            f"{path}: when its users send requests follows from the responses\n  simulate it: capplan simulate {path.name}"
+        )
+    return trace_summary(_Drawn(path, offered.requests, session_block_tokens(demand)), policies)

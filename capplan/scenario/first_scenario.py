@@ -1,0 +1,219 @@
+"""The scenario that `capplan init` writes: what is known of a deployment, with a comment at every line of it."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from capplan.errors import InputError
+from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.scenarios import scenario_text
+from capplan.readers.yaml_file import parse_yaml, yaml_text
+from capplan.scenario.flags import FirstScenario
+from capplan.scenario.scenario import DEFAULT_HARDWARE, SCHEMA, scenario_from
+
+ASSUMED = "nobody said; replace it"
+_COLUMN = 46
+"""Where comments start."""
+_LIST = re.compile(r"\s*,\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One of the five questions."""
+
+    words: str
+    fields: tuple[str, ...]
+    """Of `FirstScenario`, each answered by one part between semicolons."""
+    default: str
+
+
+QUESTIONS = (
+    Asked("Model: Hugging Face id, or a name of capplan list models", ("model",), "llama-3.1-8b-instruct"),
+    Asked("Requests at the peak", ("request_rate",), "5 req/s"),
+    Asked("Tokens of a request, input; output: a mean, or a mean and a 95th percentile", ("input_tokens", "output_tokens"), "1500,4500; 300,800"),
+    Asked("Targets of 95 in 100 requests: first token; each further token", ("ttft_p95", "tpot_p95"), "1 s; 50 ms"),
+    Asked("GPUs that may be bought: names of capplan list hardware", ("hardware",), ", ".join(DEFAULT_HARDWARE)),
+)  # fmt: skip
+"""What a scenario needs from people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known before anything is asked: keys of a scenario, and where they were read."""
+
+    source: str = ""
+    top: Mapping[str, object] = field(default_factory=dict)
+    """Keys of the scenario itself."""
+    traffic: Mapping[str, object] = field(default_factory=dict)
+    fleet: Mapping[str, object] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+    """What was read and has no key, or has to be measured."""
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Fields of `FirstScenario` that need no answer."""
+        by_trace = {"request_rate", "input_tokens", "output_tokens"} if "trace" in self.traffic else set()
+        return frozenset({key for key in ("model",) if key in self.top} | set(self.traffic) | by_trace)
+
+
+def open_questions(first: FirstScenario, known: Known) -> tuple[Asked, ...]:
+    """Return the questions of which a part is neither stated nor known."""
+    return tuple(
+        asked
+        for asked in QUESTIONS
+        if any(getattr(first, name) is None and name not in known.fields for name in asked.fields)
+    )
+
+
+def answers_of(asked: Asked, text: str) -> dict[str, object]:
+    """Return what an answer says, by field.
+
+    Raises
+    ------
+    InputError
+        it has more or fewer parts than the question
+
+    Examples
+    --------
+    >>> answers_of(QUESTIONS[3], "800 ms; 40 ms")
+    {'ttft_p95': '800 ms', 'tpot_p95': '40 ms'}
+    """
+    parts = [part.strip() for part in text.split(";")]
+    if len(parts) != len(asked.fields) or not all(parts):
+        raise InputError(
+            f"{text!r}: {len(asked.fields)} parts between ';' are expected, such as {asked.default!r}"
+        )
+    if asked.fields == ("hardware",):
+        return {"hardware": _LIST.split(parts[0])}
+    return dict(zip(asked.fields, parts, strict=True))
+
+
+def first_scenario_text(name: str, first: FirstScenario, known: Known, folder: Path) -> str:
+    """Return the text of a scenario.
+
+    Parameters
+    ----------
+    name : of the scenario
+    first : what people said; a field that is None and not known is assumed, and marked so
+    known : what was read
+    folder : of the file, which the schema is named from
+    """
+    return "\n".join(_lines(name, first, known, folder)) + "\n"
+
+
+def copied_scenario_text(name: str, path: Path, first: FirstScenario) -> str:
+    """Return a shipped scenario under the name of a file; what people say of it belongs into the file."""
+    said = [f.name for f in fields(first) if getattr(first, f.name) is not None]
+    if said:
+        raise InputError(
+            f"--{said[0].replace('_', '-')}: --from {name} copies a scenario as it is; leave one of them out, and change the file"
+        )
+    text = re.sub(r"(?m)^name: .*$", f"name: {_value(path.stem)}", scenario_text(name), count=1)
+    return re.sub(r"schema=\S+", lambda _: f"schema={_schema_from(path.resolve().parent)}", text, count=1)
+
+
+def checked_scenario_text(path: Path, first: FirstScenario, known: Known, *, offline: bool) -> str:
+    """Return the text of a scenario that `capplan fleet` answers; InputError names what it could not read."""
+    folder = path.resolve().parent
+    text = first_scenario_text(path.stem, first, known, folder)
+    scenario = scenario_from(parse_yaml(text, str(path)), folder)
+    read_model(scenario.model, revision=scenario.revision, offline=offline)
+    return text
+
+
+def _schema_from(folder: Path) -> str:
+    """Return the schema as an editor finds it: relative to the file where it lies below its folder."""
+    return str(SCHEMA.relative_to(folder)) if SCHEMA.is_relative_to(folder) else str(SCHEMA)
+
+
+def _lines(name: str, first: FirstScenario, known: Known, folder: Path) -> Iterator[str]:
+    default = {
+        part: text
+        for asked in QUESTIONS
+        for part, text in zip(asked.fields, asked.default.split("; "), strict=True)
+    }
+    yield f"# yaml-language-server: $schema={_schema_from(folder)}"
+    yield f"# Answered by: capplan fleet {name}.yaml" + (
+        f"; read from {known.source}" if known.source else ""
+    )
+    yield from (f"# {remark}" for remark in known.remarks)
+    yield f"name: {_value(name)}"
+    model = known.top.get("model", first.model or default["model"])
+    yield _line(
+        "model", model, "Hugging Face id, a name of capplan list models, or the path of a config.json"
+    )
+    for key, value in known.top.items():
+        if key != "model":
+            yield _line(key, value, "as it is started today")
+    yield "traffic:"
+    yield from _traffic(first, known, default)
+    yield "slo:"
+    for key, says in (
+        ("ttft_p95", "time to first token, of 95 in 100 requests"),
+        ("tpot_p95", "time per further token"),
+    ):
+        said = getattr(first, key)
+        yield _line(f"  {key}", said or default[key], says, assumed=said is None)
+    hardware = first.hardware or list(DEFAULT_HARDWARE)
+    yield "fleet:"
+    yield _line(
+        "  hardware",
+        hardware,
+        "names of capplan list hardware, the cheapest of which is found",
+        assumed=first.hardware is None,
+    )
+    for key, value in known.fleet.items():
+        yield _line(f"  {key}", value, "as it is started today; leave it out to search")
+    yield _line("  headroom", "20 %", "of the capacity stays free at the peak")
+    yield _line("  spare_replicas", 1, "so that one may fail")
+    yield _line("prices", {"commitment": "on-demand", "provider": "any"}, "offers: capplan list prices")
+
+
+def _traffic(first: FirstScenario, known: Known, default: Mapping[str, str]) -> Iterator[str]:
+    yield "  - name: requests"
+    told = {
+        "request_rate": "at the peak",
+        "input_tokens": "of the whole prompt; a number, or a mean with p50, p90, p95 or p99",
+        "output_tokens": "of the whole output, written alike",
+    }
+    for key, value in known.traffic.items():
+        yield _line(f"    {key}", value, told.get(key, "as it was recorded"))
+    for key, says in told.items():
+        if key not in known.fields:
+            said = getattr(first, key)
+            text = said or default[key]
+            yield _line(
+                f"    {key}", _lengths(text) if key != "request_rate" else text, says, assumed=said is None
+            )
+
+
+def _lengths(text: str) -> object:
+    """Return a length as a scenario has it: the mean, or the mean and its 95th percentile."""
+    mean, *rest = _LIST.split(text.strip())
+    if len(rest) > 1:
+        raise InputError(f"{text!r}: write a mean, or a mean and a 95th percentile, such as 1500,4500")
+    return {"mean": _number(mean), "p95": _number(rest[0])} if rest else _number(mean)
+
+
+def _number(text: str) -> object:
+    return int(text) if re.fullmatch(r"[0-9]{1,12}", text) else text
+
+
+def _value(value: object) -> str:
+    """Return a value as YAML writes it on one line.
+
+    Examples
+    --------
+    >>> _value({"mean": 1500, "p95": 4500}), _value(["l4", "a: b"]), _value("20 %")
+    ('{mean: 1500, p95: 4500}', "[l4, 'a: b']", '20 %')
+    """
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_value(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return yaml_text({"x": value}).strip().removeprefix("{x: ").removesuffix("}")
+
+
+def _line(key: str, value: object, says: str, *, assumed: bool = False) -> str:
+    return f"{f'{key}: {_value(value)}':<{_COLUMN}}  # {says}{f' ({ASSUMED})' if assumed else ''}"

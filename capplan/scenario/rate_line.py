@@ -1,0 +1,54 @@
+"""Rates over time of a scenario whose traffic is a trace, or has a daily curve."""
+
+import numpy as np
+
+from capplan.fleet.over_time import RateLine
+from capplan.fleet.scenario import Scenario
+from capplan.numbers import Array
+from capplan.recorded.traces.trace import read_trace
+from capplan.scenario.workload_file import is_workload, read_workload
+from capplan.workload.request_class import RequestClass
+
+WINDOW_S = 60.0
+HOUR_S = 3600.0
+MOST_WINDOWS = 366 * 24 * 60
+"""A year of minutes; replicas over the time of a longer trace are left out."""
+
+
+def rate_line(scenario: Scenario) -> RateLine | None:
+    """Return the rates of all classes together; None where no class has a daily curve or a trace of at least two windows, or where a trace is longer than a year.
+
+    Other classes are at their peak all the time; hours of a day and of a workload YAML are cut into minutes. Bursts that a
+    scenario plans for are not included: they come on top of the busiest minute.
+    """
+    lines = [line for item in scenario.classes if (line := _of(item)) is not None]
+    if not lines:
+        return None
+    longest = max(line.size for line in lines)
+    if not 2 <= longest <= MOST_WINDOWS:
+        return None
+    total = np.zeros(longest)
+    for line in lines:
+        total += np.resize(line, longest)  # a shorter trace is repeated
+    constant = sum(
+        item.request_rate_at() / item.burst_ratio for item in scenario.classes if _of(item) is None
+    )
+    return RateLine(total + constant, WINDOW_S)
+
+
+def _of(item: RequestClass) -> Array | None:
+    if item.hourly_rate_fractions:
+        hourly = np.array(item.hourly_rate_fractions) * item.request_rate_at()
+        return np.repeat(hourly, int(HOUR_S / WINDOW_S))
+    if item.trace is None:
+        return None
+    if is_workload(item.trace):
+        hours = read_workload(item.trace).rate_by_hour
+        return np.repeat(np.array(hours), int(HOUR_S / WINDOW_S)) if hours else None
+    trace = read_trace(item.trace)
+    whole = int(trace.seconds // WINDOW_S)
+    if whole < 1:
+        return None
+    minute = (trace.arrival_s // WINDOW_S).astype(np.int64)
+    counts: Array = np.bincount(minute[minute < whole], minlength=whole) / WINDOW_S
+    return counts

@@ -1,0 +1,148 @@
+"""The serving flags of a command line -> one replica, checked before anything is computed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from capplan.assumption import Assumption
+from capplan.engine.lookup import profile
+from capplan.errors import InputError
+from capplan.families.head import pooled
+from capplan.fleet.candidates import Layout
+from capplan.fleet.refusal import refuse_illegal
+from capplan.fleet.scenario import LoraTerms
+from capplan.hardware.device import Device
+from capplan.hardware.efficiency import Efficiency
+from capplan.hardware.weight_kernel import no_kernel_reason
+from capplan.memory.cache_dtype import cache_dtype
+from capplan.memory.layer_groups import narrow_states
+from capplan.memory.packed_pool import layout_assumptions
+from capplan.model.network import Network
+from capplan.model.sharding import Sharding
+from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
+from capplan.readers.calibration.host import refitted_profile
+from capplan.readers.calibration.measured_device import efficiency_from_calibration, named_device
+from capplan.readers.catalogue.efficiency import efficiency_for
+from capplan.readers.catalogue.model import read_model
+from capplan.replica.spec import ReplicaSpec, network_as_served
+from capplan.scenario.flags import ServingFlags
+from capplan.scenario.lora_record import DEFAULT_RANK, adapter_assumptions, with_adapters
+from capplan.scenario.pooling_record import ANSWERED, UNMEASURED
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A replica, with the assumptions that complete it."""
+
+    spec: ReplicaSpec
+    assumptions: tuple[Assumption, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
+    """Return the replica that the flags describe.
+
+    Parameters
+    ----------
+    model : path, shipped id or alias, or hub id
+    hardware : catalogue name or alias, or path of a hardware YAML
+    flags : how it is sharded, stored and run; parallelism that the model cannot be split by is refused
+
+    Returns
+    -------
+    the replica, its assumptions and warnings
+
+    Raises
+    ------
+    InputError
+        A name is unknown, a file is unreadable, or the replica cannot be built.
+    """
+    weight_dtype = flags.weight_dtype
+    network = read_model(model, revision=flags.revision, offline=flags.offline)
+    network = pooled(network) if flags.runner == "pooling" else network
+    rules = profile(flags.engine, flags.engine_version)
+    target = named_device(hardware, flags.calibration)
+    rules, host_assumptions, host_warnings = refitted_profile(flags.calibration, rules, target)
+    format_assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
+    served = network_as_served(in_weight_format(network, weight_dtype) if weight_dtype else network, rules)
+    served = _with_adapters(served, flags)
+    kv_format, assumptions = cache_dtype(network, flags.kv_dtype)
+    sharding = _sharding(flags)
+    refuse_illegal(served, Layout(target, sharding, weight_dtype or "auto", kv_format), rules)
+    spec = ReplicaSpec(
+        network=served,
+        device=target,
+        efficiency=_efficiency(target, flags.calibration),
+        profile=rules,
+        sharding=sharding,
+        kv_format=kv_format,
+        max_model_len=flags.max_model_len,
+        max_num_seqs=flags.max_num_seqs,
+        max_num_batched_tokens=flags.max_num_batched_tokens,
+        gpu_memory_utilization=flags.gpu_memory_utilization,
+    )
+    return Asked(
+        spec,
+        (
+            *assumptions,
+            *network.doubts,
+            *layout_assumptions(served, rules.memory),
+            *narrow_states(served, rules.memory, rules.engine),
+            *format_assumptions,
+            *_served_assumptions(served),
+            *rules.assumptions,
+            *host_assumptions,
+            *_memory_assumptions(target),
+        ),
+        (*_warnings(served, flags.max_model_len), *host_warnings),
+    )
+
+
+def _with_adapters(network: Network, flags: ServingFlags) -> Network:
+    """Return the network with the adapters of the flags, one for each slot."""
+    if flags.max_loras is None:
+        if flags.max_lora_rank is not None:
+            raise InputError(
+                "--max-lora-rank: is that of the slots, and there are none; e.g. --max-loras 8, or leave it out"
+            )
+        return network
+    terms = LoraTerms(flags.max_loras, flags.max_loras, flags.max_lora_rank or DEFAULT_RANK)
+    return with_adapters(network, terms)
+
+
+def _sharding(flags: ServingFlags) -> Sharding:
+    degrees = (flags.tensor_parallel, flags.pipeline_parallel, flags.expert_parallel, flags.data_parallel)
+    return Sharding(*map(float, degrees))
+
+
+def _served_assumptions(network: Network) -> tuple[Assumption, ...]:
+    """Return what is assumed about a network that is served for vectors or scores, or with adapters."""
+    answered = (Assumption(ANSWERED, "--runner"), Assumption(UNMEASURED, "--calibration"))
+    return (*(answered if network.pooled else ()), *adapter_assumptions(network, "--max-loras"))
+
+
+def _efficiency(target: Device, calibration: Path | None) -> Efficiency:
+    if calibration is None:
+        return efficiency_for(target)
+    return efficiency_from_calibration(calibration, target)
+
+
+def _memory_assumptions(target: Device) -> tuple[Assumption, ...]:
+    if target.reported_memory_bytes is not None:
+        return ()
+    return (
+        Assumption(
+            f"memory visible to a process on {target.name}: that of the datasheet, less a typical driver reserve",
+            "memory.engine_total in your own hardware YAML",
+        ),
+    )
+
+
+def _warnings(network: Network, max_model_len: int | None) -> tuple[str, ...]:
+    limit = network.max_context_tokens
+    said = []
+    if max_model_len is not None and limit is not None and max_model_len > limit:
+        said.append(f"max_model_len {max_model_len} exceeds the model's maximum of {limit} tokens")
+    alone = next(filter(None, map(no_kernel_reason, stored_formats(network))), "")
+    if alone:
+        said.append(f"memory alone is modelled with these weights, not speed: {alone}")
+    return tuple(said)

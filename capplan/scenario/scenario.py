@@ -1,0 +1,398 @@
+"""Scenario YAML -> Scenario: every alternative resolved, every default stated."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from capplan.engine.lookup import profile
+from capplan.errors import InputError, together
+from capplan.fleet.engine_options import TierSize
+from capplan.fleet.money_terms import HostedTerms, OwnTerms
+from capplan.fleet.price import PriceChoice
+from capplan.fleet.scenario import FleetLimits, Scenario, SpeculationPlan
+from capplan.hardware.device import Device
+from capplan.hardware.networks import NETWORKS
+from capplan.hardware.weight_kernel import no_kernel_reason
+from capplan.memory.cache_dtype import AUTO
+from capplan.model.weight_format import KV_FORMATS, named_weight_format
+from capplan.readers.catalogue.hardware import device, normalised
+from capplan.readers.catalogue.prices import price_records, read_prices
+from capplan.readers.catalogue.scenarios import scenario_file
+from capplan.readers.data_folder import data_folder
+from capplan.readers.text_file import is_there
+from capplan.readers.yaml_file import Document, KeyPath, read_yaml
+from capplan.scenario.drafting import speculation_plan
+from capplan.scenario.growth import growth_ratios
+from capplan.scenario.lora_record import lora_terms
+from capplan.scenario.money_terms import commitment_terms, note_odd_money, power_terms
+from capplan.scenario.operation import network_bytes_per_s
+from capplan.scenario.overrides import overridden
+from capplan.scenario.pool_limits import pools_limits, refuse_with_pools
+from capplan.scenario.pooling_record import pooled_traffic
+from capplan.scenario.reading import Reading, scenario_record
+from capplan.scenario.scenario_file import Fleet, Prices, Promise, ScenarioFile, Speculation
+from capplan.scenario.sense import warn_of_odd_targets
+from capplan.scenario.traffic import request_classes
+from capplan.workload.request_class import RequestClass, without_prefix_cache
+from capplan.workload.slo import METRICS, STATISTICS, Slo, Target
+
+SCHEMA = data_folder("docs/schema") / "scenario.json"
+"""Every key, for editors."""
+DEFAULT_HARDWARE = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200")
+
+ANY_PROVIDER = "any"
+
+IN_TURN = "requests are routed to the replicas in turn (round-robin), the default of the vLLM production stack's router"
+ROUTED = (
+    "requests are routed to the replica that has cached their prefix, unless it is far busier than the others"
+)
+
+AS_PUBLISHED = "as-published"
+"""Weight dtype: that of the model's config."""
+
+
+def _slo(reading: Reading, promise: Promise) -> Slo:
+    targets = tuple(
+        Target(metric, statistic, limit_s)
+        for metric in METRICS
+        for statistic in STATISTICS
+        if (limit_s := getattr(promise, f"{metric}_{statistic}")) is not None
+    )
+    if promise.confidence is not None and not targets:
+        raise reading.refuse(
+            ("slo", "confidence"),
+            "is the probability of meeting the targets, and there are none; e.g. ttft_p95: 800 ms, or leave confidence out",
+        )
+    if not targets:
+        reading.assume("no latency targets: sized for throughput only", "slo.ttft_p95, slo.tpot_p95")
+    if promise.confidence is None and targets:
+        reading.assume(
+            f"sized to meet all targets with a probability of {Slo().confidence:.0%}, given how far predictions were from measured results",
+            "slo.confidence",
+        )
+    warn_of_odd_targets(reading, targets)
+    return Slo(targets, Slo().confidence if promise.confidence is None else promise.confidence)
+
+
+def _device(reading: Reading, at: KeyPath, name: str) -> Device | None:
+    beside = reading.folder / name
+    try:
+        return device(str(beside) if name.lower().endswith((".yaml", ".yml")) else name)
+    except InputError as error:
+        raise reading.refuse(at, str(error)) from None
+
+
+def _hardware(reading: Reading, names: list[str] | None) -> tuple[Device, ...]:
+    if names is None:
+        reading.assume(f"hardware: {', '.join(DEFAULT_HARDWARE)}", "fleet.hardware")
+        return tuple(device(name) for name in DEFAULT_HARDWARE)
+    return _devices(reading, "hardware", names)
+
+
+def _devices(reading: Reading, key: str, names: list[str]) -> tuple[Device, ...]:
+    devices: list[Device] = []
+    for index, name in enumerate(names):
+        at: KeyPath = ("fleet", key, index)
+        entry = reading.attempt(partial(_device, reading, at, name), None, at)
+        if entry and all(entry.name != other.name for other in devices):
+            devices.append(entry)
+    return tuple(devices)
+
+
+def networked(devices: tuple[Device, ...], network_bytes_per_s: float | None) -> tuple[Device, ...]:
+    """Return devices whose servers are connected at a rate per device; as they are where none is given."""
+    if network_bytes_per_s is None:
+        return devices
+    return tuple(replace(item, network_bytes_per_s=network_bytes_per_s) for item in devices)
+
+
+def _network_bytes_per_s(reading: Reading, fleet: Fleet) -> float | None:
+    if fleet.network is None:
+        return None
+    rate = network_bytes_per_s(fleet.network, "fleet.network")
+    if rate is None:
+        raise reading.unknown("network", fleet.network, NETWORKS, ("fleet", "network"))
+    reading.assume(
+        f"servers are joined by {fleet.network}: {rate / 1e9:g} GB/s per device and direction",
+        "fleet.network",
+    )
+    return rate
+
+
+def _spares(reading: Reading, given: int | None, classes: tuple[RequestClass, ...]) -> int:
+    if given is not None:
+        return given
+    if all(item.job_requests is not None for item in classes):
+        reading.assume("no spare replica: a failure only delays a batch job", "fleet.spare_replicas")
+        return 0
+    spares = FleetLimits(()).spare_replicas
+    reading.assume(f"{spares} spare replica", "fleet.spare_replicas")
+    return spares
+
+
+def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, ...]) -> FleetLimits:
+    defaults, fleet = FleetLimits(()), file.fleet
+    if fleet.burst is not None and not any(item.trace for item in file.traffic):
+        why = (
+            "multiplies the busiest minute of a trace, and no traffic has one; e.g. traffic: [{trace: requests.csv}], "
+            "or write the peak into request_rate and leave burst out"
+        )
+        reading.note(reading.refuse(("fleet", "burst"), why), ("traffic",))
+    elif fleet.burst is not None:
+        reading.assume(
+            f"sized for bursts of {fleet.burst:g} times the busiest minute of a trace", "fleet.burst"
+        )
+    if fleet.headroom is None:
+        reading.assume(f"headroom of {defaults.headroom_fraction:.0%}", "fleet.headroom")
+    if fleet.routing is None:
+        by_prefix = any(item.reuse is not None for item in classes)
+        reading.assume(ROUTED if by_prefix else IN_TURN, "fleet.routing")
+
+    def counts(values: list[int] | None) -> tuple[int, ...] | None:
+        return None if values is None else tuple(sorted(set(values)))
+
+    rate = reading.attempt(partial(_network_bytes_per_s, reading, fleet), None, ("fleet", "network"))
+    hardware = networked(_hardware(reading, fleet.hardware), rate)
+    return FleetLimits(
+        hardware=hardware,
+        headroom_fraction=defaults.headroom_fraction if fleet.headroom is None else fleet.headroom,
+        spare_replicas=_spares(reading, fleet.spare_replicas, classes),
+        start_up_s=defaults.start_up_s if fleet.start_up is None else fleet.start_up,
+        burst_ratio=defaults.burst_ratio if fleet.burst is None else fleet.burst,
+        routing=fleet.routing,
+        tensor_parallel=counts(fleet.tensor_parallel),
+        pipeline_parallel=counts(fleet.pipeline_parallel),
+        expert_parallel=counts(fleet.expert_parallel),
+        data_parallel=counts(fleet.data_parallel),
+        max_devices=fleet.max_gpus,
+        max_devices_per_replica=fleet.max_gpus_per_replica,
+        pools=pools_limits(
+            reading, file, hardware, lambda key, names: networked(_devices(reading, key, names), rate)
+        ),
+    )
+
+
+def _weight_dtypes(reading: Reading, file: ScenarioFile) -> tuple[str | None, ...]:
+    named = [("weight_dtype", file.weight_dtype)] if file.weight_dtype else []
+    named += [("fleet", name) for name in file.fleet.weight_dtypes or []]
+    if not named:
+        reading.assume("weight dtype as in the model's config", "weight_dtype")
+        return (None,)
+    for key, name in named:
+        path: KeyPath = ("fleet", "weight_dtypes") if key == "fleet" else (key,)
+        if name != AS_PUBLISHED:
+            try:
+                named_weight_format(name)
+            except InputError as error:
+                reading.note(reading.refuse(path, str(error)), path)
+            if alone := no_kernel_reason(name):
+                reading.note(reading.refuse(path, f"{name!r} has no speed, only a memory: {alone}"), path)
+    names = [None if name == AS_PUBLISHED else name for _, name in named]
+    return tuple(dict.fromkeys(names))
+
+
+def _kv_dtypes(reading: Reading, file: ScenarioFile) -> tuple[str, ...]:
+    named = [file.kv_dtype] if file.kv_dtype else []
+    named += file.fleet.kv_dtypes or []
+    known = (AUTO, *KV_FORMATS)
+    for name in named:
+        if name not in known:
+            path: KeyPath = ("kv_dtype",) if name == file.kv_dtype else ("fleet", "kv_dtypes")
+            reading.note(reading.unknown("KV dtype", name, known, path), path)
+    return tuple(dict.fromkeys(named)) or (AUTO,)
+
+
+def _engine(reading: Reading, file: ScenarioFile) -> str:
+    if file.engine is None:
+        reading.assume("served by vLLM", "engine")
+    name = file.engine or "vllm"
+    try:
+        profile(name, file.engine_version)
+    except InputError as error:
+        raise reading.refuse(("engine_version" if file.engine_version else "engine",), str(error)) from None
+    return name
+
+
+def _provider(reading: Reading, prices: Prices) -> str:
+    if prices.provider is None or normalised(prices.provider) == ANY_PROVIDER:
+        if prices.provider is None:
+            reading.assume("prices of any provider, the median offer", "prices.provider")
+        return ANY_PROVIDER
+    if prices.file and prices.file.lower().endswith(".csv"):
+        return prices.provider  # the file has one provider, whatever its name
+    offers = read_prices(reading.resolved(prices.file)) if prices.file else price_records()
+    known = {normalised(offer.provider): offer.provider for offer in offers}
+    provider = known.get(normalised(prices.provider))
+    if provider is None:
+        names = {ANY_PROVIDER, *(name.lower() for name in known.values())}
+        raise reading.unknown("provider", prices.provider, names, ("prices", "provider"))
+    return provider
+
+
+def _prices(reading: Reading, prices: Prices) -> PriceChoice:
+    default = PriceChoice()
+    if prices.commitment is None:
+        reading.assume(f"{default.commitment} prices", "prices.commitment")
+    overrides: dict[str, float] = {}
+    for name, usd in prices.per_gpu_hour.items():
+        try:
+            overrides[device(name).name] = usd
+        except InputError as error:
+            at: KeyPath = ("prices", "per_gpu_hour", name)
+            reading.note(reading.refuse(at, str(error)), at)
+    return PriceChoice(
+        commitment=prices.commitment or default.commitment,
+        provider=reading.attempt(partial(_provider, reading, prices), ANY_PROVIDER, ("prices", "provider")),
+        region=prices.region,
+        overrides=overrides,
+        usd_per_kwh=prices.electricity,
+        facility_ratio=reading.attempt(partial(_facility_ratio, reading, prices), 1.0, ("prices",)),
+    )
+
+
+def _facility_ratio(reading: Reading, prices: Prices) -> float:
+    """Return the power of the building over that of the devices; refused without a price of electricity."""
+    ratio, usd = prices.facility_ratio, prices.electricity
+    if usd is None:
+        if ratio is not None:
+            raise reading.refuse(
+                ("prices", "facility_ratio"),
+                "multiplies electricity, and none is given; e.g. electricity: 0.12 $/kWh, or leave facility_ratio out",
+            )
+        return PriceChoice().facility_ratio
+    reading.assume(
+        f"electricity at {usd:g} $/kWh is added to the price, for the thermal design power of all devices, spares included, "
+        "at all hours; nothing for hosts and switches",
+        "prices.electricity",
+    )
+    if ratio is None:
+        ratio = PriceChoice().facility_ratio
+        reading.assume(
+            f"facility ratio of {ratio:g}: nothing for cooling and losses", "prices.facility_ratio"
+        )
+    return ratio
+
+
+def _model(reading: Reading, name: str) -> str:
+    beside = reading.folder / name
+    explicit = name.startswith(("./", "../", "~", "/")) or name.endswith(".json")
+    return reading.resolved(name) if explicit or is_there(beside) else name
+
+
+def _tiers(reading: Reading, file: ScenarioFile) -> tuple[TierSize, ...]:
+    tiers = tuple(TierSize(tier.name, tier.capacity, tier.bandwidth) for tier in file.kv_offload)
+    names = [tier.name for tier in tiers]
+    twice = next((place for place, name in enumerate(names) if name in names[:place]), None)
+    if twice is not None:
+        at = ("kv_offload", twice, "name")
+        raise reading.refuse(at, f"{names[twice]!r} names two tiers; give each a different name")
+    if tiers and file.prefix_caching is False:
+        raise reading.refuse(
+            ("kv_offload",), "holds prefixes, and prefix_caching is false; leave one of them out"
+        )
+    if tiers:
+        reading.assume(
+            "offload tiers hold blocks evicted from the cache; every request waits for the mean time of its loads",
+            "kv_offload",
+        )
+    return tiers
+
+
+def _speculation(reading: Reading, section: Speculation | None) -> SpeculationPlan | None:
+    draft = _model(reading, section.draft) if section and section.draft else None
+    return speculation_plan(reading, section, draft)
+
+
+def scenario_from(document: Document, folder: Path) -> Scenario:
+    """Return the scenario in a document; paths in it are relative to `folder`."""
+    file, reading = scenario_record(document, folder)
+    hosted = file.hosted
+    weight_dtypes, kv_dtypes = _weight_dtypes(reading, file), _kv_dtypes(reading, file)
+    engine = reading.attempt(partial(_engine, reading, file), "", ("engine",))
+    tiers = reading.attempt(partial(_tiers, reading, file), (), ("kv_offload",))
+    lora = reading.attempt(partial(lora_terms, reading, file.lora), None, ("lora",))
+    speculation = reading.attempt(partial(_speculation, reading, file.speculation), None, ("speculation",))
+    pooled = file.runner == "pooling"
+    classes = request_classes(reading, pooled_traffic(reading, file), file.fleet.burst or 1.0, pooled=pooled)
+    if file.prefix_caching is False:
+        classes = tuple(without_prefix_cache(item) for item in classes)
+    slo = reading.attempt(partial(_slo, reading, file.slo), Slo(), ("slo",))
+    limits = _limits(reading, file, classes)
+    refuse_with_pools(reading, file, classes)
+    prices = _prices(reading, file.prices)
+    note_odd_money(reading, file)
+    growth = reading.attempt(partial(growth_ratios, reading, file.growth, classes), (), ("growth",))
+    if reading.mistakes:
+        raise together(reading.mistakes)
+    return Scenario(
+        name=file.name,
+        path=document.name,
+        description=file.description,
+        model=_model(reading, file.model),
+        revision=file.revision,
+        pooled=pooled,
+        weight_dtypes=weight_dtypes,
+        kv_dtypes=kv_dtypes,
+        engine=engine,
+        engine_version=file.engine_version,
+        max_model_len=int(file.max_model_len) if file.max_model_len else None,
+        max_num_seqs=file.max_num_seqs,
+        max_num_batched_tokens=int(file.max_num_batched_tokens) if file.max_num_batched_tokens else None,
+        gpu_memory_utilization=file.gpu_memory_utilization,
+        calibration=reading.resolved(file.calibration) if file.calibration else None,
+        price_file=reading.resolved(file.prices.file) if file.prices.file else None,
+        prefix_caching=file.prefix_caching is not False,
+        chunked_prefill=file.chunked_prefill,
+        price_date=file.prices.date,
+        commitments=commitment_terms(file.commitments),
+        currency=(file.currency.name, file.currency.usd) if file.currency else None,
+        budget_usd_per_month=file.budget.usd_per_month if file.budget else None,
+        power=power_terms(file.energy, file.prices.facility_ratio),
+        growth=growth,
+        own=OwnTerms(file.prices.people or 0.0, file.prices.overhead or 0.0, file.prices.host_memory_per_gb),
+        hosted=HostedTerms(hosted.time_to_live, hosted.prefixes or 1.0, hosted.batch_fraction),
+        hosted_file=reading.resolved(hosted.file) if hosted.file else None,
+        hosted_date=hosted.date,
+        kv_offload=tiers,
+        speculation=speculation,
+        lora=lora,
+        classes=classes,
+        slo=slo,
+        fleet=limits,
+        prices=prices,
+        assumptions=tuple(reading.assumptions),
+        warnings=tuple(reading.warnings),
+        written=document.value,
+    )
+
+
+def scenario_document(path: str | os.PathLike[str], settings: Sequence[str] = ()) -> Document:
+    """Return the YAML of a scenario with some keys overridden, not checked yet."""
+    document = read_yaml(
+        scenario_file(path),
+        kind="a scenario YAML",
+        way_out=f"shipped ones: capplan list scenarios; a new one: capplan init; keys: {SCHEMA}",
+    )
+    return overridden(document, settings)
+
+
+def read_scenario(path: str | os.PathLike[str], settings: Sequence[str] = ()) -> Scenario:
+    """Return the scenario in a YAML file.
+
+    Parameters
+    ----------
+    path : of the file, or the name of a shipped scenario
+    settings : keys that are overridden, each KEY=VALUE
+
+    Returns
+    -------
+    Scenario in base units, its defaults listed in `assumptions`
+
+    Raises
+    ------
+    InputError
+        All errors, with file, line and key.
+    """
+    return scenario_from(scenario_document(path, settings), scenario_file(path).resolve().parent)

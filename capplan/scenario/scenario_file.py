@@ -1,0 +1,370 @@
+"""The schema of a scenario YAML: what may be written, before anything is resolved."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from capplan.fleet.scenario import Disaggregation
+from capplan.readers.catalogue.prices import Commitment, Day, Term
+from capplan.readers.record import (
+    COUNT_SCHEMA,
+    FRACTION_SCHEMA,
+    Bytes,
+    BytesPerS,
+    Confidence,
+    Fraction,
+    Headroom,
+    HoursPerDay,
+    Number,
+    Record,
+    RequestsPerS,
+    Seconds,
+    SecondsOrZero,
+    Share,
+    StartUp,
+    Tokens,
+    UsdPerHour,
+    UsdPerKwh,
+    UsdPerMonth,
+    Whole,
+    one_or_more,
+)
+from capplan.replica.drafting import Method
+from capplan.scenario.curve_record import DailyCurve
+from capplan.scenario.length_record import LengthRecord
+from capplan.scenario.money_records import Budget, Commitments, Currency, Growth, Hosted, Power
+from capplan.serving.fleet_terms import Routing
+
+
+def _as_list(written: object) -> object:
+    alone = isinstance(written, (str, int, float)) and not isinstance(written, bool)
+    return [written] if alone else written
+
+
+def _switched_off(written: object) -> object:
+    return "off" if written is False else written  # YAML reads a bare off as false
+
+
+Count = Annotated[Whole, Field(ge=1, le=1_000_000_000)]
+Limit = Annotated[Tokens, Field(le=1_000_000_000)]
+Counts = Annotated[
+    list[Count],
+    BeforeValidator(_as_list),
+    Field(min_length=1),
+    one_or_more(COUNT_SCHEMA),
+]
+Names = Annotated[list[str], BeforeValidator(_as_list), Field(min_length=1), one_or_more({"type": "string"})]
+
+
+class SharedPrefix(Record):
+    """Leading tokens that the prompts of a class have in common, such as a system prompt."""
+
+    tokens: Tokens
+    """Less than the mean input length, which includes them."""
+    hit_fraction: Fraction | None = None
+    """Share of the requests that hit it in the prefix cache; of sessions it follows from their traffic."""
+
+
+class Retries(Record):
+    """Outputs that do not have the form that was asked for, and are asked for again."""
+
+    invalid: Annotated[Fraction, Field(lt=1)]
+    """Share of the outputs that are not valid."""
+    attempts: Annotated[Whole, Field(ge=1, le=100)]
+    """Most attempts, the first one included."""
+
+
+Pixels = Annotated[Whole, Field(ge=1, le=100_000)]
+
+
+class Images(Record):
+    """Images of every request, all of one size."""
+
+    count: Annotated[Whole, Field(ge=1, le=1000)] = 1
+    """In a request."""
+    width: Pixels
+    """In pixels, before the model's processor scales it."""
+    height: Pixels
+    """In pixels."""
+    max_pixels: Annotated[Whole, Field(ge=1024, le=1_000_000_000)] | None = None
+    """Limit of the processor (Qwen); default: that of the published one."""
+
+
+class Traffic(Record):
+    """A kind of request: how often (one of request_rate, users, requests, trace) and how long."""
+
+    name: str = "requests"
+    """Of this kind of request, as shown in results."""
+    request_rate: RequestsPerS | None = None
+    """At peak."""
+    users: Number | None = None
+    """Active at the same time; each waits for a response, thinks, and sends the next request."""
+    think_time: SecondsOrZero | None = None
+    """From a response to the next request of the same user, or turn of the same session; 0 s: the next one follows at once."""
+    turns: LengthRecord | None = None
+    """Requests of one session, each with all that was said before as its prompt; prefix hits then follow from the traffic."""
+    added_tokens: LengthRecord | None = None
+    """With turns: what the user or the tools add before each later turn; input_tokens is the prompt of the first one."""
+    requests: Number | None = None
+    """Number of requests in a batch job."""
+    within: Seconds | None = None
+    """Time in which a batch job has to finish."""
+    trace: str | None = None
+    """File with arrivals and lengths, relative to this one."""
+    mean_rate: RequestsPerS | None = None
+    """Mean over all hours that the machines are paid for, at most the peak; affects the cost, not the size of the fleet."""
+    daily_curve: DailyCurve | None = None
+    """Instead of mean_rate: 24 rates, one per hour from midnight on, scaled so that the largest is the peak; or a shape."""
+    active_hours: HoursPerDay | None = None
+    """Instead of mean_rate: hours of a day with traffic, at its peak; the machines are paid for all 24."""
+    input_tokens: LengthRecord | None = None
+    """Input length of a request, the shared prefix included."""
+    output_tokens: LengthRecord | None = None
+    """Output length of a request."""
+    reasoning_tokens: LengthRecord | None = None
+    """Tokens of reasoning before the answer, beside output_tokens; max is their budget."""
+    samples: Annotated[Whole, Field(ge=1, le=1000)] | None = None
+    """Outputs of every request, for best-of-N or self-consistency; their prompt is computed once."""
+    retries: Retries | None = None
+    """Outputs that are not valid, and are asked for again."""
+    images: Images | None = None
+    """Images beside the text of input_tokens; their tokens are added to it by the rule of the model."""
+    documents: Annotated[Whole, Field(ge=1, le=10_000)] | None = None
+    """Documents that a request has scored or embedded: each is a prompt of input_tokens, a reranker's with the query in it."""
+    padded_batch: Annotated[Whole, Field(ge=1, le=10_000)] | None = None
+    """Sequences of a batch job that are padded to the longest of them; left out: sequences are packed, as engines do."""
+    shared_prefix: SharedPrefix | None = None
+    """Leading tokens that prompts have in common."""
+    tenant: Annotated[str, Field(min_length=1, max_length=60)] | None = None
+    """Who pays for it, for `capplan bill`."""
+    requests_per_conversation: Annotated[Number, Field(ge=1)] | None = None
+    """Requests that a conversation has on average, for what a thousand of them cost."""
+    arrival_cv: Annotated[float, Field(gt=0, le=100)] | None = None
+    """Burstiness: coefficient of variation of the time between arrivals; 1 is Poisson."""
+    priority: Annotated[Whole, Field(ge=0, le=1000)] | None = None
+    """In a simulation, lower numbers are admitted first and preempted last; default 0."""
+    deadline: Seconds | None = None
+    """In a simulation, requests that waited longer than this are shed."""
+
+
+class Promise(Record):
+    """Limits on time to first token, time per output token, inter-token latency, and end-to-end latency."""
+
+    ttft_mean: Seconds | None = None
+    ttft_p50: Seconds | None = None
+    ttft_p90: Seconds | None = None
+    ttft_p95: Seconds | None = None
+    ttft_p99: Seconds | None = None
+    tpot_mean: Seconds | None = None
+    tpot_p50: Seconds | None = None
+    tpot_p90: Seconds | None = None
+    tpot_p95: Seconds | None = None
+    tpot_p99: Seconds | None = None
+    itl_mean: Seconds | None = None
+    itl_p50: Seconds | None = None
+    itl_p90: Seconds | None = None
+    itl_p95: Seconds | None = None
+    itl_p99: Seconds | None = None
+    e2e_mean: Seconds | None = None
+    e2e_p50: Seconds | None = None
+    e2e_p90: Seconds | None = None
+    e2e_p95: Seconds | None = None
+    e2e_p99: Seconds | None = None
+    confidence: Confidence | None = None
+    """Probability with which all targets must be met, given how far predictions were from measured results;
+    50 % sizes by the central prediction."""
+
+
+class Fleet(Record):
+    """What may be bought."""
+
+    hardware: Names | None = None
+    """Catalogue names, aliases, or paths of hardware YAML relative to this file."""
+    headroom: Headroom | None = None
+    """Share of the capacity that stays unused at peak."""
+    spare_replicas: Annotated[Whole, Field(ge=0, le=10_000)] | None = None
+    """Beyond those that the peak needs, so that one may fail."""
+    start_up: StartUp | None = None
+    """From the decision to start a replica to the first request that it serves; for traffic from a trace."""
+    burst: Annotated[float, Field(ge=1, le=100)] | None = None
+    """Size the fleet for this multiple of the busiest minute of a trace; if left out, only the table of spares shows a burst, of 1.5."""
+    routing: Routing | None = None
+    """How requests are routed to replicas: in turn, at random, to the least loaded one, or to the one with the prefix."""
+    tensor_parallel: Counts | None = None
+    """Devices that every matrix is split over."""
+    pipeline_parallel: Counts | None = None
+    """Stages that the layers are distributed over."""
+    expert_parallel: Counts | None = None
+    """Groups that whole experts are distributed over; if left out, 1 and all ranks of a stage are tried."""
+    data_parallel: Counts | None = None
+    """Attention groups of tensor_parallel ranks, each with different sequences; if left out, 1 and one per rank are tried."""
+    max_gpus: Count | None = None
+    """Of the whole fleet, spares included."""
+    max_gpus_per_replica: Count | None = None
+    """Of one copy of the model."""
+    disaggregation: Annotated[Disaggregation | None, BeforeValidator(_switched_off)] = None
+    """Prefill and decode in separate pools: off, allowed (beside identical replicas), or only."""
+    prefill_hardware: Names | None = None
+    """Devices of the prefill pool, written as hardware; if left out, those."""
+    decode_hardware: Names | None = None
+    """Devices of the decode pool, written as hardware; if left out, those."""
+    kv_link: str | None = None
+    """Between the pools: network, pcie or a link of the devices, a standard such as infiniband-ndr or ethernet-100g,
+    or a rate per device."""
+    kv_link_latency: SecondsOrZero | None = None
+    """From the end of a transfer until the decode replica has it."""
+    network: str | None = None
+    """Between servers: a standard such as infiniband-ndr or ethernet-100g, or a rate per device; if left out, as each
+    device is usually connected."""
+    weight_dtypes: Names | None = None
+    """Tried in addition to weight_dtype."""
+    kv_dtypes: Names | None = None
+    """Tried in addition to kv_dtype."""
+
+
+class OffloadMemory(Record):
+    """Memory of one replica for prefixes that no longer fit on its devices."""
+
+    name: str
+    """host, nvme, remote, ... from the fastest to the slowest."""
+    capacity: Bytes
+    """Of the whole replica."""
+    bandwidth: BytesPerS | None = None
+    """Of the whole replica; left out for host (PCIe of every device) and remote (network of every device)."""
+
+
+class Speculation(Record):
+    """Speculative decoding: where drafts come from, and how many are accepted."""
+
+    method: Method | None = None
+    """Where drafts come from: another model, a head on the target, the prompt (ngram), or the target's first layers."""
+    acceptance: (
+        Annotated[
+            list[Fraction],
+            BeforeValidator(_as_list),
+            Field(min_length=1, max_length=64),
+            one_or_more(FRACTION_SCHEMA),
+        ]
+        | None
+    ) = None
+    """Probability that a draft token is accepted, given that all before it were: one, or one for each position."""
+    metrics: Annotated[Names, Field(max_length=2)] | None = None
+    """Instead of acceptance: Prometheus text of a server that speculates, relative to this file; two scrapes count what lies between."""
+    draft_tokens: Annotated[Whole, Field(ge=1, le=64)] | None = None
+    """Drafted in one round."""
+    verified_tokens: Annotated[Whole, Field(ge=1, le=1024)] | None = None
+    """Verified in one round, where drafts form a tree."""
+    draft: str | None = None
+    """Hugging Face id, shipped alias, or path relative to this file."""
+    draft_step_time: SecondsOrZero | None = None
+    """Instead of draft: time of one of its steps; may be 0."""
+    exit_layers: Annotated[Whole, Field(ge=1, le=1024)] | None = None
+    """Layers of the target that draft, with method: early-exit."""
+
+
+class Lora(Record):
+    """LoRA adapters that are served with the model."""
+
+    adapters: Annotated[Whole, Field(ge=1, le=100_000)]
+    """Different adapters of the traffic, equally popular."""
+    max_loras: Annotated[Whole, Field(ge=1, le=100_000)] | None = None
+    """Slots on a replica, at most as many as adapters; default: one for each adapter."""
+    max_lora_rank: Annotated[Whole, Field(ge=1, le=512)] | None = None
+    """Of the slots, and of every adapter; default 16."""
+    modules: Names | None = None
+    """Matrices with an adapter, such as q_proj; default: all of attention and feed-forward."""
+    fully_sharded: bool | None = None
+    """Split both low-rank matrices over tensor-parallel ranks; default: one of them."""
+    share: Annotated[Fraction, Field(gt=0)] | None = None
+    """Of the requests, those with an adapter; default: all."""
+
+
+class Prices(Record):
+    """Which prices to use."""
+
+    commitment: Commitment | Term | None = None
+    """How the machines are paid for; community: hosts that the provider does not vouch for; owned: your own hardware."""
+    provider: str | None = None
+    """A provider, or any: the median of all offers."""
+    region: str | None = None
+    """Region, as the provider names it; offers without a region are included."""
+    per_gpu_hour: dict[str, UsdPerHour] = Field(default_factory=dict)
+    """Your own price by hardware name."""
+    file: str | None = None
+    """Your own price YAML, or a catalogue CSV of SkyPilot with its date, relative to this file."""
+    date: Day | None = None
+    """Of the prices in a file that does not state it."""
+    electricity: UsdPerKwh | None = None
+    """For hardware you own: added to the price, for the thermal design power of every device, spares included.
+    Leave it out where you rent: the price of a GPU-hour includes it."""
+    facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None
+    """Power usage effectiveness: power of the building over that of the devices; needs electricity."""
+    people: UsdPerMonth | None = None
+    """Who runs the fleet, for `capplan compare`."""
+    overhead: Fraction | None = None
+    """On the price of the machines, for `capplan compare`: storage, network, support."""
+    host_memory_per_gb: UsdPerMonth | None = None
+    """Of a gigabyte of host memory in an offload tier named host, where the price of the machines does not include it."""
+
+
+class ScenarioFile(Record):
+    """One question: what serves this traffic on this model within these limits, and what does it cost."""
+
+    name: str
+    """Of the scenario, as shown in results."""
+    description: str = ""
+    """For readers of a report."""
+    model: str
+    """Hugging Face id, shipped alias, or path relative to this file."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub."""
+    runner: Literal["generate", "pooling"] | None = None
+    """generate, or pooling for the vectors and scores of embedding models and rerankers; default: generate."""
+    weight_dtype: str | None = None
+    """as-published, fp8, int4, ..."""
+    kv_dtype: str | None = None
+    """auto, bf16, fp8, ..."""
+    engine: str | None = None
+    """vllm, sglang or trtllm."""
+    engine_version: str | None = None
+    """Version of the engine, as text."""
+    max_model_len: Limit | None = None
+    """Longest sequence, input and output."""
+    max_num_seqs: Count | None = None
+    """Maximum sequences in one step of a replica."""
+    max_num_batched_tokens: Limit | None = None
+    """Maximum tokens in one step of a replica."""
+    gpu_memory_utilization: Share | None = None
+    """Fraction of device memory for weights, activations and cache together."""
+    calibration: str | None = None
+    """File of measured efficiencies, relative to this one."""
+    chunked_prefill: bool | None = None
+    """Whether prompts are cut into chunks that share their steps with decoding sequences; default: the engine's."""
+    prefix_caching: bool | None = None
+    """false: every prompt is computed in full, whatever it shares with earlier ones."""
+    kv_offload: list[OffloadMemory] = Field(default_factory=list)
+    """Offload tiers, fastest first; for traffic that records which prefixes are reused."""
+    lora: Lora | None = None
+    """LoRA adapters beside the model."""
+    speculation: Speculation | None = None
+    """Drafts that the target verifies several at a time."""
+    traffic: Annotated[list[Traffic], Field(min_length=1)]
+    """Kinds of requests, one or more."""
+    slo: Promise = Field(default_factory=Promise)
+    """What users are promised."""
+    fleet: Fleet = Field(default_factory=Fleet)
+    """What may be bought."""
+    prices: Prices = Field(default_factory=Prices)
+    """What it costs."""
+    commitments: Commitments | None = None
+    """Ways to pay beside prices.commitment; the cheapest mix for the load curve is then shown."""
+    currency: Currency | None = None
+    """In which totals are shown too."""
+    budget: Budget | None = None
+    """What the fleet may cost."""
+    energy: Power | None = None
+    """Power of devices and what is around them."""
+    growth: Growth | None = None
+    """Traffic in the months to come."""
+    hosted: Hosted = Field(default_factory=Hosted)
+    """How hosted APIs are used, which `capplan compare` compares the fleet with."""
