@@ -49,6 +49,7 @@ SHARED: Mapping[tuple[str, str], frozenset[str]] = {
     ("experts", "experts"): frozenset({"expert_s", "routed_passes", "starved_exponent", "wave_fraction"}),
     ("attention", "decode"): frozenset({"decode_compute_fraction"}),
     ("latent_attention", "prefill"): frozenset({"prefill_fraction"}),
+    ("linear_attention", "chunk"): frozenset({"chunk_state_passes"}),
     ("latent_attention", "decode"): frozenset(
         {"decode_compute_fraction", "decode_split_tokens", "loop_l2_ratio"}
     ),
