@@ -148,6 +148,11 @@ class EngineProfile:
     """The engine runs in its client's process and streams every token there; a server has a separate process for that."""
     fuses_quantise: bool = False
     """The kernel before an fp8 matmul writes quantised inputs; otherwise a separate kernel quantises them."""
+    graph_sizes: tuple[int, ...] = ()
+    """Batches that are captured as CUDA graphs, to which smaller decode steps are padded; empty where an engine captures every
+    eighth batch or so, which costs no time to speak of."""
+    gathers_quantised: bool = False
+    """With attention data parallelism, tokens are quantised before they are gathered for the experts; otherwise after it."""
     decode_group_exponent: float = 0.0
     """Decode attention reads the keys of a head as often as query heads share it, to this power; 0: once."""
     expert_kernels: Mapping[str, str] = field(default_factory=dict)

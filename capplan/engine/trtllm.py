@@ -52,7 +52,9 @@ _BASE = EngineProfile(
     expert_kernels=dict.fromkeys(("blackwell", "grace-blackwell", "blackwell-ultra"), "cutlass"),
 )
 
-_PYTORCH = replace(_BASE, version="0.19.0", fuses_quantise=False, decode_group_exponent=0.0)
+_PYTORCH = replace(
+    _BASE, version="0.19.0", fuses_quantise=False, gathers_quantised=True, decode_group_exponent=0.0
+)
 _V1 = replace(
     _PYTORCH,
     version="1.0.0",

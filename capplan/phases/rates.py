@@ -31,6 +31,8 @@ class StepRates:
     """Bytes per element of the activations that a dense kernel reads, by weight format."""
     expert_activation_bytes: Mapping[str, Number]
     """The same for expert kernels."""
+    gathered_bytes: Mapping[str, Number]
+    """Bytes per element in which the tokens of all groups are gathered for experts, by weight format of the experts."""
 
 
 def stacked_rates(values: Sequence[StepRates], index: NDArray[np.intp]) -> StepRates:
@@ -50,6 +52,7 @@ def stacked_rates(values: Sequence[StepRates], index: NDArray[np.intp]) -> StepR
         # devices that cannot multiply a narrow format widen the weights and read wide activations
         activation_bytes=_gathered([value.activation_bytes for value in values], index),
         expert_activation_bytes=_gathered([value.expert_activation_bytes for value in values], index),
+        gathered_bytes=_gathered([value.gathered_bytes for value in values], index),
     )
 
 

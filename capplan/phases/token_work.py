@@ -122,7 +122,7 @@ def _collective_costs(
 
     One all-reduce follows the mixer and one the feed-forward (dense, or shared and routed experts together). Norms
     over all heads exchange two mean squares in fp32 for each token. With attention data parallelism, experts first
-    gather the tokens of all groups and then scatter the sums.
+    gather the tokens of all groups, in the format in which the engine sends them, and then scatter the sums.
     """
     message = ACTIVATION_BYTES * hidden_size * tokens / sharding.data
     ranks = sharding.tensor
@@ -136,10 +136,13 @@ def _collective_costs(
     if layer.mixers and (("attention", "rows") in names or ("state", "rows") in names):
         costs.append(reduced)
     if layer.experts:
-        whole = ACTIVATION_BYTES * layer.experts.inputs * tokens
-        gather = all_gather_time_s(sharding.data, whole, rates.link)
-        scatter = reduce_scatter_time_s(sharding.data, whole, rates.link)
-        costs += [reduced, OperatorCost("expert_exchange", gather + scatter, sent_bytes=2.0 * whole)]
+        there, back = (
+            bytes_per_element * layer.experts.inputs * tokens
+            for bytes_per_element in (rates.gathered_bytes[layer.experts.weight_format], ACTIVATION_BYTES)
+        )
+        gather = all_gather_time_s(sharding.data, there, rates.link)
+        scatter = reduce_scatter_time_s(sharding.data, back, rates.link)
+        costs += [reduced, OperatorCost("expert_exchange", gather + scatter, sent_bytes=there + back)]
     elif any(p.tensor_class == "ffn" for p in layer.projections):
         costs.append(reduced)
     return costs

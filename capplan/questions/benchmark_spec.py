@@ -125,9 +125,10 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
     """Return the settings of a run: those the row states, else its source's scripts, else NVIDIA's benchmark tool."""
     stated = benchmark.limits
     kv_format = cache_format(network, benchmark.kv_format, benchmark.engine)
+    recipe = recipe_settings(benchmark)
+    engine = replace(engine, graph_sizes=tuple(recipe.graph_sizes or ()))
     if benchmark.kind == "offline_max" and engine.engine == "trtllm" and not stated:
         return _tool_settings(benchmark, network, gpu, engine, kv_format)
-    recipe = recipe_settings(benchmark)
     started = replace(
         engine,
         hold_steps=recipe.hold_steps or 0,

@@ -21,7 +21,14 @@ from capplan.phases.rates import stacked_rates
 from capplan.replica.prompt_work import prompt_work_s_per_token
 from capplan.replica.rates import LabelledRates, step_rates
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
-from capplan.replica.tables import DeviceTables, context_limits, device_tables, step_knots, with_host
+from capplan.replica.tables import (
+    DeviceTables,
+    context_limits,
+    device_tables,
+    graph_jumps,
+    step_knots,
+    with_host,
+)
 from capplan.serving.step_table import StepTable
 
 
@@ -179,9 +186,10 @@ def plans_tables(plans: Plans) -> PlansTables:
         float(plans.max_num_batched_tokens.max()),
         float(served_context_tokens(first)),
         context_limits(first.network),
+        graph_jumps(first.profile.graph_sizes, plans.launch),
     )
     rates = stacked_rates([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
-    device = device_tables(first.network, plans.launch, rates, knots)
+    device = device_tables(first.network, plans.launch, rates, knots, first.profile.graph_sizes)
     table = with_host(device, first.profile.host, len(first.network.layers), offline=first.offline)
     each = [
         prompt_work_s_per_token(spec, labelled[at].rates) for spec, at in zip(plans.specs, index, strict=True)

@@ -10,6 +10,7 @@ from capplan.model.network import Network
 from capplan.operators.device_rates import DeviceRates, device_rates
 from capplan.phases.mixer_work import borrowed_rates
 from capplan.phases.rates import StepRates
+from capplan.phases.token_work import ACTIVATION_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ def step_rates(
 
     dense = {name: of(name) for name in dense_formats}
     experts = {name: of("bf16", name) for name in expert_formats}
+    read = {name: rates.expert_activation_bytes for name, rates in experts.items()}
     every = [*dense.values(), *experts.values()]
     first = every[0]
     assumptions = dict.fromkeys(item for rates in every for item in rates.assumptions)
@@ -78,7 +80,8 @@ def step_rates(
             elementwise=first.elementwise,
             link=first.link,
             activation_bytes={name: rates.matmul_activation_bytes for name, rates in dense.items()},
-            expert_activation_bytes={name: rates.expert_activation_bytes for name, rates in experts.items()},
+            expert_activation_bytes=read,
+            gathered_bytes=read if profile.gathers_quantised else dict.fromkeys(read, ACTIVATION_BYTES),
         ),
         assumptions=tuple(assumptions),
     )

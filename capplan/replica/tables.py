@@ -57,27 +57,74 @@ def context_limits(network: Network) -> tuple[float, ...]:
     return tuple(sorted({bend for mixer in mixers for bend in mixer.description.read_limits}))
 
 
+def padded_batch(sequences: Number, graph_sizes: Sequence[float], max_num_seqs: Number) -> Array:
+    """Return the batch that a decode step computes: the smallest captured CUDA graph that holds it.
+
+        b' = min(min {c : c >= b}, B)
+
+    Parameters
+    ----------
+    sequences : [-]
+        b, of one engine.
+    graph_sizes : [-]
+        c, batches that are captured; none: batches are computed as they are.
+    max_num_seqs : [-]
+        B, of one engine; it is captured too where a larger size was asked for.
+
+    Returns
+    -------
+    [-]
+        b', never below b; b itself where no graph holds it.
+
+    Examples
+    --------
+    >>> padded_batch(np.array([3.0, 130.0, 200.0, 250.0]), (2, 4, 128, 256), 224.0).tolist()
+    [4.0, 224.0, 224.0, 250.0]
+
+    References
+    ----------
+    `_filter_cuda_graph_batch_sizes` and `_maybe_pad_batch` of TensorRT-LLM, tensorrt_llm/_torch/pyexecutor
+    """
+    batch = np.asarray(sequences, dtype=np.float64)
+    held = np.full(batch.shape, np.inf)
+    for size in graph_sizes:
+        held = np.where(size >= batch, np.minimum(held, size), held)
+    return np.where(np.isfinite(held), np.maximum(np.minimum(held, max_num_seqs), batch), batch)
+
+
 def step_knots(
-    max_sequences: float, max_tokens: float, max_context: float, bends: Sequence[float] = ()
+    max_sequences: float,
+    max_tokens: float,
+    max_context: float,
+    bends: Sequence[float] = (),
+    batches: Sequence[float] = (),
 ) -> Knots:
     """Return knots up to the given sequences, tokens per step and context.
 
     Four knots per doubling for batches and tokens, where tiles and waves make step times jump; two for contexts, in which
     attention is linear except at its bends, each of which is a knot. Tokens reach the longest context whatever the
     token budget: without chunked prefill a prompt is one step. `past` has a knot at 1, because cached latents are expanded
-    again as soon as there is one cached token.
+    again as soon as there is one cached token. `batches` are further knots for sequences: where padded batches jump.
     """
     inner_bends = np.array([bend for bend in bends if bend < max_context])
     tokens = _geometric(max_tokens, 4)
     if max_context > max_tokens:
         tokens = np.unique(np.append(tokens, _geometric(max(max_context, 2.0 * max_tokens), 4, tokens[-1])))
+    jumps = [batch for batch in batches if batch <= max_sequences]
     return Knots(
-        sequences=_geometric(max_sequences, 4),
+        sequences=np.unique(np.concatenate([_geometric(max_sequences, 4), jumps])),
         contexts=np.unique(np.concatenate([[0.0], _geometric(max_context, 2, 64.0), inner_bends])),
         tokens=tokens,
         new=np.unique(np.append(tokens, inner_bends)),
         past=np.unique(np.concatenate([[0.0, 1.0], _geometric(max_context, 2, 256.0), inner_bends])),
     )
+
+
+def graph_jumps(graph_sizes: Sequence[float], launch: Launch) -> tuple[float, ...]:
+    """Return the batches of whole replicas at which the padded batch of some plan jumps, and those right behind them."""
+    engines = np.unique(np.asarray(launch.data) * np.asarray(launch.pipeline))
+    held = np.outer(engines, np.asarray(graph_sizes, dtype=np.float64))
+    return tuple(np.unique(np.concatenate([held, held + engines[:, None]])).tolist())
 
 
 def _spread(time: Number, shape: tuple[int, ...]) -> Array:
@@ -98,7 +145,9 @@ class DeviceTables:
     """Devices that one copy of the model is split over: tensor and pipeline ranks, shape (plans,)."""
 
 
-def device_tables(network: Network, launch: Launch, rates: StepRates, knots: Knots) -> DeviceTables:
+def device_tables(
+    network: Network, launch: Launch, rates: StepRates, knots: Knots, graph_sizes: Sequence[float] = ()
+) -> DeviceTables:
     """Return the step tables of an array of plans without host time; tables have a leading axis of plans.
 
     Parameters
@@ -107,6 +156,7 @@ def device_tables(network: Network, launch: Launch, rates: StepRates, knots: Kno
     launch : parallelism and KV dtype, arrays over plans
     rates : fields of shape (plans, 1, 1)
     knots : where times are computed
+    graph_sizes : batches of one engine to which smaller decode steps are padded; their attention is not
 
     Returns
     -------
@@ -125,7 +175,10 @@ def device_tables(network: Network, launch: Launch, rates: StepRates, knots: Kno
     tokens, new, past = knots.tokens[None, :, None], knots.new[None, :, None], knots.past[None, None, :]
     micro, in_flight = np.maximum(sequences / stages, 1.0), np.minimum(sequences, stages)
     largest, last = (column(share) for share in stage_shares(network, np.asarray(launch.pipeline)))
-    decode = token_costs(network, micro, sharding, rates, decode=True)
+    most = column(launch.max_num_seqs)
+    padded = padded_batch(micro / sharding.data, graph_sizes, most) * sharding.data if graph_sizes else micro
+    decode = token_costs(network, padded, sharding, rates, decode=True)
+    decode_head = head_costs(network, padded, sharding, rates)
     head = head_costs(network, micro, sharding, rates)
     cache = decode_attention_costs(network, micro, contexts, sharding, kv_bytes, rates)
     mixed = token_costs(network, tokens, sharding, rates, decode=False)
@@ -137,7 +190,7 @@ def device_tables(network: Network, launch: Launch, rates: StepRates, knots: Kno
         return StepTable(
             sequence_knots=knots.sequences,
             decode_s=_spread(
-                decode_turn_s(time_s(decode), time_s(head), largest, last, in_flight), (plans, rows, 1)
+                decode_turn_s(time_s(decode), time_s(decode_head), largest, last, in_flight), (plans, rows, 1)
             )[..., 0],
             head_s=_spread(time_s(head), (plans, rows, 1))[..., 0],
             context_knots=knots.contexts,

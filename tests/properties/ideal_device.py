@@ -41,5 +41,5 @@ def ideal_rates(link_bytes_per_s=INF, **slow):
     return StepRates(
         {"bf16": own(MATMUL), "fp8": own(MATMUL)}, {"bf16": own(EXPERTS), "fp8": own(EXPERTS)}, own(ATTENTION),
         own(LATENT), own(LINEAR), replace(ELEMENTWISE, **memory), replace(RING, link_bytes_per_s=link_bytes_per_s),
-        {"bf16": 2.0, "fp8": 1.0}, {"bf16": 2.0, "fp8": 1.0},
+        {"bf16": 2.0, "fp8": 1.0}, {"bf16": 2.0, "fp8": 1.0}, {"bf16": 2.0, "fp8": 2.0},
     )  # fmt: skip

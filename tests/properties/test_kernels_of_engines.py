@@ -55,6 +55,16 @@ def test_tensorrt_llm_runs_nvfp4_experts_with_cutlass(hardware):
     assert own.floor_s == fitted("b200", ("experts/nvfp4@vllm", "cutlass"))["floor_s"]
 
 
+@pytest.mark.parametrize(
+    ("engine", "version", "narrow"),
+    [("trtllm", "1.1.0", True), ("trtllm", "0.14.0", False), ("vllm", "0.20.0", False)],
+)
+def test_tensorrt_llm_quantises_tokens_before_it_gathers_them_for_the_experts(engine, version, narrow):
+    rates = rates_of("nvidia/MiniMax-M2.5-NVFP4", "b200", engine, version)
+    assert rates.gathered_bytes["nvfp4"] == (rates.expert_activation_bytes["nvfp4"] if narrow else 2.0)
+    assert rates.expert_activation_bytes["nvfp4"] < 1.0
+
+
 def test_a_kernel_asked_for_by_name_never_changes_the_format():
     numbers = Efficiency(
         "x",

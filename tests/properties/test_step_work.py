@@ -253,6 +253,13 @@ def test_groups_gather_all_tokens_before_the_experts_and_scatter_their_sums():
     exchanged = all_gather_time_s(2.0, whole, link) + reduce_scatter_time_s(2.0, whole, link)
     assert costs["expert_exchange"].seconds == near(LAYERS * exchanged)
     assert costs["expert_exchange"].sent_bytes == near(LAYERS * 2 * whole)
+    quantised = replace(ideal_rates(link_bytes_per_s=1e9), gathered_bytes={"bf16": 0.5})
+    sharding = Sharding(2.0, data=2.0, expert=4.0)
+    narrow = by_name(decode(network, quantised, 64.0, sharding=sharding))["expert_exchange"]
+    there = whole / 4  # half a byte for each element in place of two; sums always come back in two
+    assert narrow.sent_bytes == near(LAYERS * (there + whole))
+    gathered = all_gather_time_s(2.0, there, link) + reduce_scatter_time_s(2.0, whole, link)
+    assert narrow.seconds == near(LAYERS * gathered)
     reduced = all_reduce_time_s(
         2.0, whole / 2, link
     )  # of the own group, after the mixer and after the experts

@@ -36,6 +36,8 @@ class RecipeSettings(Record):
     memory_fraction: float | None = None
     graph_tokens: int | None = None
     """Largest step with prompts that runs under CUDA graphs."""
+    graph_sizes: list[int] | None = None
+    """Batches that are captured as CUDA graphs, to which decode steps are padded."""
     hold_steps: int | None = None
     hold_share: float | None = None
     """Share of the token budget at which a hold ends."""
