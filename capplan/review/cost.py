@@ -3,11 +3,11 @@
 from typing import Any
 
 from capplan.fleet.plan import AnyPlan, FleetPlan
+from capplan.fleet.pools.plan import POOLS
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.fleet.replica_group import ReplicaGroup
 from capplan.report.answer import Table
 from capplan.report.answers.fleet import layout_text
-from capplan.report.answers.pools import pool_text
 from capplan.review.findings import Findings, Section
 from capplan.review.plans import CHARTED, by_the_job
 
@@ -71,10 +71,16 @@ def _electricity_text(given: Findings) -> str:
 
 def _devices_rows(plan: AnyPlan, *, powered: bool, of_job: bool) -> list[dict[str, Any]]:
     """Return the devices of a plan and their cost, of each pool where it has some."""
-    return [_devices_row(plan, group, powered=powered, of_job=of_job) for group in plan.groups]
+    names = ("",) if len(plan.groups) == 1 else POOLS
+    return [
+        _devices_row(plan, group, name, powered=powered, of_job=of_job)
+        for group, name in zip(plan.groups, names, strict=True)
+    ]
 
 
-def _devices_row(plan: AnyPlan, group: ReplicaGroup, *, powered: bool, of_job: bool) -> dict[str, Any]:
+def _devices_row(
+    plan: AnyPlan, group: ReplicaGroup, pool: str, *, powered: bool, of_job: bool
+) -> dict[str, Any]:
     usd, price, tdp = group.usd_per_hour, group.price, group.layout.device.tdp_w
     energy = (
         None if price is None or price.energy_usd_per_hour is None else group.gpus * price.energy_usd_per_hour
@@ -85,7 +91,7 @@ def _devices_row(plan: AnyPlan, group: ReplicaGroup, *, powered: bool, of_job: b
         paid = {"job_hours": hours, "usd_per_job": None if usd is None or hours is None else hours * usd}
     return {
         "hardware": group.layout.device.name,
-        "plan": layout_text(plan) if len(plan.groups) == 1 else pool_text(group),
+        "plan": f"{pool} {group.layout.in_words(group.weight_dtype)}" if pool else layout_text(plan),
         "gpus": group.gpus,
         "usd_per_gpu_hour": None if price is None else price.usd_per_hour,
         **({"energy_usd_per_hour": energy} if powered else {}),

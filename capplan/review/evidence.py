@@ -14,6 +14,7 @@ from capplan.hardware.device import Device
 from capplan.report.answer import Table
 from capplan.report.answers.fit import waterfall
 from capplan.report.answers.fleet_words import rejected_text, relaxation_text
+from capplan.report.answers.pools import pools_tables
 from capplan.report.charts.memory import memory_chart
 from capplan.report.charts.records import COLOURS, Bar, Bars
 from capplan.report.charts.roofline import (
@@ -189,7 +190,11 @@ def rejections_section(given: Findings) -> Section:
     ]
     text = (f"{rejected_text(given.answer)}.",)
     lines = tuple(relaxation_text(item) for item in given.answer.relaxations) if given.chosen else ()
-    tables = (Table(rows, titles={"count": "candidates", "share_fraction": "of all"}),) if rows else ()
+    alike = Table(rows, titles={"count": "candidates", "share_fraction": "of all"})
+    apart = pools_tables(given.answer)[2:]
+    if not given.answer.evaluated and apart:
+        text = ("Identical replicas are not allowed by the scenario.",)
+    tables = tuple(table for table in (alike, *apart) if table.rows)
     return Section("Rejected", text=text, tables=tables, lines=lines)
 
 

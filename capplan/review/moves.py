@@ -6,7 +6,7 @@ from typing import Any
 
 from capplan.fleet.plan import AnyPlan, FleetPlan
 from capplan.fleet.price import ChosenPrice
-from capplan.fleet.sensitivity import Swing, Turn, WhatIf, paid_hours
+from capplan.fleet.sensitivity import FEW_RATIOS, Swing, Turn, WhatIf, paid_hours
 from capplan.questions.sensitivity import CHANGE, Sensitivity
 from capplan.report.answer import Table
 from capplan.report.answers.fleet import layout_text
@@ -111,7 +111,7 @@ def traffic_section(given: Findings) -> Section:
         }
         for each, points in given.sensitivity.what_if
         for point in points
-        if point.traffic_ratio in _SHOWN_RATIOS
+        if point.traffic_ratio in _SHOWN_RATIOS or len(points) == len(FEW_RATIOS)
     ]
     lines = tuple(
         Line(
@@ -123,7 +123,8 @@ def traffic_section(given: Findings) -> Section:
         for each, points in given.sensitivity.what_if
         if charted(each, given.sensitivity)
     )
-    today = given.sensitivity.what_if[0][1][0].request_rate / given.sensitivity.what_if[0][1][0].traffic_ratio
+    first = given.sensitivity.what_if[0][1][0]
+    today = first.request_rate / first.traffic_ratio
     picture = Lines(
         "Cost by peak traffic", "request_rate", key, lines, mark=today, mark_name="today", x_title="peak traffic",
         y_title="cost",
@@ -131,8 +132,8 @@ def traffic_section(given: Findings) -> Section:
     return Section(
         TRAFFIC,
         text=(
-            "The layout of every plan stays, with as many replicas as the rule of the plan asks for: by the largest rate that one "
-            "replica carries within the targets, with headroom, confidence and spares.",
+            "The layout of a plan stays, and its replicas are counted anew at every traffic by the simulation that sized it, with the same "
+            "headroom, confidence and spares: every point is a simulation.",
         ),
         tables=(
             Table(
@@ -242,7 +243,7 @@ def _operation_risks(given: Findings, plan: AnyPlan) -> list[str]:
             "A pool does not stand in for the other."
         )
     share = group.request_rate_per_replica * group.busy_replicas
-    carried = _carried_rate(plan)
+    carried = _carried_rate(plan, limits.headroom_fraction)
     lines.append(
         f"Traffic above {carried:.3g} req/s ({carried / share - 1.0:+.0%} over the peak that was planned for) is more than "
         f"the busy replicas are predicted to carry{' within the targets' if given.margins[0] else ''}; "
@@ -251,8 +252,9 @@ def _operation_risks(given: Findings, plan: AnyPlan) -> list[str]:
     return lines
 
 
-def _carried_rate(plan: AnyPlan) -> float:
-    """Return the rate that the replicas in service are predicted to carry; of pools, what both were seen to carry with headroom [req/s]."""
+def _carried_rate(plan: AnyPlan, headroom_fraction: float) -> float:
+    """Return the rate that the replicas in service are predicted to carry; pools were seen to carry it with headroom [req/s]."""
     if isinstance(plan, FleetPlan):
         return plan.request_rate_limit_per_replica * plan.busy_replicas
-    return min(pool.planned_rate_limit_per_replica * pool.busy_replicas for pool in plan.pools)
+    planned = min(pool.planned_rate_limit_per_replica * pool.busy_replicas for pool in plan.pools)
+    return planned / (1.0 - headroom_fraction)
