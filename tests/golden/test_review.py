@@ -402,9 +402,7 @@ def test_a_star_marks_what_rests_on_the_kernels_of_another_device(given):
 def test_without_a_plan_the_page_says_so_and_what_would_have_to_give(given):
     layout = given.answer.plans[0].layout
     found = FleetAnswer((), given.answer.rejected, 400, (Relaxation("ttft_p95", 1.0, 1.3, layout),))
-    review = review_of(
-        replace(given, answer=found, margins=(), details=(), sensitivity=Sensitivity())
-    )
+    review = review_of(replace(given, answer=found, margins=(), details=(), sensitivity=Sensitivity()))
     assert review.decision.startswith("No fleet of h100-sxm, l40s serves review")
     assert review.answer.exit_code == 4
     markdown = review_markdown(review)
