@@ -65,8 +65,8 @@ class Page:
             self.events.append(self._next())
 
     def run(self, script):
-        """Return the value of a JavaScript expression."""
-        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        """Return the value of a JavaScript expression, or of what it promises."""
+        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 

@@ -1,7 +1,10 @@
 """`capplan report`: the page for the planning review."""
 
 import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date as day
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -34,17 +37,38 @@ def _day(written: str | None) -> str | None:
 Page = Annotated[OutputFlags, Group("Output", form=_FORM, file=o.OUTPUT["file"])]
 
 
-Author = Annotated[
-    str | None,
-    typer.Option("--author", metavar="TEXT", help="Who answers for the page; printed below its title."),
-]
-WrittenOn = Annotated[
-    str | None,
-    typer.Option(
-        "--date",
-        metavar="YYYY-MM-DD",
-        callback=_day,
-        help="Printed below the title; the clock never is, so that the same inputs give the same page.",
+@dataclass(frozen=True, slots=True)
+class PageFlags:
+    """What a page has beside its plan."""
+
+    author: str | None = None
+    date: str | None = None
+    levers: bool = False
+    levers_file: Path | None = None
+
+
+Beside = Annotated[
+    PageFlags,
+    Group(
+        "The page",
+        author=typer.Option(
+            "--author", metavar="TEXT", help="Who answers for the page; printed below its title."
+        ),
+        date=typer.Option(
+            "--date",
+            metavar="YYYY-MM-DD",
+            callback=_day,
+            help="Printed below the title; the clock never is, so that the same inputs give the same page.",
+        ),
+        levers=typer.Option(
+            "--levers",
+            help="Say what every lever is worth, alone and combined; takes a search for each of them.",
+        ),
+        levers_file=typer.Option(
+            "--levers-file",
+            metavar="FILE",
+            help="The same from a file that capplan levers --plan plan.json -o levers.json wrote.",
+        ),
     ),
 ]
 
@@ -55,33 +79,65 @@ def command(
     scenario: o.ScenarioOfPlan = None,
     plan_file: o.PlanFile = None,
     settings: o.Settings = None,
-    author: Author = None,
-    date: WrittenOn = None,
+    page: Beside,
     offline: o.Offline = False,
     to: Page,
 ) -> int:
     """Write the page for the planning review of a scenario: the decision first, then its evidence."""
     from capplan.questions.fleet import fleet_for
-    from capplan.questions.identical_replicas import refuse_pools
+    from capplan.questions.levers.answer import asking_of
     from capplan.questions.plan_file import asked_of_plan
     from capplan.readers.catalogue.model import model_source
     from capplan.report.show import row_progress
     from capplan.review.findings import Written, findings
+    from capplan.review.levers import saved_levers, tried_levers
     from capplan.review.page import review_of
     from capplan.review.show import review_output, show_review, written_with
 
-    page = review_output(to)
-    with written_with(page):
+    if page.levers and page.levers_file:
+        raise InputError("--levers and --levers-file: give one of them")
+    to_page = review_output(to)
+    with written_with(to_page):
         asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
         with row_progress("plans") as progress:
             answer = answer or fleet_for(asked, progress)
-    refuse_pools(asked.scenario, answer, "the page")
+    levers = None
+    if page.levers:
+        with row_progress("levers") as progress:
+            asking = asking_of(scenario, plan_file, tuple(settings or ()), offline=offline)
+            levers = tried_levers(asking, asked, answer, progress)
+    elif page.levers_file:
+        levers = saved_levers(page.levers_file, answer.bought)
+    source = model_source(asked.scenario.model, asked.scenario.revision)
+    words = _command_line(scenario, plan_file, settings or (), page, offline=offline, to=to)
+    found = findings(
+        asked,
+        answer,
+        words,
+        source,
+        Written(page.date, page.author),
+        levers=levers,
+        others=to_page.form != "markdown",
+    )
+    return show_review(review_of(found), to_page)
+
+
+def _command_line(
+    scenario: Path | None,
+    plan_file: Path | None,
+    settings: Sequence[str],
+    page: PageFlags,
+    *,
+    offline: bool,
+    to: OutputFlags,
+) -> str:
+    """Return the command as it is typed."""
     words = ["capplan", "report", *([str(scenario)] if scenario else [])]
     words += ["--plan", str(plan_file)] if plan_file else []
-    words += [part for setting in settings or () for part in ("--set", setting)]
-    words += (["--author", author] if author else []) + (["--date", date] if date else [])
+    words += [part for setting in settings for part in ("--set", setting)]
+    words += (["--author", page.author] if page.author else []) + (["--date", page.date] if page.date else [])
+    words += ["--levers"] if page.levers else []
+    words += ["--levers-file", str(page.levers_file)] if page.levers_file else []
     words += [*(["--offline"] if offline else [])]
     words += (["--format", to.form] if to.form else []) + (["-o", str(to.file)] if to.file else [])
-    source = model_source(asked.scenario.model, asked.scenario.revision)
-    found = findings(asked, answer, shlex.join(words), source, Written(date, author))
-    return show_review(review_of(found), page)
+    return shlex.join(words)

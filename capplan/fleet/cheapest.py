@@ -74,7 +74,12 @@ def busy_bound(candidate: ScreenedLayout, confidence: float, terms: Terms) -> fl
 
 
 def busy_replicas(
-    trial: Trial, limits: Mapping[Target, float], confidence: float, terms: Terms, most: float = inf
+    trial: Trial,
+    limits: Mapping[Target, float],
+    confidence: float,
+    terms: Terms,
+    most: float = inf,
+    traffic_ratio: float = 1.0,
 ) -> int | None:
     """Return the fewest replicas that meet the targets; None if that takes more than `most`.
 
@@ -91,13 +96,15 @@ def busy_replicas(
     terms : headroom
     most : [-]
         the largest acceptable number of replicas
+    traffic_ratio : [-]
+        multiple of the traffic of the trial
 
     Returns
     -------
     [-]
         n
     """
-    total = trial.total_rate
+    total = trial.total_rate * traffic_ratio
     predicted = trial.replicas_for(total / (1.0 - terms.headroom_fraction), 1.0, limits, most=most)
     if predicted is None:
         return None

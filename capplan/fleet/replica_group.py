@@ -45,6 +45,14 @@ class ReplicaGroup(Protocol):
         """Return the largest rate of one replica [req/s]: as predicted less headroom, and with the confidence."""
 
     @property
+    def kv_cache_tokens(self) -> float:
+        """Of one replica."""
+
+    @property
+    def label(self) -> str:
+        """Whether its kernels were measured on its device, or assumed."""
+
+    @property
     def price(self) -> ChosenPrice | None:
         """Of one device."""
 

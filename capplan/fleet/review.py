@@ -10,7 +10,8 @@ from capplan.accuracy.intervals import interval_of, regime_keys, widest
 from capplan.accuracy.serving import network_class
 from capplan.assumption import Assumption
 from capplan.fleet.fit import Fit, fit
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.plan import AnyPlan, FleetPlan
+from capplan.fleet.pools.plan import POOLS
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.replica_group import ReplicaGroup
 from capplan.replica.estimate import OperatorRow, breakdown_of
@@ -78,6 +79,8 @@ class PlanDetail:
     load: Load
     phase_s: Mapping[str, float]
     """Prefill of one prompt and one decode step as the engine runs them, with host time and overlap."""
+    pool: str = ""
+    """`prefill` or `decode` where the plan has separate pools."""
 
 
 def plan_spec(group: ReplicaGroup, question: Question) -> ReplicaSpec:
@@ -97,18 +100,19 @@ def kernel_assumptions(group: ReplicaGroup, question: Question) -> tuple[Assumpt
     return tuple(assumption.of_scenario() for assumption in rates.assumptions)
 
 
-def target_margins(plan: FleetPlan, question: Question) -> tuple[TargetMargin, ...]:
+def target_margins(plan: AnyPlan, question: Question) -> tuple[TargetMargin, ...]:
     """Return every target of the scenario with the plan's prediction and margin."""
     return tuple(_margin(plan, question, target) for target in question.slo.targets)
 
 
-def _margin(plan: FleetPlan, question: Question, target: Target) -> TargetMargin:
+def _margin(plan: AnyPlan, question: Question, target: Target) -> TargetMargin:
     spreads: dict[str, BoundedSpread] = {
         "ttft": plan.ttft_s, "tpot": plan.tpot_s, "itl": plan.tpot_s, "e2e": plan.e2e_s,
     }  # fmt: skip
     predicted = float(getattr(spreads[target.metric], target.statistic))
-    kind = network_class(question.networks[plan.weight_dtype])
-    keys = regime_keys(target.metric, "open", kind, plan.label, statistic=target.statistic)
+    group = plan.groups[0 if target.metric == "ttft" else -1]
+    kind = network_class(question.networks[group.weight_dtype])
+    keys = regime_keys(target.metric, "open", kind, group.label, statistic=target.statistic)
     interval = interval_of(question.intervals, keys) or widest(question.intervals)
     return TargetMargin(
         target,
@@ -116,7 +120,7 @@ def _margin(plan: FleetPlan, question: Question, target: Target) -> TargetMargin
         predicted * interval.low_ratio,
         predicted * interval.high_ratio,
         1.0 - predicted / target.limit_s,
-        plan.target_probabilities[target.key],
+        (plan.target_probabilities or {})[target.key],
     )
 
 
@@ -135,20 +139,26 @@ def sizing_of(plan: FleetPlan, headroom_fraction: float) -> Sizing:
     )
 
 
-def plan_detail(plan: FleetPlan, question: Question) -> PlanDetail:
-    """Return memory and operators of one replica of a plan at the peak of the scenario."""
-    spec = plan_spec(plan, question)
+def plan_details(plan: AnyPlan, question: Question) -> tuple[PlanDetail, ...]:
+    """Return memory and operators of one replica of a plan at the peak of the scenario, of each pool where it has some."""
+    if len(plan.groups) == 1:
+        return (_detail(plan.groups[0], question, ""),)
+    return tuple(_detail(group, question, pool) for group, pool in zip(plan.groups, POOLS, strict=True))
+
+
+def _detail(group: ReplicaGroup, question: Question, pool: str) -> PlanDetail:
+    spec = plan_spec(group, question)
     lengths = question.demand.lengths
     inputs = float(lengths.input_tokens)
     load = Load(
         max(1, round(inputs)),
         max(1, round(float(lengths.output_tokens))),
-        request_rate=plan.request_rate_per_replica,
+        request_rate=group.request_rate_per_replica,
         prefix_hit_fraction=float(np.clip(float(lengths.cached_tokens) / inputs, 0.0, 1.0)),
     )
-    replica = replica_of(spec)
-    rows = breakdown_of(replica, load, plan.concurrency_per_replica)
-    return PlanDetail(spec, fit(spec), rows, load, phase_times(replica, load, plan.concurrency_per_replica))
+    replica, sequences = replica_of(spec), group.concurrency_per_replica
+    rows = tuple(row for row in breakdown_of(replica, load, sequences) if pool in ("", row.phase))
+    return PlanDetail(spec, fit(spec), rows, load, phase_times(replica, load, sequences), pool)
 
 
 def phase_times(replica: Replica, load: Load, sequences: float) -> dict[str, float]:

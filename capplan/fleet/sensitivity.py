@@ -1,23 +1,25 @@
-"""What a fleet costs if one thing turns out otherwise: the layout of a plan, sized again by the rule that sized it."""
+"""What a fleet costs if one thing turns out otherwise: the layout of a plan, sized again by the simulation that sized it."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from capplan.errors import Reason
 from capplan.fleet.cheapest import Terms, busy_replicas
 from capplan.fleet.confirmed import RANGE, replicas_at_speed
 from capplan.fleet.one_layout import trial_of
-from capplan.fleet.over_time import replicas_over_time
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.plan import AnyPlan, FleetPlan
+from capplan.fleet.pools.plan import PoolsPlan
+from capplan.fleet.pools.sizing import pools_sizing
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.question import Question
-from capplan.fleet.replica_group import planned_rate_per_replica
 from capplan.fleet.search_cache import SearchCache
-from capplan.fleet.trial import Trial
 
-WHAT_IF_RATIOS = tuple(2.0 ** (step / 8.0) for step in range(-16, 17))
+WHAT_IF_RATIOS = tuple(2.0 ** (step / 4.0) for step in range(-8, 9))
 """Traffic over today's, from a quarter to four times."""
+FEW_RATIOS = (0.5, 0.8, 1.0, 1.2, 2.0)
+"""The same where each needs simulations of its own: for separate pools, and for sessions."""
+Busy = tuple[int, ...]
+"""Replicas in service, by group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,62 +64,100 @@ class WhatIf:
     """Of a month, or of the job."""
 
 
-def paid_hours(plan: FleetPlan) -> float:
+def paid_hours(plan: AnyPlan) -> float:
     """Return the hours that a plan is paid for: those of its job, else those of a month."""
     return plan.money.job_hours if plan.money and plan.money.job_hours else HOURS_PER_MONTH
 
 
-def turned(change: str, plan: FleetPlan, busy: int | None, usd_per_gpu_hour: float | None) -> Turn:
-    """Return the fleet of a plan with another number of replicas, or at another price."""
-    if busy is None:
-        return Turn(change, None, None)
-    gpus = (busy + plan.spare_replicas) * plan.layout.devices
-    usd = None if usd_per_gpu_hour is None else usd_per_gpu_hour * gpus * paid_hours(plan)
-    return Turn(change, gpus, usd)
+def in_service(plan: AnyPlan) -> Busy:
+    """Return the replicas of a plan without spares, by group."""
+    return tuple(group.busy_replicas for group in plan.groups)
 
 
-def resized(
-    question: Question, plan: FleetPlan, terms: Terms, cache: SearchCache | None = None
-) -> int | None:
-    """Return the replicas without spares that the layout of a plan takes for a question; None if no number is enough."""
-    trial = trial_of(question, plan.layout, plan.weight_dtype, terms, cache)
-    if isinstance(trial, Reason):
-        return None
-    return busy_replicas(trial, trial.limits, question.slo.confidence, terms)
-
-
-def speed_swing(trial: Trial, plan: FleetPlan, terms: Terms) -> Swing:
-    """Return the fleets for replicas as fast as in the best tenth of the cases, and as slow as in the worst."""
-    hourly = terms.hourly(plan.layout.device.name)
-    fast, slow = (replicas_at_speed(trial, part, terms) for part in RANGE)
-    return Swing(
-        "kernel efficiency",
-        turned("as fast as the best tenth", plan, fast, hourly),
-        turned("as slow as the worst tenth", plan, slow, hourly),
-    )
-
-
-def what_if(plan: FleetPlan, headroom_fraction: float, hourly: float | None) -> tuple[WhatIf, ...]:
-    """Return the fleets of a plan's layout for other traffic, by the rule that sizes it; today's is the plan itself.
+def turned(change: str, plan: AnyPlan, busy: Busy | None, hourly: Callable[[str], float | None]) -> Turn:
+    """Return the fleet of a plan with other numbers of replicas, or at other prices.
 
     Parameters
     ----------
-    plan : today's
-    headroom_fraction : [-]
-    hourly : of one device [$/h]; None where no price is known
+    change : in words
+    plan : its layouts and spares stay
+    busy : replicas in service, by group; None: no number of them is enough
+    hourly : dollars per hour of one device, by name; None where it is not known
 
     Returns
     -------
-    one for each of WHAT_IF_RATIOS
+    Turn
     """
-    peak = plan.request_rate_per_replica * plan.busy_replicas
-    carried = planned_rate_per_replica(plan, headroom_fraction)
-    needed = replicas_over_time(peak * np.array(WHAT_IF_RATIOS), carried)
-    rows = []
-    for ratio, count in zip(WHAT_IF_RATIOS, needed.tolist(), strict=True):
-        busy = plan.busy_replicas if ratio == 1.0 else count
-        fleet = turned("", plan, busy, hourly)
-        rows.append(
-            WhatIf(ratio, peak * ratio, (busy + plan.spare_replicas) * plan.layout.devices, fleet.usd)
-        )
-    return tuple(rows)
+    if busy is None:
+        return Turn(change, None, None)
+    paid = [
+        ((count + group.spare_replicas) * group.layout.devices, hourly(group.layout.device.name))
+        for count, group in zip(busy, plan.groups, strict=True)
+    ]
+    known = [gpus * usd for gpus, usd in paid if usd is not None]
+    usd = paid_hours(plan) * sum(known) if len(known) == len(paid) else None
+    return Turn(change, sum(gpus for gpus, _ in paid), usd)
+
+
+def resized(question: Question, plan: AnyPlan, terms: Terms, cache: SearchCache | None = None) -> Busy | None:
+    """Return the replicas in service that the layouts of a plan take for a question; None if no number is enough."""
+    if isinstance(plan, PoolsPlan):
+        sizing = pools_sizing(question, plan, terms, cache)
+        return None if isinstance(sizing, Reason) else sizing.at_confidence(question.slo.confidence)
+    trial = trial_of(question, plan.layout, plan.weight_dtype, terms, cache)
+    if isinstance(trial, Reason):
+        return None
+    busy = busy_replicas(trial, trial.limits, question.slo.confidence, terms)
+    return None if busy is None else (busy,)
+
+
+def speed_swing(question: Question, plan: AnyPlan, terms: Terms, cache: SearchCache) -> Swing:
+    """Return the fleets for replicas as fast as in the best tenth of the cases, and as slow as in the worst."""
+    words = "as fast as the best tenth", "as slow as the worst tenth"
+    fleets = [
+        turned(change, plan, _at_speed(question, plan, terms, cache, part), terms.hourly)
+        for change, part in zip(words, RANGE, strict=True)
+    ]
+    return Swing("kernel efficiency", *fleets)
+
+
+def _at_speed(
+    question: Question, plan: AnyPlan, terms: Terms, cache: SearchCache, part: float
+) -> Busy | None:
+    if isinstance(plan, PoolsPlan):
+        sizing = pools_sizing(question, plan, terms, cache)
+        return None if isinstance(sizing, Reason) else sizing.at_speed(part)
+    trial = trial_of(question, plan.layout, plan.weight_dtype, terms, cache)
+    busy = None if isinstance(trial, Reason) else replicas_at_speed(trial, part, terms)
+    return None if busy is None else (busy,)
+
+
+def by_traffic(
+    question: Question, plan: FleetPlan, terms: Terms, cache: SearchCache, ratios: Sequence[float]
+) -> list[Busy | None]:
+    """Return the replicas in service that a plan's layout takes at other traffic, each counted by simulation.
+
+    A replica is simulated at a share of the traffic, so the runs of one question serve every multiple of it. Sessions are an
+    exception: the hits of their prefixes depend on the traffic as a whole.
+
+    Parameters
+    ----------
+    question : of today
+    plan : its layout stays
+    terms : headroom
+    cache : runs of the same question before
+    ratios : [-]
+        traffic over today's
+
+    Returns
+    -------
+    by ratio; None where no number of replicas is enough
+    """
+    trial = trial_of(question, plan.layout, plan.weight_dtype, terms, cache)
+    if isinstance(trial, Reason):
+        return [None] * len(ratios)
+    counts = (
+        busy_replicas(trial, trial.limits, question.slo.confidence, terms, traffic_ratio=ratio)
+        for ratio in ratios
+    )
+    return [None if busy is None else (busy,) for busy in counts]

@@ -17,9 +17,11 @@ from capplan.fleet.demand import Demand, demand_of
 from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.pools.chunks import smaller_chunks
 from capplan.fleet.pools.search import pools_decision
+from capplan.fleet.pools.sizing import with_certainty_of_pools
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.question import Question
 from capplan.fleet.scenario import Scenario
+from capplan.fleet.search_cache import SearchCache
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.cache_dtype import cache_dtype
 from capplan.model.network import Network
@@ -258,10 +260,12 @@ def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = N
 def _either_way(asked: AskedFleet, terms: Terms, progress: Callable[[int, int], None] | None) -> FleetAnswer:
     """Return the fleets of identical replicas, and those with separate pools, as far as a scenario allows either."""
     limits = asked.scenario.fleet.pools
-    pools = None if limits is None else pools_decision(asked.question, limits, terms, progress=progress)
-    if limits is not None and limits.only:
-        return FleetAnswer((), (), 0, pools=pools)
-    answer = replace(fleet_decision(asked.question, terms, progress), pools=pools)
-    if pools is None or answer.chosen is None:
+    if limits is None:
+        return fleet_decision(asked.question, terms, progress)
+    cache = SearchCache()
+    pools = pools_decision(asked.question, limits, terms, progress=progress, cache=cache)
+    alike = FleetAnswer((), (), 0) if limits.only else fleet_decision(asked.question, terms, progress)
+    answer = with_certainty_of_pools(replace(alike, pools=pools), asked.question, terms, cache)
+    if answer.chosen is None:
         return answer
     return replace(answer, chunked=smaller_chunks(asked.question, terms, answer.chosen))

@@ -123,6 +123,9 @@ def _pools_plan(row: Mapping[str, Any], link: LinkTerms, asked: AskedFleet) -> P
         few_open_loops_measured=row["few_open_loops_measured"],
         usd_per_month=row["usd_per_month"],
         money=_money(row),
+        target_probabilities=row["target_probabilities"],
+        usd_per_month_low=row["usd_per_month_low"],
+        usd_per_month_high=_high_usd_per_month(row),
     )
 
 
@@ -159,10 +162,14 @@ def _plan(row: Mapping[str, Any], asked: AskedFleet) -> FleetPlan:
         e2e_s=_spread(row["e2e_s"]),
         price=asked.prices.get(layout.device.name),
         money=_money(row),
-        usd_per_month_high=inf
-        if row["usd_per_month_high"] is None and row["usd_per_month_low"] is not None
-        else row["usd_per_month_high"],
+        usd_per_month_high=_high_usd_per_month(row),
     )
+
+
+def _high_usd_per_month(row: Mapping[str, Any]) -> float | None:
+    """Return the high end of the cost, which a file with a low end leaves empty where no number of replicas is enough."""
+    high: float | None = row["usd_per_month_high"]
+    return inf if high is None and row["usd_per_month_low"] is not None else high
 
 
 def _insensible(row: Mapping[str, Any]) -> Insensible:

@@ -80,8 +80,13 @@ def pools_row(plan: PoolsPlan) -> dict[str, Any]:
         "e2e_s": asdict(plan.e2e_s),
         "slo_met_probability": plan.slo_met_probability,
         "few_open_loops_measured": plan.few_open_loops_measured,
+        "target_probabilities": None
+        if plan.target_probabilities is None
+        else dict(plan.target_probabilities),
         "usd_per_hour": plan.usd_per_hour,
         "usd_per_month": plan.usd_per_month,
+        "usd_per_month_low": plan.usd_per_month_low,
+        "usd_per_month_high": _finite(plan.usd_per_month_high),
         "usd_per_million_output_tokens_at_mean": money.usd_per_million_output_tokens if money else None,
         "usd_per_million_tokens_at_mean": money.usd_per_million_tokens if money else None,
         "job_hours": money.job_hours if money else None,

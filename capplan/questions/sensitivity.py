@@ -3,12 +3,23 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from capplan.errors import Reason
 from capplan.fleet.demand import demand_of
-from capplan.fleet.one_layout import trial_of
-from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan
+from capplan.fleet.replica_group import ReplicaGroup
 from capplan.fleet.search_cache import SearchCache
-from capplan.fleet.sensitivity import Swing, Turn, WhatIf, resized, speed_swing, turned, what_if
+from capplan.fleet.sensitivity import (
+    FEW_RATIOS,
+    WHAT_IF_RATIOS,
+    Busy,
+    Swing,
+    Turn,
+    WhatIf,
+    by_traffic,
+    in_service,
+    resized,
+    speed_swing,
+    turned,
+)
 from capplan.questions.fleet import AskedFleet, terms_of, wanted_context
 from capplan.workload.length import Lengths
 from capplan.workload.request_class import RequestClass
@@ -22,65 +33,120 @@ class Sensitivity:
     """What moves the number."""
 
     swings: tuple[Swing, ...] = ()
-    """Of the chosen plan, the widest first."""
-    what_if: tuple[tuple[FleetPlan, tuple[WhatIf, ...]], ...] = ()
-    """Every plan at other traffic."""
+    """Of the recommended plan, the widest first."""
+    what_if: tuple[tuple[AnyPlan, tuple[WhatIf, ...]], ...] = ()
+    """Plans at other traffic, the recommended one first."""
 
 
-def sensitivity_of(asked: AskedFleet, answer: FleetAnswer) -> Sensitivity:
-    """Return what moves the number of a fleet; nothing where there is no plan.
+@dataclass(frozen=True, slots=True)
+class _Turning:
+    """A plan whose question is changed, and the runs that the changed questions share."""
 
-    The layout of the plan stays; its replicas are counted by the simulation that sized it, under the changed question.
-    """
-    plan = answer.chosen
-    if plan is None:
-        return Sensitivity()
-    headroom, terms = asked.scenario.fleet.headroom_fraction, terms_of(asked)
-    others = tuple((each, what_if(each, headroom, terms.hourly(each.hardware))) for each in answer.plans)
-    return Sensitivity(tuple(sorted(_swings(asked, plan), key=lambda swing: -swing.width)), others)
+    asked: AskedFleet
+    plan: AnyPlan
+    cache: SearchCache
 
+    def busy(self, change: Callable[[RequestClass, float], RequestClass], ratio: float) -> Busy | None:
+        """Return the replicas in service for changed traffic; None where none are enough, or a mean request is too long."""
+        asked, first = self.asked, self.plan.groups[0]
+        classes = tuple(change(item, ratio) for item in asked.scenario.classes)
+        demand = demand_of(replace(asked.scenario, classes=classes))
+        network = asked.question.networks[first.weight_dtype]
+        context = wanted_context(asked.scenario, network, demand.longest_tokens)[0]
+        tokens = max(context, asked.question.max_model_len)
+        if demand.lengths.input_tokens + demand.lengths.output_tokens > tokens:
+            return None
+        question = replace(asked.question, demand=demand, max_model_len=tokens)
+        return resized(question, self.plan, terms_of(asked), self.cache)
 
-def _swings(asked: AskedFleet, plan: FleetPlan) -> list[Swing]:
-    terms, cache = terms_of(asked), SearchCache()
-    hourly = terms.hourly(plan.hardware)
-
-    def both(change: Callable[[RequestClass, float], RequestClass]) -> tuple[Turn, Turn]:
+    def both(self, what: str, change: Callable[[RequestClass, float], RequestClass]) -> Swing:
+        """Return the fleets for a fifth less and a fifth more of something."""
+        hourly = terms_of(self.asked).hourly
         low, high = (
-            turned(f"{ratio - 1.0:+.0%}", plan, _busy(asked, plan, change, ratio, cache), hourly)
+            turned(f"{ratio - 1.0:+.0%}", self.plan, self.busy(change, ratio), hourly)
             for ratio in (1.0 - CHANGE, 1.0 + CHANGE)
         )
-        return low, high
+        return Swing(what, low, high)
 
-    swings = [Swing("traffic", *both(busier))]
+    def at_traffic(self) -> tuple[WhatIf, ...]:
+        """Return the fleets for other traffic, each counted by simulation; today's is the plan itself."""
+        asked, plan, terms = self.asked, self.plan, terms_of(self.asked)
+        if isinstance(plan, FleetPlan) and not asked.question.demand.has_sessions:
+            ratios = WHAT_IF_RATIOS
+            counts = by_traffic(asked.question, plan, terms, self.cache, ratios)
+        else:
+            ratios = FEW_RATIOS
+            counts = [in_service(plan) if ratio == 1.0 else self.busy(busier, ratio) for ratio in ratios]
+        first, points = plan.groups[0], []
+        peak = first.request_rate_per_replica * first.busy_replicas
+        for ratio, count in zip(ratios, counts, strict=True):
+            fleet = turned("", plan, in_service(plan) if ratio == 1.0 else count, terms.hourly)
+            if fleet.gpus is not None:
+                points.append(WhatIf(ratio, peak * ratio, fleet.gpus, fleet.usd))
+        return tuple(points)
+
+
+def sensitivity_of(asked: AskedFleet, answer: FleetAnswer, *, others: bool = True) -> Sensitivity:
+    """Return what moves the number of a fleet; nothing where there is no plan.
+
+    The layouts of the plan stay; its replicas are counted by the simulation that sized it, under the changed question.
+
+    Parameters
+    ----------
+    asked : the question as it is
+    answer : its plans
+    others : whether the cheapest plan of every other device is taken at other traffic too
+    """
+    plan = answer.bought
+    if plan is None:
+        return Sensitivity()
+    cache = SearchCache()
+    turning = _Turning(asked, plan, cache)
+    swings = sorted(_swings(turning), key=lambda swing: -swing.width)
+    beside: dict[str, AnyPlan] = {plan.hardware: plan}
+    for each in answer.plans if others else ():
+        beside.setdefault(each.hardware, each)
+    points = ((each, _Turning(asked, each, cache).at_traffic()) for each in beside.values())
+    return Sensitivity(tuple(swings), tuple(points))
+
+
+def _swings(turning: _Turning) -> list[Swing]:
+    asked, plan = turning.asked, turning.plan
+    swings = [turning.both("traffic", busier)]
     if not asked.question.demand.has_sessions:  # their lengths follow from turns and what each adds
-        swings.append(Swing("input length", *both(longer_input)))
-        swings.append(Swing("output length", *both(longer_output)))
-    if plan.price is not None and plan.price.low_usd_per_hour < plan.price.high_usd_per_hour:
-        energy = plan.price.energy_usd_per_hour or 0.0
-        offers = (plan.price.low_usd_per_hour, plan.price.high_usd_per_hour)
-        low, high = (turned(f"${usd:.4g} an hour", plan, plan.busy_replicas, usd + energy) for usd in offers)
-        swings.append(Swing("price of a GPU", low, high))
-    trial = trial_of(asked.question, plan.layout, plan.weight_dtype, terms, cache)
-    return swings if isinstance(trial, Reason) else [*swings, speed_swing(trial, plan, terms)]
+        swings.append(turning.both("input length", longer_input))
+        swings.append(turning.both("output length", longer_output))
+    swings += _price_swing(plan)
+    return [*swings, speed_swing(asked.question, plan, terms_of(asked), turning.cache)]
 
 
-def _busy(
-    asked: AskedFleet,
-    plan: FleetPlan,
-    change: Callable[[RequestClass, float], RequestClass],
-    ratio: float,
-    cache: SearchCache,
-) -> int | None:
-    """Return the replicas of the plan's layout for changed traffic; None where none are enough, or a mean request is too long."""
-    classes = tuple(change(item, ratio) for item in asked.scenario.classes)
-    demand = demand_of(replace(asked.scenario, classes=classes))
-    network = asked.question.networks[plan.weight_dtype]
-    context = wanted_context(asked.scenario, network, demand.longest_tokens)[0]
-    tokens = max(context, asked.question.max_model_len)
-    if demand.lengths.input_tokens + demand.lengths.output_tokens > tokens:
+def _price_swing(plan: AnyPlan) -> list[Swing]:
+    """Return the plan at the cheapest and at the dearest offer of its devices; nothing where the offers do not differ."""
+    low, high = (_at_offers(plan, group_usd) for group_usd in (_low_usd, _high_usd))
+    return [] if low is None or high is None or low == high else [Swing("price of a GPU", low, high)]
+
+
+def _at_offers(plan: AnyPlan, offer: Callable[[ReplicaGroup], float | None]) -> Turn | None:
+    offers = {group.layout.device.name: offer(group) for group in plan.groups}
+    energy = {
+        group.layout.device.name: group.price.energy_usd_per_hour or 0.0
+        for group in plan.groups
+        if group.price
+    }
+    known = {name: usd for name, usd in offers.items() if usd is not None}
+    if len(known) < len(offers):
         return None
-    question = replace(asked.question, demand=demand, max_model_len=tokens)
-    return resized(question, plan, terms_of(asked), cache)
+    paid = {name: usd + energy[name] for name, usd in known.items()}
+    change = " and ".join(f"${usd:.4g}" for usd in known.values())
+    return turned(f"{change} an hour", plan, in_service(plan), paid.get)
+
+
+def _low_usd(group: ReplicaGroup) -> float | None:
+    return None if group.price is None else group.price.low_usd_per_hour
+
+
+def _high_usd(group: ReplicaGroup) -> float | None:
+    return None if group.price is None else group.price.high_usd_per_hour
 
 
 def busier(item: RequestClass, ratio: float) -> RequestClass:

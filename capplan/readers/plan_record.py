@@ -146,7 +146,10 @@ class PoolsRow(_Row):
     e2e_s: SpreadRow
     slo_met_probability: Probability
     few_open_loops_measured: bool
+    target_probabilities: dict[str, Probability] | None
     usd_per_month: Amount | None
+    usd_per_month_low: Amount | None
+    usd_per_month_high: Amount | None
     usd_per_million_output_tokens_at_mean: Amount | None
     usd_per_million_tokens_at_mean: Amount | None
     job_hours: Amount | None

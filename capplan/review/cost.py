@@ -2,8 +2,10 @@
 
 from typing import Any
 
-from capplan.fleet.plan import FleetPlan
-from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.fleet.plan import AnyPlan, FleetPlan
+from capplan.fleet.pools.plan import POOLS
+from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
+from capplan.fleet.replica_group import ReplicaGroup
 from capplan.report.answer import Table
 from capplan.report.answers.fleet import layout_text
 from capplan.review.findings import Findings, Section
@@ -32,9 +34,9 @@ MEAN, PEAK = "the mean load", "the peak, all month"
 def cost_section(given: Findings) -> Section:
     """Return the cost of the devices, and of a million tokens or of the job; every row multiplies across."""
     powered = given.asked.scenario.prices.usd_per_kwh is not None
-    plans = given.answer.plans[:CHARTED]
+    plans = given.plans[:CHARTED]
     of_job = by_the_job(plans)
-    devices = [_devices_row(plan, powered=powered, of_job=of_job) for plan in plans]
+    devices = [row for plan in plans for row in _devices_rows(plan, powered=powered, of_job=of_job)]
     tokens = [row for plan in plans for row in (_job_rows(plan) if of_job else _token_rows(plan))]
     way = f"GPUs x price{' + electricity' if powered else ''} = cost per hour; "
     if of_job:
@@ -67,34 +69,48 @@ def _electricity_text(given: Findings) -> str:
     )
 
 
-def _devices_row(plan: FleetPlan, *, powered: bool, of_job: bool) -> dict[str, Any]:
-    job = plan.money if of_job else None
-    paid = {"hours": HOURS_PER_MONTH, "usd_per_month": plan.usd_per_month}
+def _devices_rows(plan: AnyPlan, *, powered: bool, of_job: bool) -> list[dict[str, Any]]:
+    """Return the devices of a plan and their cost, of each pool where it has some."""
+    names = ("",) if len(plan.groups) == 1 else POOLS
+    return [
+        _devices_row(plan, group, name, powered=powered, of_job=of_job)
+        for group, name in zip(plan.groups, names, strict=True)
+    ]
+
+
+def _devices_row(
+    plan: AnyPlan, group: ReplicaGroup, pool: str, *, powered: bool, of_job: bool
+) -> dict[str, Any]:
+    usd, price, tdp = group.usd_per_hour, group.price, group.layout.device.tdp_w
+    energy = (
+        None if price is None or price.energy_usd_per_hour is None else group.gpus * price.energy_usd_per_hour
+    )
+    paid = {"hours": HOURS_PER_MONTH, "usd_per_month": None if usd is None else float(usd_per_month(usd))}
     if of_job:
-        paid = {"job_hours": job.job_hours if job else None, "usd_per_job": job.usd_per_job if job else None}
+        hours = plan.money.job_hours if plan.money else None
+        paid = {"job_hours": hours, "usd_per_job": None if usd is None or hours is None else hours * usd}
     return {
-        "hardware": plan.layout.device.name,
-        "plan": layout_text(plan),
-        "gpus": plan.gpus,
-        "usd_per_gpu_hour": None if plan.price is None else plan.price.usd_per_hour,
-        **({"energy_usd_per_hour": plan.energy_usd_per_hour} if powered else {}),
-        "usd_per_hour": plan.usd_per_hour,
+        "hardware": group.layout.device.name,
+        "plan": f"{pool} {group.layout.in_words(group.weight_dtype)}" if pool else layout_text(plan),
+        "gpus": group.gpus,
+        "usd_per_gpu_hour": None if price is None else price.usd_per_hour,
+        **({"energy_usd_per_hour": energy} if powered else {}),
+        "usd_per_hour": usd,
         **paid,
-        "tdp_watts": plan.watts,
+        "tdp_watts": None if tdp is None else tdp * group.gpus,
     }
 
 
-def _token_rows(plan: FleetPlan) -> list[dict[str, Any]]:
+def _token_rows(plan: AnyPlan) -> list[dict[str, Any]]:
     """Return the cost per month over the tokens at the mean load and at the peak; nothing without a price."""
     if plan.money is None or plan.usd_per_month is None:
         return []
-    loads = (
-        (MEAN, plan.money.usd_per_million_output_tokens, plan.money.usd_per_million_tokens),
-        (PEAK, plan.usd_per_million_output_tokens, plan.usd_per_million_tokens),
-    )
+    loads = [(MEAN, plan.money.usd_per_million_output_tokens, plan.money.usd_per_million_tokens)]
+    if isinstance(plan, FleetPlan):
+        loads.append((PEAK, plan.usd_per_million_output_tokens, plan.usd_per_million_tokens))
     return [
         {
-            "hardware": plan.layout.device.name,
+            "hardware": plan.hardware,
             "plan": layout_text(plan),
             "load": load,
             "usd_per_month": plan.usd_per_month,
@@ -104,13 +120,13 @@ def _token_rows(plan: FleetPlan) -> list[dict[str, Any]]:
     ]
 
 
-def _job_rows(plan: FleetPlan) -> list[dict[str, Any]]:
+def _job_rows(plan: AnyPlan) -> list[dict[str, Any]]:
     money = plan.money
     if money is None or money.usd_per_job is None or not money.usd_per_thousand_requests:
         return []
     return [
         {
-            "hardware": plan.layout.device.name,
+            "hardware": plan.hardware,
             "plan": layout_text(plan),
             "usd_per_job": money.usd_per_job,
             "thousand_requests": money.usd_per_job / money.usd_per_thousand_requests,

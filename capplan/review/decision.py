@@ -2,7 +2,8 @@
 
 from math import inf
 
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.plan import AnyPlan
+from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.fleet.review import TargetMargin
@@ -14,6 +15,7 @@ from capplan.report.answers.fleet import (
     surer_text,
 )
 from capplan.report.answers.fleet_words import relaxation_text, sure
+from capplan.report.answers.pools import pools_closing, pools_tables
 from capplan.report.charts.certainty import certainty_chart
 from capplan.report.screen_units import screen_of, shown_number
 from capplan.review.findings import Findings, Section
@@ -56,12 +58,13 @@ def decision_sentence(given: Findings) -> str:
     if plan is None:
         names = ", ".join(device.name for device in scenario.fleet.hardware)
         return f"No fleet of {names} serves {scenario.name} within its targets; do not buy on these terms."
-    verb = "Buy" if plan.price is not None and plan.price.commitment == "owned" else "Rent"
+    owned = all(group.price is not None and group.price.commitment == "owned" for group in plan.groups)
+    verb = "Buy" if owned else "Rent"
     cost = ", ".join(cost_texts(plan)) if plan.usd_per_month is not None else "an unknown price"
     return f"{verb} {purchase_text(plan)} for {cost}. {_held_text(given, plan)}"
 
 
-def _held_text(given: Findings, plan: FleetPlan) -> str:
+def _held_text(given: Findings, plan: AnyPlan) -> str:
     margins = given.margins[0]
     if not margins:
         return "No target is set, so it is sized for throughput alone."
@@ -107,14 +110,14 @@ def _mix_texts(given: Findings) -> tuple[str, ...]:
     return (f"With its cheapest mix of commitments: ${usd:,.0f} a month, ${MONTHS * usd:,.0f} a year.",)
 
 
-def _spans(plan: FleetPlan) -> tuple[tuple[str, float], ...]:
+def _spans(plan: AnyPlan) -> tuple[tuple[str, float], ...]:
     """Return what is paid for, and how many times the cost of a month it is."""
     if plan.money is not None and plan.money.usd_per_job is not None and plan.usd_per_month:
         return ((f"the job of {plan.money.job_hours:g} h", plan.money.usd_per_job / plan.usd_per_month),)
     return (("a month", 1.0), ("a year", float(MONTHS)))
 
 
-def _cost_row(plan: FleetPlan, span: str, times: float) -> dict[str, object]:
+def _cost_row(plan: AnyPlan, span: str, times: float) -> dict[str, object]:
     high = plan.usd_per_month_high
     return {
         "span": span,
@@ -142,7 +145,7 @@ def verdicts_section(given: Findings) -> Section:
         for margin in given.margins[0]
     ]
     predicted = ("predicted_s", "low_s", "high_s", "margin_fraction", "met_probability")
-    unmeasured = given.chosen.label == "assumed"
+    unmeasured = kernels_label(given.chosen) == "assumed"
     assumed = frozenset((i, name) for i in range(len(rows)) for name in predicted if unmeasured)
     chance, confidence = given.chosen.slo_met_probability, given.asked.scenario.slo.confidence
     enough = "at least" if chance >= confidence else "less than"
@@ -155,6 +158,11 @@ def verdicts_section(given: Findings) -> Section:
         ),
         tables=(Table(rows, shown=_SHOWN, titles={"met_probability": "probability"}, assumed=assumed),),
     )
+
+
+def kernels_label(plan: AnyPlan) -> str:
+    """Return whether all kernels of a plan were measured on their devices, or some are assumed."""
+    return "assumed" if any(group.label == "assumed" for group in plan.groups) else "measured"
 
 
 def target_words(margin: TargetMargin) -> str:
@@ -197,6 +205,8 @@ def certainty_section(given: Findings) -> Section:
 def choices_section(given: Findings) -> Section:
     """Return the three choices, and why one of them is recommended."""
     choices = given.answer.choices
+    if isinstance(given.chosen, PoolsPlan):
+        return _either_way(given)
     if choices is None:
         return Section("The three choices")
     table = decision_tables(given.answer, promised=bool(given.margins[0]))[0]
@@ -207,4 +217,15 @@ def choices_section(given: Findings) -> Section:
             f"{SMALL_EXTRA - 1.0:.0%} more is surer by at least {100.0 * CLEARLY_SURER:.0f} percentage points.",
         ),
         tables=(Table(table.rows, shown=table.shown, titles=table.titles),),
+    )
+
+
+def _either_way(given: Findings) -> Section:
+    """Return separate pools beside identical replicas, where the pools are recommended."""
+    both, *_ = pools_tables(given.answer)
+    titles = dict(both.titles) | {"way": ""}
+    return Section(
+        "The choices",
+        text=tuple(f"{text[:1].upper()}{text[1:]}." for text in pools_closing(given.answer)),
+        tables=(Table(both.rows, shown=both.shown, titles=titles),),
     )

@@ -8,11 +8,13 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile
+from capplan.fleet.replica_group import ReplicaGroup
 from capplan.fleet.review import PlanDetail, kernel_assumptions
 from capplan.hardware.device import Device
 from capplan.report.answer import Table
 from capplan.report.answers.fit import waterfall
 from capplan.report.answers.fleet_words import rejected_text, relaxation_text
+from capplan.report.answers.pools import pools_tables
 from capplan.report.charts.memory import memory_chart
 from capplan.report.charts.records import COLOURS, Bar, Bars
 from capplan.report.charts.roofline import (
@@ -23,22 +25,31 @@ from capplan.report.charts.roofline import (
 )
 from capplan.review.decision import shown
 from capplan.review.findings import Findings, Section
-from capplan.review.plans import price_rows
+from capplan.review.plans import devices_of, price_rows
 
 
-def memory_section(given: Findings) -> Section:
-    """Return what takes the memory of one device, down to the cache, and what the cache holds."""
-    assert given.detail is not None
+def _titled(title: str, detail: PlanDetail) -> str:
+    """Return a title, with the name of the pool where the plan has some."""
+    return f"{title}: {detail.pool} pool" if detail.pool else title
+
+
+def _group_of(given: Findings, detail: PlanDetail) -> ReplicaGroup:
+    """Return the replicas that a detail is one of."""
     assert given.chosen is not None
-    detail = given.detail
+    return given.chosen.groups[given.details.index(detail)]
+
+
+def memory_section(given: Findings, detail: PlanDetail) -> Section:
+    """Return what takes the memory of one device, down to the cache, and what the cache holds."""
+    group = _group_of(given, detail)
     steps = waterfall(detail.memory)
     plan = detail.memory.plan
     held = [
         {
-            "cache_tokens_per_replica": given.chosen.kv_cache_tokens,
+            "cache_tokens_per_replica": group.kv_cache_tokens,
             "longest_sequence_tokens": given.asked.question.max_model_len,
             "max_concurrency": float(np.asarray(plan.max_concurrency)),
-            "concurrency_per_replica": given.chosen.concurrency_per_replica,
+            "concurrency_per_replica": group.concurrency_per_replica,
         }
     ]
     titles = {
@@ -49,7 +60,7 @@ def memory_section(given: Findings) -> Section:
     }
     name = detail.spec.device.name
     return Section(
-        "Memory of one device",
+        _titled("Memory of one device", detail),
         text=(
             f"Each line is subtracted from the memory of one {name}; a replica has {detail.spec.devices}.",
         ),
@@ -61,10 +72,8 @@ def memory_section(given: Findings) -> Section:
     )
 
 
-def roofline_section(given: Findings) -> Section:
+def roofline_section(detail: PlanDetail) -> Section:
     """Return where the operators stand below the roof of the device, with the arithmetic intensity of each."""
-    assert given.detail is not None
-    detail = given.detail
     device, compute = detail.spec.device, compute_dtype_of(detail.spec)
     rows = [
         {
@@ -82,7 +91,7 @@ def roofline_section(given: Findings) -> Section:
     ]
     ridge = ridge_flop_per_byte(device, compute)
     return Section(
-        "Roofline",
+        _titled("Roofline", detail),
         text=(
             f"{device.name} computes {shown('flop_per_s', device.peak_flop_per_s[compute])} in {compute} and reads "
             f"{shown('bytes_per_s', device.memory_bytes_per_s)}: below {ridge:.3g} FLOP per byte its memory is the roof, above its arithmetic. "
@@ -101,10 +110,8 @@ def roofline_section(given: Findings) -> Section:
     )
 
 
-def latency_section(given: Findings) -> Section:
+def latency_section(given: Findings, detail: PlanDetail) -> Section:
     """Return the operators of one prompt and one step, with their share."""
-    assert given.detail is not None
-    detail = given.detail
     totals: dict[str, float] = {}
     for row in detail.breakdown:
         totals[row.phase] = totals.get(row.phase, 0.0) + row.seconds
@@ -125,7 +132,7 @@ def latency_section(given: Findings) -> Section:
     load = detail.load
     text = (
         f"One prompt of {load.input_tokens:,} tokens ({shown('fraction', load.prefix_hit_fraction)} of them cached) without other load, and one decode step of the "
-        f"{given.chosen.concurrency_per_replica if given.chosen else 0.0:.3g} requests that a replica serves at once at peak, on one device. "
+        f"{_group_of(given, detail).concurrency_per_replica:.3g} requests that a replica serves at once at peak, on one device. "
         "Time x rate = amount of work or traffic. Kernels are timed one at a time; the engine overlaps some of them and adds "
         "host time. Queueing comes on top; the predictions above include it.",
     )
@@ -137,7 +144,12 @@ def latency_section(given: Findings) -> Section:
         )
         for phase in totals
     )
-    return Section("Where the time goes", text=text, tables=tables, pictures=_phase_pictures(detail, totals))
+    return Section(
+        _titled("Where the time goes", detail),
+        text=text,
+        tables=tables,
+        pictures=_phase_pictures(detail, totals),
+    )
 
 
 def _phase_title(phase: str, kernels_s: float, engine_s: float | None) -> str:
@@ -178,7 +190,11 @@ def rejections_section(given: Findings) -> Section:
     ]
     text = (f"{rejected_text(given.answer)}.",)
     lines = tuple(relaxation_text(item) for item in given.answer.relaxations) if given.chosen else ()
-    tables = (Table(rows, titles={"count": "candidates", "share_fraction": "of all"}),) if rows else ()
+    alike = Table(rows, titles={"count": "candidates", "share_fraction": "of all"})
+    apart = pools_tables(given.answer)[2:]
+    if not given.answer.evaluated and apart:
+        text = ("Identical replicas are not allowed by the scenario.",)
+    tables = tuple(table for table in (alike, *apart) if table.rows)
     return Section("Rejected", text=text, tables=tables, lines=lines)
 
 
@@ -196,7 +212,7 @@ def assumptions_section(given: Findings, assumptions: Sequence[Assumption]) -> S
 def sources_section(given: Findings) -> Section:
     """Return where prices, datasheets, model, engine and efficiencies come from, with their dates."""
     rows = [_model_row(given), _engine_row(given.asked.question.profile)]
-    devices = dict.fromkeys(plan.layout.device.name for plan in given.answer.plans)
+    devices = devices_of(given)
     for device in given.asked.question.devices:
         if device.name in devices or not devices:
             rows += _device_rows(device)
@@ -236,8 +252,10 @@ def _efficiency_rows(given: Findings, device: Device) -> list[dict[str, Any]]:
     """Return where the kernel efficiencies of a device come from, a row for each label that its plans have."""
     question = given.asked.question
     efficiency = question.efficiencies[device.name]
-    plans = [plan for plan in given.answer.plans if plan.layout.device.name == device.name]
-    assumed = [item.what for plan in plans for item in kernel_assumptions(plan, question)]
+    groups = [
+        group for plan in given.plans for group in plan.groups if group.layout.device.name == device.name
+    ]
+    assumed = [item.what for group in groups for item in kernel_assumptions(group, question)]
     borrowed = dict.fromkeys(assumed or ([efficiency.borrowed.what] if efficiency.borrowed else []))
     where = (
         given.asked.scenario.calibration
@@ -252,18 +270,22 @@ def _efficiency_rows(given: Findings, device: Device) -> list[dict[str, Any]]:
             "date": None,
             "where": f"{where}{'; ' + notes[label] if notes[label] else ''}",
         }
-        for label in (dict.fromkeys(plan.label for plan in plans) or {efficiency.label: None})
+        for label in (dict.fromkeys(group.label for group in groups) or {efficiency.label: None})
     ]
 
 
 def command_section(given: Findings) -> Section:
     """Return the command that wrote the page, and the one that estimates one replica of the chosen plan."""
     commands = [given.command]
-    if given.detail is not None:
-        commands.append(_estimate_command(given, given.detail))
+    commands += [_estimate_command(given, detail) for detail in given.details]
+    second = {
+        0: "",
+        1: ", the second estimates one replica of the chosen plan",
+        2: ", the others estimate one replica of either pool, as if it served whole requests",
+    }
     return Section(
         "Commands",
-        text=("The first command writes this page, the second estimates one replica of the chosen plan:",),
+        text=(f"The first command writes this page{second[len(given.details)]}:",),
         code=tuple(commands),
     )
 
@@ -274,8 +296,8 @@ def _estimate_command(given: Findings, detail: PlanDetail) -> str:
     degrees = (("-tp", spec.sharding.tensor), ("-pp", spec.sharding.pipeline), ("-ep", spec.sharding.expert))
     for flag, value in (*degrees, ("-dp", spec.sharding.data)):
         words += [flag, f"{float(value):g}"] if value > 1 else []
-    if given.chosen is not None and given.chosen.weight_dtype != "auto":
-        words += ["--weight-dtype", given.chosen.weight_dtype]
+    dtype = _group_of(given, detail).weight_dtype
+    words += ["--weight-dtype", dtype] if dtype != "auto" else []
     words += ["--kv-dtype", spec.kv_format, "--engine", spec.profile.engine]
     words += ["--engine-version", spec.profile.asked_version or spec.profile.version]
     words += ["--max-model-len", str(spec.max_model_len)]

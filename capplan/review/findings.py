@@ -6,12 +6,13 @@ Every writer (Markdown, HTML, terminal, CSV, JSON) prints this one structure.
 import re
 from dataclasses import dataclass, field, replace
 
-from capplan.fleet.plan import FleetAnswer, FleetPlan
-from capplan.fleet.review import PlanDetail, Sizing, TargetMargin, plan_detail, sizing_of, target_margins
+from capplan.fleet.plan import AnyPlan, FleetAnswer
+from capplan.fleet.review import PlanDetail, TargetMargin, plan_details, target_margins
 from capplan.hardware.device import Source
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.outlook import Outlook, outlook_of
 from capplan.questions.sensitivity import Sensitivity, sensitivity_of
+from capplan.readers.levers_file import LeversRow
 from capplan.report.answer import Answer, Table
 from capplan.report.charts.records import Chart
 
@@ -65,39 +66,65 @@ class Findings:
     model_source: Source
     margins: tuple[tuple[TargetMargin, ...], ...]
     """Of every plan."""
-    detail: PlanDetail | None
-    """Of the chosen plan; None where there is none."""
-    sizing: Sizing | None
+    details: tuple[PlanDetail, ...] = ()
+    """Of the chosen plan, one for each pool where it has some; empty where there is no plan."""
     outlook: Outlook = field(default_factory=Outlook)
     """Commitments, growth and energy of the plans, and their replicas over time."""
     sensitivity: Sensitivity = field(default_factory=Sensitivity)
     written: Written = field(default_factory=Written)
+    levers: LeversRow | None = None
+    """What every lever is worth, where that was asked for."""
 
     @property
-    def chosen(self) -> FleetPlan | None:
+    def chosen(self) -> AnyPlan | None:
         """The plan to decide on."""
-        return self.answer.chosen
+        return self.answer.bought
+
+    @property
+    def plans(self) -> tuple[AnyPlan, ...]:
+        """All plans, the one to decide on first."""
+        chosen = self.chosen
+        apart = self.answer.pools.plans if self.answer.pools else ()
+        others = [plan for plan in (*apart, *self.answer.plans) if plan != chosen]
+        return (*((chosen,) if chosen else ()), *others)
 
 
 def findings(
-    asked: AskedFleet, answer: FleetAnswer, command: str, source: Source, written: Written | None = None
+    asked: AskedFleet,
+    answer: FleetAnswer,
+    command: str,
+    source: Source,
+    written: Written | None = None,
+    *,
+    levers: LeversRow | None = None,
+    others: bool = True,
 ) -> Findings:
-    """Return everything that a review needs to know about the plans of a search."""
-    question, chosen = asked.question, answer.chosen
-    if chosen is not None:
-        others = [plan for plan in answer.plans if plan != chosen]
-        answer = replace(answer, plans=(chosen, *others))
-    return Findings(
-        asked,
-        answer,
-        command,
-        source,
-        tuple(target_margins(plan, question) for plan in answer.plans),
-        plan_detail(chosen, question) if chosen else None,
-        sizing_of(chosen, asked.scenario.fleet.headroom_fraction) if chosen else None,
-        outlook_of(asked, answer),
-        sensitivity_of(asked, answer),
-        written or Written(),
+    """Return everything that a review needs to know about the plans of a search.
+
+    Parameters
+    ----------
+    asked : the question
+    answer : its plans
+    command : as it was typed
+    source : of the model
+    written : what people say about the page
+    levers : what every lever is worth, where that was asked for
+    others : whether the plans of other devices are taken at other traffic too
+
+    Returns
+    -------
+    Findings
+    """
+    chosen = answer.bought
+    found = Findings(asked, answer, command, source, margins=())
+    return replace(
+        found,
+        margins=tuple(target_margins(plan, asked.question) for plan in found.plans),
+        details=plan_details(chosen, asked.question) if chosen else (),
+        outlook=outlook_of(asked, answer),
+        sensitivity=sensitivity_of(asked, answer, others=others),
+        written=written or Written(),
+        levers=levers,
     )
 
 

@@ -103,7 +103,12 @@ def _points(review: Review) -> str:
 
 
 def _point(point: WhatIf, key: str) -> dict[str, Any]:
-    return {"gpus": point.gpus, "usd": point.usd, "said": point_text(point, key)}
+    return {
+        "ratio": point.traffic_ratio,
+        "gpus": point.gpus,
+        "usd": point.usd,
+        "said": point_text(point, key),
+    }
 
 
 def _table(table: Table, section: str) -> str:

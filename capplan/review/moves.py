@@ -1,16 +1,18 @@
 """What moves the number in a review: a tornado, the plans at other traffic, what may go wrong, and what can be done."""
 
+from collections import Counter
 from math import inf
 from typing import Any
 
-from capplan.fleet.plan import FleetPlan
-from capplan.fleet.price import HOURS_PER_MONTH
-from capplan.fleet.sensitivity import Swing, Turn, WhatIf, paid_hours
+from capplan.fleet.plan import AnyPlan, FleetPlan
+from capplan.fleet.price import ChosenPrice
+from capplan.fleet.sensitivity import FEW_RATIOS, Swing, Turn, WhatIf, paid_hours
 from capplan.questions.sensitivity import CHANGE, Sensitivity
 from capplan.report.answer import Table
 from capplan.report.answers.fleet import layout_text
 from capplan.report.answers.fleet_words import sure
 from capplan.report.charts.records import Line, Lines, Tornado, Turned, amount_text
+from capplan.review.decision import kernels_label
 from capplan.review.findings import Findings, Section
 
 TRAFFIC = "If traffic changes"
@@ -22,12 +24,12 @@ FEW_OFFERS = 3
 _SHOWN_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
-def by_plan(plan: FleetPlan) -> str:
+def by_plan(plan: AnyPlan) -> str:
     """Return the name of a plan in charts: device and layout, without the number of devices."""
     return f"{plan.hardware} {layout_text(plan)}"
 
 
-def money_key(plan: FleetPlan) -> str:
+def money_key(plan: AnyPlan) -> str:
     """Return the column of what a plan is paid for: a job or a month."""
     return "usd_per_job" if plan.money is not None and plan.money.usd_per_job is not None else "usd_per_month"
 
@@ -57,7 +59,7 @@ def moves_section(given: Findings) -> Section:
     )
 
 
-def _swing_rows(swing: Swing, plan: FleetPlan, key: str) -> list[dict[str, Any]]:
+def _swing_rows(swing: Swing, plan: AnyPlan, key: str) -> list[dict[str, Any]]:
     planned = planned_usd(plan)
     return [
         {
@@ -71,12 +73,12 @@ def _swing_rows(swing: Swing, plan: FleetPlan, key: str) -> list[dict[str, Any]]
     ]
 
 
-def planned_usd(plan: FleetPlan) -> float | None:
+def planned_usd(plan: AnyPlan) -> float | None:
     """Return what a plan costs for its job or a month."""
     return None if plan.usd_per_hour is None else plan.usd_per_hour * paid_hours(plan)
 
 
-def _tornado(plan: FleetPlan, swings: tuple[Swing, ...], key: str) -> tuple[Tornado, ...]:
+def _tornado(plan: AnyPlan, swings: tuple[Swing, ...], key: str) -> tuple[Tornado, ...]:
     planned = planned_usd(plan)
     if planned is None:
         turned = [_turned(swing, swing.low.gpus, swing.high.gpus) for swing in swings]
@@ -109,7 +111,7 @@ def traffic_section(given: Findings) -> Section:
         }
         for each, points in given.sensitivity.what_if
         for point in points
-        if point.traffic_ratio in _SHOWN_RATIOS
+        if point.traffic_ratio in _SHOWN_RATIOS or len(points) == len(FEW_RATIOS)
     ]
     lines = tuple(
         Line(
@@ -121,7 +123,8 @@ def traffic_section(given: Findings) -> Section:
         for each, points in given.sensitivity.what_if
         if charted(each, given.sensitivity)
     )
-    today = given.sensitivity.what_if[0][1][0].request_rate / given.sensitivity.what_if[0][1][0].traffic_ratio
+    first = given.sensitivity.what_if[0][1][0]
+    today = first.request_rate / first.traffic_ratio
     picture = Lines(
         "Cost by peak traffic", "request_rate", key, lines, mark=today, mark_name="today", x_title="peak traffic",
         y_title="cost",
@@ -129,8 +132,8 @@ def traffic_section(given: Findings) -> Section:
     return Section(
         TRAFFIC,
         text=(
-            "The layout of every plan stays, with as many replicas as the rule of the plan asks for: by the largest rate that one "
-            "replica carries within the targets, with headroom, confidence and spares.",
+            "The layout of a plan stays, and its replicas are counted anew at every traffic by the simulation that sized it, with the same "
+            "headroom, confidence and spares: every point is a simulation.",
         ),
         tables=(
             Table(
@@ -142,7 +145,7 @@ def traffic_section(given: Findings) -> Section:
     )
 
 
-def charted(plan: FleetPlan, sensitivity: Sensitivity) -> bool:
+def charted(plan: AnyPlan, sensitivity: Sensitivity) -> bool:
     """Return whether a plan has a line in the chart: its price is known, and it is not so dear that the others lie flat."""
     costs = [each.usd_per_month for each, _ in sensitivity.what_if if each.usd_per_month is not None]
     return plan.usd_per_month is not None and plan.usd_per_month <= DEAR * min(costs)
@@ -179,7 +182,7 @@ def risks_section(given: Findings) -> Section:
     return Section("Risks", lines=(*lines, *given.asked.warnings))
 
 
-def _speed_risks(given: Findings, plan: FleetPlan) -> list[str]:
+def _speed_risks(given: Findings, plan: AnyPlan) -> list[str]:
     lines = []
     if given.margins[0]:
         missed = 1.0 - plan.slo_met_probability
@@ -190,7 +193,7 @@ def _speed_risks(given: Findings, plan: FleetPlan) -> list[str]:
         lines.append(
             "In the worst tenth of the cases no number of replicas of this layout meets the targets."
         )
-    if plan.label == "assumed":
+    if kernels_label(plan) == "assumed":
         lines.append(
             f"Kernels of {plan.hardware} were not measured but borrowed; ten minutes of capplan calibrate on the device replace them."
         )
@@ -201,30 +204,46 @@ def _speed_risks(given: Findings, plan: FleetPlan) -> list[str]:
     return lines
 
 
-def _price_risks(plan: FleetPlan) -> list[str]:
-    if plan.price is None:
-        return [f"No price of {plan.hardware} is known."]
+def _price_risks(plan: AnyPlan) -> list[str]:
+    """Return the risks of the prices, once for each device."""
+    gpus: Counter[str] = Counter()
+    for group in plan.groups:
+        gpus[group.layout.device.name] += group.gpus
+    prices = {group.layout.device.name: group.price for group in plan.groups}
+    return [line for name, price in prices.items() for line in _price_risk(name, gpus[name], price)]
+
+
+def _price_risk(name: str, gpus: int, price: ChosenPrice | None) -> list[str]:
+    if price is None:
+        return [f"No price of {name} is known."]
     lines = []
-    if plan.price.offers < FEW_OFFERS and plan.price.records:
-        lines.append(f"The price of {plan.hardware} is {plan.price.basis}: ask for a quote before deciding.")
-    dates = [record.date for record in plan.price.records if record.date]
+    if price.offers < FEW_OFFERS and price.records:
+        lines.append(f"The price of {name} is {price.basis}: ask for a quote before deciding.")
+    dates = [record.date for record in price.records if record.date]
     if dates:
         lines.append(
-            f"The price is of {max(dates)}; availability of {plan.gpus} x {plan.hardware} is not known to capplan."
+            f"The price is of {max(dates)}; availability of {gpus} x {name} is not known to capplan."
         )
     return lines
 
 
-def _operation_risks(given: Findings, plan: FleetPlan) -> list[str]:
+def _operation_risks(given: Findings, plan: AnyPlan) -> list[str]:
     limits, lines = given.asked.scenario.fleet, []
-    if not plan.spare_replicas:
+    group = plan.groups[0]
+    spare = group.spare_replicas
+    if not spare:
         lines.append("There is no spare replica: while one fails or is updated, the peak is not carried.")
+    elif isinstance(plan, FleetPlan):
+        lines.append(
+            f"{spare} of {plan.replicas} replicas may be down at the peak; a further one costs the headroom, then the targets."
+        )
     else:
         lines.append(
-            f"{plan.spare_replicas} of {plan.replicas} replicas may be down at the peak; a further one costs the headroom, then the targets."
+            f"{spare} replica{'s' if spare > 1 else ''} of each pool may be down at the peak; a further one costs the headroom, then the targets. "
+            "A pool does not stand in for the other."
         )
-    share = plan.request_rate_per_replica * plan.busy_replicas
-    carried = plan.request_rate_limit_per_replica * plan.busy_replicas
+    share = group.request_rate_per_replica * group.busy_replicas
+    carried = _carried_rate(plan, limits.headroom_fraction)
     lines.append(
         f"Traffic above {carried:.3g} req/s ({carried / share - 1.0:+.0%} over the peak that was planned for) is more than "
         f"the busy replicas are predicted to carry{' within the targets' if given.margins[0] else ''}; "
@@ -233,62 +252,9 @@ def _operation_risks(given: Findings, plan: FleetPlan) -> list[str]:
     return lines
 
 
-def levers_section(given: Findings) -> Section:
-    """Return what can be done about the number: what the page itself already computed, most saved first, and the command for all others."""
-    plan = given.chosen
-    if plan is None or plan.usd_per_hour is None:
-        return Section("Levers")
-    planned = planned_usd(plan) or 0.0
-    options = [*_lever_turns(given), *_lever_choices(given, plan)]
-    key = money_key(plan)
-    rows = [
-        {"lever": what, "gpus": gpus, key: usd, "saved_usd": planned - usd, "price_to_pay": risk}
-        for what, gpus, usd, risk in sorted(options, key=lambda option: option[2])
-        if usd < planned
-    ]
-    return Section(
-        "Levers",
-        text=(
-            "What would lower the bill among the cases above."
-            if rows
-            else "None of the cases above lowers the bill.",
-            "The other levers (dtypes, caching, speculation, engine settings, commitments, their "
-            "combination) each take a search of their own; the command below tries them on this scenario.",
-        ),
-        tables=(Table(rows, titles={key: "cost", "saved_usd": "saved", "price_to_pay": "what it takes"}),)
-        if rows
-        else (),
-        code=(f"capplan levers {given.asked.scenario.path}",),
-    )
-
-
-def _lever_turns(given: Findings) -> list[tuple[str, int, float, str]]:
-    risks = {
-        "input length": "prompts rewritten, or less retrieved",
-        "output length": "users get less text",
-        "traffic": "the rest is refused, cached or moved off the peak",
-        "price of a GPU": "the cheapest offer known, wherever it is",
-    }
-    return [
-        (f"{swing.what} {swing.low.change}", swing.low.gpus, swing.low.usd, risks[swing.what])
-        for swing in given.sensitivity.swings
-        if swing.what in risks and swing.low.gpus is not None and swing.low.usd is not None
-    ]
-
-
-def _lever_choices(given: Findings, plan: FleetPlan) -> list[tuple[str, int, float, str]]:
-    """Return fewer certainties and spares as levers."""
-    hours = paid_hours(plan)
-    found = [
-        (f"be {row.confidence:.0%} sure: {row.gpus} x {row.hardware}", row.gpus, row.usd_per_month / HOURS_PER_MONTH * hours, "targets are missed more often")
-        for row in given.answer.certainty
-        if row.gpus is not None and row.usd_per_month is not None
-    ]  # fmt: skip
-    hourly = given.asked.prices.get(plan.hardware)
-    if plan.spare_replicas and hourly is not None:
-        gpus = plan.busy_replicas * plan.layout.devices
-        usd = gpus * hourly.total_usd_per_hour * hours
-        found.append(
-            ("no spare replica", gpus, usd, "a failure at the peak costs the headroom, then the targets")
-        )
-    return found
+def _carried_rate(plan: AnyPlan, headroom_fraction: float) -> float:
+    """Return the rate that the replicas in service are predicted to carry; pools were seen to carry it with headroom [req/s]."""
+    if isinstance(plan, FleetPlan):
+        return plan.request_rate_limit_per_replica * plan.busy_replicas
+    planned = min(pool.planned_rate_limit_per_replica * pool.busy_replicas for pool in plan.pools)
+    return planned / (1.0 - headroom_fraction)

@@ -51,20 +51,33 @@
   const slider = panel.querySelector("input");
   const said = panel.querySelector("output");
   const chart = panel.parentElement.querySelector("svg.chart");
-  const priced = plans.filter(function (plan) { return plan.charted; });
+  const firsts = plans.map(function (plan, at) {
+    return plans.slice(0, at).reduce(function (sum, before) { return sum + (before.charted ? before.points.length : 0); }, 0);
+  });
 
   function update() {
     const plan = plans[which.selectedIndex];
     const point = plan.points[Number(slider.value)];
     said.textContent = point.said;
     slider.setAttribute("aria-valuetext", point.said);
-    const place = priced.indexOf(plan);
-    if (chart !== null) {
-      const marks = chart.querySelectorAll("g.mark");
-      if (place !== -1) { light(chart, marks[place * plan.points.length + Number(slider.value)]); }
-    }
+    if (chart === null || !plan.charted) { return; }
+    light(chart, chart.querySelectorAll("g.mark")[firsts[which.selectedIndex] + Number(slider.value)]);
   }
-  which.addEventListener("change", update);
-  slider.addEventListener("input", update);
+
+  // Plans have points of their own: another plan is shown at the traffic nearest to the one that was chosen.
+  let ratio = 1;
+  function change() {
+    const points = plans[which.selectedIndex].points;
+    const away = points.map(function (point) { return Math.abs(Math.log(point.ratio / ratio)); });
+    slider.max = String(points.length - 1);
+    slider.value = String(away.indexOf(Math.min.apply(null, away)));
+    update();
+  }
+  function slide() {
+    ratio = plans[which.selectedIndex].points[Number(slider.value)].ratio;
+    update();
+  }
+  which.addEventListener("change", change);
+  slider.addEventListener("input", slide);
   update();
 }());

@@ -8,8 +8,8 @@ from capplan import __version__
 from capplan.assumption import Assumption
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import assumed_kernels, fleet_answer
-from capplan.report.answers.over_time import over_time_assumptions
-from capplan.review import decision, evidence, moves, plans, workload
+from capplan.report.answers.over_time import over_time_assumptions, over_time_parts
+from capplan.review import decision, evidence, levers, moves, plans, workload
 from capplan.review.cost import cost_section
 from capplan.review.findings import Findings, Review, Section
 from capplan.review.outlook import outlook_section
@@ -54,7 +54,7 @@ def _middle(given: Findings) -> list[Section]:
         moves.moves_section(given),
         moves.traffic_section(given),
         moves.risks_section(given),
-        moves.levers_section(given),
+        levers.levers_section(given),
     ]
     if given.chosen is None:
         return sections
@@ -65,9 +65,9 @@ def _appendix(given: Findings) -> list[Section]:
     sections = []
     if given.chosen is not None:
         sections = [
-            evidence.memory_section(given),
-            evidence.roofline_section(given),
-            evidence.latency_section(given),
+            *(evidence.memory_section(given, detail) for detail in given.details),
+            *map(evidence.roofline_section, given.details),
+            *(evidence.latency_section(given, detail) for detail in given.details),
         ]
     return [
         *sections,
@@ -103,7 +103,7 @@ def assumptions_of(given: Findings) -> tuple[Assumption, ...]:
     if given.chosen is None:
         return given.asked.assumptions
     kernels = assumed_kernels((given.chosen,), given.asked.question)
-    over_time = given.outlook.over_time
+    over_time = next(iter(over_time_parts(given.outlook).values()), None)
     curve = over_time_assumptions(over_time) if over_time else ()
     return (*given.asked.assumptions, *items, *kernels, *curve, *given.outlook.assumptions)
 

@@ -3,22 +3,26 @@
 from collections.abc import Sequence
 from typing import Any
 
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.plan import AnyPlan
+from capplan.fleet.pools.plan import POOLS, PoolsPlan
 from capplan.fleet.recommended import SENSIBLE_SHARE
+from capplan.fleet.review import sizing_of
 from capplan.questions.plan_row import plan_row
 from capplan.report.answer import Table
 from capplan.report.answers.fleet import layout_text
 from capplan.report.answers.fleet_words import insensible_text
+from capplan.report.answers.pools import pools_tables
 from capplan.report.charts.records import Bar, Bars
-from capplan.review.decision import shown
+from capplan.review.decision import kernels_label, shown
 from capplan.review.findings import Findings, Section
 
 WHY = "Why not the others"
+SIZING = "Number of replicas"
 CHARTED = 8
 """Plans in charts, the chosen one first; the table has all."""
 
 
-def by_the_job(plans: Sequence[FleetPlan]) -> bool:
+def by_the_job(plans: Sequence[AnyPlan]) -> bool:
     """Return whether plans are paid for until a job is done, not by the month."""
     return any(plan.money is not None and plan.money.usd_per_job is not None for plan in plans)
 
@@ -26,12 +30,13 @@ def by_the_job(plans: Sequence[FleetPlan]) -> bool:
 def plan_rows(given: Findings) -> list[dict[str, Any]]:
     """Return every plan with all its columns, its rank, and its cost relative to the chosen one: the CSV."""
     rows = []
-    for rank, (plan, margins) in enumerate(zip(given.answer.plans, given.margins, strict=True), start=1):
+    for rank, (plan, margins) in enumerate(zip(given.plans, given.margins, strict=True), start=1):
         rows.append(
             {
                 "rank": rank,
                 "plan": layout_text(plan),
                 **plan_row(plan),
+                "label": kernels_label(plan),
                 **_difference(plan, given.chosen),
                 "margin_fraction": {m.target.key: m.margin_fraction for m in margins},
                 "met_probability": {m.target.key: m.met_probability for m in margins},
@@ -40,7 +45,7 @@ def plan_rows(given: Findings) -> list[dict[str, Any]]:
     return rows
 
 
-def _difference(plan: FleetPlan, chosen: FleetPlan | None) -> dict[str, float | None]:
+def _difference(plan: AnyPlan, chosen: AnyPlan | None) -> dict[str, float | None]:
     if chosen is None or chosen.usd_per_month is None or plan.usd_per_month is None:
         return {"more_usd_per_month": None, "price_ratio": None}
     return {
@@ -58,7 +63,7 @@ def plans_section(given: Findings) -> Section:
     )  # fmt: skip
     if not given.margins[0]:
         shown_names = tuple(name for name in shown_names if name != "slo_met_probability")
-    if by_the_job(given.answer.plans):
+    if by_the_job(given.plans):
         shown_names = tuple(
             "usd_per_job" if name == "usd_per_month" else name
             for name in shown_names
@@ -79,7 +84,7 @@ def plans_section(given: Findings) -> Section:
         "The first line is the chosen plan. A margin is the share of the limit that the prediction leaves. Kernels are measured "
         "where their efficiencies were fitted on that device, assumed (*) where some were borrowed from another device or dtype."
     ]
-    if given.answer.choices is not None:
+    if given.answer.choices is not None and given.chosen == given.answer.chosen:
         text.insert(0, f"Recommended because {given.answer.choices.why}.")
     return Section(
         WHY,
@@ -100,8 +105,8 @@ def _unmeasured(rows: list[dict[str, Any]], names: tuple[str, ...]) -> frozenset
 
 
 def _plan_pictures(given: Findings) -> tuple[Bars, ...]:
-    plans = given.answer.plans[:CHARTED]
-    pictures = []
+    plans = given.plans[:CHARTED]
+    pictures: list[Bars] = []
     if by_the_job(plans):
         jobs = [(plan, plan.money.usd_per_job) for plan in plans if plan.money is not None]
         bars = tuple(Bar(_short(plan), (("cost", usd),)) for plan, usd in jobs if usd is not None)
@@ -120,16 +125,20 @@ def _plan_pictures(given: Findings) -> tuple[Bars, ...]:
     return tuple(pictures)
 
 
-def _short(plan: FleetPlan) -> str:
-    return f"{plan.gpus} x {plan.layout.device.name} {layout_text(plan).partition(',')[0]}"
+def _short(plan: AnyPlan) -> str:
+    layout = "apart" if isinstance(plan, PoolsPlan) else layout_text(plan).partition(",")[0]
+    return f"{plan.gpus} x {plan.hardware} {layout}"
 
 
 def sizing_section(given: Findings) -> Section:
     """Return the steps from the peak rate to the number of devices, one operation per line."""
-    sizing, plan = given.sizing, given.chosen
-    assert sizing is not None
+    plan, limits = given.chosen, given.asked.scenario.fleet
+    if isinstance(plan, PoolsPlan):
+        return _pools_section(given, plan)
+    if plan is None:
+        return Section(SIZING)
+    sizing = sizing_of(plan, limits.headroom_fraction)
     confidence = given.asked.scenario.slo.confidence
-    assert plan is not None
     row = {
         "peak_request_rate": sizing.peak_requests_per_s,
         "limit_request_rate": sizing.limit_requests_per_s,
@@ -159,7 +168,7 @@ def sizing_section(given: Findings) -> Section:
         "utilisation_fraction": "load of one replica at peak, spares idle",
     }
     return Section(
-        "Number of replicas",
+        SIZING,
         text=(
             f"{shown('request_rate', sizing.peak_requests_per_s)} / ({shown('request_rate', sizing.limit_requests_per_s)} "
             f"x {shown('fraction', 1.0 - sizing.headroom_fraction)}) = {sizing.predicted_replicas:.2f} replicas as predicted, with headroom for "
@@ -171,10 +180,47 @@ def sizing_section(given: Findings) -> Section:
     )
 
 
+def _pools_section(given: Findings, plan: PoolsPlan) -> Section:
+    """Return the replicas of both pools, and what their pair was simulated with."""
+    limits, confidence = given.asked.scenario.fleet, given.asked.scenario.slo.confidence
+    rows = [
+        {
+            "pool": name,
+            "hardware": pool.layout.device.name,
+            "plan": pool.layout.in_words(pool.weight_dtype),
+            "request_rate": pool.request_rate_per_replica,
+            "busy_fraction": pool.busy_fraction,
+            "busy_replicas": pool.busy_replicas,
+            "spare_replicas": pool.spare_replicas,
+            "devices_per_replica": pool.layout.devices,
+            "devices": pool.gpus,
+        }
+        for name, pool in zip(POOLS, plan.pools, strict=True)
+    ]
+    titles = {
+        "plan": "each replica",
+        "request_rate": "peak rate of a replica",
+        "busy_fraction": "busy",
+        "busy_replicas": "replicas",
+        "spare_replicas": "spare",
+        "devices_per_replica": "devices each",
+    }
+    sent = pools_tables(given.answer)[1]
+    return Section(
+        SIZING,
+        text=(
+            f"Both pools and {plan.link.name} between them are simulated together: with {1.0 / (1.0 - limits.headroom_fraction) - 1.0:.0%} more traffic than "
+            f"the peak as predicted, and at the peak with replicas as slow as in the slowest {1.0 - confidence:.0%} of the cases that are planned for. "
+            "These are the cheapest numbers of replicas that meet all targets in both; the spares come on top.",
+        ),
+        tables=(Table(rows, titles=titles), sent),
+    )
+
+
 def price_rows(given: Findings) -> list[dict[str, Any]]:
     """Return the price taken for every device of the plans, with provider, date and range."""
     rows: list[dict[str, Any]] = []
-    for name in dict.fromkeys(plan.layout.device.name for plan in given.answer.plans):
+    for name in devices_of(given):
         price = given.asked.prices.get(name)
         if price is None:
             rows.append({"hardware": name, "usd_per_gpu_hour": None, "provider": "no offer known"})
@@ -193,6 +239,11 @@ def price_rows(given: Findings) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def devices_of(given: Findings) -> tuple[str, ...]:
+    """Return the devices of all plans, those of the chosen one first."""
+    return tuple(dict.fromkeys(group.layout.device.name for plan in given.plans for group in plan.groups))
 
 
 INSENSIBLE = "Devices that do not suit these targets"

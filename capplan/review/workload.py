@@ -3,7 +3,7 @@
 from typing import Any
 
 from capplan.report.answer import Table
-from capplan.report.answers.over_time import over_time_tables
+from capplan.report.answers.over_time import over_time_parts, over_time_tables
 from capplan.report.charts.load import load_chart
 from capplan.review.findings import Findings, Section
 from capplan.workload.request_class import RequestClass
@@ -61,8 +61,8 @@ def _class_row(item: RequestClass, response_s: float) -> dict[str, Any]:
 
 def over_time_section(given: Findings) -> Section:
     """Return the load curve, how the plan follows it with and without autoscaling, and N + k replicas, where the load has a curve."""
-    over_time = given.outlook.over_time
-    if over_time is None or given.chosen is None:
+    over_time = over_time_parts(given.outlook)
+    if not over_time or given.chosen is None:
         return Section("Load over time")
     return Section(
         "Load over time",
@@ -70,6 +70,6 @@ def over_time_section(given: Findings) -> Section:
             "Static pays for the busiest minute at all hours. An autoscaler that follows the observed load is late by the start-up of a "
             "replica, and requests that come meanwhile are over capacity; a perfect forecast is the bound of what scaling can save.",
         ),
-        tables=over_time_tables(over_time),
-        pictures=(load_chart(over_time),),
+        tables=tuple(table for pool, part in over_time.items() for table in over_time_tables(part, pool)),
+        pictures=tuple(load_chart(part, pool) for pool, part in over_time.items()),
     )

@@ -1,5 +1,6 @@
 """The page for the planning review, unchanged: plans made up with round numbers, so that no fit moves it."""
 
+import math
 import re
 import xml.etree.ElementTree as ET
 from base64 import b64encode
@@ -21,8 +22,8 @@ from capplan.fleet.plan import (
     Insensible,
     Relaxation,
 )
-from capplan.fleet.review import PlanDetail, plan_spec, sizing_of, target_margins
-from capplan.fleet.sensitivity import Swing, Turn, what_if
+from capplan.fleet.review import PlanDetail, plan_spec, target_margins
+from capplan.fleet.sensitivity import WHAT_IF_RATIOS, Swing, Turn, WhatIf
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.hardware.device import Source
 from capplan.model.sharding import Sharding
@@ -119,20 +120,29 @@ def given(asked):
     return Findings(
         asked, found, COMMAND, Source("model", "made up", url="https://example.org/config.json"),
         tuple(target_margins(item, asked.question) for item in plans),
-        PlanDetail(
+        (PlanDetail(
             spec, fit(spec), rows, Load(1000, 200, request_rate=8.0), {"prefill": 0.007, "decode": 0.0035}
-        ), sizing_of(plans[0], 0.2), sensitivity=sensitivity(plans), written=Written("2026-11-22", "Platform team"),
+        ),), sensitivity=sensitivity(plans), written=Written("2026-11-22", "Platform team"),
     )  # fmt: skip
 
 
 def sensitivity(plans):
-    """Return what moves the cost of the first plan, in round numbers, and the plans at other traffic by their own rule."""
+    """Return what moves the cost of the first plan, in round numbers, and plans that grow as the traffic does."""
     swings = (
         Swing("input length", Turn("-20%", 4, 5840.0), Turn("+20%", None, None)),
         Swing("kernel efficiency", Turn("as fast as the best tenth", 4, 5840.0), Turn("as slow as the worst tenth", 7, 10220.0)),
         Swing("traffic", Turn("-20%", 5, 7300.0), Turn("+20%", 6, 8760.0)),
     )  # fmt: skip
-    return Sensitivity(swings, tuple((each, what_if(each, 0.2, each.price.usd_per_hour)) for each in plans))
+    return Sensitivity(swings, tuple((each, at_traffic(each)) for each in plans))
+
+
+def at_traffic(plan):
+    """Return a plan whose replicas in service grow as the traffic does."""
+    points = []
+    for ratio in WHAT_IF_RATIOS:
+        gpus = math.ceil(plan.busy_replicas * ratio - 1e-9) + plan.spare_replicas
+        points.append(WhatIf(ratio, 32.0 * ratio, gpus, 730.0 * plan.price.usd_per_hour * gpus))
+    return tuple(points)
 
 
 def test_the_review_is_unchanged(given, golden):
@@ -392,9 +402,7 @@ def test_a_star_marks_what_rests_on_the_kernels_of_another_device(given):
 def test_without_a_plan_the_page_says_so_and_what_would_have_to_give(given):
     layout = given.answer.plans[0].layout
     found = FleetAnswer((), given.answer.rejected, 400, (Relaxation("ttft_p95", 1.0, 1.3, layout),))
-    review = review_of(
-        replace(given, answer=found, margins=(), detail=None, sizing=None, sensitivity=Sensitivity())
-    )
+    review = review_of(replace(given, answer=found, margins=(), details=(), sensitivity=Sensitivity()))
     assert review.decision.startswith("No fleet of h100-sxm, l40s serves review")
     assert review.answer.exit_code == 4
     markdown = review_markdown(review)

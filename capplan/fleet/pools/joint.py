@@ -35,8 +35,21 @@ BUSY_LINK = 0.2
 """Fraction of time for which the links of a prefill replica send, from which more of them shorten the wait for a transfer."""
 JointRuns: TypeAlias = dict[tuple[Pair, float, float, int | None], FleetOutcome]
 """Replica counts, load, slowness and number of requests -> what they see; without a number, all of the peak."""
+Demanded: TypeAlias = tuple[tuple[float, float], ...]
+"""Multiples of the peak, each with a slowness, at which all targets have to hold."""
 _EITHER: Lacking = frozenset({"prefill", "decode"})
 _PREFILL: Lacking = frozenset({"prefill"})
+
+
+def demanded_of(headroom_fraction: float, slowness: float) -> Demanded:
+    """Return what sizes a pair: the targets hold as predicted with headroom, and at the peak with replicas that are slower.
+
+    Examples
+    --------
+    >>> demanded_of(headroom_fraction=0.2, slowness=1.5)
+    ((1.25, 1.0), (1.0, 1.5))
+    """
+    return (1.0 / (1.0 - headroom_fraction), 1.0), (1.0, slowness)
 
 
 class Joint:
@@ -124,35 +137,34 @@ class Joint:
         """Return why the link does not join all replicas; empty where it does."""
         return unlinked_reason(self.prefill.spec, self.decode.spec, pair, self.link)
 
-    def lacking(self, pair: Pair, headroom_fraction: float, slowness: float) -> Lacking:
-        """Return what a pair lacks: as predicted with headroom at the peak, with slower replicas at the peak, and in full.
+    def lacking(self, pair: Pair, demanded: Demanded) -> Lacking:
+        """Return what a pair lacks at the loads and slownesses that are demanded of it, and with all requests of the peak.
 
         The first token comes from the prefill pool, whatever the decode pool; what comes later from the decode pool, and
         from the prefill pool as far as its links are busy.
         """
         if self.unlinked_reason(pair):
             return _EITHER
-        room = 1.0 / (1.0 - headroom_fraction)
-        use = self.link_use(pair, room)
+        use = self.link_use(pair, max(load for load, _ in demanded))
         if use.load_fraction >= 1.0:
             return frozenset({"prefill" if use.prefill_load_fraction >= 1.0 else "decode"})
         later: Lacking = _EITHER if use.prefill_load_fraction > BUSY_LINK else frozenset({"decode"})
-        for load, factor in ((room, 1.0), (1.0, slowness)):
+        for load, factor in demanded:
             missed = self.missed(pair, load, factor)
             if missed or not self.steady(pair, load, factor):
                 return _PREFILL if _late_first(missed) else later
         missed = self.at_peak(pair).missed(self.question.slo)
         return frozenset() if not missed else _PREFILL if _late_first(missed) else later
 
-    def slowest(self, pair: Pair, asked: float) -> float:
-        """Return the largest factor by which all steps may be slower than predicted while the targets hold at the peak.
+    def slowest(self, pair: Pair, asked: float, alone: Target | None = None) -> float:
+        """Return the largest factor by which all steps may be slower than predicted while the targets, or one `alone`, hold at the peak.
 
         What is asked for is tried first, so that a pair that was sized for it is never below it.
         """
         least, most = SLOWNESSES
-        enough = least < asked < most and self._holds(pair, 1.0, asked)
+        enough = least < asked < most and self._holds(pair, 1.0, asked, alone)
         between = (asked, most) if enough else (least, max(least, min(asked, most)))
-        most_borne = _largest(lambda factor: self._holds(pair, 1.0, factor), between)
+        most_borne = _largest(lambda factor: self._holds(pair, 1.0, factor, alone), between)
         return max(most_borne, asked) if enough else most_borne
 
     def most_load(self, pair: Pair, headroom_fraction: float, slowness: float) -> float:
@@ -171,8 +183,10 @@ class Joint:
 
         return _largest(carried, (1.0, TWICE), LOAD_HALVINGS)
 
-    def _holds(self, pair: Pair, load: float, slowness: float) -> bool:
-        return not self.missed(pair, load, slowness) and self.steady(pair, load, slowness)
+    def _holds(self, pair: Pair, load: float, slowness: float, alone: Target | None = None) -> bool:
+        missed = self.missed(pair, load, slowness)
+        missing = missed if alone is None else alone in missed
+        return not missing and self.steady(pair, load, slowness)
 
 
 def _largest(holds: Callable[[float], bool], between: tuple[float, float], halvings: int = HALVINGS) -> float:

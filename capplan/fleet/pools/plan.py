@@ -1,6 +1,6 @@
 """A fleet that prefills and decodes in separate pools, and the answer of the search for one."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from capplan.accuracy.bounded import BoundedSpread
@@ -9,6 +9,9 @@ from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.replica_group import ReplicaGroup
 from capplan.fleet.unit_costs import UnitCosts
+
+POOLS = ("prefill", "decode")
+"""Names of the pools, in the order of `PoolsPlan.groups`; each runs the phase of its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,12 @@ class PoolsPlan:
     usd_per_month: float | None
     money: UnitCosts | None
     """Costs at the mean load; None without a price."""
+    target_probabilities: Mapping[str, float] | None = None
+    """By target, the probability that it holds, whether or not the others do; None where it was not asked for."""
+    usd_per_month_low: float | None = None
+    """Cost of these layouts if replicas turn out as fast as in the best tenth of the cases ..."""
+    usd_per_month_high: float | None = None
+    """... or as slow as in the worst tenth; infinite if no number of replicas then meets the targets."""
 
     @property
     def pools(self) -> tuple[Pool, Pool]:

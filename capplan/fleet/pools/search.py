@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from math import floor, inf
+from math import inf
 
 from capplan.accuracy.bounded import BoundedSpread, load_interval
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
 from capplan.fleet.candidates import Rejections, rejection_rows
 from capplan.fleet.cheapest import OVER_BUDGET, Search, Sized, Terms
-from capplan.fleet.one_layout import trial_of
-from capplan.fleet.pools.joint import Joint
+from capplan.fleet.pools.joint import Joint, demanded_of
 from capplan.fleet.pools.link import LinkTerms, check_known
 from capplan.fleet.pools.phases import decode_question, prefill_question
 from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan, summed_usd_per_hour
-from capplan.fleet.pools.ratio import Lacking, Pair, Phase, cheapest_pair
+from capplan.fleet.pools.ratio import Lacking, Pair, Phase
+from capplan.fleet.pools.sizing import Contender, cheapest_from, costs, hourly, pools_sizing, with_range
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.question import Question
 from capplan.fleet.recommended import cost_of, rank
@@ -41,34 +41,8 @@ NEAR = 1.25
 """Layouts that cost under this many times the cheapest of their device for a phase alone are paired too ..."""
 NEAR_LAYOUTS = 3
 """... so many of each phase at most."""
-LEAST_SHARE = 0.8
-"""Where a pool is as small as it was tried, this share of its replicas is tried next."""
-MOST_TRIED = 16
-"""Pairs of replica counts of two layouts before the search gives up."""
 WORTH_SHOWING = 1.5
 """Pools that cost over this many times the cheapest are given up."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Contender:
-    """One layout of either phase, each sized alone."""
-
-    prefill: Sized
-    decode: Sized
-
-    @property
-    def sides(self) -> tuple[Sized, Sized]:
-        return self.prefill, self.decode
-
-    @property
-    def hardware(self) -> str:
-        return " + ".join(dict.fromkeys(side.trial.candidate.layout.device.name for side in self.sides))
-
-    def slowness(self, question: Question) -> Slowness:
-        """Return how much slower than predicted the steps of both pools may be: as those of the decode replicas."""
-        candidate = self.decode.trial.candidate
-        network = question.networks[candidate.weight_dtype]
-        return question.slowness(question.slo.targets, network, candidate.usual_step_s)
 
 
 def pools_decision(
@@ -87,7 +61,8 @@ def pools_decision(
     question : of the whole fleet; both phases of a plan have one weight dtype and one KV dtype
     pools : devices of either pool, and the link
     terms : headroom, spares of each pool, prices, and limits of the whole fleet
-    beyond : whether to look for the load that a plan carries beyond the peak; else it counts as full
+    beyond : whether to look for the load that a plan carries beyond the peak, for the probability of each target and for the
+        range of the cost of the cheapest plan; else a plan counts as full, and has none of these
     progress : called with the pairs that are done, and all of them
     cache : runs that searches of similar questions share
 
@@ -98,11 +73,12 @@ def pools_decision(
     check_known((*pools.prefill_devices, *pools.decode_devices), pools.link)
     rejected: Rejections = Counter()
     groups, evaluated = _contenders(question, pools, terms, rejected)
+    cache = cache or SearchCache()
     plans: list[PoolsPlan] = []
     simulated = 0
     for done, group in enumerate(groups[:SHOWN]):
         least = min((cost_of(plan) for plan in plans), default=inf)
-        asking = _Asking(question, pools.link, terms, cache or SearchCache(), beyond=beyond)
+        asking = _Asking(question, pools.link, terms, cache, beyond=beyond)
         plan, tried = _confirmed(group, asking, rejected, WORTH_SHOWING * least)
         simulated += tried
         plans += [plan] if plan else []
@@ -111,6 +87,8 @@ def pools_decision(
     for group in groups[SHOWN:]:
         rejected[group[0].hardware, Reason(Refusal.COST, "costs more than pools of other devices")] += 1
     plans.sort(key=lambda plan: (inf if plan.usd_per_hour is None else plan.usd_per_hour, plan.gpus))
+    if beyond and plans:
+        plans[0] = with_range(question, plans[0], terms, cache)
     return PoolsAnswer(tuple(plans), rejection_rows(rejected), evaluated, simulated)
 
 
@@ -137,27 +115,23 @@ def pools_standing(question: Question, plan: PoolsPlan, terms: Terms) -> PoolsSt
     -------
     PoolsStanding
     """
-    sides = []
-    for phase, pool in zip((prefill_question, decode_question), plan.pools, strict=True):
-        trial = trial_of(phase(question, (pool.layout.device,)), pool.layout, pool.weight_dtype, terms)
-        if isinstance(trial, Reason):
-            return trial
-        sides.append(Sized(trial, pool.busy_replicas, pool.gpus))
-    contender = _Contender(sides[0], sides[1])
-    joint = Joint(question, sides[0].trial.replica, sides[1].trial.replica, plan.link_terms)
+    sizing = pools_sizing(question, plan, terms)
+    if isinstance(sizing, Reason):
+        return sizing
+    contender, joint = sizing.contender, sizing.joint
     pair = (plan.prefill.busy_replicas, plan.decode.busy_replicas)
     slowness = contender.slowness(question).quantile(question.slo.confidence)
     return PoolsStanding(
         _plan(contender, joint, pair, terms, beyond=False),
-        joint.lacking(pair, terms.headroom_fraction, slowness),
+        joint.lacking(pair, demanded_of(terms.headroom_fraction, slowness)),
     )
 
 
 def _contenders(
     question: Question, pools: PoolsLimits, terms: Terms, rejected: Rejections
-) -> tuple[list[list[_Contender]], int]:
+) -> tuple[list[list[Contender]], int]:
     """Return the best layouts of every pair of devices, cheapest first, and the number of candidates."""
-    groups: list[list[_Contender]] = []
+    groups: list[list[Contender]] = []
     evaluated = 0
     for dtype, kv_format in product(question.networks, question.kv_formats):
         part = replace(question, networks={dtype: question.networks[dtype]}, kv_formats=(kv_format,))
@@ -173,7 +147,7 @@ def _contenders(
                 [_near(phase, result.candidates, device.name, terms, rejected) for device in phase.devices]
             )
         for prefill, decode in product(*(filter(None, side) for side in sides)):
-            pairs = [_Contender(*pair) for pair in product(prefill, decode)]
+            pairs = [Contender(*pair) for pair in product(prefill, decode)]
             groups.append(sorted(pairs, key=lambda item: _cost(item, terms)))
     return sorted(groups, key=lambda group: _cost(group[0], terms)), evaluated
 
@@ -188,24 +162,17 @@ def _near(
     confidence = phase.slo.confidence
     trials = Search(phase, [item for item in candidates if item.layout.device.name == device], terms)
     best = trials.best_of(device, confidence, rejected)
-    hourly = terms.hourly(device)
-    if best is None or hourly is None:
+    each = terms.hourly(device)
+    if best is None or each is None:
         return [] if best is None else [best]
-    near = trials.within(NEAR * hourly * best.gpus, confidence)
+    near = trials.within(NEAR * each * best.gpus, confidence)
     others = [item for item in near if item.trial.candidate is not best.trial.candidate]
     return [best, *sorted(others, key=lambda item: rank(item, terms))[: NEAR_LAYOUTS - 1]]
 
 
-def _hourly(side: Sized, terms: Terms) -> float:
-    """Return dollars per hour of one replica; infinite without a price."""
-    layout = side.trial.candidate.layout
-    hourly = terms.hourly(layout.device.name)
-    return inf if hourly is None else hourly * layout.devices
-
-
-def _cost(contender: _Contender, terms: Terms) -> tuple[float, int, str]:
+def _cost(contender: Contender, terms: Terms) -> tuple[float, int, str]:
     """Return the sort key of contenders: dollars of what either phase takes alone, then devices."""
-    cost = sum(_hourly(side, terms) * (side.busy + terms.spare_replicas) for side in contender.sides)
+    cost = sum(hourly(side, terms) * (side.busy + terms.spare_replicas) for side in contender.sides)
     return cost, sum(side.gpus for side in contender.sides), contender.hardware
 
 
@@ -219,17 +186,9 @@ class _Asking:
     cache: SearchCache
     beyond: bool
 
-    def costs(self, contender: _Contender) -> tuple[float, float]:
-        """Return dollars per hour of one replica of either pool, or its devices where a price is unknown."""
-        prefill, decode = (_hourly(side, self.terms) for side in contender.sides)
-        if inf in (prefill, decode):
-            devices = [float(side.trial.replica.spec.devices) for side in contender.sides]
-            return devices[0], devices[1]
-        return prefill, decode
-
 
 def _confirmed(
-    group: Sequence[_Contender], asking: _Asking, rejected: Rejections, most_cost: float
+    group: Sequence[Contender], asking: _Asking, rejected: Rejections, most_cost: float
 ) -> tuple[PoolsPlan | None, int]:
     """Return the cheapest plan of a group, simulated with its link, or None with the reason in `rejected`; and the pairs tried."""
     for side in group[0].sides:
@@ -239,21 +198,21 @@ def _confirmed(
             rejected[group[0].hardware, why] += 1
             return None, 0
     question, terms, tried = asking.question, asking.terms, 0
-    best: tuple[_Contender, Joint, Pair] | None = None
+    best: tuple[Contender, Joint, Pair] | None = None
     for contender in group:
-        costs = asking.costs(contender)
-        spares = terms.spare_replicas * sum(costs)
-        alone = (contender.prefill.busy, contender.decode.busy)
-        if best is not None and costs[0] * alone[0] + costs[1] * alone[1] + spares >= most_cost:
+        each = costs(contender, terms)
+        spares = terms.spare_replicas * sum(each)
+        alone = contender.alone
+        if best is not None and each[0] * alone[0] + each[1] * alone[1] + spares >= most_cost:
             continue
         sides = (contender.prefill.trial.replica, contender.decode.trial.replica)
         joint = asking.cache.joint(question, *sides, asking.link)
         slowness = contender.slowness(question).quantile(question.slo.confidence)
-        lacking = partial(joint.lacking, headroom_fraction=terms.headroom_fraction, slowness=slowness)
-        pair, more = _cheapest_from(alone, lacking, costs, most_cost - spares)
+        lacking = partial(joint.lacking, demanded=demanded_of(terms.headroom_fraction, slowness))
+        pair, more = cheapest_from(alone, lacking, each, most_cost - spares)
         tried += more
         if pair is not None:
-            best, most_cost = (contender, joint, pair), costs[0] * pair[0] + costs[1] * pair[1] + spares
+            best, most_cost = (contender, joint, pair), each[0] * pair[0] + each[1] * pair[1] + spares
         elif best is None and contender is group[-1]:
             rejected[contender.hardware, _unmet(joint, alone)] += 1
     if best is None:
@@ -278,23 +237,6 @@ def _unmet(joint: Joint, alone: Pair) -> Reason:
     )
 
 
-def _cheapest_from(
-    start: Pair, lacking: Callable[[Pair], Lacking], costs: tuple[float, float], most_cost: float
-) -> tuple[Pair | None, int]:
-    """Return the cheapest pair, from what either phase takes alone, and below it where that many are not needed together."""
-    least, tried = start, 0
-    while True:
-        pair, more = cheapest_pair(lacking, least, costs, most_cost=most_cost, most_tried=MOST_TRIED)
-        tried += more
-        lower = tuple(
-            max(floor(LEAST_SHARE * count), 1) if pair and pair[side] == count else count
-            for side, count in enumerate(least)
-        )
-        if lower == least:
-            return pair, tried
-        least = (lower[0], lower[1])
-
-
 def _over(plan: PoolsPlan, terms: Terms) -> Reason | None:
     """Return the limit of the whole fleet that a plan exceeds; None if it is within all."""
     if terms.max_devices is not None and plan.gpus > terms.max_devices:
@@ -305,7 +247,7 @@ def _over(plan: PoolsPlan, terms: Terms) -> Reason | None:
     return OVER_BUDGET if hourly is None or hourly > terms.max_usd_per_hour * (1.0 + 1e-9) else None
 
 
-def _plan(contender: _Contender, joint: Joint, pair: Pair, terms: Terms, *, beyond: bool) -> PoolsPlan:
+def _plan(contender: Contender, joint: Joint, pair: Pair, terms: Terms, *, beyond: bool) -> PoolsPlan:
     """Return the plan with these replica counts, with what all requests of the peak see."""
     outcome, question = joint.at_peak(pair), joint.question
     slowness = contender.slowness(question)
@@ -319,14 +261,15 @@ def _plan(contender: _Contender, joint: Joint, pair: Pair, terms: Terms, *, beyo
     decode = _pool(
         contender.decode, pair[1], outcome, terms, _PoolLoad("decode", joint.rate, later_s, planned)
     )
-    hourly = summed_usd_per_hour((prefill, decode))
-    money = None if hourly is None else unit_costs_at_mean(joint.demand, hourly, outcome.all.e2e_s.mean)
+    usd = summed_usd_per_hour((prefill, decode))
+    money = None if usd is None else unit_costs_at_mean(joint.demand, usd, outcome.all.e2e_s.mean)
 
     def bounded(values: Spread, quantity: str, replica: Replica) -> BoundedSpread:
         interval = load_interval(question.intervals, quantity, "open", replica)
         ends = values.mean * interval.low_ratio, values.mean * interval.high_ratio
         return BoundedSpread(values.mean, values.p50, values.p90, values.p95, values.p99, *ends)
 
+    together = _met_probability(slowness, joint.slowest(pair, asked), asked, question.slo.confidence)
     return PoolsPlan(
         prefill,
         decode,
@@ -336,13 +279,26 @@ def _plan(contender: _Contender, joint: Joint, pair: Pair, terms: Terms, *, beyo
         ttft_s=bounded(outcome.all.ttft_s, "ttft", joint.prefill),
         tpot_s=bounded(outcome.all.tpot_s, "tpot", joint.decode),
         e2e_s=bounded(outcome.all.e2e_s, "e2e", joint.decode),
-        slo_met_probability=_met_probability(
-            slowness, joint.slowest(pair, asked), asked, question.slo.confidence
-        ),
+        slo_met_probability=together,
         few_open_loops_measured=slowness.thin,
-        usd_per_month=None if hourly is None else float(usd_per_month(hourly)),
+        usd_per_month=None if usd is None else float(usd_per_month(usd)),
         money=money,
+        target_probabilities=_target_probabilities(contender, joint, pair, together) if beyond else None,
     )
+
+
+def _target_probabilities(
+    contender: Contender, joint: Joint, pair: Pair, together: float
+) -> dict[str, float]:
+    """Return the probability of each target, whether or not the others hold; at least that of all together."""
+    question, candidate = joint.question, contender.decode.trial.candidate
+    network = question.networks[candidate.weight_dtype]
+    probabilities = {}
+    for target in question.slo.targets:
+        slowness = question.slowness([target], network, candidate.usual_step_s)
+        slowest = joint.slowest(pair, slowness.quantile(question.slo.confidence), target)
+        probabilities[target.key] = max(slowness.probability(slowest), together)
+    return probabilities
 
 
 def _met_probability(slowness: Slowness, slowest: float, asked: float, confidence: float) -> float:

@@ -20,7 +20,7 @@ from capplan.fleet.levers import (
     most_saved_first,
     scaled_plan,
 )
-from capplan.fleet.plan import AnyPlan, FleetPlan, cheaper_pools
+from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan, cheaper_pools
 from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.price import HOURS_PER_MONTH
@@ -171,20 +171,34 @@ def asked_levers(
     if plan is not None:
         if settings:
             raise InputError("--set: cannot be combined with --plan, whose keys are those it was made with")
-        file = read_plan_file(plan)
         asked, answer = asked_of_plan(scenario, plan, offline=offline)
-        document = scenario_document(scenario, file.settings) if scenario else file.document
-        asking = Asking(scenario or file.scenario, file.settings, document, offline)
         assert answer is not None
-        together = answer.choices.cheapest if answer.choices else None
-        best = cheaper_pools(answer.pools.chosen if answer.pools else None, together) or together
-        return asking, Base(_record(asking), asked, answer.bought, best)
-    if scenario is None:
-        raise InputError("no scenario is given\n  e.g. support-chat, the path of a YAML, or --plan plan.json")
-    asking = Asking(scenario, settings, scenario_document(scenario, settings), offline)
+        return levers_beside(asking_of(scenario, plan, settings, offline=offline), asked, answer)
+    asking = asking_of(scenario, plan, settings, offline=offline)
     asked = asking.changed(())
     chosen, cheapest = asking.plans(asked)
     return asking, Base(_record(asking), asked, chosen, cheapest, "" if chosen else asking.why_none(asked))
+
+
+def asking_of(
+    scenario: Path | None, plan: Path | None, settings: tuple[str, ...], *, offline: bool
+) -> Asking:
+    """Return how a scenario is asked, or the one that a plan file was made for."""
+    if plan is not None:
+        file = read_plan_file(plan)
+        document = scenario_document(scenario, file.settings) if scenario else file.document
+        return Asking(scenario or file.scenario, file.settings, document, offline)
+    if scenario is None:
+        raise InputError("no scenario is given\n  e.g. support-chat, the path of a YAML, or --plan plan.json")
+    return Asking(scenario, settings, scenario_document(scenario, settings), offline)
+
+
+def levers_beside(asking: Asking, asked: AskedFleet, answer: FleetAnswer) -> tuple[Asking, Base]:
+    """Return the scenario as it is, with the plan that was found for it."""
+    together = answer.choices.cheapest if answer.choices else None
+    best = cheaper_pools(answer.pools.chosen if answer.pools else None, together) or together
+    missing = "" if answer.bought else asking.why_none(asked)
+    return asking, Base(_record(asking), asked, answer.bought, best, missing)
 
 
 def _record(asking: Asking) -> ScenarioFile:

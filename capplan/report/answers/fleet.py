@@ -7,7 +7,7 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan
-from capplan.fleet.pools.plan import PoolsPlan
+from capplan.fleet.pools.plan import POOLS, PoolsPlan
 from capplan.fleet.price import HOURS_PER_MONTH, PriceChoice
 from capplan.fleet.question import Question
 from capplan.fleet.review import kernel_assumptions
@@ -101,8 +101,13 @@ def _reading(prices: PriceChoice, *, pooled: bool) -> tuple[str, ...]:
     )
 
 
-def layout_text(plan: FleetPlan, *, kv: bool = False) -> str:
-    """Return parallelism and dtypes of one replica as short text, with the KV dtype where plans differ in it."""
+def layout_text(plan: AnyPlan, *, kv: bool = False) -> str:
+    """Return parallelism and dtypes of one replica, of either pool, as short text, with the KV dtype where plans differ in it."""
+    if isinstance(plan, PoolsPlan):
+        return ", ".join(
+            f"{name} {pool.layout.in_words(pool.weight_dtype)}"
+            for name, pool in zip(POOLS, plan.pools, strict=True)
+        )
     count = plan.draft_tokens
     drafts = "" if not count else ", 1 draft" if count == 1 else f", {count} drafts"
     return plan.layout.in_words(plan.weight_dtype) + (f", KV {plan.layout.kv_format}" if kv else "") + drafts
@@ -149,7 +154,7 @@ def cost_texts(plan: AnyPlan) -> list[str]:
     ]
 
 
-def surer_text(plan: FleetPlan, answer: FleetAnswer) -> str:
+def surer_text(plan: AnyPlan, answer: FleetAnswer) -> str:
     """Return what it would cost to be 90 % sure; empty where the plan already is."""
     row = next((row for row in answer.certainty if row.confidence == SURER), None)
     if row is None or plan.slo_met_probability >= SURER:
@@ -164,7 +169,7 @@ def surer_text(plan: FleetPlan, answer: FleetAnswer) -> str:
 
 def _usd_per_job(answer: FleetAnswer, usd_per_month: float | None) -> float | None:
     """Return the cost of a job for a fleet of this monthly cost; None for continuous traffic."""
-    hours = answer.chosen.money.job_hours if answer.chosen and answer.chosen.money else None
+    hours = answer.bought.money.job_hours if answer.bought and answer.bought.money else None
     return None if hours is None or usd_per_month is None else usd_per_month / HOURS_PER_MONTH * hours
 
 

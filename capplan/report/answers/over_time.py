@@ -7,9 +7,9 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.fleet.over_time import OverTime
+from capplan.fleet.pools.plan import POOLS
 from capplan.questions.outlook import Outlook
 from capplan.report.answer import Table
-from capplan.report.answers.commitments import POOLS
 
 ROWS = 24
 

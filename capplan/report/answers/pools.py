@@ -4,8 +4,9 @@ from dataclasses import asdict
 from typing import Any
 
 from capplan.fleet.plan import FleetAnswer, FleetPlan
-from capplan.fleet.pools.plan import Pool, PoolsPlan
+from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.recommended import cost_of
+from capplan.fleet.replica_group import ReplicaGroup
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plan_row import pools_row
 from capplan.report.answer import Table
@@ -38,7 +39,7 @@ _SENT = (
 )
 
 
-def pool_text(pool: Pool) -> str:
+def pool_text(pool: ReplicaGroup) -> str:
     """Return one pool as short text, such as '4 x 2 h200-sxm (TP2, fp8)', spares included."""
     layout = pool.layout
     return f"{pool.replicas} x {layout.devices} {layout.device.name} ({layout.in_words(pool.weight_dtype)})"

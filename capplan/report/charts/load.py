@@ -9,8 +9,8 @@ POINTS = 96
 """A quarter of an hour each over a day."""
 
 
-def load_chart(over_time: OverTime) -> Lines:
-    """Return the GPUs that the load needs, that an autoscaler pays for, and that a static fleet has, by the hour.
+def load_chart(over_time: OverTime, pool: str = "") -> Lines:
+    """Return the GPUs that the load needs, that an autoscaler pays for, and that a static fleet has, by the hour; of one pool, if it is named.
 
     Of every span the maximum is drawn, so that no peak is lost.
     """
@@ -30,7 +30,7 @@ def load_chart(over_time: OverTime) -> Lines:
 
     static = np.full_like(over_time.needed, over_time.static_replicas)
     return Lines(
-        "GPUs over time",
+        f"GPUs of the {pool} pool over time" if pool else "GPUs over time",
         "hours",
         "gpus",
         (

@@ -1,0 +1,245 @@
+"""One layout of either pool: its cost, and the cheapest pair of replica counts that meets the targets once both are simulated together."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import floor, inf
+
+from capplan.accuracy.slowness import Slowness
+from capplan.errors import Reason
+from capplan.fleet.cheapest import Sized, Terms, busy_replicas
+from capplan.fleet.confirmed import RANGE
+from capplan.fleet.one_layout import trial_of
+from capplan.fleet.plan import Certainty, FleetAnswer
+from capplan.fleet.pools.joint import Demanded, Joint, demanded_of
+from capplan.fleet.pools.phases import decode_question, prefill_question
+from capplan.fleet.pools.plan import PoolsPlan, summed_usd_per_hour
+from capplan.fleet.pools.ratio import Lacking, Pair, cheapest_pair
+from capplan.fleet.price import usd_per_month
+from capplan.fleet.question import Question
+from capplan.fleet.search import CONFIDENCES
+from capplan.fleet.search_cache import SearchCache
+from capplan.fleet.trial import Trial
+
+LEAST_SHARE = 0.8
+"""Where a pool is as small as it was tried, this share of its replicas is tried next."""
+MOST_TRIED = 16
+"""Pairs of replica counts of two layouts before the search gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One layout of either phase, each sized alone."""
+
+    prefill: Sized
+    decode: Sized
+
+    @property
+    def sides(self) -> tuple[Sized, Sized]:
+        """The layout of the prefill pool and that of the decode pool."""
+        return self.prefill, self.decode
+
+    @property
+    def alone(self) -> Pair:
+        """Replicas that either phase takes alone."""
+        return self.prefill.busy, self.decode.busy
+
+    @property
+    def hardware(self) -> str:
+        """Devices by name: prefill, then decode where it is another one."""
+        return " + ".join(dict.fromkeys(side.trial.candidate.layout.device.name for side in self.sides))
+
+    def slowness(self, question: Question) -> Slowness:
+        """Return how much slower than predicted the steps of both pools may be: as those of the decode replicas."""
+        candidate = self.decode.trial.candidate
+        network = question.networks[candidate.weight_dtype]
+        return question.slowness(question.slo.targets, network, candidate.usual_step_s)
+
+
+def hourly(side: Sized, terms: Terms) -> float:
+    """Return dollars per hour of one replica; infinite without a price."""
+    layout = side.trial.candidate.layout
+    usd = terms.hourly(layout.device.name)
+    return inf if usd is None else usd * layout.devices
+
+
+def costs(contender: Contender, terms: Terms) -> tuple[float, float]:
+    """Return dollars per hour of one replica of either pool, or its devices where a price is unknown."""
+    prefill, decode = (hourly(side, terms) for side in contender.sides)
+    if inf in (prefill, decode):
+        devices = [float(side.trial.replica.spec.devices) for side in contender.sides]
+        return devices[0], devices[1]
+    return prefill, decode
+
+
+def cheapest_from(
+    start: Pair, lacking: Callable[[Pair], Lacking], each: tuple[float, float], most_cost: float = inf
+) -> tuple[Pair | None, int]:
+    """Return the cheapest pair, from what either phase takes alone, and below it where that many are not needed together.
+
+    Parameters
+    ----------
+    start : replicas that either phase takes alone
+    lacking : what a pair lacks
+    each : cost of one replica of either pool
+    most_cost : of a pair that is tried
+
+    Returns
+    -------
+    the pair, or None; and the number of pairs tried
+    """
+    least, tried = start, 0
+    while True:
+        pair, more = cheapest_pair(lacking, least, each, most_cost=most_cost, most_tried=MOST_TRIED)
+        tried += more
+        lower = tuple(
+            max(floor(LEAST_SHARE * count), 1) if pair and pair[side] == count else count
+            for side, count in enumerate(least)
+        )
+        if lower == least:
+            return pair, tried
+        least = (lower[0], lower[1])
+
+
+def contender_of(
+    question: Question, plan: PoolsPlan, terms: Terms, cache: SearchCache | None = None
+) -> Contender | Reason:
+    """Return the layouts of a plan under a question, with its replicas, or the reason where one cannot serve the model at all."""
+    sides = []
+    for phase, pool in zip((prefill_question, decode_question), plan.pools, strict=True):
+        trial = trial_of(phase(question, (pool.layout.device,)), pool.layout, pool.weight_dtype, terms, cache)
+        if isinstance(trial, Reason):
+            return trial
+        sides.append(Sized(trial, pool.busy_replicas, pool.gpus))
+    return Contender(sides[0], sides[1])
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsSizing:
+    """The layouts and the link of a plan under a question, which its replicas are counted for."""
+
+    question: Question
+    terms: Terms
+    contender: Contender
+    joint: Joint
+
+    def at_confidence(self, confidence: float) -> Pair | None:
+        """Return the cheapest replicas that meet the targets: as predicted with headroom, and with a confidence at the peak."""
+        alone = [busy_replicas(trial, trial.limits, confidence, self.terms) for trial in self._trials]
+        slower = self.contender.slowness(self.question).quantile(confidence)
+        return self._from(alone, demanded_of(self.terms.headroom_fraction, slower))
+
+    def at_speed(self, part: float) -> Pair | None:
+        """Return the cheapest replicas that carry the peak with headroom if they are as slow as in this part of the cases."""
+        slower = self.contender.slowness(self.question).quantile(part)
+        alone = [
+            trial.replicas_for(trial.total_rate * self._room, slower, trial.limits) for trial in self._trials
+        ]
+        return self._from(alone, ((self._room, slower),))
+
+    @property
+    def _room(self) -> float:
+        """Multiple of the peak that is carried with headroom."""
+        return 1.0 / (1.0 - self.terms.headroom_fraction)
+
+    @property
+    def _trials(self) -> tuple[Trial, Trial]:
+        return self.contender.prefill.trial, self.contender.decode.trial
+
+    def _from(self, alone: Sequence[int | None], demanded: Demanded) -> Pair | None:
+        """Return the cheapest pair from what either phase takes alone; None where one of them is never enough."""
+        prefill, decode = alone
+        if prefill is None or decode is None:
+            return None
+        lacking = partial(self.joint.lacking, demanded=demanded)
+        return cheapest_from((prefill, decode), lacking, costs(self.contender, self.terms))[0]
+
+
+def pools_sizing(
+    question: Question, plan: PoolsPlan, terms: Terms, cache: SearchCache | None = None
+) -> PoolsSizing | Reason:
+    """Return how the replicas of a plan's layouts are counted under a question, or why one of them cannot serve the model."""
+    cache = cache or SearchCache()
+    contender = contender_of(question, plan, terms, cache)
+    if isinstance(contender, Reason):
+        return contender
+    replicas = (side.trial.replica for side in contender.sides)
+    return PoolsSizing(question, terms, contender, cache.joint(question, *replicas, plan.link_terms))
+
+
+def with_pair(plan: PoolsPlan, pair: Pair) -> PoolsPlan:
+    """Return the pools of a plan with other replicas in service, and its spares on top; its latencies are those of before."""
+    return plan.resized([count + pool.spare_replicas for count, pool in zip(pair, plan.pools, strict=True)])
+
+
+def usd_per_month_of(plan: PoolsPlan, pair: Pair | None) -> float:
+    """Return what the layouts of a plan cost a month with other replicas in service; infinite where none are enough.
+
+    Raises
+    ------
+    ValueError
+        the plan has no price
+    """
+    if pair is None:
+        return inf
+    usd = summed_usd_per_hour(with_pair(plan, pair).pools)
+    if usd is None:
+        raise ValueError(f"{plan.hardware} has no price")
+    return float(usd_per_month(usd))
+
+
+def with_range(question: Question, plan: PoolsPlan, terms: Terms, cache: SearchCache) -> PoolsPlan:
+    """Return a plan with what its layouts cost if replicas are as fast or as slow as RANGE; as it is without a price."""
+    sizing = pools_sizing(question, plan, terms, cache)
+    if plan.usd_per_month is None or isinstance(sizing, Reason):
+        return plan
+    low, high = (usd_per_month_of(plan, sizing.at_speed(part)) for part in RANGE)
+    return replace(plan, usd_per_month_low=low, usd_per_month_high=high)
+
+
+def with_certainty_of_pools(
+    answer: FleetAnswer, question: Question, terms: Terms, cache: SearchCache | None = None
+) -> FleetAnswer:
+    """Return an answer whose cost of certainty counts separate pools too, where they are what is recommended.
+
+    Parameters
+    ----------
+    answer : its certainty is that of identical replicas alone; empty where there are none
+    question : of the whole fleet
+    terms : headroom, spares and prices
+    cache : runs of the search before
+
+    Returns
+    -------
+    FleetAnswer
+    """
+    plan = answer.chosen_pools
+    sizing = None if plan is None else pools_sizing(question, plan, terms, cache)
+    if plan is None or sizing is None or isinstance(sizing, Reason) or not question.slo.targets:
+        return answer
+    together = {row.confidence: row for row in answer.certainty}
+    rows: list[Certainty] = []
+    surer = Certainty(1.0, None, None, None)
+    for confidence in sorted(CONFIDENCES, reverse=True):
+        known = [replace(surer, confidence=confidence)]
+        known += [together[confidence]] if confidence in together else []
+        pair = sizing.at_confidence(confidence)
+        known += [_certainty(confidence, with_pair(plan, pair))] if pair is not None else []
+        if confidence <= plan.slo_met_probability:
+            known.append(_certainty(confidence, plan))
+        surer = min(known, key=_cost_of_certainty)
+        rows.append(surer)
+    return replace(answer, certainty=tuple(reversed(rows)))
+
+
+def _certainty(confidence: float, plan: PoolsPlan) -> Certainty:
+    usd = summed_usd_per_hour(plan.pools)
+    return Certainty(confidence, plan.hardware, plan.gpus, None if usd is None else float(usd_per_month(usd)))
+
+
+def _cost_of_certainty(row: Certainty) -> tuple[float, float]:
+    """Return the sort key of rows: dollars, then devices; rows without a fleet last."""
+    return (
+        inf if row.usd_per_month is None else row.usd_per_month,
+        inf if row.gpus is None else row.gpus,
+    )

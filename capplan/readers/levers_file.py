@@ -1,0 +1,81 @@
+"""The answer of `capplan levers` in a file, as `capplan levers -o levers.json` writes it."""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict
+
+from capplan.errors import InputError
+from capplan.readers.json_file import read_json
+from capplan.readers.plan_record import Amount, Count, Probability
+from capplan.readers.record import Record, validated
+from capplan.readers.yaml_file import Document
+
+AGAIN = "write it with: capplan levers --plan plan.json -o levers.json"
+
+
+class _Row(Record):
+    """A part of the answer; what is not read again is left alone."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class PricedRow(_Row):
+    """What a page says of a plan."""
+
+    hardware: str
+    gpus: Count
+    usd_per_month: Amount | None
+
+
+class BaseRow(PricedRow):
+    """The plan as it is, with what tells it from other plans."""
+
+    replicas: Count
+    weight_dtype: str
+    kv_dtype: str
+    slo_met_probability: Probability
+
+
+class LeverRow(_Row):
+    """One lever alone."""
+
+    lever: str
+    change: str
+    applicable: bool
+    reason: str | None
+    gpus: Count | None
+    usd_per_month: Amount | None
+    usd_per_month_saved: float | None
+    ttft_p95_s: Amount | None
+    tpot_p95_s: Amount | None
+    confidence: Probability | None
+    risk: str | None
+
+
+class LeversRow(_Row):
+    """What every lever is worth, alone and combined."""
+
+    scenario: str
+    base: BaseRow | None
+    levers: list[LeverRow]
+    best: PricedRow | None
+    best_levers: list[str]
+    combinations: Count
+
+
+class _File(_Row):
+    result: LeversRow
+
+
+def read_levers_file(path: Path) -> LeversRow:
+    """Return a saved answer; InputError where the file is none, or a figure in it is not one."""
+    envelope = read_json(path, kind="the levers of a plan, as capplan levers -o levers.json writes them")
+    if envelope.get("command") != "levers" or not isinstance(envelope.get("result"), dict):
+        raise InputError(f"{path}: is not an answer of capplan levers\n  {AGAIN}")
+    return validated(_File, Document(str(path), {"result": envelope["result"]}, {})).result
+
+
+def levers_row(result: dict[str, Any]) -> LeversRow:
+    """Return an answer that was not written to a file."""
+    return validated(LeversRow, Document("levers", result, {}))
