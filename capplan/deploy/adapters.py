@@ -24,13 +24,8 @@ _USUAL_SLOTS = {"vllm": "1", "sglang": "8"}
 """Where a command does not say: `max_loras` of vLLM, `max_loras_per_batch` of SGLang."""
 _USUAL_RANK = "16"
 """Of vLLM."""
-_CONFIG = {
-    "lora_target_modules": "modules",
-    "max_lora_rank": "rank",
-    "max_loras": "slots",
-    "max_cpu_loras": "held",
-}
-"""Key of `lora_config` of TensorRT-LLM -> what it says of the adapters."""
+_CONFIG = ("lora_target_modules", "max_loras", "max_lora_rank", "max_cpu_loras")
+"""Keys of `lora_config` of TensorRT-LLM that are read."""
 LOADED_BY = {
     "vllm": "load the adapters with --lora-modules NAME=PATH, or while it runs with VLLM_ALLOW_RUNTIME_LORA_UPDATING=true and POST /v1/load_lora_adapter",
     "sglang": "load the adapters with --lora-paths NAME=PATH, or while it runs with POST /load_lora_adapter",
@@ -158,10 +153,9 @@ def read_adapter_config(config: object, place: str) -> Adapters:
         raise InputError(
             f"{place}: lora_config is read with the keys {', '.join(_CONFIG)}, all of them and no others"
         )
-    said = {name: values[key] for key, name in _CONFIG.items()}
     names = {word: name for name, word in _TRTLLM_MODULES.items()}
-    modules = said.pop("modules")
+    modules = values["lora_target_modules"]
     if not isinstance(modules, list) or not set(modules) <= set(names):
         raise InputError(f"{place}: lora_config.lora_target_modules: known: {', '.join(names)}")
-    counts = {name: count(str(value), f"lora_config.{name}", place) for name, value in said.items()}
-    return Adapters(**counts, modules=_modules(names[word] for word in modules))
+    slots, rank, held = (count(str(values[key]), f"lora_config.{key}", place) for key in _CONFIG[1:])
+    return Adapters(slots, rank, held, _modules(names[word] for word in modules))

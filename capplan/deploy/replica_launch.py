@@ -163,7 +163,7 @@ def launch_of(
         prefix_caching=started.prefix_caching,
         chunked_prefill=started.chunked_prefill,
         pooling=started.runner == "pooling",
-        adapters=started.adapters and _adapters(started.adapters),
+        adapters=None if started.adapters is None else _adapters(started.adapters),
         drafts=drafts,
         host_cache_bytes=_host_cache_bytes(file, started),
         role=role,

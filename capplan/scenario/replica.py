@@ -62,6 +62,7 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
     rules = profile(flags.engine, flags.engine_version)
     if flags.chunked_prefill is not None:
         rules = with_chunked_prefill(rules, on=flags.chunked_prefill)
+        _refuse_short_steps(flags)
     target = named_device(hardware, flags.calibration)
     rules, host_assumptions, host_warnings = refitted_profile(flags.calibration, rules, target)
     format_assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
@@ -97,6 +98,16 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
         ),
         (*_warnings(served, flags.max_model_len), *host_warnings),
     )
+
+
+def _refuse_short_steps(flags: ServingFlags) -> None:
+    """Raise the error for steps that never take the longest prompts, which are not cut into chunks."""
+    budget, context = flags.max_num_batched_tokens, flags.max_model_len
+    if flags.chunked_prefill is False and budget is not None and context is not None and budget < context:
+        raise InputError(
+            f"--max-num-batched-tokens: {budget} is below the context of {context}, and prompts are not cut into chunks, "
+            "so the longest would never start"
+        )
 
 
 def _with_adapters(network: Network, flags: ServingFlags) -> Network:

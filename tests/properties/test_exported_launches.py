@@ -65,11 +65,7 @@ def launches(draw, engine, version=None):
     method = draw(st.sampled_from((None, *METHODS[engine])))
     drafts = method and Drafts(
         method,
-        None
-        if method in ("mtp", "ngram")
-        else "owner/EAGLE3-draft"
-        if engine == "trtllm"
-        else "owner/draft",
+        None if method in ("mtp", "ngram") else "owner/EAGLE3-draft" if engine == "trtllm" else "owner/draft",
         draw(st.integers(1, 8)),
     )
     gigabytes = draw(st.none() | st.integers(1, 500)) if engine != "trtllm" else None
@@ -218,11 +214,36 @@ def exported(capplan, plan, target, *more):
     return ran.out
 
 
-def test_the_exported_replica_holds_what_the_plan_says(capplan, plan):
+def with_its_file(text, folder):
+    """Return the command of an exported text, after its YAML was written where the text says."""
+    here = re.search(r"cat > (\S+) <<'EOF'\n(.*?)EOF\n", text, re.DOTALL)
+    if here is None:
+        return text
+    (folder / here[1]).write_text(here[2])
+    return text[here.end() :]
+
+
+KINDS = {
+    "plain": (),
+    "adapters": ("lora.adapters=12", "lora.max_loras=4", "lora.max_lora_rank=64", "lora.fully_sharded=true"),
+    "adapters of one matrix": ("lora.adapters=4", "lora.modules=[o_proj]", "engine_version='0.33.0'"),
+    "adapters on SGLang": ("lora.adapters=4", "lora.modules=[q_proj,v_proj]", "engine=sglang"),
+    "whole prompts": ("chunked_prefill=false", "engine_version='0.33.0'"),
+    "whole prompts on SGLang": ("chunked_prefill=false", "engine=sglang"),
+    "chunks on TensorRT-LLM": ("chunked_prefill=true", "engine=trtllm", "weight_dtype=bf16"),
+}
+"""Kind of replica -> settings of the scenario of its plan."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_exported_replica_holds_what_the_plan_says(capplan, kind, tmp_path, monkeypatch):
     """The command, read as any command line is and sized anew, has the cache of the plan, to the token."""
-    text = exported(capplan, plan, "vllm")
-    read = read_command_line(text)
+    size_on_few_requests(monkeypatch)
+    plan = plan_in(tmp_path, *KINDS[kind])
     inputs = json.loads(plan.read_text())["result"]
+    monkeypatch.chdir(tmp_path)
+    text = exported(capplan, plan, inputs["plan_file"]["inputs"]["engine"]["name"])
+    read = read_command_line(with_its_file(text, tmp_path))
     serving = ServingFlags(
         **serving_flags(read)
         | {"engine_version": inputs["plan_file"]["inputs"]["engine"]["version"], "offline": True}
