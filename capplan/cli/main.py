@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from capplan import __version__
 from capplan.cli.commands import COMMANDS, EXAMPLES
+from capplan.cli.shell import completes
 from capplan.errors import LONGEST_SHOWN, CapplanError, InputError, unknown
 from capplan.report.safe_text import message
 
@@ -137,7 +138,9 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         _refuse_nul(words)
-        with _context(program, words) as context:
+        if completes(words):
+            return 0
+        with program.make_context("capplan", words) as context:
             code: int = program.invoke(context)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -171,23 +174,6 @@ def _refuse_nul(words: Sequence[str]) -> None:
     for word in words:
         if "\0" in word:
             raise InputError(f"{word[:LONGEST_SHOWN]!r}: holds a NUL character, which nothing can be called")
-
-
-def _context(program: Any, words: list[str]) -> Any:
-    """Return what the parser makes of the words; completion is installed here, in files of the home folder."""
-    installs = words[:1] == ["--install-completion"]  # the parser takes the words away
-    try:
-        return program.make_context("capplan", words)
-    except typer.Exit:
-        raise
-    except (OSError, RuntimeError) as error:
-        if not installs:
-            raise
-        reason = getattr(error, "strerror", None) or str(error)
-        place = getattr(error, "filename", None) or "the home folder"
-        raise InputError(
-            f"--install-completion: cannot write {str(place)!r}: {reason}\n  print it instead: capplan --show-completion"
-        ) from None
 
 
 def _has_working_folder() -> bool:
