@@ -117,7 +117,8 @@ def _usage_message(error: Any) -> str:
         known = {name for p in error.ctx.command.get_params(error.ctx) for name in p.opts if name[:1] == "-"}
         return str(unknown("option", error.option_name, known, hint=hint))
     message = error.format_message().rstrip(".")
-    return f"{path}: {message}\n  {hint}"
+    example = EXAMPLES.get(path.rpartition(" ")[2]) if type(error).__name__ == "MissingParameter" else None
+    return f"{path}: {message}\n  {hint}" + (f"; for example: {example}" if example else "")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -77,6 +77,13 @@ def test_what_nobody_said_is_assumed_and_marked(capplan, tmp_path):
     assert [device.name for device in read(file).fleet.hardware] == list(DEFAULT_HARDWARE)
 
 
+def test_a_rate_without_a_unit_is_one_of_requests_a_second(capplan, tmp_path):
+    file = tmp_path / "mine.yaml"
+    assert capplan("init", file, "--model", "qwen3-8b", "--request-rate", 20, "--offline").code == 0
+    (item,) = read_scenario(file).classes
+    assert item.request_rate_at() == 20.0
+
+
 def test_a_file_that_exists_is_left_alone(capplan, tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("kept")
