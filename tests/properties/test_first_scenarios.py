@@ -24,7 +24,7 @@ from capplan.scenario.first_scenario import (
     first_scenario_text,
 )
 from capplan.scenario.flags import FirstScenario
-from capplan.scenario.scenario import DEFAULT_HARDWARE, scenario_from
+from capplan.scenario.scenario import DEFAULT_HARDWARE, read_scenario, scenario_from
 from tests.sweeps import size_on_few_requests
 
 ROOT = Path(__file__).resolve().parents[2]
