@@ -48,10 +48,12 @@ def command(
 
     if launch is not None:
         o.refuse_unread(context, STATED, "is said by --launch; leave one of them out")
-    if serving.runner == "pooling":
-        o.refuse_unread(context, ("output_tokens",), "--runner pooling generates no tokens; leave it out")
-        load = load.of_prompts()
     launched = launched_replica(model, launch, serving, load)
+    if launched.serving.runner == "pooling":
+        o.refuse_unread(
+            context, ("output_tokens",), "a runner of vectors or scores generates no tokens; leave it out"
+        )
+        load = load.of_prompts()
     asked = asked_replica(launched.model, hardware, launched.serving)
     replica = replica_of(asked.spec)
     bounded = bounded_estimate(replica, load, shipped_intervals())

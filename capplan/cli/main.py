@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from capplan import __version__
 from capplan.cli.commands import COMMANDS, EXAMPLES
+from capplan.cli.shell import completes
 from capplan.errors import LONGEST_SHOWN, CapplanError, InputError, unknown
 from capplan.report.safe_text import message
 
@@ -116,7 +117,8 @@ def _usage_message(error: Any) -> str:
         known = {name for p in error.ctx.command.get_params(error.ctx) for name in p.opts if name[:1] == "-"}
         return str(unknown("option", error.option_name, known, hint=hint))
     message = error.format_message().rstrip(".")
-    return f"{path}: {message}\n  {hint}"
+    example = EXAMPLES.get(path.rpartition(" ")[2]) if type(error).__name__ == "MissingParameter" else None
+    return f"{path}: {message}\n  {hint}" + (f"; for example: {example}" if example else "")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -137,7 +139,9 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         _refuse_nul(words)
-        with _context(program, words) as context:
+        if completes(words):
+            return 0
+        with program.make_context("capplan", words) as context:
             code: int = program.invoke(context)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -171,23 +175,6 @@ def _refuse_nul(words: Sequence[str]) -> None:
     for word in words:
         if "\0" in word:
             raise InputError(f"{word[:LONGEST_SHOWN]!r}: holds a NUL character, which nothing can be called")
-
-
-def _context(program: Any, words: list[str]) -> Any:
-    """Return what the parser makes of the words; completion is installed here, in files of the home folder."""
-    installs = words[:1] == ["--install-completion"]  # the parser takes the words away
-    try:
-        return program.make_context("capplan", words)
-    except typer.Exit:
-        raise
-    except (OSError, RuntimeError) as error:
-        if not installs:
-            raise
-        reason = getattr(error, "strerror", None) or str(error)
-        place = getattr(error, "filename", None) or "the home folder"
-        raise InputError(
-            f"--install-completion: cannot write {str(place)!r}: {reason}\n  print it instead: capplan --show-completion"
-        ) from None
 
 
 def _has_working_folder() -> bool:

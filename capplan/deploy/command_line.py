@@ -2,16 +2,19 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from capplan.deploy.command_words import GB, GIB, METHODS, ROLES
+from capplan.deploy.adapters import read_adapters
+from capplan.deploy.command_words import GB, GIB, ROLES, WHOLE_PROMPTS
+from capplan.deploy.drafts import read_drafts
 from capplan.deploy.flag_table import EngineFlags, engine_flags
 from capplan.deploy.option_values import amount, count, json_object, kv_format, weight_dtype
-from capplan.deploy.replica_launch import Drafts, ReplicaLaunch, Role
+from capplan.deploy.replica_launch import ReplicaLaunch, Role
+from capplan.deploy.trtllm_config import configured
 from capplan.errors import LONGEST_SHOWN, InputError
 
 _PROGRAMS = {
@@ -31,6 +34,11 @@ _LIKENESS = 0.85
 """Of two options, from which on one is taken for the other misspelt."""
 _AS_IT_IS = ("none", "auto", "0", "pytorch", "generate")
 """Values with which an option changes nothing."""
+_GENERATES = {"runner": ("auto", "generate"), "convert": ("auto", "none"), "task": ("auto", "generate")}
+"""Option of vLLM -> values with which it generates tokens, if the model does."""
+_POOLS = {
+    "runner": ("pooling",), "convert": ("embed", "classify"), "task": ("embed", "embedding", "score", "classify", "reward"),
+}  # fmt: skip
 _COUNTS = ("tensor_parallel", "pipeline_parallel", "data_parallel", "expert_parallel", "max_model_len", "max_num_seqs", "max_num_batched_tokens")  # fmt: skip
 
 
@@ -71,7 +79,7 @@ def read_command_line(text: str, place: str = "--launch", folder: Path | None = 
     launch = ReplicaLaunch(engine, version, model)
     launch = _with(launch, said, place)
     if "config" in said:
-        launch = _configured(launch, (folder or Path()) / said["config"], place)
+        launch = configured(launch, (folder or Path()) / said["config"], place)
     return ReadLaunch(launch, (*before, *unread))
 
 
@@ -166,6 +174,8 @@ def _options(
             if not rest or rest[0].startswith("--"):
                 raise InputError(f"{place}: {name} has no value behind it")
             value = rest.pop(0)
+        while table.flags[key].many and rest and not _OPTION.match(rest[0]):
+            value += f" {rest.pop(0)}"
         said[key] = value
     return said, unread, model
 
@@ -203,6 +213,17 @@ def _with(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> Replica
     def name(key: str) -> str:
         return table.flags[key].names[0]
 
+    whole = launch.engine == "sglang" and said.get("max_num_batched_tokens") == str(WHOLE_PROMPTS)
+    if whole:
+        if "prefill_tokens" not in said:
+            raise InputError(
+                f"{place}: {name('max_num_batched_tokens')} {WHOLE_PROMPTS} leaves the tokens of a step to another option; write {name('prefill_tokens')} too"
+            )
+        said = {**said, "max_num_batched_tokens": said["prefill_tokens"]}
+    elif "prefill_tokens" in said:
+        raise InputError(
+            f"{place}: {name('prefill_tokens')} limits the prompts of a step, which is not modelled beside chunks; give {name('max_num_batched_tokens')} instead"
+        )
     counts: dict[str, Any] = {key: count(said[key], name(key), place) for key in _COUNTS if key in said}
     launch = replace(launch, **counts, revision=said.get("revision"))
     if "memory_fraction" in said:
@@ -214,13 +235,34 @@ def _with(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> Replica
     launch = replace(launch, weight_dtype=weight_dtype(said, place))
     if "no_prefix_caching" in said or "prefix_caching_off" in said:
         launch = replace(launch, prefix_caching=False)
+    launch = replace(launch, chunked_prefill=_chunks(said, place, whole=whole))
     if "speculation" in said:
-        launch = replace(launch, drafts=_drafts(launch.engine, said, place))
+        launch = replace(launch, drafts=read_drafts(launch.engine, said, place))
     if launch.engine == "sglang":
         return _of_sglang(launch, said, place)
     if launch.engine == "vllm":
         return _of_vllm(launch, said, place)
     return launch
+
+
+def _chunks(said: Mapping[str, str], place: str, *, whole: bool) -> bool | None:
+    """Return whether prompts are cut into chunks that share their steps with decoding; None where nothing is said of it."""
+    off = whole or "no_chunked_prefill" in said or "chunked_prefill_off" in said
+    if off and "chunked_prefill" in said:
+        raise InputError(f"{place}: turns chunked prefill on and off; keep one")
+    return False if off else True if "chunked_prefill" in said else None
+
+
+def _pools(said: Mapping[str, str], place: str) -> bool:
+    """Return whether vLLM answers with vectors or scores, by the option of today or the two before it."""
+    for key, others in _GENERATES.items():
+        value = said.get(key, others[0])
+        if value in _POOLS.get(key, ()):
+            return True
+        if value not in others:
+            known = ", ".join((*others, *_POOLS[key]))
+            raise InputError(f"{place}: --{key} {value!r} is not read; known: {known}")
+    return False
 
 
 def _of_vllm(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> ReplicaLaunch:
@@ -230,7 +272,8 @@ def _of_vllm(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> Repl
         launch = replace(
             launch, host_cache_bytes=amount(said["host_cache"], "--kv-offloading-size", place) * GIB
         )
-    return replace(launch, role=_vllm_role(said, place))
+    adapters = read_adapters("vllm", said, place)
+    return replace(launch, role=_vllm_role(said, place), pooling=_pools(said, place), adapters=adapters)
 
 
 def _vllm_role(said: Mapping[str, str], place: str) -> Role | None:
@@ -253,7 +296,8 @@ def _of_sglang(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> Re
         raise InputError(
             f"{place}: --dp-size {groups} without --enable-dp-attention starts {groups} engines; leave it out to estimate one of them"
         )
-    for key in ("tensor_parallel", "max_num_seqs", "max_num_batched_tokens"):
+    whole = launch.chunked_prefill is False  # the limit of whole prompts is that of one group
+    for key in ("tensor_parallel", "max_num_seqs", *(() if whole else ("max_num_batched_tokens",))):
         total = getattr(launch, key)
         if total is not None and total % groups:
             raise InputError(
@@ -273,61 +317,6 @@ def _of_sglang(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> Re
     mode = said.get("role", "null")
     if mode not in roles:
         raise InputError(f"{place}: --disaggregation-mode {mode!r} is not prefill, decode or null")
-    return replace(launch, role=roles[mode])
-
-
-def _drafts(engine: str, said: Mapping[str, str], place: str) -> Drafts:
-    methods = {word: name for name, word in METHODS[engine].items()}
-    if engine == "vllm":
-        values = json_object(said["speculation"], "--speculative-config", place)
-        method, draft = values.get("method", "draft_model"), values.get("model")
-        each = values.get("num_speculative_tokens")
-    else:
-        method, draft = said["speculation"].upper(), said.get("draft")
-        each = count(said.get("draft_tokens", ""), "--speculative-num-draft-tokens", place) - 1
-        if said.get("draft_branches", "1") != "1":
-            raise InputError(
-                f"{place}: --speculative-eagle-topk above 1 drafts a tree, which is not read; describe it in a scenario"
-            )
-    plain = str(method).removesuffix("3")
-    if plain not in methods or not isinstance(each, int) or not 1 <= each <= 64:
-        raise InputError(
-            f"{place}: drafts by {method!r} with {each!r} tokens a round are not read; "
-            f"known: {', '.join(methods)} with 1 to 64 tokens"
-        )
-    return Drafts(methods[plain], None if draft is None else str(draft), each)
-
-
-def _configured(launch: ReplicaLaunch, path: Path, place: str) -> ReplicaLaunch:
-    """Return a launch of TensorRT-LLM with what its YAML file says."""
-    from capplan.readers.yaml_file import read_yaml
-
-    document = read_yaml(path, kind="the YAML of trtllm-serve --config", way_out=f"named by {place}")
-    values: dict[str, Any] = dict(document.value) if isinstance(document.value, dict) else {}
-    cache = values.pop("kv_cache_config", None) or {}
-    groups = values.pop("enable_attention_dp", False)
-    others = [*values, *(f"kv_cache_config.{key}" for key in _other_keys(cache))]
-    if others or not isinstance(groups, bool):
-        raise InputError(
-            f"{path}: {', '.join(map(str, others)) or 'enable_attention_dp'}: is not read; leave it out to estimate without it"
-        )
-    if "dtype" in cache:
-        launch = replace(launch, kv_dtype=kv_format(str(cache["dtype"]), "kv_cache_config.dtype", str(path)))
-    if "free_gpu_memory_fraction" in cache:
-        launch = replace(
-            launch,
-            memory_fraction=amount(
-                str(cache["free_gpu_memory_fraction"]), "free_gpu_memory_fraction", str(path), 1.0
-            ),
-        )
-    if groups:
-        launch = replace(launch, data_parallel=launch.tensor_parallel, tensor_parallel=1)
-    return replace(launch, prefix_caching=cache.get("enable_block_reuse", True) is not False)
-
-
-def _other_keys(cache: object) -> Iterator[str]:
-    if not isinstance(cache, dict):
-        yield "(not a mapping)"
-        return
-    known = ("dtype", "free_gpu_memory_fraction", "enable_block_reuse")
-    yield from (str(key) for key in cache if key not in known)
+    return replace(
+        launch, role=roles[mode], pooling="pooling" in said, adapters=read_adapters("sglang", said, place)
+    )

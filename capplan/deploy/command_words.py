@@ -6,26 +6,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from capplan.deploy.adapters import LOADED_BY, adapter_words
+from capplan.deploy.drafts import sglang_drafts, vllm_drafts
+from capplan.deploy.engine_option import option
 from capplan.deploy.flag_table import engine_flags
-from capplan.deploy.replica_launch import Drafts, ReplicaLaunch, Role
+from capplan.deploy.option_values import DTYPE_WORDS, KV_WORDS
+from capplan.deploy.replica_launch import ReplicaLaunch, Role
+from capplan.deploy.trtllm_config import written_config
 from capplan.errors import InputError
 
 GIB = 2.0**30
 GB = 1e9
-KV_WORDS = {
-    "vllm": {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"},
-    "sglang": {"bf16": "bf16", "fp8": "fp8_e4m3"},
-    "trtllm": {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"},
-}
-"""Engine -> what it calls a cache dtype."""
-DTYPE_WORDS = {"bf16": "bfloat16", "fp16": "float16"}
-METHODS: Mapping[str, Mapping[str, str]] = {
-    "vllm": {"draft-model": "draft_model", "eagle": "eagle", "mtp": "mtp", "ngram": "ngram"},
-    "sglang": {"draft-model": "STANDALONE", "eagle": "EAGLE", "mtp": "NEXTN", "ngram": "NGRAM"},
-    "trtllm": {},
-}
-"""Engine -> what it calls a method of drafting; TensorRT-LLM's keys are not known well enough to be written."""
-NEEDS_A_DRAFT = ("draft-model", "eagle")
+WHOLE_PROMPTS = -1
+"""Tokens of a chunk with which SGLang cuts no prompt."""
 CONFIG_FILE = "trtllm.yaml"
 ROLES: Mapping[Role, str] = {"prefill": "kv_producer", "decode": "kv_consumer", "either": "kv_both"}
 """Pool -> what vLLM calls it; its connector NIXL takes kv_both in either pool."""
@@ -71,32 +64,6 @@ def shell_text(command: Command, indent: str = "  ") -> str:
     return f" \\\n{indent}".join(lines) + "\n"
 
 
-def option(launch: ReplicaLaunch, key: str, value: object = None, *, needed: str = "") -> list[str]:
-    """Return an option with its value; InputError where the version does not know it.
-
-    Parameters
-    ----------
-    launch : whose engine and version are asked
-    key : of the table of flags
-    value : None for a switch
-    needed : what the plan wants of the option, for the error
-    """
-    table, version = engine_flags(launch.engine), str(launch.version)
-    text = None if value is None else f"{value:.12g}" if isinstance(value, float) else str(value)
-    if not table.knows(key, version, text if key == "kv_dtype" else None):
-        what = needed or key.replace("_", " ")
-        raise InputError(
-            f"{launch.engine} {version}: has no option for {what} of the plan\n  {_newer(launch, key)}"
-        )
-    return [table.flags[key].names[0], *([] if text is None else [text])]
-
-
-def _newer(launch: ReplicaLaunch, key: str) -> str:
-    flag = engine_flags(launch.engine).flags.get(key)
-    since = f"; {flag.names[0]} is known from {flag.first} on" if flag else ""
-    return f"plan for another version: capplan fleet SCENARIO --set engine_version=... -o plan.json{since}"
-
-
 def _counts(launch: ReplicaLaunch, names: Mapping[str, float | int | None]) -> Iterator[str]:
     for key, value in names.items():
         if value is not None:
@@ -113,12 +80,23 @@ def _kv(launch: ReplicaLaunch) -> list[str]:
     return option(launch, "kv_dtype", word or dtype, needed=f"a KV cache in {dtype}")
 
 
-def _kv_remark(launch: ReplicaLaunch, said: tuple[str, ...]) -> tuple[str, ...]:
-    if "auto" not in said:
-        return ()
-    return (
-        f"the KV cache is planned in {launch.kv_dtype}; auto is the dtype of the model, or what its checkpoint asks for",
-    )
+def _remarks(launch: ReplicaLaunch, kv: tuple[str, ...] = ()) -> tuple[str, ...]:
+    said = []
+    if "auto" in kv:
+        said.append(
+            f"the KV cache is planned in {launch.kv_dtype}; auto is the dtype of the model, or what its checkpoint asks for"
+        )
+    if launch.adapters is not None:
+        said.append(LOADED_BY[launch.engine])
+    if launch.pooling:
+        said.append(
+            f"{launch.model} is served as it is; an embedding model or a reranker that was made of it is named with --checkpoint"
+        )
+    if launch.pooling and launch.engine == "sglang":
+        said.append(
+            "a reranker that scores by the next token of a decoder, such as Qwen3-Reranker, is started without --is-embedding"
+        )
+    return tuple(said)
 
 
 def _weights(launch: ReplicaLaunch) -> list[str]:
@@ -130,24 +108,16 @@ def _weights(launch: ReplicaLaunch) -> list[str]:
     return option(launch, "quantization", dtype)
 
 
-def method_word(launch: ReplicaLaunch, drafts: Drafts) -> str:
-    """Return what an engine calls the way a replica drafts; InputError where it has no word for it, or needs a draft that is not named."""
-    word = METHODS[launch.engine].get(drafts.method)
-    if word is None:
-        raise InputError(
-            f"{launch.engine}: drafts by {drafts.method} are not exported; known: {', '.join(METHODS[launch.engine]) or 'none'}"
-        )
-    if drafts.method in NEEDS_A_DRAFT and drafts.draft is None:
-        raise InputError(
-            f"the plan drafts by {drafts.method}, and names no checkpoint for it\n  name it: --draft OWNER/NAME"
-        )
-    if drafts.method == "eagle" and "eagle3" in str(drafts.draft).lower().replace("-", ""):
-        word += "3"
-    if not engine_flags(launch.engine).knows("speculation", str(launch.version), word):
-        raise InputError(
-            f"{launch.engine} {launch.version}: does not draft by {word}\n  {_newer(launch, 'speculation')}"
-        )
-    return word
+def _chunks(launch: ReplicaLaunch) -> list[str]:
+    """Return the option of vLLM that says whether prompts are cut into chunks; nothing where the engine decides."""
+    if launch.chunked_prefill is None:
+        return []
+    off = _spelling(launch, "no_chunked_prefill", "chunked_prefill_off")
+    return option(
+        launch,
+        "chunked_prefill" if launch.chunked_prefill else off,
+        needed="prompts that are not cut into chunks",
+    )
 
 
 def _vllm(launch: ReplicaLaunch) -> Command:
@@ -166,43 +136,40 @@ def _vllm(launch: ReplicaLaunch) -> Command:
         *(option(launch, "data_parallel", launch.data_parallel) if launch.data_parallel > 1 else []),
         *(option(launch, "experts_spread", needed="experts that are spread over ranks") if launch.expert_parallel > 1 else []),
         *_weights(launch), *kv, *_limits(launch, 1),
-        *option(launch, _prefix_caching_key(launch), needed="prompts without a prefix cache"),
+        *_prefixes(launch), *_chunks(launch),
+        *(option(launch, "runner", "pooling", needed="vectors or scores") if launch.pooling else []),
+        *(adapter_words(launch, launch.adapters) if launch.adapters else []),
     ]  # fmt: skip
     if launch.drafts is not None:
         words += option(
-            launch, "speculation", json.dumps(_vllm_drafts(launch, launch.drafts), separators=(",", ":"))
+            launch, "speculation", json.dumps(vllm_drafts(launch, launch.drafts), separators=(",", ":"))
         )
     if launch.host_cache_bytes is not None:
         words += option(launch, "host_cache", launch.host_cache_bytes / GIB, needed="a cache in host memory")
     if launch.role is not None:
         hand_over = {"kv_connector": "NixlConnector", "kv_role": ROLES["either"]}
         words += option(launch, "transfer", json.dumps(hand_over, separators=(",", ":")))
-    return Command(tuple(words), remarks=_kv_remark(launch, tuple(kv)))
+    return Command(tuple(words), remarks=_remarks(launch, tuple(kv)))
 
 
-def _prefix_caching_key(launch: ReplicaLaunch) -> str:
-    """Return which option says whether prefixes are cached; the one that turns it off changed its name."""
+def _prefixes(launch: ReplicaLaunch) -> list[str]:
+    """Return the option of vLLM that says whether prefixes are cached; a model of vectors or scores decides that itself."""
     if launch.prefix_caching:
-        return "prefix_caching"
-    old = engine_flags("vllm").knows("no_prefix_caching", str(launch.version))
-    return "no_prefix_caching" if old else "prefix_caching_off"
+        return [] if launch.pooling else option(launch, "prefix_caching")
+    off = _spelling(launch, "no_prefix_caching", "prefix_caching_off")
+    return option(launch, off, needed="prompts without a prefix cache")
 
 
-def _vllm_drafts(launch: ReplicaLaunch, drafts: Drafts) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "method": method_word(launch, drafts),
-        "num_speculative_tokens": drafts.draft_tokens,
-    }
-    if drafts.draft is not None:
-        found["model"] = drafts.draft
-    if drafts.method == "ngram":
-        found["prompt_lookup_max"] = drafts.draft_tokens
-    return found
+def _spelling(launch: ReplicaLaunch, old: str, new: str) -> str:
+    """Return which of two options turns something off; those of vLLM changed their names."""
+    return old if engine_flags("vllm").knows(old, str(launch.version)) else new
 
 
 def _limits(launch: ReplicaLaunch, groups: int) -> Iterator[str]:
     """Yield the limits of an engine; of attention groups together where its options count all of them."""
     seqs, tokens = launch.max_num_seqs, launch.max_num_batched_tokens
+    if launch.engine == "sglang" and launch.chunked_prefill is False:
+        tokens = None
     return _counts(
         launch,
         {
@@ -227,18 +194,33 @@ def _sglang(launch: ReplicaLaunch) -> Command:
         words += option(launch, "expert_parallel", launch.expert_parallel)
         if engine_flags("sglang").knows("expert_switch", str(launch.version)):
             words += option(launch, "expert_switch")
-    words += [*_weights(launch), *kv, *_limits(launch, groups)]
+    words += [*_weights(launch), *kv, *_limits(launch, groups), *_sglang_chunks(launch)]
     if not launch.prefix_caching:
         words += option(launch, "no_prefix_caching")
+    words += option(launch, "pooling") if launch.pooling else []
+    words += adapter_words(launch, launch.adapters) if launch.adapters else []
     if launch.drafts is not None:
-        words += _sglang_drafts(launch, launch.drafts)
+        words += sglang_drafts(launch, launch.drafts)
     if launch.host_cache_bytes is not None:
         words += option(launch, "host_cache_switch", needed="a cache in host memory")
         words += option(launch, "host_cache", _whole_gigabytes(launch.host_cache_bytes / launch.devices))
     if launch.role is not None:
         words += option(launch, "role", launch.role)
     words += option(launch, "metrics")
-    return Command(tuple(words), remarks=_kv_remark(launch, tuple(kv)))
+    return Command(tuple(words), remarks=_remarks(launch, tuple(kv)))
+
+
+def _sglang_chunks(launch: ReplicaLaunch) -> list[str]:
+    """Return whether SGLang cuts prompts into chunks, and whether those share their steps with decoding; whole prompts have a limit of their own."""
+    if launch.chunked_prefill is None:
+        return []
+    if launch.chunked_prefill:
+        return option(launch, "chunked_prefill")
+    limit = launch.max_num_batched_tokens
+    return [
+        *option(launch, "max_num_batched_tokens", WHOLE_PROMPTS),
+        *(option(launch, "prefill_tokens", limit) if limit else []),
+    ]
 
 
 def _whole_gigabytes(each_bytes: float) -> int:
@@ -250,18 +232,9 @@ def _whole_gigabytes(each_bytes: float) -> int:
     return int(each_bytes / GB)
 
 
-def _sglang_drafts(launch: ReplicaLaunch, drafts: Drafts) -> list[str]:
-    """Return the options of a chain of drafts: one more token is verified than is drafted."""
-    words = option(launch, "speculation", method_word(launch, drafts))
-    words += option(launch, "draft", drafts.draft) if drafts.draft else []
-    if drafts.method != "ngram":
-        words += [*option(launch, "draft_steps", drafts.draft_tokens), *option(launch, "draft_branches", 1)]
-    return [*words, *option(launch, "draft_tokens", drafts.draft_tokens + 1)]
-
-
 def _trtllm(launch: ReplicaLaunch) -> Command:
-    if launch.drafts is not None:
-        method_word(launch, launch.drafts)
+    if launch.pooling:
+        raise InputError("trtllm: trtllm-serve has no option for vectors or scores; plan for vllm or sglang")
     if launch.host_cache_bytes is not None:
         raise InputError(
             "trtllm: a cache in host memory is not exported; plan without kv_offload, or for vllm or sglang"
@@ -282,15 +255,4 @@ def _trtllm(launch: ReplicaLaunch) -> Command:
         *(option(launch, "expert_parallel", launch.expert_parallel) if launch.expert_parallel > 1 else []),
         *_limits(launch, 1), *option(launch, "config", CONFIG_FILE),
     ]  # fmt: skip
-    cache: dict[str, Any] = {"enable_block_reuse": launch.prefix_caching}
-    if launch.kv_dtype is not None:
-        word = KV_WORDS["trtllm"].get(launch.kv_dtype)
-        if word is None:
-            raise InputError(
-                f"trtllm: has no word for a KV cache in {launch.kv_dtype}; known: {', '.join(KV_WORDS['trtllm'])}"
-            )
-        cache["dtype"] = word
-    config: dict[str, Any] = {"kv_cache_config": cache}
-    if groups > 1:
-        config["enable_attention_dp"] = True
-    return Command(tuple(words), config)
+    return Command(tuple(words), written_config(launch), _remarks(launch))

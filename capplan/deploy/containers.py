@@ -4,7 +4,8 @@ from ipaddress import IPv4Address
 from pathlib import PurePosixPath
 from typing import Any
 
-from capplan.deploy.command_words import CONFIG_FILE, Command, command_of, option
+from capplan.deploy.command_words import CONFIG_FILE, Command, command_of
+from capplan.deploy.engine_option import option
 from capplan.deploy.fleet_launch import FleetLaunch, Group
 from capplan.errors import InputError
 

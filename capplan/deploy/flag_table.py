@@ -23,6 +23,8 @@ class Flag:
     """Last one that knows it; None: the newest does."""
     switch: bool = False
     """It takes no value."""
+    many: bool = False
+    """It takes several values, up to the next option."""
     values: Mapping[str, str] = field(default_factory=dict)
     """Values that came later than the option -> first release that knows them."""
 
@@ -97,6 +99,7 @@ def engine_flags(engine: str) -> EngineFlags:
             row["first"],
             row.get("last"),
             row.get("switch", False),
+            row.get("many", False),
             row.get("values", {}),
         )
         for key, row in table["flags"].items()

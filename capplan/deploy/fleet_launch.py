@@ -21,8 +21,6 @@ RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 USUAL_SERVER = 8
 """Devices of a server, for plan files that do not say."""
 LONGEST_NAME = 40
-_NOT_STARTED = {"lora": "LoRA adapters", "runner": "vectors or scores"}
-"""Scenario key -> what its replicas serve that no command is written for."""
 _LIMITS_FOLLOW = ("hardware", "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 """What the limits of an engine depend on."""
 
@@ -125,11 +123,7 @@ def fleet_launch(
         raise InputError(
             f"--draft: the plan of {file.path} does not speculate, so there is nothing to draft with"
         )
-    for key, served in _NOT_STARTED.items():
-        if inputs.content.get(key) not in (None, "generate"):
-            raise InputError(
-                f"{file.path}: a plan that serves {served} is not exported yet ({key} of its scenario)"
-            )
+    _refuse_unsaid(file, inputs.launch)
     name = dns_label(str(inputs.content.get("name", "")))
     groups = tuple(_groups(file, inputs.launch, name, checkpoint, draft))
     for what, written in (("model", groups[0].launch.model), ("--draft", draft), ("--image", image)):
@@ -147,6 +141,21 @@ def fleet_launch(
         image=image,
         remarks=_remarks(file, groups),
     )
+
+
+def _refuse_unsaid(file: PlanFile, started: LaunchRow) -> None:
+    """Raise the error for a plan file of an older capplan, which keeps keys of its scenario that it says nothing of here."""
+    written = file.inputs.content
+    said = {
+        "lora": (written.get("lora") is None) == (started.adapters is None),
+        "runner": written.get("runner", "generate") == (started.runner or "generate"),
+        "chunked_prefill": written.get("chunked_prefill") == started.chunked_prefill,
+    }
+    for key, same in said.items():
+        if not same:
+            raise InputError(
+                f"{file.path}: does not say what {key} of its scenario starts its engines with\n  {AGAIN}"
+            )
 
 
 def _groups(

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from capplan.deploy.command_line import ReadLaunch, read_command_line
+from capplan.deploy.replica_launch import Adapters
 from capplan.errors import InputError, unknown
 from capplan.readers.catalogue.scenarios import shipped_scenarios
 from capplan.readers.text_file import first_bytes, is_there, path_of
@@ -51,6 +52,8 @@ def known_deployment(source: str, folder: Path) -> Known:
 def _of_launch(read: ReadLaunch, source: str) -> Known:
     launch = read.launch
     top: dict[str, object] = {"model": launch.model, **launch.stated}
+    if launch.adapters is not None:
+        top["lora"] = _lora(launch.adapters)
     if not launch.prefix_caching:
         top["prefix_caching"] = False
     if launch.host_cache_bytes is not None:
@@ -65,6 +68,20 @@ def _of_launch(read: ReadLaunch, source: str) -> Known:
             "--from: it serves one phase alone, in a separate pool; write their scenario with fleet.disaggregation: only"
         )
     return Known(source, top, fleet=launch.degrees, remarks=tuple(remarks))
+
+
+def _lora(adapters: Adapters) -> dict[str, object]:
+    """Return the key lora of a scenario; what is its default is left out."""
+    said: dict[str, object] = {
+        "adapters": adapters.held,
+        "max_loras": adapters.slots,
+        "max_lora_rank": adapters.rank,
+    }
+    if adapters.modules is not None:
+        said["modules"] = list(adapters.modules)
+    if adapters.fully_sharded:
+        said["fully_sharded"] = True
+    return said
 
 
 def _of_traffic(path: Path, source: str, folder: Path) -> Known:

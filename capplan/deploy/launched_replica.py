@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from capplan.deploy.command_line import ReadLaunch, read_command_line
+from capplan.deploy.replica_launch import Adapters
 from capplan.errors import InputError
 from capplan.scenario.flags import LoadFlags, ServingFlags
 
@@ -72,4 +73,16 @@ def serving_flags(read: ReadLaunch, place: str = "--launch") -> dict[str, Any]:
         raise InputError(
             f"{place}: it serves one phase alone, which an estimate does not model; see: capplan simulate --help"
         )
-    return {**launch.degrees, **launch.stated}
+    return {**launch.degrees, **launch.stated, **_adapter_flags(launch.adapters)}
+
+
+def _adapter_flags(adapters: Adapters | None) -> dict[str, Any]:
+    """Return the slots for adapters in the words of capplan's own options; all of them are taken to be in use."""
+    if adapters is None:
+        return {}
+    return {
+        "max_loras": adapters.slots,
+        "max_lora_rank": adapters.rank,
+        "lora_modules": adapters.modules,
+        "fully_sharded_loras": adapters.fully_sharded,
+    }

@@ -5,9 +5,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from capplan.deploy.command_words import DTYPE_WORDS, KV_WORDS
 from capplan.errors import LONGEST_SHOWN, InputError
 
+KV_WORDS = {
+    "vllm": {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"},
+    "sglang": {"bf16": "bf16", "fp8": "fp8_e4m3"},
+    "trtllm": {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"},
+}
+"""Engine -> what it calls a cache dtype."""
+DTYPE_WORDS = {"bf16": "bfloat16", "fp16": "float16"}
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG]?)")
 _MULTIPLES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "K": 1024, "M": 1024**2, "G": 1024**3}
 _KV_FORMATS = {

@@ -116,7 +116,7 @@ def inference_service(fleet: FleetLaunch) -> dict[str, Any]:
     }
     if prefill:
         spec["prefill"] = workload(prefill[0])
-    spec["router"] = {"gateway": {}, "route": {}, "scheduler": {}}
+    spec["router"] = {"gateway": {}, "route": {}} | ({} if launch.pooling else {"scheduler": {}})
     return {
         "apiVersion": "serving.kserve.io/v1alpha2",
         "kind": "LLMInferenceService",
@@ -170,6 +170,10 @@ def dynamo_graph(fleet: FleetLaunch) -> dict[str, Any]:
     if fleet.engine not in _DYNAMO:
         raise InputError(
             f"dynamo: is exported for {' and '.join(_DYNAMO)}, and the plan is for {fleet.engine}"
+        )
+    if fleet.groups[0].launch.pooling:
+        raise InputError(
+            "dynamo: its workers generate tokens, and the plan is for vectors or scores; try --target k8s"
         )
     if fleet.image is None:
         raise InputError(

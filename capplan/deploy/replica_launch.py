@@ -7,13 +7,13 @@ from typing import Any, Literal, TypeAlias
 from capplan.deploy.flag_table import engine_flags
 from capplan.errors import InputError
 from capplan.readers.plan_file import AGAIN, PlanFile
-from capplan.readers.plan_record import LaunchRow
+from capplan.readers.plan_record import AdaptersRow, LaunchRow
 
 Role: TypeAlias = Literal["prefill", "decode", "either"]
 SIXTEEN_BITS = ("bf16", "fp16")
 _DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 _STATED = (
-    "revision", "weight_dtype", "kv_dtype", "engine", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
+    "revision", "weight_dtype", "kv_dtype", "engine", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "chunked_prefill",
 )  # fmt: skip
 PUBLISHED = "auto"
 """Weight dtype of a plan that takes the checkpoint as it is."""
@@ -31,6 +31,21 @@ class Drafts:
     draft: str | None
     """Checkpoint of the draft."""
     draft_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """Room for LoRA adapters in a replica."""
+
+    slots: int
+    """Adapters on its devices at once."""
+    rank: int
+    held: int
+    """In host memory, those in the slots included."""
+    modules: tuple[str, ...] | None = None
+    """Matrices with an adapter, in the order of `MODULES`; None: all of attention and feed-forward."""
+    fully_sharded: bool = False
+    """Both low-rank matrices are split over tensor-parallel ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +72,11 @@ class ReplicaLaunch:
     max_num_batched_tokens: int | None = None
     memory_fraction: float | None = None
     prefix_caching: bool = True
+    chunked_prefill: bool | None = None
+    """Whether prompts are cut into chunks that share their steps with decoding; None: as the engine does."""
+    pooling: bool = False
+    """It answers prompts with vectors or scores."""
+    adapters: Adapters | None = None
     drafts: Drafts | None = None
     host_cache_bytes: float | None = None
     """For prefixes, of the whole replica."""
@@ -76,7 +96,11 @@ class ReplicaLaunch:
     @property
     def stated(self) -> dict[str, Any]:
         """Return what else is said of its engine, by the names of flags and scenario keys; what is not said is left out."""
-        renamed = {"engine_version": self.version, "gpu_memory_utilization": self.memory_fraction}
+        renamed = {
+            "engine_version": self.version,
+            "gpu_memory_utilization": self.memory_fraction,
+            "runner": "pooling" if self.pooling else None,
+        }
         said = {name: getattr(self, name) for name in _STATED} | renamed
         return {name: value for name, value in said.items() if value is not None}
 
@@ -137,10 +161,18 @@ def launch_of(
         max_num_batched_tokens=started.max_num_batched_tokens,
         memory_fraction=started.memory_fraction or started.gpu_memory_utilization,
         prefix_caching=started.prefix_caching,
+        chunked_prefill=started.chunked_prefill,
+        pooling=started.runner == "pooling",
+        adapters=None if started.adapters is None else _adapters(started.adapters),
         drafts=drafts,
         host_cache_bytes=_host_cache_bytes(file, started),
         role=role,
     )
+
+
+def _adapters(row: AdaptersRow) -> Adapters:
+    modules = None if row.modules is None else tuple(row.modules)
+    return Adapters(row.slots, row.rank, row.adapters, modules, row.fully_sharded)
 
 
 def _made_by_the_engine(file: PlanFile, dtype: str, started: LaunchRow) -> str | None:

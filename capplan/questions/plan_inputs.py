@@ -9,6 +9,7 @@ import numpy as np
 from capplan.fleet.plan import AnyPlan, FleetPlan
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.question import spec_of_layout
+from capplan.fleet.scenario import LoraTerms
 from capplan.questions.fleet import AskedFleet
 from capplan.readers.catalogue.model import model_source
 from capplan.readers.plan_file import file_digest
@@ -94,6 +95,16 @@ def _price(hardware: str, price: ChosenPrice) -> dict[str, Any]:
     }
 
 
+def _adapters(lora: LoraTerms) -> dict[str, Any]:
+    return {
+        "adapters": lora.adapters,
+        "slots": lora.slots,
+        "rank": lora.rank,
+        "modules": lora.modules and list(lora.modules),
+        "fully_sharded": lora.fully_sharded,
+    }
+
+
 def _launch(asked: AskedFleet, plan: AnyPlan) -> dict[str, Any]:
     """Return what one engine is started with; of a plan with separate pools, one that decodes."""
     scenario, group = asked.scenario, plan.groups[-1]
@@ -109,6 +120,9 @@ def _launch(asked: AskedFleet, plan: AnyPlan) -> dict[str, Any]:
         "memory_fraction": float(np.ravel(engine.memory_fraction)[0]),
         "devices_per_server": group.layout.device.node_devices,
         "vendor": group.layout.device.vendor,
+        "runner": "pooling" if scenario.pooled else "generate",
+        "chunked_prefill": scenario.chunked_prefill,
+        "adapters": scenario.lora and _adapters(scenario.lora),
         "prefix_caching": scenario.prefix_caching,
         "published_weight_dtypes": list(asked.published_formats),
         "speculation": speculation

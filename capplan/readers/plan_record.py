@@ -21,6 +21,7 @@ Amount: TypeAlias = Annotated[float, Field(ge=0.0, le=LARGEST, allow_inf_nan=Fal
 Probability: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0 + ROUNDING, allow_inf_nan=False)]
 Count: TypeAlias = Annotated[int, Field(ge=0, le=LARGEST_WHOLE)]
 Degree: TypeAlias = Annotated[int, Field(ge=1, le=MOST_DEVICES)]
+Positive: TypeAlias = Annotated[int, Field(ge=1, le=LARGEST_WHOLE)]
 
 
 class _Row(Record):
@@ -61,7 +62,7 @@ class _ReplicasRow(_Row):
     pipeline_parallel: Degree
     expert_parallel: Degree
     data_parallel: Degree
-    replicas: Annotated[int, Field(ge=1, le=LARGEST_WHOLE)]
+    replicas: Positive
     spare_replicas: Count
     concurrency_per_replica: Amount
     request_rate_per_replica: Amount
@@ -254,6 +255,16 @@ class TierRow(_Row):
     capacity_bytes: Amount
 
 
+class AdaptersRow(_Row):
+    """The LoRA adapters of a replica."""
+
+    adapters: Positive
+    slots: Positive
+    rank: Positive
+    modules: list[str] | None
+    fully_sharded: bool
+
+
 class LaunchRow(_Row):
     """What one engine of the chosen plan is started with."""
 
@@ -262,9 +273,13 @@ class LaunchRow(_Row):
     max_num_batched_tokens: Count
     gpu_memory_utilization: Amount | None
     memory_fraction: Probability | None = None
-    """As it is started, the engine's default included; None in files of older versions, as the next two."""
+    """As it is started, the engine's default included; None in files of older versions, as the next three."""
     devices_per_server: Count | None = None
     vendor: str | None = None
+    runner: Literal["generate", "pooling"] | None = None
+    chunked_prefill: bool | None = None
+    """None: as the engine does."""
+    adapters: AdaptersRow | None = None
     prefix_caching: bool
     published_weight_dtypes: list[str]
     speculation: SpeculationRow | None

@@ -22,7 +22,7 @@ def show(answer: Answer, to: OutputFlags) -> int:
     form = to.form or _BY_SUFFIX.get(to.file.suffix.lower() if to.file else "", "table")
     to_terminal = to.file is None and sys.stdout is not None and sys.stdout.isatty()
     text = answer_text(answer, form, to_terminal=to_terminal, width=None if to.file else _stated_width())
-    send(text if to.file or form != "json" else _encodable(text), to.file)
+    send(text if to.file or form != "json" else _encodable(text), to.file, answer.headline)
     return answer.exit_code
 
 
@@ -58,8 +58,15 @@ def say(text: str) -> None:
     print(message(text), file=sys.stderr)
 
 
-def send(text: str, file: Path | None) -> None:
-    """Write a text to a file, whole or not at all, or to stdout; what cannot be written is printed instead, then the error says so."""
+def send(text: str, file: Path | None, headline: str = "") -> None:
+    """Write a text to a file, whole or not at all, or to stdout; what cannot be written is printed instead, then the error says so.
+
+    Parameters
+    ----------
+    text : to be written
+    file : None: stdout
+    headline : of the text, which people at a terminal read beside the name of the file
+    """
     if file is None:
         _print(text)
         return
@@ -68,6 +75,8 @@ def send(text: str, file: Path | None) -> None:
     except InputError:
         _print(text)
         raise
+    if sys.stderr is not None and sys.stderr.isatty():
+        say(f"wrote {file}" + (f"\n  {headline}" if headline else ""))
 
 
 def _print(text: str) -> None:

@@ -205,14 +205,15 @@ def _value(value: object) -> str:
 
     Examples
     --------
-    >>> _value({"mean": 1500, "p95": 4500}), _value(["l4", "a: b"]), _value("20 %")
-    ('{mean: 1500, p95: 4500}', "[l4, 'a: b']", '20 %')
+    >>> _value({"mean": 1500, "p95": 4500}), _value(["l4", "a: b"]), _value("20 %"), _value("20")
+    ('{mean: 1500, p95: 4500}', "[l4, 'a: b']", '20 %', "'20'")
     """
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_value(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_value, value)) + "]"
-    return yaml_text({"x": value}).strip().removeprefix("{x: ").removesuffix("}")
+    text = yaml_text({"x": value}).strip()
+    return text.removeprefix("{x: ").removesuffix("}") if text.startswith("{") else text.removeprefix("x: ")
 
 
 def _line(key: str, value: object, says: str, *, assumed: bool = False) -> str:

@@ -37,6 +37,11 @@ class ServingFlags:
     """Slots of LoRA adapters, all in use; None is none."""
     max_lora_rank: int | None = None
     """None is 16."""
+    lora_modules: tuple[str, ...] | None = None
+    """Matrices with an adapter; None is all of attention and feed-forward. Commands of engines say it, and the next two."""
+    fully_sharded_loras: bool = False
+    chunked_prefill: bool | None = None
+    """None is the engine's default."""
     calibration: Path | None = None
     """File of measured efficiencies."""
     revision: str | None = None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capplan.assumption import Assumption
-from capplan.engine.lookup import profile
+from capplan.engine.lookup import profile, with_chunked_prefill
 from capplan.errors import InputError
 from capplan.families.head import pooled
 from capplan.fleet.candidates import Layout
@@ -60,6 +60,9 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
     network = read_model(model, revision=flags.revision, offline=flags.offline)
     network = pooled(network) if flags.runner == "pooling" else network
     rules = profile(flags.engine, flags.engine_version)
+    if flags.chunked_prefill is not None:
+        rules = with_chunked_prefill(rules, on=flags.chunked_prefill)
+        _refuse_short_steps(flags)
     target = named_device(hardware, flags.calibration)
     rules, host_assumptions, host_warnings = refitted_profile(flags.calibration, rules, target)
     format_assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
@@ -97,6 +100,16 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
     )
 
 
+def _refuse_short_steps(flags: ServingFlags) -> None:
+    """Raise the error for steps that never take the longest prompts, which are not cut into chunks."""
+    budget, context = flags.max_num_batched_tokens, flags.max_model_len
+    if flags.chunked_prefill is False and budget is not None and context is not None and budget < context:
+        raise InputError(
+            f"--max-num-batched-tokens: {budget} is below the context of {context}, and prompts are not cut into chunks, "
+            "so the longest would never start"
+        )
+
+
 def _with_adapters(network: Network, flags: ServingFlags) -> Network:
     """Return the network with the adapters of the flags, one for each slot."""
     if flags.max_loras is None:
@@ -105,7 +118,8 @@ def _with_adapters(network: Network, flags: ServingFlags) -> Network:
                 "--max-lora-rank: is that of the slots, and there are none; e.g. --max-loras 8, or leave it out"
             )
         return network
-    terms = LoraTerms(flags.max_loras, flags.max_loras, flags.max_lora_rank or DEFAULT_RANK)
+    rank, modules = flags.max_lora_rank or DEFAULT_RANK, flags.lora_modules
+    terms = LoraTerms(flags.max_loras, flags.max_loras, rank, modules, flags.fully_sharded_loras)
     return with_adapters(network, terms)
 
 

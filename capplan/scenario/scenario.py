@@ -39,6 +39,8 @@ from capplan.workload.request_class import RequestClass, without_prefix_cache
 from capplan.workload.slo import METRICS, STATISTICS, Slo, Target
 
 SCHEMA = data_folder("docs/schema") / "scenario.json"
+_PLAN_KEYS = {"capplan", "command", "result"}
+"""That a plan file has, and no scenario."""
 """Every key, for editors."""
 DEFAULT_HARDWARE = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200")
 
@@ -375,6 +377,10 @@ def scenario_document(path: str | os.PathLike[str], settings: Sequence[str] = ()
         kind="a scenario YAML",
         way_out=f"shipped ones: capplan list scenarios; a new one: capplan init; keys: {SCHEMA}",
     )
+    if set(document.value) >= _PLAN_KEYS:
+        raise InputError(
+            f"{path}: is a plan file, and a scenario YAML is expected\n  give it as: --plan {path}"
+        )
     return overridden(document, settings)
 
 

@@ -67,7 +67,7 @@ All commands but `init` and `export` take `--format table|json|csv|markdown` and
 stderr. JSON and CSV are in base units with full precision. Exit codes: 0 done, 2 bad input, 3 does not fit,
 4 target not reachable, 130 interrupted, 1 a bug of ours (with its traceback).
 
-Tables fit the terminal, and the width that `COLUMNS` states in a pipe: words wrap, or the table turns upright; no number is cut. `capplan --install-completion` completes
+Tables fit the terminal, and the width that `COLUMNS` states in a pipe: words wrap, or the table turns upright; no number is cut. `capplan --install-completion [SHELL]` completes
 commands, options, models, devices, dtypes, scenarios and plan files. `--plot FILE.svg` (`.png`, `.pdf`) draws what `estimate`, `fit`, `kv-size`, `fleet`, `sweep`, `workload` and
 `compare` show; it needs `capplan[plot]`.
 

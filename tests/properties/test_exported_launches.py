@@ -12,12 +12,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from capplan.deploy.command_line import read_command_line
-from capplan.deploy.command_words import METHODS, command_of, shell_text
+from capplan.deploy.command_words import command_of, shell_text
+from capplan.deploy.drafts import METHODS
 from capplan.deploy.flag_table import engine_flags
 from capplan.deploy.launched_replica import serving_flags
-from capplan.deploy.replica_launch import Drafts, ReplicaLaunch
+from capplan.deploy.replica_launch import Adapters, Drafts, ReplicaLaunch
 from capplan.engine.lookup import version_key
 from capplan.errors import InputError
+from capplan.model.adapters import MODULES
 from capplan.replica.plans import plans_cache_tokens, plans_memory, plans_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
@@ -35,6 +37,25 @@ def plan(tmp_path_factory):
         return plan_in(tmp_path_factory.mktemp("export"))
 
 
+WHOLE_MATRICES = (None, ("o_proj",), ("q_proj", "k_proj", "v_proj"), ("o_proj", "gate_proj", "up_proj"))
+"""Matrices with adapters that vLLM, too, can be told apart."""
+
+
+@st.composite
+def adapters_of(draw, engine):
+    """Draw room for adapters that the newest version of an engine can express."""
+    slots = draw(st.integers(1, 200))
+    parts = st.sets(st.sampled_from(MODULES), min_size=1, max_size=len(MODULES) - 1)
+    some = parts.map(lambda names: tuple(name for name in MODULES if name in names))
+    return Adapters(
+        slots=slots,
+        rank=draw(st.sampled_from((8, 16, 64, 512))),
+        held=slots + draw(st.integers(0, 300)),
+        modules=draw(st.sampled_from(WHOLE_MATRICES) if engine == "vllm" else st.none() | some),
+        fully_sharded=draw(st.booleans()) if engine == "vllm" else False,
+    )
+
+
 @st.composite
 def launches(draw, engine, version=None):
     """Draw a replica that the newest version of an engine can express."""
@@ -43,7 +64,9 @@ def launches(draw, engine, version=None):
     spread = draw(st.booleans())
     method = draw(st.sampled_from((None, *METHODS[engine])))
     drafts = method and Drafts(
-        method, None if method in ("mtp", "ngram") else "owner/draft", draw(st.integers(1, 8))
+        method,
+        None if method in ("mtp", "ngram") else "owner/EAGLE3-draft" if engine == "trtllm" else "owner/draft",
+        draw(st.integers(1, 8)),
     )
     gigabytes = draw(st.none() | st.integers(1, 500)) if engine != "trtllm" else None
     unit = 2.0**30 if engine == "vllm" else 1e9 * tensor * data
@@ -62,6 +85,9 @@ def launches(draw, engine, version=None):
         max_num_batched_tokens=draw(st.integers(1, 65_536)),
         memory_fraction=draw(st.floats(0.1, 0.99).map(lambda value: round(value, 4))),
         prefix_caching=draw(st.booleans()),
+        chunked_prefill=draw(st.sampled_from((None, False, True))),
+        pooling=draw(st.booleans()) if engine != "trtllm" else False,
+        adapters=draw(st.none() | adapters_of(engine)),
         drafts=drafts,
         host_cache_bytes=gigabytes and gigabytes * unit,
     )
@@ -118,6 +144,7 @@ def test_the_newest_versions_know_every_option_of_the_table(shared):
     for flag in (flag for flag in engine_flags("vllm").flags.values() if flag.last is None):
         assert set(flag.names) <= set(known), flag
         assert flag.switch == (known[flag.names[0]]["nargs"] == 0), flag
+        assert flag.many == (known[flag.names[0]]["nargs"] == "+"), flag
         choices = known[flag.names[0]]["choices"]
         assert choices is None or set(flag.values) <= set(choices)
     rows = json.loads((shared / "formats" / "sglang_flags_0.5.23.json").read_text())
@@ -125,7 +152,7 @@ def test_the_newest_versions_know_every_option_of_the_table(shared):
     written = [flag for flag in engine_flags("sglang").flags.values() if flag.last is None]
     for flag in written:
         assert flag.names[0] in fields, flag
-        assert flag.switch == (fields[flag.names[0]] == "bool"), flag
+        assert flag.switch == (fields[flag.names[0]] in ("bool", "Optional[bool]")), flag
 
 
 GONE = (
@@ -155,6 +182,19 @@ def test_options_that_are_gone_are_never_written(data):
         ("vllm", "0.33.0", {"drafts": Drafts("eagle", None, 2)}, "names no checkpoint"),
         ("vllm", "0.33.0", {"drafts": Drafts("medusa", "o/m", 2)}, "drafts by medusa are not exported"),
         ("vllm", "0.33.0", {"kv_dtype": "int8"}, "no option for a KV cache in int8"),
+        ("vllm", "0.9.2", {"pooling": True}, "no option for vectors or scores of the plan\n.*--runner is known from 0.10.2 on"),
+        ("vllm", "0.10.2", {"chunked_prefill": False}, "no option for prompts that are not cut into chunks"),
+        ("vllm", "0.33.0", {"adapters": Adapters(4, 24, 4)}, "rank 1, 8, 16, 32.*the plan has 24\n.*lora.max_lora_rank=32"),
+        ("vllm", "0.11.2", {"adapters": Adapters(4, 512, 4)}, "the plan has 512\n.*lora.max_lora_rank=256"),
+        ("vllm", "0.33.0", {"adapters": Adapters(4, 8, 4, ("q_proj",))}, "holds q_proj, k_proj, v_proj as one matrix"),
+        ("vllm", "0.20.0", {"adapters": Adapters(4, 8, 4, ("o_proj",))}, "no option for adapters of some matrices alone"),
+        ("sglang", "0.4.6", {"adapters": Adapters(4, 8, 4)}, "no option for LoRA adapters"),
+        ("sglang", "0.5.23", {"adapters": Adapters(4, 8, 4, fully_sharded=True)}, "no option for adapters split over ranks"),
+        ("trtllm", "1.2.0", {"adapters": Adapters(4, 8, 4, fully_sharded=True)}, "adapters split over ranks on both sides are not exported"),
+        ("trtllm", "1.2.0", {"adapters": Adapters(4, 8, 4, ("in_proj",))}, "adapters of in_proj are not exported"),
+        ("trtllm", "1.2.0", {"pooling": True}, "has no option for vectors or scores"),
+        ("trtllm", "1.2.0", {"drafts": Drafts("draft-model", "o/d", 3)}, "drafts by draft-model are not exported; known: eagle, mtp, ngram"),
+        ("trtllm", "1.2.0", {"drafts": Drafts("eagle", "o/d", 3)}, "heads of EAGLE-3 alone"),
         ("vllm", "0.33.0", {"expert_parallel": 2, "tensor_parallel": 4}, "over all 4 ranks"),
         ("sglang", "0.4.6", {"pipeline_parallel": 2}, "no option for pipeline parallel"),
         ("sglang", "0.5.1", {"drafts": Drafts("ngram", None, 2)}, "does not draft by NGRAM"),
@@ -174,11 +214,36 @@ def exported(capplan, plan, target, *more):
     return ran.out
 
 
-def test_the_exported_replica_holds_what_the_plan_says(capplan, plan):
+def with_its_file(text, folder):
+    """Return the command of an exported text, after its YAML was written where the text says."""
+    here = re.search(r"cat > (\S+) <<'EOF'\n(.*?)EOF\n", text, re.DOTALL)
+    if here is None:
+        return text
+    (folder / here[1]).write_text(here[2])
+    return text[here.end() :]
+
+
+KINDS = {
+    "plain": (),
+    "adapters": ("lora.adapters=12", "lora.max_loras=4", "lora.max_lora_rank=64", "lora.fully_sharded=true"),
+    "adapters of one matrix": ("lora.adapters=4", "lora.modules=[o_proj]", "engine_version='0.33.0'"),
+    "adapters on SGLang": ("lora.adapters=4", "lora.modules=[q_proj,v_proj]", "engine=sglang"),
+    "whole prompts": ("chunked_prefill=false", "engine_version='0.33.0'"),
+    "whole prompts on SGLang": ("chunked_prefill=false", "engine=sglang"),
+    "chunks on TensorRT-LLM": ("chunked_prefill=true", "engine=trtllm", "weight_dtype=bf16"),
+}
+"""Kind of replica -> settings of the scenario of its plan."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_exported_replica_holds_what_the_plan_says(capplan, kind, tmp_path, monkeypatch):
     """The command, read as any command line is and sized anew, has the cache of the plan, to the token."""
-    text = exported(capplan, plan, "vllm")
-    read = read_command_line(text)
+    size_on_few_requests(monkeypatch)
+    plan = plan_in(tmp_path, *KINDS[kind])
     inputs = json.loads(plan.read_text())["result"]
+    monkeypatch.chdir(tmp_path)
+    text = exported(capplan, plan, inputs["plan_file"]["inputs"]["engine"]["name"])
+    read = read_command_line(with_its_file(text, tmp_path))
     serving = ServingFlags(
         **serving_flags(read)
         | {"engine_version": inputs["plan_file"]["inputs"]["engine"]["version"], "offline": True}
@@ -279,8 +344,10 @@ def test_a_replica_over_servers_is_a_set_of_pods(capplan, plan, tmp_path):
         ("vllm", {"inputs": {"engine": {"version": "0.5.0"}}}, "0.6.6 is the oldest version"),
         ("vllm", {"chosen": {"weight_dtype": "int4"}}, "--checkpoint OWNER/NAME"),
         ("vllm", {"inputs": {"model": {"source": "config of config.json"}}}, "--checkpoint OWNER/NAME"),
-        ("vllm", {"inputs": {"content": {"lora": {"adapters": 9}}}}, "serves LoRA adapters is not exported yet"),
-        ("k8s", {"inputs": {"content": {"runner": "pooling"}}}, "serves vectors or scores is not exported yet"),
+        ("vllm", {"inputs": {"content": {"lora": {"adapters": 9}}}}, "does not say what lora of its scenario"),
+        ("k8s", {"inputs": {"content": {"runner": "pooling"}}}, "does not say what runner of its scenario"),
+        ("k8s", {"inputs": {"content": {"chunked_prefill": False}}}, "does not say what chunked_prefill of its scenario"),
+        ("dynamo", {"inputs": {"content": {"runner": "pooling"}}, "launch": {"runner": "pooling"}}, "its workers generate tokens"),
         ("k8s", {"launch": {"vendor": "google"}}, "known vendors: nvidia, amd"),
         ("k8s", {"launch": {"vendor": "amd"}}, "--image REGISTRY/NAME:TAG"),
         ("compose", {"launch": {"vendor": "amd"}}, "reserves NVIDIA devices"),
@@ -345,8 +412,11 @@ def test_any_text_is_a_launch_or_one_clear_refusal(text):
     ("line", "says"),
     [
         ("vllm serve o/n --enforce-eager", "runs without CUDA graphs, which is not modelled"),
-        ("vllm serve o/n --runner pooling", "may serve vectors or scores, which is not modelled"),
-        ("vllm serve o/n --enable-lora --max-loras 4", "serves adapters, which is not modelled"),
+        ("vllm serve o/n --runner draft", "--runner 'draft' is not read; known: auto, generate, pooling"),
+        ("vllm serve o/n --enable-chunked-prefill --disable-chunked-prefill", "turns chunked prefill on and off"),
+        ("python3 -m sglang.launch_server --model-path o/n --enable-lora", "write --max-lora-rank and --lora-target-modules"),
+        ("python3 -m sglang.launch_server --model-path o/n --chunked-prefill-size -1", "write --max-prefill-tokens too"),
+        ("python3 -m sglang.launch_server --model-path o/n --max-prefill-tokens 9", "give --chunked-prefill-size instead"),
         ("vllm serve o/n --attention-backend FLASHINFER", "may change memory or speed, which is not modelled"),
         ("vllm serve o/n --max-model-length 8", "did you mean --max-model-len?"),
         ("vllm serve o/n --max-model-len auto", "is not a whole number"),
@@ -373,7 +443,15 @@ def test_a_launch_that_cannot_be_read_is_refused(capplan, line, says):
     ("line", "read"),
     [
         ("vllm serve o/n -tp 4 --max-model-len 32k --gpu-memory-utilization=0.8", {"tensor_parallel": 4, "max_model_len": 32_000, "memory_fraction": 0.8}),
-        ("vllm serve o/n --runner generate --max-model-len 9", {"max_model_len": 9}),
+        ("vllm serve o/n --runner generate --max-model-len 9", {"max_model_len": 9, "pooling": False}),
+        ("vllm serve o/n --runner pooling --convert embed", {"pooling": True}),
+        ("vllm serve o/n --task score --disable-chunked-prefill", {"pooling": True, "chunked_prefill": False}),
+        ("vllm serve o/n --enable-lora --max-loras 4 --lora-modules a=b c=d --max-cpu-loras 8 -tp 2",
+         {"adapters": Adapters(4, 16, 8), "tensor_parallel": 2}),
+        ("vllm serve o/n --max-loras 4", {"adapters": None}),
+        ("python3 -m sglang.launch_server --model-path o/n --lora-paths a=b c=d --max-lora-rank 8 --lora-target-modules all --tp 2",
+         {"adapters": Adapters(8, 8, 8), "tensor_parallel": 2}),
+        ("sglang serve --model-path o/n --is-embedding --enable-mixed-chunk", {"pooling": True, "chunked_prefill": True}),
         ("vllm serve o/n --max-model-len 32K", {"max_model_len": 32_768}),
         ("vllm serve --trust-remote-code o/n --tensor_parallel_size 2", {"tensor_parallel": 2}),
         ("docker run --gpus all -e HF_TOKEN=s -p 80:80 vllm/vllm-openai:v0.19.1 --model o/n", {"version": "0.19.1"}),

@@ -4,6 +4,7 @@ The schemas hold the fields that are exported, as the API reference of Kubernete
 llm-d-modelservice, Dynamo v1beta1 and the Compose specification state them.
 """
 
+import json
 import re
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,8 @@ from capplan.deploy.fleet_launch import fleet_launch
 from capplan.errors import InputError
 from capplan.readers.plan_file import read_plan_file
 from tests.plan_files import plan_in, with_changes
+from tests.published_fields import TABLE, kind_of
+from tests.published_fields import mismatch as published_mismatch
 from tests.sweeps import size_on_few_requests
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -190,14 +193,39 @@ def plans(tmp_path_factory):
             "chosen": {"weight_dtype": "bf16"},
             "inputs": {"engine": {"name": "trtllm", "version": "1.2.0"}},
         },
+        "trtllm-drafts": {
+            "chosen": {"weight_dtype": "bf16"},
+            "inputs": {"engine": {"name": "trtllm", "version": "1.2.0"}},
+            "launch": {"speculation": {"method": "mtp", "draft": None, "draft_tokens": 2}},
+        },
+        "adapters": {
+            "inputs": {"content": {"lora": {"adapters": 9}}},
+            "launch": {
+                "adapters": {"adapters": 9, "slots": 4, "rank": 16, "modules": None, "fully_sharded": False}
+            },
+        },
+        "vectors": {"inputs": {"content": {"runner": "pooling"}}, "launch": {"runner": "pooling"}},
     }
     return {name: with_changes(plan, folder / f"{name}.json", **changes) for name, changes in shapes.items()}
 
 
-SHAPES = ("one", "wide", "experts", "sglang", "sglang-wide", "trtllm")
+PUBLISHED = json.loads(TABLE.read_text())
+
+
+def unpublished(document):
+    """Return what of a document its project's own schema does not have."""
+    said = PUBLISHED[kind_of(document)]
+    return [
+        *published_mismatch(document, said["schema"]),
+        *({document.get("apiVersion")} - {said["apiVersion"]}),
+    ]
+
+
+SHAPES = ("one", "wide", "experts", "sglang", "sglang-wide", "trtllm", "trtllm-drafts", "adapters", "vectors")
 REFUSED = {
     ("compose", "wide"), ("compose", "sglang-wide"), ("kserve", "wide"), ("llm-d", "wide"), ("dynamo", "wide"), ("dynamo", "sglang-wide"),
-    *((target, shape) for target in ("kserve", "llm-d") for shape in ("sglang", "sglang-wide", "trtllm")), ("dynamo", "trtllm"),
+    *((target, shape) for target in ("kserve", "llm-d") for shape in ("sglang", "sglang-wide", "trtllm", "trtllm-drafts")),
+    *(("dynamo", shape) for shape in ("trtllm", "trtllm-drafts", "vectors")),
 }  # fmt: skip
 """Target and shape that the target cannot express."""
 
@@ -221,6 +249,7 @@ def test_every_document_is_as_its_schema_says(capplan, plans, target, shape):
     assert documents
     for document in documents:
         assert list(mismatch(document, SCHEMAS[document.get("kind", target)])) == []
+        assert unpublished(document) == []
     named = {document["metadata"]["name"] for document in documents if "metadata" in document}
     assert named <= {"small"}
 
@@ -261,6 +290,33 @@ def test_replicas_of_a_server_have_devices_and_ports_of_their_own(capplan, plans
 )
 def test_the_schemas_find_what_is_wrong(document):
     assert list(mismatch(document, SCHEMAS["Deployment"]))
+    assert unpublished(document)
+
+
+@pytest.mark.parametrize(
+    ("shape", "target", "path", "value", "says"),
+    [
+        ("one", "k8s", ("spec", "replica"), 3, "document.spec.replica: not published"),
+        ("one", "k8s", ("spec", "replicas"), "3", "'3' is no integer"),
+        ("wide", "k8s", ("spec", "leaderWorkerTemplate", "restartPolicy"), "Never", "is none of"),
+        ("one", "kserve", ("spec", "parallelism", "tensor_parallel"), 2, "tensor_parallel: not published"),
+        ("one", "keda", ("spec", "maxReplicaCount"), "9", "'9' is no integer"),
+        ("one", "llm-d", ("decode", "replica"), 2, "document.decode.replica: not published"),
+    ],
+)
+def test_the_published_fields_find_what_is_wrong(capplan, plans, shape, target, path, value, says):
+    document = next(yaml.safe_load_all(capplan("export", "--plan", plans[shape], "--target", target).out))
+    assert unpublished(document) == []
+    inner = document
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = value
+    assert any(says in found for found in unpublished(document))
+
+
+def test_every_kind_that_is_exported_has_a_published_source():
+    assert set(PUBLISHED) == set(SCHEMAS)
+    assert all(re.search(r"@[0-9a-f]{7,}|v1\.\d+", said["source"]) for said in PUBLISHED.values())
 
 
 def test_the_config_of_trtllm_lies_where_its_command_reads_it(capplan, plans):
@@ -307,6 +363,7 @@ def test_pools_are_started_apart(pools, target):
     documents = list(yaml.safe_load_all(export_text(*pools, target)))
     for document in documents:
         assert list(mismatch(document, SCHEMAS[document.get("kind", target)])) == []
+        assert unpublished(document) == []
     text = yaml.safe_dump(documents)
     assert text.count("NixlConnector") == 2
     if target == "k8s":

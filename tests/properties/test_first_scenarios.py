@@ -24,7 +24,7 @@ from capplan.scenario.first_scenario import (
     first_scenario_text,
 )
 from capplan.scenario.flags import FirstScenario
-from capplan.scenario.scenario import DEFAULT_HARDWARE, scenario_from
+from capplan.scenario.scenario import DEFAULT_HARDWARE, read_scenario, scenario_from
 from tests.sweeps import size_on_few_requests
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,6 +75,13 @@ def test_what_nobody_said_is_assumed_and_marked(capplan, tmp_path):
     marked = [line.split(":")[0].strip() for line in file.read_text().splitlines() if ASSUMED in line]
     assert marked == ["request_rate", "input_tokens", "output_tokens", "ttft_p95", "tpot_p95", "hardware"]
     assert [device.name for device in read(file).fleet.hardware] == list(DEFAULT_HARDWARE)
+
+
+def test_a_rate_without_a_unit_is_one_of_requests_a_second(capplan, tmp_path):
+    file = tmp_path / "mine.yaml"
+    assert capplan("init", file, "--model", "qwen3-8b", "--request-rate", 20, "--offline").code == 0
+    (item,) = read_scenario(file).classes
+    assert item.request_rate_at() == 20.0
 
 
 def test_a_file_that_exists_is_left_alone(capplan, tmp_path):

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 import pytest
+import shellingham
 
 NAME = "tïny😀"
 
@@ -49,8 +50,49 @@ def test_a_home_folder_that_cannot_be_written_is_one_line(shell, program, tmp_pa
     done = program("--install-completion", shell, env={"HOME": str(home)})
     assert done.code == 2
     assert done.err.startswith("--install-completion: cannot write ")
-    assert "capplan --show-completion" in done.err
+    assert f"capplan --show-completion {shell}" in done.err
     assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("option", ["--install-completion", "--show-completion"])
+def test_where_no_shell_is_found_one_is_asked_for(option, capplan, monkeypatch, tmp_path):
+    def no_shell():
+        raise shellingham.ShellDetectionFailure
+
+    monkeypatch.setattr(shellingham, "detect_shell", no_shell)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    done = capplan(option)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines() == [
+        f"{option}: no shell is found that this runs in",
+        f"  name one: capplan {option} bash|zsh|fish|powershell|pwsh",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
+def test_completion_is_shown_for_the_shell_that_is_named(shell, capplan):
+    for words in (("--show-completion", shell), (f"--show-completion={shell.upper()}",)):
+        done = capplan(*words)
+        assert (done.code, done.err) == (0, "")
+        assert f"complete_{shell}" in done.out
+
+
+def test_completion_is_installed_for_the_shell_that_is_named(capplan, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    done = capplan("--install-completion", "fish")
+    path = tmp_path / ".config" / "fish" / "completions" / "capplan.fish"
+    assert (done.code, done.out) == (
+        0,
+        f"fish completion is installed in {path}; it takes effect in the next terminal\n",
+    )
+    assert "complete_fish" in path.read_text()
+
+
+def test_a_shell_that_is_not_known_is_refused_with_the_nearest(capplan):
+    done = capplan("--show-completion", "tcsh")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("--show-completion: unknown shell 'tcsh': did you mean 'zsh'?")
 
 
 def links_among_the_files_of(clone):

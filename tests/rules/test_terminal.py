@@ -51,6 +51,14 @@ def test_a_terminal_that_wants_no_colour_gets_none(env):
     assert "\x1b" not in on_a_terminal(*WORDS, **env)
 
 
+def test_a_terminal_is_told_which_file_was_written(tmp_path):
+    file = tmp_path / "kv.json"
+    shown = on_a_terminal(*WORDS, "-o", str(file), columns=300)
+    headline = on_a_terminal(*WORDS, columns=300, NO_COLOR="1").splitlines()[0]
+    assert shown.splitlines() == [f"wrote {file}", f"  {headline}"]
+    assert '"kv-size"' in file.read_text()
+
+
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_lines_stay_within_the_terminal_and_no_digit_is_lost(columns):
     shown = on_a_terminal(*WORDS, columns=columns, NO_COLOR="1")
