@@ -11,7 +11,16 @@ from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.replica.load import MOST_IN_FLIGHT, Load, check_load
 from capplan.serving.block_cache import OffloadTier, PrefixCaching, check_prefix_caching
-from capplan.serving.requests import Admission, Crowd, Requests, check_admission, check_requests, offered
+from capplan.serving.flat import flat_outcome
+from capplan.serving.requests import (
+    NO_REQUESTS,
+    Admission,
+    Crowd,
+    Requests,
+    check_admission,
+    check_requests,
+    offered,
+)
 from capplan.serving.step_table import StepTable, check_step_table
 from capplan.serving.terms import EngineSetup, engine_terms
 
@@ -78,6 +87,18 @@ def test_arrivals_ascend_from_zero_where_they_are_used(arrivals, words):
     check_requests(timed, 7, timed=False)
     with expected(words):
         check_requests(timed, 7, timed=True)
+
+
+def test_the_compiled_core_names_requests_as_the_readable_engine_does():
+    late = replace(THREE, arrival_s=np.array([0.0, 2.0, 1.0]))
+    empty = replace(THREE, output_tokens=np.array([2, 0, 2]))
+    for arrivals, crowd, words in (
+        (late, None, "request 2 arrives before its predecessor"),
+        (empty, None, "request 1: output_tokens is 0"),
+        (NO_REQUESTS, Crowd(empty, 2), "request 1: output_tokens is 0"),
+    ):
+        with pytest.raises(InputError, match=words):
+            flat_outcome(arrivals, PLAIN, crowd=crowd)
 
 
 @pytest.mark.parametrize("column", ["output_tokens", "arrival_s", "cached_tokens", "class_index"])
