@@ -162,7 +162,7 @@ def _names(item):
 
 
 class Nearby(_Settled):
-    """Run the nearest files first, in each tests that mention the place of the fault, plain ones, laws, then commands;
+    """Run the nearest files first, in each tests that name the function of the fault, plain ones, laws, then commands;
     stop after some seconds; note what fails."""
 
     def __init__(self, notes, most_s, rings=None, places=()):
@@ -175,7 +175,7 @@ class Nearby(_Settled):
         items.sort(
             key=lambda item: (
                 self.rings.get(str(item.path), 0),
-                not names[item].intersection(self.places),
+                next((n for n, place in enumerate(self.places) if place in names[item]), len(self.places)),
                 "capplan" in getattr(item, "fixturenames", ()),
                 hasattr(getattr(item, "obj", None), "hypothesis"),
             )

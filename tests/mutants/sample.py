@@ -256,17 +256,16 @@ def killed_nearby(mutant, rings, clone):
 
 
 def places_of(mutant, clone):
-    """Return the names of the functions and classes around a fault, and of those that name its own function or constant."""
+    """Return the names of the functions and classes around a fault, innermost first, then of those that use them, and so on."""
     tree = ast.parse((clone / mutant.path).read_text(encoding="utf-8"))
-    within = (ast.FunctionDef, ast.ClassDef)
-    around = [n for n in ast.walk(tree) if isinstance(n, within) and n.lineno <= mutant.line <= n.end_lineno]
-    places = set(mutant.names) | {n.name for n in around}
-    users = [
-        n
-        for n in tree.body
-        if isinstance(n, within) and places & {getattr(m, "id", None) for m in ast.walk(n)}
-    ]
-    return places | {n.name for n in users}
+    nodes = [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+    said = {n.name: {getattr(m, "id", None) for m in ast.walk(n)} for n in nodes}
+    around = [n.name for n in reversed(nodes) if n.lineno <= mutant.line <= n.end_lineno]
+    places, more = [], [*mutant.names, *around]
+    while more:
+        places += more
+        more = [name for name, used in said.items() if name not in places and not used.isdisjoint(places)]
+    return places
 
 
 def put_in(mutant, clone):
