@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("capplan", "serving")
@@ -23,7 +24,7 @@ DIRECTIVES = (
 FLAGS = ["-O1", "-g0", "-fPIC", "-shared", "-ffp-contract=off", "-w"]
 
 
-class CompiledCore(BuildHookInterface):  # type: ignore[type-arg]
+class CompiledCore(BuildHookInterface[BuilderConfig]):
     """Adds the compiled core to a wheel, or puts it beside its source in an editable installation."""
 
     PLUGIN_NAME = "custom"
@@ -64,9 +65,9 @@ def compiled(root: Path, libraries: list[Path]) -> bool:
             )
             (folder / FOLDER / f"{module}.py").write_text(source, encoding="utf-8")
         for library in libraries:
-            source = FOLDER / library.name.partition(".")[0]
-            translate = [sys.executable, "-m", "cython", "-3", "-X", DIRECTIVES, f"{source}.py"]
-            build = [compiler, *FLAGS, include, f"{source}.c", "-o", library.name]
+            stem = FOLDER / library.name.partition(".")[0]
+            translate = [sys.executable, "-m", "cython", "-3", "-X", DIRECTIVES, f"{stem}.py"]
+            build = [compiler, *FLAGS, include, f"{stem}.c", "-o", library.name]
             for command in (translate, build):
                 done = subprocess.run(command, cwd=folder, capture_output=True, check=False)  # noqa: S603 - our own words
                 if done.returncode:

@@ -37,11 +37,9 @@ class BoundedEstimate:
     """No result of this regime was measured: the intervals are the widest there are."""
 
 
-def load_interval(
-    intervals: Intervals, quantity: str, load: str, replica: Replica, statistic: str = "mean"
-) -> Interval:
+def load_interval(intervals: Intervals, quantity: str, load: str, replica: Replica) -> Interval:
     """Return the interval of a statistic of a quantity for a replica under a kind of load (closed, open)."""
-    keys = regime_keys(quantity, load, network_class(replica.spec.network), replica.label, statistic)
+    keys = regime_keys(quantity, load, network_class(replica.spec.network), replica.label, "mean")
     return interval_of(intervals, keys) or widest(intervals)
 
 

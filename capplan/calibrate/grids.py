@@ -39,8 +39,8 @@ class Grid:
     """(sequences, context, query tokens) of speculative verification."""
 
 
-def _powers(first: int, last: int, step: int = 1) -> tuple[int, ...]:
-    return tuple(2**power for power in range(first, last + 1, step))
+def _powers(first: int, last: int) -> tuple[int, ...]:
+    return tuple(2**power for power in range(first, last + 1))
 
 
 _MIB = float(2**20)

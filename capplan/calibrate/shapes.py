@@ -156,13 +156,12 @@ def decode_case(
     dtype: str,
     *,
     queries: float = 1.0,
-    window: float = 0.0,
     page: float = 0.0,
     library: str = "",
 ) -> Case:
     """Return one shape of decode attention: sequences, query heads, KV heads, head width, context."""
     shape = dict(_named("sequences query_heads kv_heads head_dim context_tokens", sizes))
-    details = {"query_tokens": queries, "window_tokens": window, "page_tokens": page}
+    details = {"query_tokens": queries, "window_tokens": 0.0, "page_tokens": page}
     return Case("decode_attention", dtype, shape | details, library=library)
 
 

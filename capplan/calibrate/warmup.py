@@ -22,7 +22,7 @@ LOOKS = 20
 """Readings of the sensors during the warm-up."""
 
 
-def warmed_up(target: Target, dtype: str, watch: Watch, seconds: float = WARM_S) -> Sustained | None:
+def warmed_up(target: Target, dtype: str, watch: Watch) -> Sustained | None:
     """Run one matmul over and over, and return its rates; None on a processor, or where it does not run.
 
     Parameters
@@ -30,17 +30,16 @@ def warmed_up(target: Target, dtype: str, watch: Watch, seconds: float = WARM_S)
     target : the device
     dtype : 16-bit dtype to multiply in
     watch : keeps the readings of the sensors
-    seconds : how long [s]
     """
     if not target.is_cuda:
         return None
     edge = WARM_EDGE if target.usable_bytes > LARGE_CARD_BYTES else SMALL_WARM_EDGE
     try:
-        rates = _rates(_product(edge, dtype, target.device), 2.0 * edge**3, watch, seconds)
+        rates = _rates(_product(edge, dtype, target.device), 2.0 * edge**3, watch, WARM_S)
     except RuntimeError:  # the cases say what does not run
         return None
     ends = max(len(rates) // 10, 1), max(len(rates) // 4, 1)
-    return Sustained(float(np.median(rates[-ends[1] :])), float(np.median(rates[: ends[0]])), seconds, dtype)
+    return Sustained(float(np.median(rates[-ends[1] :])), float(np.median(rates[: ends[0]])), WARM_S, dtype)
 
 
 def _product(edge: int, dtype: str, device: torch.device) -> Callable[[], object]:

@@ -52,7 +52,7 @@ def command_of(launch: ReplicaLaunch) -> Command:
     return {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[launch.engine](launch)
 
 
-def shell_text(command: Command, indent: str = "  ") -> str:
+def shell_text(command: Command) -> str:
     """Return a command line as a shell takes it, one option a line."""
     lines: list[str] = []
     for word in command.words:
@@ -61,7 +61,7 @@ def shell_text(command: Command, indent: str = "  ") -> str:
             lines.append(quoted)
         else:
             lines[-1] += f" {quoted}"
-    return f" \\\n{indent}".join(lines) + "\n"
+    return " \\\n  ".join(lines) + "\n"
 
 
 def _counts(launch: ReplicaLaunch, names: Mapping[str, float | int | None]) -> Iterator[str]:

@@ -52,7 +52,7 @@ def launched_replica(
     return LaunchedReplica(model or read.launch.model, replace(serving, **said), unread)
 
 
-def serving_flags(read: ReadLaunch, place: str = "--launch") -> dict[str, Any]:
+def serving_flags(read: ReadLaunch) -> dict[str, Any]:
     """Return what a command line says in the words of capplan's own options; what is not said keeps their defaults.
 
     Raises
@@ -63,15 +63,15 @@ def serving_flags(read: ReadLaunch, place: str = "--launch") -> dict[str, Any]:
     launch = read.launch
     if launch.drafts is not None:
         raise InputError(
-            f"{place}: it speculates, which an estimate does not model; leave it out, or see: capplan spec --help"
+            "--launch: it speculates, which an estimate does not model; leave it out, or see: capplan spec --help"
         )
     if launch.host_cache_bytes is not None:
         raise InputError(
-            f"{place}: it keeps prefixes in host memory, which an estimate does not model; see: capplan simulate --help"
+            "--launch: it keeps prefixes in host memory, which an estimate does not model; see: capplan simulate --help"
         )
     if launch.role is not None:
         raise InputError(
-            f"{place}: it serves one phase alone, which an estimate does not model; see: capplan simulate --help"
+            "--launch: it serves one phase alone, which an estimate does not model; see: capplan simulate --help"
         )
     return {**launch.degrees, **launch.stated, **_adapter_flags(launch.adapters)}
 

@@ -73,7 +73,7 @@ class Engines:
 
     replica: Replica
     setup: EngineSetup
-    assumptions: tuple[Assumption, ...] = ()
+    assumptions: tuple[Assumption, ...]
 
 
 def engines_of(replica: Replica, use: EngineOptions, id_tokens: int, prompt_tokens: float) -> Engines:

@@ -86,7 +86,7 @@ class LeversAnswer:
     rows: tuple[LeverRow, ...]
     """Most saved first, then those without a plan, then those that are not applicable."""
     best: Combination | None
-    memory_usd_per_month: float = 0.0
+    memory_usd_per_month: float
     """Of host memory in the offload tiers of the plan as it is, on top of it."""
 
 

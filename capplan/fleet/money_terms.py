@@ -34,9 +34,9 @@ class HostedTerms:
 class ReservedTerms:
     """A device rented for a fixed term."""
 
-    discount_fraction: float | None = None
+    discount_fraction: float | None
     """Off the price on demand; None: listed offers, else the assumed discount."""
-    usd_per_gpu_hour: float | None = None
+    usd_per_gpu_hour: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class OwnedTerms:
 class CommitmentTerms:
     """Which commitments a scenario allows beside on demand, and within which limits its fleet is scaled."""
 
-    reserved_1y: ReservedTerms | None = None
-    reserved_3y: ReservedTerms | None = None
-    spot: SpotTerms | None = None
-    owned: OwnedTerms | None = None
-    min_replicas: int = 1
-    max_replicas: int | None = None
+    reserved_1y: ReservedTerms | None
+    reserved_3y: ReservedTerms | None
+    spot: SpotTerms | None
+    owned: OwnedTerms | None
+    min_replicas: int
+    max_replicas: int | None
 
 
 @dataclass(frozen=True, slots=True)

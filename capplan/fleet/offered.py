@@ -96,9 +96,10 @@ class SamplePath:
             input plus output are truncated to it
         routing : of the router
         response_s : [s]
-            approximate response time, which decides how many of the requests are those of users
+            approximate response time, which decides how many of the requests are those of users, and of which ones
         """
         self.demand, self.seed, self.longest, self.routing = demand, seed, longest, routing
+        self.response_s = response_s
         self.open_rate, user_rate = demand.rates_per_s(response_s)
         self.of_users = round(count * user_rate / (self.open_rate + user_rate))
         self.arrivals = count - self.of_users
@@ -140,7 +141,9 @@ class SamplePath:
     @cached_property
     def _asked(self) -> Requests:
         """The requests of users."""
-        return drawn_requests(self.demand, self.of_users, self.seed, self.longest, users=True)
+        return drawn_requests(
+            self.demand, self.of_users, self.seed, self.longest, users=True, response_s=self.response_s
+        )
 
     def _arrivals(self, cv: float) -> Array:
         """Return arrival times at a rate of one, with gamma-distributed gaps."""

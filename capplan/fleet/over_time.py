@@ -1,6 +1,5 @@
 """Replicas over the time of a trace: autoscaled, static, and spare ones."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -15,6 +14,8 @@ Counts = NDArray[np.int64]
 
 HOLD_S = 300.0
 """An autoscaler keeps a replica for this long after it was last needed: Kubernetes' default stabilisation window."""
+DOWN = (0, 1, 2)
+"""Replicas that may be down at the same time, a row of spares for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +218,6 @@ def fleet_over_time(
     headroom_fraction: float,
     start_up_s: float,
     burst_ratio: float,
-    failures: Sequence[int] = (0, 1, 2),
 ) -> OverTime:
     """Return the replicas of a plan, or of one pool of it, over the time of a trace.
 
@@ -230,8 +230,6 @@ def fleet_over_time(
         from the decision to the first request served
     burst_ratio : [-]
         rate of a burst over the peak of the trace
-    failures : [-]
-        replicas that may be down at the same time
 
     Returns
     -------
@@ -260,6 +258,6 @@ def fleet_over_time(
         peak_to_mean_ratio=line.peak_to_mean_ratio,
         static_replicas=peak,
         spares=tuple(
-            SpareRow(k, peak + k, (peak + k) * devices, burst + k, (burst + k) * devices) for k in failures
+            SpareRow(k, peak + k, (peak + k) * devices, burst + k, (burst + k) * devices) for k in DOWN
         ),
     )

@@ -35,7 +35,7 @@ class Question:
     intervals: Intervals
     slowness_table: SlownessTable
     max_model_len: int
-    routing: Routing = "round_robin"
+    routing: Routing
     requests: int = 15_000
     """Of each simulated run. A tenth of them overstates the largest rate by 4 to 7 %; one long run beats several seeds."""
     seed: int = 7

@@ -1,7 +1,7 @@
 """A scenario: the model, the traffic, the latency targets, and what may be bought."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from capplan.assumption import Assumption
@@ -10,7 +10,6 @@ from capplan.fleet.money_terms import CommitmentTerms, HostedTerms, OwnTerms, Po
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import PriceChoice
 from capplan.hardware.device import Device
-from capplan.memory.cache_dtype import AUTO
 from capplan.replica.drafting import Method
 from capplan.serving.fleet_terms import Routing
 from capplan.workload.request_class import RequestClass
@@ -26,7 +25,7 @@ class PoolsLimits:
     prefill_devices: tuple[Device, ...]
     decode_devices: tuple[Device, ...]
     link: LinkTerms
-    only: bool = False
+    only: bool
     """Identical replicas are no answer."""
 
 
@@ -108,54 +107,54 @@ class Scenario:
     slo: Slo
     fleet: FleetLimits
     prices: PriceChoice
-    description: str = ""
-    revision: str | None = None
-    pooled: bool = False
+    description: str
+    revision: str | None
+    pooled: bool
     """The model is served for vectors or scores of prompts."""
-    weight_dtypes: tuple[str | None, ...] = (None,)
+    weight_dtypes: tuple[str | None, ...]
     """None: as in the model's config."""
-    kv_dtypes: tuple[str, ...] = (AUTO,)
+    kv_dtypes: tuple[str, ...]
     """`auto`: the checkpoint's KV dtype, else the activation dtype."""
-    engine: str = "vllm"
-    engine_version: str | None = None
+    engine: str
+    engine_version: str | None
     """None: the newest modelled version."""
-    max_model_len: int | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    gpu_memory_utilization: float | None = None
-    calibration: str | None = None
-    price_file: str | None = None
-    prefix_caching: bool = True
+    max_model_len: int | None
+    max_num_seqs: int | None
+    max_num_batched_tokens: int | None
+    gpu_memory_utilization: float | None
+    calibration: str | None
+    price_file: str | None
+    prefix_caching: bool
     """False: the engine computes every prompt in full; the classes then have no hits either."""
-    price_date: str | None = None
+    price_date: str | None
     """Of prices in a file that does not state it."""
-    commitments: CommitmentTerms | None = None
+    commitments: CommitmentTerms | None
     """Ways to pay beside the one of `prices`; None: none are named."""
-    currency: tuple[str, float] | None = None
+    currency: tuple[str, float] | None
     """Name of a currency and the dollars that one unit of it costs, for totals."""
-    budget_usd_per_month: float | None = None
+    budget_usd_per_month: float | None
     """What the fleet may cost."""
-    own: OwnTerms = field(default_factory=OwnTerms)
+    own: OwnTerms
     """Cost of the fleet beside its machines."""
-    power: PowerTerms | None = None
+    power: PowerTerms | None
     """For the energy of the fleet; None: not asked for."""
-    growth: tuple[float, ...] = ()
+    growth: tuple[float, ...]
     """Traffic of successive months over that of the first, which is today's; empty: not stated."""
-    hosted: HostedTerms = field(default_factory=HostedTerms)
-    hosted_file: str | None = None
+    hosted: HostedTerms
+    hosted_file: str | None
     """Prices of hosted APIs instead of those that ship."""
-    hosted_date: str | None = None
+    hosted_date: str | None
     """Of prices that do not state it."""
-    chunked_prefill: bool | None = None
+    chunked_prefill: bool | None
     """None: as the engine does by default."""
-    kv_offload: tuple[TierSize, ...] = ()
+    kv_offload: tuple[TierSize, ...]
     """Offload tiers of a replica, for prefixes that its devices have no room for."""
-    speculation: SpeculationPlan | None = None
-    lora: LoraTerms | None = None
+    speculation: SpeculationPlan | None
+    lora: LoraTerms | None
     """LoRA adapters that are served with the model."""
-    assumptions: tuple[Assumption, ...] = field(default=())
+    assumptions: tuple[Assumption, ...]
     """The defaults of keys that the file does not have."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...]
     """Values in the file that are probably mistakes."""
-    written: Mapping[str, Any] = field(default_factory=dict)
+    written: Mapping[str, Any]
     """The keys as written, overridden ones included, which a plan file keeps."""

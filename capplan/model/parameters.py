@@ -72,7 +72,7 @@ def layer_parameters(layer: Layer) -> int:
     return sum(elements for _, _, elements, _ in _layer_pieces(layer, "bf16"))
 
 
-def active_parameters(network: Network, *, embedding: bool = False) -> int:
+def active_parameters(network: Network) -> int:
     """Return the parameters that are multiplied or added for one generated token.
 
         A = layers without routed experts + k of E experts per layer + final norm + LM head
@@ -84,7 +84,6 @@ def active_parameters(network: Network, *, embedding: bool = False) -> int:
     Parameters
     ----------
     network : the model
-    embedding : count the whole token embedding too, as model cards that quote "active" often do
 
     Returns
     -------
@@ -104,12 +103,7 @@ def active_parameters(network: Network, *, embedding: bool = False) -> int:
     DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", arXiv:2412.19437, section 2.
     """
     layers = sum(count * _active_of_layer(layer) for layer, count in layer_counts(network))
-    total = layers + network.final_norm_parameters + network.lm_head.parameters
-    if embedding:
-        total += network.embedding_parameters - (
-            network.lm_head.inputs * network.lm_head.outputs if network.tied_embeddings else 0
-        )
-    return total
+    return layers + network.final_norm_parameters + network.lm_head.parameters
 
 
 def _active_of_layer(layer: Layer) -> int:
@@ -121,13 +115,12 @@ def _active_of_layer(layer: Layer) -> int:
     return matmuls + experts + rest
 
 
-def weight_elements_by_class(network: Network, *, mtp: bool = False) -> dict[TensorClass, int]:
+def weight_elements_by_class(network: Network) -> dict[TensorClass, int]:
     """Return the parameters of each tensor class.
 
     Parameters
     ----------
     network : the model
-    mtp : count the multi-token-prediction layers too
 
     Returns
     -------
@@ -141,7 +134,7 @@ def weight_elements_by_class(network: Network, *, mtp: bool = False) -> dict[Ten
     {'embedding': 80, 'lm_head': 80}
     """
     elements: Counter[TensorClass] = Counter()
-    for tensor_class, _, count, _ in _pieces(network, mtp=mtp):
+    for tensor_class, _, count, _ in _pieces(network, mtp=False):
         elements[tensor_class] += count
     return dict(elements)
 

@@ -167,10 +167,10 @@ class Energy:
     output_tokens_per_s: float
     input_tokens_per_s: float
     terms: EnergyTerms
-    racks: int | None = None
-    rack_watts: float | None = None
+    racks: int | None
+    rack_watts: float | None
     """Of a full rack, at design power."""
-    gpus_per_rack: int | None = None
+    gpus_per_rack: int | None
     job_hours: float | None = None
     """That one batch job takes; None: traffic without an end."""
 

@@ -54,7 +54,7 @@ class GrowthMonth:
     """All replicas at all hours."""
     mix_usd_per_month: float | None
     """By the cheapest mix of commitments; None where none are named."""
-    pool_replicas: tuple[int, int] | None = None
+    pool_replicas: tuple[int, int] | None
     """Prefill and decode; None where all replicas are alike."""
 
     @property

@@ -36,7 +36,7 @@ class DeviceRates:
     """Bytes per element of the activations that the dense kernel reads."""
     expert_activation_bytes: float
     """Bytes per element of the activations that the expert kernel reads."""
-    assumptions: tuple[Assumption, ...] = ()
+    assumptions: tuple[Assumption, ...]
     """One for each kernel whose efficiencies are borrowed."""
 
 

@@ -54,7 +54,7 @@ class AskedFleet:
     prices: dict[str, ChosenPrice | None]
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
-    published_formats: tuple[str, ...] = ()
+    published_formats: tuple[str, ...]
     """Weight formats of the checkpoint, most elements first."""
 
 

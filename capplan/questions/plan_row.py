@@ -13,7 +13,7 @@ def plan_row(plan: AnyPlan) -> dict[str, Any]:
     """Return one plan with the keys of the interface."""
     if isinstance(plan, PoolsPlan):
         return pools_row(plan)
-    sharding, money = plan.layout.sharding, plan.money
+    sharding = plan.layout.sharding
     return {
         "hardware": plan.layout.device.name,
         "gpus": plan.gpus,
@@ -45,11 +45,7 @@ def plan_row(plan: AnyPlan) -> dict[str, Any]:
         "usd_per_month_high": _finite(plan.usd_per_month_high),
         "usd_per_million_output_tokens": plan.usd_per_million_output_tokens,
         "usd_per_million_tokens": plan.usd_per_million_tokens,
-        "usd_per_million_output_tokens_at_mean": money.usd_per_million_output_tokens if money else None,
-        "usd_per_million_tokens_at_mean": money.usd_per_million_tokens if money else None,
-        "job_hours": money.job_hours if money else None,
-        "usd_per_job": money.usd_per_job if money else None,
-        "usd_per_thousand_requests": money.usd_per_thousand_requests if money else None,
+        **_unit_costs(plan),
         "draft_tokens": plan.draft_tokens,
         "routing": plan.routing,
         "watts": plan.watts,
@@ -62,7 +58,6 @@ def plan_row(plan: AnyPlan) -> dict[str, Any]:
 
 def pools_row(plan: PoolsPlan) -> dict[str, Any]:
     """Return one plan with the keys of the interface that it has; what differs between its pools is in `pools`."""
-    money = plan.money
     return {
         "hardware": plan.hardware,
         "gpus": plan.gpus,
@@ -87,12 +82,20 @@ def pools_row(plan: PoolsPlan) -> dict[str, Any]:
         "usd_per_month": plan.usd_per_month,
         "usd_per_month_low": plan.usd_per_month_low,
         "usd_per_month_high": _finite(plan.usd_per_month_high),
+        **_unit_costs(plan),
+        "watts": plan.watts,
+    }
+
+
+def _unit_costs(plan: AnyPlan) -> dict[str, float | None]:
+    """Return what a token, a request and a job cost; None without a price, or without a job."""
+    money = plan.money
+    return {
         "usd_per_million_output_tokens_at_mean": money.usd_per_million_output_tokens if money else None,
         "usd_per_million_tokens_at_mean": money.usd_per_million_tokens if money else None,
         "job_hours": money.job_hours if money else None,
         "usd_per_job": money.usd_per_job if money else None,
         "usd_per_thousand_requests": money.usd_per_thousand_requests if money else None,
-        "watts": plan.watts,
     }
 
 

@@ -79,9 +79,9 @@ def asked_scenario(path: Path, settings: Sequence[str] = (), *, offline: bool) -
     return asked_fleet(read_scenario(path, settings), offline=offline)
 
 
-def fleet_plans(asked: AskedFleet, progress: Progress = None) -> tuple[FleetPlan, ...]:
+def fleet_plans(asked: AskedFleet) -> tuple[FleetPlan, ...]:
     """Return the plans of `capplan fleet`, cheapest first; TargetError where there are none."""
-    answer = fleet_for(asked, progress)
+    answer = fleet_for(asked)
     refuse_pools(asked.scenario, answer, "a sweep")
     if not answer.plans:
         raise _no_plan(asked)

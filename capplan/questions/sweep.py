@@ -39,8 +39,8 @@ REQUESTS = replace(COUNT, example="1,8,64")
 class Loads:
     """Loads to try; with neither given, rates up to what a plan can serve, or the default concurrencies."""
 
-    request_rates: tuple[float, ...] = ()
-    concurrencies: tuple[int, ...] = ()
+    request_rates: tuple[float, ...]
+    concurrencies: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class Validation:
     predictions: tuple[Prediction, ...]
     scored: tuple[Prediction, ...]
     """Those of core rows, where the file marks them; else all."""
-    runs: tuple[Run, ...] = ()
+    runs: tuple[Run, ...]
     """Closed loops of core rows, as plans to choose from."""
 
     @property

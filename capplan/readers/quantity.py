@@ -78,8 +78,8 @@ def _frozen(table: dict[str, float]) -> MappingProxyType[str, float]:
     return MappingProxyType(table)
 
 
-def _each(table: dict[str, float], *per: str, seconds: float = 1.0) -> dict[str, float]:
-    return {f"{name}/{p}": value / seconds for name, value in table.items() for p in per}
+def _each(table: dict[str, float], *per: str) -> dict[str, float]:
+    return {f"{name}/{p}": value for name, value in table.items() for p in per}
 
 
 _BYTES = _prefixed("B", binary=True)

@@ -229,9 +229,7 @@ def _values(reader: _Reader, most: int) -> list[Any]:
         raise InputError(f"{reader.name}: is not YAML ({str(error).splitlines()[0]})") from None
 
 
-def read_yaml(
-    path: str | os.PathLike[str], *, kind: str, way_out: str = "", max_bytes: int = MAX_BYTES
-) -> Document:
+def read_yaml(path: str | os.PathLike[str], *, kind: str, way_out: str = "") -> Document:
     """Return the document in a YAML file, which must be a mapping.
 
     Parameters
@@ -241,8 +239,6 @@ def read_yaml(
         What the file should be, for the error, such as 'a scenario YAML'.
     way_out : str
         One thing to do when the file is missing.
-    max_bytes : [B]
-        A longer file is refused.
 
     Returns
     -------
@@ -250,7 +246,7 @@ def read_yaml(
         The values and the line of every key.
     """
     name = os.fspath(path)
-    document = parse_yaml(read_text(path, kind=kind, way_out=way_out, max_bytes=max_bytes), name)
+    document = parse_yaml(read_text(path, kind=kind, way_out=way_out, max_bytes=MAX_BYTES), name)
     if not isinstance(document.value, dict):
         held = "a list" if isinstance(document.value, list) else "a single value"
         raise InputError(f"{name}: is {held}; {kind} is 'key: value' lines")

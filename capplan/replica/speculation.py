@@ -96,9 +96,9 @@ class Speculation:
     """Smallest batch from which on no draft length is faster than plain decoding; None if the largest batch still gains."""
     largest_batch: int
     """Largest batch that was tried and fits in memory."""
-    memory: TargetAndDraftMemory | None = None
-    label: Label = "assumed"
-    assumptions: tuple[Assumption, ...] = ()
+    memory: TargetAndDraftMemory | None
+    label: Label
+    assumptions: tuple[Assumption, ...]
     """Of the step times of both models."""
 
 

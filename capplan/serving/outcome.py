@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import nan
 from typing import Any
 
@@ -81,7 +81,7 @@ class Outcome:
     kv_occupancy_p99: float
     busy_fraction: float
     timeline: Timeline
-    class_totals: dict[int, ClassTotals] = field(default_factory=dict)
+    class_totals: dict[int, ClassTotals]
     """By traffic class."""
     hit_blocks: tuple[int, ...] = ()
     """Prefix-cache hits of admitted prompts, in block ids: on the device, then in each offload tier."""

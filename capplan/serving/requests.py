@@ -62,7 +62,7 @@ class Requests:
                 columns[field.name] = column[start:stop]
         for name, counts_name in NAMED_BLOCKS.items():
             ids, counts = getattr(self, name), getattr(self, counts_name)
-            if ids is not None and counts is not None:
+            if ids is not None:
                 first = int(counts[:start].sum())
                 columns[name] = ids[first : first + int(counts[start:stop].sum())]
         return replace(self, **columns)
@@ -70,7 +70,7 @@ class Requests:
     def pieces(self, name: str) -> list[Counts] | None:
         """Return the ids of a column of NAMED_BLOCKS by request; None if the requests have none."""
         ids, counts = getattr(self, name), getattr(self, NAMED_BLOCKS[name])
-        if ids is None or counts is None:
+        if ids is None:
             return None
         ends = np.cumsum(counts)
         starts = ends - counts

@@ -48,24 +48,24 @@ class EngineTerms:
     max_num_batched_tokens: int
     block_tokens: int
     kv_blocks: int
-    growth: float = 1.0
+    growth: float
     """Tokens that a sequence gains per decode step: 1, or the mean yield of speculation."""
-    query_tokens: int = 1
+    query_tokens: int
     """Tokens of a step's budget that a decoding sequence takes: 1, or the verified drafts plus one."""
-    reserved_output_fraction: float = 0.0
+    reserved_output_fraction: float
     """Fraction of its output for which blocks must be free before a request is admitted: 0 (vLLM), 1 (never preempt)."""
-    hold_steps: int = 0
+    hold_steps: int
     """Beside a running batch, new prompts are held back for at most this many steps ..."""
-    hold_tokens: int = 0
+    hold_tokens: int
     """... or until the step would have this many tokens ..."""
-    hold_prompts: int = 0
+    hold_prompts: int
     """... or, instead of tokens, until this many prompts wait ..."""
-    gather_steps: int = 0
+    gather_steps: int
     """... and then for this many more steps."""
-    poll_steps: int = 0
+    poll_steps: int
     """Steps of a running batch between two polls of the queue; 0: every step."""
 
-    caching: PrefixCaching | None = None
+    caching: PrefixCaching | None
     """Prompts with block ids share their blocks; None: only given cached tokens are shared."""
 
     @property

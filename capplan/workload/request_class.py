@@ -56,7 +56,7 @@ class PromptImages:
     """[px]"""
     height: int
     """[px]"""
-    most_pixels: int | None = None
+    most_pixels: int | None
     """Limit of the processor; None: that of the model."""
 
 

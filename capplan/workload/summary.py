@@ -50,10 +50,10 @@ class EvictionHits:
 class MeasuredLatency:
     """Mean latencies in the file [s]; None where it has none."""
 
-    ttft_s: float | None = None
-    tpot_s: float | None = None
+    ttft_s: float | None
+    tpot_s: float | None
     """Per token after the first."""
-    e2e_s: float | None = None
+    e2e_s: float | None
     queue_s: float | None = None
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import defaultdict
 from functools import _lru_cache_wrapper
+from types import CodeType, FunctionType
 
 import pytest
 from hypothesis import Phase, settings
@@ -140,22 +141,41 @@ def _by_file(seen, clone):
 
 
 def _names(item):
-    code = getattr(getattr(item, "obj", None), "__code__", None)
-    return set(code.co_names) if code else set()
+    """Return the names that a test mentions, itself or through functions of its file; of a doctest, what it is of."""
+    test = getattr(item, "function", None)
+    if test is None:
+        return set(item.name.split("."))
+    said = vars(item.module)
+    codes, names = [getattr(getattr(test, "hypothesis", None), "inner_test", test).__code__], set()
+    while codes:
+        code = codes.pop()
+        codes += [part for part in code.co_consts if isinstance(part, CodeType)]
+        new = set(code.co_names) - names
+        names |= new
+        codes += [
+            said[n].__code__
+            for n in new
+            if getattr(said.get(n), "__module__", "") == item.module.__name__
+            and isinstance(said[n], FunctionType)
+        ]
+    return names
 
 
 class Nearby(_Settled):
-    """Run the nearest files first, in each plain tests, laws, then commands; stop after some seconds; note what fails."""
+    """Run the nearest files first, in each tests that name the function of the fault, plain ones, laws, then commands;
+    stop after some seconds; note what fails."""
 
-    def __init__(self, notes, most_s, rings=None):
-        self.notes, self.most_s, self.rings = notes, most_s, rings or {}
+    def __init__(self, notes, most_s, rings=None, places=()):
+        self.notes, self.most_s, self.rings, self.places = notes, most_s, rings or {}, places
         self.enough = self.failed = False
 
     def pytest_collection_modifyitems(self, items):
-        items[:] = [item for item in items if not PROCESSES & _names(item)]
+        names = {item: _names(item) for item in items}
+        items[:] = [item for item in items if not PROCESSES & names[item]]
         items.sort(
             key=lambda item: (
                 self.rings.get(str(item.path), 0),
+                next((n for n, place in enumerate(self.places) if place in names[item]), len(self.places)),
                 "capplan" in getattr(item, "fixturenames", ()),
                 hasattr(getattr(item, "obj", None), "hypothesis"),
             )

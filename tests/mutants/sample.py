@@ -42,6 +42,7 @@ TESTS = ("tests/properties/*.py", "tests/oracles/*.py", "tests/rules/test_bad_*.
 # Files named on the command line would be read by the rewriter of assertions, and so without their fault.
 MOST_S = 20.0  # of the tests that a fault meets by imports
 FURTHER = 6  # files of tests that import the file of a fault through others, the nearest of them
+CUT_OFF = 75  # the exit code where time was up before any test failed
 OPTIONS = ["-q", "-x", "--no-header", "--tb=no", "--import-mode=importlib", "--assert=plain"]
 
 
@@ -216,7 +217,7 @@ def notes(clone):
 
 
 def run(sample, reach, killed, clone, jobs):
-    """Yield each fault with what became of it: the tests fail, take too long or are not there, or all pass."""
+    """Yield each fault with what became of it: 0 where all tests pass or there are none, CUT_OFF where time was up first."""
     under_way = {}
     waiting = list(reversed(sample))
     while waiting or under_way:
@@ -230,11 +231,11 @@ def run(sample, reach, killed, clone, jobs):
                     time.monotonic(),
                 )
             else:
-                yield mutant, True, 0, 0.0
+                yield mutant, 0, 0, 0.0
         if under_way:
             pid, status = os.wait()
             mutant, reached, start = under_way.pop(pid)
-            yield mutant, os.waitstatus_to_exitcode(status) == 0, reached, time.monotonic() - start
+            yield mutant, os.waitstatus_to_exitcode(status), reached, time.monotonic() - start
 
 
 def killed(mutant, seconds, clone):
@@ -245,12 +246,26 @@ def killed(mutant, seconds, clone):
 
 
 def killed_nearby(mutant, rings, clone):
-    """Run the nearest tests against a fault; 0 where none of those that fit into the time fails."""
+    """Run the nearest tests against a fault; 0 where all pass, CUT_OFF where time was up before one failed."""
     put_in(mutant, clone)
-    nearby = Nearby(notes(clone), MOST_S, rings)
+    nearby = Nearby(notes(clone), MOST_S, rings, places_of(mutant, clone))
     code = pytest.main([*OPTIONS, *rings], [nearby])
-    stopped = nearby.enough and not nearby.failed
-    return 0 if stopped or code == pytest.ExitCode.NO_TESTS_COLLECTED else code
+    if nearby.enough and not nearby.failed:
+        return CUT_OFF
+    return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else code
+
+
+def places_of(mutant, clone):
+    """Return the names of the functions and classes around a fault, innermost first, then of those that use them, and so on."""
+    tree = ast.parse((clone / mutant.path).read_text(encoding="utf-8"))
+    nodes = [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+    said = {n.name: {getattr(m, "id", None) for m in ast.walk(n)} for n in nodes}
+    around = [n.name for n in reversed(nodes) if n.lineno <= mutant.line <= n.end_lineno]
+    places, more = [], [*mutant.names, *around]
+    while more:
+        places += more
+        more = [name for name, used in said.items() if name not in places and not used.isdisjoint(places)]
+    return places
 
 
 def put_in(mutant, clone):
@@ -282,15 +297,19 @@ def wait_for(pid):
 
 def report(results, rooms):
     """Print every fault that nobody noticed, then how many were, by room, and what that says about all faults."""
-    count, noticed = Counter(), Counter()
+    count, noticed, cut_off = Counter(), Counter(), 0
     start = time.monotonic()
-    for mutant, survived, reached, seconds in results:
+    for mutant, code, reached, seconds in results:
         room = mutant.path.split("/")[1]
+        survived = code in (0, CUT_OFF)
         count[room] += 1
         noticed[room] += not survived
+        cut_off += code == CUT_OFF
         if survived:
+            until = ", cut off" if code == CUT_OFF else ""
             print(
-                f"{mutant.path}:{mutant.line}  {mutant.text}  ({reached} tests, {seconds:.0f} s)", flush=True
+                f"{mutant.path}:{mutant.line}  {mutant.text}  ({reached} tests, {seconds:.0f} s{until})",
+                flush=True,
             )
     for room in rooms:
         if count[room]:
@@ -298,6 +317,8 @@ def report(results, rooms):
     all_noticed, total = sum(noticed.values()), sum(count.values())
     low, high = wilson(all_noticed, total)
     print(f"score {all_noticed / total:.0%} of {total} faults, 90 % interval {low:.0%} to {high:.0%}", end="")
+    if cut_off:
+        print(f", {cut_off} cut off before all their tests had run", end="")
     print(f", in {(time.monotonic() - start) / 60:.1f} min")
 
 

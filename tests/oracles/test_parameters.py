@@ -312,12 +312,10 @@ def test_active_parameters_are_those_of_the_model_card(name, published, page):
     assert active_parameters(network_named(name)) == pytest.approx(published, rel=0.03), page
 
 
-def test_active_parameters_can_count_the_embedding_as_many_cards_do():
-    network = network_named("Qwen3-30B-A3B")
-    assert active_parameters(network, embedding=True) == 3_353_032_704
-    assert active_parameters(network) == 3_353_032_704 - 151936 * 2048
+def test_active_parameters_and_the_embedding_are_what_many_cards_count():
+    assert active_parameters(network_named("Qwen3-30B-A3B")) + 151936 * 2048 == 3_353_032_704
     dense = network_named("Llama-3.1-8B")
-    assert active_parameters(dense, embedding=True) == parameters(dense)
+    assert active_parameters(dense) + dense.embedding_parameters == parameters(dense)
     tied = network_named("Llama-3.2-1B")
     assert active_parameters(tied) == parameters(tied)
 

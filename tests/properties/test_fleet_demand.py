@@ -1,6 +1,7 @@
 """The traffic of a scenario as one mixture of requests: moments, reuse of prompts, draws, and how sure a limit is."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -217,6 +218,13 @@ def test_loads_and_replicas_share_one_sample_path(share, replicas, slowness):
     # As many rows of users as they send while the others arrive: 60 / 25 of 6.4 requests per second.
     assert usual.crowd.think_s.size == round(400 * 2.4 / 6.4)
     assert usual.crowd.think_s.mean() == pytest.approx(20.0, rel=0.3)
+
+
+def test_users_ask_as_often_as_their_thoughts_and_the_response_leave_them():
+    """60 users in cycles of 20 + 5 s and 60 in cycles of 1 + 5 s: 2.4 and 10 requests per second; within five standard errors."""
+    quick = replace(USERS, name="quick", think_time_s=1.0)
+    path = SamplePath(demand(USERS, quick), count=20_000, seed=2, longest=5000, response_s=5.0)
+    assert np.mean(path.offered(1.0).crowd.requests.class_index == 1) == pytest.approx(10.0 / 12.4, abs=0.014)
 
 
 def test_only_users_or_only_arrivals_leave_the_other_part_out():

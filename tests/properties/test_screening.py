@@ -18,7 +18,7 @@ from capplan.serving.requests import Requests
 from capplan.serving.screening import screened
 from capplan.serving.simulator import simulate
 from capplan.serving.steady_state import most_sequences
-from capplan.serving.steady_steps import Lengths, Limits, mean_context_tokens
+from capplan.serving.steady_steps import Lengths, Limits, mean_context_tokens, phase_steps
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
 from tests.oracles.queueing_formulas import mg1_wait_s
@@ -256,6 +256,29 @@ def test_prompts_that_fill_a_step_each_wait_in_line(load: float) -> None:
     wait_s = mg1_wait_s(float(state.requests_per_s[0, 0]), step_s, 0.0)
     over_s = state.ttft_s.mean[0, 0] - (0.5 * step_s + wait_s + step_s)
     assert 0.0 <= over_s <= step_s
+
+
+@pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
+@pytest.mark.parametrize("burden", [0.05, 0.2, 0.4])
+def test_long_steps_bring_further_prompts_which_make_the_next_ones_long(policy: str, burden: float) -> None:
+    """Prompts that come during a step are work of the next: t_k = a + g n_k, n_k Poisson of mean r t_{k-1}, and with u = r g,
+    the share of time on prompts, sums of many steps have the variance p g^2 / (1 - u)^2 a step (Hawkes 1971,
+    doi:10.1093/biomet/58.1.83, of counts). Prompts are rare, so that a step has one at most; p is their mean number.
+    What is left out makes it smaller, by 1 - u^2 and by p / 2."""
+    prompts, plain_s, tokens = 0.02, 0.01, 1000.0
+    # u = p g / (a + p g)
+    work_s = burden * plain_s / (prompts * (1.0 - burden))
+    one = np.ones(1)
+
+    def step_s(sequences, context, new, count):
+        beside = policy == "mixed" or np.all(np.asarray(new) == 0.0)
+        return plain_s * beside + work_s * np.asarray(new) / tokens + 0.0 * sequences
+
+    limits = Limits(10**6 * one, 10**6 * one, policy == "prefill_first", 0.0)
+    steps = phase_steps(step_s, 100.0 * one, prompts * one, Lengths(tokens, 100.0), limits)
+    assert steps.mean_s[0] == pytest.approx(plain_s + prompts * work_s, rel=0.02)
+    variance = prompts * work_s**2 / (1.0 - burden) ** 2
+    assert 0.97 * (1.0 - burden**2) * (1.0 - prompts) <= steps.variance[0] / variance <= 1.0
 
 
 def a_load(case: Case, rng: np.random.Generator, most_prompts: float):

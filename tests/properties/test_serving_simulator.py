@@ -78,7 +78,8 @@ class Reference:
             self.rows_open = list(self.rows)
         self.next_row = 0
         self.everyone, self.waiting, self.running = [], [], []
-        self.preemptions = 0
+        self.preemptions = self.steps = self.prefill_tokens = self.cached_tokens = 0
+        self.busy_s = self.sequences_s = 0.0
         self.since_look, self.held, self.gathered, self.released = 0, None, None, False
 
     def release(self, at_s):
@@ -184,6 +185,15 @@ class Reference:
             )
         return seconds
 
+    def take(self, decoding, chunks, held):
+        """Take a step, while the engine holds these requests."""
+        seconds = self.step_s(decoding, chunks)
+        self.now += seconds
+        self.busy_s += seconds
+        self.sequences_s += seconds * len(held)
+        self.steps += 1
+        self.prefill_tokens += sum(new for _, new in chunks)
+
     def finish(self, request):
         request.state, request.end_s = "finished", self.now
         self.running.remove(request)
@@ -255,6 +265,7 @@ class Reference:
             self.waiting.pop(0)
             request.log.append(commit)
             request.target, request.computed = target, request.cached
+            self.cached_tokens += request.cached
             if np.isnan(request.started_s):
                 request.started_s = self.now
             self.running.append(request)
@@ -274,7 +285,7 @@ class Reference:
             return preempted
         if chunks and s.policy == "prefill_first":
             decoding = []
-        self.now += self.step_s(decoding, chunks)
+        self.take(decoding, chunks, self.running)
         self.since_look += bool(decoding)
         if self.held is not None:
             self.held += bool(decoding)
@@ -319,6 +330,7 @@ class Reference:
             held += need
             request = self.waiting.pop(0)
             request.started_s, request.computed, request.target = self.now, request.cached, request.prompt
+            self.cached_tokens += request.cached
             batch.append(request)
         while any(r.computed < r.target for r in batch):
             budget, chunks = s.max_num_batched_tokens, []
@@ -329,13 +341,13 @@ class Reference:
                         break
                     chunks.append((request, min(new, budget)))
                     budget -= chunks[-1][1]
-            self.now += self.step_s([], chunks)
+            self.take([], chunks, batch)
             for request, new in chunks:
                 request.computed += new
                 if request.computed == request.target:
                     request.first_s = self.now
         for _ in range(ceil((max(r.output for r in batch) - 1) / self.growth - 1e-9)):
-            self.now += self.step_s(batch, [])
+            self.take(batch, [], batch)
             for request in batch:
                 request.computed += self.growth
         self.running = list(batch)
@@ -451,6 +463,13 @@ def check_same_results(fast: Outcome, slow: Reference) -> None:
     """Same results to rounding: 1e-9 relative, for sums are taken in another order."""
     assert fast.seconds == pytest.approx(slow.now, rel=1e-9)
     assert fast.preemptions == slow.preemptions
+    assert (fast.steps, fast.prefill_tokens, fast.cached_tokens) == (
+        slow.steps,
+        slow.prefill_tokens,
+        slow.cached_tokens,
+    )
+    assert fast.busy_fraction * fast.seconds == pytest.approx(slow.busy_s, rel=1e-9, abs=1e-9)
+    assert fast.batch_mean * slow.busy_s == pytest.approx(slow.sequences_s, rel=1e-9, abs=1e-9)
     states = {"shed": SHED, "finished": FINISHED, "waiting": UNFINISHED}
     assert fast.status.tolist() == [states[r.state] for r in slow.everyone]
     near = {"rel": 1e-9, "abs": 1e-9, "nan_ok": True}

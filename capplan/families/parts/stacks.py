@@ -70,9 +70,9 @@ def block(
     )
 
 
-def dense_mlp(config: Config, shape: Heads, traits: Traits, *keys: str, default: int | None = None) -> Part:
+def dense_mlp(config: Config, shape: Heads, traits: Traits, *keys: str) -> Part:
     """Return the dense feed-forward that `intermediate_size` (or the keys given) describes."""
-    intermediate = config.dimension(*(keys or ("intermediate_size",)), default=default)
+    intermediate = config.dimension(*(keys or ("intermediate_size",)))
     make = gated_mlp if traits.gated else plain_mlp
     return make(shape.hidden_size, intermediate, bias=traits.mlp_bias), None
 

@@ -34,7 +34,7 @@ class Pool:
     """At the peak, spares idle [req/s]."""
     planned_rate_limit_per_replica: float
     """Largest rate that both pools were seen to carry, with headroom as predicted and with the confidence [req/s]."""
-    price: ChosenPrice | None = None
+    price: ChosenPrice | None
 
     def sized_rate_per_replica(self, _headroom_fraction: float, /) -> float:
         """Return the largest rate of one replica [req/s]; it was sized with the headroom already."""

@@ -66,7 +66,7 @@ class Explained:
     """The weakest one of what it rests on."""
     page: str
     """Of the documentation."""
-    steps: tuple["Explained", ...] = ()
+    steps: tuple["Explained", ...]
 
 
 def unit_of(name: str) -> str:

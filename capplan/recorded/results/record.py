@@ -34,8 +34,8 @@ class RequestRecord:
     """Since the first request of the log."""
     input_tokens: int
     output_tokens: int
-    ttft_s: float | None = None
-    e2e_s: float | None = None
+    ttft_s: float | None
+    e2e_s: float | None
 
 
 @dataclass(frozen=True, slots=True)

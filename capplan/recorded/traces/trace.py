@@ -37,8 +37,8 @@ class Trace:
     block_ids: Counts
     """Block hashes of all prompts, prompt after prompt; empty where the file has none."""
     block_counts: Counts
-    block_tokens: int = 0
-    remarks: tuple[str, ...] = ()
+    block_tokens: int
+    remarks: tuple[str, ...]
     """Notes on requests left out and values normalised."""
 
     @property

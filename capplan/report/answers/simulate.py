@@ -16,6 +16,9 @@ from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.outcome import Spread, joint_timeline
 from capplan.workload.slo import Slo
 
+TIMELINE_ROWS = 24
+"""Spans of a timeline, about."""
+
 
 def known(value: Any) -> Any:
     """Return a value with None for what is not a number, all the way down."""
@@ -50,7 +53,7 @@ def simulate_result(chosen: Chosen, outcome: FleetOutcome, seed: int) -> dict[st
         "kv_occupancy": {"mean": outcome.kv_occupancy_mean, "p99": outcome.kv_occupancy_p99},
         "batch_mean": outcome.batch_mean,
         "busy_fraction": outcome.busy_fraction,
-        "timeline": timeline_rows(outcome),
+        "timeline": _timeline_rows(outcome),
         "missed": [target.key for target in outcome.missed(chosen.asked.scenario.slo)],
         "classes": {
             name: figures_result(figures, pooled=pooled) for name, figures in outcome.classes.items()
@@ -147,10 +150,10 @@ def _asked_assumptions(chosen: Chosen, asked: AskedStream) -> list[Assumption]:
     ]
 
 
-def timeline_rows(outcome: FleetOutcome, rows: int = 24) -> list[dict[str, Any]]:
+def _timeline_rows(outcome: FleetOutcome) -> list[dict[str, Any]]:
     """Return batch and cache over time, of all replicas together, in a few spans."""
     line = joint_timeline([part.timeline for part in outcome.parts])
-    width = max(-(-line.start_s.size // rows), 1)
+    width = max(-(-line.start_s.size // TIMELINE_ROWS), 1)
     return [
         {
             "start_s": float(line.start_s[at]),

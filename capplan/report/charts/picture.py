@@ -44,7 +44,7 @@ def chart_bytes(charts: Sequence[Chart], form: str) -> bytes:
     return _bytes([panel_of(chart) for chart in charts], (_WIDE_INCHES, sum(heights)), form, heights)
 
 
-def chart_picture(path: Path, charts: Sequence[Chart], option: str = "--plot") -> None:
+def chart_picture(path: Path, charts: Sequence[Chart]) -> None:
     """Draw charts below each other into a file.
 
     Raises
@@ -52,8 +52,8 @@ def chart_picture(path: Path, charts: Sequence[Chart], option: str = "--plot") -
     InputError
         the suffix is not known, matplotlib is not there, or the file cannot be written
     """
-    refuse_picture(path, option)
-    write_whole(path, chart_bytes(charts, path.suffix.lower().removeprefix(".")), option)
+    refuse_picture(path, "--plot")
+    write_whole(path, chart_bytes(charts, path.suffix.lower().removeprefix(".")), "--plot")
 
 
 def _bytes(

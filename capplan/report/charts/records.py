@@ -9,6 +9,8 @@ from capplan.report.screen_units import Screen, screen_of, shown_money, shown_nu
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#9a8c00", "#7f7f7f")
 """Distinct for colour-blind readers and in print: Okabe and Ito 2008, with the yellow darkened for white paper."""
+MOST_TICKS = 6
+"""Numbers along an axis, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ def axis_title(name: str, values: Sequence[float], title: str | None = None) -> 
     return f"{screen.heading} {unit}".strip(), screen
 
 
-def ticks(low: float, high: float, *, log: bool = False, most: int = 6) -> tuple[float, ...]:
+def ticks(low: float, high: float, *, log: bool = False) -> tuple[float, ...]:
     """Return round numbers from low to high: 1, 2 or 5 times a power of ten apart, or all powers of ten on a log axis.
 
     Examples
@@ -145,11 +147,11 @@ def ticks(low: float, high: float, *, log: bool = False, most: int = 6) -> tuple
     """
     if log:
         powers = range(ceil(log10(low) - 1e-9), floor(log10(high) + 1e-9) + 1)
-        every = max(1, ceil(len(powers) / most))
+        every = max(1, ceil(len(powers) / MOST_TICKS))
         return tuple(10.0**power for power in powers if (power - powers[0]) % every == 0)
     if high <= low:
         return (low,)
-    rough = (high - low) / (most - 1)
+    rough = (high - low) / (MOST_TICKS - 1)
     power = 10.0 ** floor(log10(rough))
     step = next(times * power for times in (1.0, 2.0, 5.0, 10.0) if times * power >= rough * (1.0 - 1e-9))
     first = ceil(low / step - 1e-9)

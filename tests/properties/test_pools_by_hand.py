@@ -1,0 +1,136 @@
+"""What both pools together bear, carry and lack, where it is given what a simulation would say: all of it can be worked out."""
+
+from itertools import product
+from types import SimpleNamespace
+
+import pytest
+
+from capplan.fleet.pools.joint import BUSY_LINK, Joint
+from capplan.fleet.pools.link import LinkUse
+from capplan.fleet.pools.search import _cheapest_from, _met_probability
+from capplan.workload.slo import Target
+
+FIRST, LATER = Target("ttft", "p95", 1.0), Target("tpot", "p95", 0.02)
+ROOM = 1.25
+"""Headroom of a fifth: replicas as fast as predicted have to carry this many times the peak."""
+
+
+class Told(Joint):
+    """Pools of which is told where they fail: from which load or slowness they miss targets, or their queues grow."""
+
+    def __init__(
+        self, *, load=9.0, slowness=9.0, misses=(LATER,), grows=9.0, links=(0.0, 0.0), linked=True, at_peak=()
+    ):
+        self.most, self.misses, self.grows, self.links = (load, slowness), misses, grows, links
+        self.linked, self.runs = linked, []
+        self.question = SimpleNamespace(slo=None)
+        self.peak = SimpleNamespace(missed=lambda _: at_peak)
+
+    def missed(self, _pair, load=1.0, slowness=1.0):
+        self.runs.append((load, slowness))
+        return self.misses if load > self.most[0] or slowness > self.most[1] else ()
+
+    def steady(self, _pair, load, slowness):
+        return load * slowness < self.grows
+
+    def link_use(self, _pair, load=1.0):
+        return LinkUse("wire", 1.0, 1.0, 1.0, *(load * share for share in self.links))
+
+    def unlinked_reason(self, _pair):
+        return "" if self.linked else "too far apart"
+
+    def at_peak(self, _pair):
+        return self.peak
+
+
+@pytest.mark.parametrize("borne", [0.1, 0.26, 0.4, 0.7, 1.0, 1.3, 2.2, 3.9, 9.0])
+@pytest.mark.parametrize("asked", [0.3, 0.5, 1.3, 3.0, 5.0])
+def test_the_slowest_steps_are_found_to_a_twentieth_in_seven_runs_and_never_below_what_is_asked(borne, asked):
+    """Between a quarter and four times as slow as predicted; nothing above what is asked for where that fails."""
+    pools = Told(slowness=borne)
+    found = pools.slowest((1, 1), asked)
+    assert len(pools.runs) <= 7
+    assert all(load == 1.0 for load, _ in pools.runs)
+    most = min(max(borne, 0.25), 4.0)
+    if asked > borne:
+        most = min(most, max(asked, 0.25))
+    assert most / 1.05 <= found <= most * (1.0 + 1e-12)
+    if 0.25 < asked < 4.0 and asked <= borne:
+        assert found >= asked
+
+
+@pytest.mark.parametrize("load", [1.0, 1.3, 1.5, 1.9, 2.4, 2.6])
+def test_a_pair_carries_the_load_that_holds_with_headroom_as_predicted_and_without_it_if_slow(load):
+    """Up to twice the peak; a load that is met as predicted at 1.25 times itself, and whose links are not full."""
+    pools = Told(load=load)
+    found = pools.most_load((1, 1), 0.2, 1.5)
+    most = min(max(load / ROOM, 1.0), 2.0)
+    assert most / 1.05 <= found <= most
+    assert {slowness for load, slowness in pools.runs if load == pytest.approx(ROOM * found)} <= {1.0, 1.5}
+    assert Told(load=load, slowness=1.4).most_load((1, 1), 0.2, 1.5) == 1.0
+    assert Told(grows=1.5 * 1.4).most_load((1, 1), 0.2, 1.5) == pytest.approx(1.4, rel=0.05)
+    assert Told(links=(0.0, 0.5)).most_load((1, 1), 0.2, 1.5) == pytest.approx(1.6, rel=0.05)
+
+
+BUSY, IDLE = 1.01 * BUSY_LINK / ROOM, 0.99 * BUSY_LINK / ROOM
+
+
+@pytest.mark.parametrize(
+    ("told", "lacks"),
+    [
+        ({}, ""),
+        ({"linked": False}, "prefill decode"),
+        # Links that are full at the load with headroom, of either pool; of both, those that send.
+        ({"links": (0.81, 0.0)}, "prefill"),
+        ({"links": (0.0, 0.81)}, "decode"),
+        ({"links": (0.81, 0.81)}, "prefill"),
+        ({"links": (0.79, 0.79)}, ""),
+        # The first token is late whatever the decode pool; later ones by the decode pool, and by busy links.
+        ({"load": 1.24, "misses": (FIRST,)}, "prefill"),
+        ({"load": 1.24, "misses": (FIRST, LATER)}, "prefill"),
+        ({"load": 1.24}, "decode"),
+        ({"load": 1.26}, ""),
+        ({"load": 1.24, "links": (BUSY, 0.0)}, "prefill decode"),
+        ({"load": 1.24, "links": (IDLE, 0.5)}, "decode"),
+        # As slow as asked for, without headroom.
+        ({"slowness": 1.49}, "decode"),
+        ({"slowness": 1.51}, ""),
+        ({"slowness": 1.49, "misses": (FIRST,)}, "prefill"),
+        ({"grows": 1.24}, "decode"),
+        ({"grows": 1.4}, "decode"),
+        ({"grows": 1.51}, ""),
+        # Every request of the peak counts in the end, not only the first ones.
+        ({"at_peak": (LATER,)}, "decode"),
+        ({"at_peak": (FIRST,)}, "prefill"),
+        ({"at_peak": (LATER,), "links": (BUSY, 0.0)}, "prefill decode"),
+    ],
+)
+def test_what_a_pair_lacks_is_the_pool_that_can_mend_it(told, lacks):
+    assert Told(**told).lacking((2, 3), 0.2, 1.5) == frozenset(lacks.split())
+
+
+@pytest.mark.parametrize("needs", list(product((1, 2, 4, 9, 11), repeat=2)))
+@pytest.mark.parametrize("costs", [(1.0, 1.0), (3.0, 1.0), (1.0, 2.5)])
+def test_replicas_are_as_many_as_needed_even_where_either_pool_alone_takes_more(needs, costs):
+    """From nine of each, which either phase takes alone: eleven of one and four of the other are found as well."""
+
+    def lacks(pair):
+        return frozenset(
+            name
+            for name, count, least in zip(("prefill", "decode"), pair, needs, strict=True)
+            if count < least
+        )
+
+    pair, tried = _cheapest_from((9, 9), lacks, costs, 1e9)
+    assert pair == needs
+    assert tried <= 60
+    cost = costs[0] * needs[0] + costs[1] * needs[1]
+    assert _cheapest_from(needs, lacks, costs, cost)[0] == needs
+    assert _cheapest_from(needs, lacks, costs, 0.99 * cost)[0] is None
+
+
+def test_a_plan_that_bears_what_was_asked_for_is_as_sure_as_asked():
+    steps = SimpleNamespace(probability=lambda slowness: slowness / 2.0)
+    assert _met_probability(steps, 1.2, 1.3, 0.9) == 0.6
+    assert _met_probability(steps, 1.3, 1.3, 0.9) == 0.9
+    assert _met_probability(steps, 1.9, 1.3, 0.9) == 0.95
