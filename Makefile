@@ -1,8 +1,9 @@
 # Everything here works on a fresh machine that has Python (3.11 or newer) and make.
 #   make plan     set up, then size and price the fleet of scenarios/support-chat.yaml
-#   make test     set up, then run all tests (the torch ones included)
+#   make test     set up, then run the tests (the torch ones included) but those marked `long`, of which it runs a sample
+#   make long     the others: what every page prints, searches of every shipped scenario, whole calibrations of this processor
 #   make lint     ruff and mypy --strict
-#   make check    lint, then test: what continuous integration runs
+#   make check    lint, then every test, test and long: what continuous integration runs
 #   make bench    start-up time and search speed, as ratios measured in one run
 #   make golden   write the golden files anew; review the difference like code
 #   make docs     write docs/commands.md, docs/methodology.md and the output of the marked console blocks of all pages anew,
@@ -27,24 +28,29 @@ SECONDS ?= 60
 WHEELS_PYTHON ?= 3.12
 OTHERS ?=
 BIN := $(VENV)/bin
+# A file of tests runs in one process, so that what its tests share is made once; files come in the order of their names.
+SPREAD := --dist loadfile --no-loadscope-reorder
 # Compiled modules are kept, even where an image says otherwise: every process of the tests would compile all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: plan test lint check bench golden docs mutants fuzz constraints installs reliability oracle wheels pictures clean
+.PHONY: plan test long lint check bench golden docs mutants fuzz constraints installs reliability oracle wheels pictures clean
 .DEFAULT_GOAL := plan
 
 plan: $(VENV)/.ready
 	$(BIN)/capplan fleet scenarios/support-chat.yaml
 
 test: $(VENV)/.ready-test
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 $(SPREAD) -m "not long"
+
+long: $(VENV)/.ready-test
+	$(BIN)/python -m pytest -n 2 $(SPREAD) -m long
 
 lint: $(VENV)/.ready-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-check: lint test
+check: lint test long
 
 bench: $(VENV)/.ready
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

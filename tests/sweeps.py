@@ -1,6 +1,11 @@
-"""How long tests ask: some questions of a law at every run, all in `make fuzz`; short runs where their length decides nothing."""
+"""How long tests ask: some questions of a law at every run, all in `make fuzz`; short runs where their length decides nothing.
 
+`make test` leaves out what is marked `long`, and asks a sample of it; `make long`, `make check` and continuous integration ask it all.
+"""
+
+from collections.abc import Container, Iterable
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -14,6 +19,11 @@ def examples(brief: int, long: int) -> int:
     A law that has found something at its full length keeps that question as an `@example`.
     """
     return brief if settings().derandomize else long
+
+
+def long_but(sample: Container[Any], values: Iterable[Any]) -> list[Any]:
+    """Return the parameters of a test, of which `make test` takes those in the sample and `make long` the others."""
+    return [value if value in sample else pytest.param(value, marks=pytest.mark.long) for value in values]
 
 
 def size_on_few_requests(patch: pytest.MonkeyPatch) -> None:

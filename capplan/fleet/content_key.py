@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from hashlib import sha256
 from typing import Any
 
@@ -32,6 +33,11 @@ def _text(content: Any) -> str:
     return json.dumps(content, ensure_ascii=True, separators=(",", ":"))
 
 
+@cache
+def _field_names(record: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(record))
+
+
 def _content(value: Any) -> Any:
     """Return a value as nested lists of what JSON knows."""
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -39,7 +45,7 @@ def _content(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return [
             type(value).__name__,
-            *([field.name, _content(getattr(value, field.name))] for field in fields(value)),
+            *[[name, _content(getattr(value, name))] for name in _field_names(type(value))],
         ]
     if isinstance(value, Mapping):
         return ["mapping", *sorted(([_content(k), _content(v)] for k, v in value.items()), key=_text)]

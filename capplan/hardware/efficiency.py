@@ -122,12 +122,14 @@ def fit_of(
     """
     for name in formats:
         exact, shared = f"{kernel}/{name}@{engine}", f"{kernel}/{name}"
+        usual = next((key for key in (exact, shared) if key in efficiency.fits), None)
+        if usual is not None and not variant:
+            return efficiency.fits[usual], name
         of_format = [key for key in efficiency.fits if key == shared or key.startswith(f"{shared}@")]
         named = [key for key in of_format if variant and variant in key.partition(":")[2]]
         of_engine = [key for key in named if key.startswith(f"{exact}:")]
-        usual = [key for key in (exact, shared) if key in efficiency.fits]
         default = [key for key in of_format if key.startswith(f"{exact}:")]
-        for key in (*of_engine, *named, *usual, *default, *of_format):
+        for key in (*of_engine, *named, *([usual] if usual else ()), *default, *of_format):
             return efficiency.fits[key], name
     raise InputError(
         f"{efficiency.device}: no fitted numbers for {kernel} in {formats[0]}\n"

@@ -6,6 +6,7 @@ All records are hashable, so equal layers are counted once (`layer_counts`).
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from capplan.assumption import Assumption
@@ -160,9 +161,9 @@ class Adapters:
         return self.adapted_fraction * max(1.0 - self.slots / self.adapters, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Network:
-    """A model, read from its config.json."""
+    """A model, read from its config.json; without slots, so that it keeps its distinct layers."""
 
     name: str
     model_type: str
@@ -217,8 +218,18 @@ class Network:
         """Format of everything that is no matrix."""
         return self.vector_format or self.activation_format
 
+    @cached_property
+    def distinct_layers(self) -> tuple[tuple[Layer, int], ...]:
+        """Each distinct layer with the number of times it occurs, in order of first occurrence."""
+        # Equal layers are mostly the same object: counting objects first saves hashing every layer.
+        objects = {id(layer): layer for layer in self.layers}
+        counts: dict[Layer, int] = {}
+        for key, count in Counter(map(id, self.layers)).items():
+            counts[objects[key]] = counts.get(objects[key], 0) + count
+        return tuple(counts.items())
 
-def layer_counts(network: Network) -> list[tuple[Layer, int]]:
+
+def layer_counts(network: Network) -> tuple[tuple[Layer, int], ...]:
     """Return each distinct layer with the number of times it occurs, in order of first occurrence.
 
     Parameters
@@ -237,9 +248,4 @@ def layer_counts(network: Network) -> list[tuple[Layer, int]]:
     >>> [count for _, count in layer_counts(network)]
     [3]
     """
-    # Equal layers are mostly the same object: counting objects first saves hashing every layer.
-    objects = {id(layer): layer for layer in network.layers}
-    counts: dict[Layer, int] = {}
-    for key, count in Counter(map(id, network.layers)).items():
-        counts[objects[key]] = counts.get(objects[key], 0) + count
-    return list(counts.items())
+    return network.distinct_layers

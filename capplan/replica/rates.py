@@ -6,7 +6,7 @@ from capplan.assumption import Assumption, Label
 from capplan.engine.profile import EngineProfile
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import MERGED, Efficiency, not_measured
-from capplan.model.network import Network
+from capplan.model.network import Network, layer_counts
 from capplan.operators.device_rates import DeviceRates, device_rates
 from capplan.phases.mixer_work import borrowed_rates
 from capplan.phases.rates import StepRates
@@ -33,7 +33,7 @@ def _formats(network: Network) -> tuple[list[str], list[str]]:
     if network.image_work:
         dense.add(network.vision_format)
     experts = set()
-    for layer in set(network.layers):
+    for layer, _ in layer_counts(network):
         dense |= {p.multiplied_in or p.weight_format for p in layer.projections}
         if layer.experts:
             experts.add(layer.experts.weight_format)

@@ -13,7 +13,7 @@ import numpy as np
 from capplan.engine.profile import HostOverhead
 from capplan.memory.launch import Launch
 from capplan.memory.stages import stage_shares
-from capplan.model.network import Network
+from capplan.model.network import Network, layer_counts
 from capplan.model.sharding import Sharding
 from capplan.numbers import Array, Number
 from capplan.phases.cost import OperatorCost, floor_s, total_s, unsaved_s
@@ -53,7 +53,7 @@ def _geometric(last: float, per_octave: int, first: float = 1.0) -> Array:
 
 def context_limits(network: Network) -> tuple[float, ...]:
     """Return the contexts beyond which attention in some layer reads no more tokens: sliding windows, sparse selection."""
-    mixers = (mixer for layer in set(network.layers) for mixer in layer.mixers)
+    mixers = (mixer for layer, _ in layer_counts(network) for mixer in layer.mixers)
     return tuple(sorted({bend for mixer in mixers for bend in mixer.description.read_limits}))
 
 

@@ -1,6 +1,10 @@
 """One short real calibration of this machine's CPU, shared by the tests that read it."""
 
+import os
+import pickle
+
 import pytest
+from filelock import FileLock
 
 KEPT = {
     "copy", "read", "launch", "matmul", "prefill_attention", "decode_attention", "elementwise", "norm", "experts",
@@ -31,12 +35,19 @@ def target():
 
 
 @pytest.fixture(scope="session")
-def calibration(target):
+def calibration(target, tmp_path_factory):
+    """One for all processes of pytest-xdist: the first that needs it measures, the others read what it found."""
     from capplan.calibrate.measure import calibrated
     from capplan.calibrate.shapes import cases
 
-    planned = [case for case in cases(quick=True) if case.operator in KEPT and small(case)]
-    return calibrated(target, quick=True, minutes=0.25, planned=planned[: 3 * len(planned) // 5])
+    folder = tmp_path_factory.getbasetemp()
+    kept = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "calibration.pickle"
+    with FileLock(kept.with_suffix(".lock")):
+        if not kept.exists():
+            planned = [case for case in cases(quick=True) if case.operator in KEPT and small(case)]
+            found = calibrated(target, quick=True, minutes=0.25, planned=planned[: 3 * len(planned) // 5])
+            kept.write_bytes(pickle.dumps(found))
+        return pickle.loads(kept.read_bytes())
 
 
 @pytest.fixture(scope="session")

@@ -208,6 +208,7 @@ def shown_on(terminal):
     return shown.decode()
 
 
+@pytest.mark.long
 def test_the_command_writes_a_file_and_the_promised_result_and_shows_the_time_that_is_left(tmp_path):
     path = tmp_path / "cpu.calibration.yaml"
     ours, theirs = pty.openpty()
@@ -245,6 +246,7 @@ def test_ctrl_c_writes_what_was_measured_marked_partial(tmp_path):
     assert any("interrupted after" in remark for remark in back.remarks)
 
 
+@pytest.mark.long
 def test_two_ranks_measure_their_collectives(tmp_path):
     path = tmp_path / "ranks.calibration.yaml"
     command = [

@@ -83,6 +83,7 @@ def test_the_script_finds_what_it_needs_and_names_its_usage():
     assert "usage: bash calibrate/campaign.sh OUT" in done.stderr
 
 
+@pytest.mark.long
 def test_a_campaign_on_a_processor_writes_a_plan_and_a_calibration(tmp_path, monkeypatch):
     monkeypatch.setattr("calibrate.campaign.CALIBRATED_FRACTION", 0.05)
     monkeypatch.setattr("calibrate.campaign.EXTRA_S", 0.5)

@@ -161,6 +161,7 @@ def test_a_layer_keeps_the_shape_of_the_residual_and_stays_finite(layer):
     assert decoded.isfinite().all()
 
 
+@pytest.mark.long
 def test_dense_and_moe_gqa_and_mla_are_measured_beside_their_prediction(written, target):
     own = device_from_calibration(written)
     efficiency = torch_efficiency(written, own)

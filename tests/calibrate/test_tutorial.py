@@ -4,9 +4,12 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
 TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "calibrate-and-compare.md"
 
 
+@pytest.mark.long
 def test_every_command_of_the_tutorial_runs(tmp_path, monkeypatch, capsys):
     from capplan.cli.main import main
 

@@ -13,10 +13,16 @@ from capplan.questions.explain.record import formula_of, symbols_of
 from capplan.questions.explain.subject import Subject
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.scenario.scenario import read_scenario
+from tests.sweeps import long_but
 
 pytestmark = pytest.mark.usefixtures("few_requests")
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
+SAMPLE = {
+    ROOT / "scenarios" / f"{name}.yaml"
+    for name in ("commitments", "embed-corpus", "energy", "growing", "many-adapters", "padded-job", "screenshots", "support-chat")
+}  # fmt: skip
+"""Of the shipped scenarios, one of each kind: open traffic, a job, prompts alone, adapters, images, money."""
 LABELS = {"spec", "config", "derived", "measured", "assumed"}
 WORKED_OUT = {
     "gpus", "usd_per_hour", "energy_usd_per_hour", "usd_per_month", "usd_per_million_output_tokens", "usd_per_million_tokens", "watts",
@@ -60,7 +66,7 @@ def consistent(explained):
         consistent(step)
 
 
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", long_but(SAMPLE, SCENARIOS), ids=lambda path: path.stem)
 def test_every_number_of_a_plan_is_explained_to_the_last_digit(path):
     asked = asked_fleet(read_scenario(path), offline=True)
     of = Subject(asked, fleet_for(asked).chosen)

@@ -70,6 +70,7 @@ def test_a_lever_has_the_plan_of_fleet_with_its_settings(small, whole):
         assert row.usd_per_month_saved == pytest.approx(whole[1].plan.usd_per_month - plan.usd_per_month)
 
 
+@pytest.mark.long
 def test_what_is_left_out_or_shared_changes_no_lever(small, whole, monkeypatch):
     """Every lever again, each by a search of its own that simulates all layouts to the end."""
     rows = [row for row in whole[2].rows if row.plan is not None and row.lever.settings]
@@ -227,6 +228,7 @@ def agents(tmp_path_factory):
     return found
 
 
+@pytest.mark.long
 def test_host_memory_pays_below_the_price_at_which_it_saves_nothing(agents):
     base, free = agents()
     offers = [row for row in free.rows if row.lever.host_bytes and row.plan]

@@ -171,6 +171,7 @@ def test_the_cheapest_pair_is_that_of_all_pairs(prefill, decodes, cost, other):
     )
 
 
+@pytest.mark.long
 def test_the_replicas_of_the_plan_are_the_cheapest_of_all_pairs_simulated(allowed, joint):
     asked, answer = allowed
     plan = answer.pools.plans[0]

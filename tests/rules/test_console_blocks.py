@@ -8,10 +8,21 @@ import pytest
 from capplan.cli.main import main
 from docs.generators.commands import pages
 from docs.generators.console_blocks import MARK, with_output
-from tests.sweeps import size_on_few_requests
+from tests.sweeps import long_but, size_on_few_requests
 
 ROOT = Path(__file__).resolve().parents[2]
 MARKED = [page for page in pages(ROOT) if MARK in page.read_text(encoding="utf-8")]
+SAMPLE = {
+    ROOT / name
+    for name in (
+        "README.md",
+        "docs/deploy.md",
+        "docs/plans.md",
+        "docs/report.md",
+        "docs/tutorials/hosted-or-own.md",
+    )
+}
+"""Pages whose commands take a second each; the searches on the others take ten to twenty a page."""
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +32,7 @@ def known():
 
 
 @pytest.mark.usefixtures("shared_runs")
-@pytest.mark.parametrize("page", MARKED, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", long_but(SAMPLE, MARKED), ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_shows_what_the_program_prints(page, known, monkeypatch, same_but_for_rounding):
     monkeypatch.chdir(ROOT)
     shown = page.read_text(encoding="utf-8")

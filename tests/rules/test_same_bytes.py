@@ -58,5 +58,6 @@ def test_a_locale_changes_no_byte(name, expected, root):
     assert answered(root, LC_ALL=name, PYTHONHASHSEED=str(number + 1), TZ=zone) == expected
 
 
+@pytest.mark.long
 def test_workers_change_no_byte(expected, root):
     assert answered(root, "2", PYTHONHASHSEED="random") == expected

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.sweeps import long_but
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "tutorials" / "review-in-a-pull-request.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"```\w+\n# file: (\S+)\n(.*?)```", PAGE, re.DOTALL))
@@ -86,7 +88,7 @@ def repository(tmp_path):
     return Repository(tmp_path)
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", long_but({"github"}, SYSTEMS))
 def test_a_reviewed_change_passes_and_one_without_its_plan_fails(repository, system):
     scenario = repository.work / "capacity" / "chat.yaml"
     scenario.write_text(scenario.read_text().replace("20 req/s", "90 req/s"))

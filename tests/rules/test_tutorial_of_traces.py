@@ -4,6 +4,8 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
 from capplan.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -12,6 +14,7 @@ MISSES = ("--replicas 1",)
 """Commands that are there to miss a target."""
 
 
+@pytest.mark.long
 def test_every_block_of_the_tutorial_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     commands = 0
