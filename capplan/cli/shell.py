@@ -30,14 +30,14 @@ def completes(words: Sequence[str]) -> bool:
     if option == _INSTALL:
         _install(shell)
     else:
-        from typer.completion import get_completion_script
+        from typer._completion_shared import get_completion_script
 
         print(get_completion_script(prog_name=_PROGRAM, complete_var=_VARIABLE, shell=shell))
     return True
 
 
 def _install(shell: str) -> None:
-    from typer.completion import install
+    from typer._completion_shared import install
 
     try:
         _, path = install(shell=shell, prog_name=_PROGRAM, complete_var=_VARIABLE)

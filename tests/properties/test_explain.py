@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from capplan.cli.main import main
+from capplan.questions.explain import memory
 from capplan.questions.explain.quantities import explained_quantity, quantities
 from capplan.questions.explain.record import formula_of, symbols_of
 from capplan.questions.explain.subject import Subject
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.scenario.scenario import read_scenario
+from tests.plan_files import plan_in
 from tests.sweeps import long_but
 
 pytestmark = pytest.mark.usefixtures("few_requests")
@@ -26,7 +28,7 @@ SAMPLE = {
 LABELS = {"spec", "config", "derived", "measured", "assumed"}
 WORKED_OUT = {
     "gpus", "usd_per_hour", "energy_usd_per_hour", "usd_per_month", "usd_per_million_output_tokens", "usd_per_million_tokens", "watts",
-    "concurrency_per_replica", "ttft_s.low", "tpot_s.high", "e2e_s.low", "spare_replicas",
+    "usable_bytes_per_gpu", "kv_bytes_available_per_gpu", "concurrency_per_replica", "ttft_s.low", "tpot_s.high", "e2e_s.low", "spare_replicas",
 }  # fmt: skip
 """Quantities whose formula is arithmetic of the inputs that are shown."""
 SMALL = "tests/golden/small.yaml"
@@ -160,3 +162,45 @@ def test_a_scenario_without_a_plan_has_nothing_to_explain(tmp_path, capsys):
     path.write_text((ROOT / SMALL).read_text().replace("300 ms", "1 ms"))
     assert main(["explain", str(path), "gpus", "--offline"]) == 4
     assert "no plan meets the targets" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("engine", "settings", "words"),
+    [
+        ("vllm", (), ()),
+        ("sglang", (), ()),
+        ("trtllm", ("weight_dtype=bf16",), ()),
+        ("vllm", ("lora.adapters=9",), ("--max-loras", 9)),
+    ],
+)
+def test_the_memory_that_is_explained_is_that_of_fit(capplan, engine, settings, words, tmp_path):
+    """The names and the bytes of `capplan fit` and `capplan kv-size` for the layout of the plan."""
+    plan = plan_in(tmp_path, f"engine={engine}", *settings)
+    result = json.loads(plan.read_text())["result"]
+    chosen, launch = result["chosen"], result["plan_file"]["inputs"]["launch"]
+    model = (
+        "llama-3.1-8b-instruct",
+        "--engine",
+        engine,
+        "--kv-dtype",
+        "fp8",
+        "--offline",
+        "--format",
+        "json",
+    )
+    limits = [
+        word
+        for key in ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
+        for word in (f"--{key.replace('_', '-')}", launch[key])
+    ]
+    served = ("--weight-dtype", chosen["weight_dtype"], "--hardware", "h100-sxm", *limits, *words)
+    fits = json.loads(capplan("fit", *model, *served).out)["result"]
+    sized = json.loads(capplan("kv-size", *model, "--context", launch["max_model_len"]).out)["result"][
+        "rows"
+    ][0]
+    listed = json.loads(capplan("explain", plan, "--format", "json", "--offline").out)["result"]["quantities"]
+    known = {row["quantity"]: row["value"] for row in listed}
+    for name in memory.HELD:
+        assert known[name] == pytest.approx(fits[name], rel=1e-12), name
+    for name in ("kv_bytes_per_token", "state_bytes_per_sequence"):
+        assert known[name] == pytest.approx(sized[name], rel=1e-12), name

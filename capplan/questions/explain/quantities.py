@@ -7,7 +7,7 @@ from math import isfinite
 from capplan.errors import unknown
 from capplan.fleet.plan import AnyPlan
 from capplan.fleet.pools.plan import PoolsPlan
-from capplan.questions.explain import money, serving
+from capplan.questions.explain import memory, money, serving
 from capplan.questions.explain.pools import PoolsSubject
 from capplan.questions.explain.record import Explained, explained, given
 from capplan.questions.explain.subject import QUESTIONS, Subject, numbers_of
@@ -28,7 +28,7 @@ _BY_NAME: dict[str, Callable[[Subject], Explained]] = {
     "request_rate_per_replica": serving.request_rate,
     "concurrency_per_replica": serving.concurrency,
     "slo_met_probability": partial(serving.probability, quantity="slo_met_probability"),
-    "kv_cache_tokens": serving.cache_tokens,
+    "kv_cache_tokens": memory.cache_tokens,
 }
 _BY_NAME |= {
     name: partial(serving.rate_limit, quantity=name, sure=sure) for name, sure in serving.LIMITS.items()
@@ -53,8 +53,12 @@ def subject_of(asked: AskedFleet, plan: AnyPlan) -> Subject | PoolsSubject:
 
 
 def quantities(of: Subject | PoolsSubject) -> dict[str, float]:
-    """Return the numbers of a plan by name, such as ttft_s.p95; plans for vectors have no time between tokens."""
-    return {name: value for name, value in numbers_of(plan_row(of.plan)) if isfinite(value)}
+    """Return the numbers of a plan by name, such as ttft_s.p95, and the memory of one of its devices.
+
+    Plans for vectors have no time between tokens; the memory of separate pools is that of two kinds of replica, and is not explained.
+    """
+    row = {name: value for name, value in numbers_of(plan_row(of.plan)) if isfinite(value)}
+    return row if isinstance(of, PoolsSubject) else row | memory.memory_figures(of)
 
 
 def explained_quantity(of: Subject | PoolsSubject, quantity: str) -> Explained:
@@ -69,6 +73,8 @@ def explained_quantity(of: Subject | PoolsSubject, quantity: str) -> Explained:
         return (serving.end_of_interval if part in serving.BOUNDS else serving.latency)(of, metric, part)
     if metric == "target_probabilities":
         return serving.probability(of, quantity, part)
+    if quantity in memory.EXPLAINED:
+        return memory.memory_figure(of, quantity)
     own = _BY_NAME.get(quantity)
     return own(of) if own else _chosen(of, quantity, float(known[quantity]))
 

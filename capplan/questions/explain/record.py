@@ -29,7 +29,7 @@ _ENDINGS = (
     (re.compile(r"tokens_per_s"), "token/s"),
     (re.compile(r"_rate_|_rate$"), "1/s"),
     (re.compile(r"probabilit|_fraction$|_ratio$"), "-"),
-    (re.compile(r"bytes$"), "B"),
+    (re.compile(r"bytes(_per_gpu|_per_element|_available_per_gpu|_per_sequence|_per_token)?$"), "B"),
     (re.compile(r"flop$"), "FLOP"),
     (re.compile(r"hour$"), "$/h"),
 )

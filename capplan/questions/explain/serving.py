@@ -6,7 +6,7 @@ from capplan.accuracy.bounded import load_interval
 from capplan.fleet.confirmed import met_probability, target_probability
 from capplan.fleet.trial import WARM_SHARE, regularity_class
 from capplan.questions.explain.record import Explained, explained, given
-from capplan.questions.explain.subject import ACCURACY, KERNELS, MEMORY, SIMULATION, Subject
+from capplan.questions.explain.subject import ACCURACY, KERNELS, SIMULATION, Subject
 from capplan.replica.estimate import breakdown_of
 from capplan.replica.load import Load
 
@@ -150,22 +150,3 @@ def concurrency(of: Subject) -> Explained:
         given("t", "e2e_s.mean", response_s, of.plan.label, "explain e2e_s.mean"),
     )
     return explained("concurrency_per_replica", rate * response_s, "r t (Little's law)", inputs, SIMULATION)
-
-
-def cache_tokens(of: Subject) -> Explained:
-    """Explain the tokens that the cache of a replica holds."""
-    replica, spec = of.trial.replica, of.trial.replica.spec
-    fraction = spec.gpu_memory_utilization or spec.profile.memory.default_fraction
-    memory = spec.device.reported_memory_bytes or spec.device.memory_bytes
-    engine = f"{spec.profile.engine} {spec.profile.version}"
-    inputs = (
-        given("M", "memory_bytes", memory, "spec", f"capplan hardware {spec.device.name}"),
-        of.of_scenario(
-            "u", "gpu_memory_utilization_fraction", fraction, f"gpu_memory_utilization, else that of {engine}"
-        ),
-        given("b", "block_tokens", replica.scheduling.block_tokens, "config", engine),
-    )
-    formula = (
-        "(M u - weights - activations - runtime) / KV bytes per token and device, in blocks of b: capplan fit"
-    )
-    return explained("kv_cache_tokens", of.trial.candidate.kv_cache_tokens, formula, inputs, MEMORY)
