@@ -115,9 +115,9 @@ def predicted(
 
 
 def fitted(hosts: Hosts, rounds: int, trust: float, pool: ProcessPoolExecutor, eras: Collection[Era]) -> Fit:
-    """Return the best numbers of a few rounds, those of some eras alone, with the slopes of their rows there."""
+    """Return the best numbers of a few rounds, those that some eras alone tell, with the slopes of their rows there."""
     best: Fit | None = None
-    searched = keys_of(eras)
+    searched = keys_of(eras) - keys_of({era_of(item) for item in _ITEMS} - set(eras))
     places = [place for place, item in enumerate(_ITEMS) if era_of(item) in eras]
     for _ in range(rounds):
         rows = slopes_at(places, hosts, pool)
