@@ -44,7 +44,7 @@ sample of closed loops (up to 30 rows of each model, device, format and era) wit
 | prompts of experts are too fast | layers with experts launch more slowly outside CUDA graphs (up to 380 us a layer) | mean TTFT 13.2 % | 13.2 to 13.8 % | dropped |
 | one host for all versions of vLLM's second engine | `step_s` and `sequence_s` shared as well | 5.0 / 98 | 5.5 / 97 | dropped |
 | TensorRT-LLM's published maxima | decode steps are padded to the CUDA graphs that their page lists (1, 2, 4, ... 128, 256, 384, 512, 1024, ...), as its engine pads them | offline 10.2 %; of the 350 runs since 0.20 in sample 10.3 % | 9.7 %; 8.3 % | kept, no number |
-| | with attention data parallelism, tokens are gathered for the experts after they are quantised, as its source says | those 350 runs 8.3 / 82 % | 7.7 / 86 % | kept, no number |
+| | with attention data parallelism, tokens are gathered for the experts after they are quantised, as its source says | those 350 runs 8.3 / 82 %; offline 9.7 % | 7.7 / 86 %; 9.1 %, with the host numbers of these engines fitted again | kept, no number |
 | a kernel in a hot loop runs at lower clocks than in a served step | no loss in long matmuls (`sustained_loss` 0) for all engines | offline 9.7, mean TTFT 11.7 % | 10.3, 12.1 % | dropped |
 | prompts of fp4 under TensorRT-LLM are slow | its matmuls reach what SGLang's reach on the same device | loss of its eras after the fit 0.800 | 0.846 | dropped |
 | how runs were started | settings of the public scripts at the day of each run, for all of their models | mean TTFT in sample 9.1 % | 8.7 % | kept |
@@ -54,9 +54,9 @@ Causes looked at and not understood: prompts of Llama-70B over four and eight B2
 MiniMax under vLLM 0.17 (TTFT 40 % too fast, under 0.19 right), static batches of Mixtral (predicted 0.6 of what was measured from 16 sequences on: the
 script repeats its one text, and equal sequences hit few experts), nine runs of gpt-oss at 512 clients.
 
-What is left of the targets: TPOT within 20 % stands at 92.5 of 93 % (gpt-oss left out of vLLM is 14 to 16 % slow on Hopper), offline maxima at 10.2 of 8.5 %
-(Maverick in fp4 on B200 a third too slow, prompts of fp4 there 15 to 20 %; Llama-70B under TensorRT-LLM 5 to 14 % fast on every device), static batches at 6.9
-of 6.5 % (Mixtral, Falcon-180B on PCIe).
+What is left of the targets: TPOT within 20 % stands at 92.6 of 93 % (gpt-oss left out of vLLM is 14 to 16 % slow on Hopper), offline maxima at 9.1 of 8.5 %
+(Maverick in fp4 on B200 a third too slow, prompts of fp4 there 15 to 20 %; Llama-70B under compiled engines 8 to 15 % fast, models of 7 and 8 billion parameters there 5 to
+15 % slow), static batches at 6.9 of 6.5 % (Mixtral, Falcon-180B on PCIe).
 
 Collectives that overlap with the compute of prompts (large messages at half their time): TTFT of 272 closed loops over several devices, engines of today,
 in sample 9.6 to 10.8 %, bias +1 to -6 %: Llama-70B over eight H200 with prompts of 8k goes from +10 to -8 %, over eight B200 from -5 to -22 %, gpt-oss there from
