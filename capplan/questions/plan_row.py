@@ -4,9 +4,15 @@ from dataclasses import asdict
 from math import inf
 from typing import Any
 
+from capplan.fleet.offer_range import offered_costs
 from capplan.fleet.plan import AnyPlan
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.pools.plan import Pool, PoolsPlan
+from capplan.fleet.price import usd_per_month
+
+MONTHS_PER_YEAR = 12.0
+OWN_PRICE = "the scenario"
+"""Who offers a price that the scenario states."""
 
 
 def plan_row(plan: AnyPlan) -> dict[str, Any]:
@@ -43,6 +49,7 @@ def plan_row(plan: AnyPlan) -> dict[str, Any]:
         "usd_per_month": plan.usd_per_month,
         "usd_per_month_low": plan.usd_per_month_low,
         "usd_per_month_high": _finite(plan.usd_per_month_high),
+        "offers": offers_row(plan),
         "usd_per_million_output_tokens": plan.usd_per_million_output_tokens,
         "usd_per_million_tokens": plan.usd_per_million_tokens,
         **_unit_costs(plan),
@@ -82,6 +89,7 @@ def pools_row(plan: PoolsPlan) -> dict[str, Any]:
         "usd_per_month": plan.usd_per_month,
         "usd_per_month_low": plan.usd_per_month_low,
         "usd_per_month_high": _finite(plan.usd_per_month_high),
+        "offers": offers_row(plan),
         **_unit_costs(plan),
         "watts": plan.watts,
     }
@@ -97,6 +105,22 @@ def _unit_costs(plan: AnyPlan) -> dict[str, float | None]:
         "usd_per_job": money.usd_per_job if money else None,
         "usd_per_thousand_requests": money.usd_per_thousand_requests if money else None,
     }
+
+
+def offers_row(plan: AnyPlan) -> dict[str, Any] | None:
+    """Return what a plan costs at the lowest offers, at those it is priced at, and at the highest; None without a price."""
+    costs = offered_costs(plan)
+    return {
+        side: {
+            "usd_per_hour": cost.usd_per_hour,
+            "usd_per_month": usd_per_month(cost.usd_per_hour),
+            "usd_per_year": MONTHS_PER_YEAR * usd_per_month(cost.usd_per_hour),
+            "usd_per_job": cost.usd_per_job,
+            "providers": [record.provider for record in cost.records] or [OWN_PRICE],
+            "dates": [record.date for record in cost.records],
+        }
+        for side, cost in costs.items()
+    } or None
 
 
 def _pool_row(pool: Pool) -> dict[str, Any]:

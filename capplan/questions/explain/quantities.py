@@ -75,6 +75,8 @@ def explained_quantity(of: Subject | PoolsSubject, quantity: str) -> Explained:
         return serving.probability(of, quantity, part)
     if quantity in memory.EXPLAINED:
         return memory.memory_figure(of, quantity)
+    if metric == "offers":
+        return money.at_an_offer(of, quantity)
     own = _BY_NAME.get(quantity)
     return own(of) if own else _chosen(of, quantity, float(known[quantity]))
 

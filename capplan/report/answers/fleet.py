@@ -32,6 +32,7 @@ from capplan.report.answers.fleet_words import (
     sure,
 )
 from capplan.report.answers.growth import growth_closing, growth_result, growth_tables
+from capplan.report.answers.offers import offers_closing, offers_tables
 from capplan.report.answers.over_time import (
     outlook_over_time,
     over_time_assumptions,
@@ -336,7 +337,7 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
     return (
         *_recommendation(answer),
         *(insensible_text(row) for row in answer.insensible),
-        *commitments_closing(outlook.mixes),
+        *(commitments_closing(outlook.mixes) or offers_closing(answer.bought)),
         *currency_texts(asked.scenario.currency, paid_usd(answer, outlook)),
         *growth_closing(outlook.growth, asked.scenario),
         *(_reading(asked.scenario.prices, pooled=asked.scenario.pooled) if answer.plans else ()),
@@ -372,6 +373,7 @@ def fleet_answer(
     tables += growth_tables(outlook.growth)
     tables += energy_tables(outlook.energy)
     tables += decision_tables(answer, promised=bool(asked.scenario.slo.targets))
+    tables += () if outlook.mixes else offers_tables(_plans(answer))
     if rejected:
         tables.append(
             Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
