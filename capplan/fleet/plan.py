@@ -159,6 +159,17 @@ class ChunkedPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class CarriedTraffic:
+    """The part of the traffic that a budget pays for, where it does not pay for all of it."""
+
+    traffic_fraction: float
+    plan: FleetPlan
+    """For this part."""
+    usd_per_month: float
+    """By its cheapest mix where commitments are named."""
+
+
+@dataclass(frozen=True, slots=True)
 class FleetAnswer:
     """The answer of a fleet search; plans cheapest first."""
 
@@ -170,10 +181,11 @@ class FleetAnswer:
     certainty: tuple[Certainty, ...] = ()
     insensible: tuple[Insensible, ...] = ()
     over_budget: AnyPlan | None = None
-    """The recommended plan without a budget, where none is within it; with commitments the one of the cheapest mix."""
+    """The cheapest plan, where none is within the budget; with commitments the one of the cheapest mix."""
     over_budget_usd_per_month: float | None = None
     """What it costs; with commitments by that mix."""
-
+    carried: CarriedTraffic | None = None
+    """What the budget pays for instead; None where a plan is within it, or where no part of the traffic is."""
     pools: PoolsAnswer | None = None
     """Plans with separate prefill and decode pools; None where they were not asked for."""
     chunked: tuple[ChunkedPlan, ...] = ()

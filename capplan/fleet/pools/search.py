@@ -36,7 +36,7 @@ from capplan.replica.replica import Replica
 from capplan.serving.outcome import Spread
 
 SHOWN = 3
-"""Pairs of devices that get a plan; the others cost more by what either phase takes alone."""
+"""Pairs of devices that get a plan; the others cost more by what either phase takes alone. More are tried until one has a plan."""
 NEAR = 1.25
 """Layouts that cost under this many times the cheapest of their device for a phase alone are paired too ..."""
 NEAR_LAYOUTS = 3
@@ -76,15 +76,19 @@ def pools_decision(
     cache = cache or SearchCache()
     plans: list[PoolsPlan] = []
     simulated = 0
-    for done, group in enumerate(groups[:SHOWN]):
+    tried_groups = 0
+    for group in groups:
+        if tried_groups >= SHOWN and plans:
+            break
         least = min((cost_of(plan) for plan in plans), default=inf)
         asking = _Asking(question, pools.link, terms, cache, beyond=beyond)
         plan, tried = _confirmed(group, asking, rejected, WORTH_SHOWING * least)
         simulated += tried
         plans += [plan] if plan else []
+        tried_groups += 1
         if progress:
-            progress(done + 1, min(len(groups), SHOWN))
-    for group in groups[SHOWN:]:
+            progress(min(tried_groups, SHOWN), min(len(groups), SHOWN))
+    for group in groups[tried_groups:]:
         rejected[group[0].hardware, Reason(Refusal.COST, "costs more than pools of other devices")] += 1
     plans.sort(key=lambda plan: (inf if plan.usd_per_hour is None else plan.usd_per_hour, plan.gpus))
     if beyond and plans:

@@ -238,7 +238,25 @@ def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
     how = " with its mix of commitments" if by_mix else ""
     return (
         f"without the budget of ${budget:,.0f} a month: {purchase_text(answer.over_budget)}, ${usd:,.0f} a month{how}, "
-        f"{usd / budget:.3g} times the budget",
+        f"{usd / budget:.3g} times the budget, ${usd - budget:,.0f} too much",
+        *_carried_texts(asked, answer),
+    )
+
+
+def _carried_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
+    """Return what a budget pays for that does not pay for all of the traffic."""
+    carried, levers = answer.carried, f"what lowers the cost: capplan levers {asked.scenario.path}"
+    if isinstance(answer.over_budget, PoolsPlan):
+        return (levers,)
+    if carried is None:
+        return (
+            "the budget pays for no part of the traffic: the smallest fleet with its spares is dearer",
+            levers,
+        )
+    return (
+        f"the budget pays for {carried.traffic_fraction:.0%} of the traffic: {purchase_text(carried.plan)}, "
+        f"${carried.usd_per_month:,.0f} a month",
+        levers,
     )
 
 
@@ -300,6 +318,14 @@ def _fleet_result(
         "growth": growth_result(outlook.growth),
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
         "over_budget_usd_per_month": answer.over_budget_usd_per_month,
+        "missed_usd_per_month": _missed(asked, answer),
+        "carried": {
+            "traffic_fraction": answer.carried.traffic_fraction,
+            "usd_per_month": answer.carried.usd_per_month,
+            "plan": plan_row(answer.carried.plan),
+        }
+        if answer.carried
+        else None,
         "over_time": outlook_over_time(outlook),
         "relaxations": [
             {
@@ -311,6 +337,12 @@ def _fleet_result(
             for r in answer.relaxations
         ],
     }
+
+
+def _missed(asked: AskedFleet, answer: FleetAnswer) -> float | None:
+    """Return by how much the cheapest plan misses the budget [$/month]; None where one is within it."""
+    usd, budget = answer.over_budget_usd_per_month, asked.scenario.budget_usd_per_month
+    return None if usd is None or budget is None else usd - budget
 
 
 def _of_prompts(columns: tuple[str, ...]) -> tuple[str, ...]:
