@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.fleet.candidates import Layout, Rejection
+from capplan.fleet.outside_use import OutsideUse
 from capplan.fleet.pools.plan import PoolsAnswer, PoolsPlan
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.replica_group import ReplicaGroup
@@ -59,6 +60,8 @@ class FleetPlan:
     """Cost of the fleet if its replicas turn out as fast as in the best tenth of the cases ..."""
     usd_per_month_high: float | None = None
     """... or as slow as in the worst tenth; infinite if no number of replicas then meets the targets."""
+    outside: OutsideUse | None = None
+    """What requests take beside the devices; None where nothing is stated."""
 
     @property
     def hardware(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.errors import InputError, Refusal, TargetError
 from capplan.fleet.candidates import Layout, Rejection
+from capplan.fleet.outside_use import outside_use
 from capplan.fleet.plan import AnyPlan, Certainty, Choices, FleetAnswer, FleetPlan, Insensible
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan
@@ -126,6 +127,7 @@ def _pools_plan(row: Mapping[str, Any], link: LinkTerms, asked: AskedFleet) -> P
         target_probabilities=row["target_probabilities"],
         usd_per_month_low=row["usd_per_month_low"],
         usd_per_month_high=_high_usd_per_month(row),
+        outside=outside_use(asked.question.demand, row["e2e_s"]["mean"]),
     )
 
 
@@ -163,6 +165,7 @@ def _plan(row: Mapping[str, Any], asked: AskedFleet) -> FleetPlan:
         price=asked.prices.get(layout.device.name),
         money=_money(row),
         usd_per_month_high=_high_usd_per_month(row),
+        outside=outside_use(asked.question.demand, row["e2e_s"]["mean"]),
     )
 
 

@@ -59,6 +59,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "speculation.draft_step_time": "-",
         "slo": "none",
         **{f"slo.{metric}_{statistic}": "none" for metric in METRICS for statistic in STATISTICS},
+        "slo.outside": "included, if there is any",
         "slo.confidence": f"{Slo().confidence:.0%}",
         "fleet": "as below",
         "fleet.hardware": ", ".join(DEFAULT_HARDWARE),
@@ -280,7 +281,11 @@ def page() -> str:
     text = _PAGE.replace("<money>\n", money_keys.PAGE)
     for mark, start in _TABLES.items():
         text = text.replace(f"<{mark}>", _table(start))
-    assert set(Promise.model_fields) == {*(f"{m}_{s}" for m in METRICS for s in STATISTICS), "confidence"}
+    assert set(Promise.model_fields) == {
+        *(f"{m}_{s}" for m in METRICS for s in STATISTICS),
+        "confidence",
+        "outside",
+    }
     routers = ", ".join(f"`{name}`" for name in typing.get_args(Routing))
     return text.replace("<curves>", _curves()).replace("<routers>", routers)
 
@@ -291,6 +296,7 @@ _TABLES = {
     "lengths": "traffic.input_tokens.",
     "retries": "traffic.retries.",
     "images": "traffic.images.",
+    "outside": "traffic.outside.",
     "prefix": "traffic.shared_prefix.",
     "slo": "slo.",
     "fleet": "fleet.",
@@ -357,6 +363,10 @@ trace longer than two days `capplan workload TRACE -o workload.yaml` writes them
 ### images
 
 <images>
+
+### outside
+
+<outside>
 
 ### shared_prefix
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.fleet.candidates import Layout, Rejection
+from capplan.fleet.outside_use import OutsideUse
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.replica_group import ReplicaGroup
@@ -92,6 +93,8 @@ class PoolsPlan:
     """Cost of these layouts if replicas turn out as fast as in the best tenth of the cases ..."""
     usd_per_month_high: float | None = None
     """... or as slow as in the worst tenth; infinite if no number of replicas then meets the targets."""
+    outside: OutsideUse | None = None
+    """What requests take beside the devices; None where nothing is stated."""
 
     @property
     def pools(self) -> tuple[Pool, Pool]:

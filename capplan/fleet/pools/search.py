@@ -18,6 +18,7 @@ from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
 from capplan.fleet.candidates import Rejections, rejection_rows
 from capplan.fleet.cheapest import OVER_BUDGET, Search, Sized, Terms
+from capplan.fleet.outside_use import outside_use
 from capplan.fleet.pools.joint import Joint, demanded_of
 from capplan.fleet.pools.link import LinkTerms, check_known
 from capplan.fleet.pools.phases import decode_question, prefill_question
@@ -288,6 +289,7 @@ def _plan(contender: Contender, joint: Joint, pair: Pair, terms: Terms, *, beyon
         usd_per_month=None if usd is None else float(usd_per_month(usd)),
         money=money,
         target_probabilities=_target_probabilities(contender, joint, pair, together) if beyond else None,
+        outside=outside_use(question.demand, outcome.all.e2e_s.mean),
     )
 
 

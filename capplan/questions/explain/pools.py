@@ -7,6 +7,7 @@ from capplan.errors import unknown
 from capplan.fleet.offer_range import named_offers
 from capplan.fleet.pools.plan import Pool, PoolsPlan
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES
+from capplan.questions.explain.outside import explained_outside
 from capplan.questions.explain.record import Explained, Given, explained, given
 from capplan.questions.explain.subject import ACCURACY, MONEY, POOLS, QUESTIONS, numbers_of
 from capplan.questions.fleet import AskedFleet
@@ -74,6 +75,8 @@ class PoolsSubject:
             ]
             inputs = {f"g_{name[0]}": f"pools.{name}.gpus" for name in _BOTH}
             return self._worked(quantity, "w_p g_p + w_d g_d", inputs, MONEY, tuple(powers))
+        if quantity.startswith("outside."):
+            return explained_outside(self.asked, self.plan, quantity, value, self.label)
         if quantity.startswith("offers."):
             return self._at_an_offer(quantity, value)
         if quantity.startswith("transfer."):

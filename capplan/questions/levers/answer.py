@@ -64,6 +64,7 @@ LEVERS: dict[str, Callable[[Base], list[Lever]]] = {
     DEVICE: fleet.devices,
     "commitment": fleet.commitments,
     "target": promise.looser_targets,
+    "outside": promise.quicker_outside,
     "prompts": promise.shorter_prompts,
     "answers": promise.shorter_answers,
     "admission-control": promise.admission_control,

@@ -33,6 +33,7 @@ from capplan.report.answers.fleet_words import (
 )
 from capplan.report.answers.growth import growth_closing, growth_result, growth_tables
 from capplan.report.answers.offers import offers_closing, offers_tables
+from capplan.report.answers.outside import outside_rows, outside_tables, outside_texts
 from capplan.report.answers.over_time import (
     outlook_over_time,
     over_time_assumptions,
@@ -316,6 +317,7 @@ def _fleet_result(
         "currency": in_currency(asked.scenario.currency, paid_usd(answer, outlook)),
         "energy": energy_result(outlook.energy),
         "growth": growth_result(outlook.growth),
+        "outside": outside_rows(answer.bought.outside) if answer.bought and answer.bought.outside else None,
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
         "over_budget_usd_per_month": answer.over_budget_usd_per_month,
         "missed_usd_per_month": _missed(asked, answer),
@@ -373,6 +375,7 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
         *currency_texts(asked.scenario.currency, paid_usd(answer, outlook)),
         *growth_closing(outlook.growth, asked.scenario),
         *(_reading(asked.scenario.prices, pooled=asked.scenario.pooled) if answer.plans else ()),
+        *outside_texts(answer.bought),
         *budget_texts(asked, answer),
         *host_memory_texts(asked, answer),
         *(relaxation_text(item) for item in answer.relaxations),
@@ -404,6 +407,7 @@ def fleet_answer(
     tables += commitments_tables(outlook.mixes)
     tables += growth_tables(outlook.growth)
     tables += energy_tables(outlook.energy)
+    tables += outside_tables(answer.bought)
     tables += decision_tables(answer, promised=bool(asked.scenario.slo.targets))
     tables += () if outlook.mixes else offers_tables(_plans(answer))
     if rejected:
