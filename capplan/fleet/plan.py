@@ -6,12 +6,12 @@ from typing import Literal, TypeAlias
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.fleet.candidates import Layout, Rejection
-from capplan.fleet.outside_use import OutsideUse
 from capplan.fleet.pools.plan import PoolsAnswer, PoolsPlan
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.replica_group import ReplicaGroup
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.serving.fleet_terms import Routing
+from capplan.workload.outside import OutsideUse
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from math import inf
 from typing import Any
 
 from capplan.accuracy.bounded import BoundedSpread
-from capplan.fleet.offer_range import offered_costs
-from capplan.fleet.outside_use import OutsideUse
 from capplan.fleet.plan import AnyPlan
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.pools.plan import Pool, PoolsPlan
 from capplan.fleet.price import usd_per_month
+from capplan.money.offer_range import offered_costs
+from capplan.workload.outside import OutsideUse
 
 MONTHS_PER_YEAR = 12.0
 OWN_PRICE = "the scenario"

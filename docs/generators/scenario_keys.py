@@ -131,6 +131,7 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "speculation.draft_step_time": "2 ms",
         "traffic": "[{request_rate: 20 req/s, input_tokens: 1800, output_tokens: 350}]",
         "slo": "{ttft_p95: 800 ms, tpot_p95: 40 ms}",
+        "slo.outside": "excluded",
         **{f"slo.{metric}_{statistic}": {"ttft": "800 ms", "tpot": "40 ms", "itl": "60 ms", "e2e": "20 s"}[metric] for metric in METRICS for statistic in STATISTICS},
         "fleet": "{hardware: [h100-sxm, h200-sxm], headroom: 30 %}",
         "fleet.hardware": "[h100-sxm, our-gpu.yaml]",

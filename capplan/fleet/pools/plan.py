@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.fleet.candidates import Layout, Rejection
-from capplan.fleet.outside_use import OutsideUse
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.replica_group import ReplicaGroup
 from capplan.fleet.unit_costs import UnitCosts
+from capplan.workload.outside import OutsideUse
 
 POOLS = ("prefill", "decode")
 """Names of the pools, in the order of `PoolsPlan.groups`; each runs the phase of its name."""

@@ -18,14 +18,13 @@ from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
 from capplan.fleet.candidates import Rejections, rejection_rows
 from capplan.fleet.cheapest import OVER_BUDGET, Search, Sized, Terms
-from capplan.fleet.outside_use import outside_use
 from capplan.fleet.pools.joint import Joint, demanded_of
 from capplan.fleet.pools.link import LinkTerms, check_known
 from capplan.fleet.pools.phases import decode_question, prefill_question
 from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan, summed_usd_per_hour
 from capplan.fleet.pools.ratio import Lacking, Pair, Phase
 from capplan.fleet.pools.sizing import Contender, cheapest_from, costs, hourly, pools_sizing, with_range
-from capplan.fleet.price import usd_per_month
+from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.fleet.question import Question
 from capplan.fleet.recommended import cost_of, rank
 from capplan.fleet.scenario import PoolsLimits
@@ -35,6 +34,7 @@ from capplan.fleet.simulation import FleetOutcome
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.replica.replica import Replica
 from capplan.serving.outcome import Spread
+from capplan.workload.outside import outside_use
 
 SHOWN = 3
 """Pairs of devices that get a plan; the others cost more by what either phase takes alone. More are tried until one has a plan."""
@@ -289,7 +289,7 @@ def _plan(contender: Contender, joint: Joint, pair: Pair, terms: Terms, *, beyon
         usd_per_month=None if usd is None else float(usd_per_month(usd)),
         money=money,
         target_probabilities=_target_probabilities(contender, joint, pair, together) if beyond else None,
-        outside=outside_use(question.demand, outcome.all.e2e_s.mean),
+        outside=outside_use(question.demand.classes, outcome.all.e2e_s.mean, HOURS_PER_MONTH),
     )
 
 

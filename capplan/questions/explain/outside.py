@@ -1,10 +1,10 @@
 """What is spent outside the GPUs, explained."""
 
-from capplan.fleet.outside_use import requests_paid
 from capplan.fleet.plan import AnyPlan
 from capplan.questions.explain.record import Explained, Given, explained, formula_of, given
 from capplan.questions.explain.subject import WORKLOADS
 from capplan.questions.fleet import AskedFleet
+from capplan.workload.outside import requests_paid
 
 _FORMULAS = {
     "longest_wait_s": "max w_k",

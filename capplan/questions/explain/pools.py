@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from capplan.errors import unknown
-from capplan.fleet.offer_range import named_offers
 from capplan.fleet.pools.plan import Pool, PoolsPlan
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES
+from capplan.money.offer_range import named_offers
 from capplan.questions.explain.outside import explained_outside
 from capplan.questions.explain.record import Explained, Given, explained, given
 from capplan.questions.explain.subject import ACCURACY, MONEY, POOLS, QUESTIONS, numbers_of

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from capplan.fleet.offer_range import named_offers, offered_costs
 from capplan.fleet.plan import AnyPlan
 from capplan.fleet.price import SIDES, ChosenPrice
+from capplan.money.offer_range import named_offers, offered_costs
 from capplan.questions.plan_row import OWN_PRICE, offers_row
 from capplan.report.answer import Table
 

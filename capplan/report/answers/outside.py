@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from capplan.fleet.outside_use import OutsideUse
 from capplan.fleet.plan import AnyPlan
 from capplan.report.answer import Table
+from capplan.workload.outside import OutsideUse
 
 _TITLES = {
     "name": "class",

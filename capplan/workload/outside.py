@@ -1,9 +1,8 @@
-"""What the requests of a fleet take beside its devices: time that users wait, and money by the request."""
+"""What requests take beside the devices that serve them: time that users wait, and money by the request."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from capplan.fleet.demand import Demand
-from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.workload.request_class import NOTHING_OUTSIDE, RequestClass
 
 SECONDS_PER_HOUR = 3600.0
@@ -57,8 +56,8 @@ class OutsideUse:
         )
 
 
-def requests_paid(item: RequestClass, response_s: float) -> float:
-    """Return the requests of a class in a month, or in its job.
+def requests_paid(item: RequestClass, response_s: float, hours: float) -> float:
+    """Return the requests of a class in some hours, or in its job.
 
         n = 3600 h r f / q
 
@@ -67,16 +66,18 @@ def requests_paid(item: RequestClass, response_s: float) -> float:
     item : peak rate r, mean over peak f, and sequences of a request q; of a job n requests
     response_s : [s]
         response time that users wait for
+    hours : [h]
+        h, of a month
 
     Returns
     -------
     [request]
-        n, in h = 730 hours
+        n
     """
     if item.job_requests is not None:
         return item.job_requests / item.sequences_per_request
     mean_rate = item.request_rate_at(response_s) * item.mean_rate_fraction / item.sequences_per_request
-    return SECONDS_PER_HOUR * HOURS_PER_MONTH * mean_rate
+    return SECONDS_PER_HOUR * hours * mean_rate
 
 
 def answer_s(turns: float, response_s: float, between_s: float, wait_s: float) -> float:
@@ -114,28 +115,30 @@ def answer_s(turns: float, response_s: float, between_s: float, wait_s: float) -
     return wait_s + turns * response_s + (turns - 1.0) * between_s
 
 
-def outside_use(demand: Demand, response_s: float) -> OutsideUse | None:
+def outside_use(classes: Sequence[RequestClass], response_s: float, hours: float) -> OutsideUse | None:
     """Return what the requests of the traffic take outside; None where the scenario states nothing of it.
 
     Parameters
     ----------
-    demand : the traffic
+    classes : of all traffic
     response_s : [s]
         mean, from the prompt to the end of its response
+    hours : [h]
+        of a month
     """
-    if all(item.outside == NOTHING_OUTSIDE for item in demand.classes):
+    if all(item.outside == NOTHING_OUTSIDE for item in classes):
         return None
     return OutsideUse(
-        tuple(_of_class(item, response_s) for item in demand.classes),
-        any(item.job_requests is not None for item in demand.classes),
+        tuple(_of_class(item, response_s, hours) for item in classes),
+        any(item.job_requests is not None for item in classes),
     )
 
 
-def _of_class(item: RequestClass, response_s: float) -> ClassOutside:
+def _of_class(item: RequestClass, response_s: float, hours: float) -> ClassOutside:
     outside, sessions = item.outside, item.sessions
     return ClassOutside(
         item.name,
-        requests_paid(item, response_s),
+        requests_paid(item, response_s, hours),
         outside.wait_s,
         outside.tool_calls,
         outside.usd_per_request,
