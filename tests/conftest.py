@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -87,15 +86,11 @@ def capplan(capsys, monkeypatch):
 @pytest.fixture(scope="module")
 def shared_runs():
     """Let fleets of one test after another share the runs of replicas, as the levers of one question do."""
-    from capplan.fleet import decision
-    from capplan.fleet.cheapest import Search
-    from capplan.fleet.pools.search import pools_decision
     from capplan.fleet.search_cache import SearchCache
 
     cache = SearchCache()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decision, "Search", partial(Search, cache=cache))
-        patch.setattr("capplan.questions.fleet.pools_decision", partial(pools_decision, cache=cache))
+        patch.setattr("capplan.questions.fleet.SearchCache", lambda: cache)
         yield
 
 

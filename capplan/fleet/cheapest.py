@@ -235,6 +235,35 @@ class Search:
                 best, cost = sized, sized.gpus * weight(candidate)
         return best
 
+    def cheapest_paid(
+        self,
+        confidence: float,
+        least: Callable[[ScreenedLayout], float],
+        paid: Callable[[Sized], float],
+        under: float = inf,
+    ) -> tuple[Sized, float] | None:
+        """Return the fleet that costs least below `under`, and that cost, where it does not follow from its devices alone.
+
+        Parameters
+        ----------
+        confidence : [-]
+        least : lower bound on the cost of any fleet of a layout
+        paid : cost of a fleet
+        under : in the unit of both; only cheaper fleets are looked for
+        """
+        best: tuple[Sized, float] | None = None
+        bounds = [
+            (least(candidate), layout_name(candidate.layout, candidate.weight_dtype), candidate)
+            for candidate in self.candidates
+        ]
+        for bound, _, candidate in sorted(bounds, key=lambda item: item[:2]):
+            if bound >= under:
+                break
+            sized = self._sized(candidate, confidence, self._most(candidate))
+            if sized is not None and (cost := paid(sized)) < under:
+                best, under = (sized, cost), cost
+        return best
+
     def _most(self, candidate: ScreenedLayout) -> float:
         return self.terms.most_devices(candidate.layout.device.name)
 

@@ -5,12 +5,13 @@ from math import inf
 from capplan.accuracy.bounded import BoundedSpread, load_interval
 from capplan.fleet.cheapest import Sized, Terms
 from capplan.fleet.plan import FleetPlan
-from capplan.fleet.price import usd_per_million_tokens, usd_per_month
+from capplan.fleet.price import HOURS_PER_MONTH, usd_per_million_tokens, usd_per_month
 from capplan.fleet.trial import Trial, regularity_class
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.replica.estimate import bottleneck_of, breakdown_of
 from capplan.replica.load import Load
 from capplan.serving.outcome import Spread
+from capplan.workload.outside import outside_use
 from capplan.workload.slo import Target
 
 RANGE = (0.1, 0.9)
@@ -94,6 +95,7 @@ def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
         money=None if hourly is None else unit_costs_at_mean(candidate.demand, hourly, latencies.e2e_s.mean),
         draft_tokens=candidate.rounds.draft_tokens if candidate.rounds else None,
         routing=question.routing,
+        outside=outside_use(candidate.demand.classes, latencies.e2e_s.mean, HOURS_PER_MONTH),
     )
 
 

@@ -19,6 +19,7 @@ from capplan.fleet.price import usd_per_month
 from capplan.fleet.question import Question
 from capplan.fleet.recommended import by_cost, rank, recommended, sensible, surest_within
 from capplan.fleet.search import CONFIDENCES, search
+from capplan.fleet.search_cache import SearchCache
 from capplan.fleet.trial import Trial
 
 RELAXED = (1.75, 2.75)
@@ -28,11 +29,17 @@ SUREST_WITHIN = 1.25
 
 
 def fleet_decision(
-    question: Question, terms: Terms, progress: Callable[[int, int], None] | None = None
+    question: Question,
+    terms: Terms,
+    progress: Callable[[int, int], None] | None = None,
+    cache: SearchCache | None = None,
 ) -> FleetAnswer:
-    """Return the plans that serve the scenario, cheapest first, the recommendation, and what was rejected and why."""
+    """Return the plans that serve the scenario, cheapest first, the recommendation, and what was rejected and why.
+
+    Searches of similar questions share what they simulate by the same `cache`.
+    """
     result = search(question)
-    trials = Search(question, result.candidates, terms)
+    trials = Search(question, result.candidates, terms, cache)
     rejected, done = result.rejected.copy(), 0
     steps = len(question.devices) + 1 + len(CONFIDENCES)
 

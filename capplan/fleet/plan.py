@@ -11,6 +11,7 @@ from capplan.fleet.price import ChosenPrice
 from capplan.fleet.replica_group import ReplicaGroup
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.serving.fleet_terms import Routing
+from capplan.workload.outside import OutsideUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ class FleetPlan:
     """Cost of the fleet if its replicas turn out as fast as in the best tenth of the cases ..."""
     usd_per_month_high: float | None = None
     """... or as slow as in the worst tenth; infinite if no number of replicas then meets the targets."""
+    outside: OutsideUse | None = None
+    """What requests take beside the devices; None where nothing is stated."""
 
     @property
     def hardware(self) -> str:
@@ -159,6 +162,17 @@ class ChunkedPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class CarriedTraffic:
+    """The part of the traffic that a budget pays for, where it does not pay for all of it."""
+
+    traffic_fraction: float
+    plan: FleetPlan
+    """For this part."""
+    usd_per_month: float
+    """By its cheapest mix where commitments are named."""
+
+
+@dataclass(frozen=True, slots=True)
 class FleetAnswer:
     """The answer of a fleet search; plans cheapest first."""
 
@@ -170,10 +184,11 @@ class FleetAnswer:
     certainty: tuple[Certainty, ...] = ()
     insensible: tuple[Insensible, ...] = ()
     over_budget: AnyPlan | None = None
-    """The recommended plan without a budget, where none is within it; with commitments the one of the cheapest mix."""
+    """The cheapest plan, where none is within the budget; with commitments the one of the cheapest mix."""
     over_budget_usd_per_month: float | None = None
     """What it costs; with commitments by that mix."""
-
+    carried: CarriedTraffic | None = None
+    """What the budget pays for instead; None where a plan is within it, or where no part of the traffic is."""
     pools: PoolsAnswer | None = None
     """Plans with separate prefill and decode pools; None where they were not asked for."""
     chunked: tuple[ChunkedPlan, ...] = ()

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from statistics import median_low
+from typing import Literal, TypeAlias
 
 from capplan.assumption import Assumption
 from capplan.numbers import Number
@@ -11,6 +12,9 @@ from capplan.numbers import Number
 HOURS_PER_MONTH = 730.0
 """Hours of an average month, 365 x 24 / 12; the convention of cloud price calculators."""
 
+Side: TypeAlias = Literal["low", "likely", "high"]
+"""Of the range of offers."""
+SIDES: tuple[Side, ...] = ("low", "likely", "high")
 MAX_AGE_DAYS = 365
 """Offers that are older than the newest one of their device by more than this are ignored."""
 
@@ -152,8 +156,9 @@ class ChosenPrice:
     """The median offer, or the two whose mean is taken; empty for a price from the scenario."""
     offers: int
     """Number of providers with an offer."""
-    low_usd_per_hour: float
-    high_usd_per_hour: float
+    lowest: PriceRecord | None
+    """The offer of the lowest price; None for a price from the scenario."""
+    highest: PriceRecord | None
     assumption: Assumption
     warning: str | None = None
     energy_usd_per_hour: float | None = None
@@ -174,6 +179,23 @@ class ChosenPrice:
     def total_usd_per_hour(self) -> float:
         """Price and electricity of one device."""
         return self.usd_per_hour + (self.energy_usd_per_hour or 0.0)
+
+    @property
+    def low_usd_per_hour(self) -> float:
+        """Lowest offer of one device, without electricity."""
+        return self.usd_per_hour if self.lowest is None else self.lowest.usd_per_hour
+
+    @property
+    def high_usd_per_hour(self) -> float:
+        """Highest offer of one device, without electricity."""
+        return self.usd_per_hour if self.highest is None else self.highest.usd_per_hour
+
+    def at(self, side: Side) -> tuple[float, tuple[PriceRecord, ...]]:
+        """Return the price of one device with its electricity, and the offers that it is from: none for the scenario's own."""
+        offer = {"low": self.lowest, "likely": None, "high": self.highest}[side]
+        if offer is None:
+            return self.total_usd_per_hour, self.records
+        return offer.usd_per_hour + (self.energy_usd_per_hour or 0.0), (offer,)
 
 
 def _day(written: str | None) -> date | None:
@@ -236,7 +258,7 @@ def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoic
         stated = Assumption(
             f"{device} costs {usd:g} $/h, as the scenario says", f"prices.per_gpu_hour.{device}"
         )
-        return ChosenPrice(usd, choice.commitment, (), 0, usd, usd, stated)
+        return ChosenPrice(usd, choice.commitment, (), 0, None, None, stated)
     wanted = _simple(choice.provider)
     matching = [
         record
@@ -263,8 +285,8 @@ def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoic
         commitment=choice.commitment,
         records=chosen,
         offers=len(offers),
-        low_usd_per_hour=offers[0].usd_per_hour,
-        high_usd_per_hour=offers[-1].usd_per_hour,
+        lowest=offers[0],
+        highest=offers[-1],
         assumption=Assumption(
             f"{what}: {_origin(offers, chosen, named=wanted != 'any')}",
             f"prices.provider, or prices.per_gpu_hour.{device}",

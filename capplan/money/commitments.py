@@ -158,6 +158,42 @@ def cheapest_mix(used: Array, offers: Sequence[Offer], devices: int) -> tuple[Mi
     return tuple(part for offer in offers if (part := _part(offer, chosen, used, devices)) is not None)
 
 
+def least_usd_per_hour(replicas: Number, offers: Sequence[Offer], devices: int) -> Number:
+    """Return a lower bound on the cost of every mix of replicas that run in the mean, whenever they do.
+
+        c >= g n min(f + v)
+
+    What a replica costs is concave in the share u of the time in which it runs, and nothing or more for u = 0, so it is at
+    least u times what it costs at all hours; the shares add up to n.
+
+    Parameters
+    ----------
+    replicas : [-]
+        n, mean over the time, spares included
+    offers : f at all hours and v while in use, at least one
+    devices : [-]
+        g, of one replica
+
+    Returns
+    -------
+    [$/h]
+        c, without people
+
+    Examples
+    --------
+    Three replicas in the mean at 2 $ on demand or 1 $ reserved:
+
+    >>> offers = [Offer("on-demand", 0.0, 2.0), Offer("reserved-1y", 1.0, 0.0)]
+    >>> least_usd_per_hour(3.0, offers, 1)
+    3.0
+
+    References
+    ----------
+    Stoft 2002, "Power System Economics", chapter 1-5: the screening curve is the lower envelope of straight lines.
+    """
+    return devices * replicas * min(offer.fixed_usd_per_hour + offer.used_usd_per_hour for offer in offers)
+
+
 def _part(offer: Offer, chosen: Sequence[Offer], used: Array, devices: int) -> MixedPart | None:
     mine = np.array([other is offer for other in chosen])
     if not mine.any():

@@ -1,7 +1,7 @@
 """A fleet of one's own against hosted APIs: a month of both for the same traffic, and the traffic at which they cost the same."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from capplan.money.hosted import (
     TokenPrice,
     hosted_bill,
     hosted_traffic,
+    outside_usd,
 )
 from capplan.numbers import Array
 from capplan.workload.reuse_by_age import Reuse
@@ -48,13 +49,16 @@ class OwnFleet:
     terms: OwnTerms
     machines_usd: float
     """Of today's plan: of a month, or of one job."""
+    outside_usd: float = 0.0
+    """Of today's requests, for retrieval and tools."""
 
     def usd(self, request_rate: float) -> float:
-        """Return the cost at another peak rate."""
-        return float(self.usd_at(np.array([request_rate]))[0])
+        """Return the cost at another peak rate, with what is outside the GPUs."""
+        served = float(self.usd_at(np.array([request_rate]))[0])
+        return served + self.outside_usd * request_rate / self.request_rate
 
     def usd_at(self, request_rates: Array) -> Array:
-        """Return the cost at other peak rates."""
+        """Return the cost at other peak rates, without what is outside the GPUs."""
         machines = sum(
             (replicas_over_time(request_rates, group.request_rate) + group.spare_replicas) * group.usd
             for group in self.groups
@@ -69,8 +73,8 @@ class OwnFleet:
 
     @property
     def usd_today(self) -> float:
-        """Return the cost of the plan."""
-        return self.terms.usd(self.machines_usd)
+        """Return the cost of the plan, with what is outside the GPUs."""
+        return self.terms.usd(self.machines_usd) + self.outside_usd
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +213,17 @@ def compare(
         hosted_traffic(request_class, plan.e2e_s.mean, reuse.get(request_class.name))
         for request_class in demand.classes
     )
+    own = replace(own, outside_usd=outside_usd(traffic))
     step_rates = own.step_rates
     own_usd = own.usd_at(step_rates)
     compared = []
     for price in prices:
 
         def usd_at(rate: float, price: TokenPrice = price) -> float:
-            return hosted_bill(traffic, price, terms, rate / own.request_rate).usd if rate > 0.0 else 0.0
+            if rate <= 0.0:
+                return 0.0
+            bill = hosted_bill(traffic, price, terms, rate / own.request_rate)
+            return bill.usd - bill.outside_usd
 
         even = breakeven_rate(own_usd, step_rates, usd_at)
         compared.append(ComparedApi(price, hosted_bill(traffic, price, terms), even))

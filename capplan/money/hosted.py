@@ -80,13 +80,13 @@ class HostedBill:
     cache_write_usd: float = 0.0
     cache_read_usd: float = 0.0
     storage_usd: float = 0.0
+    outside_usd: float = 0.0
+    """Retrieval and tools, which cost the same whoever serves the model."""
 
     @property
     def usd(self) -> float:
         """All of it."""
-        return (
-            self.input_usd + self.output_usd + self.cache_write_usd + self.cache_read_usd + self.storage_usd
-        )
+        return float(sum(getattr(self, part.name) for part in fields(self)))
 
     def plus(self, other: "HostedBill") -> "HostedBill":
         """Return the sum of two bills."""
@@ -104,6 +104,11 @@ class HostedTraffic:
     """That it lasts: a month, or one job."""
     reuse: Reuse | None = None
     """What prompts repeat of earlier ones, where a trace names their blocks or sessions send them again; instead of a shared prefix."""
+
+    @property
+    def requests(self) -> float:
+        """Return how many there are in that time; each of several sequences counts."""
+        return float(self.rates_per_s.mean()) * self.hours * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +296,15 @@ def hosted_bill(
     bill = HostedBill()
     for part in traffic:
         bill = bill.plus(class_bill(part, price, terms, load_ratio))
-    return bill
+    return replace(bill, outside_usd=load_ratio * outside_usd(traffic))
+
+
+def outside_usd(traffic: tuple[HostedTraffic, ...]) -> float:
+    """Return what the requests of all classes cost outside, in a month or in one job [$]; those of several sequences count once."""
+    return sum(
+        part.requests / part.request_class.sequences_per_request * part.request_class.outside.usd_per_request
+        for part in traffic
+    )
 
 
 def too_long_fraction(traffic: tuple[HostedTraffic, ...], price: TokenPrice) -> float:

@@ -55,6 +55,8 @@ class ClassUse:
     decode_s: float
     users: float | None = None
     requests_per_conversation: float | None = None
+    outside_usd: float = 0.0
+    """Of all of them, beside the GPUs."""
 
     @property
     def replica_s(self) -> float:
@@ -74,8 +76,8 @@ class Share:
 
     @property
     def usd(self) -> float:
-        """Return what the class pays."""
-        return self.prefill_usd + self.decode_usd
+        """Return what the class pays, with what is outside the GPUs."""
+        return self.prefill_usd + self.decode_usd + self.use.outside_usd
 
     @property
     def usd_per_request(self) -> float:
@@ -99,10 +101,15 @@ class WhoPays:
     """The cost of a fleet, shared by the time of its GPUs; idle time and spares are shared in the same proportion."""
 
     shares: tuple[Share, ...]
-    usd: float
-    """Of a month, or of one job."""
+    machines_usd: float
+    """Of a month, or of one job, without what is outside the GPUs."""
     busy_fraction: float
     """Of the time of the replicas that is paid for, spares included, in which they work on requests."""
+
+    @property
+    def usd(self) -> float:
+        """Return all that is paid."""
+        return self.machines_usd + sum(share.use.outside_usd for share in self.shares)
 
 
 def who_pays(uses: Sequence[ClassUse], usd: float, paid_replica_s: float) -> WhoPays:
@@ -120,7 +127,7 @@ def who_pays(uses: Sequence[ClassUse], usd: float, paid_replica_s: float) -> Who
 
     Returns
     -------
-    the shares, in the order of the classes; they add up to C
+    the shares, in the order of the classes; they add up to C and what each class pays outside
     """
     prefill, decode = _phase_s(uses)
     total = prefill + decode

@@ -5,14 +5,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from capplan.fleet.candidates import Rejection
-from capplan.fleet.cheapest import OVER_BUDGET
+from capplan.fleet.cheapest import OVER_BUDGET, Search
 from capplan.fleet.over_time import RateLine
 from capplan.fleet.plan import AnyPlan, Choices, FleetAnswer, FleetPlan
 from capplan.fleet.pools.plan import PoolsAnswer
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.scenario import Scenario
 from capplan.questions.commitments import asked_mix
+from capplan.questions.mixed_search import cheapest_by_mix
 from capplan.scenario.rate_line import rate_line
+
+ROUNDING = 1e-9
 
 
 def mix_usd_per_month(scenario: Scenario, plan: AnyPlan, line: RateLine | None) -> float | None:
@@ -30,22 +33,34 @@ def mix_within_budget(scenario: Scenario) -> Callable[[AnyPlan], bool]:
     return lambda plan: (mix_usd_per_month(scenario, plan, line) or 0.0) <= budget
 
 
-def within_budget(scenario: Scenario, answer: FleetAnswer) -> FleetAnswer:
+def mixed_plan(scenario: Scenario, trials: Search) -> FleetPlan | None:
+    """Return the plan of the cheapest mix within the budget, of all layouts; None without a budget or commitments, or where none is."""
+    budget = scenario.budget_usd_per_month
+    if budget is None or scenario.commitments is None:
+        return None
+    found = cheapest_by_mix(scenario, trials, rate_line(scenario), budget * (1.0 + ROUNDING))
+    return None if found is None else found[0]
+
+
+def within_budget(scenario: Scenario, answer: FleetAnswer, trials: Callable[[], Search]) -> FleetAnswer:
     """Return an answer without the plans whose cheapest mix of commitments is over the budget.
+
+    Where none of them is within it, every layout is looked at: one with more devices may have the cheaper mix.
 
     Parameters
     ----------
-    scenario : with or without a budget and commitments; without one of them nothing changes
+    scenario : with a budget and commitments
     answer : of a search without a budget, for the price of `prices.commitment` says nothing about a mix
+    trials : the search that it is from
 
     Returns
     -------
     FleetAnswer; where no plan is left, `over_budget` is the one of the cheapest mix
     """
     every: tuple[AnyPlan, ...] = (*answer.plans, *(answer.pools.plans if answer.pools else ()))
-    if scenario.budget_usd_per_month is None or scenario.commitments is None or not every:
+    if not every:
         return answer
-    affordable = mix_within_budget(scenario)
+    affordable, line = mix_within_budget(scenario), rate_line(scenario)
     kept = tuple(plan for plan in answer.plans if affordable(plan))
     pools = None if answer.pools is None else _affordable_pools(answer.pools, affordable)
     left = replace(
@@ -57,10 +72,14 @@ def within_budget(scenario: Scenario, answer: FleetAnswer) -> FleetAnswer:
     )
     if left.bought is not None:
         return left
-    line = rate_line(scenario)
     paid = [mix_usd_per_month(scenario, plan, line) or 0.0 for plan in every]
-    least = min(paid)
-    return replace(left, over_budget=every[paid.index(least)], over_budget_usd_per_month=least)
+    best, least = min(zip(every, paid, strict=True), key=lambda pair: pair[1])
+    found = cheapest_by_mix(scenario, trials(), line, least) if answer.plans else None
+    if found is not None and affordable(found[0]):
+        why = "its mix of commitments is the cheapest of all layouts"
+        return replace(left, plans=found[:1], choices=Choices(*(4 * found[:1]), why))
+    best, least = found or (best, least)
+    return replace(left, over_budget=best, over_budget_usd_per_month=least)
 
 
 def _affordable_choices(

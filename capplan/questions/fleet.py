@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from pathlib import Path
 
@@ -11,16 +12,18 @@ from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.families.head import pooled
 from capplan.fleet.candidates import Ranges
-from capplan.fleet.cheapest import Terms
+from capplan.fleet.cheapest import Search, Terms
 from capplan.fleet.decision import fleet_decision
 from capplan.fleet.demand import Demand, demand_of
-from capplan.fleet.plan import FleetAnswer
+from capplan.fleet.plan import FleetAnswer, FleetPlan
 from capplan.fleet.pools.chunks import smaller_chunks
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.pools.sizing import with_certainty_of_pools
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.question import Question
+from capplan.fleet.recommended import cost_of
 from capplan.fleet.scenario import Scenario
+from capplan.fleet.search import search
 from capplan.fleet.search_cache import SearchCache
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.cache_dtype import cache_dtype
@@ -28,6 +31,7 @@ from capplan.model.network import Network
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
 from capplan.questions.benchmark_spec import row_efficiency
 from capplan.questions.budget import within_budget
+from capplan.questions.carried_traffic import carried_traffic
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.intervals import shipped_intervals
 from capplan.readers.catalogue.model import read_model
@@ -245,26 +249,38 @@ def terms_of(asked: AskedFleet) -> Terms:
 
 def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
     """Return the fleets that serve a scenario within its limits, cheapest first, and what was rejected."""
-    terms = terms_of(asked)
-    answer = _either_way(asked, terms, progress)
-    if terms.max_usd_per_hour is None:
-        return within_budget(asked.scenario, answer)
-    if answer.bought is not None:
+    terms, cache = terms_of(asked), SearchCache()
+    answer = _either_way(asked, terms, progress, cache)
+    if asked.scenario.budget_usd_per_month is None:
         return answer
-    over = _either_way(asked, replace(terms, max_usd_per_hour=None), progress).bought
-    return replace(
-        answer, over_budget=over, over_budget_usd_per_month=None if over is None else over.usd_per_month
-    )
+    if asked.scenario.commitments is not None:
+        trials = partial(_trials, asked, terms, cache)
+        answer = within_budget(asked.scenario, answer, trials)
+    elif answer.bought is None:
+        over = _either_way(asked, replace(terms, max_usd_per_hour=None), progress, cache)
+        plans = (over.plans[:1], over.pools.plans[:1] if over.pools else ())
+        least = min((plan for side in plans for plan in side), key=cost_of, default=None)
+        usd = None if least is None else least.usd_per_month
+        answer = replace(answer, over_budget=least, over_budget_usd_per_month=usd)
+    usd = answer.over_budget_usd_per_month
+    if usd is None or not isinstance(answer.over_budget, FleetPlan):
+        return answer
+    return replace(answer, carried=carried_traffic(asked.scenario, asked.question, terms, cache, usd))
 
 
-def _either_way(asked: AskedFleet, terms: Terms, progress: Callable[[int, int], None] | None) -> FleetAnswer:
+def _trials(asked: AskedFleet, terms: Terms, cache: SearchCache) -> Search:
+    return Search(asked.question, search(asked.question).candidates, terms, cache)
+
+
+def _either_way(
+    asked: AskedFleet, terms: Terms, progress: Callable[[int, int], None] | None, cache: SearchCache
+) -> FleetAnswer:
     """Return the fleets of identical replicas, and those with separate pools, as far as a scenario allows either."""
     limits = asked.scenario.fleet.pools
     if limits is None:
-        return fleet_decision(asked.question, terms, progress)
-    cache = SearchCache()
+        return fleet_decision(asked.question, terms, progress, cache)
     pools = pools_decision(asked.question, limits, terms, progress=progress, cache=cache)
-    alike = FleetAnswer((), (), 0) if limits.only else fleet_decision(asked.question, terms, progress)
+    alike = FleetAnswer((), (), 0) if limits.only else fleet_decision(asked.question, terms, progress, cache)
     answer = with_certainty_of_pools(replace(alike, pools=pools), asked.question, terms, cache)
     if answer.chosen is None:
         return answer

@@ -12,6 +12,7 @@ from capplan.fleet.candidates import Layout, Rejection
 from capplan.fleet.plan import AnyPlan, Certainty, Choices, FleetAnswer, FleetPlan, Insensible
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan
+from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.model.sharding import Sharding
@@ -21,6 +22,7 @@ from capplan.readers.plan_file import AGAIN, PlanFile, is_plan_file, read_plan_f
 from capplan.readers.plan_record import has_pools
 from capplan.scenario.overrides import overridden
 from capplan.scenario.scenario import read_scenario, scenario_from
+from capplan.workload.outside import outside_use
 
 _SAME = (
     "replicas", "spare_replicas", "concurrency_per_replica", "request_rate_per_replica", "request_rate_limit_per_replica",
@@ -126,6 +128,7 @@ def _pools_plan(row: Mapping[str, Any], link: LinkTerms, asked: AskedFleet) -> P
         target_probabilities=row["target_probabilities"],
         usd_per_month_low=row["usd_per_month_low"],
         usd_per_month_high=_high_usd_per_month(row),
+        outside=outside_use(asked.question.demand.classes, row["e2e_s"]["mean"], HOURS_PER_MONTH),
     )
 
 
@@ -163,6 +166,7 @@ def _plan(row: Mapping[str, Any], asked: AskedFleet) -> FleetPlan:
         price=asked.prices.get(layout.device.name),
         money=_money(row),
         usd_per_month_high=_high_usd_per_month(row),
+        outside=outside_use(asked.question.demand.classes, row["e2e_s"]["mean"], HOURS_PER_MONTH),
     )
 
 

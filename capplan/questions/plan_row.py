@@ -4,9 +4,17 @@ from dataclasses import asdict
 from math import inf
 from typing import Any
 
+from capplan.accuracy.bounded import BoundedSpread
 from capplan.fleet.plan import AnyPlan
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.pools.plan import Pool, PoolsPlan
+from capplan.fleet.price import usd_per_month
+from capplan.money.offer_range import offered_costs
+from capplan.workload.outside import OutsideUse
+
+MONTHS_PER_YEAR = 12.0
+OWN_PRICE = "the scenario"
+"""Who offers a price that the scenario states."""
 
 
 def plan_row(plan: AnyPlan) -> dict[str, Any]:
@@ -43,6 +51,8 @@ def plan_row(plan: AnyPlan) -> dict[str, Any]:
         "usd_per_month": plan.usd_per_month,
         "usd_per_month_low": plan.usd_per_month_low,
         "usd_per_month_high": _finite(plan.usd_per_month_high),
+        "offers": offers_row(plan),
+        "outside": outside_row(plan),
         "usd_per_million_output_tokens": plan.usd_per_million_output_tokens,
         "usd_per_million_tokens": plan.usd_per_million_tokens,
         **_unit_costs(plan),
@@ -82,6 +92,8 @@ def pools_row(plan: PoolsPlan) -> dict[str, Any]:
         "usd_per_month": plan.usd_per_month,
         "usd_per_month_low": plan.usd_per_month_low,
         "usd_per_month_high": _finite(plan.usd_per_month_high),
+        "offers": offers_row(plan),
+        "outside": outside_row(plan),
         **_unit_costs(plan),
         "watts": plan.watts,
     }
@@ -97,6 +109,44 @@ def _unit_costs(plan: AnyPlan) -> dict[str, float | None]:
         "usd_per_job": money.usd_per_job if money else None,
         "usd_per_thousand_requests": money.usd_per_thousand_requests if money else None,
     }
+
+
+def offers_row(plan: AnyPlan) -> dict[str, Any] | None:
+    """Return what a plan costs at the lowest offers, at those it is priced at, and at the highest; None without a price."""
+    costs = offered_costs(plan)
+    return {
+        side: {
+            "usd_per_hour": cost.usd_per_hour,
+            "usd_per_month": usd_per_month(cost.usd_per_hour),
+            "usd_per_year": MONTHS_PER_YEAR * usd_per_month(cost.usd_per_hour),
+            "usd_per_job": cost.usd_per_job,
+            "providers": [record.provider for record in cost.records] or [OWN_PRICE],
+            "dates": [record.date for record in cost.records],
+        }
+        for side, cost in costs.items()
+    } or None
+
+
+def outside_row(plan: AnyPlan) -> dict[str, Any] | None:
+    """Return what requests take beside the GPUs, and what users see with it; None where nothing is stated.
+
+    The mean is that of all requests; to the percentile of the engine the longest wait of any class is added.
+    """
+    use = plan.outside
+    if use is None:
+        return None
+    return {
+        "longest_wait_s": use.longest_wait_s,
+        "mean_wait_s": use.mean_wait_s,
+        "seen_ttft_s": _seen(plan.ttft_s, use),
+        "seen_e2e_s": _seen(plan.e2e_s, use),
+        "usd_per_month": None if use.of_job else use.usd,
+        "usd_per_job": use.usd if use.of_job else None,
+    }
+
+
+def _seen(engine: BoundedSpread, use: OutsideUse) -> dict[str, float]:
+    return {"mean": engine.mean + use.mean_wait_s, "p95": engine.p95 + use.longest_wait_s}
 
 
 def _pool_row(pool: Pool) -> dict[str, Any]:

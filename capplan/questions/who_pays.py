@@ -72,7 +72,7 @@ def class_use(index: int, use: PlanUse) -> ClassUse:
     step_s = phase_times(use.decode, load, use.sequences)["decode"]
     traffic = hosted_traffic(item, use.response_s)
     sequences = item.sequences_per_request
-    requests = float(traffic.rates_per_s.mean()) * traffic.hours * 3600.0 / sequences
+    requests = traffic.requests / sequences
     return ClassUse(
         name=item.name,
         tenant=item.tenant or item.name,
@@ -83,6 +83,7 @@ def class_use(index: int, use: PlanUse) -> ClassUse:
         decode_s=sequences * float(decode_s_per_request(max(outputs, 1.0), step_s, use.sequences)),
         users=item.users,
         requests_per_conversation=item.requests_per_conversation,
+        outside_usd=requests * item.outside.usd_per_request,
     )
 
 

@@ -125,6 +125,7 @@ USD_PER_MILLION = Unit(
     words="dollars per million tokens",
 )
 USD = Unit("$", _frozen({**_DOLLARS, "k$": 1e3, "$k": 1e3}), "38000 $", words="dollars")
+USD_EACH = replace(USD, example="0.0002", bare=True)
 YEARS = Unit("years", _frozen({"years": 1.0, "year": 1.0, "y": 1.0, "a": 1.0, "months": 1 / 12}), "4 years")
 USD_PER_MONTH = Unit("$/month", _frozen(_each(_DOLLARS, "month", "mo")), "12000 $/month")
 BUDGET = replace(USD_PER_MONTH, example="50000", bare=True, words="dollars a month")

@@ -109,6 +109,7 @@ _usd_per_paid_mtok = _quantity_type(q.USD_PER_MILLION_TOKENS, above=0)
 _usd_per_mtok_hour = _quantity_type(q.USD_PER_MILLION_TOKENS_HOUR, low=0)
 _budget = _quantity_type(q.BUDGET, above=0)
 _usd = _quantity_type(q.USD, above=0)
+_usd_each = _quantity_type(q.USD_EACH, low=0, high=1e6)
 _years = _quantity_type(q.YEARS, above=0, high=100)
 _usd_per_month = _quantity_type(q.USD_PER_MONTH, low=0)
 _usd_per_kwh = _quantity_type(q.USD_PER_KWH, low=0)
@@ -137,6 +138,7 @@ UsdPerPaidMillionTokens: TypeAlias = Annotated[float, *_usd_per_paid_mtok]
 UsdPerMillionTokensHour: TypeAlias = Annotated[float, *_usd_per_mtok_hour]
 UsdOfBudget: TypeAlias = Annotated[float, *_budget]
 Usd: TypeAlias = Annotated[float, *_usd]
+UsdEach: TypeAlias = Annotated[float, *_usd_each]
 Years: TypeAlias = Annotated[float, *_years]
 UsdPerMonth: TypeAlias = Annotated[float, *_usd_per_month]
 UsdPerKwh: TypeAlias = Annotated[float, *_usd_per_kwh]

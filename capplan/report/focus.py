@@ -1,6 +1,6 @@
 """A bill in the columns of FOCUS 1.2, the FinOps Open Cost and Usage Specification, for FinOps tools.
 
-One row for the input and one for the output of every class, of one month. All mandatory columns of 1.2 are there; tokens, the model
+One row for the input and one for the output of every class, of one month, and one for what its requests take outside the GPUs, if anything. All mandatory columns of 1.2 are there; tokens, the model
 and the device are in columns of our own, `x_...`, as the specification allows until it has columns for tokens.
 https://focus.finops.org/focus-specification/v1-2/
 """
@@ -62,18 +62,22 @@ def _stamp(moment: datetime) -> str:
 def _rows(share: Share, asked: AskedBill) -> Iterator[dict[str, object]]:
     groups, use = asked.plan.groups, share.use
     category = "Other" if asked.by_mix else "Standard"  # a mix is partly committed, partly not
-    for meter, usd, tokens, group in (
-        ("Input Tokens", share.prefill_usd, use.input_tokens, groups[0]),
-        ("Output Tokens", share.decode_usd, use.output_tokens, groups[-1]),
-    ):
-        device = group.layout.device.name
-        price = usd / (tokens * 1e-6)
+    meters = [
+        ("Input Tokens", share.prefill_usd, use.input_tokens, groups[0].layout.device.name),
+        ("Output Tokens", share.decode_usd, use.output_tokens, groups[-1].layout.device.name),
+    ]
+    meters += [("Requests", use.outside_usd, use.requests, "outside")] if use.outside_usd else []
+    for meter, usd, quantity, device in meters:
+        unit, each = ("Requests", 1.0) if device == "outside" else ("Tokens", 1e-6)
+        price = usd / (quantity * each)
         sku = f"{device}/{meter.lower().replace(' ', '-')}"
+        how = "retrieval and tools" if device == "outside" else "by the time of the GPUs"
         yield {
             "BilledCost": usd, "EffectiveCost": usd, "ListCost": usd, "ContractedCost": usd, "BillingCurrency": "USD",
             "ChargeCategory": "Usage", "ChargeClass": "", "ChargeFrequency": "Usage-Based",
-            "ChargeDescription": f"{meter} of {use.name}, planned, by the time of the GPUs",
-            "ConsumedQuantity": tokens, "ConsumedUnit": "Tokens", "PricingQuantity": tokens * 1e-6, "PricingUnit": "1000000 Tokens",
+            "ChargeDescription": f"{meter} of {use.name}, planned, {how}",
+            "ConsumedQuantity": quantity, "ConsumedUnit": unit, "PricingQuantity": quantity * each,
+            "PricingUnit": unit if device == "outside" else "1000000 Tokens",
             "ListUnitPrice": price, "ContractedUnitPrice": price, "PricingCategory": category,
             "ProviderName": "own fleet", "PublisherName": "own fleet", "InvoiceIssuerName": "own fleet",
             "ResourceId": use.name, "ResourceName": use.name, "ResourceType": "LLM traffic class",

@@ -31,12 +31,12 @@ from capplan.scenario.operation import network_bytes_per_s
 from capplan.scenario.overrides import overridden
 from capplan.scenario.pool_limits import pools_limits, refuse_with_pools
 from capplan.scenario.pooling_record import pooled_traffic
+from capplan.scenario.promise_record import promised
 from capplan.scenario.reading import Reading, scenario_record
-from capplan.scenario.scenario_file import Fleet, Prices, Promise, ScenarioFile, Speculation
-from capplan.scenario.sense import warn_of_odd_targets
+from capplan.scenario.scenario_file import Fleet, Prices, ScenarioFile, Speculation
 from capplan.scenario.traffic import request_classes
 from capplan.workload.request_class import RequestClass, without_prefix_cache
-from capplan.workload.slo import METRICS, STATISTICS, Slo, Target
+from capplan.workload.slo import Slo
 
 SCHEMA = data_folder("docs/schema") / "scenario.json"
 _PLAN_KEYS = {"capplan", "command", "result"}
@@ -53,29 +53,6 @@ ROUTED = (
 
 AS_PUBLISHED = "as-published"
 """Weight dtype: that of the model's config."""
-
-
-def _slo(reading: Reading, promise: Promise) -> Slo:
-    targets = tuple(
-        Target(metric, statistic, limit_s)
-        for metric in METRICS
-        for statistic in STATISTICS
-        if (limit_s := getattr(promise, f"{metric}_{statistic}")) is not None
-    )
-    if promise.confidence is not None and not targets:
-        raise reading.refuse(
-            ("slo", "confidence"),
-            "is the probability of meeting the targets, and there are none; e.g. ttft_p95: 800 ms, or leave confidence out",
-        )
-    if not targets:
-        reading.assume("no latency targets: sized for throughput only", "slo.ttft_p95, slo.tpot_p95")
-    if promise.confidence is None and targets:
-        reading.assume(
-            f"sized to meet all targets with a probability of {Slo().confidence:.0%}, given how far predictions were from measured results",
-            "slo.confidence",
-        )
-    warn_of_odd_targets(reading, targets)
-    return Slo(targets, Slo().confidence if promise.confidence is None else promise.confidence)
 
 
 def _device(reading: Reading, at: KeyPath, name: str) -> Device | None:
@@ -320,7 +297,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     classes = request_classes(reading, pooled_traffic(reading, file), file.fleet.burst or 1.0, pooled=pooled)
     if file.prefix_caching is False:
         classes = tuple(without_prefix_cache(item) for item in classes)
-    slo = reading.attempt(partial(_slo, reading, file.slo), Slo(), ("slo",))
+    slo = reading.attempt(partial(promised, reading, file.slo, classes), Slo(), ("slo",))
     limits = _limits(reading, file, classes)
     refuse_with_pools(reading, file, classes)
     prices = _prices(reading, file.prices)

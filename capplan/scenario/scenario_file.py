@@ -23,6 +23,7 @@ from capplan.readers.record import (
     Share,
     StartUp,
     Tokens,
+    UsdEach,
     UsdPerHour,
     UsdPerKwh,
     UsdPerMonth,
@@ -90,6 +91,21 @@ class Images(Record):
     """Limit of the processor (Qwen); default: that of the published one."""
 
 
+class Outside(Record):
+    """What a request takes beside the GPUs: retrieval, tools, checks, each with its time and its price."""
+
+    time: SecondsOrZero | None = None
+    """Before the prompt of every request is sent, such as retrieval."""
+    usd_per_request: UsdEach | None = None
+    """Of every request."""
+    tool_calls: Annotated[float, Field(gt=0, le=1000)] | None = None
+    """Calls before the prompt of a request, one after the other; with turns between two turns of a session."""
+    tool_time: SecondsOrZero | None = None
+    """Of one call; with turns it is think_time that says how long all of them take."""
+    usd_per_tool_call: UsdEach | None = None
+    """Of one call."""
+
+
 class Traffic(Record):
     """A kind of request: how often (one of request_rate, users, requests, trace) and how long."""
 
@@ -135,6 +151,8 @@ class Traffic(Record):
     """Sequences of a batch job that are padded to the longest of them; left out: sequences are packed, as engines do."""
     shared_prefix: SharedPrefix | None = None
     """Leading tokens that prompts have in common."""
+    outside: Outside | None = None
+    """Time and money beside the GPUs, such as retrieval and tools."""
     tenant: Annotated[str, Field(min_length=1, max_length=60)] | None = None
     """Who pays for it, for `capplan bill`."""
     requests_per_conversation: Annotated[Number, Field(ge=1)] | None = None
@@ -170,6 +188,8 @@ class Promise(Record):
     e2e_p90: Seconds | None = None
     e2e_p95: Seconds | None = None
     e2e_p99: Seconds | None = None
+    outside: Literal["included", "excluded"] | None = None
+    """Whether targets of ttft and e2e include the time of traffic.outside."""
     confidence: Confidence | None = None
     """Probability with which all targets must be met, given how far predictions were from measured results;
     50 % sizes by the central prediction."""

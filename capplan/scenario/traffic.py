@@ -8,6 +8,7 @@ from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.images_record import prompt_images
 from capplan.scenario.length_record import lengths
 from capplan.scenario.multiples_record import MULTIPLES, refuse_wrong_multiples, with_multiples
+from capplan.scenario.outside_record import refuse_wrong_tools, with_outside
 from capplan.scenario.rate_line import MOST_WINDOWS, WINDOW_S
 from capplan.scenario.reading import Reading
 from capplan.scenario.scenario_file import SharedPrefix, Traffic
@@ -239,6 +240,7 @@ def _refuse_wrong_keys(reading: Reading, item: Traffic, at: KeyPath, rate_keys: 
     reading.attempt(partial(_frequency, reading, item, at), None, *rate_keys)
     multiples = [(*at, key) for key in MULTIPLES]
     reading.attempt(partial(refuse_wrong_multiples, reading, item, at), None, *multiples)
+    reading.attempt(partial(refuse_wrong_tools, reading, item, at), None, (*at, "outside"))
     means = [(*at, key) for key in MEANS]
     reading.attempt(partial(_refuse_second_mean, reading, item, at), None, *means)
 
@@ -299,10 +301,11 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
         burst_ratio=burst,
     )
     _warn_of_short_prompts(reading, described)
-    if sessions is None or with_one_turn(sessions):
-        about = [(*at, key) for key in MULTIPLES]
-        return reading.attempt(partial(with_multiples, reading, item, index, described), None, *about)
-    return _of_turns(described, sessions)
+    if sessions is not None and not with_one_turn(sessions):
+        return with_outside(reading, item, index, _of_turns(described, sessions))
+    about = [(*at, key) for key in MULTIPLES]
+    whole = reading.attempt(partial(with_multiples, reading, item, index, described), None, *about)
+    return None if whole is None else with_outside(reading, item, index, whole)
 
 
 def _of_turns(item: RequestClass, sessions: Sessions) -> RequestClass:

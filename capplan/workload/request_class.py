@@ -61,6 +61,27 @@ class PromptImages:
 
 
 @dataclass(frozen=True, slots=True)
+class Outside:
+    """What a request takes beside the GPUs."""
+
+    wait_s: float = 0.0
+    """Before its prompt is sent; no device holds anything of it."""
+    usd: float = 0.0
+    """Of a request, without its tool calls."""
+    tool_calls: float = 0.0
+    """Of a request, in the mean."""
+    usd_per_tool_call: float = 0.0
+
+    @property
+    def usd_per_request(self) -> float:
+        """Return the cost of a request with its tool calls."""
+        return self.usd + self.tool_calls * self.usd_per_tool_call
+
+
+NOTHING_OUTSIDE = Outside()
+
+
+@dataclass(frozen=True, slots=True)
 class RequestClass:
     """One line of a scenario's traffic."""
 
@@ -101,6 +122,8 @@ class RequestClass:
     """Samples and attempts of a request; rates, and the requests of a job, count each of them."""
     repeated_fraction: float = 0.0
     """Share of the prompts that repeat one just sent, by another sample or attempt, and hit in the cache as a whole."""
+    outside: Outside = NOTHING_OUTSIDE
+    """Beside the GPUs; its wait is a part of `think_time_s` too, and of that of the sessions."""
     images: PromptImages | None = None
     """Beside the text; their tokens are part of input_tokens once a model is known."""
     pooled: bool = False

@@ -17,6 +17,14 @@ class Target:
     metric: Metric
     statistic: Statistic
     limit_s: float
+    """For the engine."""
+    outside_s: float = 0.0
+    """What the stated limit allows on top of it, for what users wait before a prompt is sent."""
+
+    @property
+    def stated_s(self) -> float:
+        """Limit as the scenario states it."""
+        return self.limit_s + self.outside_s
 
     @property
     def key(self) -> str:

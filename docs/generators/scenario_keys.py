@@ -59,6 +59,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "speculation.draft_step_time": "-",
         "slo": "none",
         **{f"slo.{metric}_{statistic}": "none" for metric in METRICS for statistic in STATISTICS},
+        "slo.outside": "included, if there is any",
         "slo.confidence": f"{Slo().confidence:.0%}",
         "fleet": "as below",
         "fleet.hardware": ", ".join(DEFAULT_HARDWARE),
@@ -130,6 +131,7 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "speculation.draft_step_time": "2 ms",
         "traffic": "[{request_rate: 20 req/s, input_tokens: 1800, output_tokens: 350}]",
         "slo": "{ttft_p95: 800 ms, tpot_p95: 40 ms}",
+        "slo.outside": "excluded",
         **{f"slo.{metric}_{statistic}": {"ttft": "800 ms", "tpot": "40 ms", "itl": "60 ms", "e2e": "20 s"}[metric] for metric in METRICS for statistic in STATISTICS},
         "fleet": "{hardware: [h100-sxm, h200-sxm], headroom: 30 %}",
         "fleet.hardware": "[h100-sxm, our-gpu.yaml]",
@@ -280,7 +282,11 @@ def page() -> str:
     text = _PAGE.replace("<money>\n", money_keys.PAGE)
     for mark, start in _TABLES.items():
         text = text.replace(f"<{mark}>", _table(start))
-    assert set(Promise.model_fields) == {*(f"{m}_{s}" for m in METRICS for s in STATISTICS), "confidence"}
+    assert set(Promise.model_fields) == {
+        *(f"{m}_{s}" for m in METRICS for s in STATISTICS),
+        "confidence",
+        "outside",
+    }
     routers = ", ".join(f"`{name}`" for name in typing.get_args(Routing))
     return text.replace("<curves>", _curves()).replace("<routers>", routers)
 
@@ -291,6 +297,7 @@ _TABLES = {
     "lengths": "traffic.input_tokens.",
     "retries": "traffic.retries.",
     "images": "traffic.images.",
+    "outside": "traffic.outside.",
     "prefix": "traffic.shared_prefix.",
     "slo": "slo.",
     "fleet": "fleet.",
@@ -357,6 +364,10 @@ trace longer than two days `capplan workload TRACE -o workload.yaml` writes them
 ### images
 
 <images>
+
+### outside
+
+<outside>
 
 ### shared_prefix
 

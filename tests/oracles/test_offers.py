@@ -1,5 +1,6 @@
 """What a device costs by each commitment, worked out by hand: electricity paid apart, spot for all replicas, and the range of the offers."""
 
+import csv
 import json
 
 import pytest
@@ -26,6 +27,16 @@ def test_a_fleet_its_bill_and_a_comparison_pay_the_same_for_its_machines(commitm
     assert (
         "machines, by the mix of commitments" in capplan("compare", *words[:2], "--api", "openai/gpt-5").out
     )
+
+
+def three_offers(folder):
+    """Write the prices of three providers that ask 1, 2 and 5 $ for an L4."""
+    offers = [
+        {"device": "l4", "provider": name, "commitment": "on-demand", "price": f"{usd} $/h", "date": f"2026-1{month}", "source": "page"}
+        for name, usd, month in (("A", 1, 0), ("B", 2, 1), ("C", 5, 2))
+    ]  # fmt: skip
+    page = {"page": {"title": "page", "url": "https://example.org"}}
+    (folder / "own.yaml").write_text(json.dumps({"sources": page, "prices": offers}))
 
 
 @pytest.fixture
@@ -89,14 +100,85 @@ def test_an_owned_device_by_hand(commitments):
 
 def test_low_and_high_are_the_rents_of_the_other_offers(commitments, tmp_path):
     """Three providers ask 1, 2 and 5 $: likely 2, low 1, high 5; half off, electricity the same in each."""
-    offers = [
-        {"device": "l4", "provider": name, "commitment": "on-demand", "price": f"{usd} $/h", "date": "2026-11", "source": "page"}
-        for name, usd in (("A", 1), ("B", 2), ("C", 5))
-    ]  # fmt: skip
-    page = {"page": {"title": "page", "url": "https://example.org"}}
-    (tmp_path / "own.yaml").write_text(json.dumps({"sources": page, "prices": offers}))
+    three_offers(tmp_path)
     power = KW * 0.5
     found, _ = commitments({"reserved_1y": {"discount": "50 %"}}, file="own.yaml", electricity="0.5 $/kWh")
     (reserved,) = (row for row in found["pure"] if row["commitment"] == "reserved-1y alone")
     shown = [reserved[f"usd_per_month{end}"] for end in ("_low", "", "_high")]
     assert shown == pytest.approx([2 * 730 * (0.5 * usd + power) for usd in (1, 2, 5)])
+
+
+@pytest.fixture
+def offered(capplan, tmp_path):
+    """Return the words that follow `capplan fleet` for two replicas of an L4 at the prices of three providers."""
+    three_offers(tmp_path)
+    path = tmp_path / "s.yaml"
+
+    def words(**more):
+        keys = {
+            "name": "s", "model": "Qwen/Qwen3-0.6B", "traffic": [{"request_rate": "2 req/s", "input_tokens": 900, "output_tokens": 9}],
+            "fleet": {"hardware": ["l4"], "tensor_parallel": 1, "pipeline_parallel": 1, "spare_replicas": 1},
+            "prices": {"file": "own.yaml", "electricity": "0.5 $/kWh"},
+        }  # fmt: skip
+        path.write_text(json.dumps(keys | more))
+        return path, "--offline"
+
+    return words
+
+
+def test_a_plan_has_its_cost_at_the_lowest_the_likely_and_the_highest_offer(capplan, offered):
+    """Two L4 at 1, 2 and 5 $ by A, B and C, and 72 W of each at 0.5 $/kWh, for 730 h a month and 8,760 h a year."""
+    plan = json.loads(capplan("fleet", *offered(), "--format", "json").out)["result"]["chosen"]
+    for side, usd, provider, day in (
+        ("low", 1, "A", "2026-10"),
+        ("likely", 2, "B", "2026-11"),
+        ("high", 5, "C", "2026-12"),
+    ):
+        cost = plan["offers"][side]
+        hourly = 2 * (usd + KW * 0.5)
+        assert [cost[f"usd_per_{period}"] for period in ("hour", "month", "year")] == pytest.approx(
+            [hourly, 730 * hourly, 8760 * hourly]
+        )
+        assert (cost["providers"], cost["dates"], cost["usd_per_job"]) == ([provider], [day], None)
+    assert plan["offers"]["likely"]["usd_per_month"] == plan["usd_per_month"]
+
+
+def test_the_range_of_the_offers_is_in_the_tables_and_the_csv(capplan, offered):
+    shown = capplan("fleet", *offered()).out
+    low, high = 2 * (1 + KW * 0.5), 2 * (5 + KW * 0.5)
+    assert (
+        f"at the lowest offers the plan costs ${730 * low:,.0f} a month, ${8760 * low:,.0f} a year (A, 2026-10), "
+        f"at the highest ${730 * high:,.0f} a month, ${8760 * high:,.0f} a year (C, 2026-12)"
+    ) in shown
+    row = next(csv.DictReader(capplan("fleet", *offered(), "--format", "csv").out.splitlines()))
+    assert float(row["offers.high.usd_per_year"]) == pytest.approx(8760 * high)
+    assert (row["offers.low.providers"], row["offers.low.dates"]) == ("A", "2026-10")
+
+
+def test_a_price_of_the_scenario_has_no_range(capplan, offered):
+    words = offered(prices={"per_gpu_hour": {"l4": "3 $/h"}})
+    offers = json.loads(capplan("fleet", *words, "--format", "json").out)["result"]["chosen"]["offers"]
+    assert {side: cost["usd_per_hour"] for side, cost in offers.items()} == {
+        "low": 6.0,
+        "likely": 6.0,
+        "high": 6.0,
+    }
+    assert offers["low"]["providers"] == ["the scenario"]
+    assert "Range of the offers" not in capplan("fleet", *words).out
+
+
+def test_pools_cost_the_sum_of_the_offers_of_each(capplan, offered):
+    """A job of 2 h on two pools of L4: each pool at the lowest, the likely and the highest offer."""
+    traffic = [{"requests": 14400, "within": "2 h", "input_tokens": 900, "output_tokens": 9}]
+    fleet = {
+        "hardware": ["l4"],
+        "tensor_parallel": 1,
+        "pipeline_parallel": 1,
+        "disaggregation": "only",
+        "kv_link": "pcie",
+    }
+    words = offered(traffic=traffic, fleet=fleet, prices={"file": "own.yaml"})
+    plan = json.loads(capplan("fleet", *words, "--format", "json").out)["result"]["chosen"]
+    for side, usd in (("low", 1), ("likely", 2), ("high", 5)):
+        assert plan["offers"][side]["usd_per_job"] == pytest.approx(plan["gpus"] * usd * 2)
+    assert f"${plan['gpus'] * 5 * 2:,.0f} for the job (C, 2026-12)" in capplan("fleet", *words).out

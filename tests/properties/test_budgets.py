@@ -1,8 +1,17 @@
 """A budget is a target: no plan is dearer, and one that pays for the cheapest plan changes nothing about it."""
 
-import pytest
+import json
+from itertools import product
 
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capplan.money.commitments import GroupUse, Offer, least_usd_per_hour, mix_of, use_fractions
+from capplan.questions.carried_traffic import PARTS, most_parts
 from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.levers.answer import asked_levers
 from capplan.questions.outlook import outlook_of
 from capplan.scenario.scenario import read_scenario
 
@@ -89,3 +98,129 @@ def test_with_commitments_a_budget_is_for_the_mix_that_is_paid(mixed):
 def test_a_large_budget_changes_nothing(answered):
     assert answered(1e9).plans == answered().plans
     assert answered(1e9).choices == answered().choices
+
+
+EVERY = {
+    "fleet.hardware": ("l40s", "h100-sxm"), "fleet.tensor_parallel": (1, 2, 4), "fleet.pipeline_parallel": (1, 2), "weight_dtype": ("bf16", "fp8"),
+}  # fmt: skip
+LAYOUTS = (
+    "fleet.tensor_parallel=[1, 2, 4]", "fleet.pipeline_parallel=[1, 2]", "weight_dtype=bf16", "fleet.weight_dtypes=[fp8]",
+)  # fmt: skip
+"""The same for one search."""
+SPOT = ("prices={file: own.yaml}", "commitments={spot: {headroom: 0 %, most: 100 %}}")
+"""Spot of the h100 costs less than an l40s on demand: many small replicas follow the load, and cost more while all of them run."""
+
+
+@pytest.fixture(scope="module")
+def every_path(tmp_path_factory):
+    """Return a scenario whose layouts are named by settings."""
+    path = tmp_path_factory.mktemp("every") / "small.yaml"
+    asks = (("l40s", "on-demand", 0.3), ("h100-sxm", "on-demand", 2.5), ("h100-sxm", "spot", 0.2))
+    page = {"page": {"title": "page", "url": "https://example.org"}}
+    offers = [
+        {"device": device, "provider": "A", "commitment": commitment, "price": f"{usd} $/h", "date": "2026-11", "source": "page"}
+        for device, commitment, usd in asks
+    ]  # fmt: skip
+    (path.parent / "own.yaml").write_text(json.dumps({"sources": page, "prices": offers}))
+    one_layout = ", expert_parallel: 1, data_parallel: 1, spare_replicas: 0}"
+    path.write_text(
+        SCENARIO.replace("request_rate: 30 req/s", "request_rate: 60 req/s, daily_curve: office").replace(
+            ", tensor_parallel: [1, 2], pipeline_parallel: 1}", one_layout
+        )
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def by_hand(every_path):
+    """Return the answer of one search over all layouts, and the cost of every layout alone, each a search of its own."""
+
+    def asked(*settings):
+        scenario = asked_fleet(read_scenario(every_path, settings), offline=True)
+        found = fleet_for(scenario)
+        return found, outlook_of(scenario, found)
+
+    def all_layouts(*settings):
+        return asked(*settings, *LAYOUTS)
+
+    def each(*settings):
+        for values in product(*EVERY.values()):
+            found, outlook = asked(
+                *settings, *(f"{key}={value}" for key, value in zip(EVERY, values, strict=True))
+            )
+            if outlook.mixes:
+                yield from (730 * item.mix.usd_per_hour for item in outlook.mixes)
+            else:
+                yield from (plan.usd_per_month for plan in found.plans)
+
+    return all_layouts, each
+
+
+@pytest.mark.parametrize("terms", [(), SPOT], ids=["rented", "mixed"])
+def test_a_plan_is_found_whenever_any_layout_has_one(by_hand, terms):
+    """Against every layout searched alone: a budget just above the cheapest of them is met, one just below by none."""
+    all_layouts, each = by_hand
+    paid = sorted(each(*terms))
+    assert len(paid) > 12
+    least = paid[0]
+    within, outlook = all_layouts(*terms, f"budget.usd_per_month={least * 1.0001!r}")
+    usd = 730 * outlook.mixes[0].mix.usd_per_hour if terms else within.chosen.usd_per_month
+    assert usd == pytest.approx(least)
+    none, _ = all_layouts(*terms, f"budget.usd_per_month={least * 0.9999!r}")
+    assert (none.bought, none.plans) == (None, ())
+    assert none.over_budget_usd_per_month == pytest.approx(least)
+
+
+def test_levers_start_from_the_plan_within_the_budget(by_hand, every_path):
+    all_layouts, each = by_hand
+    budget = f"budget.usd_per_month={1.0001 * min(each(*SPOT))!r}"
+    chosen = all_layouts(*SPOT, budget)[0].chosen
+    _, base = asked_levers(every_path, None, (*SPOT, *LAYOUTS, budget), offline=True)
+    assert base.plan == chosen
+
+
+def test_the_mixed_plan_is_one_that_the_price_on_demand_does_not_show(by_hand):
+    """Otherwise the case above would hold without looking at every layout."""
+    all_layouts, each = by_hand
+    _, outlook = all_layouts(*SPOT)
+    assert 730 * min(item.mix.usd_per_hour for item in outlook.mixes) > 1.2 * min(each(*SPOT))
+
+
+@pytest.mark.parametrize("terms", [(), SPOT], ids=["rented", "mixed"])
+def test_the_part_of_the_traffic_that_a_budget_pays_for(by_hand, terms):
+    """A scenario with that part of the traffic is within the budget, one with a hundredth more is not."""
+    all_layouts, _ = by_hand
+    usd = all_layouts(*terms, "budget.usd_per_month=1")[0].over_budget_usd_per_month
+    budget = f"budget.usd_per_month={0.55 * usd!r}"
+    carried = all_layouts(*terms, budget)[0].carried
+    assert carried.usd_per_month <= 0.55 * usd
+    rates = [60 * carried.traffic_fraction, 60 * (carried.traffic_fraction + 0.01)]
+    some, more = (all_layouts(*terms, budget, f"traffic[0].request_rate={rate!r} req/s")[0] for rate in rates)
+    assert some.bought is not None
+    assert more.bought is None
+
+
+def test_a_budget_below_the_smallest_fleet_pays_for_no_traffic(answered):
+    assert answered(1.0).carried is None
+
+
+@given(st.integers(0, PARTS - 1), st.integers(-5, 2 * PARTS))
+def test_the_most_parts_are_found_from_any_guess(most, guess):
+    parts, found = most_parts(lambda at: (at, float(at)) if at <= most else None, guess)
+    assert parts == most
+    assert found == ((most, float(most)) if most else None)
+
+
+USD = st.floats(0.0, 9.0)
+
+
+@given(
+    st.lists(st.integers(0, 6), min_size=1, max_size=9).filter(any),
+    st.lists(st.tuples(USD, USD, st.sampled_from([0.3, 1.0])), min_size=1, max_size=4),
+)
+def test_no_mix_costs_less_than_the_bound(counts, prices):
+    offers = [Offer("on-demand", 0.0, 9.0), *(Offer("way", *usd) for *usd, most in prices if most == 1.0)]
+    limited = [Offer("spot", *usd, most_fraction=most) for *usd, most in prices if most < 1.0][:1]
+    used = use_fractions(np.array(counts))
+    mix = mix_of([GroupUse(used, [*offers, *limited], 2)])
+    assert least_usd_per_hour(float(np.mean(counts)), [*offers, *limited], 2) <= mix.usd_per_hour + 1e-9

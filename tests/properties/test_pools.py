@@ -327,3 +327,17 @@ def test_what_is_worked_out_for_identical_replicas_says_so(path, words, capsys):
     command, *flags = words
     assert main([command, str(path), *flags, "--set", "fleet.disaggregation=only", "--offline"]) == 2
     assert "worked out for identical replicas" in capsys.readouterr().err
+
+
+def test_pools_are_looked_for_until_one_pair_of_devices_has_a_plan(path):
+    """Three devices that cost next to nothing have no NVLink 4; the one that has it makes the dearest of sixteen pairs."""
+    cheap = ("l40s", "a100-sxm-80gb", "a6000")
+    prices = ", ".join(f"{name}: 0.01 $/h" for name in cheap)
+    changes = (
+        f"fleet.hardware=[{', '.join(cheap)}, h100-sxm]", "fleet.disaggregation=only", "fleet.kv_link=nvlink4",
+        f"prices.per_gpu_hour={{{prices}, h100-sxm: 3 $/h}}", "slo.tpot_p95=60 ms",
+    )  # fmt: skip
+    answer = fleet_for(asked_of(path, *changes)).pools
+    assert [plan.hardware for plan in answer.plans] == ["h100-sxm"]
+    without = [row for row in answer.rejected if row.code == Refusal.LINK_DOMAIN]
+    assert sum(row.count for row in without) > 3

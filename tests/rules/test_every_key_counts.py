@@ -66,6 +66,9 @@ CACHED = {
     "traffic.request_rate": "0.01 req/s",
     "traffic.shared_prefix": {"tokens": 3000, "hit_fraction": 1},
 }
+WAITS = {
+    "traffic.outside": {"time": "10 ms", "tool_calls": 2, "tool_time": "5 ms", "usd_per_tool_call": 0.01}
+}
 AWS = {"prices.provider": "aws", "prices.commitment": "spot"}
 
 
@@ -112,6 +115,12 @@ CASES = {
     "gpu_memory_utilization": Case(0.5),
     "calibration": Case("host.calibration.yaml"),
     "chunked_prefill": Case(False, {"max_num_seqs": 4, "traffic.input_tokens": 3000}, ask="simulate"),
+    "traffic.outside.time": Case("20 ms", WAITS),
+    "traffic.outside.usd_per_request": Case(0.1, WAITS),
+    "traffic.outside.tool_calls": Case(3, WAITS),
+    "traffic.outside.tool_time": Case("9 ms", WAITS),
+    "traffic.outside.usd_per_tool_call": Case(0.02, WAITS),
+    "slo.outside": Case("excluded", {"slo": {"ttft_p95": "900 ms"}, "traffic.outside": {"time": "800 ms"}}),
     "prefix_caching": Case(False, {"traffic.shared_prefix": {"tokens": 300, "hit_fraction": 0.9}}),
     "kv_offload.name": Case("remote", TIER),
     "kv_offload.capacity": Case("10 GB", TIER),

@@ -9,6 +9,7 @@ from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.replica_group import ReplicaGroup
 from capplan.fleet.unit_costs import UnitCosts
+from capplan.workload.outside import OutsideUse
 
 POOLS = ("prefill", "decode")
 """Names of the pools, in the order of `PoolsPlan.groups`; each runs the phase of its name."""
@@ -92,6 +93,8 @@ class PoolsPlan:
     """Cost of these layouts if replicas turn out as fast as in the best tenth of the cases ..."""
     usd_per_month_high: float | None = None
     """... or as slow as in the worst tenth; infinite if no number of replicas then meets the targets."""
+    outside: OutsideUse | None = None
+    """What requests take beside the devices; None where nothing is stated."""
 
     @property
     def pools(self) -> tuple[Pool, Pool]:

@@ -24,7 +24,7 @@ from capplan.fleet.pools.phases import decode_question, prefill_question
 from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan, summed_usd_per_hour
 from capplan.fleet.pools.ratio import Lacking, Pair, Phase
 from capplan.fleet.pools.sizing import Contender, cheapest_from, costs, hourly, pools_sizing, with_range
-from capplan.fleet.price import usd_per_month
+from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.fleet.question import Question
 from capplan.fleet.recommended import cost_of, rank
 from capplan.fleet.scenario import PoolsLimits
@@ -34,9 +34,10 @@ from capplan.fleet.simulation import FleetOutcome
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.replica.replica import Replica
 from capplan.serving.outcome import Spread
+from capplan.workload.outside import outside_use
 
 SHOWN = 3
-"""Pairs of devices that get a plan; the others cost more by what either phase takes alone."""
+"""Pairs of devices that get a plan; the others cost more by what either phase takes alone. More are tried until one has a plan."""
 NEAR = 1.25
 """Layouts that cost under this many times the cheapest of their device for a phase alone are paired too ..."""
 NEAR_LAYOUTS = 3
@@ -76,15 +77,19 @@ def pools_decision(
     cache = cache or SearchCache()
     plans: list[PoolsPlan] = []
     simulated = 0
-    for done, group in enumerate(groups[:SHOWN]):
+    tried_groups = 0
+    for group in groups:
+        if tried_groups >= SHOWN and plans:
+            break
         least = min((cost_of(plan) for plan in plans), default=inf)
         asking = _Asking(question, pools.link, terms, cache, beyond=beyond)
         plan, tried = _confirmed(group, asking, rejected, WORTH_SHOWING * least)
         simulated += tried
         plans += [plan] if plan else []
+        tried_groups += 1
         if progress:
-            progress(done + 1, min(len(groups), SHOWN))
-    for group in groups[SHOWN:]:
+            progress(min(tried_groups, SHOWN), min(len(groups), SHOWN))
+    for group in groups[tried_groups:]:
         rejected[group[0].hardware, Reason(Refusal.COST, "costs more than pools of other devices")] += 1
     plans.sort(key=lambda plan: (inf if plan.usd_per_hour is None else plan.usd_per_hour, plan.gpus))
     if beyond and plans:
@@ -284,6 +289,7 @@ def _plan(contender: Contender, joint: Joint, pair: Pair, terms: Terms, *, beyon
         usd_per_month=None if usd is None else float(usd_per_month(usd)),
         money=money,
         target_probabilities=_target_probabilities(contender, joint, pair, together) if beyond else None,
+        outside=outside_use(question.demand.classes, outcome.all.e2e_s.mean, HOURS_PER_MONTH),
     )
 
 

@@ -2,10 +2,12 @@
 
 from capplan.fleet.cheapest import Sized
 from capplan.fleet.confirmed import RANGE, cost_range
-from capplan.fleet.price import HOURS_PER_MONTH, usd_per_million_tokens, usd_per_month
+from capplan.fleet.price import HOURS_PER_MONTH, SIDES, usd_per_million_tokens, usd_per_month
 from capplan.fleet.unit_costs import unit_costs_at_mean
+from capplan.money.commitments import HOURS_PER_YEAR
 from capplan.questions.explain.record import Explained, explained, given, worked
-from capplan.questions.explain.subject import ACCURACY, MONEY, QUESTIONS, Subject
+from capplan.questions.explain.subject import ACCURACY, MONEY, QUESTIONS, Subject, numbers_of
+from capplan.questions.plan_row import plan_row
 
 
 def gpus(of: Subject) -> Explained:
@@ -81,6 +83,31 @@ def month_at_an_end(of: Subject, quantity: str, end: int) -> Explained:
     )
     formula = "month of the replicas that the peak with headroom h takes if every step takes s times as long"
     return explained(quantity, costs[end], formula, inputs, ACCURACY, label=of.plan.label)
+
+
+def at_an_offer(of: Subject, quantity: str) -> Explained:
+    """Explain what the fleet costs at the lowest, the likely or the highest offer of its device."""
+    _, side, key = quantity.split(".")
+    usd, records = of.price.at(next(known for known in SIDES if known == side))
+    energy = of.price.energy_usd_per_hour or 0.0
+    stated = of.of_scenario("p", "usd_per_gpu_hour", usd - energy, f"prices.per_gpu_hour.{of.plan.hardware}")
+    offers = [
+        given("p", f"{offer.provider} usd_per_gpu_hour", offer.usd_per_hour, "spec", f"{offer.source}, {offer.date or 'date unknown'}")
+        for offer in records
+    ]  # fmt: skip
+    inputs = (
+        *(offers or [stated]),
+        of.of_scenario("e", "energy_usd_per_gpu_hour", energy, "prices.electricity"),
+        given("g", "gpus", of.plan.gpus, "derived", "explain gpus"),
+    )
+    hours = {
+        "usd_per_hour": "",
+        "usd_per_month": f" {HOURS_PER_MONTH:g}",
+        "usd_per_year": f" {HOURS_PER_YEAR:g}",
+    }
+    formula = f"({'mean of p' if len(offers) > 1 else 'p'} + e) g{hours.get(key, ' job_hours')}"
+    value = dict(numbers_of(plan_row(of.plan)))[quantity]
+    return explained(quantity, value, formula, inputs, MONEY)
 
 
 def per_million_tokens(of: Subject, quantity: str, *, inputs_too: bool) -> Explained:

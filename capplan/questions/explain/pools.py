@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from capplan.errors import unknown
 from capplan.fleet.pools.plan import Pool, PoolsPlan
-from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.fleet.price import HOURS_PER_MONTH, SIDES
+from capplan.money.offer_range import named_offers
+from capplan.questions.explain.outside import explained_outside
 from capplan.questions.explain.record import Explained, Given, explained, given
 from capplan.questions.explain.subject import ACCURACY, MONEY, POOLS, QUESTIONS, numbers_of
 from capplan.questions.fleet import AskedFleet
@@ -73,6 +75,10 @@ class PoolsSubject:
             ]
             inputs = {f"g_{name[0]}": f"pools.{name}.gpus" for name in _BOTH}
             return self._worked(quantity, "w_p g_p + w_d g_d", inputs, MONEY, tuple(powers))
+        if quantity.startswith("outside."):
+            return explained_outside(self.asked, self.plan, quantity, value, self.label)
+        if quantity.startswith("offers."):
+            return self._at_an_offer(quantity, value)
         if quantity.startswith("transfer."):
             return explained(quantity, value, _TRANSFERS[quantity], (self._link(),), POOLS)
         if quantity.startswith("pools."):
@@ -95,6 +101,18 @@ class PoolsSubject:
             for (symbol, name), step in zip(inputs.items(), steps, strict=True)
         )
         return explained(quantity, known[quantity], formula, (*values, *more), page, steps=steps)
+
+    def _at_an_offer(self, quantity: str, value: float) -> Explained:
+        """Explain what both pools cost at the lowest, the likely or the highest offers of their devices."""
+        offers = []
+        for name, pool in zip(_BOTH, self.plan.pools, strict=True):
+            assert pool.price is not None
+            usd, records = pool.price.at(next(side for side in SIDES if side == quantity.split(".")[1]))
+            who = named_offers(records) or "scenario: prices.per_gpu_hour"
+            offers.append(given(f"p_{name[0]}", "usd_per_gpu_hour", usd, "spec", f"{who}, with electricity"))
+            offers.append(given(f"g_{name[0]}", f"pools.{name}.gpus", pool.gpus, "derived", "the pool"))
+        formula = "(p_p g_p + p_d g_d) times the hours of the period"
+        return explained(quantity, value, formula, offers, MONEY)
 
     def _of_pool(self, quantity: str, value: float) -> Explained:
         _, name, key = quantity.split(".")

@@ -8,6 +8,7 @@ from capplan.errors import unknown
 from capplan.fleet.plan import AnyPlan
 from capplan.fleet.pools.plan import PoolsPlan
 from capplan.questions.explain import memory, money, serving
+from capplan.questions.explain.outside import explained_outside
 from capplan.questions.explain.pools import PoolsSubject
 from capplan.questions.explain.record import Explained, explained, given
 from capplan.questions.explain.subject import QUESTIONS, Subject, numbers_of
@@ -75,6 +76,10 @@ def explained_quantity(of: Subject | PoolsSubject, quantity: str) -> Explained:
         return serving.probability(of, quantity, part)
     if quantity in memory.EXPLAINED:
         return memory.memory_figure(of, quantity)
+    if metric == "outside":
+        return explained_outside(of.asked, of.plan, quantity, float(known[quantity]), of.plan.label)
+    if metric == "offers":
+        return money.at_an_offer(of, quantity)
     own = _BY_NAME.get(quantity)
     return own(of) if own else _chosen(of, quantity, float(known[quantity]))
 

@@ -12,6 +12,7 @@ UNITS = {
     "usd_per_month": "$",
     "usd_per_month_low": "$",
     "usd_per_month_high": "$",
+    "usd_per_year": "$",
     "usd_per_job": "$",
     "usd_per_thousand_requests": "$/1000 requests",
     "usd_per_kwh": "$/kWh",

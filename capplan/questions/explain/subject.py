@@ -15,7 +15,7 @@ from capplan.questions.fleet import AskedFleet, terms_of
 
 MONEY, SIMULATION, MEMORY = "docs/money.md", "docs/simulation.md", "docs/memory.md"
 ACCURACY, KERNELS, QUESTIONS = "docs/accuracy.md", "docs/kernels.md", "docs/questions.md"
-POOLS = "docs/disaggregation.md"
+POOLS, WORKLOADS = "docs/disaggregation.md", "docs/workloads.md"
 
 
 def numbers_of(row: Any, name: str = "") -> Iterator[tuple[str, float]]:

@@ -28,7 +28,7 @@ from capplan.fleet.question import Question
 from capplan.fleet.recommended import cost_of, near_cheapest, recommended
 from capplan.fleet.search import search
 from capplan.fleet.search_cache import SearchCache
-from capplan.questions.budget import mix_within_budget
+from capplan.questions.budget import mix_within_budget, mixed_plan
 from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.levers import engine, fleet, promise
 from capplan.questions.levers.as_it_is import Base, first_line, idle, put_off
@@ -64,6 +64,7 @@ LEVERS: dict[str, Callable[[Base], list[Lever]]] = {
     DEVICE: fleet.devices,
     "commitment": fleet.commitments,
     "target": promise.looser_targets,
+    "outside": promise.quicker_outside,
     "prompts": promise.shorter_prompts,
     "answers": promise.shorter_answers,
     "admission-control": promise.admission_control,
@@ -106,6 +107,9 @@ class Asking:
         first = layout_name(near.layout, near.weight_dtype) if isinstance(near, FleetPlan) else None
         pairs = [] if _only_pools(asked) else near_cheapest(trials, first)
         pairs = [pair for pair in pairs if affordable(pair[1])]
+        if not pairs and apart is None:
+            mixed = mixed_plan(asked.scenario, trials)
+            return mixed, mixed
         if not pairs:
             return apart, apart
         best, least = recommended(pairs, trials.terms)[0], pairs[0][1]

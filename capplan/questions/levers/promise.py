@@ -8,6 +8,7 @@ from capplan.scenario.length_record import LengthFields
 
 LOOSER = 1.25
 """Times each target."""
+HALF = 0.5
 SHORTER = 0.9
 """Times each length."""
 SERVED = 0.95
@@ -21,13 +22,35 @@ def looser_targets(base: Base) -> list[Lever]:
         return [idle("target", "a looser target", "the scenario has no targets")]
     return [
         Lever(
-            "target", f"{target.key} {target.limit_s:g} s -> {LOOSER * target.limit_s:g} s",
-            (f"slo.{target.key}={LOOSER * target.limit_s!r} s",),
+            "target", f"{target.key} {target.stated_s:g} s -> {LOOSER * target.stated_s:g} s",
+            (f"slo.{target.key}={LOOSER * target.stated_s!r} s",),
             "users wait longer: whoever promised the target has to agree",
             keeps=False, broken=f"{target.key} is held to the looser limit alone",
         )
         for target in targets
     ]  # fmt: skip
+
+
+def quicker_outside(base: Base) -> list[Lever]:
+    """Return half the time outside, where the targets include it."""
+    name, change = "outside", "what is outside takes half the time"
+    if not any(target.outside_s for target in base.asked.scenario.slo.targets):
+        return [
+            idle(
+                name,
+                change,
+                "no target includes time outside: traffic[].outside.time, or slo.outside: included",
+            )
+        ]
+    settings = [
+        f"traffic[{index}].outside.{key}={HALF * value!r} s"
+        for index, item in enumerate(base.file.traffic)
+        if item.outside is not None
+        for key in ("time", "tool_time")
+        if (value := getattr(item.outside, key))
+    ]
+    risk = "retrieval and tools have to be made quicker; users wait no less than before"
+    return [Lever(name, change, tuple(settings), risk)]
 
 
 def shorter_prompts(base: Base) -> list[Lever]:

@@ -17,6 +17,7 @@ _TITLES = {
     "usd_per_job": "",
     "prefill_usd": "prefill",
     "decode_usd": "decode",
+    "outside_usd": "outside",
     "usd_per_thousand_requests": "",
     "usd_per_user": "per user",
     "usd_per_thousand_conversations": "per 1,000 conversations",
@@ -29,9 +30,10 @@ def bill_answer(
     """Return what each class and tenant pays, and the cost of a request, a user and a thousand conversations."""
     cost = "usd_per_job" if asked.of_job else "usd_per_month"
     rows = [_class_row(share) for share in asked.bill.shares]
+    outside = ("outside_usd",) if any(row["outside_usd"] for row in rows) else ()
     tenants = by_tenant(asked.bill.shares)
     grouped = [_tenant_row(tenant, shares) for tenant, shares in tenants.items()]
-    shown = ("name", "tenant", "requests", "gpu_time_fraction", "prefill_usd", "decode_usd", cost, "usd_per_thousand_requests",
+    shown = ("name", "tenant", "requests", "gpu_time_fraction", "prefill_usd", "decode_usd", *outside, cost, "usd_per_thousand_requests",
              "usd_per_user", "usd_per_thousand_conversations")  # fmt: skip
     kept = tuple(column for column in shown if column == cost or any(row[column] is not None for row in rows))
     span = "the job" if asked.of_job else "a month"
@@ -44,7 +46,7 @@ def bill_answer(
         )
     ]
     if len(tenants) < len(rows):
-        by = ("tenant", "requests", "gpu_time_fraction", "prefill_usd", "decode_usd", cost)
+        by = ("tenant", "requests", "gpu_time_fraction", "prefill_usd", "decode_usd", *outside, cost)
         tables.append(
             Table([{**row, cost: row["usd"]} for row in grouped], title="By tenant", shown=by, titles=_TITLES)
         )
@@ -62,7 +64,7 @@ def bill_answer(
         tables=tuple(tables),
         headline=f"{name}: {purchase_text(asked.plan)}, ${asked.bill.usd:,.0f} {span}, shared by the time of the GPUs",
         closing=(
-            "prefill + decode = cost; cost / requests x 1,000 = cost of a thousand requests",
+            f"prefill + decode{' + outside' if outside else ''} = cost; cost / requests x 1,000 = cost of a thousand requests",
             f"requests keep the replicas busy for {asked.bill.busy_fraction:.0%} of the time that is paid for, spares included",
             *currency_texts(currency, {"the job" if asked.of_job else "a month": asked.bill.usd}),
             *written_text,
@@ -84,6 +86,7 @@ def _class_row(share: Share) -> dict[str, Any]:
         "gpu_time_fraction": share.fraction,
         "prefill_usd": share.prefill_usd,
         "decode_usd": share.decode_usd,
+        "outside_usd": share.use.outside_usd,
         "usd": share.usd,
         "usd_per_request": share.usd_per_request,
         "usd_per_thousand_requests": 1000.0 * share.usd_per_request,
@@ -99,5 +102,6 @@ def _tenant_row(tenant: str, shares: Sequence[Share]) -> dict[str, Any]:
         "gpu_time_fraction": sum(share.fraction for share in shares),
         "prefill_usd": sum(share.prefill_usd for share in shares),
         "decode_usd": sum(share.decode_usd for share in shares),
+        "outside_usd": sum(share.use.outside_usd for share in shares),
         "usd": sum(share.usd for share in shares),
     }

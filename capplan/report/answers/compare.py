@@ -9,7 +9,7 @@ from capplan.report.answer import Answer, Table
 from capplan.report.answers.currency import currency_texts
 from capplan.report.answers.fleet import purchase_text
 
-_PARTS = ("input_usd", "cache_write_usd", "cache_read_usd", "storage_usd", "output_usd")
+_PARTS = ("input_usd", "cache_write_usd", "cache_read_usd", "storage_usd", "output_usd", "outside_usd")
 _TITLES = {
     "api": "",
     "usd_per_month": "",
@@ -19,6 +19,7 @@ _TITLES = {
     "cache_write_usd": "cache writes",
     "cache_read_usd": "cache reads",
     "storage_usd": "cache storage",
+    "outside_usd": "outside",
     "breakeven_request_rate": "own is cheaper from",
     "date": "price of",
     "what": "",
@@ -47,6 +48,7 @@ def compare_answer(asked: AskedComparison, name: str, currency: tuple[str, float
             "machines_usd_per_month": own.machines_usd,
             "overhead_usd_per_month": own.machines_usd * own.terms.overhead_fraction,
             "people_usd_per_month": own.terms.people_usd_per_month,
+            "outside_usd_per_month": own.outside_usd,
             "request_rate": own.request_rate,
         },
         "apis": rows,
@@ -99,6 +101,7 @@ def _own_rows(own: OwnFleet, cost: str, *, by_mix: bool) -> list[dict[str, Any]]
             cost: own.machines_usd * own.terms.overhead_fraction,
         },
         {"what": "people", cost: own.terms.people_usd_per_month},
+        {"what": "outside the GPUs, as at an API", cost: own.outside_usd},
     ]
     kept = [row for row in rows if row[cost]]
     return [*kept, {"what": "together", cost: own.usd_today}] if len(kept) > 1 else kept
@@ -129,7 +132,8 @@ def _closing(comparison: Comparison) -> list[str]:
             lines.append(
                 f"from a peak of {rate:.3g} req/s on, {times:.3g} times today's, the own fleet never costs more than {api.price.name}"
             )
+    outside = " + outside" if comparison.own.outside_usd else ""
     lines.append(
-        "input + cache writes + cache reads + storage + output = cost; the plan is that of capplan fleet"
+        f"input + cache writes + cache reads + storage + output{outside} = cost; the plan is that of capplan fleet"
     )
     return lines

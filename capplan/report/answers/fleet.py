@@ -32,6 +32,8 @@ from capplan.report.answers.fleet_words import (
     sure,
 )
 from capplan.report.answers.growth import growth_closing, growth_result, growth_tables
+from capplan.report.answers.offers import offers_closing, offers_tables
+from capplan.report.answers.outside import outside_rows, outside_tables, outside_texts
 from capplan.report.answers.over_time import (
     outlook_over_time,
     over_time_assumptions,
@@ -237,7 +239,25 @@ def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
     how = " with its mix of commitments" if by_mix else ""
     return (
         f"without the budget of ${budget:,.0f} a month: {purchase_text(answer.over_budget)}, ${usd:,.0f} a month{how}, "
-        f"{usd / budget:.3g} times the budget",
+        f"{usd / budget:.3g} times the budget, ${usd - budget:,.0f} too much",
+        *_carried_texts(asked, answer),
+    )
+
+
+def _carried_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
+    """Return what a budget pays for that does not pay for all of the traffic."""
+    carried, levers = answer.carried, f"what lowers the cost: capplan levers {asked.scenario.path}"
+    if isinstance(answer.over_budget, PoolsPlan):
+        return (levers,)
+    if carried is None:
+        return (
+            "the budget pays for no part of the traffic: the smallest fleet with its spares is dearer",
+            levers,
+        )
+    return (
+        f"the budget pays for {carried.traffic_fraction:.0%} of the traffic: {purchase_text(carried.plan)}, "
+        f"${carried.usd_per_month:,.0f} a month",
+        levers,
     )
 
 
@@ -297,8 +317,17 @@ def _fleet_result(
         "currency": in_currency(asked.scenario.currency, paid_usd(answer, outlook)),
         "energy": energy_result(outlook.energy),
         "growth": growth_result(outlook.growth),
+        "outside": outside_rows(answer.bought.outside) if answer.bought and answer.bought.outside else None,
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
         "over_budget_usd_per_month": answer.over_budget_usd_per_month,
+        "missed_usd_per_month": _missed(asked, answer),
+        "carried": {
+            "traffic_fraction": answer.carried.traffic_fraction,
+            "usd_per_month": answer.carried.usd_per_month,
+            "plan": plan_row(answer.carried.plan),
+        }
+        if answer.carried
+        else None,
         "over_time": outlook_over_time(outlook),
         "relaxations": [
             {
@@ -310,6 +339,12 @@ def _fleet_result(
             for r in answer.relaxations
         ],
     }
+
+
+def _missed(asked: AskedFleet, answer: FleetAnswer) -> float | None:
+    """Return by how much the cheapest plan misses the budget [$/month]; None where one is within it."""
+    usd, budget = answer.over_budget_usd_per_month, asked.scenario.budget_usd_per_month
+    return None if usd is None or budget is None else usd - budget
 
 
 def _of_prompts(columns: tuple[str, ...]) -> tuple[str, ...]:
@@ -336,10 +371,11 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
     return (
         *_recommendation(answer),
         *(insensible_text(row) for row in answer.insensible),
-        *commitments_closing(outlook.mixes),
+        *(commitments_closing(outlook.mixes) or offers_closing(answer.bought)),
         *currency_texts(asked.scenario.currency, paid_usd(answer, outlook)),
         *growth_closing(outlook.growth, asked.scenario),
         *(_reading(asked.scenario.prices, pooled=asked.scenario.pooled) if answer.plans else ()),
+        *outside_texts(answer.bought),
         *budget_texts(asked, answer),
         *host_memory_texts(asked, answer),
         *(relaxation_text(item) for item in answer.relaxations),
@@ -371,7 +407,9 @@ def fleet_answer(
     tables += commitments_tables(outlook.mixes)
     tables += growth_tables(outlook.growth)
     tables += energy_tables(outlook.energy)
+    tables += outside_tables(answer.bought)
     tables += decision_tables(answer, promised=bool(asked.scenario.slo.targets))
+    tables += () if outlook.mixes else offers_tables(_plans(answer))
     if rejected:
         tables.append(
             Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})

@@ -33,9 +33,38 @@ def figures_result(figures: Figures, *, pooled: bool = False) -> dict[str, Any]:
     return result | {"output_tokens_per_s": 0.0} if pooled else result
 
 
+def _seen(figures: Figures, wait_s: float) -> dict[str, Any]:
+    """Return what users see of some requests that all wait this long before their prompts are sent; nothing without a wait."""
+    if not wait_s:
+        return {}
+    spreads = {"seen_ttft_s": figures.ttft_s, "seen_e2e_s": figures.e2e_s}
+    seen = {key: {part: value + wait_s for part, value in asdict(s).items()} for key, s in spreads.items()}
+    return {"wait_s": wait_s, **known(seen)}
+
+
+def _waits(chosen: Chosen, outcome: FleetOutcome) -> dict[str, float]:
+    """Return what the requests of each class wait outside before their prompts are sent; those of a trace as the only class."""
+    said = {item.name: item.outside.wait_s for item in chosen.asked.scenario.classes}
+    alone = next(iter(said.values())) if len(said) == 1 else 0.0
+    return {name: said.get(name, alone) for name in outcome.classes}
+
+
+def seen_texts(chosen: Chosen, outcome: FleetOutcome) -> tuple[str, ...]:
+    """Return what users see of each class whose requests wait before their prompts are sent."""
+    return tuple(
+        f"{name}: {1e3 * wait_s:,.0f} ms before the prompt is sent, so users see TTFT p95 {1e3 * (figures.ttft_s.p95 + wait_s):,.0f} ms "
+        f"and E2E p95 {1e3 * (figures.e2e_s.p95 + wait_s):,.0f} ms"
+        for (name, figures), wait_s in zip(
+            outcome.classes.items(), _waits(chosen, outcome).values(), strict=True
+        )
+        if wait_s
+    )
+
+
 def simulate_result(chosen: Chosen, outcome: FleetOutcome, seed: int) -> dict[str, Any]:
     """Return a simulation with the keys of the interface."""
     pooled = chosen.asked.scenario.pooled
+    waits = _waits(chosen, outcome)
     result = figures_result(outcome.all, pooled=pooled)
     return {
         "scenario": chosen.asked.scenario.name,
@@ -56,7 +85,8 @@ def simulate_result(chosen: Chosen, outcome: FleetOutcome, seed: int) -> dict[st
         "timeline": _timeline_rows(outcome),
         "missed": [target.key for target in outcome.missed(chosen.asked.scenario.slo)],
         "classes": {
-            name: figures_result(figures, pooled=pooled) for name, figures in outcome.classes.items()
+            name: figures_result(figures, pooled=pooled) | _seen(figures, waits[name])
+            for name, figures in outcome.classes.items()
         },
         **({"operation": operation_result(outcome.run)} if outcome.run else {}),
     }
@@ -275,7 +305,7 @@ def simulate_answer(
         result=result,
         tables=tuple(tables),
         headline=f"{chosen.asked.scenario.name} on {bought}: {verdict}; {every.slo_met_fraction:.1%} of {every.requests:,} requests within the limits",
-        closing=(f"{chosen.origin}: {counts or chosen.counted}",),
+        closing=(f"{chosen.origin}: {counts or chosen.counted}", *seen_texts(chosen, outcome)),
         assumptions=(*_asked_assumptions(chosen, asked), *asked.assumptions, *stated, *outcome.assumptions),
         warnings=tuple(warnings),
         exit_code=4 if missed else 0,
