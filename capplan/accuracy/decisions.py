@@ -157,9 +157,7 @@ def _closed(runs: Iterable[Run]) -> dict[tuple[str, ...], list[Run]]:
     return {asked: own for asked, own in by_question.items() if len({run.plan for run in own}) > 1}
 
 
-def decisions_of(
-    runs: Iterable[Run], limits_ms: Sequence[float] = TPOT_LIMITS_MS
-) -> tuple[list[Decision], int]:
+def decisions_of(runs: Iterable[Run], limits_ms: Sequence[float]) -> tuple[list[Decision], int]:
     """Return what predictions pick for every question and limit, and how many have no pick.
 
     Parameters

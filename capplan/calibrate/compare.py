@@ -120,7 +120,7 @@ def file_side(file: CalibrationFile, title: str) -> Side:
     return Side(title, quantities)
 
 
-def shipped_side(device: Device, efficiency: Efficiency, host: HostRefit | None = None) -> Side:
+def shipped_side(device: Device, efficiency: Efficiency, host: HostRefit | None) -> Side:
     """Return the catalogue's figures of a device, and the shipped host overhead of an engine where a refit is given."""
     side = datasheet_side(device, efficiency)
     if host is None:

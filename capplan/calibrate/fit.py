@@ -179,9 +179,7 @@ def _operator_weights(measurements: Sequence[Measurement]) -> Array:
     return np.array([np.sqrt(mean / counts[m.operator]) for m in measurements])
 
 
-def _best_of_starts(
-    residuals: Any, center: Array, bounds: tuple[Array, Array], start: Array | None = None
-) -> Any:
+def _best_of_starts(residuals: Any, center: Array, bounds: tuple[Array, Array], start: Array | None) -> Any:
     """Return the local fit with the smallest median error: forms with soft maxima have several local minima.
 
     Cauchy loss nearly ignores shapes that the form cannot explain; they remain in the reported error.

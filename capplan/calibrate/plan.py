@@ -45,7 +45,7 @@ class Plan:
     free_bytes: float
 
 
-def planned_run(target: Target, *, quick: bool, minutes: float | None = None) -> Plan:
+def planned_run(target: Target, *, quick: bool, minutes: float | None) -> Plan:
     """Return what `calibrated` would do.
 
     Parameters

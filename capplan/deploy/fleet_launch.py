@@ -105,7 +105,7 @@ def dns_label(text: str) -> str:
 
 
 def fleet_launch(
-    file: PlanFile, *, checkpoint: str | None = None, draft: str | None = None, image: str | None = None
+    file: PlanFile, *, checkpoint: str | None = None, draft: str | None = None, image: str | None
 ) -> FleetLaunch:
     """Return what the recommended plan of a file starts.
 

@@ -110,8 +110,8 @@ def launch_of(
     row: Mapping[str, Any],
     started: LaunchRow,
     *,
-    checkpoint: str | None = None,
-    draft: str | None = None,
+    checkpoint: str | None,
+    draft: str | None,
     role: Role | None = None,
 ) -> ReplicaLaunch:
     """Return what one replica of a plan is started with.

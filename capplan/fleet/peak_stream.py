@@ -18,7 +18,7 @@ def peak_stream(
     longest: int,
     seconds: float | None = None,
     response_s: float = 0.0,
-    routing: Routing | None = None,
+    routing: Routing | None,
 ) -> Stream:
     """Return the requests of some time at the peak.
 

@@ -105,7 +105,7 @@ def sensible(fleet: Sized, trials: Search) -> bool:
     return fleet.busy == 1 or 1.0 / (fleet.busy * mine.devices) >= SENSIBLE_SHARE * most
 
 
-def near_cheapest(trials: Search, likely: LayoutName | None = None) -> list[Pair]:
+def near_cheapest(trials: Search, likely: LayoutName | None) -> list[Pair]:
     """Return the plans that `recommended` chooses from, cheapest first, without the rest of a fleet's answer; empty if none.
 
     The `likely` layout is sized first, which changes no answer, only how soon others are left out.

@@ -68,9 +68,9 @@ def _routed_fleet(
     *,
     replicas: int,
     slo: Slo,
-    until_s: float = inf,
-    admission: Admission | None = None,
-    use: EngineOptions = ENGINE_DEFAULTS,
+    until_s: float,
+    admission: Admission | None,
+    use: EngineOptions,
 ) -> FleetOutcome:
     """Simulate identical replicas behind one router.
 

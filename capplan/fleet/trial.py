@@ -85,7 +85,7 @@ def with_load_time(replica: Replica, demand: Demand) -> Replica:
     return replace(replica, table=replace(table, request_s=table.request_s + demand.load_s))
 
 
-def _latencies_of(outcome: Outcome, demand: Demand, rate_per_s: float | None = None) -> Latencies:
+def _latencies_of(outcome: Outcome, demand: Demand, rate_per_s: float | None) -> Latencies:
     """Return latencies from the end of the warm-up until the open-loop or the users' requests run out.
 
     Parameters

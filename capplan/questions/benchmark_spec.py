@@ -53,7 +53,7 @@ def benchmark_network(model: str, weight_dtype: str) -> Network:
     return in_weight_format(network, wanted)
 
 
-def cache_format(network: Network, asked: str, engine: str = "") -> str:
+def cache_format(network: Network, asked: str, engine: str) -> str:
     """Return the KV dtype: the row's, else the checkpoint's, else the activation dtype.
 
     The fp8 and fp4 checkpoints of TensorRT-LLM all specify an fp8 cache.

@@ -175,7 +175,7 @@ def _profile(scenario: Scenario) -> EngineProfile:
     )
 
 
-def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
+def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     """Return the question that a scenario asks; InputError where it is not valid."""
     published = _published(scenario, offline=offline)
     networks, assumed = _networks(scenario, published)

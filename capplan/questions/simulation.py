@@ -21,7 +21,7 @@ from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.question import spec_of_layout
 from capplan.fleet.refusal import refuse_illegal
 from capplan.fleet.routed import Operation
-from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, capacity_per_s
+from capplan.fleet.simulation import Stream, capacity_per_s
 from capplan.fleet.stream_split import selected_requests
 from capplan.fleet.sweep import demand_at_replica
 from capplan.model.sharding import Sharding
@@ -74,7 +74,7 @@ def layout_name(layout: Layout, weight_dtype: str) -> str:
     return f"{layout.device.name} {layout.in_words(weight_dtype)}"
 
 
-def asked_scenario(path: Path, settings: Sequence[str] = (), *, offline: bool) -> AskedFleet:
+def asked_scenario(path: Path, settings: Sequence[str], *, offline: bool) -> AskedFleet:
     """Return the question of a scenario file, some of its keys overridden."""
     return asked_fleet(read_scenario(path, settings), offline=offline)
 
@@ -311,8 +311,8 @@ def utilisation_of(
     replica: Replica,
     asked: AskedStream,
     replicas: int,
-    use: EngineOptions = ENGINE_DEFAULTS,
-    operation: Operation | None = None,
+    use: EngineOptions,
+    operation: Operation | None,
 ) -> float:
     """Return the offered rate over the maximum rate that the replicas can serve, without hits in offload tiers.
 

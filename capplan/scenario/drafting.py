@@ -138,7 +138,7 @@ def _check_source(reading: Reading, section: Speculation, method: Method) -> Non
 
 
 def drafting_of(
-    plan: SpeculationPlan, target: Network, *, offline: bool = False
+    plan: SpeculationPlan, target: Network, *, offline: bool
 ) -> tuple[DraftPlan, tuple[Assumption, ...]]:
     """Return how replicas of a target draft, and what was assumed.
 

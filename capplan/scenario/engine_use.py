@@ -46,8 +46,8 @@ def engine_use_of(
     flags: EngineFlags,
     speculation: SpeculationFlags,
     *,
-    planned_drafts: int | None = None,
-    offline: bool = False,
+    planned_drafts: int | None,
+    offline: bool,
 ) -> tuple[EngineOptions, tuple[Assumption, ...]]:
     """Return the set-up of the engines; flags override the scenario.
 

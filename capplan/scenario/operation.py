@@ -77,7 +77,7 @@ def link_terms_of(text: str, place: str, latency_s: float = 0.0) -> LinkTerms:
     return LinkTerms(text, network_bytes_per_s(text, place), latency_s, place=place)
 
 
-def operation_of(flags: OperationFlags, start_up_s: float, replicas: int | None = None) -> Operation | None:
+def operation_of(flags: OperationFlags, start_up_s: float, replicas: int | None) -> Operation | None:
     """Return how the fleet is operated; None where no flag is given."""
     if replicas is not None and flags.prefill_replicas is not None:
         raise InputError(

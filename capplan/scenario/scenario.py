@@ -347,7 +347,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     )
 
 
-def scenario_document(path: str | os.PathLike[str], settings: Sequence[str] = ()) -> Document:
+def scenario_document(path: str | os.PathLike[str], settings: Sequence[str]) -> Document:
     """Return the YAML of a scenario with some keys overridden, not checked yet."""
     document = read_yaml(
         scenario_file(path),

@@ -80,7 +80,7 @@ def draft_beside(
     *,
     weight_dtype: str | None = None,
     ranks: int | None = None,
-    offline: bool = False,
+    offline: bool,
 ) -> tuple[DraftModel, tuple[Assumption, ...]]:
     """Return a draft model on the devices of its target, and what was assumed."""
     network, stated = _draft_network(draft, target, weight_dtype, offline=offline)

@@ -322,7 +322,7 @@ def _of_turns(item: RequestClass, sessions: Sessions) -> RequestClass:
 
 
 def request_classes(
-    reading: Reading, items: list[Traffic], burst_ratio: float = 1.0, *, pooled: bool = False
+    reading: Reading, items: list[Traffic], burst_ratio: float, *, pooled: bool
 ) -> tuple[RequestClass, ...]:
     """Return the classes of requests that the lines of traffic describe, without those that are wrong.
 

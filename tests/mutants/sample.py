@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections import Counter
 from functools import partial
+from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
@@ -42,6 +43,14 @@ TESTS = ("tests/properties/*.py", "tests/oracles/*.py", "tests/rules/test_bad_*.
 # Files named on the command line would be read by the rewriter of assertions, and so without their fault.
 MOST_S = 20.0  # of the tests that a fault meets by imports
 FURTHER = 6  # files of tests that import the file of a fault through others, the nearest of them
+LIBRARIES = (
+    "numpy",
+    "scipy.stats",
+    "pydantic",
+    "yaml",
+    "typer",
+    "hypothesis.strategies",
+)  # read before any fork
 CUT_OFF = 75  # the exit code where time was up before any test failed
 OPTIONS = ["-q", "-x", "--no-header", "--tb=no", "--import-mode=importlib", "--assert=plain"]
 
@@ -60,6 +69,8 @@ def main():
         os.chdir(clone)
         sys.path.insert(0, str(clone))
         os.environ |= {"PYTHONPATH": str(clone), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        for name in LIBRARIES:
+            import_module(name)
         rooms = asked.rooms.split(",")
         every = faults(clone, rooms)
         sample = random.Random(asked.seed).sample(every, min(asked.mutants, len(every)))

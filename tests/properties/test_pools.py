@@ -241,6 +241,14 @@ def test_the_first_token_comes_from_the_prefill_pool_alone(joint):
     assert slow.sized((2, 2)).all.ttft_s == pairs[0].ttft_s
 
 
+def test_queues_grow_at_many_times_the_load_and_links_carry_it_in_proportion(joint):
+    assert joint.steady((3, 3), 0.5, 1.0)
+    assert not joint.steady((1, 1), 8.0, 1.0)
+    one, three = joint.link_use((2, 3)), joint.link_use((2, 3), 3.0)
+    assert one.bytes_per_s == pytest.approx(joint.rate * one.bytes_per_request)
+    assert three.bytes_per_s == pytest.approx(3.0 * one.bytes_per_s)
+
+
 def test_a_faster_link_is_never_slower_and_an_infinite_one_takes_no_time(joint):
     links = [LinkTerms("x", rate) for rate in (2e9, 12.5e9, 50e9, 1e30)]
     runs = [Joint(joint.question, joint.prefill, joint.decode, link).sized((3, 3)).all for link in links]

@@ -109,6 +109,12 @@ def test_what_a_pair_lacks_is_the_pool_that_can_mend_it(told, lacks):
     assert Told(**told).lacking((2, 3), 0.2, 1.5) == frozenset(lacks.split())
 
 
+def test_headroom_is_asked_of_replicas_as_fast_as_predicted_alone():
+    assert Told(grows=1.24).lacking((2, 3), 0.2, 1.0) == {"decode"}
+    assert Told(grows=1.26).lacking((2, 3), 0.2, 1.0) == frozenset()
+    assert Told(slowness=0.99).lacking((2, 3), 0.2, 0.9) == {"decode"}
+
+
 @pytest.mark.parametrize("needs", list(product((1, 2, 4, 9, 11), repeat=2)))
 @pytest.mark.parametrize("costs", [(1.0, 1.0), (3.0, 1.0), (1.0, 2.5)])
 def test_replicas_are_as_many_as_needed_even_where_either_pool_alone_takes_more(needs, costs):

@@ -138,7 +138,7 @@ def mixture(
 
 
 def counted_mixture(
-    config: Config, hidden: int, width: int, *, shared: int = 0, router_bias: bool = False
+    config: Config, hidden: int, width: int, *, shared: int, router_bias: bool = False
 ) -> Part:
     """Return a mixture whose file counts its experts in `num_experts` and `num_experts_per_tok`."""
     return mixture(

@@ -119,7 +119,7 @@ def worked(
     inputs: Mapping[str, tuple[Any, str, str]],
     *,
     page: str,
-    steps: Sequence[Explained] = (),
+    steps: Sequence[Explained],
 ) -> Explained:
     """Return a quantity as the function that commands call works it out.
 

@@ -30,8 +30,8 @@ def hub_file(
     repository: str,
     filename: str,
     *,
-    revision: str | None = None,
-    offline: bool = False,
+    revision: str | None,
+    offline: bool,
     optional: bool = False,
 ) -> Path | None:
     """Return the local path of a file of a hub model, downloaded if it is not cached.

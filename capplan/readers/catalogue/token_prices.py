@@ -123,7 +123,7 @@ def _on_terms(
     *,
     storage: float | None = None,
     shortest: float | None = None,
-    discount: float | None = None,
+    discount: float | None,
 ) -> TokenPrice:
     """Return a price on the terms of its provider, but for those that it states itself."""
     terms = terms or CacheTerms(source="")

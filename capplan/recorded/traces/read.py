@@ -181,7 +181,7 @@ def _no_blocks(path: Path) -> InputError:
     )
 
 
-def trace_summary(trace: RequestParts, policies: Sequence[str] = ()) -> WorkloadSummary:
+def trace_summary(trace: RequestParts, policies: Sequence[str]) -> WorkloadSummary:
     """Return the summary of a trace, which is read once, part by part."""
     inputs, outputs, arrivals = TokenCounts(), TokenCounts(), ArrivalCounts()
     blocks: list[tuple[Counts, Counts, Counts]] = []

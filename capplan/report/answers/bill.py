@@ -25,7 +25,7 @@ _TITLES = {
 
 
 def bill_answer(
-    asked: AskedBill, name: str, written: str | None, currency: tuple[str, float] | None = None
+    asked: AskedBill, name: str, written: str | None, currency: tuple[str, float] | None
 ) -> Answer:
     """Return what each class and tenant pays, and the cost of a request, a user and a thousand conversations."""
     cost = "usd_per_job" if asked.of_job else "usd_per_month"

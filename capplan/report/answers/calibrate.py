@@ -20,9 +20,9 @@ SAME_KERNELS = (
 def calibration_answer(
     calibration: Calibration,
     written: Path | None,
-    proof: Sequence[Mapping[str, Any]] = (),
+    proof: Sequence[Mapping[str, Any]],
     *,
-    interrupted: bool = False,
+    interrupted: bool,
 ) -> Answer:
     """Return the fitted numbers and their error on held-out shapes.
 
@@ -213,7 +213,7 @@ def engine_proof_answer(model: str, calibration: str, proofs: Sequence[Any]) -> 
     )
 
 
-def plan_answer(machine: Machine, plan: Any, busy: str = "") -> Answer:
+def plan_answer(machine: Machine, plan: Any, busy: str) -> Answer:
     """Return what a run would measure.
 
     Parameters
@@ -239,7 +239,7 @@ def plan_answer(machine: Machine, plan: Any, busy: str = "") -> Answer:
     )
 
 
-def refit_answer(refit: HostRefit, written: Path | None = None) -> Answer:
+def refit_answer(refit: HostRefit, written: Path | None) -> Answer:
     """Return a refit from benchmark results: numbers, and the error before, after and on results left out.
 
     Parameters

@@ -26,7 +26,7 @@ _TITLES = {
 }
 
 
-def compare_answer(asked: AskedComparison, name: str, currency: tuple[str, float] | None = None) -> Answer:
+def compare_answer(asked: AskedComparison, name: str, currency: tuple[str, float] | None) -> Answer:
     """Return a month of both, the break-even traffic, and which is cheaper; in another currency too, if one is given."""
     comparison = asked.comparison
     rows = [_api_row(api) for api in comparison.apis]

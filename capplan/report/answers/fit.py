@@ -16,7 +16,7 @@ from capplan.report.answer import Answer, Table
 DOES_NOT_FIT = 3
 
 
-def fit_answer(fit: Fit, assumptions: Sequence[Assumption] = (), warnings: Sequence[str] = ()) -> Answer:
+def fit_answer(fit: Fit, assumptions: Sequence[Assumption], warnings: Sequence[str]) -> Answer:
     """Return the budget of the fullest device, the capacity, and what would make it fit where it does not."""
     figures = _figures(fit)
     spec = fit.spec

@@ -23,7 +23,7 @@ _LISTED = (
 )
 
 
-def models_answer(networks: Sequence[Network], refused: Sequence[str] = ()) -> Answer:
+def models_answer(networks: Sequence[Network], refused: Sequence[str]) -> Answer:
     """Return the shipped models as one table."""
     rows = [asdict(summary(network)) for network in networks]
     return Answer(
@@ -37,9 +37,7 @@ def models_answer(networks: Sequence[Network], refused: Sequence[str] = ()) -> A
     )
 
 
-def model_answer(
-    network: Network, weight_dtype: str | None = None, stored: StoredModel | None = None
-) -> Answer:
+def model_answer(network: Network, weight_dtype: str | None, stored: StoredModel | None) -> Answer:
     """Return a model's figures, and its weights by class of tensor.
 
     Parameters

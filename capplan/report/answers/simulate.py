@@ -27,7 +27,7 @@ def known(value: Any) -> Any:
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
-def figures_result(figures: Figures, *, pooled: bool = False) -> dict[str, Any]:
+def figures_result(figures: Figures, *, pooled: bool) -> dict[str, Any]:
     """Return what some of the requests saw; prompts that are pooled have no output."""
     result: dict[str, Any] = known(asdict(figures))
     return result | {"output_tokens_per_s": 0.0} if pooled else result
@@ -277,8 +277,8 @@ def simulate_answer(
     outcome: FleetOutcome,
     seed: int,
     utilisation: float,
-    stated: Sequence[Assumption] = (),
-    operation: Operation | None = None,
+    stated: Sequence[Assumption],
+    operation: Operation | None,
 ) -> Answer:
     """Return the latencies of a simulated fleet; exit code 4 where a target is missed."""
     counts = several_counts(operation, outcome.run)

@@ -82,7 +82,7 @@ def decision_table(score: DecisionScore) -> Table:
     )
 
 
-def validate_answer(validation: Validation, *, decisions: bool = False) -> Answer:
+def validate_answer(validation: Validation, *, decisions: bool) -> Answer:
     """Return the scores of a back-test."""
     metrics = {name: asdict(score) for name, score in validation.metrics.items()}
     groups = [
