@@ -8,6 +8,7 @@ from capplan.fleet.scenario import SharingTerms
 from capplan.questions.cascade import cascade_for
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.outlook import outlook_of
+from capplan.questions.part_fleets import PartsAsked
 from capplan.questions.price_age import current_day
 from capplan.questions.sharing import sharing_for
 from capplan.report.answer import Answer
@@ -41,9 +42,10 @@ def planned(
     if scenario.several is not None:
         if pictured:
             raise InputError(f"--plot: draws one fleet, and {scenario.path} has several")
+        parts = PartsAsked(path, tuple(settings), current_day(), progress, offline)
         if isinstance(scenario.several, SharingTerms):
-            return sharing_answer(sharing_for(path, settings, current_day(), progress, offline=offline)), []
-        return cascade_answer(cascade_for(path, settings, current_day(), progress, offline=offline)), []
+            return sharing_answer(sharing_for(parts)), []
+        return cascade_answer(cascade_for(parts)), []
     asked = asked_fleet(scenario, offline=offline)
     answer = fleet_for(asked, progress)
     outlook = outlook_of(asked, answer, current_day())

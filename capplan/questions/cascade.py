@@ -1,9 +1,7 @@
 """A cascade of two models -> its two fleets, the fleet of the large model alone, what they cost, and what users wait for."""
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import TypeAlias, get_args
 
 from capplan.accuracy.bounded import BoundedSpread
@@ -14,9 +12,9 @@ from capplan.fleet.scenario import CascadePart, CascadeTerms, Scenario
 from capplan.fleet.unit_costs import mean_requests_per_s
 from capplan.money.cascade import CascadeFleets, Wait, breakeven_fraction, wait_of_stages
 from capplan.money.comparison import OwnFleet, own_fleet
-from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
+from capplan.questions.fleet import AskedFleet, fleet_for
 from capplan.questions.paid_plan import PaidPlan, paid_plan
-from capplan.scenario.scenario import read_scenario
+from capplan.questions.part_fleets import PartsAsked, told
 
 SECONDS_PER_HOUR = 3600.0
 Stages: TypeAlias = tuple[BoundedSpread, ...]
@@ -101,23 +99,8 @@ class CascadeAnswer:
 ACCEPTED, ESCALATED, ALONE = "answered by the small model", "escalated", "large model alone"
 
 
-def cascade_for(
-    path: str | os.PathLike[str],
-    settings: Sequence[str],
-    today: date,
-    progress: Callable[[int, int], None] | None = None,
-    *,
-    offline: bool,
-) -> CascadeAnswer:
+def cascade_for(parts_asked: PartsAsked) -> CascadeAnswer:
     """Return the fleets of the cascade in a scenario, each searched like any other.
-
-    Parameters
-    ----------
-    path : of a scenario with a cascade
-    settings : keys that are overridden, each KEY=VALUE
-    today : that prices are judged old by
-    progress : called with the plans that are done and all plans of one search
-    offline : never open a connection
 
     Raises
     ------
@@ -126,22 +109,22 @@ def cascade_for(
     InputError
         the price of a plan is not known
     """
-    scenario = read_scenario(path, settings)
+    scenario = parts_asked.scenario()
     terms = scenario.several
     assert isinstance(terms, CascadeTerms)
     reached = {"first": terms.first_fraction, "second": terms.escalated_fraction, "alone": 1.0}
     found: dict[CascadePart, PartFleet] = {}
     for part in get_args(CascadePart):
         if reached[part]:
-            asked = asked_fleet(read_scenario(path, (*settings, f"cascade.part={part}")), offline=offline)
+            asked = parts_asked.part(f"cascade.part={part}")
             lacking = f"the cascade has no {part} fleet; with --set cascade.part={part}"
-            found[part] = PartFleet(part, asked, paid_plan(asked, fleet_for(asked, progress), lacking, today))
+            answer = fleet_for(asked, parts_asked.progress)
+            found[part] = PartFleet(part, asked, paid_plan(asked, answer, lacking, parts_asked.today))
     alone = found.pop("alone")
     parts = tuple(found.values())
-    assumptions = [
-        item for part in (*parts, alone) for item in (*part.paid.assumptions, *part.asked.assumptions)
-    ]
-    warnings = [text for part in (*parts, alone) for text in (*part.paid.warnings, *part.asked.warnings)]
+    assumptions, warnings = told(
+        scenario, [(part.asked, part.paid) for part in (*parts, alone)], _stated(terms)
+    )
     waits = _waits(terms, found, alone)
     return CascadeAnswer(
         scenario,
@@ -151,8 +134,8 @@ def cascade_for(
         _requests(alone),
         _breakeven(terms, found, alone),
         waits,
-        tuple(dict.fromkeys((*scenario.assumptions, *assumptions, *_stated(terms)))),
-        tuple(dict.fromkeys((*scenario.warnings, *warnings, *_late(scenario, waits)))),
+        assumptions,
+        (*warnings, *_late(scenario, waits)),
     )
 
 

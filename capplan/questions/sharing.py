@@ -1,10 +1,8 @@
 """Models that share devices -> the pool that serves them all, against a fleet for each of them."""
 
 import json
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import date
 from math import inf
 
 import numpy as np
@@ -19,8 +17,8 @@ from capplan.fleet.scenario import Scenario, SharingTerms
 from capplan.money.shared_pool import devices_by_hour
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.questions.paid_plan import PaidPlan, paid_plan
+from capplan.questions.part_fleets import PartsAsked, told
 from capplan.scenario.rate_line import HOUR_S, WINDOW_S, rate_line
-from capplan.scenario.scenario import read_scenario
 from capplan.scenario.sharing import UNSHARED, is_unshared
 from capplan.workload.slo import Slo
 
@@ -97,23 +95,8 @@ class SharingAnswer:
         return tuple(model.paid for model in self.models if model.paid)
 
 
-def sharing_for(
-    path: str | os.PathLike[str],
-    settings: Sequence[str],
-    today: date,
-    progress: Callable[[int, int], None] | None = None,
-    *,
-    offline: bool,
-) -> SharingAnswer:
+def sharing_for(parts_asked: PartsAsked) -> SharingAnswer:
     """Return the pool of the models that share devices in a scenario, each sized by the search of any other fleet.
-
-    Parameters
-    ----------
-    path : of a scenario with several models that share
-    settings : keys that are overridden, each KEY=VALUE
-    today : that prices are judged old by
-    progress : called with the plans that are done and all plans of one search
-    offline : never open a connection
 
     Raises
     ------
@@ -122,68 +105,35 @@ def sharing_for(
     InputError
         the price of a plan is not known
     """
-    scenario = read_scenario(path, settings)
+    scenario = parts_asked.scenario()
     terms = scenario.several
     assert isinstance(terms, SharingTerms)
     slices = len(terms.models) - len(terms.idle) if terms.by == "device" else 1
-    models = []
-    for index, name in enumerate(terms.models):
-        asked = asked_fleet(read_scenario(path, _of_model(settings, terms, index)), offline=offline)
-        models.append(_searched(asked, name, terms, slices, today, progress, offline=offline))
-    known = [
-        item
-        for model in models
-        for item in (*(model.paid.assumptions if model.paid else ()), *model.asked.assumptions)
-    ]
-    warned = [
-        text
-        for model in models
-        for text in (*(model.paid.warnings if model.paid else ()), *model.asked.warnings)
-    ]
-    return SharingAnswer(
-        scenario,
-        terms,
-        tuple(models),
-        _cheapest_pool(scenario, models, terms),
-        slices,
-        tuple(dict.fromkeys((*scenario.assumptions, *known, *_stated(terms)))),
-        tuple(dict.fromkeys((*scenario.warnings, *warned))),
-    )
+    models = [_searched(parts_asked, terms, index, slices) for index in range(len(terms.models))]
+    assumptions, warnings = told(scenario, [(model.asked, model.paid) for model in models], _stated(terms))
+    pool = _cheapest_pool(scenario, models, terms)
+    return SharingAnswer(scenario, terms, tuple(models), pool, slices, assumptions, warnings)
 
 
-def _of_model(settings: Sequence[str], terms: SharingTerms, index: int) -> list[str]:
-    """Return the settings that ask for the fleet of one model; of an idle one, for what holds it."""
+def _searched(parts_asked: PartsAsked, terms: SharingTerms, index: int, slices: int) -> SharingModel:
+    """Return a model with its own fleet, and with what it needs in the pool; an idle one has what holds it."""
     name = terms.models[index]
-    own = [f"sharing.part={json.dumps(name)}"]
-    if name in terms.idle:
-        own.append(f"sharing.models[{index - 1}].changes.traffic={_LITTLE}")
-    return [*settings, *own]
-
-
-def _searched(
-    asked: AskedFleet,
-    name: str,
-    terms: SharingTerms,
-    slices: int,
-    today: date,
-    progress: Callable[[int, int], None] | None,
-    *,
-    offline: bool,
-) -> SharingModel:
-    """Return a model with its own fleet, and with what it needs in the pool."""
-    scenario = asked.scenario
+    part, idle = f"sharing.part={json.dumps(name)}", name in terms.idle
+    little = [f"sharing.models[{index - 1}].changes.traffic={_LITTLE}"] if idle else []
+    asked = parts_asked.part(part, *little)
+    scenario = replace(asked.scenario, slo=Slo()) if idle else asked.scenario
     if any(map(is_unshared, scenario.classes)):
         raise InputError(f"{scenario.path}: {name}: traffic {UNSHARED}")
-    if name in terms.idle:
-        scenario = replace(scenario, slo=Slo())
-    answer = None if name in terms.idle else fleet_for(asked, progress)
-    lacking = f"there is no fleet of {name} to compare with; with --set sharing.part={name}"
-    paid = None if answer is None else paid_plan(asked, answer, lacking, today)
+    answer = paid = None
+    if not idle:
+        answer = fleet_for(asked, parts_asked.progress)
+        lacking = f"there is no fleet of {name} to compare with; with --set {part}"
+        paid = paid_plan(asked, answer, lacking, parts_asked.today)
     if terms.by == "hour" and answer is not None:
         return SharingModel(name, asked, paid, answer, None)
-    fraction = terms.memory_fractions[terms.models.index(name)]
-    sliced = asked_fleet(sliced_scenario(scenario, slices, fraction), offline=offline)
-    return SharingModel(name, asked, paid, fleet_for(sliced, progress), fraction)
+    fraction = terms.memory_fractions[index]
+    sliced = asked_fleet(sliced_scenario(scenario, slices, fraction), offline=parts_asked.offline)
+    return SharingModel(name, asked, paid, fleet_for(sliced, parts_asked.progress), fraction)
 
 
 def sliced_scenario(scenario: Scenario, slices: int, memory_fraction: float) -> Scenario:
