@@ -36,23 +36,15 @@ def command(
     to: o.Output,
 ) -> int:
     """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan."""
-    from capplan.questions.fleet import asked_fleet, fleet_for
-    from capplan.questions.outlook import outlook_of
-    from capplan.questions.price_age import current_day
-    from capplan.report.answers.fleet import fleet_answer
-    from capplan.report.charts.fleet import fleet_charts
+    from capplan.library.planned import planned
     from capplan.report.charts.picture import chart_picture
     from capplan.report.show import row_progress, show, shown_anyway
     from capplan.scenario.overrides import settings_of
-    from capplan.scenario.scenario import read_scenario
 
     changed = settings_of(hardware, confidence, settings)
-    asked = asked_fleet(read_scenario(scenario, changed), offline=offline)
     with row_progress("plans") as progress:
-        answer = fleet_for(asked, progress)
-    outlook = outlook_of(asked, answer, current_day())
-    found = fleet_answer(asked, answer, outlook, changed)
-    if picture and (charts := fleet_charts(answer, outlook)):
+        found, charts = planned(scenario, changed, progress, pictured=picture is not None, offline=offline)
+    if picture and charts:
         with shown_anyway(found, to):
             chart_picture(picture, charts)
     return show(found, to)

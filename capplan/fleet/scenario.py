@@ -16,6 +16,9 @@ from capplan.workload.request_class import RequestClass
 from capplan.workload.slo import Slo
 
 Disaggregation = Literal["off", "allowed", "only"]
+CascadeStage = Literal["answer", "router"]
+CascadePart = Literal["first", "second", "alone"]
+SharedBy = Literal["device", "hour"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,36 @@ class LoraTerms:
 
 
 @dataclass(frozen=True, slots=True)
+class CascadeTerms:
+    """A large model that some of the requests are escalated to, as written in a scenario."""
+
+    model: str
+    escalated_fraction: float
+    after: CascadeStage
+    """Whether the small model answers every request first, or a router sends each to one of the two."""
+    verdict_s: float
+    """Of the judge or the router, for every request."""
+
+    @property
+    def first_fraction(self) -> float:
+        """Share of the requests that the small model answers."""
+        return 1.0 if self.after == "answer" else 1.0 - self.escalated_fraction
+
+
+@dataclass(frozen=True, slots=True)
+class SharingTerms:
+    """Models that share GPUs, as written in a scenario."""
+
+    by: SharedBy
+    models: tuple[str, ...]
+    """Names; the first one is the scenario's own."""
+    memory_fractions: tuple[float, ...] = ()
+    """Of the memory of a device, for each model; empty where a device has one model at a time."""
+    idle: frozenset[str] = frozenset()
+    """Of those without traffic, which hold memory alone."""
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """One scenario in base units, as read by `capplan.scenario.scenario.read_scenario`."""
 
@@ -152,6 +185,8 @@ class Scenario:
     speculation: SpeculationPlan | None
     lora: LoraTerms | None
     """LoRA adapters that are served with the model."""
+    several: CascadeTerms | SharingTerms | None
+    """More models than `model`; None where it is the only one."""
     assumptions: tuple[Assumption, ...]
     """The defaults of keys that the file does not have."""
     warnings: tuple[str, ...]

@@ -20,7 +20,7 @@ from capplan.money.hosted import (
     written_to_live,
 )
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.paid_plan import paid_plan
+from capplan.questions.paid_plan import own_assumptions, paid_plan
 from capplan.questions.price_age import age_warnings
 from capplan.readers.catalogue.token_prices import (
     HINT,
@@ -142,7 +142,12 @@ def asked_comparison(
     return AskedComparison(
         comparison,
         paid.by_mix,
-        (*_assumptions(scenario, prices, comparison), *paid.assumptions, *asked.assumptions),
+        (
+            *_assumptions(scenario, prices, comparison),
+            *own_assumptions(scenario),
+            *paid.assumptions,
+            *asked.assumptions,
+        ),
         (*paid.warnings, *age_warnings(prices, today), *warnings, *asked.warnings),
     )
 

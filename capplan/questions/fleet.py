@@ -42,6 +42,7 @@ from capplan.replica.spec import network_as_served
 from capplan.scenario.drafting import drafting_of
 from capplan.scenario.images_record import with_image_tokens, with_image_work
 from capplan.scenario.lora_record import adapter_assumptions, with_adapters
+from capplan.scenario.several import refuse_several
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 PIPELINE_PARALLEL = (1, 2)
@@ -176,7 +177,8 @@ def _profile(scenario: Scenario) -> EngineProfile:
 
 
 def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
-    """Return the question that a scenario asks; InputError where it is not valid."""
+    """Return the question that a scenario asks; InputError where it is not valid, or asks for several fleets."""
+    refuse_several(scenario)
     published = _published(scenario, offline=offline)
     networks, assumed = _networks(scenario, published)
     scenario, image_assumed = with_image_tokens(scenario, published)

@@ -71,7 +71,7 @@ def paid_plan(asked: AskedFleet, answer: FleetAnswer, otherwise: str, today: dat
         hours,
         job is not None,
         mix is not None,
-        (*_own_assumptions(scenario), *(mix.assumptions if mix else ())),
+        mix.assumptions if mix else (),
         (*(mix.warnings if mix else ()), *rent_warnings(plan, today)),
     )
 
@@ -89,7 +89,8 @@ def _group_fractions(plan: AnyPlan, mix: AskedMix | None) -> tuple[float, ...]:
     return tuple(one / total if total else 1.0 / len(usd) for one in usd)
 
 
-def _own_assumptions(scenario: Scenario) -> list[Assumption]:
+def own_assumptions(scenario: Scenario) -> list[Assumption]:
+    """Return what is taken for granted of costs beside the machines."""
     stated = []
     if not scenario.own.people_usd_per_month:
         stated.append(Assumption("nobody is paid for running the own fleet", "prices.people"))

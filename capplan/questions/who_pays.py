@@ -19,7 +19,7 @@ from capplan.money.who_pays import (
     who_pays_for_pools,
 )
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.paid_plan import paid_plan
+from capplan.questions.paid_plan import own_assumptions, paid_plan
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of
 
@@ -115,7 +115,12 @@ def asked_bill(asked: AskedFleet, answer: FleetAnswer, today: date) -> AskedBill
         bill,
         paid.of_job,
         paid.by_mix,
-        (_shared_by_time(use, pools=len(plan.groups) > 1), *paid.assumptions, *asked.assumptions),
+        (
+            _shared_by_time(use, pools=len(plan.groups) > 1),
+            *own_assumptions(asked.scenario),
+            *paid.assumptions,
+            *asked.assumptions,
+        ),
         (*paid.warnings, *asked.warnings),
     )
 

@@ -13,6 +13,7 @@ from capplan.readers.catalogue.model import read_model
 from capplan.recorded.traces.read import trace_summary
 from capplan.scenario.images_record import with_image_tokens
 from capplan.scenario.scenario import read_scenario
+from capplan.scenario.several import refuse_several
 from capplan.serving.requests import Requests
 from capplan.workload.summary import WorkloadSummary
 from capplan.workload.trace import Omissions, TracePart
@@ -60,6 +61,7 @@ def drawn_workload(path: Path, policies: tuple[str, ...] = ()) -> WorkloadSummar
     policies : rules of eviction under which the prefix cache is run block by block
     """
     scenario = read_scenario(path)
+    refuse_several(scenario)
     if any(item.images is not None for item in scenario.classes):
         scenario, _ = with_image_tokens(scenario, read_model(scenario.model, revision=scenario.revision))
     demand = demand_of(scenario)

@@ -10,15 +10,13 @@ from capplan.engine.lookup import profile
 from capplan.errors import InputError, together
 from capplan.fleet.engine_options import TierSize
 from capplan.fleet.money_terms import HostedTerms, OwnTerms
-from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import FleetLimits, Scenario, SpeculationPlan
 from capplan.hardware.device import Device
 from capplan.hardware.networks import NETWORKS
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.cache_dtype import AUTO
 from capplan.model.weight_format import KV_FORMATS, named_weight_format
-from capplan.readers.catalogue.hardware import device, normalised
-from capplan.readers.catalogue.prices import price_records, read_prices
+from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.scenarios import scenario_file
 from capplan.readers.data_folder import data_folder
 from capplan.readers.text_file import is_there
@@ -31,9 +29,11 @@ from capplan.scenario.operation import network_bytes_per_s
 from capplan.scenario.overrides import overridden
 from capplan.scenario.pool_limits import pools_limits, refuse_with_pools
 from capplan.scenario.pooling_record import pooled_traffic
+from capplan.scenario.price_choice import price_choice
 from capplan.scenario.promise_record import promised
 from capplan.scenario.reading import Reading, scenario_record
-from capplan.scenario.scenario_file import Fleet, Prices, ScenarioFile, Speculation
+from capplan.scenario.scenario_file import Fleet, ScenarioFile, Speculation
+from capplan.scenario.several import asks_for_a_part, of_all, part_document, several_terms
 from capplan.scenario.traffic import request_classes
 from capplan.workload.request_class import RequestClass, without_prefix_cache
 from capplan.workload.slo import Slo
@@ -43,8 +43,6 @@ _PLAN_KEYS = {"capplan", "command", "result"}
 """That a plan file has, and no scenario."""
 """Every key, for editors."""
 DEFAULT_HARDWARE = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200")
-
-ANY_PROVIDER = "any"
 
 IN_TURN = "requests are routed to the replicas in turn (round-robin), the default of the vLLM production stack's router"
 ROUTED = (
@@ -194,66 +192,6 @@ def _engine(reading: Reading, file: ScenarioFile) -> str:
     return name
 
 
-def _provider(reading: Reading, prices: Prices) -> str:
-    if prices.provider is None or normalised(prices.provider) == ANY_PROVIDER:
-        if prices.provider is None:
-            reading.assume("prices of any provider, the median offer", "prices.provider")
-        return ANY_PROVIDER
-    if prices.file and prices.file.lower().endswith(".csv"):
-        return prices.provider  # the file has one provider, whatever its name
-    offers = read_prices(reading.resolved(prices.file)) if prices.file else price_records()
-    known = {normalised(offer.provider): offer.provider for offer in offers}
-    provider = known.get(normalised(prices.provider))
-    if provider is None:
-        names = {ANY_PROVIDER, *(name.lower() for name in known.values())}
-        raise reading.unknown("provider", prices.provider, names, ("prices", "provider"))
-    return provider
-
-
-def _prices(reading: Reading, prices: Prices) -> PriceChoice:
-    default = PriceChoice()
-    if prices.commitment is None:
-        reading.assume(f"{default.commitment} prices", "prices.commitment")
-    overrides: dict[str, float] = {}
-    for name, usd in prices.per_gpu_hour.items():
-        try:
-            overrides[device(name).name] = usd
-        except InputError as error:
-            at: KeyPath = ("prices", "per_gpu_hour", name)
-            reading.note(reading.refuse(at, str(error)), at)
-    return PriceChoice(
-        commitment=prices.commitment or default.commitment,
-        provider=reading.attempt(partial(_provider, reading, prices), ANY_PROVIDER, ("prices", "provider")),
-        region=prices.region,
-        overrides=overrides,
-        usd_per_kwh=prices.electricity,
-        facility_ratio=reading.attempt(partial(_facility_ratio, reading, prices), 1.0, ("prices",)),
-    )
-
-
-def _facility_ratio(reading: Reading, prices: Prices) -> float:
-    """Return the power of the building over that of the devices; refused without a price of electricity."""
-    ratio, usd = prices.facility_ratio, prices.electricity
-    if usd is None:
-        if ratio is not None:
-            raise reading.refuse(
-                ("prices", "facility_ratio"),
-                "multiplies electricity, and none is given; e.g. electricity: 0.12 $/kWh, or leave facility_ratio out",
-            )
-        return PriceChoice().facility_ratio
-    reading.assume(
-        f"electricity at {usd:g} $/kWh is added to the price, for the thermal design power of all devices, spares included, "
-        "at all hours; nothing for hosts and switches",
-        "prices.electricity",
-    )
-    if ratio is None:
-        ratio = PriceChoice().facility_ratio
-        reading.assume(
-            f"facility ratio of {ratio:g}: nothing for cooling and losses", "prices.facility_ratio"
-        )
-    return ratio
-
-
 def _model(reading: Reading, name: str) -> str:
     beside = reading.folder / name
     explicit = name.startswith(("./", "../", "~", "/")) or name.endswith(".json")
@@ -284,6 +222,11 @@ def _speculation(reading: Reading, section: Speculation | None) -> SpeculationPl
     return speculation_plan(reading, section, draft)
 
 
+def _classes(reading: Reading, file: ScenarioFile, *, pooled: bool) -> tuple[RequestClass, ...]:
+    classes = request_classes(reading, pooled_traffic(reading, file), file.fleet.burst or 1.0, pooled=pooled)
+    return tuple(map(without_prefix_cache, classes)) if file.prefix_caching is False else classes
+
+
 def scenario_from(document: Document, folder: Path) -> Scenario:
     """Return the scenario in a document; paths in it are relative to `folder`."""
     file, reading = scenario_record(document, folder)
@@ -294,15 +237,14 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     lora = reading.attempt(partial(lora_terms, reading, file.lora), None, ("lora",))
     speculation = reading.attempt(partial(_speculation, reading, file.speculation), None, ("speculation",))
     pooled = file.runner == "pooling"
-    classes = request_classes(reading, pooled_traffic(reading, file), file.fleet.burst or 1.0, pooled=pooled)
-    if file.prefix_caching is False:
-        classes = tuple(without_prefix_cache(item) for item in classes)
+    classes = _classes(reading, file, pooled=pooled)
     slo = reading.attempt(partial(promised, reading, file.slo, classes), Slo(), ("slo",))
     limits = _limits(reading, file, classes)
     refuse_with_pools(reading, file, classes)
-    prices = _prices(reading, file.prices)
+    prices = price_choice(reading, file.prices)
     note_odd_money(reading, file)
     growth = reading.attempt(partial(growth_ratios, reading, file.growth, classes), (), ("growth",))
+    several = reading.attempt(partial(several_terms, reading, file, classes), None, ("cascade",))
     if reading.mistakes:
         raise together(reading.mistakes)
     return Scenario(
@@ -337,6 +279,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         kv_offload=tiers,
         speculation=speculation,
         lora=lora,
+        several=several,
         classes=classes,
         slo=slo,
         fleet=limits,
@@ -348,7 +291,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
 
 
 def scenario_document(path: str | os.PathLike[str], settings: Sequence[str]) -> Document:
-    """Return the YAML of a scenario with some keys overridden, not checked yet."""
+    """Return the YAML of a scenario with some keys overridden, not checked yet; of several fleets the one that it asks for."""
     document = read_yaml(
         scenario_file(path),
         kind="a scenario YAML",
@@ -358,7 +301,11 @@ def scenario_document(path: str | os.PathLike[str], settings: Sequence[str]) -> 
         raise InputError(
             f"{path}: is a plan file, and a scenario YAML is expected\n  give it as: --plan {path}"
         )
-    return overridden(document, settings)
+    document = overridden(document, settings)
+    if not asks_for_a_part(document):
+        return document
+    scenario = scenario_from(document, scenario_file(path).resolve().parent)
+    return overridden(part_document(document, scenario), of_all(settings))
 
 
 def read_scenario(path: str | os.PathLike[str], settings: Sequence[str] = ()) -> Scenario:

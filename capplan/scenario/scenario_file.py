@@ -34,6 +34,7 @@ from capplan.replica.drafting import Method
 from capplan.scenario.curve_record import DailyCurve
 from capplan.scenario.length_record import LengthRecord
 from capplan.scenario.money_records import Budget, Commitments, Currency, Growth, Hosted, Power
+from capplan.scenario.several_records import Cascade, Sharing
 from capplan.serving.fleet_terms import Routing
 
 
@@ -368,6 +369,10 @@ class ScenarioFile(Record):
     """LoRA adapters beside the model."""
     speculation: Speculation | None = None
     """Drafts that the target verifies several at a time."""
+    cascade: Cascade | None = None
+    """A large model that some of the requests are escalated to."""
+    sharing: Sharing | None = None
+    """Models that share GPUs with this one."""
     traffic: Annotated[list[Traffic], Field(min_length=1)]
     """Kinds of requests, one or more."""
     slo: Promise = Field(default_factory=Promise)

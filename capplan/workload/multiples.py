@@ -70,6 +70,37 @@ def batch_arrival_cv(arrival_cv: Number, batch: Number) -> Number:
     return np.sqrt(batch * (np.square(arrival_cv) + 1.0) - 1.0)
 
 
+def thinned_arrival_cv(arrival_cv: Number, share_fraction: Number) -> Number:
+    """Return the coefficient of variation of the times between arrivals of which a share is kept, each by chance.
+
+        c_s = sqrt(1 + s (c^2 - 1))
+
+    The time between two that are kept is the sum of a geometric number of times between arrivals.
+
+    Parameters
+    ----------
+    arrival_cv : [-]
+        c, of the times between all arrivals.
+    share_fraction : [-]
+        s, that is kept.
+
+    Returns
+    -------
+    [-]
+        c_s; 1 stays 1, for a share of a Poisson process is one.
+
+    Examples
+    --------
+    >>> float(thinned_arrival_cv(3.0, 1.0)), float(thinned_arrival_cv(1.0, 0.2)), float(thinned_arrival_cv(3.0, 0.375))
+    (3.0, 1.0, 2.0)
+
+    References
+    ----------
+    Cox 1962, "Renewal Theory", section 1.4 and exercises: a random number of renewals.
+    """
+    return np.sqrt(1.0 + share_fraction * (np.square(arrival_cv) - 1.0))
+
+
 def longest_of(lengths: Lengths, batch: int) -> Lengths:
     """Return the distribution of the longest of several lengths, to which a batch is padded.
 

@@ -20,9 +20,8 @@ from capplan.scenario.scenario_file import Promise, ScenarioFile
 from capplan.serving.fleet_terms import Routing
 from capplan.workload.daily_curve import SHAPES
 from capplan.workload.slo import METRICS, STATISTICS, Slo
-from docs.generators import money_keys, traffic_keys
+from docs.generators import model_keys, money_keys, traffic_keys
 
-_LORA = {"adapters": "200", "max_loras": "64", "max_lora_rank": "32", "modules": "[q_proj, v_proj]", "fully_sharded": "true", "share": "40 %"}  # fmt: skip
 _LIMITS, _PRICES, _ENGINE = FleetLimits(()), PriceChoice(), "the engine's"
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
@@ -42,12 +41,6 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "prefix_caching": "true",
         "kv_offload": "none",
         "kv_offload.bandwidth": "of the link",
-        "lora": "none",
-        "lora.max_loras": "one for each adapter",
-        "lora.max_lora_rank": "16",
-        "lora.modules": "all of attention and feed-forward",
-        "lora.fully_sharded": "false",
-        "lora.share": "100 %",
         "speculation": "none",
         "speculation.method": "draft-model",
         "speculation.acceptance": "what is published for the method",
@@ -90,6 +83,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "prices.file": "the shipped price list",
         "prices.electricity": "in the price",
         "prices.facility_ratio": f"{_PRICES.facility_ratio:g}",
+        **model_keys.DEFAULTS,
         **traffic_keys.DEFAULTS,
         **money_keys.DEFAULTS,
     }
@@ -118,8 +112,6 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "kv_offload.capacity": "512 GB",
         "kv_offload.bandwidth": "50 GB/s",
         "runner": "pooling",
-        "lora": "{adapters: 200, max_loras: 64}",
-        **{f"lora.{key}": value for key, value in _LORA.items()},
         "speculation": "{acceptance: 0.7, draft_tokens: 4, draft_step_time: 2 ms}",
         "speculation.method": "eagle",
         "speculation.acceptance": "0.7",
@@ -160,6 +152,7 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "prices.per_gpu_hour": "{h100-sxm: 2.2 $/h}",
         "prices.file": "our-prices.yaml",
         "prices.facility_ratio": "1.3",
+        **model_keys.EXAMPLES,
         **traffic_keys.EXAMPLES,
         **money_keys.EXAMPLES,
     }
@@ -188,6 +181,8 @@ _KINDS = {
     "fleet.kv_link": "a name, or a rate in GB/s",
     "fleet.network": "a name, or a rate in GB/s",
     "fleet.kv_dtypes": "a name or a list",
+    "cascade.changes": "keys of a scenario",
+    "sharing.models.changes": "keys of a scenario",
     "prices.per_gpu_hour": "`hardware: price` lines, in $/h",
     **{
         f"fleet.{way}_parallel": "a whole number or a list"
@@ -279,7 +274,7 @@ def _curves() -> str:
 
 def page() -> str:
     """Return the text of docs/scenario.md."""
-    text = _PAGE.replace("<money>\n", money_keys.PAGE)
+    text = _PAGE.replace("<models>", model_keys.PAGE).replace("<money>\n", money_keys.PAGE)
     for mark, start in _TABLES.items():
         text = text.replace(f"<{mark}>", _table(start))
     assert set(Promise.model_fields) == {
@@ -303,7 +298,7 @@ _TABLES = {
     "fleet": "fleet.",
     "offload": "kv_offload.",
     "speculation": "speculation.",
-    "lora": "lora.",
+    **model_keys.TABLES,
     "prices": "prices.",
     **money_keys.TABLES,
 }
@@ -399,10 +394,7 @@ prefix first, which `prefix_aware` stands for.
 
 <speculation>
 
-## lora
-
-<lora>
-
+<models>
 ## prices
 
 <prices>

@@ -15,13 +15,13 @@ from capplan.questions.explain.subject import Subject
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.scenario.scenario import read_scenario
 from tests.plan_files import plan_in
+from tests.shipped import FLEETS, Fleet
 from tests.sweeps import long_but
 
 pytestmark = pytest.mark.usefixtures("few_requests")
 ROOT = Path(__file__).resolve().parents[2]
-SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
 SAMPLE = {
-    ROOT / "scenarios" / f"{name}.yaml"
+    Fleet(ROOT / "scenarios" / f"{name}.yaml")
     for name in ("commitments", "embed-corpus", "energy", "growing", "many-adapters", "padded-job", "screenshots", "support-chat")
 }  # fmt: skip
 """Of the shipped scenarios, one of each kind: open traffic, a job, prompts alone, adapters, images, money."""
@@ -68,9 +68,9 @@ def consistent(explained):
         consistent(step)
 
 
-@pytest.mark.parametrize("path", long_but(SAMPLE, SCENARIOS), ids=lambda path: path.stem)
-def test_every_number_of_a_plan_is_explained_to_the_last_digit(path):
-    asked = asked_fleet(read_scenario(path), offline=True)
+@pytest.mark.parametrize("fleet", long_but(SAMPLE, FLEETS), ids=lambda fleet: fleet.name)
+def test_every_number_of_a_plan_is_explained_to_the_last_digit(fleet):
+    asked = asked_fleet(read_scenario(*fleet), offline=True)
     of = Subject(asked, fleet_for(asked).chosen)
     known = quantities(of)
     for name, printed in known.items():

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,8 +29,9 @@ from capplan.replica.replica import replica_of
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.simulation_flags import PlanFlags, RequestFlags
 from capplan.workload.slo import Target
+from tests.shipped import FLEETS, SCENARIOS
+from tests.slower import made_slower
 
-SCENARIOS = sorted((Path(__file__).resolve().parents[2] / "scenarios").glob("*.yaml"))
 SMALL = """name: small
 model: llama-3.1-8b
 traffic:
@@ -64,12 +64,12 @@ def as_simulated(trial):
     return replica_of(spec), EngineOptions(drafting=drafting)
 
 
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated(path):
+@pytest.mark.parametrize("fleet", FLEETS, ids=lambda fleet: fleet.name)
+def test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated(fleet):
     """One of three replicas with a third of the load, against all three dealt out in turn: within the noise of 30,000 requests,
     or of four times as many where 32 of a padded batch have one length, or 40 documents arrive at once."""
-    requests = 120_000 if path.stem in ("padded-job", "rerank") else 30_000
-    question = replace(asked_fleet(read_scenario(path), offline=True).question, requests=requests)
+    requests = 120_000 if fleet.path.stem in ("padded-job", "rerank") else 30_000
+    question = replace(asked_fleet(read_scenario(*fleet), offline=True).question, requests=requests)
     candidate = max(search(question).candidates, key=lambda item: item.share_ceiling)
     trial = Trial(candidate, question, {})
     limit = trial.limit(3, 1.0, trial.limits)
@@ -282,20 +282,7 @@ def test_a_slower_replica_is_one_whose_every_step_takes_longer(small):
     """Against the table itself made slower; the time of the front end is scaled with it."""
     question = replace(asked_fleet(read_scenario(small / "small.yaml"), offline=True).question, requests=4000)
     candidate = search(question).candidates[0]
-    plain, slow = Trial(candidate, question, {}), Trial(candidate, question, {})
-    table = slow.replica.table
-    longer = {
-        name: 1.4 * getattr(table, name)
-        for name in (
-            "decode_s",
-            "head_s",
-            "decode_attention_s",
-            "mixed_s",
-            "prefill_attention_s",
-            "request_s",
-        )
-    }
-    slow._engine = replace(slow.replica.engine, table=replace(table, **longer))
+    plain, slow = Trial(candidate, question, {}), made_slower(Trial(candidate, question, {}), 1.4)
     rate = 0.6 * plain.limit(4, 1.4, plain.limits)
     scaled, made = plain.at(rate, 4, 1.4), slow.at(rate, 4)
     for target in (Target("ttft", "p95", 1.0), Target("tpot", "p95", 1.0), Target("e2e", "mean", 1.0)):

@@ -50,6 +50,14 @@ USERS = {"traffic.request_rate": None, "traffic.users": 40, "traffic.think_time"
 JOB = {"traffic.request_rate": None, "traffic.requests": 10_000, "traffic.within": "1 h"}
 TRACE = {"traffic": [{"trace": "day.csv"}], "fleet.hardware": ["l4"], "fleet.spare_replicas": 0}
 PREFIXES = {"traffic": [{"trace": "chats.jsonl"}], "gpu_memory_utilization": 0.25, "max_model_len": 4096}
+CASCADE = {"cascade": {"model": "Qwen/Qwen3-4B", "escalated": "20 %"}}
+BESIDE = {
+    "name": "guard",
+    "model": "Qwen/Qwen3-0.6B",
+    "gpu_memory_utilization": 0.3,
+    "changes": {"traffic": [BASE["traffic"][0]]},
+}
+SHARING = {"gpu_memory_utilization": 0.5, "sharing": {"by": "device", "models": [BESIDE]}}
 TIER = PREFIXES | {"kv_offload": [{"name": "host", "capacity": "40 GB"}]}
 TURNS = {"traffic.turns": 4, "traffic.added_tokens": 100, "traffic.think_time": "2 s"}
 DRAFT = {"speculation": {"acceptance": 0.7, "draft_tokens": 3, "draft_step_time": "1 ms"}}
@@ -158,6 +166,22 @@ CASES = {
             "share": "5 %",
         }.items()
     },
+    "cascade.model": Case("Qwen/Qwen3-8B", CASCADE),
+    "cascade.revision": Case("v1", CASCADE, refused="not in the local Hugging Face cache"),
+    "cascade.escalated": Case("60 %", CASCADE),
+    "cascade.after": Case("router", CASCADE),
+    "cascade.verdict_time": Case("200 ms", CASCADE),
+    "cascade.changes": Case({"weight_dtype": "fp8"}, CASCADE),
+    "cascade.part": Case("second", CASCADE),
+    "sharing.by": Case(
+        "hour", SHARING, refused="is for by: device; by the hour each model has the whole device"
+    ),
+    "sharing.models.name": Case("filter", SHARING, shown=True),
+    "sharing.models.model": Case("Qwen/Qwen3-4B", SHARING),
+    "sharing.models.revision": Case("v1", SHARING, refused="not in the local Hugging Face cache"),
+    "sharing.models.gpu_memory_utilization": Case(0.4, SHARING),
+    "sharing.models.changes": Case({"traffic": [BASE["traffic"][0]], "weight_dtype": "fp8"}, SHARING),
+    "sharing.part": Case("guard", SHARING),
     "traffic.name": Case("chat", ask="simulate", shown=True),
     "traffic.request_rate": Case("80 req/s"),
     "traffic.users": Case(4000, USERS),
@@ -311,6 +335,7 @@ REFUSALS = {
         TURNS,
         "hit_fraction: follows from the turns",
     ),
+    "cascade": (CASCADE["cascade"], USERS, r"cascade: traffic\[0\] has users or sessions"),
     "prices.facility_ratio": (1.2, {}, "prices.facility_ratio: .* none is given"),
 }
 """What has nothing to apply to -> the change, what is there before, the reason."""

@@ -21,6 +21,9 @@ NEEDED = {
     "kv_offload": "name: host, capacity: 9 GB",
     "speculation": "acceptance: 0.5, draft_tokens: 2",
     "lora": "adapters: 99",
+    "cascade": "model: a/b, escalated: 5 %",
+    "sharing": "by: device, models: [{name: a, model: a/b}]",
+    "sharing.models": "name: a, model: a/b",
     "traffic.images": "width: 9, height: 9",
     "traffic.outside": "tool_calls: 2, tool_time: 1 s",
     "slo": "ttft_p95: 1 s",
@@ -63,6 +66,9 @@ def order(key):
         "kv_offload",
         "speculation",
         "lora",
+        "cascade",
+        "sharing",
+        "sharing.models",
         "prices",
         "commitments",
         "commitments.reserved_1y",
@@ -107,7 +113,7 @@ def test_an_example_is_read(key):
                 ),
             ]
         )
-        listed = parents[depth - 1] in ("traffic", "kv_offload")
+        listed = parents[depth - 1] in ("traffic", "kv_offload", "models")
         inner = f"{parents[depth - 1]}: " + (f"[{{{with_needed}}}]" if listed else f"{{{with_needed}}}")
     lines = {"name": "name: a", "model": "model: b", "traffic": f"traffic: [{TRAFFIC}]"}
     lines[key.split(".")[0]] = inner

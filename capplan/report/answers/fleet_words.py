@@ -38,6 +38,23 @@ def rejected_text(answer: FleetAnswer) -> str:
     )
 
 
+def against_text(usd: float, other_usd: float) -> str:
+    """Return how a cost stands to another one.
+
+    Examples
+    --------
+    >>> against_text(60.0, 80.0), against_text(88.0, 80.0)
+    ('25% less than', '10% more than')
+    """
+    if usd == other_usd:
+        return "as much as"
+    return (
+        f"{1.0 - usd / other_usd:.0%} less than"
+        if usd < other_usd
+        else f"{usd / other_usd - 1.0:.0%} more than"
+    )
+
+
 def sure(probability: float) -> str:
     """Format a probability for people, rounded down; never as certain.
 

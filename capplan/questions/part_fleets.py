@@ -1,0 +1,46 @@
+"""The fleets of a scenario of several models, each asked as an ordinary scenario."""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import date
+
+from capplan.assumption import Assumption
+from capplan.fleet.scenario import Scenario
+from capplan.questions.fleet import AskedFleet, asked_fleet
+from capplan.questions.paid_plan import PaidPlan
+from capplan.scenario.scenario import read_scenario
+
+
+@dataclass(frozen=True, slots=True)
+class PartsAsked:
+    """A scenario of several models, and how it is asked."""
+
+    path: str | os.PathLike[str]
+    settings: tuple[str, ...]
+    """Keys that are overridden, each KEY=VALUE."""
+    today: date
+    """That prices are judged old by."""
+    progress: Callable[[int, int], None] | None
+    """Of each search; called with the plans that are done, and all of them."""
+    offline: bool
+    """Never open a connection."""
+
+    def scenario(self) -> Scenario:
+        """Return the scenario of all models."""
+        return read_scenario(self.path, self.settings)
+
+    def part(self, *settings: str) -> AskedFleet:
+        """Return the question of one fleet, which some more settings ask for."""
+        return asked_fleet(read_scenario(self.path, (*self.settings, *settings)), offline=self.offline)
+
+
+def told(
+    scenario: Scenario, parts: Iterable[tuple[AskedFleet, PaidPlan | None]], stated: Iterable[Assumption]
+) -> tuple[tuple[Assumption, ...], tuple[str, ...]]:
+    """Return what all fleets rest on, and what is to be said of them, each once; a fleet that is not bought has no price."""
+    assumptions, warnings = [*scenario.assumptions], [*scenario.warnings]
+    for asked, paid in parts:
+        assumptions += [*asked.assumptions, *(paid.assumptions if paid else ())]
+        warnings += [*(paid.warnings if paid else ()), *asked.warnings]
+    return tuple(dict.fromkeys((*assumptions, *stated))), tuple(dict.fromkeys(warnings))

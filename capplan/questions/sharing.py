@@ -1,0 +1,234 @@
+"""Models that share devices -> the pool that serves them all, against a fleet for each of them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+
+from capplan.assumption import Assumption
+from capplan.errors import InputError, TargetError
+from capplan.fleet.over_time import Counts, replicas_over_time
+from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.fleet.price import usd_per_month
+from capplan.fleet.replica_group import planned_rate_per_replica
+from capplan.fleet.scenario import Scenario, SharingTerms
+from capplan.money.shared_pool import devices_by_hour
+from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
+from capplan.questions.paid_plan import PaidPlan, paid_plan
+from capplan.questions.part_fleets import PartsAsked, told
+from capplan.scenario.rate_line import HOUR_S, WINDOW_S, rate_line
+from capplan.scenario.sharing import UNSHARED, is_unshared
+from capplan.workload.slo import Slo
+
+HOURS = 24
+_LITTLE = "[{request_rate: 0.001 req/s, input_tokens: 16, output_tokens: 16}]"
+"""Stands for the traffic of an idle model: what it needs is that its memory suffices."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharingModel:
+    """One of the models, as it is searched in the pool and alone."""
+
+    name: str
+    asked: AskedFleet
+    """For a fleet of its own."""
+    paid: PaidPlan | None
+    """That fleet; None where the model is idle."""
+    answer: FleetAnswer
+    """In the pool: by slices, with so many times the load within a part of the latency; else the same as alone."""
+    memory_fraction: float | None
+    """Of each device; None where a device has one model at a time."""
+
+    @property
+    def network_name(self) -> str:
+        """Name of its network."""
+        return next(iter(self.asked.question.networks.values())).name
+
+    def plan_on(self, hardware: str) -> FleetPlan | None:
+        """Return the cheapest plan on a device; None where there is none."""
+        return next((plan for plan in self.answer.plans if plan.hardware == hardware), None)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPool:
+    """Devices of one kind that serve all models."""
+
+    hardware: str
+    plans: tuple[FleetPlan, ...]
+    """Of each model."""
+    hourly_replicas: Counts
+    """Of each model (row) in the hours of a day, without spares."""
+    hourly_gpus: Counts
+    """That are needed in the hours of a day, without spares."""
+    spare_gpus: int
+
+    @property
+    def gpus(self) -> int:
+        """Spares included."""
+        return int(self.hourly_gpus.max()) + self.spare_gpus
+
+    @property
+    def usd_per_month(self) -> float:
+        """Of all devices at all hours; infinite without a price."""
+        price = self.plans[0].price
+        return inf if price is None else float(usd_per_month(self.gpus * price.total_usd_per_hour))
+
+
+@dataclass(frozen=True, slots=True)
+class SharingAnswer:
+    """The cheapest pool of several models, and a fleet for each of them."""
+
+    scenario: Scenario
+    terms: SharingTerms
+    models: tuple[SharingModel, ...]
+    pool: SharedPool
+    slices: int
+    """Models that each device gives its time to in turn; a latency is up to so many times that of a plan."""
+    assumptions: tuple[Assumption, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def apart(self) -> tuple[PaidPlan, ...]:
+        """Fleets of the models that have traffic."""
+        return tuple(model.paid for model in self.models if model.paid)
+
+
+def sharing_for(parts_asked: PartsAsked) -> SharingAnswer:
+    """Return the pool of the models that share devices in a scenario, each sized by the search of any other fleet.
+
+    Raises
+    ------
+    TargetError
+        a model has no fleet of its own, or no device holds all of them within their targets
+    InputError
+        the price of a plan is not known
+    """
+    scenario = parts_asked.scenario()
+    terms = scenario.several
+    assert isinstance(terms, SharingTerms)
+    slices = len(terms.models) - len(terms.idle) if terms.by == "device" else 1
+    models = [_searched(parts_asked, terms, index, slices) for index in range(len(terms.models))]
+    assumptions, warnings = told(scenario, [(model.asked, model.paid) for model in models], _stated(terms))
+    pool = _cheapest_pool(scenario, models, terms)
+    return SharingAnswer(scenario, terms, tuple(models), pool, slices, assumptions, warnings)
+
+
+def _searched(parts_asked: PartsAsked, terms: SharingTerms, index: int, slices: int) -> SharingModel:
+    """Return a model with its own fleet, and with what it needs in the pool; an idle one has what holds it."""
+    name = terms.models[index]
+    part, idle = f"sharing.part={json.dumps(name)}", name in terms.idle
+    little = [f"sharing.models[{index - 1}].changes.traffic={_LITTLE}"] if idle else []
+    asked = parts_asked.part(part, *little)
+    scenario = replace(asked.scenario, slo=Slo()) if idle else asked.scenario
+    if any(map(is_unshared, scenario.classes)):
+        raise InputError(f"{scenario.path}: {name}: traffic {UNSHARED}")
+    answer = paid = None
+    if not idle:
+        answer = fleet_for(asked, parts_asked.progress)
+        lacking = f"there is no fleet of {name} to compare with; with --set {part}"
+        paid = paid_plan(asked, answer, lacking, parts_asked.today)
+    if terms.by == "hour" and answer is not None:
+        return SharingModel(name, asked, paid, answer, None)
+    fraction = terms.memory_fractions[index]
+    sliced = asked_fleet(sliced_scenario(scenario, slices, fraction), offline=parts_asked.offline)
+    return SharingModel(name, asked, paid, fleet_for(sliced, parts_asked.progress), fraction)
+
+
+def sliced_scenario(scenario: Scenario, slices: int, memory_fraction: float) -> Scenario:
+    """Return the scenario of a model that has one of k slices of the time of each device, and a part of its memory.
+
+    A step takes up to k times as long. That is the simulation of steps of their own length at k times the rate, in which every time
+    is a k-th: k times the traffic within a k-th of each target.
+
+    Parameters
+    ----------
+    scenario : of the model with all of its devices
+    slices : [-]
+        k, models that have work at the same time
+    memory_fraction : [-]
+        of a device, for weights, cache and activations
+    """
+    return replace(
+        scenario,
+        classes=tuple(
+            replace(item, request_rate_per_s=item.request_rate_at() * slices) for item in scenario.classes
+        ),
+        slo=replace(
+            scenario.slo,
+            targets=tuple(replace(item, limit_s=item.limit_s / slices) for item in scenario.slo.targets),
+        ),
+        gpu_memory_utilization=memory_fraction,
+        fleet=replace(scenario.fleet, max_devices_per_replica=1),
+    )
+
+
+def _cheapest_pool(scenario: Scenario, models: Sequence[SharingModel], terms: SharingTerms) -> SharedPool:
+    """Return the cheapest pool of one kind of device; TargetError where none serves all models, InputError without a price."""
+    pools = [pool for device in scenario.fleet.hardware if (pool := _pool_on(device.name, models, terms))]
+    if pools:
+        best = min(pools, key=lambda pool: (pool.usd_per_month, pool.gpus))
+        if best.usd_per_month == inf:
+            raise InputError(
+                f"{scenario.path}: the price of {best.hardware} is not known; give prices.per_gpu_hour"
+            )
+        return best
+    lacking = [model for model in models if not model.answer.plans]
+    why = "each of them has a plan, but no two on the same device"
+    if lacking:
+        reason = max(lacking[0].answer.rejected, key=lambda item: item.count).reason
+        why = f"{lacking[0].name}: {reason}"
+    raise TargetError(
+        f"{scenario.path}: sharing: no device in fleet.hardware serves all models within their targets; {why}\n"
+        "  give another device or other parts of its memory, or a fleet for each: capplan fleet with --set sharing=null"
+    )
+
+
+def _pool_on(hardware: str, models: Sequence[SharingModel], terms: SharingTerms) -> SharedPool | None:
+    plans = [plan for model in models if (plan := model.plan_on(hardware))]
+    if len(plans) < len(models):
+        return None
+    replicas = np.array(
+        [_hourly_replicas(model.asked.scenario, plan) for model, plan in zip(models, plans, strict=True)]
+    )
+    spares = [plan.spare_replicas * plan.layout.devices for plan in plans]
+    if terms.by == "hour":
+        gpus = devices_by_hour(replicas, [plan.layout.devices for plan in plans])
+    else:
+        replicas = np.repeat([[plan.busy_replicas] for plan in plans], HOURS, axis=1)
+        gpus = replicas.max(axis=0)
+    return SharedPool(hardware, tuple(plans), replicas, gpus, max(spares))
+
+
+def _hourly_replicas(scenario: Scenario, plan: FleetPlan) -> Counts:
+    """Return the replicas that a plan needs in each hour of a day, without spares, by the rule that sized it."""
+    line = rate_line(scenario)
+    peak = plan.request_rate_per_replica * plan.busy_replicas
+    rates = np.full(HOURS, peak) if line is None else line.rates_per_s[:: int(HOUR_S / WINDOW_S)]
+    return replicas_over_time(rates, planned_rate_per_replica(plan, scenario.fleet.headroom_fraction))
+
+
+def _stated(terms: SharingTerms) -> list[Assumption]:
+    if terms.by == "hour":
+        return [
+            Assumption(
+                "a device is moved to another model within an hour, and has room for what this hour and the next need",
+                "sharing.by",
+            ),
+            Assumption(
+                "in each hour a model keeps its layout, and has as many replicas as the rule of its plan asks for",
+                "sharing.by",
+            ),
+        ]
+    return [
+        Assumption(
+            "a device gives equal slices of its time to all models that have work (time slicing without MPS), at no cost of switching",
+            "sharing.by",
+        ),
+        Assumption(
+            "all models have work at all times: latencies are the longest that slices can make them",
+            "sharing.by",
+        ),
+        Assumption("replicas are of one device, and each device has one of every model", "sharing.by"),
+    ]

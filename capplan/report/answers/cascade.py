@@ -1,0 +1,157 @@
+"""What `capplan fleet` shows of a cascade: its fleets against the large model alone, and what users wait for."""
+
+from dataclasses import asdict
+from typing import Any
+
+from capplan.money.cascade import Wait
+from capplan.questions.cascade import ALONE, ESCALATED, CascadeAnswer, PartFleet, UserWait
+from capplan.questions.plan_row import plan_row
+from capplan.report.answer import Answer, Table
+from capplan.report.answers.currency import currency_texts
+from capplan.report.answers.fleet import purchase_text
+from capplan.report.answers.fleet_words import against_text
+from capplan.scenario.several import one_by_one
+
+_NAMES = {"first": "small model", "second": "large model", "alone": ALONE}
+_WAITS = (
+    "who",
+    "share_fraction",
+    *(f"{end}_s.{key}" for end in ("first_token", "answer") for key in ("mean", "nine_in_ten")),
+)
+_TITLES = {
+    "fleet": "",
+    "request_rate": "peak",
+    "usd_per_month": "",
+    "usd_per_job": "",
+    "usd_per_thousand_requests": "",
+    "slo_met_probability": "targets met",
+    "who": "",
+    "first_token_s.mean": "first token, mean",
+    "first_token_s.nine_in_ten": "nine in ten within",
+    "answer_s.mean": "whole answer, mean",
+    "answer_s.nine_in_ten": "nine in ten within",
+}
+
+
+def cascade_answer(found: CascadeAnswer) -> Answer:
+    """Return the fleets, the total against the large model alone, the break-even share, and the waits."""
+    cost = "usd_per_job" if found.alone.paid.of_job else "usd_per_month"
+    rows = [_row(part, found, cost) for part in (*found.parts, found.alone)]
+    together = {
+        "fleet": "both",
+        "request_rate": found.alone.request_rate,
+        "gpus": sum(part.plan.gpus for part in found.parts),
+        **_usd(found.usd, found, cost),
+    }
+    waits = [_wait_row(wait) for wait in found.waits]
+    shown = ("fleet", "model", "request_rate", "purchase", "gpus", cost, "usd_per_thousand_requests")
+    promised = ("slo_met_probability",) if found.scenario.slo.targets else ()
+    return Answer(
+        command="fleet",
+        result=_result(found, waits, cost),
+        tables=(
+            Table(
+                [*rows[:-1], *([together] if len(found.parts) > 1 else []), rows[-1]],
+                title="Fleets",
+                shown=(*shown, *promised),
+                titles=_TITLES,
+            ),
+            Table(waits, title="What users wait for", shown=_WAITS, titles=_TITLES),
+        ),
+        headline=_headline(found),
+        closing=_closing(found),
+        assumptions=found.assumptions,
+        warnings=found.warnings,
+    )
+
+
+def _usd(usd: float, found: CascadeAnswer, cost: str) -> dict[str, float]:
+    return {cost: usd, "usd_per_thousand_requests": 1000.0 * usd / found.requests}
+
+
+def _row(part: PartFleet, found: CascadeAnswer, cost: str) -> dict[str, Any]:
+    return {
+        "fleet": _NAMES[part.part],
+        "model": part.model,
+        "request_rate": part.request_rate,
+        "purchase": purchase_text(part.plan),
+        "gpus": part.plan.gpus,
+        **_usd(part.paid.machines_usd, found, cost),
+        "slo_met_probability": part.plan.slo_met_probability,
+    }
+
+
+def _wait_row(wait: UserWait) -> dict[str, Any]:
+    return {
+        "who": wait.who,
+        "share_fraction": wait.fraction,
+        "first_token_s": _wait(wait.first_token),
+        "answer_s": _wait(wait.answer),
+    }
+
+
+def _wait(wait: Wait) -> dict[str, float]:
+    return {"mean": wait.mean_s, "nine_in_ten": wait.nine_in_ten_s}
+
+
+def _result(found: CascadeAnswer, waits: list[dict[str, Any]], cost: str) -> dict[str, Any]:
+    seen, whole = found.mean_waits_s
+    return {
+        "scenario": found.scenario.name,
+        "cascade": {
+            **asdict(found.terms),
+            **_usd(found.usd, found, cost),
+            "gpus": sum(part.plan.gpus for part in found.parts),
+            "first_token_s": seen,
+            "answer_s": whole,
+            "breakeven_fraction": found.breakeven_fraction,
+        },
+        "fleets": [
+            {
+                "part": part.part,
+                "model": part.model,
+                "request_rate": part.request_rate,
+                **_usd(part.paid.machines_usd, found, cost),
+                "plan": plan_row(part.plan),
+            }
+            for part in (*found.parts, found.alone)
+        ],
+        "waits": waits,
+    }
+
+
+def _headline(found: CascadeAnswer) -> str:
+    span = "for the job" if found.alone.paid.of_job else "a month"
+    usd, alone = found.usd, found.alone.paid.machines_usd
+    bought = " and ".join(f"{purchase_text(part.plan)} for {part.model}" for part in found.parts)
+    return f"{found.scenario.name}: {bought}, ${usd:,.0f} {span}, {against_text(usd, alone)} {found.alone.model} alone (${alone:,.0f})"
+
+
+def _closing(found: CascadeAnswer) -> tuple[str, ...]:
+    share, seen = found.breakeven_fraction, found.mean_waits_s[0]
+    ways = {wait.who: wait for wait in found.waits}
+    alone = ways[ALONE].first_token.mean_s
+    even = "the cascade costs more than the large model alone, however few requests are escalated"
+    if share is not None:
+        even = (
+            f"up to an escalated share of {share:.0%} the cascade never costs more than the large model alone"
+        )
+    lines = [even] if found.parts[0].part == "first" else []
+    if ESCALATED in ways:
+        extra = ways[ESCALATED].first_token.mean_s - alone
+        lines.append(
+            f"escalated requests see their first token {extra:.3g} s later than at the large model alone; over all requests the mean is "
+            f"{seen:.3g} s against {alone:.3g} s"
+        )
+    if ESCALATED in ways and found.terms.after == "answer":
+        lines.append(
+            "nine in ten within: of requests that pass two stages a bound, the sum of both 95th percentiles"
+        )
+    lines.append(one_by_one("cascade"))
+    return (
+        *lines,
+        *currency_texts(
+            found.scenario.currency,
+            {"for both": found.usd, "for the large model alone": found.alone.paid.machines_usd},
+        ),
+    )

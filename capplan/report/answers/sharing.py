@@ -1,0 +1,168 @@
+"""What `capplan fleet` shows of models that share devices: the pool, what each of them takes of it, and a fleet for each."""
+
+from typing import Any
+
+from capplan.fleet.plan import FleetPlan
+from capplan.questions.plan_row import plan_row
+from capplan.questions.sharing import SharingAnswer, SharingModel
+from capplan.report.answer import Answer, Table
+from capplan.report.answers.currency import currency_texts
+from capplan.report.answers.fleet import layout_text, purchase_text
+from capplan.report.answers.fleet_words import against_text
+from capplan.scenario.several import one_by_one
+
+_TITLES = {
+    "model": "",
+    "replica": "each replica",
+    "request_rate": "peak",
+    "slo_met_probability": "targets met",
+    "usd_per_month": "",
+    "alone": "a fleet of its own",
+    "memory_fraction": "memory",
+    "ttft_p95_s": "TTFT p95",
+    "tpot_p95_s": "TPOT p95",
+    "hour": "",
+    "gpus": "GPUs",
+}
+
+
+def sharing_answer(found: SharingAnswer) -> Answer:
+    """Return the pool, its models, and the fleets that it takes the place of."""
+    rows = [_row(found, model, plan) for model, plan in zip(found.models, found.pool.plans, strict=True)]
+    columns = (
+        "model",
+        "network",
+        "request_rate",
+        "memory_fraction",
+        "replica",
+        "replicas",
+        "ttft_p95_s",
+        "tpot_p95_s",
+        "slo_met_probability",
+    )
+    known = tuple(name for name in columns if any(row[name] is not None for row in rows))
+    return Answer(
+        command="fleet",
+        result=_result(found, rows),
+        tables=(
+            Table(
+                rows,
+                title=f"In the pool of {found.pool.gpus} x {found.pool.hardware}",
+                shown=known,
+                titles=_TITLES,
+            ),
+            *_hours(found),
+            Table(
+                _apart(found),
+                title="A fleet for each",
+                shown=("model", "alone", "gpus", "usd_per_month"),
+                titles=_TITLES,
+            ),
+        ),
+        headline=_headline(found),
+        closing=(
+            *_slices_text(found),
+            one_by_one("sharing"),
+            *currency_texts(found.scenario.currency, {"a month": found.pool.usd_per_month}),
+        ),
+        assumptions=found.assumptions,
+        warnings=found.warnings,
+    )
+
+
+def _row(found: SharingAnswer, model: SharingModel, plan: FleetPlan) -> dict[str, Any]:
+    at = found.models.index(model)
+    idle = model.paid is None
+    return {
+        "model": model.name,
+        "network": model.network_name,
+        "request_rate": None
+        if idle
+        else sum(item.request_rate_at() for item in model.asked.question.demand.classes),
+        "memory_fraction": model.memory_fraction,
+        "replica": layout_text(plan),
+        "replicas": int(found.pool.hourly_replicas[at].max()),
+        "ttft_p95_s": None if idle else plan.ttft_s.p95 * found.slices,
+        "tpot_p95_s": None if idle else plan.tpot_s.p95 * found.slices,
+        "slo_met_probability": None if idle else plan.slo_met_probability,
+    }
+
+
+def _slices_text(found: SharingAnswer) -> tuple[str, ...]:
+    """Return what the latencies of slices stand for; nothing where a device has one model at a time."""
+    if found.slices == 1:
+        return ()
+    return (
+        f"TTFT and TPOT are those of a device that all {found.slices} models keep busy; while the others pause, a step takes down to "
+        f"1/{found.slices} of the time",
+    )
+
+
+def _hours(found: SharingAnswer) -> tuple[Table, ...]:
+    """Return the replicas of each model in the hours of a day, where devices are moved between them."""
+    if found.terms.by == "device":
+        return ()
+    pool = found.pool
+    rows = [
+        {"hour": hour}
+        | {model.name: int(pool.hourly_replicas[at, hour]) for at, model in enumerate(found.models)}
+        | {"gpus": int(gpus)}
+        for hour, gpus in enumerate(pool.hourly_gpus)
+    ]
+    return (Table(rows, title="Replicas by the hour, and GPUs for this hour and the next", titles=_TITLES),)
+
+
+def _apart(found: SharingAnswer) -> list[dict[str, Any]]:
+    rows = [
+        {
+            "model": model.name,
+            "alone": purchase_text(model.paid.plan),
+            "gpus": model.paid.plan.gpus,
+            "usd_per_month": model.paid.machines_usd,
+        }
+        for model in found.models
+        if model.paid
+    ]
+    return [*rows, {"model": "together", "alone": None, **_apart_in_all(found)}]
+
+
+def _apart_in_all(found: SharingAnswer) -> dict[str, float]:
+    """Return the devices and the cost of the fleets that the pool takes the place of."""
+    return {
+        "gpus": sum(paid.plan.gpus for paid in found.apart),
+        "usd_per_month": sum(paid.machines_usd for paid in found.apart),
+    }
+
+
+def _result(found: SharingAnswer, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    pool = found.pool
+    return {
+        "scenario": found.scenario.name,
+        "sharing": {
+            "by": found.terms.by,
+            "hardware": pool.hardware,
+            "gpus": pool.gpus,
+            "spare_gpus": pool.spare_gpus,
+            "gpus_by_hour": pool.hourly_gpus.tolist(),
+            "usd_per_month": pool.usd_per_month,
+            **{f"apart_{name}": value for name, value in _apart_in_all(found).items()},
+        },
+        "models": [
+            {
+                **row,
+                "replicas_by_hour": hours.tolist(),
+                "alone": plan_row(model.paid.plan) if model.paid else None,
+            }
+            for row, hours, model in zip(rows, pool.hourly_replicas, found.models, strict=True)
+        ],
+    }
+
+
+def _headline(found: SharingAnswer) -> str:
+    pool, apart = found.pool, _apart_in_all(found)
+    usd = pool.usd_per_month
+    spare = f" ({pool.spare_gpus} of them spare)" if pool.spare_gpus else ""
+    return (
+        f"{found.scenario.name}: {pool.gpus} x {pool.hardware}{spare} for {len(found.models)} models, ${usd:,.0f} a month, {against_text(usd, apart['usd_per_month'])} a fleet for "
+        f"each ({apart['gpus']} GPUs, ${apart['usd_per_month']:,.0f})"
+    )

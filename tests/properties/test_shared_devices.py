@@ -1,0 +1,191 @@
+"""Models that share devices: slices are the same search at a multiple of the load, hours add up, an idle model takes memory alone."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capplan.fleet.search import search
+from capplan.fleet.trial import Trial
+from capplan.money.shared_pool import devices_by_hour
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.sharing import sliced_scenario
+from capplan.scenario.scenario import read_scenario
+from capplan.workload.slo import Target
+from tests.slower import made_slower
+
+pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
+LINE = "{name: chat, request_rate: 20 req/s, input_tokens: {mean: 500, p95: 1200}, output_tokens: {mean: 60, p95: 150}%s}"
+ONE = f"""name: one
+model: qwen3-4b
+weight_dtype: bf16
+max_model_len: 4096
+gpu_memory_utilization: 0.5
+traffic: [{LINE % ""}]
+slo: {{ttft_p95: 900 ms, tpot_p95: 60 ms}}
+fleet: {{hardware: [h100-sxm, l40s]}}
+prices: {{per_gpu_hour: {{h100-sxm: 4 $/h, l40s: 2 $/h}}}}
+"""
+SECOND = "  models: [{name: other, model: qwen3-0.6b, gpu_memory_utilization: 0.3, changes: {%s}}]\n"
+IDLE = ONE + "sharing:\n  by: device\n" + SECOND % "weight_dtype: bf16"
+BUSY = ONE + "sharing:\n  by: device\n" + SECOND % f"traffic: [{LINE % ''}], slo: {{ttft_p95: 500 ms}}"
+DAY, NIGHT = [10] * 12 + [1] * 12, [1] * 12 + [10] * 12
+HOURS = (
+    ONE.replace("gpu_memory_utilization: 0.5\n", "").replace(
+        LINE % "", LINE.replace("20 req/s", "200 req/s") % f", daily_curve: {DAY}"
+    )
+    + "sharing:\n  by: hour\n"
+    + SECOND.replace(", gpu_memory_utilization: 0.3", "")
+    % f"traffic: [{LINE.replace('20 req/s', '500 req/s') % f', daily_curve: {NIGHT}'}]"
+)
+COUNTS = st.integers(1, 4).flatmap(
+    lambda models: st.tuples(
+        st.lists(st.lists(st.integers(1, 30), min_size=24, max_size=24), min_size=models, max_size=models),
+        st.lists(st.sampled_from([1, 2, 4, 8]), min_size=models, max_size=models),
+    )
+)
+
+
+@pytest.fixture
+def result(capplan, tmp_path):
+    path = tmp_path / "one.yaml"
+
+    def of(text, *keys, command="fleet", code=0):
+        path.write_text(text)
+        ran = capplan(
+            command, path, *(word for key in keys for word in ("--set", key)), "--offline", "--format", "json"
+        )
+        assert ran.code == code, ran.err
+        return json.loads(ran.out)["result"] if not code else ran.err
+
+    return of
+
+
+def test_beside_an_idle_model_it_is_the_fleet_of_the_model_with_its_part_of_the_memory(result):
+    found = result(IDLE)
+    alone = result(ONE, "fleet.max_gpus_per_replica=1")["plans"]
+    pool = found["sharing"]
+    assert pool["gpus"] == next(plan["replicas"] for plan in alone if plan["hardware"] == pool["hardware"])
+    own, other = found["models"]
+    best = next(plan for plan in alone if plan["hardware"] == pool["hardware"])
+    assert own["ttft_p95_s"] == best["ttft_s"]["p95"]
+    assert own["slo_met_probability"] == best["slo_met_probability"]
+    assert other["alone"] is None
+    assert (
+        pool["apart_usd_per_month"] == result(ONE, "gpu_memory_utilization=null")["chosen"]["usd_per_month"]
+    )
+
+
+def test_each_of_two_busy_models_is_searched_at_twice_the_load_within_half_of_the_latency(result):
+    found = result(BUSY)
+    pool = found["sharing"]
+    halves = {
+        "own": ("traffic[0].request_rate=40", "slo={ttft_p95: 450 ms, tpot_p95: 30 ms}"),
+        "other": (
+            "traffic[0].request_rate=40",
+            "slo={ttft_p95: 250 ms, tpot_p95: 30 ms}",
+            "model=qwen3-0.6b",
+            "gpu_memory_utilization=0.3",
+        ),
+    }
+    replicas = []
+    for row in found["models"]:
+        plans = result(ONE, "fleet.max_gpus_per_replica=1", *halves[row["model"]])["plans"]
+        plan = next(plan for plan in plans if plan["hardware"] == pool["hardware"])
+        assert row["replicas"] == plan["replicas"] - 1
+        assert row["ttft_p95_s"] == pytest.approx(2 * plan["ttft_s"]["p95"])
+        assert row["tpot_p95_s"] == pytest.approx(2 * plan["tpot_s"]["p95"])
+        replicas.append(row["replicas"])
+    assert pool["gpus"] == max(replicas) + 1
+    usd = {"h100-sxm": 4, "l40s": 2}[pool["hardware"]]
+    assert pool["usd_per_month"] == pytest.approx(pool["gpus"] * usd * 730)
+    assert pool["apart_usd_per_month"] == pytest.approx(
+        sum(row["alone"]["usd_per_month"] for row in found["models"])
+    )
+
+
+@pytest.mark.parametrize("slices", [2, 3])
+def test_a_slice_is_a_replica_whose_steps_take_so_many_times_as_long(slices, tmp_path):
+    """Steps that are made longer, against k times the traffic in times of a k-th: two simulations of the same requests."""
+    path = tmp_path / "one.yaml"
+    path.write_text(ONE)
+    scenario = read_scenario(path)
+
+    def trial(of):
+        question = replace(asked_fleet(of, offline=True).question, requests=6000)
+        layouts = {
+            item.layout.device.name: item for item in search(question).candidates if item.layout.devices == 1
+        }
+        return Trial(layouts["h100-sxm"], question, {})
+
+    sliced, made = trial(sliced_scenario(scenario, slices, 0.5)), made_slower(trial(scenario), float(slices))
+    rate = 0.6 * made.limit(2, 1.0, made.limits)
+    for metric in ("ttft", "tpot", "e2e"):
+        target = Target(metric, "p95", 1.0)
+        assert slices * sliced.at(slices * rate, 2).value(target) == pytest.approx(
+            made.at(rate, 2).value(target), rel=0.01
+        )
+
+
+def test_by_the_hour_the_pool_is_less_than_both_fleets_and_holds_each_at_its_peak(result):
+    found = result(HOURS)
+    pool = found["sharing"]
+    own, other = found["models"]
+    assert own["replicas_by_hour"][0] == max(own["replicas_by_hour"]) > own["replicas_by_hour"][20]
+    assert other["replicas_by_hour"][20] == max(other["replicas_by_hour"]) > other["replicas_by_hour"][0]
+    by_hand = [
+        sum(
+            max(row["replicas_by_hour"][hour], row["replicas_by_hour"][(hour + 1) % 24])
+            for row in found["models"]
+        )
+        for hour in range(24)
+    ]
+    assert pool["gpus_by_hour"] == by_hand
+    assert pool["gpus"] == max(by_hand) + 1
+    flat = result(
+        HOURS, "traffic[0].daily_curve=null", "sharing.models[0].changes.traffic[0].daily_curve=null"
+    )
+    assert flat["sharing"]["gpus"] == sum(row["replicas"] for row in flat["models"]) + 1
+    assert pool["gpus"] <= flat["sharing"]["gpus"]
+
+
+@given(COUNTS)
+def test_a_pool_by_the_hour_lies_between_its_busiest_hour_and_all_peaks_together(drawn):
+    counts, each = drawn
+    needed = devices_by_hour(np.array(counts), each)
+    hours = [sum(d * row[hour] for d, row in zip(each, counts, strict=True)) for hour in range(24)]
+    assert max(hours) <= needed.max() <= sum(d * max(row) for d, row in zip(each, counts, strict=True))
+    for hour in range(24):
+        after = (hour + 1) % 24
+        assert needed[hour] == sum(
+            d * max(row[hour], row[after]) for d, row in zip(each, counts, strict=True)
+        )
+
+
+def test_cost_is_linear_in_price(result):
+    once = result(BUSY)["sharing"]
+    thrice = result(BUSY, "prices.per_gpu_hour={h100-sxm: 12 $/h, l40s: 6 $/h}")["sharing"]
+    assert thrice["gpus"] == once["gpus"]
+    for name in ("usd_per_month", "apart_usd_per_month"):
+        assert thrice[name] == pytest.approx(3 * once[name])
+
+
+def test_a_part_is_an_ordinary_scenario_with_all_of_its_devices(result):
+    found = result(BUSY)
+    for row in found["models"]:
+        assert result(BUSY, f"sharing.part={row['model']}")["chosen"] == row["alone"]
+    assert result(BUSY, "sharing.part=own")["chosen"] == result(ONE, "gpu_memory_utilization=null")["chosen"]
+    assert "sharing: has several fleets, which capplan fleet plans together" in result(
+        BUSY, command="bill", code=2
+    )
+
+
+def test_models_whose_memory_exceeds_the_device_are_refused(result):
+    keys = ("model=llama-3.1-8b", "fleet.hardware=l40s", "slo={}")
+    assert result(BUSY, *keys)["sharing"]["hardware"] == "l40s"
+    said = result(BUSY, *keys, "gpu_memory_utilization=0.3", code=4)
+    assert "sharing: no device in fleet.hardware serves all models within their targets; own: " in said
+    assert "memory" in said

@@ -1,0 +1,15 @@
+"""A replica whose steps take longer by a factor, the time of its front end with them."""
+
+from dataclasses import replace
+
+from capplan.fleet.trial import Trial
+
+TIMES = ("decode_s", "head_s", "decode_attention_s", "mixed_s", "prefill_attention_s", "request_s")
+
+
+def made_slower(trial: Trial, factor: float) -> Trial:
+    """Return a trial whose table of step times is made slower itself."""
+    table = trial.replica.table
+    longer = {name: factor * getattr(table, name) for name in TIMES}
+    trial._engine = replace(trial.replica.engine, table=replace(table, **longer))
+    return trial
