@@ -184,6 +184,7 @@ def test_every_quantity_of_pools_is_explained_and_sums_add_up(result, plan_file)
     assert (inputs["p"] + inputs["e"]) * inputs["g"] == pytest.approx(hourly["value"])
 
 
+@pytest.mark.long
 def test_levers_start_from_separate_pools_and_one_more_never_makes_the_best_dearer(result, path):
     names = ("commitment", "disaggregation", "autoscaling")
     found = {

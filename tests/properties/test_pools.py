@@ -38,6 +38,7 @@ from capplan.replica.replica import replica_of
 from capplan.scenario.scenario import read_scenario
 from capplan.serving.fleet_terms import link_load_fraction, transfer_s
 from capplan.serving.step_table import decode_step_s
+from tests.sweeps import long_but
 
 pytestmark = pytest.mark.usefixtures("few_requests")
 SUPPORT = Path(__file__).resolve().parents[2] / "scenarios" / "support-chat.yaml"
@@ -187,7 +188,7 @@ def test_the_replicas_of_the_plan_are_the_cheapest_of_all_pairs_simulated(allowe
     assert min(sum(pair) for pair in good) == sum(busy)
 
 
-@pytest.mark.parametrize("target", [(), ("slo.ttft_p95=300 ms",)])
+@pytest.mark.parametrize("target", long_but({()}, [(), ("slo.ttft_p95=300 ms",)]))
 def test_no_other_layouts_of_the_pools_cost_less(path, target):
     """Every pair of layouts and replica counts below the cost of the plan, simulated one by one, misses something."""
     asked = asked_of(path, "fleet.tensor_parallel=[1, 2]", *target)
