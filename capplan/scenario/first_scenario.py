@@ -154,7 +154,8 @@ def _lines(name: str, first: FirstScenario, known: Known, folder: Path) -> Itera
         ("tpot_p95", "time per further token"),
     ):
         said = getattr(first, key)
-        yield _line(f"  {key}", said or default[key], says, assumed=said is None)
+        if said or key not in _without_outputs(known):
+            yield _line(f"  {key}", said or default[key], says, assumed=said is None)
     hardware = first.hardware or list(DEFAULT_HARDWARE)
     yield "fleet:"
     yield _line(
@@ -170,6 +171,11 @@ def _lines(name: str, first: FirstScenario, known: Known, folder: Path) -> Itera
     yield _line("prices", {"commitment": "on-demand", "provider": "any"}, "offers: capplan list prices")
 
 
+def _without_outputs(known: Known) -> tuple[str, ...]:
+    """Return the fields that mean nothing to a server of vectors or scores; none for one that generates."""
+    return ("output_tokens", "tpot_p95") if known.top.get("runner") == "pooling" else ()
+
+
 def _traffic(first: FirstScenario, known: Known, default: Mapping[str, str]) -> Iterator[str]:
     yield "  - name: requests"
     told = {
@@ -182,6 +188,8 @@ def _traffic(first: FirstScenario, known: Known, default: Mapping[str, str]) -> 
     for key, says in told.items():
         if key not in known.fields:
             said = getattr(first, key)
+            if said is None and key in _without_outputs(known):
+                continue
             text = said or default[key]
             yield _line(
                 f"    {key}", _lengths(text) if key != "request_rate" else text, says, assumed=said is None

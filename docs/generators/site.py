@@ -1,5 +1,6 @@
-"""The docs as a site: pages of the repository that stand outside docs/, and links between all of them. A hook of MkDocs (mkdocs.yml)."""
+"""The docs as a site: pages of the repository that stand outside docs/, notebooks, and links between all of them. A hook of MkDocs (mkdocs.yml)."""
 
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -30,10 +31,11 @@ def site_page(source: str) -> str:
 
     Examples
     --------
-    >>> site_page("README.md"), site_page("docs/tutorials/a.md")
-    ('index.md', 'tutorials/a.md')
+    >>> site_page("README.md"), site_page("docs/tutorials/a.md"), site_page("docs/tutorials/b.ipynb")
+    ('index.md', 'tutorials/a.md', 'tutorials/b.md')
     """
-    return OUTSIDE.get(source) or source.removeprefix("docs/")
+    page = source.removesuffix(".ipynb") + ".md" if source.endswith(".ipynb") else source
+    return OUTSIDE.get(page) or page.removeprefix("docs/")
 
 
 def site_text(text: str, source: str) -> str:
@@ -53,12 +55,42 @@ def site_text(text: str, source: str) -> str:
     return LINK.sub(target, text)
 
 
+def notebook_text(text: str, name: str) -> str:
+    """Return a notebook as a page: its text, its code, and what the code shows.
+
+    Examples
+    --------
+    >>> cells = [{"cell_type": "code", "source": ["1 + 1"], "outputs": [{"data": {"text/plain": ["2"]}}]}]
+    >>> print(notebook_text(json.dumps({"cells": cells}), "sum.ipynb"))
+    ```python
+    1 + 1
+    ```
+    <BLANKLINE>
+    ```text
+    2
+    ```
+    <BLANKLINE>
+    <a href="../sum.ipynb" download>This page as a notebook</a>
+    """
+    parts = []
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        shown = [output.get("text") or output["data"]["text/plain"] for output in cell.get("outputs", ())]
+        parts += [f"```text\n{''.join(lines).rstrip()}\n```" for lines in shown]
+    return "\n\n".join([*parts, f'<a href="../{name}" download>This page as a notebook</a>'])
+
+
 def on_files(files: "Files", *, config: "MkDocsConfig") -> "Files":
-    """Add the pages that stand outside docs/."""
+    """Add the pages that stand outside docs/, and notebooks as pages."""
     from mkdocs.structure.files import File
 
     for source, page in OUTSIDE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    for path in sorted((ROOT / "docs").rglob("*.ipynb")):
+        content = notebook_text(path.read_text(encoding="utf-8"), path.name)
+        page = site_page(path.relative_to(ROOT).as_posix())
+        files.append(File.generated(config, page, content=content))
     return files
 
 

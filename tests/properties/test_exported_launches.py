@@ -483,3 +483,75 @@ def test_an_estimate_of_a_launch_is_that_of_its_flags(capplan):
                        "--hardware", "h100-sxm", "--concurrency", 8, "--offline", "--format", "json")  # fmt: skip
     assert by_launch.code == by_flags.code == 0
     assert json.loads(by_launch.out)["result"] == json.loads(by_flags.out)["result"]
+
+
+@pytest.mark.parametrize(
+    ("launch", "flags"),
+    [
+        ("vllm serve llama-3.1-8b --runner pooling", ("--runner", "pooling")),
+        ("vllm serve llama-3.1-8b --enable-lora --max-loras 8 --max-lora-rank 64", ("--max-loras", 8, "--max-lora-rank", 64)),
+        ("python3 -m sglang.launch_server --model-path llama-3.1-8b --is-embedding", ("--engine", "sglang", "--runner", "pooling")),
+    ],
+)  # fmt: skip
+def test_an_estimate_of_what_is_read_is_that_of_its_flags(capplan, launch, flags):
+    load = ("--hardware", "h100-sxm", "--concurrency", 8, "--offline", "--format", "json")
+    by_launch = capplan("estimate", "--launch", launch, *load)
+    by_flags = capplan("estimate", "llama-3.1-8b", *flags, *load)
+    assert by_launch.code == by_flags.code == 0, by_launch.err
+    assert json.loads(by_launch.out)["result"] == json.loads(by_flags.out)["result"]
+
+
+def test_prompts_that_are_not_cut_stall_those_who_decode(capplan):
+    """Beside chunks the longest pause between tokens is a chunk; beside whole prompts it is a prompt."""
+    load = (
+        "--hardware",
+        "h100-sxm",
+        "--concurrency",
+        16,
+        "--input-tokens",
+        16_000,
+        "--offline",
+        "--format",
+        "json",
+    )
+    line = "vllm serve llama-3.1-8b --max-model-len 20000 --max-num-batched-tokens"
+    cut, whole = (
+        json.loads(capplan("estimate", "--launch", f"{line} {more}", *load).out)["result"]["tpot_s"]["p99"]
+        for more in ("2048", "20000 --disable-chunked-prefill")
+    )
+    assert whole > cut
+    refused = capplan("estimate", "--launch", f"{line} 2048 --disable-chunked-prefill", *load)
+    assert (refused.code, refused.out) == (2, "")
+    assert "the longest would never start" in refused.err
+
+
+def test_a_pooled_model_generates_no_tokens(capplan):
+    words = (
+        "--launch",
+        "vllm serve llama-3.1-8b --runner pooling",
+        "--hardware",
+        "h100-sxm",
+        "--concurrency",
+        8,
+    )
+    ran = capplan("estimate", *words, "--output-tokens", 9, "--offline")
+    assert (ran.code, ran.out) == (2, "")
+    assert "generates no tokens" in ran.err
+
+
+@pytest.mark.parametrize("target", ["vllm", "k8s", "compose", "kserve", "llm-d", "keda"])
+def test_a_plan_for_scores_is_exported(capplan, tmp_path, monkeypatch, target):
+    """The search of the shipped reranker itself, whose plan has no outputs and no time between tokens."""
+    size_on_few_requests(monkeypatch)
+    plan = tmp_path / "plan.json"
+    assert capplan("fleet", "rerank", "--set", "fleet.hardware=[h100-sxm]", "-o", plan, "--offline").code == 0
+    text = exported(capplan, plan, target)
+    if target == "keda":
+        assert "ScaledObject" in text
+        return
+    assert ("--runner pooling" in text) or ("- pooling" in text)
+    assert "--enable-prefix-caching" not in text
+    assert "scheduler" not in text
+    assert "is named with --checkpoint" in text
+    if target == "vllm":
+        assert read_command_line(text).launch.pooling

@@ -148,6 +148,32 @@ def test_a_launch_command_says_model_engine_and_layout(capplan, tmp_path):
         assert "# not read: --port" in file.read_text()
 
 
+def test_a_launch_command_says_adapters_chunks_and_the_runner(capplan, tmp_path):
+    file = tmp_path / "today.yaml"
+    line = "vllm serve qwen3-8b --runner pooling --disable-chunked-prefill --enable-lora --max-loras 4 --max-cpu-loras 9 --lora-target-modules qkv_proj"
+    assert (
+        known_deployment(line, tmp_path).top.items()
+        >= {
+            "runner": "pooling",
+            "chunked_prefill": False,
+            "lora": {
+                "adapters": 9,
+                "max_loras": 4,
+                "max_lora_rank": 16,
+                "modules": ["q_proj", "k_proj", "v_proj"],
+            },
+        }.items()
+    )
+    words = "vllm serve qwen3-8b --disable-chunked-prefill --enable-lora --max-loras 4 --max-cpu-loras 9"
+    assert capplan("init", file, "--from", words, "--hardware", "h100-sxm", "--offline").code == 0
+    pooled = tmp_path / "pooled.yaml"
+    assert capplan("init", pooled, "--from", "vllm serve qwen3-8b --runner pooling", "--offline").code == 0
+    assert read_scenario(pooled).pooled
+    assert "output_tokens" not in pooled.read_text()
+    scenario = read_scenario(file)
+    assert (scenario.lora.adapters, scenario.lora.slots, scenario.chunked_prefill) == (9, 4, False)
+
+
 def test_a_trace_is_named_relative_to_the_scenario(capplan, tmp_path):
     rows = [f"{at},500,60" for at in range(300)]
     (tmp_path / "day.csv").write_text("\n".join(["timestamp,input_tokens,output_tokens", *rows]))

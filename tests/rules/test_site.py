@@ -15,8 +15,8 @@ SOURCES = [
     *OUTSIDE,
     *(
         path.relative_to(ROOT).as_posix()
-        for path in sorted((ROOT / "docs").rglob("*.md"))
-        if "generators" not in path.parts
+        for path in sorted((ROOT / "docs").rglob("*"))
+        if path.suffix in (".md", ".ipynb") and "generators" not in path.parts
     ),
 ]
 
