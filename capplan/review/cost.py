@@ -105,7 +105,9 @@ def _token_rows(plan: AnyPlan) -> list[dict[str, Any]]:
     """Return the cost per month over the tokens at the mean load and at the peak; nothing without a price."""
     if plan.money is None or plan.usd_per_month is None:
         return []
-    loads = [(MEAN, plan.money.usd_per_million_output_tokens, plan.money.usd_per_million_tokens)]
+    loads: list[tuple[str, float | None, float | None]] = [
+        (MEAN, plan.money.usd_per_million_output_tokens, plan.money.usd_per_million_tokens)
+    ]
     if isinstance(plan, FleetPlan):
         loads.append((PEAK, plan.usd_per_million_output_tokens, plan.usd_per_million_tokens))
     return [

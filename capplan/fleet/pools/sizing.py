@@ -163,8 +163,8 @@ def pools_sizing(
     contender = contender_of(question, plan, terms, cache)
     if isinstance(contender, Reason):
         return contender
-    replicas = (side.trial.replica for side in contender.sides)
-    return PoolsSizing(question, terms, contender, cache.joint(question, *replicas, plan.link_terms))
+    prefill, decode = (side.trial.replica for side in contender.sides)
+    return PoolsSizing(question, terms, contender, cache.joint(question, prefill, decode, plan.link_terms))
 
 
 def with_pair(plan: PoolsPlan, pair: Pair) -> PoolsPlan:
