@@ -164,8 +164,7 @@ def pools_sizing(
     if isinstance(contender, Reason):
         return contender
     prefill, decode = (side.trial.replica for side in contender.sides)
-    joint = cache.joint(question, prefill, decode, plan.link_terms)
-    return PoolsSizing(question, terms, contender, joint)
+    return PoolsSizing(question, terms, contender, cache.joint(question, prefill, decode, plan.link_terms))
 
 
 def with_pair(plan: PoolsPlan, pair: Pair) -> PoolsPlan:
