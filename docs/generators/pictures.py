@@ -8,7 +8,8 @@ from io import StringIO
 from pathlib import Path
 
 from PIL import Image
-from rich.console import CONSOLE_SVG_FORMAT, Console
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
 from rich.text import Text
 
 from capplan.cli.main import main as program
