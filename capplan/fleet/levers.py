@@ -5,10 +5,9 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from capplan.fleet.over_time import OverTime
-from capplan.fleet.plan import AnyPlan, FleetPlan
+from capplan.fleet.plan import AnyPlan, FleetPlan, cost_of
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.question import Question
-from capplan.fleet.recommended import cost_of
 
 
 @dataclass(frozen=True, slots=True)

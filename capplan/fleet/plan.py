@@ -205,9 +205,20 @@ class FleetAnswer:
         return self.chosen_pools or self.chosen
 
     @property
+    def all_plans(self) -> tuple[AnyPlan, ...]:
+        """Return the plans of identical replicas and of separate pools, cheapest first."""
+        plans: list[AnyPlan] = [*(self.pools.plans if self.pools else ()), *self.plans]
+        return tuple(sorted(plans, key=cost_of))
+
+    @property
     def chosen_pools(self) -> PoolsPlan | None:
         """Return the plan with separate pools where it costs less than identical replicas, which is then recommended."""
         return cheaper_pools(self.pools.chosen if self.pools else None, self.chosen)
+
+
+def cost_of(plan: AnyPlan) -> float:
+    """Return dollars per hour, or GPUs where no price is known."""
+    return plan.usd_per_hour if plan.usd_per_hour is not None else float(plan.gpus)
 
 
 def cheaper_pools(apart: PoolsPlan | None, together: FleetPlan | None) -> PoolsPlan | None:

@@ -6,8 +6,7 @@ from math import floor, inf
 
 from capplan.fleet.cheapest import LayoutName, Search, Sized, Terms
 from capplan.fleet.confirmed import met_probability, plan_of
-from capplan.fleet.plan import FleetPlan
-from capplan.fleet.pools.plan import PoolsPlan
+from capplan.fleet.plan import FleetPlan, cost_of
 from capplan.fleet.search import CONFIDENCES, rate_slack
 
 SMALL_EXTRA = 1.05
@@ -25,11 +24,6 @@ def rank(fleet: Sized, terms: Terms) -> tuple[float, int, int, str]:
     hourly = terms.hourly(fleet.trial.candidate.layout.device.name)
     cost = inf if hourly is None else hourly * fleet.gpus
     return cost, fleet.gpus, fleet.busy, fleet.trial.candidate.layout.in_words("")
-
-
-def cost_of(plan: FleetPlan | PoolsPlan) -> float:
-    """Return dollars per hour, or GPUs where no price is known."""
-    return plan.usd_per_hour if plan.usd_per_hour is not None else float(plan.gpus)
 
 
 def by_cost(pair: Pair) -> tuple[float, int, float]:

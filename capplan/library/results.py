@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from capplan.errors import TargetError
-from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.fleet.plan import AnyPlan, FleetAnswer
 from capplan.report.answer import Answer, flattened
 from capplan.report.data_text import plain
 
@@ -54,19 +54,19 @@ class FleetResult(Result):
     found: FleetAnswer
 
     @property
-    def plans(self) -> tuple[FleetPlan, ...]:
-        """Return the plans, cheapest first; empty where none meets the targets."""
-        return self.found.plans
+    def plans(self) -> tuple[AnyPlan, ...]:
+        """Return the plans, cheapest first, those with separate pools among them; empty where none meets the targets."""
+        return self.found.all_plans
 
     @property
-    def chosen(self) -> FleetPlan:
-        """Return the recommended plan.
+    def chosen(self) -> AnyPlan:
+        """Return the recommended plan, whether identical replicas or separate pools.
 
         Raises
         ------
         TargetError
             no plan meets the targets; `plans` is empty then
         """
-        if self.found.chosen is None:
+        if self.found.bought is None:
             raise TargetError(self.answer.headline)
-        return self.found.chosen
+        return self.found.bought

@@ -148,7 +148,7 @@ def breakeven_rate(own_usd: Array, step_rates: Array, hosted_usd: Callable[[floa
     Parameters
     ----------
     own_usd : [$]
-        of a month on each step n; that of n = 0 is not used
+        of a month on each step n, not falling; that of n = 0 is not used
     step_rates : [1/s]
         r, ascending from zero; steps beyond the last are not looked at
     hosted_usd : cost of a month at a peak rate [$], not falling
@@ -165,25 +165,35 @@ def breakeven_rate(own_usd: Array, step_rates: Array, hosted_usd: Callable[[floa
     >>> breakeven_rate(20.0 + 30.0 * n, 10.0 * n, lambda rate: 5.0 * rate)
     22.0
     """
-    low, high = 0, step_rates.size - 1
-
-    def dearer(step: int) -> bool:
-        return bool(own_usd[step] > hosted_usd(float(step_rates[step - 1])))
-
-    if dearer(high):
+    last = _last_dearer_step(own_usd, step_rates, hosted_usd)
+    if last == step_rates.size - 1:
         return None
-    # beyond the last dearer step none is dearer: the API grows by a fixed amount a step, the fleet by no more
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if dearer(middle) else (low, middle)
-    if low == 0:
+    if last == 0:
         return 0.0
-    start, end = float(step_rates[low - 1]), float(step_rates[low])
-    goal = own_usd[low]
+    start, end = float(step_rates[last - 1]), float(step_rates[last])
+    goal = own_usd[last]
     for _ in range(100):
         middle_rate = (start + end) / 2.0
         start, end = (start, middle_rate) if hosted_usd(middle_rate) >= goal else (middle_rate, end)
     return float(f"{end:.12g}")
+
+
+def _last_dearer_step(own_usd: Array, step_rates: Array, hosted_usd: Callable[[float], float]) -> int:
+    """Return the last step on which the fleet is dearer somewhere, 0 if there is none.
+
+    Two groups of replicas step at their own rates, so dearer and cheaper steps take turns. A span of steps has no dearer one
+    where its last step costs no more than the API at its start, as neither cost falls; others are halved, the later half first.
+    """
+    spans = [(1, step_rates.size - 1)]
+    while spans:
+        first, last = spans.pop()
+        if own_usd[last] <= hosted_usd(float(step_rates[first - 1])):
+            continue
+        if first == last:
+            return first
+        middle = (first + last) // 2
+        spans += [(first, middle), (middle + 1, last)]
+    return 0
 
 
 def compare(

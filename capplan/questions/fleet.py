@@ -15,13 +15,12 @@ from capplan.fleet.candidates import Ranges
 from capplan.fleet.cheapest import Search, Terms
 from capplan.fleet.decision import fleet_decision
 from capplan.fleet.demand import Demand, demand_of
-from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.fleet.plan import FleetAnswer, FleetPlan, cost_of
 from capplan.fleet.pools.chunks import smaller_chunks
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.pools.sizing import with_certainty_of_pools
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.question import Question
-from capplan.fleet.recommended import cost_of
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search import search
 from capplan.fleet.search_cache import SearchCache

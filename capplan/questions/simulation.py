@@ -19,7 +19,6 @@ from capplan.fleet.peak_stream import peak_stream
 from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan
 from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.question import spec_of_layout
-from capplan.fleet.recommended import cost_of
 from capplan.fleet.refusal import refuse_illegal
 from capplan.fleet.routed import Operation
 from capplan.fleet.simulation import Stream, capacity_per_s
@@ -81,12 +80,10 @@ def asked_scenario(path: Path, settings: Sequence[str], *, offline: bool) -> Ask
 
 def fleet_plans(asked: AskedFleet, progress: Progress = None) -> tuple[AnyPlan, ...]:
     """Return the plans of `capplan fleet`, cheapest first, with separate pools where the scenario allows them; TargetError where there are none."""
-    answer = fleet_for(asked, progress)
-    plans: list[AnyPlan] = [*(answer.pools.plans if answer.pools else ()), *answer.plans]
-    plans.sort(key=cost_of)
+    plans = fleet_for(asked, progress).all_plans
     if not plans:
         raise _no_plan(asked)
-    return tuple(plans)
+    return plans
 
 
 def _no_plan(asked: AskedFleet) -> TargetError:

@@ -91,6 +91,23 @@ def test_reuse_and_storage_are_shares(rate, alive_s, cv):
     assert 0.0 <= stored <= min(1.0, rate * alive_s) * (1 + 1e-9)
 
 
+REPLICAS = st.tuples(st.floats(0.5, 20.0), st.floats(10.0, 1e3))
+
+
+@given(REPLICAS, REPLICAS, st.floats(0.0, 500.0), st.floats(1.02, 3.0))
+def test_the_breakeven_of_two_pools_is_that_of_a_scan_of_all_their_steps(prefill, decode, people, margin):
+    """Two pools grow at rates of their own, so the fleet is dearer and cheaper in turns before it is cheaper for good."""
+    groups = tuple(PaidReplicas(rate, 0, usd) for rate, usd in (prefill, decode))
+    own = OwnFleet(1.0, groups, OwnTerms(people), prefill[1] + decode[1])
+    per_request = margin * (prefill[1] / prefill[0] + decode[1] / decode[0])
+    rates = own.step_rates
+    usd = own.usd_at(rates)
+    even = breakeven_rate(usd, rates, lambda rate: per_request * rate)
+    dearer = np.flatnonzero(usd[1:] > per_request * rates[:-1]) + 1
+    last = int(dearer[-1])
+    assert even == pytest.approx(min(usd[last] / per_request, rates[last]), rel=1e-6)
+
+
 @given(
     st.floats(0, 1e5), st.floats(0, 1), st.floats(1.0, 1e4), st.floats(0.1, 100.0), st.integers(0, 3), st.floats(0.1, 1e4)
 )  # fmt: skip

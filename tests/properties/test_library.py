@@ -119,6 +119,14 @@ def test_a_fleet_and_its_simulation_are_those_of_the_commands(capplan):
     assert run.data == json_of(capplan, "simulate", str(SMALL), "--seed", "3", "--until", "20s")
 
 
+def test_the_chosen_plan_may_have_separate_pools():
+    settings = ("fleet.disaggregation=only", "fleet.hardware=[h100-sxm]", "fleet.tensor_parallel=[1]")
+    fleet = cp.plan_fleet(cp.load_scenario(SMALL, *settings), offline=True)
+    pools = fleet.data["disaggregated"]["plans"][0]
+    assert (fleet.chosen.gpus, fleet.chosen.usd_per_month) == (pools["gpus"], pools["usd_per_month"])
+    assert fleet.plans[0] is fleet.chosen
+
+
 def test_a_comparison_is_that_of_the_command(capplan):
     compared = cp.compare(SMALL, ["openai/gpt-5-mini"], offline=True)
     assert compared.data == json_of(capplan, "compare", str(SMALL), "--api", "openai/gpt-5-mini")

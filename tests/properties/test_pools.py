@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from capplan.cli.main import main
 from capplan.errors import InputError, Refusal
 from capplan.fleet.candidates import Layout
+from capplan.fleet.plan import cost_of
 from capplan.fleet.pools.joint import Joint, demanded_of
 from capplan.fleet.pools.link import (
     LinkTerms,
@@ -26,7 +27,6 @@ from capplan.fleet.pools.phases import decode_question, prefill_question
 from capplan.fleet.pools.ratio import cheapest_pair
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.question import spec_of_layout
-from capplan.fleet.recommended import cost_of
 from capplan.fleet.search import RATE_SLACK, search
 from capplan.fleet.simulation import capacity_per_s
 from capplan.fleet.trial import Trial

@@ -18,6 +18,7 @@ from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
 from capplan.fleet.candidates import Rejections, rejection_rows
 from capplan.fleet.cheapest import OVER_BUDGET, Search, Sized, Terms
+from capplan.fleet.plan import cost_of
 from capplan.fleet.pools.joint import Joint, demanded_of
 from capplan.fleet.pools.link import LinkTerms, check_known
 from capplan.fleet.pools.phases import decode_question, prefill_question
@@ -26,7 +27,7 @@ from capplan.fleet.pools.ratio import Lacking, Pair, Phase
 from capplan.fleet.pools.sizing import Contender, cheapest_from, costs, hourly, pools_sizing, with_range
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.fleet.question import Question
-from capplan.fleet.recommended import cost_of, rank
+from capplan.fleet.recommended import rank
 from capplan.fleet.scenario import PoolsLimits
 from capplan.fleet.search import ScreenedLayout, search
 from capplan.fleet.search_cache import SearchCache

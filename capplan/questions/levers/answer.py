@@ -20,12 +20,12 @@ from capplan.fleet.levers import (
     most_saved_first,
     scaled_plan,
 )
-from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan, cheaper_pools
+from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan, cheaper_pools, cost_of
 from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.question import Question
-from capplan.fleet.recommended import cost_of, near_cheapest, recommended
+from capplan.fleet.recommended import near_cheapest, recommended
 from capplan.fleet.search import search
 from capplan.fleet.search_cache import SearchCache
 from capplan.questions.budget import mix_within_budget, mixed_plan

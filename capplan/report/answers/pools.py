@@ -3,9 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
-from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.fleet.plan import FleetAnswer, FleetPlan, cost_of
 from capplan.fleet.pools.plan import PoolsPlan
-from capplan.fleet.recommended import cost_of
 from capplan.fleet.replica_group import ReplicaGroup
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plan_row import pools_row
