@@ -104,19 +104,20 @@ def _why(row: LeverRow) -> dict[str, Any]:
 
 def _compared(levers: LeversRow) -> list[dict[str, Any]]:
     """Return the plan as it is and the best one."""
-    plans = {"as it is": levers.base, "best combination": levers.best if levers.best_levers else None}
-    before = levers.base.usd_per_month if levers.base else None
+    before = levers.base_usd_per_month
+    plans = {
+        "as it is": (levers.base, before),
+        "best combination": (levers.best if levers.best_levers else None, levers.best_usd_per_month),
+    }
     return [
         {
             "choice": name,
             "hardware": plan.hardware,
             "gpus": plan.gpus,
-            "usd_per_month": plan.usd_per_month,
-            "usd_per_month_saved": None
-            if before is None or plan.usd_per_month is None
-            else before - plan.usd_per_month,
+            "usd_per_month": usd,
+            "usd_per_month_saved": None if before is None or usd is None else before - usd,
         }
-        for name, plan in plans.items()
+        for name, (plan, usd) in plans.items()
         if plan is not None
     ]
 

@@ -281,3 +281,12 @@ fleet: {hardware: [l40s], tensor_parallel: 1, pipeline_parallel: 1}
     assert row.plan.gpus <= base.plan.gpus
     assert (row.plan.gpus, row.plan.ttft_s.mean) < (base.plan.gpus, base.plan.ttft_s.mean)
     assert row.plan.layout == base.plan.layout
+    offloading = ("kv_offload=[{name: host, capacity: 1 GB}]", "prices.host_memory_per_gb=40 $/month")
+    asking, base = asked_levers(path, None, offloading, offline=True)
+    for row in levers_of(asking, base, ("prefix-routing", "autoscaling")).rows:
+        if row.plan is not None:  # every replica has its memory, with the lever as without it
+            assert row.memory_usd_per_month == pytest.approx(40.0 * row.plan.replicas)
+            paid = row.plan.usd_per_month + row.memory_usd_per_month
+            assert row.usd_per_month_saved == pytest.approx(
+                base.plan.usd_per_month + 40.0 * base.plan.replicas - paid
+            )

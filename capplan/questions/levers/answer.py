@@ -26,6 +26,7 @@ from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.question import Question
 from capplan.fleet.recommended import near_cheapest, recommended
+from capplan.fleet.scenario import Scenario
 from capplan.fleet.search import search
 from capplan.fleet.search_cache import SearchCache
 from capplan.questions.budget import mix_within_budget, mixed_plan
@@ -247,7 +248,8 @@ def _row(asking: Asking, base: Base, lever: Lever) -> LeverRow:
         return lever_row(lever, None, base.plan)
     if lever.sized is not None:
         plan = lever.sized()
-        return lever_row(lever, plan, base.plan, "" if plan else "no plan meets the targets")
+        why = "" if plan else "no plan meets the targets"
+        return lever_row(lever, plan, base.plan, why, _memory(base, base.asked.scenario, plan))
     try:
         asked = asking.changed(lever.settings)
     except CapplanError as error:
@@ -258,9 +260,12 @@ def _row(asking: Asking, base: Base, lever: Lever) -> LeverRow:
     plan = asking.plans(asked, base.plan)[0]
     if plan is None:
         return lever_row(lever, None, base.plan, asking.why_none(asked))
-    return lever_row(
-        lever, plan, base.plan, "", (memory_usd_per_month(asked.scenario, plan), base.memory_usd_per_month)
-    )
+    return lever_row(lever, plan, base.plan, "", _memory(base, asked.scenario, plan))
+
+
+def _memory(base: Base, scenario: Scenario, plan: AnyPlan | None) -> tuple[float, float]:
+    """Return the cost of host memory in offload tiers, with a lever and as it is [$/month]."""
+    return (memory_usd_per_month(scenario, plan) if plan else 0.0), base.memory_usd_per_month
 
 
 def _autoscaled(base: Base) -> list[LeverRow]:
@@ -285,14 +290,12 @@ def _autoscaled(base: Base) -> list[LeverRow]:
     late = f"{short:.1%} of the requests arrive while replicas are still starting"
     kept = {False: short == 0.0, True: True}
     risks = {False: late, True: "a load that was not foreseen finds too few replicas"}
-    return [
-        lever_row(
-            Lever(name, change, risk=risks[ahead], keeps=kept[ahead], broken=late),
-            scaled_plan(plan, over_time, foreseen=ahead),
-            plan,
-        )
-        for change, ahead in ways.items()
-    ]
+    rows = []
+    for change, ahead in ways.items():
+        scaled = scaled_plan(plan, over_time, foreseen=ahead)
+        lever = Lever(name, change, risk=risks[ahead], keeps=kept[ahead], broken=late)
+        rows.append(lever_row(lever, scaled, plan, "", _memory(base, scenario, scaled)))
+    return rows
 
 
 def _best(asking: Asking, base: Base, rows: Sequence[LeverRow]) -> Combination | None:

@@ -57,6 +57,10 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
             "base": plan_row(answer.base) if answer.base else None,
             "levers": rows,
             "best": plan_row(best.plan) if best else None,
+            "base_usd_per_month": _usd_per_month(answer.base, answer.memory_usd_per_month)
+            if answer.base
+            else None,
+            "best_usd_per_month": _usd_per_month(best.plan, best.memory_usd_per_month) if best else None,
             "best_levers": [lever.change for lever in best.levers] if best else [],
             "best_settings": list(best.settings) if best else [],
             "combinations": best.tried if best else 0,
