@@ -89,7 +89,7 @@ def with_image_tokens(scenario: Scenario, network: Network) -> tuple[Scenario, t
 
 
 def with_image_work(network: Network, classes: tuple[RequestClass, ...], prompt_tokens: float) -> Network:
-    """Return a network with the images that its tower reads for each token of a prompt that is computed.
+    """Return a network with the images that its tower reads for each token of a prompt that is computed; those of repeated prompts are kept.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def with_image_work(network: Network, classes: tuple[RequestClass, ...], prompt_
             item.images.width,
             item.images.height,
             item.images.most_pixels,
-            item.images.count * rate / sum(rates) / prompt_tokens,
+            item.images.count * (1.0 - item.repeated_fraction) * rate / sum(rates) / prompt_tokens,
         )
         for item, rate in zip(classes, rates, strict=True)
         if item.images is not None

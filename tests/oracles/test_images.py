@@ -205,3 +205,25 @@ def test_images_that_are_not_modelled_are_refused_with_a_way_out(written, cappla
     assert words in ran.err
     if "model" in words:
         assert all(kind in ran.err for kind in FAMILIES)
+
+
+@pytest.mark.parametrize("name", ["screenshots", "many-adapters"])
+def test_further_samples_of_a_request_read_no_image_and_copy_no_adapter_again(name):
+    """They find its prompt in the cache, so what comes with a prompt comes once for each request."""
+    each = []
+    for samples in (1, 4):
+        asked = asked_fleet(
+            read_scenario(f"scenarios/{name}.yaml", (f"traffic[0].samples={samples}",)), offline=True
+        )
+        (network,) = asked.question.networks.values()
+        demand, (item,) = asked.question.demand, asked.scenario.classes
+        computed = float(demand.lengths.input_tokens) - float(demand.lengths.cached_tokens)
+        tower = (
+            sum(image.per_prompt_token for image in network.image_work)
+            * computed
+            * item.sequences_per_request
+        )
+        copied = network.adapters and network.adapters.missing_fraction / network.adapters.prompt_tokens
+        each.append((tower, (copied or 0.0) * computed * item.sequences_per_request))
+    assert each[1] == pytest.approx(each[0])
+    assert sum(each[0]) > 0.0
