@@ -13,16 +13,13 @@ from capplan.fleet.demand import (
     CACHED_SHARE,
     FREE_SHARE,
     Demand,
-    demand_of,
+    demand_of_classes,
     drawn_requests,
 )
 from capplan.fleet.engine_options import TierTokens
 from capplan.fleet.offered import SamplePath, replica_arrival_cv
-from capplan.fleet.price import PriceChoice
-from capplan.fleet.scenario import FleetLimits, Scenario
 from capplan.workload.length import empirical, fixed, lognormal, uniform
 from capplan.workload.request_class import RequestClass
-from capplan.workload.slo import Slo
 from capplan.workload.summary import PrefixReuse
 
 FEW = settings(max_examples=40, deadline=None)
@@ -37,8 +34,7 @@ AGENTS = RequestClass(
 
 
 def demand(*classes):
-    slo, limits = Slo(), FleetLimits(())
-    return demand_of(Scenario("s", "s.yaml", "m", classes, slo, limits, PriceChoice()))
+    return demand_of_classes(classes)
 
 
 def near(value):

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from capplan.fleet.pools.joint import BUSY_LINK, Joint
+from capplan.fleet.pools.joint import BUSY_LINK, Joint, demanded_of
 from capplan.fleet.pools.link import LinkUse
-from capplan.fleet.pools.search import _cheapest_from, _met_probability
+from capplan.fleet.pools.search import _met_probability
+from capplan.fleet.pools.sizing import cheapest_from
 from capplan.workload.slo import Target
 
 FIRST, LATER = Target("ttft", "p95", 1.0), Target("tpot", "p95", 0.02)
@@ -106,13 +107,13 @@ BUSY, IDLE = 1.01 * BUSY_LINK / ROOM, 0.99 * BUSY_LINK / ROOM
     ],
 )
 def test_what_a_pair_lacks_is_the_pool_that_can_mend_it(told, lacks):
-    assert Told(**told).lacking((2, 3), 0.2, 1.5) == frozenset(lacks.split())
+    assert Told(**told).lacking((2, 3), demanded_of(0.2, 1.5)) == frozenset(lacks.split())
 
 
 def test_headroom_is_asked_of_replicas_as_fast_as_predicted_alone():
-    assert Told(grows=1.24).lacking((2, 3), 0.2, 1.0) == {"decode"}
-    assert Told(grows=1.26).lacking((2, 3), 0.2, 1.0) == frozenset()
-    assert Told(slowness=0.99).lacking((2, 3), 0.2, 0.9) == {"decode"}
+    assert Told(grows=1.24).lacking((2, 3), demanded_of(0.2, 1.0)) == {"decode"}
+    assert Told(grows=1.26).lacking((2, 3), demanded_of(0.2, 1.0)) == frozenset()
+    assert Told(slowness=0.99).lacking((2, 3), demanded_of(0.2, 0.9)) == {"decode"}
 
 
 @pytest.mark.parametrize("needs", list(product((1, 2, 4, 9, 11), repeat=2)))
@@ -127,12 +128,12 @@ def test_replicas_are_as_many_as_needed_even_where_either_pool_alone_takes_more(
             if count < least
         )
 
-    pair, tried = _cheapest_from((9, 9), lacks, costs, 1e9)
+    pair, tried = cheapest_from((9, 9), lacks, costs, 1e9)
     assert pair == needs
     assert tried <= 60
     cost = costs[0] * needs[0] + costs[1] * needs[1]
-    assert _cheapest_from(needs, lacks, costs, cost)[0] == needs
-    assert _cheapest_from(needs, lacks, costs, 0.99 * cost)[0] is None
+    assert cheapest_from(needs, lacks, costs, cost)[0] == needs
+    assert cheapest_from(needs, lacks, costs, 0.99 * cost)[0] is None
 
 
 def test_a_plan_that_bears_what_was_asked_for_is_as_sure_as_asked():
