@@ -58,24 +58,29 @@ def quantities(of: Subject | PoolsSubject) -> dict[str, float]:
 
     Plans for vectors have no time between tokens; the memory of separate pools is that of two kinds of replica, and is not explained.
     """
-    row = {name: value for name, value in numbers_of(plan_row(of.plan)) if isfinite(value)}
+    row = _row(of)
     return row if isinstance(of, PoolsSubject) else row | memory.memory_figures(of)
+
+
+def _row(of: Subject | PoolsSubject) -> dict[str, float]:
+    return {name: value for name, value in numbers_of(plan_row(of.plan)) if isfinite(value)}
 
 
 def explained_quantity(of: Subject | PoolsSubject, quantity: str) -> Explained:
     """Return a quantity explained; InputError for one that the plan does not have."""
     if isinstance(of, PoolsSubject):
         return of.explained(quantity)
-    known = quantities(of)
+    if quantity in memory.EXPLAINED:
+        return memory.memory_figure(of, quantity)
+    known = _row(of)
     if quantity not in known:
-        raise unknown("quantity", quantity, known, hint="all of them: capplan explain PLAN")
+        names = (*known, *memory.EXPLAINED)
+        raise unknown("quantity", quantity, names, hint="all of them: capplan explain PLAN")
     metric, _, part = quantity.partition(".")
     if metric in _LATENCIES:
         return (serving.end_of_interval if part in serving.BOUNDS else serving.latency)(of, metric, part)
     if metric == "target_probabilities":
         return serving.probability(of, quantity, part)
-    if quantity in memory.EXPLAINED:
-        return memory.memory_figure(of, quantity)
     if metric == "outside":
         return explained_outside(of.asked, of.plan, quantity, float(known[quantity]), of.plan.label)
     if metric == "offers":
