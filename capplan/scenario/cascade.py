@@ -11,7 +11,7 @@ from capplan.scenario.reading import Reading
 from capplan.scenario.scenario_file import ScenarioFile
 from capplan.scenario.several_records import Cascade
 from capplan.workload.multiples import thinned_arrival_cv
-from capplan.workload.request_class import RequestClass
+from capplan.workload.request_class import NOTHING_OUTSIDE, RequestClass
 
 AT = "cascade"
 SAME = ("name", "description", "model", "revision", "traffic", AT)
@@ -55,6 +55,8 @@ def _not_split(item: RequestClass) -> str | None:
         return "is a trace, which does not say what is escalated; give request_rate, or requests with within"
     if item.sequences_per_request != 1.0:
         return "has several sequences a request, which are not escalated one by one; leave samples, retries and documents out"
+    if item.outside != NOTHING_OUTSIDE:
+        return "takes time or money outside the GPUs, which does not say for which of the two answers; leave outside out"
     return None
 
 

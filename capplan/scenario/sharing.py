@@ -10,7 +10,7 @@ from capplan.scenario.derived import derived
 from capplan.scenario.reading import Reading
 from capplan.scenario.scenario_file import ScenarioFile
 from capplan.scenario.several_records import Sharing
-from capplan.workload.request_class import RequestClass
+from capplan.workload.request_class import NOTHING_OUTSIDE, RequestClass
 
 AT = "sharing"
 OWN = "own"
@@ -18,9 +18,7 @@ OWN = "own"
 SHARE = "gpu_memory_utilization"
 SAME = ("name", "description", "model", "revision", SHARE, AT, "cascade")
 """Keys that a model has its own key for, or that are about all of them."""
-UNSHARED = (
-    "has users, sessions, a trace or a job, which are not modelled on shared devices; give request_rate"
-)
+UNSHARED = "has users, sessions, a trace, a job or something outside, which are not modelled on shared devices; give request_rate alone"
 _NOT_SHARED = ("commitments", "kv_offload", "speculation")
 
 
@@ -86,8 +84,9 @@ def _memory_fractions(reading: Reading, file: ScenarioFile, sharing: Sharing) ->
 
 
 def is_unshared(item: RequestClass) -> bool:
-    """Return whether the load of a kind of traffic does not scale with the part of a device that serves it, or ends."""
-    return any(given is not None for given in (item.users, item.sessions, item.trace, item.job_requests))
+    """Return whether a kind of traffic is more than requests at a rate, whose load is that of the devices alone."""
+    parts = (item.users, item.sessions, item.trace, item.job_requests)
+    return item.outside != NOTHING_OUTSIDE or any(given is not None for given in parts)
 
 
 def model_document(document: Document, scenario: Scenario, name: str) -> Document:

@@ -1,10 +1,19 @@
-"""What docs/scenario.md says of the keys about adapters and more models than one."""
+"""What docs/scenario.md says of the keys about drafts, adapters and more models than one."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
+        "speculation": "none",
+        "speculation.method": "draft-model",
+        "speculation.acceptance": "what is published for the method",
+        "speculation.metrics": "-",
+        "speculation.draft_tokens": "as many as are best at the load",
+        "speculation.verified_tokens": "the drafts and one more",
+        "speculation.exit_layers": "-",
+        "speculation.draft": "-",
+        "speculation.draft_step_time": "-",
         "lora": "none",
         "lora.max_loras": "one for each adapter",
         "lora.max_lora_rank": "16",
@@ -28,6 +37,15 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
 
 EXAMPLES: Mapping[str, str] = MappingProxyType(
     {
+        "speculation": "{acceptance: 0.7, draft_tokens: 4, draft_step_time: 2 ms}",
+        "speculation.method": "eagle",
+        "speculation.acceptance": "0.7",
+        "speculation.metrics": "scrape.txt",
+        "speculation.verified_tokens": "64",
+        "speculation.exit_layers": "8",
+        "speculation.draft_tokens": "4",
+        "speculation.draft": "meta-llama/Llama-3.2-1B",
+        "speculation.draft_step_time": "2 ms",
         "lora": "{adapters: 200, max_loras: 64}",
         "lora.adapters": "200",
         "lora.max_loras": "64",
@@ -56,10 +74,20 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
 )
 """Key -> as it may be written."""
 
-TABLES = {"lora": "lora.", "cascade": "cascade.", "sharing": "sharing.", "shared_models": "sharing.models."}
+TABLES = {
+    "speculation": "speculation.",
+    "lora": "lora.",
+    "cascade": "cascade.",
+    "sharing": "sharing.",
+    "shared_models": "sharing.models.",
+}
 """Mark of the page -> the start of its keys."""
 
-PAGE = """## lora
+PAGE = """## speculation
+
+<speculation>
+
+## lora
 
 <lora>
 

@@ -41,15 +41,6 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "prefix_caching": "true",
         "kv_offload": "none",
         "kv_offload.bandwidth": "of the link",
-        "speculation": "none",
-        "speculation.method": "draft-model",
-        "speculation.acceptance": "what is published for the method",
-        "speculation.metrics": "-",
-        "speculation.draft_tokens": "as many as are best at the load",
-        "speculation.verified_tokens": "the drafts and one more",
-        "speculation.exit_layers": "-",
-        "speculation.draft": "-",
-        "speculation.draft_step_time": "-",
         "slo": "none",
         **{f"slo.{metric}_{statistic}": "none" for metric in METRICS for statistic in STATISTICS},
         "slo.outside": "included, if there is any",
@@ -112,15 +103,6 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "kv_offload.capacity": "512 GB",
         "kv_offload.bandwidth": "50 GB/s",
         "runner": "pooling",
-        "speculation": "{acceptance: 0.7, draft_tokens: 4, draft_step_time: 2 ms}",
-        "speculation.method": "eagle",
-        "speculation.acceptance": "0.7",
-        "speculation.metrics": "scrape.txt",
-        "speculation.verified_tokens": "64",
-        "speculation.exit_layers": "8",
-        "speculation.draft_tokens": "4",
-        "speculation.draft": "meta-llama/Llama-3.2-1B",
-        "speculation.draft_step_time": "2 ms",
         "traffic": "[{request_rate: 20 req/s, input_tokens: 1800, output_tokens: 350}]",
         "slo": "{ttft_p95: 800 ms, tpot_p95: 40 ms}",
         "slo.outside": "excluded",
@@ -297,7 +279,6 @@ _TABLES = {
     "slo": "slo.",
     "fleet": "fleet.",
     "offload": "kv_offload.",
-    "speculation": "speculation.",
     **model_keys.TABLES,
     "prices": "prices.",
     **money_keys.TABLES,
@@ -389,10 +370,6 @@ prefix first, which `prefix_aware` stands for.
 ## kv_offload
 
 <offload>
-
-## speculation
-
-<speculation>
 
 <models>
 ## prices
