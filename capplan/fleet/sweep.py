@@ -13,7 +13,9 @@ from capplan.fleet.content_key import content_key
 from capplan.fleet.demand import Demand, drawn_requests
 from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.offered import SamplePath
+from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import usd_per_million_tokens
+from capplan.fleet.routed import Operation, run_fleet
 from capplan.fleet.simulation import FleetOutcome, Stream, capacity_per_s, middle_rate, simulated_fleet
 from capplan.fleet.trial import with_load_time
 from capplan.numbers import Number
@@ -38,13 +40,34 @@ Runner = Callable[[Sequence["Point"]], Iterator[tuple["Point", Row]]]
 
 
 @dataclass(frozen=True, slots=True)
+class DecodePool:
+    """What a plan with separate pools has beside its prefill replicas."""
+
+    spec: ReplicaSpec
+    replicas: tuple[int, int]
+    """In service, of prefill and decode."""
+    link: LinkTerms
+
+
+@dataclass(frozen=True, slots=True)
 class Contender:
     """One plan of the sweep."""
 
     name: str
     spec: ReplicaSpec
+    """Of a replica; of a prefill replica where the plan has separate pools."""
     usd_per_hour: float | None = None
-    """Of one replica."""
+    """Of one replica, or of the replicas in service of both pools."""
+    decode: DecodePool | None = None
+    """A load is then that of both pools together."""
+
+    @property
+    def devices(self) -> int:
+        """Return the devices that carry a load: of one replica, or of both pools."""
+        if self.decode is None:
+            return self.spec.devices
+        prefill, decode = self.decode.replicas
+        return prefill * self.spec.devices + decode * self.decode.spec.devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +166,10 @@ def offered_rates(contender: Contender, demand: Demand, seed: int) -> list[float
 
 def point_result(point: Point) -> Row:
     """Simulate one replica of a plan at one load; runs in any process."""
+    if point.contender.decode is not None:
+        outcome = _outcome_of_pools(point, point.contender.decode)
+        rate = middle_rate(outcome.parts[0])
+        return _row(point, outcome, rate)
     replica, clock = _replica(point)
     total = sum(point.demand.rates_per_s(0.0))
     outcome = _outcome(point, replica, clock, (point.request_rate or total) / total)
@@ -150,17 +177,21 @@ def point_result(point: Point) -> Row:
     if point.demand.has_sessions:
         outcome = _outcome(point, replica, clock, rate / total, outcome.all.e2e_s.mean)
         rate = middle_rate(outcome.parts[0])
+    return _row(point, outcome, rate)
+
+
+def _row(point: Point, outcome: FleetOutcome, rate: float) -> Row:
     mean_output = outcome.all.output_tokens_per_s / max(outcome.all.requests_per_s, 1e-12)
     hourly = point.contender.usd_per_hour
     tokens_per_s = rate * mean_output
     return {
         "plan": point.contender.name,
-        "gpus": point.contender.spec.devices,
+        "gpus": point.contender.devices,
         "request_rate": point.request_rate,
         "concurrency": point.concurrency,
         "requests_per_s": rate,
         "output_tokens_per_s": tokens_per_s,
-        "output_tokens_per_s_per_gpu": tokens_per_s / point.contender.spec.devices,
+        "output_tokens_per_s_per_gpu": tokens_per_s / point.contender.devices,
         "ttft_s": _known(asdict(outcome.all.ttft_s)),
         "tpot_s": _known(asdict(outcome.all.tpot_s)),
         "e2e_s": _known(asdict(outcome.all.e2e_s)),
@@ -186,8 +217,25 @@ def _outcome(
     return simulated_fleet(replica, stream, slo=point.slo, clock=clock, warm_share=WARM_SHARE)
 
 
-def _stream(point: Point, demand: Demand, longest: int) -> Stream:
-    """Return the stream of one replica at the load of a point."""
+def _outcome_of_pools(point: Point, decode: DecodePool) -> FleetOutcome:
+    """Simulate both pools and the link between them, as the search for their plan does."""
+    replica, _ = _replica(point)
+    demand = demand_at_replica(point.demand, replica)
+    prefill_replicas, decode_replicas = decode.replicas
+    operation = Operation(
+        prefill_replicas=prefill_replicas,
+        decode_replicas=decode_replicas,
+        kv_link=decode.link,
+        decode=replica_of(decode.spec),
+    )
+    stream = _stream(point, demand, served_context_tokens(point.contender.spec), split=False)
+    return run_fleet(
+        with_load_time(replica, demand), stream, operation, replicas=sum(decode.replicas), slo=point.slo
+    )
+
+
+def _stream(point: Point, demand: Demand, longest: int, *, split: bool = True) -> Stream:
+    """Return the stream of one replica at the load of a point, or of a whole fleet, which is not split among replicas."""
     names = tuple(request_class.name for request_class in demand.classes)
     if point.concurrency is not None:
         count = int(np.clip(8 * point.concurrency, LEAST_REQUESTS, MOST_REQUESTS))
@@ -196,7 +244,7 @@ def _stream(point: Point, demand: Demand, longest: int) -> Stream:
     total = sum(demand.rates_per_s(0.0))
     share = (point.request_rate or 1.0) / total
     path = SamplePath(demand, count=SAMPLED_REQUESTS, seed=point.seed, longest=longest, routing=point.routing)
-    offered = path.offered(share, replicas=1.0 / share)
+    offered = path.offered(share, replicas=1.0 / share if split else 1.0)
     return Stream(offered.requests, names, crowd=offered.crowd)
 
 

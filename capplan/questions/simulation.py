@@ -16,9 +16,10 @@ from capplan.fleet.demand import Demand
 from capplan.fleet.engine_options import EngineOptions, engines_of
 from capplan.fleet.offered import SamplePath
 from capplan.fleet.peak_stream import peak_stream
-from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan
 from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.question import spec_of_layout
+from capplan.fleet.recommended import cost_of
 from capplan.fleet.refusal import refuse_illegal
 from capplan.fleet.routed import Operation
 from capplan.fleet.simulation import Stream, capacity_per_s
@@ -27,7 +28,6 @@ from capplan.fleet.sweep import demand_at_replica
 from capplan.model.sharding import Sharding
 from capplan.questions.benchmark_spec import row_efficiency
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
-from capplan.questions.identical_replicas import refuse_pools
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.hardware import device
 from capplan.recorded.traces.trace import Trace, read_trace
@@ -79,13 +79,14 @@ def asked_scenario(path: Path, settings: Sequence[str], *, offline: bool) -> Ask
     return asked_fleet(read_scenario(path, settings), offline=offline)
 
 
-def fleet_plans(asked: AskedFleet) -> tuple[FleetPlan, ...]:
-    """Return the plans of `capplan fleet`, cheapest first; TargetError where there are none."""
+def fleet_plans(asked: AskedFleet) -> tuple[AnyPlan, ...]:
+    """Return the plans of `capplan fleet`, cheapest first, with separate pools where the scenario allows them; TargetError where there are none."""
     answer = fleet_for(asked)
-    refuse_pools(asked.scenario, answer, "a sweep")
-    if not answer.plans:
+    apart = answer.pools.plans if answer.pools else ()
+    plans = sorted((*apart, *answer.plans), key=cost_of)
+    if not plans:
         raise _no_plan(asked)
-    return answer.plans
+    return tuple(plans)
 
 
 def _no_plan(asked: AskedFleet) -> TargetError:

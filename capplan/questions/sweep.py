@@ -1,16 +1,20 @@
 """The inputs of `sweep`: plans of a scenario or of a model, and the loads to try."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
 from capplan.fleet.demand import Demand
-from capplan.fleet.question import spec_of_layout
-from capplan.fleet.sweep import CONCURRENCIES, Contender, Point, offered_rates
+from capplan.fleet.plan import AnyPlan
+from capplan.fleet.pools.phases import decode_question, prefill_question
+from capplan.fleet.pools.plan import PoolsPlan
+from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.sweep import CONCURRENCIES, Contender, DecodePool, Point, offered_rates
 from capplan.questions.simulation import (
     Chosen,
     asked_scenario,
@@ -131,22 +135,57 @@ def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, *, offline: boo
             contenders.append(Contender(chosen.name, chosen.spec))
     else:
         every = fleet_plans(asked)
-        best = {plan.layout.device.name: plan for plan in reversed(every)}
+        best = {(plan.hardware, len(plan.groups)): plan for plan in reversed(every)}
         picked = every[: flags.plans] if flags.plans else sorted(best.values(), key=every.index)
-        for plan in picked:
-            spec = spec_of_layout(plan.layout, plan.weight_dtype, asked.question)
-            hourly = plan.usd_per_hour / plan.replicas if plan.usd_per_hour is not None else None
-            contenders.append(Contender(layout_name(plan.layout, plan.weight_dtype), spec, hourly))
+        contenders += [_contender(plan, asked.question) for plan in picked]
     if any(item.think_time_s == 0.0 for item in asked.scenario.classes) and not loads.concurrencies:
         raise InputError(
             f"sweep {path}: users with a think_time of 0 s have no rate, only a number in flight\n  e.g. --concurrency 1,8,64"
         )
-    points = _points(contenders, asked.question.demand, asked.scenario.slo, loads, flags.seed, closed=False)
+    rates = partial(_offered_rates, asked.question, flags.seed)
+    points = _points(contenders, asked.question.demand, asked.scenario.slo, loads, flags.seed, rates)
     points = tuple(replace(point, routing=asked.question.routing) for point in points)
-    counted = (_VECTORS,) if asked.scenario.pooled else ()
+    counted = (*((_VECTORS,) if asked.scenario.pooled else ()), *_loads_of_pools(contenders))
     return AskedSweep(
         asked.scenario.name, points, asked.scenario.slo, (*counted, *asked.assumptions), asked.warnings
     )
+
+
+def _contender(plan: AnyPlan, question: Question) -> Contender:
+    """Return one replica of a plan, or both of its pools."""
+    specs = [spec_of_layout(group.layout, group.weight_dtype, question) for group in plan.groups]
+    if isinstance(plan, PoolsPlan):
+        usd = [None if pool.usd_per_hour is None else pool.usd_per_hour / pool.replicas * pool.busy_replicas for pool in plan.pools]  # fmt: skip
+        prefill, decode = plan.pools
+        count = f"{prefill.busy_replicas} + {decode.busy_replicas}"
+        name = f"{count} apart: {layout_name(prefill.layout, prefill.weight_dtype)}, {layout_name(decode.layout, decode.weight_dtype)}"
+        pool = DecodePool(specs[1], (prefill.busy_replicas, decode.busy_replicas), plan.link_terms)
+        known = [each for each in usd if each is not None]
+        return Contender(name, specs[0], sum(known) if len(known) == len(usd) else None, pool)
+    hourly = plan.usd_per_hour / plan.replicas if plan.usd_per_hour is not None else None
+    return Contender(layout_name(plan.layout, plan.weight_dtype), specs[0], hourly)
+
+
+def _offered_rates(question: Question, seed: int, contender: Contender) -> list[float]:
+    """Return rates from near zero up to what one replica can serve, or the slower of both pools with its phase alone [1/s]."""
+    pool = contender.decode
+    if pool is None:
+        return offered_rates(contender, question.demand, seed)
+    phases = prefill_question(question, ()), decode_question(question, ())
+    specs = contender.spec, pool.spec
+    alone = [
+        [count * rate for rate in offered_rates(Contender("", spec), phase.demand, seed)]
+        for count, spec, phase in zip(pool.replicas, specs, phases, strict=True)
+    ]
+    return [float(f"{min(rates):.3g}") for rates in zip(*alone, strict=True)]
+
+
+def _loads_of_pools(contenders: Sequence[Contender]) -> tuple[Assumption, ...]:
+    """Return what a load means where some plans have separate pools."""
+    if all(contender.decode is None for contender in contenders):
+        return ()
+    words = "a load is that of one replica; where prefill and decode are apart, that of all replicas in service of both pools"
+    return (Assumption(words, "fleet.disaggregation", "fleet.disaggregation"),)
 
 
 _VECTORS = Assumption("output tok/s are vectors or scores per second: one for each prompt", "runner")
@@ -175,19 +214,26 @@ def _model_sweep(
         context = 1024 * -(-(prompt + output) // 1024)
         spec = replace(asked.spec, max_model_len=min(context, longest) if longest else context)
         contenders.append(Contender(f"{asked.spec.device.name} TP{tensor}", spec))
-    points = _points(contenders, demand, slo, loads, flags.seed, closed=not loads.request_rates)
+    rates = None if not loads.request_rates else partial(offered_rates, demand=demand, seed=flags.seed)
+    points = _points(contenders, demand, slo, loads, flags.seed, rates)
     return AskedSweep(model, points, slo, tuple(assumptions), tuple(warnings))
 
 
 def _points(
-    contenders: Sequence[Contender], demand: Demand, slo: Slo, loads: Loads, seed: int, *, closed: bool
+    contenders: Sequence[Contender],
+    demand: Demand,
+    slo: Slo,
+    loads: Loads,
+    seed: int,
+    rates_of: Callable[[Contender], Sequence[float]] | None,
 ) -> tuple[Point, ...]:
+    """Return the loads of each plan: those given, else rates up to what it can serve; without `rates_of` concurrencies."""
     points = []
     for contender in contenders:
-        if closed or loads.concurrencies:
+        if rates_of is None or loads.concurrencies:
             counts = loads.concurrencies or CONCURRENCIES
             points += [Point(contender, demand, slo, seed, concurrency=count) for count in counts]
         else:
-            rates = loads.request_rates or offered_rates(contender, demand, seed)
+            rates = loads.request_rates or rates_of(contender)
             points += [Point(contender, demand, slo, seed, request_rate=rate) for rate in rates]
     return tuple(points)

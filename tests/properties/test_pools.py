@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from capplan.cli.main import main
 from capplan.errors import InputError, Refusal
 from capplan.fleet.candidates import Layout
-from capplan.fleet.pools.joint import Joint
+from capplan.fleet.pools.joint import Joint, demanded_of
 from capplan.fleet.pools.link import (
     LinkTerms,
     check_known,
@@ -184,7 +184,11 @@ def test_the_replicas_of_the_plan_are_the_cheapest_of_all_pairs_simulated(allowe
     slower = asked.question.slowness(asked.question.slo.targets, network, step_s).quantile(0.8)
     busy = tuple(pool.busy_replicas for pool in plan.pools)
     pairs = product(range(1, busy[0] + 2), range(1, busy[1] + 2))
-    good = [pair for pair in pairs if not whole.lacking(pair, asked.scenario.fleet.headroom_fraction, slower)]
+    good = [
+        pair
+        for pair in pairs
+        if not whole.lacking(pair, demanded_of(asked.scenario.fleet.headroom_fraction, slower))
+    ]
     assert min(sum(pair) for pair in good) == sum(busy)
 
 
@@ -207,7 +211,7 @@ def test_no_other_layouts_of_the_pools_cost_less(path, target):
         joint = Joint(question, *map(replica_of, specs), limits.link)
         for pair in product(range(1, found.gpus), repeat=2):
             if pair[0] * prefill.layout.devices + pair[1] * decode.layout.devices < found.gpus:
-                assert joint.lacking(pair, headroom, slower)
+                assert joint.lacking(pair, demanded_of(headroom, slower))
                 cheaper += 1
     assert cheaper >= 4
 
@@ -331,11 +335,22 @@ def test_what_makes_no_sense_is_refused_in_one_line(path, changes, said):
         read_scenario(path, changes)
 
 
-@pytest.mark.parametrize("words", [["report"], ["sweep"]])
-def test_what_is_worked_out_for_identical_replicas_says_so(path, words, capsys):
-    command, *flags = words
-    assert main([command, str(path), *flags, "--set", "fleet.disaggregation=only", "--offline"]) == 2
-    assert "worked out for identical replicas" in capsys.readouterr().err
+def test_a_sweep_of_pools_meets_the_plan_at_its_peak_and_breaks_the_targets_beyond_it(path, allowed, capsys):
+    """At the rate of the plan the targets hold; at three times what either pool can serve they do not."""
+    _, answer = allowed
+    plan = answer.pools.plans[0]
+    devices = sum(pool.busy_replicas * pool.layout.devices for pool in plan.pools)
+    words = ["sweep", str(path), "--set", "fleet.disaggregation=only", "--request-rate", "12,36", "--offline", "--format", "json"]  # fmt: skip
+    assert main(words) == 0
+    result = json.loads(capsys.readouterr().out)["result"]
+    (row,) = (row for row in result["plans"] if row["gpus"] == devices)
+    assert "apart: " in row["plan"]
+    points = {point["request_rate"]: point for point in row["points"]}
+    assert points[12.0]["holds"]
+    assert not points[36.0]["holds"]
+    assert points[12.0]["requests_per_s"] == pytest.approx(12.0, rel=0.05)
+    assert points[12.0]["ttft_s"]["p95"] == pytest.approx(plan.ttft_s.p95, rel=0.25)
+    assert 12.0 <= row["largest_load_that_holds"] < 36.0
 
 
 def test_pools_are_looked_for_until_one_pair_of_devices_has_a_plan(path):
