@@ -23,7 +23,8 @@ def sweep_answer(asked: AskedSweep, rows: Sequence[Row], *, reused: int, interru
     """Return all points and a summary of each plan; exit code 130 where the run was cut short."""
     by_plan_rows = summaries(rows, asked.slo)
     closed = bool(rows) and rows[0]["request_rate"] is None
-    unit = "requests in flight" if closed else "req/s per replica"
+    apart = any(point.contender.decode is not None for point in asked.points)
+    unit = "requests in flight" if closed else "req/s" if apart else "req/s per replica"
     shown = tuple(name for name in _POINTS if name != ("request_rate" if closed else "concurrency"))
     best = max((s for s in by_plan_rows if s["largest_load_that_holds"]), key=lambda s: float(s["output_tokens_per_s_per_gpu"]), default=None)  # fmt: skip
     verdict = (
