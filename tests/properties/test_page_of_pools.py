@@ -3,6 +3,7 @@
 import json
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -91,15 +92,17 @@ def test_devices_times_price_is_the_cost_of_the_plan(result, tables):
 
 
 def test_certainty_costs_more_the_surer_and_never_more_than_a_plan_that_is_as_sure(result):
-    """A plan that is p sure stands for every confidence up to p."""
+    """A plan that is p sure stands for every confidence up to p; a confidence that no fleet reaches costs without end."""
     chosen = result["chosen"]
-    costs = [row["usd_per_month"] for row in result["certainty"]]
-    assert costs == sorted(costs)
-    for row in result["certainty"]:
-        if row["confidence"] <= chosen["slo_met_probability"]:
-            assert row["usd_per_month"] <= chosen["usd_per_month"]
-    assert costs[-1] > chosen["usd_per_month"]
-    assert chosen["usd_per_month_low"] <= chosen["usd_per_month"] <= chosen["usd_per_month_high"]
+    costs = {row["confidence"]: row["usd_per_month"] or inf for row in result["certainty"]}
+    assert list(costs) == sorted(costs)
+    assert list(costs.values()) == sorted(costs.values())
+    for confidence, usd in costs.items():
+        if confidence <= chosen["slo_met_probability"]:
+            assert usd <= chosen["usd_per_month"]
+    assert costs[0.5] < inf
+    assert costs[0.95] > chosen["usd_per_month"]
+    assert chosen["usd_per_month_low"] <= chosen["usd_per_month"] <= (chosen["usd_per_month_high"] or inf)
 
 
 def test_what_moves_the_number_is_what_a_changed_scenario_would_get(plan, result, tables):
