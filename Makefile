@@ -19,7 +19,7 @@
 #                     OTHERS="python3.12 python3.13"; writes docs/reliability.md
 #   make reliability  write docs/reliability.md from the figures of make installs and make fuzz RECORD=1
 #   make wheels   what a campaign on a card needs besides torch, into wheels/: WHEELS_PYTHON=3.12 (see calibrate/campaign.sh)
-#   make pictures draw the pictures of docs/ anew
+#   make pictures draw the pictures of docs/ anew; the page is photographed by CHROMIUM=chromium
 PYTHON ?= python3
 VENV ?= .venv
 MUTANTS ?= 100
@@ -27,6 +27,7 @@ SEED ?= 7
 SECONDS ?= 60
 WHEELS_PYTHON ?= 3.12
 OTHERS ?=
+CHROMIUM ?= chromium
 BIN := $(VENV)/bin
 # A file of tests runs in one process, so that what its tests share is made once; files come in the order of their names.
 SPREAD := --dist loadfile --no-loadscope-reorder
@@ -99,6 +100,10 @@ pictures: $(VENV)/.ready
 	$(BIN)/capplan sweep scenarios/support-chat.yaml --plot docs/pictures/support-chat-frontier.svg
 	$(BIN)/capplan estimate llama-3.1-8b --hardware h100-sxm --concurrency 16 --plot docs/pictures/roofline.svg
 	$(BIN)/capplan kv-size llama-3.1-8b --context 4096 --context 32768 --plot docs/pictures/paged.svg
+	mkdir -p build
+	$(BIN)/capplan report support-chat --author "Platform team" --date 2026-11-22 -o build/plan.html
+	$(CHROMIUM) --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1280,1130 --screenshot=$(CURDIR)/docs/pictures/report.png file://$(CURDIR)/build/plan.html
+	$(BIN)/python -m docs.generators.pictures
 
 clean:
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .hypothesis .mutants

@@ -82,8 +82,8 @@ def asked_scenario(path: Path, settings: Sequence[str], *, offline: bool) -> Ask
 def fleet_plans(asked: AskedFleet) -> tuple[AnyPlan, ...]:
     """Return the plans of `capplan fleet`, cheapest first, with separate pools where the scenario allows them; TargetError where there are none."""
     answer = fleet_for(asked)
-    apart = answer.pools.plans if answer.pools else ()
-    plans = sorted((*apart, *answer.plans), key=cost_of)
+    plans: list[AnyPlan] = [*(answer.pools.plans if answer.pools else ()), *answer.plans]
+    plans.sort(key=cost_of)
     if not plans:
         raise _no_plan(asked)
     return tuple(plans)

@@ -287,6 +287,10 @@ CASES = {
         "--plan": Case("plan.json"),
         "--author": Case("'Platform team'", "report small.yaml --offline --format markdown", words=True),
         "--date": Case("2026-11-22", "report small.yaml --offline --format markdown", words=True),
+        "--levers": Case("", "report small.yaml --offline --format markdown", words=True),
+        "--levers-file": Case(
+            "plan.json", "report small.yaml --offline", refused="is not an answer of capplan levers"
+        ),
         "--offline": HUB._replace(line="report hub.yaml"),
         **OUT,
     },

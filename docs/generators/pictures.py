@@ -1,0 +1,50 @@
+"""Draw what a terminal shows, and make photographs of a browser small: `python -m docs.generators.pictures` (`make pictures`)."""
+
+import os
+import re
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+from PIL import Image
+from rich.console import CONSOLE_SVG_FORMAT, Console
+from rich.text import Text
+
+from capplan.cli.main import main as program
+
+PICTURES = Path("docs/pictures")
+COLUMNS = 118
+TERMINALS = {"fleet.svg": ("fleet support-chat", 34), "levers.svg": ("levers support-chat", 30)}
+"""Picture -> the command, and how many of its lines are drawn."""
+PHOTOGRAPH = "report.png"
+COLOURS = 64
+"""Of a photograph of a page, which has few."""
+
+
+def terminal(command: str, most: int) -> str:
+    """Return what a terminal shows of a command as SVG, its first lines, in fonts that the reader has."""
+    os.environ |= {"FORCE_COLOR": "1", "COLUMNS": str(COLUMNS)}
+    with redirect_stdout(StringIO()) as out:
+        program([*command.split(), "--offline"])
+    lines = [f"$ capplan {command}", *out.getvalue().rstrip().splitlines()]
+    shown = lines[:most] + ["…"] * (len(lines) > most)
+    console = Console(width=COLUMNS, record=True, file=StringIO(), force_terminal=True)
+    console.print(Text.from_ansi("\n".join(shown)))
+    bare = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    return console.export_svg(title=f"capplan {command}", code_format=bare, unique_id="terminal")
+
+
+def main() -> int:
+    """Draw the terminals, and write the photograph with a palette."""
+    for name, (command, most) in TERMINALS.items():
+        (PICTURES / name).write_text(terminal(command, most) + "\n", encoding="utf-8")
+    photograph = PICTURES / PHOTOGRAPH
+    with Image.open(photograph) as picture:
+        small = picture.convert("RGB").quantize(COLOURS)
+    small.save(photograph, optimize=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
