@@ -102,7 +102,7 @@ pictures: $(VENV)/.ready
 	$(BIN)/capplan kv-size llama-3.1-8b --context 4096 --context 32768 --plot docs/pictures/paged.svg
 	mkdir -p build
 	$(BIN)/capplan report support-chat --author "Platform team" --date 2026-11-22 -o build/plan.html
-	$(CHROMIUM) --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1280,1130 --screenshot=$(CURDIR)/docs/pictures/report.png file://$(CURDIR)/build/plan.html
+	$(CHROMIUM) --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1280,1040 --screenshot=$(CURDIR)/docs/pictures/report.png file://$(CURDIR)/build/plan.html
 	$(BIN)/python -m docs.generators.pictures
 
 clean:
