@@ -24,7 +24,7 @@ CHARTED = 10
 _TITLES = {
     "choice": "",
     "usd_per_month": "cost",
-    "usd_per_month_saved": "saved",
+    "usd_per_month_saved": "saved ($/month)",
     "ttft_p95_s": "TTFT p95",
     "tpot_p95_s": "TPOT p95",
     "confidence_fraction": "targets met",
