@@ -90,7 +90,7 @@ def command(
     from capplan.readers.catalogue.model import model_source
     from capplan.report.show import row_progress
     from capplan.review.findings import Written, findings
-    from capplan.review.levers import saved_levers, tried_levers
+    from capplan.review.levers import wanted_levers
     from capplan.review.page import review_of
     from capplan.review.show import review_output, show_review, written_with
 
@@ -101,24 +101,12 @@ def command(
         asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
         with row_progress("plans") as progress:
             answer = answer or fleet_for(asked, progress)
-    levers = None
-    if page.levers:
-        with row_progress("levers") as progress:
-            asking = asking_of(scenario, plan_file, tuple(settings or ()), offline=offline)
-            levers = tried_levers(asking, asked, answer, progress)
-    elif page.levers_file:
-        levers = saved_levers(page.levers_file, answer.bought)
+    asking = asking_of(scenario, plan_file, tuple(settings or ()), offline=offline) if page.levers else None
+    levers = wanted_levers(asking, page.levers_file, asked, answer)
     source = model_source(asked.scenario.model, asked.scenario.revision)
     words = _command_line(scenario, plan_file, settings or (), page, offline=offline, to=to)
-    found = findings(
-        asked,
-        answer,
-        words,
-        source,
-        Written(page.date, page.author),
-        levers=levers,
-        others=to_page.form != "markdown",
-    )
+    written, others = Written(page.date, page.author), to_page.form != "markdown"
+    found = findings(asked, answer, words, source, written, levers=levers, others=others)
     return show_review(review_of(found), to_page)
 
 

@@ -78,9 +78,9 @@ def asked_scenario(path: Path, settings: Sequence[str], *, offline: bool) -> Ask
     return asked_fleet(read_scenario(path, settings), offline=offline)
 
 
-def fleet_plans(asked: AskedFleet, progress: Progress = None) -> tuple[AnyPlan, ...]:
+def fleet_plans(asked: AskedFleet) -> tuple[AnyPlan, ...]:
     """Return the plans of `capplan fleet`, cheapest first, with separate pools where the scenario allows them; TargetError where there are none."""
-    plans = fleet_for(asked, progress).all_plans
+    plans = fleet_for(asked).all_plans
     if not plans:
         raise _no_plan(asked)
     return plans

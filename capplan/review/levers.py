@@ -1,6 +1,5 @@
 """What can be done about the number, in a review: the levers of the scenario, or what the page computed by itself."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from capplan.report.answer import Table
 from capplan.report.answers.levers import levers_answer
 from capplan.report.charts.records import Bar, Bars
 from capplan.report.data_text import plain
+from capplan.report.show import row_progress
 from capplan.review.findings import Findings, Section
 from capplan.review.moves import money_key, planned_usd
 
@@ -24,7 +24,7 @@ CHARTED = 10
 _TITLES = {
     "choice": "",
     "usd_per_month": "cost",
-    "usd_per_month_saved": "saved",
+    "usd_per_month_saved": "saved ($/month)",
     "ttft_p95_s": "TTFT p95",
     "tpot_p95_s": "TPOT p95",
     "confidence_fraction": "targets met",
@@ -40,12 +40,17 @@ _FALLS = {
 """What it takes to lower one of the things that move the number."""
 
 
-def tried_levers(
-    asking: Asking, asked: AskedFleet, answer: FleetAnswer, progress: Callable[[int, int], None] | None = None
-) -> LeversRow:
-    """Return what every lever of a scenario is worth, each sized by a search of its own."""
+def wanted_levers(
+    asking: Asking | None, file: Path | None, asked: AskedFleet, answer: FleetAnswer
+) -> LeversRow | None:
+    """Return what every lever is worth: tried by searches of its own, or as saved in a file; None where neither is wanted."""
+    if file is not None:
+        return saved_levers(file, answer.bought)
+    if asking is None:
+        return None
     _, base = levers_beside(asking, asked, answer)
-    tried = levers_of(asking, base, checked_names(None), progress)
+    with row_progress("levers") as progress:
+        tried = levers_of(asking, base, checked_names(None), progress)
     return levers_row(plain(levers_answer(asking, base, tried).result))
 
 

@@ -8,7 +8,6 @@ from io import StringIO
 from pathlib import Path
 
 from PIL import Image
-from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
 
@@ -32,8 +31,8 @@ def terminal(command: str, most: int) -> str:
     shown = lines[:most] + ["…"] * (len(lines) > most)
     console = Console(width=COLUMNS, record=True, file=StringIO(), force_terminal=True)
     console.print(Text.from_ansi("\n".join(shown)))
-    bare = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
-    return console.export_svg(title=f"capplan {command}", code_format=bare, unique_id="terminal")
+    drawn = console.export_svg(title=f"capplan {command}", unique_id="terminal")
+    return re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 
 from capplan.fleet.price import usd_per_million_tokens
-from capplan.fleet.review import phase_times, plan_detail, sizing_of, target_margins
+from capplan.fleet.review import phase_times, plan_details, sizing_of, target_margins
 from capplan.fleet.search import search
 from capplan.fleet.steady_plans import LOADS
 from capplan.fleet.sweep import Contender, Point, between, summaries, swept
@@ -114,7 +114,7 @@ def test_margins_and_sizing_say_what_the_plan_says(asked, plans):
 
 def test_the_inside_of_a_plan_is_one_prompt_and_one_step_at_its_peak(asked, plans):
     plan = plans[0]
-    detail = plan_detail(plan, asked.question)
+    (detail,) = plan_details(plan, asked.question)
     assert (detail.load.input_tokens, detail.load.output_tokens) == (
         round(asked.question.demand.lengths.input_tokens), round(asked.question.demand.lengths.output_tokens)
     )  # fmt: skip

@@ -335,20 +335,6 @@ def test_what_makes_no_sense_is_refused_in_one_line(path, changes, said):
         read_scenario(path, changes)
 
 
-def test_pools_are_looked_for_until_one_pair_of_devices_has_a_plan(path):
-    """Three devices that cost next to nothing have no NVLink 4; the one that has it makes the dearest of sixteen pairs."""
-    cheap = ("l40s", "a100-sxm-80gb", "a6000")
-    prices = ", ".join(f"{name}: 0.01 $/h" for name in cheap)
-    changes = (
-        f"fleet.hardware=[{', '.join(cheap)}, h100-sxm]", "fleet.disaggregation=only", "fleet.kv_link=nvlink4",
-        f"prices.per_gpu_hour={{{prices}, h100-sxm: 3 $/h}}", "slo.tpot_p95=60 ms",
-    )  # fmt: skip
-    answer = fleet_for(asked_of(path, *changes)).pools
-    assert [plan.hardware for plan in answer.plans] == ["h100-sxm"]
-    without = [row for row in answer.rejected if row.code == Refusal.LINK_DOMAIN]
-    assert sum(row.count for row in without) > 3
-
-
 def test_a_sweep_of_pools_meets_the_plan_at_its_peak_and_breaks_the_targets_beyond_it(path, allowed, capsys):
     """At the rate of the plan the targets hold; at three times what either pool can serve they do not."""
     _, answer = allowed
@@ -365,3 +351,17 @@ def test_a_sweep_of_pools_meets_the_plan_at_its_peak_and_breaks_the_targets_beyo
     assert points[12.0]["requests_per_s"] == pytest.approx(12.0, rel=0.05)
     assert points[12.0]["ttft_s"]["p95"] == pytest.approx(plan.ttft_s.p95, rel=0.25)
     assert 12.0 <= row["largest_load_that_holds"] < 36.0
+
+
+def test_pools_are_looked_for_until_one_pair_of_devices_has_a_plan(path):
+    """Three devices that cost next to nothing have no NVLink 4; the one that has it makes the dearest of sixteen pairs."""
+    cheap = ("l40s", "a100-sxm-80gb", "a6000")
+    prices = ", ".join(f"{name}: 0.01 $/h" for name in cheap)
+    changes = (
+        f"fleet.hardware=[{', '.join(cheap)}, h100-sxm]", "fleet.disaggregation=only", "fleet.kv_link=nvlink4",
+        f"prices.per_gpu_hour={{{prices}, h100-sxm: 3 $/h}}", "slo.tpot_p95=60 ms",
+    )  # fmt: skip
+    answer = fleet_for(asked_of(path, *changes)).pools
+    assert [plan.hardware for plan in answer.plans] == ["h100-sxm"]
+    without = [row for row in answer.rejected if row.code == Refusal.LINK_DOMAIN]
+    assert sum(row.count for row in without) > 3
