@@ -102,10 +102,12 @@ def _with_prompt_work(scenario: Scenario, networks: dict[str, Network], demand: 
     }
     if scenario.lora is None:
         return networks
-    rates = {item: item.request_rate_at() for item in scenario.classes}
-    first = sum(rate * (1.0 - item.repeated_fraction) for item, rate in rates.items())
+    rates = [item.request_rate_at() for item in scenario.classes]
+    first = [
+        rate * (1.0 - item.repeated_fraction) for item, rate in zip(scenario.classes, rates, strict=True)
+    ]
     # the samples of a request have one adapter, which is copied for the first of them
-    alone = computed * sum(rates.values()) / first
+    alone = computed * sum(rates) / sum(first)
     try:
         return {name: with_adapters(network, scenario.lora, alone) for name, network in networks.items()}
     except InputError as error:

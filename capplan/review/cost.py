@@ -7,7 +7,7 @@ from capplan.fleet.pools.plan import POOLS
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.fleet.replica_group import ReplicaGroup
 from capplan.report.answer import Table
-from capplan.report.answers.fleet import layout_text
+from capplan.report.answers.plan_words import layout_text
 from capplan.review.findings import Findings, Section
 from capplan.review.plans import CHARTED, by_the_job
 

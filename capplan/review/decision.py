@@ -8,13 +8,9 @@ from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.fleet.review import TargetMargin
 from capplan.report.answer import Table
-from capplan.report.answers.fleet import (
-    cost_texts,
-    decision_tables,
-    purchase_text,
-    surer_text,
-)
+from capplan.report.answers.fleet import decision_tables, surer_text
 from capplan.report.answers.fleet_words import relaxation_text, sure
+from capplan.report.answers.plan_words import cost_texts, purchase_text
 from capplan.report.answers.pools import pools_closing, pools_tables
 from capplan.report.charts.certainty import certainty_chart
 from capplan.report.screen_units import screen_of, shown_number

@@ -9,8 +9,8 @@ from capplan.fleet.price import ChosenPrice
 from capplan.fleet.sensitivity import FEW_RATIOS, Swing, Turn, WhatIf, paid_hours
 from capplan.questions.sensitivity import CHANGE, Sensitivity
 from capplan.report.answer import Table
-from capplan.report.answers.fleet import layout_text
 from capplan.report.answers.fleet_words import sure
+from capplan.report.answers.plan_words import layout_text
 from capplan.report.charts.records import Line, Lines, Tornado, Turned, amount_text
 from capplan.review.decision import kernels_label
 from capplan.review.findings import Findings, Section

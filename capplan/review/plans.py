@@ -9,8 +9,8 @@ from capplan.fleet.recommended import SENSIBLE_SHARE
 from capplan.fleet.review import sizing_of
 from capplan.questions.plan_row import plan_row
 from capplan.report.answer import Table
-from capplan.report.answers.fleet import layout_text
 from capplan.report.answers.fleet_words import insensible_text
+from capplan.report.answers.plan_words import layout_text
 from capplan.report.answers.pools import pools_tables
 from capplan.report.charts.records import Bar, Bars
 from capplan.review.decision import kernels_label, shown

@@ -7,7 +7,7 @@ from capplan.money.who_pays import Share, by_tenant
 from capplan.questions.who_pays import AskedBill
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.currency import currency_texts
-from capplan.report.answers.fleet import purchase_text
+from capplan.report.answers.plan_words import purchase_text
 
 _TITLES = {
     "name": "class",

@@ -11,14 +11,9 @@ from capplan.questions.levers.answer import Asking
 from capplan.questions.levers.as_it_is import Base
 from capplan.questions.plan_row import plan_row
 from capplan.report.answer import Answer, Table
-from capplan.report.answers.fleet import (
-    assumed_kernels,
-    cost_texts,
-    layout_text,
-    purchase_text,
-    thin_warnings,
-)
+from capplan.report.answers.fleet import assumed_kernels, thin_warnings
 from capplan.report.answers.fleet_words import sure
+from capplan.report.answers.plan_words import cost_texts, layout_text, purchase_text
 from capplan.report.answers.pools import pool_text
 
 _SHOWN = (

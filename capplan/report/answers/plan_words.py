@@ -1,0 +1,88 @@
+"""Sentences about plans: how their replicas are grouped, what they cost, and what a budget pays for."""
+
+from collections.abc import Sequence
+
+from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan
+from capplan.fleet.pools.plan import POOLS, PoolsPlan
+from capplan.questions.fleet import AskedFleet
+from capplan.report.answers.pools import pools_text
+
+
+def layout_text(plan: AnyPlan, *, kv: bool = False) -> str:
+    """Return parallelism and dtypes of one replica, of either pool, as short text, with the KV dtype where plans differ in it."""
+    if isinstance(plan, PoolsPlan):
+        return ", ".join(
+            f"{name} {pool.layout.in_words(pool.weight_dtype)}"
+            for name, pool in zip(POOLS, plan.pools, strict=True)
+        )
+    count = plan.draft_tokens
+    drafts = "" if not count else ", 1 draft" if count == 1 else f", {count} drafts"
+    return plan.layout.in_words(plan.weight_dtype) + (f", KV {plan.layout.kv_format}" if kv else "") + drafts
+
+
+def several_kv_dtypes(plans: Sequence[FleetPlan]) -> bool:
+    """Return whether plans differ in the dtype of the KV cache."""
+    return len({plan.layout.kv_format for plan in plans}) > 1
+
+
+def cost_texts(plan: AnyPlan) -> list[str]:
+    """Return what a plan costs: a month and a million tokens at the mean load, or the job."""
+    if plan.usd_per_month is None or plan.money is None:
+        return ["price unknown"]
+    if plan.money.usd_per_million_output_tokens is None and plan.money.usd_per_job is None:
+        return [
+            f"${plan.usd_per_month:,.0f} a month",
+            f"${plan.money.usd_per_million_tokens:.3g} per million tokens and ${plan.money.usd_per_thousand_requests:.3g} per thousand requests at the mean load",
+        ]
+    if plan.money.usd_per_job is not None and plan.money.job_hours is not None:
+        return [
+            f"${plan.money.usd_per_job:,.0f} for the job of {plan.money.job_hours:g} h",
+            f"${plan.money.usd_per_thousand_requests:.3g} per thousand requests",
+        ]
+    return [
+        f"${plan.usd_per_month:,.0f} a month",
+        f"${plan.money.usd_per_million_output_tokens:.3g} per million output tokens at the mean load",
+    ]
+
+
+def purchase_text(plan: AnyPlan) -> str:
+    """Return how many of which device, and how they are grouped."""
+    if isinstance(plan, PoolsPlan):
+        return pools_text(plan)
+    replicas = f"{plan.replicas} {'replica' if plan.replicas == 1 else 'replicas'}"
+    each = f"{plan.layout.devices} {'GPU' if plan.layout.devices == 1 else 'GPUs'}"
+    spare = f", {plan.spare_replicas} of them spare" if plan.spare_replicas else ""
+    return f"{plan.gpus} x {plan.layout.device.name} ({replicas} of {each}{spare}; {layout_text(plan)})"
+
+
+def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
+    """Return what the cheapest plan costs where none is within the budget, and by what a plan within it is paid."""
+    budget, usd = asked.scenario.budget_usd_per_month, answer.over_budget_usd_per_month
+    by_mix = asked.scenario.commitments is not None
+    if budget is not None and by_mix and answer.bought is not None:
+        return (f"with its mix of commitments it is within the budget of ${budget:,.0f} a month",)
+    if budget is None or answer.over_budget is None or usd is None:
+        return ()
+    how = " with its mix of commitments" if by_mix else ""
+    return (
+        f"without the budget of ${budget:,.0f} a month: {purchase_text(answer.over_budget)}, ${usd:,.0f} a month{how}, "
+        f"{usd / budget:.3g} times the budget, ${usd - budget:,.0f} too much",
+        *_carried_texts(asked, answer),
+    )
+
+
+def _carried_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
+    """Return what a budget pays for that does not pay for all of the traffic."""
+    carried, levers = answer.carried, f"what lowers the cost: capplan levers {asked.scenario.path}"
+    if isinstance(answer.over_budget, PoolsPlan):
+        return (levers,)
+    if carried is None:
+        return (
+            "the budget pays for no part of the traffic: the smallest fleet with its spares is dearer",
+            levers,
+        )
+    return (
+        f"the budget pays for {carried.traffic_fraction:.0%} of the traffic: {purchase_text(carried.plan)}, "
+        f"${carried.usd_per_month:,.0f} a month",
+        levers,
+    )
