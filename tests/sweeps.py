@@ -1,6 +1,6 @@
-"""How long tests ask: some questions of a law at every run, all in `make fuzz`; short runs where their length decides nothing.
+"""How long tests ask: some questions of a law at every run, more and new ones in `make fuzz`; short runs where their length decides nothing.
 
-`make test` leaves out what is marked `long`, and asks a sample of it; `make long`, `make check` and continuous integration ask it all.
+`make test` leaves out what is marked `long`, and keeps a sample of it; `make long`, `make check` and continuous integration run the rest.
 """
 
 from collections.abc import Container, Iterable

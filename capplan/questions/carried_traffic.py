@@ -14,7 +14,7 @@ from capplan.fleet.search import search
 from capplan.fleet.search_cache import SearchCache
 from capplan.questions.mixed_search import cheapest_by_mix
 from capplan.scenario.rate_line import rate_line
-from capplan.workload.request_class import RequestClass
+from capplan.workload.request_class import RequestClass, busier
 
 PARTS = 100
 """The share of the traffic is found to one of so many parts."""
@@ -75,12 +75,9 @@ def _part_of(demand: Demand, scenario: Scenario, share: float) -> Demand:
 
 
 def _class_part(item: RequestClass, share: float) -> RequestClass:
-    rate, users = item.request_rate_per_s, item.users
-    return replace(
-        item,
-        request_rate_per_s=None if rate is None else rate * share,
-        users=None if users is None else max(float(round(users * share)), 1.0),
-    )
+    """Return a class with a share of its traffic, with whole users where it has any."""
+    part = busier(item, share)
+    return part if part.users is None else replace(part, users=max(float(round(part.users)), 1.0))
 
 
 def _line_part(line: RateLine | None, share: float) -> RateLine | None:

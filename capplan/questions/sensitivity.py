@@ -22,7 +22,7 @@ from capplan.fleet.sensitivity import (
 )
 from capplan.questions.fleet import AskedFleet, terms_of, wanted_context
 from capplan.workload.length import Lengths
-from capplan.workload.request_class import RequestClass
+from capplan.workload.request_class import RequestClass, busier
 
 CHANGE = 0.2
 """Traffic and lengths are taken this much lower and higher."""
@@ -147,17 +147,6 @@ def _low_usd(group: ReplicaGroup) -> float | None:
 
 def _high_usd(group: ReplicaGroup) -> float | None:
     return None if group.price is None else group.price.high_usd_per_hour
-
-
-def busier(item: RequestClass, ratio: float) -> RequestClass:
-    """Return a class with some times its traffic."""
-    rate, users, job = item.request_rate_per_s, item.users, item.job_requests
-    return replace(
-        item,
-        request_rate_per_s=None if rate is None else ratio * rate,
-        users=None if users is None else ratio * users,
-        job_requests=None if job is None else ratio * job,
-    )
 
 
 def longer_input(item: RequestClass, ratio: float) -> RequestClass:

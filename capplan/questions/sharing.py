@@ -210,8 +210,13 @@ def _hourly_replicas(scenario: Scenario, plan: FleetPlan) -> Counts:
 
 
 def _stated(terms: SharingTerms) -> list[Assumption]:
+    spares = Assumption(
+        "the pool keeps the spares of the model that needs most, as any device can take any model; fleets of their own keep theirs each",
+        "fleet.spare_replicas",
+    )
     if terms.by == "hour":
         return [
+            spares,
             Assumption(
                 "a device is moved to another model within an hour, and has room for what this hour and the next need",
                 "sharing.by",
@@ -222,6 +227,7 @@ def _stated(terms: SharingTerms) -> list[Assumption]:
             ),
         ]
     return [
+        spares,
         Assumption(
             "a device gives equal slices of its time to all models that have work (time slicing without MPS), at no cost of switching",
             "sharing.by",

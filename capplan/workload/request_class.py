@@ -172,6 +172,17 @@ class RequestClass:
         return float(np.mean(self.input_tokens.whole_tokens(SLICES) <= self.shared_prefix_tokens))
 
 
+def busier(item: RequestClass, ratio: float) -> RequestClass:
+    """Return a class with some times its traffic."""
+    rate, users, job = item.request_rate_per_s, item.users, item.job_requests
+    return replace(
+        item,
+        request_rate_per_s=None if rate is None else ratio * rate,
+        users=None if users is None else ratio * users,
+        job_requests=None if job is None else ratio * job,
+    )
+
+
 def without_prefix_cache(request_class: RequestClass) -> RequestClass:
     """Return the class with no hit in a prefix cache."""
     return replace(

@@ -272,7 +272,7 @@ def assert_never_busier_than_there(run):
 
 
 @POLICIES
-@settings(max_examples=examples(25, 300), deadline=None)
+@settings(max_examples=examples(100, 300), deadline=None)
 @given(seed=st.integers(0, 10**6), until_s=st.floats(0.01, 3.0))
 def test_no_replica_is_busy_for_longer_than_it_is_there(policy: str, seed: int, until_s: float) -> None:
     assert_never_busier_than_there(random_run(seed, policy, until=True)[0])
@@ -296,7 +296,7 @@ def test_a_replica_that_is_taken_away_is_there_until_its_step_ends() -> None:
 
 
 @POLICIES
-@settings(max_examples=examples(25, 300), deadline=None)
+@settings(max_examples=examples(100, 300), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_every_block_comes_back_whatever_happens(policy: str, seed: int) -> None:
     """No engine, ended or not, holds a request, a token or a promise of blocks when all is over."""
@@ -321,7 +321,7 @@ def test_every_block_comes_back_whatever_happens(policy: str, seed: int) -> None
 
 
 @POLICIES
-@settings(max_examples=examples(25, 180), deadline=None)
+@settings(max_examples=examples(60, 180), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_same_requests_give_same_bytes(policy: str, seed: int) -> None:
     first, _, _ = random_run(seed, policy, until=True)
@@ -332,7 +332,7 @@ def test_same_requests_give_same_bytes(policy: str, seed: int) -> None:
 
 
 @POLICIES
-@settings(max_examples=examples(25, 180), deadline=None)
+@settings(max_examples=examples(60, 180), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_one_replica_is_one_engine(policy: str, seed: int) -> None:
     """To the byte without a router; to rounding through one, with a failure that comes too late."""
@@ -570,7 +570,7 @@ def test_prefill_and_decode_apart_are_two_fleets_by_steps(
     assert fast.e2e_s == pytest.approx(np.array([end_s[row] for row in rows]) - requests.arrival_s, rel=1e-9)
 
 
-@settings(max_examples=examples(25, 120), deadline=None)
+@settings(max_examples=examples(40, 120), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_a_link_without_bounds_takes_no_time(seed: int) -> None:
     """One request alone: prefill, then decode steps, as on one engine."""

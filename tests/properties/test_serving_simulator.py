@@ -571,7 +571,7 @@ def test_closed_loop_obeys_littles_law(seed: int, concurrency: int) -> None:
     assert equal.e2e_s.sum() == pytest.approx(concurrency * equal.seconds)
 
 
-@settings(max_examples=examples(25, 300), deadline=None)
+@settings(max_examples=examples(100, 300), deadline=None)
 @given(seed=st.integers(0, 10**6), sequences=st.integers(1, 12), steps=st.integers(1, 200))
 def test_a_run_of_decode_steps_is_the_sum_of_its_steps(seed: int, sequences: int, steps: int) -> None:
     rng = np.random.default_rng(seed)
@@ -586,7 +586,7 @@ def test_a_run_of_decode_steps_is_the_sum_of_its_steps(seed: int, sequences: int
     assert seconds == pytest.approx(singly[:taken].sum(), rel=1e-12)
 
 
-@settings(max_examples=examples(25, 300), deadline=None)
+@settings(max_examples=examples(100, 300), deadline=None)
 @given(seed=st.integers(0, 10**6), sequences=st.integers(0, 12), chunks=st.integers(1, 4))
 def test_the_clock_tells_what_the_table_holds(seed: int, sequences: int, chunks: int) -> None:
     rng = np.random.default_rng(seed)

@@ -410,7 +410,7 @@ def test_nothing_is_lost_with_tiers_and_speculation(policy: str, seed: int) -> N
 
 
 @POLICIES
-@settings(max_examples=examples(25, 180), deadline=None)
+@settings(max_examples=examples(60, 180), deadline=None)
 @given(seed=st.integers(0, 10**6), replicas=st.integers(2, 3))
 def test_nothing_is_lost_when_replicas_that_load_fail_or_are_hedged(
     policy: str, seed: int, replicas: int

@@ -108,7 +108,7 @@ class Asking:
         first = layout_name(near.layout, near.weight_dtype) if isinstance(near, FleetPlan) else None
         pairs = [] if _only_pools(asked) else near_cheapest(trials, first)
         pairs = [pair for pair in pairs if affordable(pair[1])]
-        if not pairs and apart is None:
+        if not pairs and apart is None and not _only_pools(asked):
             mixed = mixed_plan(asked.scenario, trials)
             return mixed, mixed
         if not pairs:
