@@ -194,10 +194,11 @@ def _refuse_odd_name(what: str, name: str | None) -> None:
 
 
 def _planned_rate(file: PlanFile) -> float:
-    """Return the rate at which a replica is full: the knee of its targets, less headroom, and with the confidence asked for."""
+    """Return the rate at which a replica is full: the knee of its targets, less headroom, and with the confidence asked for; never below its rate in the plan."""
     chosen = file.result["chosen"]
     predicted = chosen["request_rate_limit_per_replica"] * (1.0 - file.inputs.headroom_fraction)
-    return float(min(predicted, chosen["sure_request_rate_limit_per_replica"]))
+    sized = min(predicted, chosen["sure_request_rate_limit_per_replica"])
+    return float(max(sized, chosen["request_rate_per_replica"]))
 
 
 def _vendor(vendor: str | None, hardware: str) -> str:

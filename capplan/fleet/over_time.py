@@ -7,7 +7,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from capplan.fleet.replica_group import ReplicaGroup
+from capplan.fleet.replica_group import ReplicaGroup, planned_rate_per_replica
 from capplan.numbers import Array
 
 Counts = NDArray[np.int64]
@@ -235,7 +235,7 @@ def fleet_over_time(
     -------
     replicas by window and GPU-hours
     """
-    planned = group.sized_rate_per_replica(headroom_fraction)
+    planned = planned_rate_per_replica(group, headroom_fraction)
     needed = replicas_over_time(line.rates_per_s, planned)
     start = ceil(start_up_s / line.window_s)
     auto = autoscaled_replicas(needed, start + 1, ceil(HOLD_S / line.window_s))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from capplan.cli.main import main
 from capplan.errors import InputError, Refusal
 from capplan.fleet.candidates import Layout
+from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import cost_of
 from capplan.fleet.pools.joint import Joint, demanded_of
 from capplan.fleet.pools.link import (
@@ -351,6 +352,18 @@ def test_a_sweep_of_pools_meets_the_plan_at_its_peak_and_breaks_the_targets_beyo
     assert points[12.0]["requests_per_s"] == pytest.approx(12.0, rel=0.05)
     assert points[12.0]["ttft_s"]["p95"] == pytest.approx(plan.ttft_s.p95, rel=0.25)
     assert 12.0 <= row["largest_load_that_holds"] < 36.0
+
+
+def test_the_traffic_of_today_takes_the_replicas_of_the_plan(allowed):
+    """By the rate that a replica is planned for, which growth, comparisons and autoscalers count with."""
+    _, answer = allowed
+    for plan in answer.pools.plans:
+        for pool in plan.pools:
+            rate = pool.request_rate_per_replica * pool.busy_replicas
+            assert (
+                replicas_over_time(np.array([rate]), pool.planned_rate_limit_per_replica)
+                == pool.busy_replicas
+            )
 
 
 def test_pools_are_looked_for_until_one_pair_of_devices_has_a_plan(path):

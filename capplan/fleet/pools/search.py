@@ -336,6 +336,8 @@ def _pool(side: Sized, count: int, outcome: FleetOutcome, terms: Terms, load: _P
     ]
     candidate = side.trial.candidate
     each = load.request_rate / count
+    # one replica fewer was not enough for today's traffic, whatever two halvings of a load leave open
+    fewer = inf if count == 1 else (1.0 - 1e-9) * load.request_rate / (count - 1)
     return Pool(
         layout=candidate.layout,
         weight_dtype=candidate.weight_dtype,
@@ -346,6 +348,6 @@ def _pool(side: Sized, count: int, outcome: FleetOutcome, terms: Terms, load: _P
         label=candidate.label,
         concurrency_per_replica=each * load.stay_s,
         request_rate_per_replica=each,
-        planned_rate_limit_per_replica=each * load.planned_ratio,
+        planned_rate_limit_per_replica=min(each * load.planned_ratio, fewer),
         price=terms.prices.get(candidate.layout.device.name),
     )
