@@ -11,7 +11,6 @@ import locale
 import os
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 
 SCENARIO = """name: straße
@@ -47,11 +46,11 @@ NO_OFFLINE = ("hardware", "workload", "spec")
 def answers(workers: int) -> dict[str, str]:
     """Return the digest of every answer in every format."""
     from capplan.cli.main import main
-    from capplan.fleet import decision
-    from capplan.fleet.cheapest import Search
     from capplan.fleet.search_cache import SearchCache
+    from capplan.questions import fleet
 
-    decision.Search = partial(Search, cache=SearchCache())  # four formats ask the same fleet
+    cache = SearchCache()
+    fleet.SearchCache = lambda: cache  # four formats ask the same fleet
     found = {}
     for question in QUESTIONS:
         name = question[0]

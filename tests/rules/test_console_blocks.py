@@ -19,7 +19,6 @@ SAMPLE = {
         "docs/deploy.md",
         "docs/plans.md",
         "docs/report.md",
-        "docs/tutorials/hosted-or-own.md",
     )
 }
 """Pages whose commands take a second each; the searches on the others take ten to twenty a page."""
