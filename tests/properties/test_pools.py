@@ -280,6 +280,8 @@ def test_a_fleet_that_may_disaggregate_is_never_dearer(path, allowed):
     off = fleet_for(asked_of(path, "fleet.disaggregation=off", "fleet.kv_link=null"))
     answer = allowed[1]
     assert [plan.usd_per_month for plan in off.plans] == [plan.usd_per_month for plan in answer.plans]
+    listed = [(plan.layout, plan.weight_dtype, plan.replicas) for plan in answer.plans]
+    assert all(listed.count(plan) == 1 for plan in listed)
     best = answer.chosen_pools or answer.chosen
     assert cost_of(best) <= cost_of(off.chosen)
     apart = answer.pools.chosen
