@@ -164,8 +164,21 @@ def test_the_order_of_lists_does_not_matter(text, order):
     assert cost(turned) == cost(question)
 
 
+ONE_USER = """name: law
+model: Qwen/Qwen2.5-0.5B
+engine: trtllm
+traffic:
+  - {name: a, request_rate: 98.000 req/s, input_tokens: {mean: 30}, output_tokens: {mean: 414}, arrival_cv: 2.5}
+  - {name: u, users: 1, think_time: 3 s, input_tokens: 30, output_tokens: 414}
+slo: {ttft_p95: 1.015 s, tpot_mean: 8.00 ms, confidence: 50 %}
+fleet: {hardware: [l40s, a100-sxm-80gb, h100-sxm, b200], tensor_parallel: [1, 2], pipeline_parallel: [1]}
+"""
+"""Beside a hundred requests a second, whose only request in the run comes at its start."""
+
+
 @LAW
 @given(scenarios(), some_devices)
+@example(ONE_USER, ["a100-sxm-80gb"])
 def test_the_search_finds_what_trying_every_layout_to_the_end_finds(text, few):
     """With bounds so loose that nothing is left out by them."""
     question, rules = asked(text, few), terms()
