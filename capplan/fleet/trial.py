@@ -27,6 +27,8 @@ from capplan.workload.slo import Target
 
 WARM_SHARE = 0.15
 """Fraction of a run that is left out as warm-up."""
+FEW = 0.05
+"""Fraction of the requests below which open-loop or users' requests end no run: without them its load is almost the same."""
 STEPS_PER_DOUBLING = 32
 """Steps of the scale of loads: 2.2 % each, about the uncertainty of a run."""
 DOUBLINGS = 10
@@ -86,9 +88,7 @@ def with_load_time(replica: Replica, demand: Demand) -> Replica:
 
 
 def _latencies_of(outcome: Outcome, demand: Demand, rate_per_s: float | None) -> Latencies:
-    """Return latencies from the end of the warm-up until the open-loop or the users' requests run out after it.
-
-    Requests of either kind that are so few that they run out in the warm-up end nothing.
+    """Return latencies from the end of the warm-up until the open-loop or the users' requests run out, a FEW of them aside.
 
     Parameters
     ----------
@@ -100,9 +100,8 @@ def _latencies_of(outcome: Outcome, demand: Demand, rate_per_s: float | None) ->
     arrival = outcome.arrival_s
     by_users = np.array([item.users is not None for item in demand.classes])[outcome.class_index]
     parts = [by_users, ~by_users] if by_users.any() and not by_users.all() else [np.ones_like(by_users)]
+    end = min(float(arrival[rows].max()) for rows in parts if rows.mean() >= FEW)
     begin = float(arrival[int(WARM_SHARE * arrival.size)])
-    ends = [float(arrival[rows].max()) for rows in parts]
-    end = min((last for last in ends if last > begin), default=max(ends))
     seen = (arrival >= begin) & (arrival <= end)
     counted = float(np.count_nonzero(seen)) / max(end - begin, 1e-12)
     return Latencies(

@@ -26,8 +26,8 @@ EXAMPLES = int(os.environ.get("CAPPLAN_LAWS", examples(8, 50)))
 LAW = settings(max_examples=EXAMPLES, deadline=None)
 DEVICES = ("l40s", "a100-sxm-80gb", "h100-sxm", "b200")
 PRICES = {"l40s": 1.0, "a100-sxm-80gb": 2.5, "h100-sxm": 4.0, "b200": 6.0}
-REQUESTS = 500
-"""Of a run: the laws hold whatever the sample, and so with a small one; users are few, so that each of them asks several times."""
+REQUESTS = 1500
+"""Of a run: a tenth of the usual, and still some seconds at the highest rates; users are few, so that each of them asks several times."""
 
 
 @st.composite
