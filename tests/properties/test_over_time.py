@@ -39,7 +39,7 @@ def test_an_autoscaler_is_a_delayed_maximum_worked_out_one_by_one(needed, lag, h
 
 def over_time(rates, window_s=60.0, **changes):
     limits = {"request_rate_limit_per_replica": 2.0, "sure_rate_limit_per_replica": changes.pop("sure", 1.7)}
-    plan = SimpleNamespace(**limits, layout=SimpleNamespace(devices=4))
+    plan = SimpleNamespace(**limits, request_rate_per_replica=0.0, layout=SimpleNamespace(devices=4))
     plan.sized_rate_per_replica = partial(FleetPlan.sized_rate_per_replica, plan)
     asked = {"headroom_fraction": 0.2, "start_up_s": 120.0, "burst_ratio": 1.5} | changes
     return fleet_over_time(plan, RateLine(np.array(rates), window_s), **asked)
