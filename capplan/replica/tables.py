@@ -175,30 +175,30 @@ def device_tables(
     tokens, new, past = knots.tokens[None, :, None], knots.new[None, :, None], knots.past[None, None, :]
     micro, in_flight = np.maximum(sequences / stages, 1.0), np.minimum(sequences, stages)
     largest, last = (column(share) for share in stage_shares(network, np.asarray(launch.pipeline)))
-    most = column(launch.max_num_seqs)
-    padded = padded_batch(micro / sharding.data, graph_sizes, most) * sharding.data if graph_sizes else micro
+    head = decode_head = head_costs(network, micro, sharding, rates)
+    padded = micro
+    if graph_sizes:
+        most = column(launch.max_num_seqs)
+        padded = padded_batch(micro / sharding.data, graph_sizes, most) * sharding.data
+        decode_head = head_costs(network, padded, sharding, rates)
     decode = token_costs(network, padded, sharding, rates, decode=True)
-    decode_head = head_costs(network, padded, sharding, rates)
-    head = head_costs(network, micro, sharding, rates)
     cache = decode_attention_costs(network, micro, contexts, sharding, kv_bytes, rates)
     mixed = token_costs(network, tokens, sharding, rates, decode=False)
     packed = np.clip(PACKED_TOKENS / new, 1.0, PACKED_PROMPTS)
     prefill = prefill_attention_costs(network, packed, new, past, sharding, kv_bytes, rates)
-    rows, columns = knots.sequences.size, knots.tokens.size
+    by_sequences, by_tokens = (plans, knots.sequences.size), (plans, knots.tokens.size)
 
     def tables(time_s: Callable[[list[OperatorCost]], Number]) -> StepTable:
+        turn_s = decode_turn_s(time_s(decode), time_s(decode_head), largest, last, in_flight)
+        cache_s = time_s(cache) * np.maximum(in_flight * largest, 1.0)
         return StepTable(
             sequence_knots=knots.sequences,
-            decode_s=_spread(
-                decode_turn_s(time_s(decode), time_s(decode_head), largest, last, in_flight), (plans, rows, 1)
-            )[..., 0],
-            head_s=_spread(time_s(head), (plans, rows, 1))[..., 0],
+            decode_s=_spread(turn_s, (*by_sequences, 1))[..., 0],
+            head_s=_spread(time_s(head), (*by_sequences, 1))[..., 0],
             context_knots=knots.contexts,
-            decode_attention_s=_spread(
-                time_s(cache) * np.maximum(in_flight * largest, 1.0), (plans, rows, knots.contexts.size)
-            ),
+            decode_attention_s=_spread(cache_s, (*by_sequences, knots.contexts.size)),
             token_knots=knots.tokens,
-            mixed_s=_spread(time_s(mixed), (plans, columns, 1))[..., 0],
+            mixed_s=_spread(time_s(mixed), (*by_tokens, 1))[..., 0],
             new_knots=knots.new,
             past_knots=knots.past,
             prefill_attention_s=_spread(time_s(prefill) / packed, (plans, knots.new.size, knots.past.size)),
