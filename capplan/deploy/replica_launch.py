@@ -139,12 +139,6 @@ def launch_of(
             f"{file.path}: its model was read from {inputs.model.name!r}, and an engine needs the weights\n"
             "  name the checkpoint: --checkpoint OWNER/NAME, or its folder"
         )
-    drafts = None
-    if started.speculation is not None:
-        said = started.speculation
-        if said.draft_tokens is None:
-            raise InputError(f"{file.path}: its plan does not say how many tokens are drafted\n  {AGAIN}")
-        drafts = Drafts(said.method, draft or said.draft, said.draft_tokens)
     return ReplicaLaunch(
         engine=engine,
         version=version,
@@ -164,10 +158,20 @@ def launch_of(
         chunked_prefill=started.chunked_prefill,
         pooling=started.runner == "pooling",
         adapters=None if started.adapters is None else _adapters(started.adapters),
-        drafts=drafts,
+        drafts=_drafts(file, started, draft),
         host_cache_bytes=_host_cache_bytes(file, started),
         role=role,
     )
+
+
+def _drafts(file: PlanFile, started: LaunchRow, draft: str | None) -> Drafts | None:
+    """Return how the plan speculates; None where it does not."""
+    speculation = started.speculation
+    if speculation is None:
+        return None
+    if speculation.draft_tokens is None:
+        raise InputError(f"{file.path}: its plan does not say how many tokens are drafted\n  {AGAIN}")
+    return Drafts(speculation.method, draft or speculation.draft, speculation.draft_tokens)
 
 
 def _adapters(row: AdaptersRow) -> Adapters:

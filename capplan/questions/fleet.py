@@ -181,6 +181,16 @@ def _profile(scenario: Scenario) -> EngineProfile:
     )
 
 
+def _without_effect(scenario: Scenario, demand: Demand) -> list[str]:
+    """Return the warnings for what a scenario asks for in vain, or does not ask for."""
+    warnings = []
+    if scenario.kv_offload and not demand.reuses:
+        warnings.append("kv_offload has no effect: no traffic says how prefix hits grow with the cache")
+    if not scenario.slo.targets:
+        warnings.append("no slo: plans are sized for throughput alone, whatever the latency")
+    return warnings
+
+
 def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     """Return the question that a scenario asks; InputError where it is not valid, or asks for several fleets."""
     refuse_several(scenario)
@@ -201,10 +211,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     hosts = [refitted_profile(calibration, engine, device) for device in limits.devices]
     engine, host_assumptions, host_warnings = hosts[0] if hosts else (engine, (), ())
     prices, price_warnings = scenario_prices(scenario)
-    if scenario.kv_offload and not demand.reuses:
-        warnings.append("kv_offload has no effect: no traffic says how prefix hits grow with the cache")
-    if not scenario.slo.targets:
-        warnings.append("no slo: plans are sized for throughput alone, whatever the latency")
+    warnings += _without_effect(scenario, demand)
     _refuse_short_steps(scenario, tokens)
     question = Question(
         networks={name: network_as_served(network, engine) for name, network in networks.items()},
