@@ -67,7 +67,7 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
   step with prompts has a number of its own. No step is ever below its memory traffic or its arithmetic at datasheet rates
   (`tests/properties/test_step_floors.py`).
 - Host numbers are fitted by robust least squares on all rows at once, each kind of value (load and column) by its usual error, with the median of all
-  eras of the same generation as a prior; no model of an era weighs more than a hundred rows (`calibrate/host_fit.py`). What a CUDA graph hides is told by engines of today alone. Their numbers are those of a fit of all eras;
+  eras of the same generation as a prior; no model of an era weighs more than a hundred rows (`calibrate/host_fit.py`). The CUDA-graph discount is fitted on current engines only. Their numbers are those of a fit of all eras;
   vLLM to 0.6 and TensorRT-LLM to 0.18 were fitted again by themselves when their decode attention was mended. In sample: numbers fitted on all rows. Model, device or source
   left out: fitted anew without it, as in the section on what was never fitted. Group left out: one linear step from the numbers of all. Priors and usual errors
   leave the same rows out. Kernel numbers come from kernel timings alone and have seen no serving row, with three exceptions: how PCIe is shared by the

@@ -31,12 +31,11 @@ from capplan.memory.rank import rank_activation_bytes
 from capplan.memory.stages import stages_of
 from capplan.model.network import Network
 from capplan.model.weight_format import FORMATS
-from capplan.numbers import Number
+from capplan.numbers import GIB, Number
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
 from capplan.recorded.measured.table import measured_table
 
-GIB = 2.0**30
 ENOUGH_FOR_ALL = 12
 """Starts below which only the bytes of the sampler are fitted."""
 LEAN_SAMPLER = (0, 17, 0)

@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[np.float64]
 Number: TypeAlias = float | Array
 
+GIB = 2.0**30
+"""[B]"""
+
 T = TypeVar("T")
 
 

@@ -18,8 +18,7 @@ from capplan.memory.plan import CONTEXT_TOO_LONG
 from capplan.memory.usable import engine_memory_bytes, has_fast_links, padded_inputs_multiple
 from capplan.model.network import Attention, LatentAttention, Network, Projection
 from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element, stored_formats
-
-GIB = 2.0**30
+from capplan.numbers import GIB
 
 METRICS = ("weights_gib", "available_kv_gib", "kv_cache_tokens", "max_concurrency")
 """Columns that are predicted, in the file's own units; GB of vLLM V0 and SGLang logs are GiB too."""

@@ -14,8 +14,8 @@ from capplan.deploy.option_values import DTYPE_WORDS, KV_WORDS
 from capplan.deploy.replica_launch import ReplicaLaunch, Role
 from capplan.deploy.trtllm_config import written_config
 from capplan.errors import InputError
+from capplan.numbers import GIB
 
-GIB = 2.0**30
 GB = 1e9
 WHOLE_PROMPTS = -1
 """Tokens of a chunk with which SGLang cuts no prompt."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from capplan.deploy.command_line import ReadLaunch, read_command_line
 from capplan.deploy.replica_launch import Adapters
 from capplan.errors import InputError, unknown
+from capplan.numbers import GIB
 from capplan.readers.catalogue.scenarios import shipped_scenarios
 from capplan.readers.text_file import first_bytes, is_there, path_of
 from capplan.recorded.traces.read import format_of, workload_of
@@ -13,7 +14,6 @@ from capplan.workload.statistics import LengthSummary
 
 MOST_BYTES = 65_536
 """Of a file with the command of an engine."""
-GIB = 2.0**30
 _NO_RATE = "one scrape states lengths and no rate: capplan workload BEFORE AFTER --interval TIME reads the rate of two"
 
 
@@ -91,12 +91,9 @@ def _of_traffic(path: Path, source: str, folder: Path) -> Known:
             "input_tokens": _lengths(summary.input_tokens),
             "output_tokens": _lengths(summary.output_tokens),
         }
-        if summary.prefix_hit_fraction:
-            tokens = max(int(summary.input_tokens.mean) - 1, 1)
-            traffic["shared_prefix"] = {
-                "tokens": tokens,
-                "hit_fraction": round(summary.prefix_hit_fraction, 4),
-            }
+        if summary.counted_prefix:
+            tokens, fraction = summary.counted_prefix
+            traffic["shared_prefix"] = {"tokens": tokens, "hit_fraction": round(fraction, 4)}
         return Known(source, traffic=traffic, remarks=(_NO_RATE,))
     workload_of([path])
     near = path.resolve()

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-GIB = 2.0**30
-
 BudgetKind: TypeAlias = Literal["utilisation", "static_fraction", "free_fraction"]
 
 

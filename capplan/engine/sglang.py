@@ -7,8 +7,9 @@ mem_fraction_static). Memory outside the fraction: one logged start, hence more 
 from dataclasses import replace
 
 from capplan.engine.dtypes import CUDA_KV_DTYPES, CUDA_WEIGHT_DTYPES
-from capplan.engine.memory_rules import GIB, MemoryRules
+from capplan.engine.memory_rules import MemoryRules
 from capplan.engine.profile import EngineProfile, Tier
+from capplan.numbers import GIB
 
 _MEMORY = MemoryRules(
     budget="static_fraction",

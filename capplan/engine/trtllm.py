@@ -8,8 +8,9 @@ backend does so in a separate one. No start was logged: the runtime memory is as
 from dataclasses import replace
 
 from capplan.engine.dtypes import TRTLLM_KV_DTYPES, TRTLLM_WEIGHT_DTYPES
-from capplan.engine.memory_rules import GIB, MemoryRules
+from capplan.engine.memory_rules import MemoryRules
 from capplan.engine.profile import FIRST_GROUP_EXPONENT, EngineProfile, Tier
+from capplan.numbers import GIB
 
 _MEMORY = MemoryRules(
     budget="free_fraction",

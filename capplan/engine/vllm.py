@@ -8,8 +8,9 @@ Marlin until 0.12, which brings OpenAI's Triton kernels (pull request 28788).
 from dataclasses import replace
 
 from capplan.engine.dtypes import CUDA_KV_DTYPES, CUDA_WEIGHT_DTYPES
-from capplan.engine.memory_rules import GIB, MemoryRules
+from capplan.engine.memory_rules import MemoryRules
 from capplan.engine.profile import FIRST_GROUP_EXPONENT, EngineProfile, Tier
+from capplan.numbers import GIB
 
 _V0_MEMORY = MemoryRules(
     budget="utilisation",

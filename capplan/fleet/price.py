@@ -48,6 +48,34 @@ def usd_per_month(usd_per_hour: Number, hours: Number = HOURS_PER_MONTH) -> Numb
     return usd_per_hour * hours
 
 
+def most_usd(limit_usd: float) -> float:
+    """Return the highest cost that counts as within a limit, as sums of prices round.
+
+        m = l (1 + 10^-9)
+
+    Parameters
+    ----------
+    limit_usd : [$]
+        l.
+
+    Returns
+    -------
+    [$]
+        m.
+
+    Examples
+    --------
+    >>> 0.1 + 0.2 <= 0.3, 0.1 + 0.2 <= most_usd(0.3)
+    (False, True)
+
+    References
+    ----------
+    Goldberg 1991, "What every computer scientist should know about floating-point arithmetic", section 1.2
+    (a relative error is at most half a unit in the last place per operation).
+    """
+    return limit_usd * (1.0 + 1e-9)
+
+
 def usd_per_million_tokens(usd_per_hour: Number, tokens_per_s: Number) -> Number:
     """Return the cost of a million tokens on machines that are paid by the hour.
 

@@ -153,7 +153,7 @@ class Adapters:
     adapted_fraction: float = 1.0
     """Of the requests, those with an adapter."""
     prompt_tokens: float | None = None
-    """Computed in the mean for a request; None where nobody says it, and no adapter is ever missing."""
+    """Mean prompt tokens computed per request; None if unknown, and no adapter is ever missing."""
 
     @property
     def missing_fraction(self) -> float:

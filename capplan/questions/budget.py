@@ -9,13 +9,11 @@ from capplan.fleet.cheapest import OVER_BUDGET, Search
 from capplan.fleet.over_time import RateLine
 from capplan.fleet.plan import AnyPlan, Choices, FleetAnswer, FleetPlan
 from capplan.fleet.pools.plan import PoolsAnswer
-from capplan.fleet.price import usd_per_month
+from capplan.fleet.price import most_usd, usd_per_month
 from capplan.fleet.scenario import Scenario
 from capplan.questions.commitments import asked_mix
 from capplan.questions.mixed_search import cheapest_by_mix
 from capplan.scenario.rate_line import rate_line
-
-ROUNDING = 1e-9
 
 
 def mix_usd_per_month(scenario: Scenario, plan: AnyPlan, line: RateLine | None) -> float | None:
@@ -30,7 +28,7 @@ def mix_within_budget(scenario: Scenario) -> Callable[[AnyPlan], bool]:
     if budget is None or scenario.commitments is None:
         return lambda _: True
     line = rate_line(scenario)
-    return lambda plan: (mix_usd_per_month(scenario, plan, line) or 0.0) <= budget
+    return lambda plan: (mix_usd_per_month(scenario, plan, line) or 0.0) <= most_usd(budget)
 
 
 def mixed_plan(scenario: Scenario, trials: Search) -> FleetPlan | None:
@@ -38,7 +36,7 @@ def mixed_plan(scenario: Scenario, trials: Search) -> FleetPlan | None:
     budget = scenario.budget_usd_per_month
     if budget is None or scenario.commitments is None:
         return None
-    found = cheapest_by_mix(scenario, trials, rate_line(scenario), budget * (1.0 + ROUNDING))
+    found = cheapest_by_mix(scenario, trials, rate_line(scenario), most_usd(budget))
     return None if found is None else found[0]
 
 
@@ -77,7 +75,8 @@ def within_budget(scenario: Scenario, answer: FleetAnswer, trials: Callable[[], 
     found = cheapest_by_mix(scenario, trials(), line, least) if answer.plans else None
     if found is not None and affordable(found[0]):
         why = "its mix of commitments is the cheapest of all layouts"
-        return replace(left, plans=found[:1], choices=Choices(*(4 * found[:1]), why))
+        best = found[0]
+        return replace(left, plans=(best,), choices=Choices(best, best, best, best, why))
     best, least = found or (best, least)
     return replace(left, over_budget=best, over_budget_usd_per_month=least)
 

@@ -8,6 +8,7 @@ from capplan.fleet.confirmed import plan_of
 from capplan.fleet.demand import Demand, demand_of
 from capplan.fleet.over_time import RateLine
 from capplan.fleet.plan import CarriedTraffic, FleetPlan
+from capplan.fleet.price import most_usd
 from capplan.fleet.question import Question
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search import search
@@ -43,7 +44,7 @@ def carried_traffic(
         asked = replace(question, demand=_part_of(question.demand, scenario, share))
         trials = Search(asked, search(asked).candidates, terms, cache)
         if scenario.commitments is not None:
-            return cheapest_by_mix(scenario, trials, _line_part(line, share), budget * (1.0 + 1e-9))
+            return cheapest_by_mix(scenario, trials, _line_part(line, share), most_usd(budget))
         sized = trials.cheapest(question.slo.confidence)
         plan = None if sized is None else plan_of(sized, terms)
         return None if plan is None or plan.usd_per_month is None else (plan, plan.usd_per_month)

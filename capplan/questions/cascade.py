@@ -14,7 +14,7 @@ from capplan.money.cascade import CascadeFleets, Wait, breakeven_fraction, wait_
 from capplan.money.comparison import OwnFleet, own_fleet
 from capplan.questions.fleet import AskedFleet, fleet_for
 from capplan.questions.paid_plan import PaidPlan, paid_plan
-from capplan.questions.part_fleets import PartsAsked, told
+from capplan.questions.part_fleets import PartsAsked, assumptions_and_warnings
 
 SECONDS_PER_HOUR = 3600.0
 Stages: TypeAlias = tuple[BoundedSpread, ...]
@@ -122,7 +122,7 @@ def cascade_for(parts_asked: PartsAsked) -> CascadeAnswer:
             found[part] = PartFleet(part, asked, paid_plan(asked, answer, lacking, parts_asked.today))
     alone = found.pop("alone")
     parts = tuple(found.values())
-    assumptions, warnings = told(
+    assumptions, warnings = assumptions_and_warnings(
         scenario, [(part.asked, part.paid) for part in (*parts, alone)], _stated(terms)
     )
     waits = _waits(terms, found, alone)

@@ -90,7 +90,7 @@ def _group_fractions(plan: AnyPlan, mix: AskedMix | None) -> tuple[float, ...]:
 
 
 def own_assumptions(scenario: Scenario) -> list[Assumption]:
-    """Return what is taken for granted of costs beside the machines."""
+    """Return the assumptions about costs other than machines."""
     stated = []
     if not scenario.own.people_usd_per_month:
         stated.append(Assumption("nobody is paid for running the own fleet", "prices.people"))

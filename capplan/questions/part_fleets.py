@@ -35,10 +35,10 @@ class PartsAsked:
         return asked_fleet(read_scenario(self.path, (*self.settings, *settings)), offline=self.offline)
 
 
-def told(
+def assumptions_and_warnings(
     scenario: Scenario, parts: Iterable[tuple[AskedFleet, PaidPlan | None]], stated: Iterable[Assumption]
 ) -> tuple[tuple[Assumption, ...], tuple[str, ...]]:
-    """Return what all fleets rest on, and what is to be said of them, each once; a fleet that is not bought has no price."""
+    """Return the assumptions and warnings of all fleets without repeats; an idle model has no PaidPlan."""
     assumptions, warnings = [*scenario.assumptions], [*scenario.warnings]
     for asked, paid in parts:
         assumptions += [*asked.assumptions, *(paid.assumptions if paid else ())]

@@ -17,7 +17,7 @@ from capplan.fleet.scenario import Scenario, SharingTerms
 from capplan.money.shared_pool import devices_by_hour
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.questions.paid_plan import PaidPlan, paid_plan
-from capplan.questions.part_fleets import PartsAsked, told
+from capplan.questions.part_fleets import PartsAsked, assumptions_and_warnings
 from capplan.scenario.rate_line import HOUR_S, WINDOW_S, rate_line
 from capplan.scenario.sharing import UNSHARED, is_unshared
 from capplan.workload.slo import Slo
@@ -37,7 +37,7 @@ class SharingModel:
     paid: PaidPlan | None
     """That fleet; None where the model is idle."""
     answer: FleetAnswer
-    """In the pool: by slices, with so many times the load within a part of the latency; else the same as alone."""
+    """Its plans in the pool: with time slices, sized for k times the load and 1/k of each latency target."""
     memory_fraction: float | None
     """Of each device; None where a device has one model at a time."""
 
@@ -85,7 +85,7 @@ class SharingAnswer:
     models: tuple[SharingModel, ...]
     pool: SharedPool
     slices: int
-    """Models that each device gives its time to in turn; a latency is up to so many times that of a plan."""
+    """Time slices of each device; latencies are up to this factor longer than in a plan."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
 
@@ -110,7 +110,9 @@ def sharing_for(parts_asked: PartsAsked) -> SharingAnswer:
     assert isinstance(terms, SharingTerms)
     slices = len(terms.models) - len(terms.idle) if terms.by == "device" else 1
     models = [_searched(parts_asked, terms, index, slices) for index in range(len(terms.models))]
-    assumptions, warnings = told(scenario, [(model.asked, model.paid) for model in models], _stated(terms))
+    assumptions, warnings = assumptions_and_warnings(
+        scenario, [(model.asked, model.paid) for model in models], _stated(terms)
+    )
     pool = _cheapest_pool(scenario, models, terms)
     return SharingAnswer(scenario, terms, tuple(models), pool, slices, assumptions, warnings)
 

@@ -146,7 +146,7 @@ def traffic_section(given: Findings) -> Section:
 
 
 def charted(plan: AnyPlan, sensitivity: Sensitivity) -> bool:
-    """Return whether a plan has a line in the chart: its price is known, and it is not so dear that the others lie flat."""
+    """Return whether a plan has a line in the chart: its price is known, and it is not so expensive that it flattens the other lines."""
     costs = [each.usd_per_month for each, _ in sensitivity.what_if if each.usd_per_month is not None]
     return plan.usd_per_month is not None and plan.usd_per_month <= DEAR * min(costs)
 
@@ -191,7 +191,7 @@ def _speed_risks(given: Findings, plan: AnyPlan) -> list[str]:
         )
     if plan.usd_per_month_high == inf:
         lines.append(
-            "In the worst tenth of the cases no number of replicas of this layout meets the targets."
+            "In the worst tenth of the cases no number of replicas of this layout that was tried meets the targets."
         )
     if kernels_label(plan) == "assumed":
         lines.append(

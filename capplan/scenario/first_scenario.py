@@ -12,7 +12,7 @@ from capplan.readers.yaml_file import parse_yaml, yaml_text
 from capplan.scenario.flags import FirstScenario
 from capplan.scenario.scenario import DEFAULT_HARDWARE, SCHEMA, scenario_from
 
-ASSUMED = "nobody said; replace it"
+ASSUMED = "assumed; replace it"
 _COLUMN = 46
 """Where comments start."""
 _LIST = re.compile(r"\s*,\s*")

@@ -130,10 +130,10 @@ def workload_text(summary: WorkloadSummary, *, lognormal: bool = False) -> str:
         lines.append(f"    arrival_cv: {min(cv, 100.0):.6g}" + ("  # within minutes" if rate.cv_60s else ""))
     for key, lengths in (("input_tokens", summary.input_tokens), ("output_tokens", summary.output_tokens)):
         lines.append(f"    {key}: {_lengths_text(lengths, lognormal=lognormal)}")
-    if summary.prefix_hit_fraction:
-        tokens = max(int(summary.input_tokens.mean) - 1, 1)
+    if summary.counted_prefix:
+        tokens, fraction = summary.counted_prefix
         lines.append(
-            f"    shared_prefix: {{tokens: {tokens}, hit_fraction: {summary.prefix_hit_fraction:.6g}}}  # as the server counted"
+            f"    shared_prefix: {{tokens: {tokens}, hit_fraction: {fraction:.6g}}}  # as many hits as the server counted"
         )
     if rate.by_hour:
         lines.append(f"rate_by_hour: [{', '.join(f'{value:.6g}' for value in rate.by_hour)}]")

@@ -127,7 +127,7 @@ class RequestClass:
     images: PromptImages | None = None
     """Beside the text; their tokens are part of input_tokens once a model is known."""
     pooled: bool = False
-    """Of a prompt a vector or a score is asked for, which comes with the prefill, as the first token of an output would."""
+    """Requests return a vector or a score at the end of prefill; there is no decode."""
     burst_ratio: float = 1.0
     """The peak over the busiest minute of a trace, where a scenario asks to be ready for bursts."""
 

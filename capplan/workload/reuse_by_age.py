@@ -179,7 +179,7 @@ def reuse_by_age(block_ids: Counts, block_counts: Counts, arrival_s: Array) -> R
 
 
 def hits_by_replica(sessions: Sessions, replicas: int, longest: int, count: int = DRAWN_SESSIONS) -> float:
-    """Return the share of the prompt tokens that an unlimited cache of each replica finds if turns are dealt out in turn.
+    """Return the share of the prompt tokens that an unlimited cache of each replica finds if turns are spread over them at random.
 
         f = sum_k (s + sum_(j<k) (1/n) (1 - 1/n)^(k-1-j) (i_j - s)) / sum_k i_k
 

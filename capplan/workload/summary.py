@@ -81,3 +81,19 @@ class WorkloadSummary:
     """Of the server whose counters were read."""
     omissions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def counted_prefix(self) -> tuple[int, float] | None:
+        """Return a prefix of all prompts, and the share of them that find it, with the hits that a server counted; None without any.
+
+            t = E[L] - 1,   h' = min(h E[L] / E[min(t, L - 1)], 1)
+
+        A counter says how many tokens were found, h of all, and not where; prompts L shorter than the prefix t find less of it.
+        """
+        if not self.prefix_hit_fraction:
+            return None
+        lengths = np.asarray(self.input_tokens.values, dtype=np.float64)
+        tokens = max(int(self.input_tokens.mean) - 1, 1)
+        held = float(np.minimum(np.maximum(lengths - 1.0, 0.0), tokens).mean())
+        counted = self.prefix_hit_fraction * self.input_tokens.mean
+        return tokens, min(counted / held, 1.0) if held else 1.0

@@ -8,7 +8,6 @@ import pytest
 
 from capplan.errors import InputError
 from capplan.fleet import cheapest
-from capplan.fleet.levers import Lever, lever_row, most_saved_first, scaled_plan
 from capplan.fleet.over_time import RateLine, fleet_over_time
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers import answer as levers
@@ -21,6 +20,7 @@ from capplan.questions.levers.answer import (
     checked_names,
     levers_of,
 )
+from capplan.questions.levers.lever import Lever, lever_row, most_saved_first, scaled_plan
 from capplan.scenario.scenario import read_scenario, scenario_document
 
 SMALL = """name: small

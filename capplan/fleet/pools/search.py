@@ -25,7 +25,7 @@ from capplan.fleet.pools.phases import decode_question, prefill_question
 from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan, summed_usd_per_hour
 from capplan.fleet.pools.ratio import Lacking, Pair, Phase
 from capplan.fleet.pools.sizing import Contender, cheapest_from, costs, hourly, pools_sizing, with_range
-from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
+from capplan.fleet.price import HOURS_PER_MONTH, most_usd, usd_per_month
 from capplan.fleet.question import Question
 from capplan.fleet.recommended import rank
 from capplan.fleet.scenario import PoolsLimits
@@ -250,7 +250,7 @@ def _over(plan: PoolsPlan, terms: Terms) -> Reason | None:
     if terms.max_usd_per_hour is None:
         return None
     hourly = plan.usd_per_hour
-    return OVER_BUDGET if hourly is None or hourly > terms.max_usd_per_hour * (1.0 + 1e-9) else None
+    return OVER_BUDGET if hourly is None or hourly > most_usd(terms.max_usd_per_hour) else None
 
 
 def _plan(contender: Contender, joint: Joint, pair: Pair, terms: Terms, *, beyond: bool) -> PoolsPlan:

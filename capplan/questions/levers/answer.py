@@ -10,16 +10,6 @@ from pathlib import Path
 from capplan.errors import CapplanError, InputError, unknown
 from capplan.fleet.cheapest import Search, layout_name
 from capplan.fleet.confirmed import plan_of
-from capplan.fleet.levers import (
-    Combination,
-    Lever,
-    LeverRow,
-    LeversAnswer,
-    lever_row,
-    merged_settings,
-    most_saved_first,
-    scaled_plan,
-)
 from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan, cheaper_pools, cost_of
 from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.pools.search import pools_decision
@@ -33,6 +23,16 @@ from capplan.questions.budget import mix_within_budget, mixed_plan
 from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.levers import engine, fleet, promise
 from capplan.questions.levers.as_it_is import Base, first_line, idle, put_off
+from capplan.questions.levers.lever import (
+    Combination,
+    Lever,
+    LeverRow,
+    LeversAnswer,
+    lever_row,
+    merged_settings,
+    most_saved_first,
+    scaled_plan,
+)
 from capplan.questions.levers.routing import routing
 from capplan.questions.levers.speculation import speculations
 from capplan.questions.plan_file import asked_of_plan
@@ -124,15 +124,16 @@ class Asking:
         return pools_decision(asked.question, limits, terms_of(asked), beyond=False, cache=self.shared).plans
 
     def cheapest(self, asked: AskedFleet, confidence: float, under: float) -> tuple[AnyPlan | None, Question]:
-        """Return the cheapest plan of a question below a cost, and the question as it was searched."""
-        trials = self.trials(asked)
-        apart = next(iter(self.pools(asked)), None)
+        """Return the cheapest plan of a question below a cost and within the budget, and the question as it was searched."""
+        trials, affordable = self.trials(asked), mix_within_budget(asked.scenario)
+        apart = next((plan for plan in self.pools(asked) if affordable(plan)), None)
         if apart is not None and cost_of(apart) < under:
             under = cost_of(apart)
         else:
             apart = None
         item = None if _only_pools(asked) else trials.cheapest(confidence, under=under)
-        return apart if item is None else plan_of(item, trials.terms), trials.question
+        plan = None if item is None else plan_of(item, trials.terms)
+        return plan if plan is not None and affordable(plan) else apart, trials.question
 
     def why_none(self, asked: AskedFleet) -> str:
         """Return why a question has no plan: the commonest reason, where nothing is left to simulate."""

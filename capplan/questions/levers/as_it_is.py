@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from capplan.engine.profile import Scheduling
-from capplan.fleet.levers import Lever
 from capplan.fleet.plan import AnyPlan
 from capplan.fleet.question import spec_of_layout
 from capplan.questions.fleet import AskedFleet
+from capplan.questions.levers.lever import Lever
 from capplan.replica.plans import engine_scheduling
 from capplan.scenario.host_memory import memory_usd_per_month
 from capplan.scenario.scenario_file import ScenarioFile

@@ -5,11 +5,11 @@ from functools import partial
 
 from capplan.engine.lookup import unsupported_reason
 from capplan.errors import InputError
-from capplan.fleet.levers import Lever
 from capplan.model.network import Network
 from capplan.model.parameters import weight_bytes
 from capplan.model.weight_format import in_weight_format, kv_bytes_per_element, named_weight_format
 from capplan.questions.levers.as_it_is import Base, first_line, idle
+from capplan.questions.levers.lever import Lever
 
 WEIGHT_DTYPES = ("fp8", "nvfp4", "int4")
 """Weight dtypes to try, where they are narrower than those of the scenario."""

@@ -2,10 +2,10 @@
 
 from typing import get_args
 
-from capplan.fleet.levers import Lever, merged_settings
 from capplan.fleet.price import choose_price
 from capplan.questions.fleet import PIPELINE_PARALLEL, TENSOR_PARALLEL
 from capplan.questions.levers.as_it_is import Base, idle
+from capplan.questions.levers.lever import Lever, merged_settings
 from capplan.readers.catalogue.hardware import device_names
 from capplan.readers.catalogue.prices import Commitment, price_records, read_prices
 from capplan.scenario.pool_limits import POOL_KEYS

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from capplan.fleet.levers import Lever
 from capplan.questions.levers.as_it_is import Base, idle
+from capplan.questions.levers.lever import Lever
 from capplan.scenario.length_record import LengthFields
 
 LOOSER = 1.25

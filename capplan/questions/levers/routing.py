@@ -6,11 +6,11 @@ from capplan.errors import Reason
 from capplan.fleet.cheapest import Sized, busy_replicas
 from capplan.fleet.confirmed import plan_of
 from capplan.fleet.engine_options import tier_in_tokens
-from capplan.fleet.levers import Lever
 from capplan.fleet.one_layout import trial_of
 from capplan.fleet.plan import FleetPlan
 from capplan.questions.fleet import terms_of
 from capplan.questions.levers.as_it_is import Base, idle
+from capplan.questions.levers.lever import Lever
 from capplan.workload.reuse_by_age import hits_by_replica
 
 NAME, CHANGE = "prefix-routing", "requests go where their prefix is cached"

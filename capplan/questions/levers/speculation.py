@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from capplan.fleet.levers import Lever
 from capplan.fleet.question import spec_of_layout
 from capplan.questions.levers.as_it_is import Base, idle
+from capplan.questions.levers.lever import Lever
 from capplan.replica.drafting import DraftPlan, Method, draft_of
 from capplan.replica.replica import replica_of
 from capplan.replica.speculation import speculation

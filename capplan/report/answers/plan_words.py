@@ -78,7 +78,7 @@ def _carried_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
         return (levers,)
     if carried is None:
         return (
-            "the budget pays for no part of the traffic: the smallest fleet with its spares is dearer",
+            "no share of the traffic fits the budget: even the smallest fleet with spares costs more",
             levers,
         )
     return (
