@@ -1,5 +1,6 @@
 """`init --from`: what a trace, the counters of a server or the command of an engine say of a scenario."""
 
+from math import isfinite
 from pathlib import Path
 
 from capplan.deploy.command_line import ReadLaunch, read_command_line
@@ -10,6 +11,7 @@ from capplan.readers.catalogue.scenarios import shipped_scenarios
 from capplan.readers.text_file import first_bytes, is_there, path_of
 from capplan.recorded.traces.read import format_of, workload_of
 from capplan.scenario.first_scenario import Known
+from capplan.workload.length import lognormal_sigma
 from capplan.workload.statistics import LengthSummary
 
 MOST_BYTES = 65_536
@@ -102,7 +104,10 @@ def _of_traffic(path: Path, source: str, folder: Path) -> Known:
 
 
 def _lengths(lengths: LengthSummary) -> object:
-    """Return a length as a scenario has it: one number where all are alike, else its mean and two percentiles."""
+    """Return a length as a scenario has it: a number, or a mean and two percentiles of a lognormal; else a hundred quantiles."""
     if lengths.values[0] == lengths.values[-1]:
         return round(lengths.mean, 1)
-    return {"mean": round(lengths.mean, 1), "p50": round(lengths.p50, 1), "p95": round(lengths.p95, 1)}
+    skewed = lengths.p50 <= lengths.mean <= lengths.p95
+    if skewed and isfinite(float(lognormal_sigma(lengths.mean, lengths.p95, 0.95))):
+        return {"mean": round(lengths.mean, 1), "p50": round(lengths.p50, 1), "p95": round(lengths.p95, 1)}
+    return {"values": [round(value) for value in lengths.values]}

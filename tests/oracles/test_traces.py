@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import yaml
 
 from capplan.errors import InputError
 from capplan.recorded.traces.read import format_of, workload_of
@@ -295,3 +296,34 @@ def test_the_same_traffic_draws_the_same_picture(tmp_path):
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     with pytest.raises(InputError, match=r"'c.bmp' is not one of \.svg, \.png, \.pdf"):
         workload_picture(tmp_path / "c.bmp", found)
+
+
+LONG_AND_SHORT = """vllm:request_success_total{finished_reason="stop",model_name="m"} 40.0
+vllm:request_prompt_tokens_sum{model_name="m"} 43000.0
+vllm:request_prompt_tokens_count{model_name="m"} 40.0
+vllm:request_prompt_tokens_bucket{le="100.0",model_name="m"} 30.0
+vllm:request_prompt_tokens_bucket{le="2000.0",model_name="m"} 30.0
+vllm:request_prompt_tokens_bucket{le="6000.0",model_name="m"} 40.0
+vllm:request_prompt_tokens_bucket{le="+Inf",model_name="m"} 40.0
+vllm:request_generation_tokens_sum{model_name="m"} 800.0
+vllm:request_generation_tokens_count{model_name="m"} 40.0
+vllm:prefix_cache_hits_total{model_name="m"} 8600.0
+vllm:prefix_cache_queries_total{model_name="m"} 43000.0
+"""
+
+
+@pytest.mark.parametrize("way", ["workload", "init"])
+def test_hits_that_a_server_counted_come_back_from_prompts_of_any_length(capplan, tmp_path, way):
+    """A counter says that 8,600 of 43,000 prompt tokens were found; most prompts are far shorter than the mean."""
+    metrics, path = tmp_path / "metrics.txt", tmp_path / "found.yaml"
+    metrics.write_text(LONG_AND_SHORT)
+    said = ("--model", "llama-3.1-8b", "--request-rate", "1 req/s")
+    assert capplan("init", path, "--from", metrics, *said).code == 0
+    if way == "workload":
+        written = yaml.safe_load(workload_text(workload_of([metrics])))["traffic"][0]
+        traffic = {**written, "request_rate": "1 req/s"}
+        path.write_text(json.dumps({**yaml.safe_load(path.read_text()), "traffic": [traffic]}))
+    (item,) = read_scenario(path).classes
+    assert item.cached_input_tokens / item.input_tokens.whole_tokens(1000).mean() == pytest.approx(
+        0.2, rel=0.03
+    )
