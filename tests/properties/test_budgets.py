@@ -2,12 +2,14 @@
 
 import json
 from itertools import product
+from math import inf
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capplan.fleet.confirmed import plan_of
 from capplan.money.commitments import GroupUse, Offer, least_usd_per_hour, mix_of, use_fractions
 from capplan.questions.carried_traffic import PARTS, most_parts
 from capplan.questions.fleet import asked_fleet, fleet_for
@@ -177,6 +179,18 @@ def test_levers_start_from_the_plan_within_the_budget(by_hand, every_path):
     chosen = all_layouts(*SPOT, budget)[0].chosen
     _, base = asked_levers(every_path, None, (*SPOT, *LAYOUTS, budget), offline=True)
     assert base.plan == chosen
+
+
+def test_the_best_combination_of_levers_is_within_the_budget(by_hand, every_path):
+    """The plan that costs least on demand has a mix over the budget; the one that is returned has the cheapest mix of all."""
+    all_layouts, each = by_hand
+    budget = f"budget.usd_per_month={1.0001 * min(each(*SPOT))!r}"
+    asking, base = asked_levers(every_path, None, (*SPOT, *LAYOUTS, budget), offline=True)
+    confidence = base.asked.question.slo.confidence
+    plan, _ = asking.cheapest(base.asked, confidence, inf)
+    on_demand = asking.trials(base.asked).cheapest(confidence)
+    assert plan == all_layouts(*SPOT, budget)[0].chosen
+    assert plan != plan_of(on_demand, asking.trials(base.asked).terms)
 
 
 def test_the_mixed_plan_is_one_that_the_price_on_demand_does_not_show(by_hand):

@@ -133,7 +133,9 @@ class Asking:
             apart = None
         item = None if _only_pools(asked) else trials.cheapest(confidence, under=under)
         plan = None if item is None else plan_of(item, trials.terms)
-        return plan if plan is not None and affordable(plan) else apart, trials.question
+        if plan is not None and not affordable(plan):
+            plan = mixed_plan(asked.scenario, trials)
+        return plan or apart, trials.question
 
     def why_none(self, asked: AskedFleet) -> str:
         """Return why a question has no plan: the commonest reason, where nothing is left to simulate."""
