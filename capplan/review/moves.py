@@ -9,7 +9,7 @@ from capplan.fleet.price import ChosenPrice
 from capplan.fleet.sensitivity import FEW_RATIOS, Swing, Turn, WhatIf, paid_hours
 from capplan.questions.sensitivity import CHANGE, Sensitivity
 from capplan.report.answer import Table
-from capplan.report.answers.fleet_words import sure
+from capplan.report.answers.fleet_words import unsure
 from capplan.report.answers.plan_words import layout_text
 from capplan.report.charts.records import Line, Lines, Tornado, Turned, amount_text
 from capplan.review.decision import kernels_label
@@ -185,9 +185,8 @@ def risks_section(given: Findings) -> Section:
 def _speed_risks(given: Findings, plan: AnyPlan) -> list[str]:
     lines = []
     if given.margins[0]:
-        missed = 1.0 - plan.slo_met_probability
         lines.append(
-            f"Replicas may be slower than predicted: with a probability of {sure(missed)} a target is missed at the peak."
+            f"Replicas may be slower than predicted: with a probability of {unsure(plan.slo_met_probability)} a target is missed at the peak."
         )
     if plan.usd_per_month_high == inf:
         lines.append(

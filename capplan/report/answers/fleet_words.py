@@ -68,6 +68,19 @@ def sure(probability: float) -> str:
     return "under 1%" if probability < 0.01 else f"{int(100.0 * probability)}%"
 
 
+def unsure(probability: float) -> str:
+    """Format what a probability leaves for people, rounded up, so that it adds up with `sure`; never as impossible.
+
+    Examples
+    --------
+    >>> unsure(0.616), unsure(0.9999), unsure(0.0001)
+    ('39%', 'under 1%', 'over 99%')
+    """
+    if probability > 0.99:
+        return "under 1%"
+    return "over 99%" if probability < 0.01 else f"{100 - int(100.0 * probability)}%"
+
+
 def host_memory_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
     """Return what the host memory of offload tiers costs on top of the recommended plan, where it has a price."""
     plan = answer.bought
