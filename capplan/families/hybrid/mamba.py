@@ -1,9 +1,24 @@
-"""Networks with recurrent states only: Mamba, Mamba-2, Falcon Mamba. No layer has a cache that grows."""
+"""Mamba alone (Mamba, Mamba-2, Falcon Mamba: no cache grows) and beside attention (Jamba, Bamba, Falcon-H1, Granite 4)."""
 
 from capplan.families.config import Config
-from capplan.families.parts.blocks import decoder
-from capplan.families.parts.state_blocks import Mamba2Shape, StateBlock, mamba1, mamba2, rank_of
-from capplan.model.network import Network
+from capplan.families.parts.blocks import (
+    Part,
+    attention,
+    attention_output,
+    decoder,
+    gated_mlp,
+    heads,
+    qkv,
+    routed,
+    router,
+)
+from capplan.families.parts.stacks import Traits, block
+from capplan.families.parts.state_blocks import Mamba2Shape, StateBlock, layer_kinds, mamba1, mamba2, rank_of
+from capplan.model.network import Layer, Network
+
+_KINDS = {
+    "mamba": "state", "linear_attention": "state", "attention": "attention", "full_attention": "attention",
+}  # fmt: skip
 
 
 def _network(config: Config, name: str, block: StateBlock, hidden: int, *, tied_default: bool) -> Network:
@@ -54,3 +69,121 @@ def read_mamba2(config: Config, name: str) -> Network:
         conv_bias=config.flag("use_conv_bias", default=True),
     )
     return _network(config, name, block, hidden, tied_default=False)
+
+
+def _mamba2_of(config: Config, hidden: int, inner: int, *, gated_norm: bool = True) -> StateBlock:
+    heads_count = config.dimension("mamba_n_heads", default=128)
+    head_dim = config.first_present("mamba_d_head")[1]
+    if head_dim is None or head_dim == "auto":
+        head_dim = config.divisible("mamba_expand * hidden_size", inner, "mamba_n_heads", heads_count)
+    else:
+        head_dim = config.dimension("mamba_d_head")
+    return mamba2(
+        config,
+        hidden,
+        Mamba2Shape(
+            heads_count,
+            head_dim,
+            state=config.dimension("mamba_d_state", default=256),
+            groups=config.dimension("mamba_n_groups", default=1),
+            kernel=config.dimension("mamba_d_conv", default=4, most=64),
+        ),
+        bias=config.flag("mamba_proj_bias", default=False),
+        conv_bias=config.flag("mamba_conv_bias", default=True),
+        gated_norm=gated_norm,
+    )
+
+
+def _inner(config: Config, hidden: int) -> int:
+    return config.dimension("mamba_expand", default=2, most=64) * hidden
+
+
+def read_jamba(config: Config, name: str) -> Network:
+    """Return a Jamba: one attention layer in eight, experts in every second layer."""
+    shape = heads(config)
+    hidden = shape.hidden_size
+    intermediate = config.dimension("intermediate_size")
+    experts = config.dimension("num_experts", default=16)
+    mixer = mamba1(
+        hidden,
+        inner=_inner(config, hidden),
+        state=config.dimension("mamba_d_state", default=16),
+        kernel=config.dimension("mamba_d_conv", default=4, most=64),
+        dt_rank=rank_of(config, "mamba_dt_rank", hidden),
+        bias=config.flag("mamba_proj_bias", default=False),
+        conv_bias=config.flag("mamba_conv_bias", default=True),
+        inner_norms=True,
+    )
+    dense: Part = (gated_mlp(hidden, intermediate), None)
+    sparse: Part = (
+        (router(hidden, experts),),
+        routed(config, experts, config.dimension("num_experts_per_tok", default=2), hidden, intermediate),
+    )
+    attention_period = config.dimension("attn_layer_period", default=8)
+    attention_offset = config.count("attn_layer_offset", default=4)
+    expert_period = config.dimension("expert_layer_period", default=2)
+    expert_offset = config.count("expert_layer_offset", default=1)
+    layers = []
+    for index in range(config.layers()):
+        part = sparse if experts > 1 and index % expert_period == expert_offset else dense
+        attends = index % attention_period == attention_offset
+        layers.append(block(shape, Traits(), part) if attends else mixer.layer(2 * hidden, part))
+    return decoder(config, name, layers, hidden=hidden)
+
+
+def read_bamba(config: Config, name: str) -> Network:
+    """Return a Bamba: Mamba-2 with a few attention layers, dense feed-forward."""
+    shape = heads(config, default_kv_heads=8)
+    hidden = shape.hidden_size
+    bias = config.flag("mlp_bias", default=False)
+    part: Part = (gated_mlp(hidden, config.dimension("intermediate_size"), bias=bias), None)
+    mixer = _mamba2_of(config, hidden, _inner(config, hidden))
+    attending = config.items("attn_layer_indices") or ()
+    bias = config.flag("attention_bias", default=False)
+    attended = block(shape, Traits(qkv_bias=bias, output_bias=bias), part)
+    stated = mixer.layer(2 * hidden, part)
+    layers = [attended if index in attending else stated for index in range(config.layers())]
+    return decoder(config, name, layers, hidden=hidden)
+
+
+def read_falcon_h1(config: Config, name: str) -> Network:
+    """Return a Falcon-H1: attention and Mamba-2 side by side in every layer."""
+    shape = heads(config, default_kv_heads=8)
+    hidden = shape.hidden_size
+    inner = config.optional("mamba_d_ssm") or _inner(config, hidden)
+    mixer = _mamba2_of(config, hidden, inner, gated_norm=config.flag("mamba_rms_norm", default=False))
+    bias = config.flag("attention_bias", default=False)
+    mlp = gated_mlp(
+        hidden, config.dimension("intermediate_size"), bias=config.flag("mlp_bias", default=False)
+    )
+    layer = Layer(
+        (attention(shape), mixer.mixer),
+        (qkv(shape, bias=bias), attention_output(shape, bias=bias), *mixer.projections, *mlp),
+        None,
+        2 * hidden + mixer.norm_parameters,
+        state_parameters=mixer.state_parameters,
+        split_norm_parameters=mixer.split_norm_parameters,
+    )
+    return decoder(config, name, [layer] * config.layers(), hidden=hidden)
+
+
+def read_granite_hybrid(config: Config, name: str) -> Network:
+    """Return a Granite 4: Mamba-2 and attention layers, routed experts beside a shared feed-forward."""
+    shape = heads(config)
+    hidden = shape.hidden_size
+    count = config.layers()
+    experts = config.count("num_local_experts", default=8)
+    shared = config.dimension("shared_intermediate_size", default=1024)
+    mlp = gated_mlp(hidden, shared, tensor_class="shared_expert" if experts else "ffn")
+    part: Part = (mlp, None)
+    if experts:
+        per_token = config.dimension("num_experts_per_tok", default=2)
+        expert = routed(config, experts, per_token, hidden, config.dimension("intermediate_size"))
+        part = ((router(hidden, experts), *mlp), expert)
+    mixer = _mamba2_of(config, hidden, _inner(config, hidden))
+    bias = config.flag("attention_bias", default=False)
+    attended = block(shape, Traits(qkv_bias=bias, output_bias=bias), part)
+    stated = mixer.layer(2 * hidden, part)
+    kinds = layer_kinds(config, ("layer_types", "layers_block_type"), count, _KINDS, ["state"] * count)
+    layers = [attended if kind == "attention" else stated for kind in kinds]
+    return decoder(config, name, layers, hidden=hidden)
