@@ -6,7 +6,6 @@ from capplan.families.parts.stacks import (
     Traits,
     block_decoder,
     dense_mlp,
-    mixture,
     parts_after,
     parts_by_layer,
 )
@@ -30,14 +29,13 @@ def read_ernie_moe(config: Config, name: str) -> Network:
     layers = config.layers()
     width = config.dimension("moe_intermediate_size")
     traits = _traits(config)
-    sparse = mixture(
-        config,
-        shape.hidden_size,
-        experts=config.dimension("moe_num_experts"),
-        per_token=config.dimension("moe_k"),
-        intermediate=width,
-        shared=config.count("moe_num_shared_experts") * width,
-        router_bias=True,
+    experts = config.dimension("moe_num_experts")
+    sparse: Part = (
+        (
+            router(shape.hidden_size, experts, bias=True),
+            *_shared_experts(config, shape.hidden_size, width, bias=traits.mlp_bias),
+        ),
+        routed(config, experts, config.dimension("moe_k"), shape.hidden_size, width),
     )
     first = config.count("moe_layer_start_index", default=1)
     last = config.optional("moe_layer_end_index", least=-1)
@@ -45,7 +43,13 @@ def read_ernie_moe(config: Config, name: str) -> Network:
     step = config.dimension("moe_layer_interval") if config.has("moe_layer_interval") else 1
     is_sparse = [(i + 1) % step == 0 and first <= i <= last for i in range(layers)]
     parts = parts_by_layer(config, shape, traits, sparse, is_sparse)
-    return block_decoder(config, name, traits, parts, shape=shape)
+    return block_decoder(config, name, traits, parts, shape=shape, head_bias=traits.mlp_bias)
+
+
+def _shared_experts(config: Config, hidden: int, width: int, *, bias: bool) -> tuple[Projection, ...]:
+    """Return the shared experts as one dense feed-forward; theirs are the only experts with biases."""
+    shared = config.count("moe_num_shared_experts") * width
+    return gated_mlp(hidden, shared, bias=bias, tensor_class="shared_expert")
 
 
 def read_ernie_vl(config: Config, name: str) -> Network:
@@ -77,10 +81,9 @@ def _mixture_with_image_experts(config: Config, shape: Heads, *, bias: bool) -> 
     of_text, of_images = widths
     experts = config.dimension("moe_num_experts")
     routing = router(hidden, experts, bias=True)
-    shared = config.count("moe_num_shared_experts") * of_text
     matmuls = (
         routing,
-        *gated_mlp(hidden, shared, bias=bias, tensor_class="shared_expert"),
+        *_shared_experts(config, hidden, of_text, bias=bias),
         Projection("image_router", "router", hidden, experts, "none", bias=experts, matmul=False),
         Projection("image_gate_up", "expert", hidden, 2 * experts * of_images, "columns", matmul=False),
         Projection("image_down", "expert", experts * of_images, hidden, "rows", matmul=False),

@@ -71,7 +71,9 @@ def read_mamba2(config: Config, name: str) -> Network:
     return _network(config, name, block, hidden, tied_default=False)
 
 
-def _mamba2_of(config: Config, hidden: int, inner: int, *, gated_norm: bool = True) -> StateBlock:
+def _mamba2_of(
+    config: Config, hidden: int, inner: int, *, output_bias: bool | None = None, gated_norm: bool = True
+) -> StateBlock:
     heads_count = config.dimension("mamba_n_heads", default=128)
     head_dim = config.first_present("mamba_d_head")[1]
     if head_dim is None or head_dim == "auto":
@@ -90,6 +92,7 @@ def _mamba2_of(config: Config, hidden: int, inner: int, *, gated_norm: bool = Tr
         ),
         bias=config.flag("mamba_proj_bias", default=False),
         conv_bias=config.flag("mamba_conv_bias", default=True),
+        output_bias=output_bias,
         gated_norm=gated_norm,
     )
 
@@ -151,7 +154,13 @@ def read_falcon_h1(config: Config, name: str) -> Network:
     shape = heads(config, default_kv_heads=8)
     hidden = shape.hidden_size
     inner = config.optional("mamba_d_ssm") or _inner(config, hidden)
-    mixer = _mamba2_of(config, hidden, inner, gated_norm=config.flag("mamba_rms_norm", default=False))
+    mixer = _mamba2_of(
+        config,
+        hidden,
+        inner,
+        output_bias=config.flag("projectors_bias", default=False),
+        gated_norm=config.flag("mamba_rms_norm", default=False),
+    )
     bias = config.flag("attention_bias", default=False)
     mlp = gated_mlp(
         hidden, config.dimension("intermediate_size"), bias=config.flag("mlp_bias", default=False)

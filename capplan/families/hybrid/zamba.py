@@ -13,12 +13,13 @@ _KINDS = {"mamba": "state", "linear_attention": "state", "hybrid": "hybrid"}
 def read_zamba2(config: Config, name: str) -> Network:
     """Return a Zamba2: a hybrid layer runs a shared transformer block on twice the width, then a Mamba-2 that is not shared."""
     hidden = config.dimension("hidden_size")
-    config.unused(
-        "kv_channels", "mamba_headdim", "num_query_groups", "hybrid_layer_ids", "attention_hidden_size"
-    )
+    config.unused("kv_channels", "mamba_headdim", "num_query_groups")
     count = config.layers()
     blocks = config.dimension("num_mem_blocks", default=1)
     kinds = layer_kinds(config, ("layers_block_type", "layer_types"), count, _KINDS)
+    hybrid = tuple(index for index, kind in enumerate(kinds) if kind == "hybrid")
+    _refuse_others(config, "attention_hidden_size", config.optional("attention_hidden_size"), 2 * hidden)
+    _refuse_others(config, "hybrid_layer_ids", config.whole_numbers("hybrid_layer_ids"), hybrid)
     state = _state_block(config, hidden)
     stated = state.layer(hidden)
     layers = []
@@ -30,6 +31,15 @@ def read_zamba2(config: Config, name: str) -> Network:
         else:
             layers.append(stated)
     return decoder(config, name, layers, hidden=hidden, tied_default=True)
+
+
+def _refuse_others(config: Config, key: str, stated: object, follows: object) -> None:
+    """Raise the error for a key that says something else than follows from other keys."""
+    if stated not in (None, follows):
+        shown = list(follows) if isinstance(follows, tuple) else follows
+        raise config.error(
+            key, f"{config.values[key]!r} is not modelled", f"allowed: {shown}, as other keys say"
+        )
 
 
 def _state_block(config: Config, hidden: int) -> StateBlock:

@@ -95,10 +95,12 @@ def mamba2(
     *,
     bias: bool,
     conv_bias: bool,
+    output_bias: bool | None = None,
     gated_norm: bool = True,
     state_format: str = "fp32",
 ) -> StateBlock:
-    """Return a Mamba-2 block: one input matmul for gate, x, B, C and step size."""
+    """Return a Mamba-2 block: one input matmul for gate, x, B, C and step size; `output_bias` where the other matmul has its own key."""
+    output_bias = bias if output_bias is None else output_bias
     inner, kernel = shape.heads * shape.head_dim, shape.kernel
     config.divisible("mamba heads", shape.heads, "groups", shape.groups)
     shared = 2 * shape.groups * shape.state
@@ -109,7 +111,7 @@ def mamba2(
             "in_proj", "attention", hidden, outputs, "columns", bias=outputs if bias else 0,
             kv_outputs=shared, kv_heads=shape.groups,
         ),
-        Projection("out_proj", "attention", inner, hidden, "rows", bias=hidden if bias else 0),
+        Projection("out_proj", "attention", inner, hidden, "rows", bias=hidden if output_bias else 0),
     )  # fmt: skip
     taps = channels * kernel + (channels if conv_bias else 0)
     return StateBlock(
