@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from capplan.errors import InputError
 from capplan.families.config import Config
 from capplan.model.network import Network
 
@@ -19,18 +20,17 @@ def with_stated_head(network: Network, config: Config) -> Network:
 
     A head that proposes tokens for another model is no model by itself, and is refused.
     """
-    listed = config.items("architectures") or ()
-    name = next((one for one in listed if isinstance(one, str)), "")
+    name = stated_class(config)
     if any(part in name.lower() for part in _DRAFTS):
         raise config.error(
             "architectures",
             f"{name!r} proposes tokens for another model and is not modelled by itself",
             "give the model that it belongs to, and describe the draft with the options of speculation",
         )
+    if network.bidirectional:
+        return network  # encoders differ in what stands before their scores: their family reads it
     if name.endswith(_OTHER_TASKS):
-        raise config.error(
-            "architectures", f"the head of {name!r} is not modelled", "known: LM heads, scores, none"
-        )
+        raise unknown_head(config, name)
     if name.endswith(_SCORING):
         return _scoring(network, config, name)
     bare = name.endswith("Model") and not name.endswith("LMHeadModel")
@@ -38,17 +38,41 @@ def with_stated_head(network: Network, config: Config) -> Network:
     return _without_head(network, name) if bare and config.stated_class is not None else network
 
 
+def stated_class(config: Config) -> str:
+    """Return the first class that `architectures` names; empty where it names none."""
+    return next((one for one in config.items("architectures") or () if isinstance(one, str)), "")
+
+
+def unknown_head(config: Config, name: str) -> InputError:
+    """Return the error for a class whose head is not modelled."""
+    return config.error(
+        "architectures", f"the head of {name!r} is not modelled", "known: LM heads, scores, none"
+    )
+
+
+def labels_of(config: Config) -> int:
+    """Return the scores of a text: those that a file counts or names, else two."""
+    names = config.first_present("id2label")[1]
+    return config.optional("num_labels") or (len(names) if isinstance(names, dict) else 0) or 2
+
+
 def pooled(network: Network) -> Network:
-    """Return the network as it is served for vectors or scores: without its LM head, if it has one."""
-    if not network.generates:
+    """Return the network as it is served for vectors or scores: without an LM head, and with a pooler only before scores."""
+    scores = network.lm_head.outputs
+    if not network.generates and 0 < scores != network.vocabulary_size:
         return replace(network, pooled=True)
-    head = replace(network.lm_head, outputs=0, bias=0)
-    return replace(network, lm_head=head, tied_embeddings=False, generates=False, pooled=True)
+    return replace(
+        network,
+        lm_head=replace(network.lm_head, outputs=0, bias=0),
+        pooler=None,
+        tied_embeddings=False,
+        generates=False,
+        pooled=True,
+    )
 
 
 def _scoring(network: Network, config: Config, name: str) -> Network:
-    names = config.section("id2label")
-    labels = config.optional("num_labels") or (len(names.values) if names else None) or 2
+    labels = labels_of(config)
     scored = name.endswith("ForTokenClassification")
     head = replace(network.lm_head, outputs=labels, bias=labels if scored else 0)
     note = f"{name}: {labels} score(s) for a text instead of the LM head; it generates no tokens"

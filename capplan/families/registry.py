@@ -43,6 +43,13 @@ _READERS = {
     "glm4v_moe_text": "attention.glm.read_glm4_moe",
     "solar_open": "attention.glm.read_glm4_moe",
     "chatglm": "attention.glm.read_chatglm",
+    **dict.fromkeys(
+        ("bert", "camembert", "distilbert", "electra", "mpnet", "roberta", "xlm-roberta"),
+        "attention.encoders.read_bert",
+    ),
+    "modernbert": "attention.encoders.read_modernbert",
+    "new": "attention.encoders.read_gte",
+    "nomic_bert": "attention.encoders.read_nomic_bert",
     "falcon": "attention.gpt.read_falcon",
     "RefinedWeb": "attention.gpt.read_falcon",
     "RefinedWebModel": "attention.gpt.read_falcon",
@@ -203,14 +210,15 @@ _READERS = {
 }
 """`model_type` -> folder, file and function. To keep start-up fast, reading a model imports only its file."""
 
-_ENCODER = "an encoder: it generates no tokens, so there is no decode step and no KV cache to plan for"
+_ENCODER = (
+    "an encoder of a kind that is not modelled: its layers are not those of BERT, RoBERTa or ModernBERT"
+)
 _VISION = "a vision or audio model without a text decoder: it generates no tokens"
 _TWO_STACKS = "an encoder-decoder: its cross-attention cache is not modelled, only decoder-only models are"
 
 REFUSED = (
     dict.fromkeys(
-        ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "deberta", "deberta-v2", "albert", "camembert",
-         "modernbert", "nomic_bert", "mpnet", "longformer", "big_bird", "esm", "eurobert"),
+        ("deberta", "deberta-v2", "albert", "longformer", "big_bird", "esm", "eurobert"),
         _ENCODER,
     )
     | dict.fromkeys(

@@ -60,7 +60,8 @@ def stages_of(network: Network, stages: int) -> list[Stage]:
             )
             part = replace(part, lm_head=replace(network.lm_head, weight_format=head_format))
         else:
-            part = replace(part, lm_head=replace(network.lm_head, outputs=0, bias=0), final_norm_parameters=0)
+            no_head = replace(network.lm_head, outputs=0, bias=0)
+            part = replace(part, lm_head=no_head, pooler=None, final_norm_parameters=0)
         stage = Stage(part, first, last, (end - start) / len(network.layers))
         if stage not in distinct:
             distinct.append(stage)

@@ -192,6 +192,8 @@ class Network:
     scaled_rotary_tokens: int = 0
     """Positions of a second rotary table, which linear scaling extends beyond the context; 0 without one."""
     mtp_experts: Experts | None = None
+    pooler: Projection | None = None
+    """Applied to one position of a prompt, before its scores (the pooler of BERT); None without one."""
     generates: bool = True
     """False where a head for scores, or none, stands in place of the LM head: there are no decode steps."""
     pooled: bool = False
@@ -212,6 +214,13 @@ class Network:
     def logits(self) -> int:
         """Width of what a step writes for each position that it answers: tokens of the vocabulary, or scores."""
         return self.vocabulary_size if self.generates else self.lm_head.outputs
+
+    @property
+    def bidirectional(self) -> bool:
+        """Whether prompts are read whole and in both directions, so that they have no cache, chunks or reused prefixes."""
+        return any(
+            not mixer.description.causal for layer, _ in self.distinct_layers for mixer in layer.mixers
+        )
 
     @property
     def plain_format(self) -> str:

@@ -24,7 +24,7 @@ Piece = tuple[TensorClass, str, int, int]
 def parameters(network: Network) -> int:
     """Return the parameters of the network, as the reference implementation counts them.
 
-        P = embedding + layers + final norm + LM head (not where tied) + vision + other
+        P = embedding + layers + final norm + pooler + LM head (not where tied) + vision + other
 
     Multi-token-prediction layers are left out: checkpoints hold them, the served model does not.
 
@@ -103,7 +103,8 @@ def active_parameters(network: Network) -> int:
     DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", arXiv:2412.19437, section 2.
     """
     layers = sum(count * _active_of_layer(layer) for layer, count in layer_counts(network))
-    return layers + network.final_norm_parameters + network.lm_head.parameters
+    ends = network.final_norm_parameters + network.lm_head.parameters
+    return layers + ends + (network.pooler.parameters if network.pooler else 0)
 
 
 def _active_of_layer(layer: Layer) -> int:
@@ -201,6 +202,9 @@ def _pieces(network: Network, *, mtp: bool) -> Iterable[Piece]:
             yield tensor_class, name, elements * count, outputs * count
     if network.final_norm_parameters:
         yield "norm", plain, network.final_norm_parameters, 0
+    if (pooler := network.pooler) is not None:
+        yield "lm_head", pooler.weight_format, pooler.inputs * pooler.outputs, pooler.outputs
+        yield "lm_head", plain, pooler.bias, 0
     head = network.lm_head
     if not network.tied_embeddings:
         yield "lm_head", head.weight_format, head.inputs * head.outputs, head.outputs

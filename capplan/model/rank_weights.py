@@ -65,6 +65,8 @@ def _end_bytes_per_rank(network: Network, tensor: Array) -> tuple[Array, Array, 
     matrix = FORMATS[head_format].matrix_bytes(head.inputs * head.outputs, head.outputs)
     first = (embedding + vision) / tensor + network.other_parameters * plain
     last = (matrix + head.bias * plain) / tensor + network.final_norm_parameters * plain
+    if network.pooler is not None:
+        last = last + _projection_bytes_per_rank(network.pooler, tensor, plain)
     return first, last, (matrix / tensor if network.tied_embeddings else 0.0 * tensor)
 
 

@@ -263,6 +263,7 @@ def in_weight_format(network: Network, dtype: str) -> Network:
         return replace(
             changed,
             lm_head=replace(network.lm_head, weight_format=wanted.name),
+            pooler=replace(network.pooler, weight_format=wanted.name) if network.pooler else None,
             embedding_format=wanted.name,
             vision_format=wanted.name,
             activation_format=wanted.name,

@@ -21,6 +21,7 @@ __all__ = [
     "decode_attention_flop",
     "decode_attention_time_s",
     "decode_scheduled_bytes",
+    "padded_queries",
     "prefill_attention_bytes",
     "prefill_attention_flop",
     "prefill_attention_time_s",
@@ -143,6 +144,33 @@ def prefill_attention_time_s(
     )
 
 
+def padded_queries(tokens: Number) -> Number:
+    """Return the queries that a prefill kernel works on, those that fill a tile included.
+
+        n' = n + 32 exp(-n / 128)
+
+    Parameters
+    ----------
+    tokens : [-]
+        n, of one prompt.
+
+    Returns
+    -------
+    [-]
+        n'.
+
+    Examples
+    --------
+    >>> round(float(padded_queries(128.0)), 2)
+    139.77
+
+    References
+    ----------
+    Dao 2023, "FlashAttention-2", section 3.2 on tiles of queries, https://arxiv.org/abs/2307.08691
+    """
+    return tokens + QUERY_PAD_TOKENS * np.exp(-tokens / QUERY_TILE_TOKENS)
+
+
 def prefill_scheduled_flop(
     sequences: Number,
     new_tokens: Number,
@@ -192,7 +220,7 @@ def prefill_scheduled_flop(
     ----------
     Dao 2023, "FlashAttention-2", section 3, https://arxiv.org/abs/2307.08691
     """
-    padded = new_tokens + QUERY_PAD_TOKENS * np.exp(-new_tokens / QUERY_TILE_TOKENS)
+    padded = padded_queries(new_tokens)
     keys = past_tokens + new_tokens
     capped = np.clip((keys - window_tokens) / np.maximum(new_tokens, 1.0), 0.0, 1.0)
     wasted = ramp_tokens * (1.0 + WINDOW_RAMPS * capped)

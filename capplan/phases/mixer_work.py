@@ -26,6 +26,7 @@ from capplan.model.weight_format import named_weight_format
 from capplan.numbers import Number
 from capplan.operators import (
     attention,
+    bidirectional_attention,
     compressed_attention,
     indexer,
     latent_attention,
@@ -35,6 +36,7 @@ from capplan.operators import (
 from capplan.operators.matmul import matmul_time_s
 from capplan.phases.cost import OperatorCost
 from capplan.phases.rates import StepRates
+from capplan.phases.token_work import ACTIVATION_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +111,30 @@ def _attention_prefill(mixer: Attention, chunk: Chunk) -> OperatorCost:
     query_heads, kv_heads = _heads(mixer, chunk.tensor_parallel)
     _, window = _windows(mixer)
     dims = (float(mixer.head_dim), float(mixer.value_head_dim), window)
+    if not mixer.causal:
+        return _whole_prompts(mixer, chunk, query_heads, kv_heads)
     at = (chunk.sequences, chunk.new, chunk.past)
     flop = attention.prefill_attention_flop(*at, query_heads, *dims)
     shape = (*at, query_heads, kv_heads, *dims, chunk.kv_bytes)
     moved = attention.prefill_attention_bytes(*shape)
     seconds = attention.prefill_attention_time_s(*shape, rates)
     return _attended(seconds + _indexing_s(mixer, chunk, chunk.kv_bytes), flop, moved, rates)
+
+
+def _whole_prompts(mixer: Attention, chunk: Chunk, query_heads: Number, kv_heads: Number) -> OperatorCost:
+    """Return attention over whole prompts, in both directions: nothing is read from a cache, or written to one."""
+    rates = chunk.rates.attention
+    window, _ = _windows(mixer)
+    dims = (float(mixer.head_dim), float(mixer.value_head_dim))
+    at = (chunk.sequences, chunk.new)
+    flop = bidirectional_attention.bidirectional_attention_flop(*at, query_heads, *dims, window)
+    moved = attention.prefill_attention_bytes(
+        *at, 0.0, query_heads, kv_heads, *dims, math.inf, ACTIVATION_BYTES
+    )
+    seconds = bidirectional_attention.bidirectional_attention_time_s(
+        *at, query_heads, kv_heads, *dims, window, rates
+    )
+    return _attended(seconds, flop, moved, rates)
 
 
 def _top_tokens(mixer: LatentAttention) -> float:

@@ -174,12 +174,13 @@ def head_costs(
     local_positions = positions / sharding.data
     if not network.generates:
         pooling = _pass_cost("pooling", 6.0 * network.hidden_size * local_positions, rates)
-        if not network.lm_head.outputs:
-            return [pooling]
-        return [
-            pooling,
-            projection_cost(network.lm_head, local_positions, sharding.tensor, rates).named("scores"),
-        ]
+        costs = [pooling]
+        if network.pooler is not None:
+            costs.append(projection_cost(network.pooler, local_positions, sharding.tensor, rates))
+        if network.lm_head.outputs:
+            scores = projection_cost(network.lm_head, local_positions, sharding.tensor, rates)
+            costs.append(scores.named("scores"))
+        return costs
     logits = 4.0 * network.vocabulary_size * local_positions
     message = ACTIVATION_BYTES * network.vocabulary_size * local_positions
     gather = all_gather_time_s(sharding.tensor, message, rates.link)

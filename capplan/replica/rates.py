@@ -27,7 +27,7 @@ class LabelledRates:
 
 
 def _formats(network: Network) -> tuple[list[str], list[str]]:
-    dense = {network.lm_head.weight_format}
+    dense = {head.weight_format for head in (network.lm_head, network.pooler) if head is not None}
     if network.adapters is not None:
         dense.add(network.adapters.format)
     if network.image_work:

@@ -11,6 +11,7 @@ from transformers.models.auto import modeling_auto as auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.differential.records import File
+from tests.differential.reference import ENCODERS
 from tests.differential.small import default_file, small_file
 
 Path = tuple[str, ...]
@@ -98,12 +99,14 @@ def by_hand(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def heads_of(kind: str) -> list[str]:
-    """Return the classes of a type that end in scores, and the one without a head."""
-    tables = (
+    """Return the classes of a type that end in scores, the one without a head, and an encoder's for masked tokens."""
+    tables = [
         auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
         auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
         auto.MODEL_MAPPING_NAMES,
-    )
+    ]
+    if kind in ENCODERS:
+        tables.append(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
     return [name for table in tables if isinstance(name := table.get(kind), str)]
 
 

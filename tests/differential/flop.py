@@ -1,22 +1,26 @@
 """FLOP of the matrix products of a prefill: what torch counts while transformers runs, and what our operators demand.
 
-Not compared: scores and values of attention (the reference multiplies the masked half too, and latent attention in
-another order), scans and convolutions of recurrent mixers, and anything elementwise. The LM head is left out: an engine
+Not compared: scores and values of attention but those of encoders (the reference multiplies the masked half of the others
+too, and latent attention in another order), scans and convolutions of recurrent mixers, and anything elementwise. The LM head is left out: an engine
 multiplies it for the last position of a prompt alone.
 """
 
+import math
 from typing import Any
 
 from torch.utils.flop_counter import FlopCounterMode
 
 from capplan.errors import InputError
 from capplan.families.model_config import read_network
+from capplan.model.network import Attention
+from capplan.operators.bidirectional_attention import bidirectional_attention_flop
 from capplan.operators.experts import experts_flop
 from capplan.operators.matmul import matmul_flop
-from tests.differential.reference import CannotBuildError, built, run_prefill
+from tests.differential.reference import ENCODERS, CannotBuildError, built, run_prefill
 from tests.differential.small import small_file
 
 _PRODUCTS = ("aten.mm", "aten.addmm")
+_SCORES = ("aten.bmm",)
 _TOKENS = 16
 _WITHIN = 0.01
 
@@ -37,7 +41,8 @@ def _reference_flop(file: dict[str, Any]) -> float:
     with FlopCounterMode(display=False) as counter:
         run_prefill(model, _TOKENS)
     counted = counter.get_flop_counts()["Global"]
-    whole = sum(flop for operator, flop in counted.items() if str(operator) in _PRODUCTS)
+    products = _PRODUCTS + _SCORES if file["model_type"] in ENCODERS else _PRODUCTS
+    whole = sum(flop for operator, flop in counted.items() if str(operator) in products)
     heads = [
         m.weight.numel()
         for name, m in model.named_modules()
@@ -47,9 +52,14 @@ def _reference_flop(file: dict[str, Any]) -> float:
 
 
 def _our_flop(file: dict[str, Any]) -> float:
-    """Return the FLOP that our projections and experts demand for as many tokens."""
+    """Return the FLOP that our projections and experts, and the attention of an encoder, demand for as many tokens."""
     total, tokens = 0.0, float(_TOKENS)
     for layer in read_network(file, "flop").layers:
+        for mixer in layer.mixers:
+            if isinstance(mixer, Attention) and not mixer.causal:
+                window = float(mixer.window_tokens or math.inf)
+                sizes = (float(mixer.query_heads), float(mixer.head_dim), float(mixer.value_head_dim))
+                total += float(bidirectional_attention_flop(1.0, tokens, *sizes, window))
         total += sum(float(matmul_flop(tokens, p.inputs, p.outputs)) for p in layer.projections if p.matmul)
         if (e := layer.experts) is not None:
             many = float(e.experts)

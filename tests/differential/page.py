@@ -27,7 +27,7 @@ transformers 5 saves it, and as people write it: without a release and without a
 What is not compared: the cache of {elsewhere}.
 
 The matrix products of a prefill: torch's count of FLOP agrees with the demand of our operators within 1 % for {products} model types. Not
-compared are scores and values of attention, scans, convolutions and elementwise work, and {otherwise}.
+compared are scores and values of attention (but those of encoders are), scans, convolutions and elementwise work, and {otherwise}.
 
 {counts}
 

@@ -22,8 +22,20 @@ CAUSAL = dict(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 MULTIMODAL = dict(auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES) | dict(
     auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 )
-MODEL_TYPES = tuple(sorted({*CAUSAL, *MULTIMODAL}))
-"""Every model type with a causal LM or a text part."""
+ENCODERS = (
+    "bert",
+    "camembert",
+    "distilbert",
+    "electra",
+    "modernbert",
+    "mpnet",
+    "nomic_bert",
+    "roberta",
+    "xlm-roberta",
+)
+"""Types that are read as encoders: without a class, a file means the one without a head."""
+MODEL_TYPES = tuple(sorted({*CAUSAL, *MULTIMODAL, *ENCODERS}))
+"""Every model type with a causal LM or a text part, and the encoders that are read."""
 
 CONTEXTS = (5, 8, 20)
 """Tokens below, at and above the windows of small models."""
@@ -45,7 +57,7 @@ def class_of(file: dict[str, Any]) -> type:
         if hasattr(transformers, name):
             return getattr(transformers, name)
     kind = file["model_type"]
-    name = MULTIMODAL.get(kind) or CAUSAL.get(kind)
+    name = auto.MODEL_MAPPING_NAMES[kind] if kind in ENCODERS else MULTIMODAL.get(kind) or CAUSAL.get(kind)
     if name is None:
         raise CannotBuildError(kind)
     return getattr(transformers, name[0] if isinstance(name, tuple) else name)
@@ -128,6 +140,8 @@ def cache_elements(model: torch.nn.Module, tokens: int) -> int:
     cache = getattr(output, "past_key_values", None)
     if cache is None:
         cache = getattr(output, "cache_params", None)
+    if cache is None and model.config.model_type in ENCODERS:
+        return 0
     if cache is None:
         raise CannotBuildError("no cache")
     layers = getattr(cache, "layers", [cache])

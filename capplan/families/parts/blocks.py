@@ -97,6 +97,7 @@ def attention(
     chunked: bool = False,
     cached: bool = True,
     query_key_norms: Literal["none", "head", "wide"] = "none",
+    causal: bool = True,
 ) -> Attention:
     """Return the mixer of these heads."""
     return Attention(
@@ -108,6 +109,7 @@ def attention(
         chunked=chunked,
         cached=cached,
         query_key_norms=query_key_norms,
+        causal=causal,
     )
 
 

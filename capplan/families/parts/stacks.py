@@ -42,6 +42,8 @@ class Traits:
     """What a missing tie_word_embeddings means."""
     sinks: bool = False
     final_norm: bool = True
+    causal: bool = True
+    """False in encoders, where a token sees those after it too."""
 
 
 def _attention_norms(shape: Heads, traits: Traits) -> int:
@@ -63,7 +65,7 @@ def block(
         "head" if traits.head_norms else "wide" if traits.wide_norms else "none"
     )
     return decoder_layer(
-        attention(shape, window, chunked=chunked, query_key_norms=norms),
+        attention(shape, window, chunked=chunked, query_key_norms=norms, causal=traits.causal),
         (qkv(shape, bias=traits.qkv_bias), attention_output(shape, bias=traits.output_bias)),
         feed_forward,
         traits.norms * width + _attention_norms(shape, traits),

@@ -22,6 +22,8 @@ class Attention:
     """The window is an aligned chunk (llama4), not a sliding one."""
     cached: bool = True
     """False where the layer reads the cache of an earlier layer (gemma3n, gemma4)."""
+    causal: bool = True
+    """False in encoders: a position sees both sides of it, the window is centred on it, and nothing is cached."""
     query_key_norms: Literal["none", "head", "wide"] = "none"
     """Query and key norms: per head, or over all heads at once, for which tensor-parallel ranks exchange mean squares."""
     index_heads: int = 0
@@ -41,13 +43,16 @@ class Attention:
         name = "sparse_attention" if self.index_heads else "attention"
         if self.window_tokens is not None:
             name = "chunked" if self.chunked else "sliding_window"
+        if not self.causal:
+            name = "bidirectional" if self.window_tokens is None else "bidirectional_window"
         normed = self.query_key_norms != "none"
         return Description(
             name,
             (Heads(self.query_heads), Heads(self.kv_heads, "KV heads", replicable=True)),
-            tuple(parts) if self.cached else (),
+            tuple(parts) if self.cached and self.causal else (),
             read_limits=tuple(float(limit) for limit in (self.window_tokens, self.index_top_tokens) if limit),
             softmax=True,
+            causal=self.causal,
             rotary_elements=self.head_dim,
             normed_elements=(self.query_heads + self.kv_heads) * self.head_dim if normed else 0,
             norms_exchange=self.query_key_norms == "wide",

@@ -42,6 +42,8 @@ class Description:
     """Contexts beyond which a query reads no more tokens: its window, the tokens an indexer selects [tokens]."""
     softmax: bool = False
     """Softmax attention, over the cache of this layer or of another one."""
+    causal: bool = True
+    """False where a position sees those after it: its prompt is read whole, in one step."""
     mixed_pages: bool = False
     """Engines lay out its cache in pages of several sizes; all other kinds share one pool of equal pages."""
     rotary_elements: int = 0

@@ -1,0 +1,182 @@
+"""Encoders, which read a prompt in both directions and answer with a vector or scores: BERT, RoBERTa, MPNet, ELECTRA, DistilBERT, GTE, Nomic, ModernBERT."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from capplan.families.config import Config
+from capplan.families.head import labels_of, stated_class, unknown_head
+from capplan.families.parts.blocks import Heads, decoder, gated_mlp, heads
+from capplan.families.parts.stacks import Traits, block, dense_mlp, layer_windows
+from capplan.model.network import Layer, Network, Projection
+
+_BERT = Traits(qkv_bias=True, output_bias=True, mlp_bias=True, gated=False, norm_bias=True, causal=False)
+_WITH_POOLER = ("bert", "camembert", "mpnet", "roberta", "xlm-roberta")
+"""Types whose class without a head ends in a dense layer over the first token."""
+_FROM_PADDING = ("camembert", "mpnet", "roberta", "xlm-roberta")
+"""Types that count positions from the padding token on, so that a table of 514 rows is for 512 tokens."""
+
+
+def read_bert(config: Config, name: str) -> Network:
+    """Return a BERT or one of its kin with learned positions."""
+    _only(config, "position_embedding_type", "absolute")
+    _refuse(config, "is_decoder", "add_cross_attention")
+    kind = config.model_type
+    shape = heads(config)
+    width = config.dimension("embedding_size") if kind == "electra" else shape.hidden_size
+    positions = config.dimension("max_position_embeddings")
+    types = config.dimension("type_vocab_size", least=0) if kind not in ("distilbert", "mpnet") else 0
+    wide = "hidden_dim" if kind == "distilbert" else "intermediate_size"
+    layer = block(shape, _BERT, dense_mlp(config, shape, _BERT, wide))
+    stack = [layer] * config.layers()
+    if width != shape.hidden_size:
+        into = Projection("project_in", "other", width, shape.hidden_size, "none", bias=shape.hidden_size)
+        stack[0] = replace(layer, projections=(into, *layer.projections))
+    network = _encoder(
+        config, name, stack, hidden=shape.hidden_size, norms=2 * width,
+        rows=config.dimension("vocab_size") + positions + types, width=width,
+    )  # fmt: skip
+    if kind == "mpnet":
+        biases = config.dimension("relative_attention_num_buckets") * shape.query_heads
+        network = replace(network, other_parameters=biases)
+    if kind in _FROM_PADDING:
+        before = config.count("pad_token_id", default=1) + 1
+        if positions <= before:
+            raise config.error(
+                "max_position_embeddings",
+                f"{positions} leaves no position for a token",
+                f"allowed: above {before}",
+            )
+        network = replace(network, max_context_tokens=positions - before)
+    config.unused("sinusoidal_pos_embds", "output_past", "directionality", "tie_weights_")
+    return _with_head(network, config, width=width)
+
+
+def read_gte(config: Config, name: str) -> Network:
+    """Return a GTE of Alibaba's own class (gte-base-en-v1.5, gte-multilingual): rotary positions, a gate without biases."""
+    _only(config, "position_embedding_type", "rope")
+    _only(config, "layer_norm_type", "layer_norm")
+    _refuse(config, "logn_attention_scale")
+    config.unused("pack_qkv", "unpad_inputs", "use_memory_efficient_attention", "logn_attention_clip1")
+    shape = heads(config)
+    hidden = shape.hidden_size
+    up, down = gated_mlp(hidden, config.dimension("intermediate_size"))
+    layer = block(shape, _BERT, ((up, replace(down, bias=hidden)), None))
+    network = _encoder(
+        config, name, [layer] * config.layers(), hidden=hidden, norms=2 * hidden,
+        rows=config.dimension("vocab_size") + config.count("type_vocab_size"), width=hidden,
+    )  # fmt: skip
+    return _with_head(network, config, width=hidden)
+
+
+def read_nomic_bert(config: Config, name: str) -> Network:
+    """Return a Nomic Embed: BERT with rotary positions, a gate, and no biases but those of norms; also in the names of GPT-2."""
+    flags = ("causal", "prenorm", "parallel_block", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias")
+    _refuse(config, *flags, "use_rms_norm", "moe_every_n_layers")
+    _only(config, "activation_function", "swiglu")
+    hidden = config.dimension("hidden_size", "n_embd")
+    count = config.dimension("num_attention_heads", "n_head", most=100_000)
+    head_dim = config.optional("head_dim") or config.divisible("hidden_size", hidden, "heads", count)
+    shape = Heads(hidden, count, count, head_dim, head_dim)
+    traits = Traits(norm_bias=True, causal=False)
+    layer = block(shape, traits, dense_mlp(config, shape, traits, "intermediate_size", "n_inner"))
+    network = _encoder(
+        config, name, [layer] * config.layers("num_hidden_layers", "n_layer"), hidden=hidden, norms=2 * hidden,
+        rows=config.dimension("vocab_size") + config.dimension("type_vocab_size", least=0), width=hidden,
+    )  # fmt: skip
+    trained = config.optional("max_trained_positions")
+    if trained is not None:
+        network = replace(network, max_context_tokens=min(trained, network.max_context_tokens or trained))
+    return _with_head(network, config, width=hidden)
+
+
+def read_modernbert(config: Config, name: str) -> Network:
+    """Return a ModernBERT: two of three layers see a window around each token; the first layer has no norm before attention."""
+    shape = heads(config)
+    hidden = shape.hidden_size
+    bias = config.flag("attention_bias", default=False)
+    traits = Traits(
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=config.flag("mlp_bias", default=False),
+        norm_bias=config.flag("norm_bias", default=False),
+        causal=False,
+    )
+    layers = config.layers()
+    every = config.optional("global_attn_every_n_layers") or 3
+    window = 2 * (config.dimension("local_attention", default=128) // 2) + 1
+    windows = layer_windows(config, layers, window, default=[bool(i % every) for i in range(layers)])
+    part = dense_mlp(config, shape, traits)
+    norm = hidden * (2 if traits.norm_bias else 1)
+    stack = [block(shape, traits, part, window=one) for one in windows]
+    stack[0] = replace(stack[0], norm_parameters=norm)
+    network = _encoder(
+        config, name, stack, hidden=hidden, norms=2 * norm, rows=config.dimension("vocab_size"), width=hidden
+    )
+    return _with_head(network, config, width=hidden)
+
+
+def _encoder(
+    config: Config, name: str, layers: Sequence[Layer], *, hidden: int, norms: int, rows: int, width: int
+) -> Network:
+    """Return an encoder without a head; `norms` are those outside its layers, `rows` those of all its tables of a width."""
+    network = decoder(
+        config, name, layers, hidden=hidden, final_norm=norms, embedding_parameters=rows * width, tied=False
+    )
+    return replace(network, lm_head=replace(network.lm_head, outputs=0), generates=False)
+
+
+def _with_head(network: Network, config: Config, *, width: int) -> Network:
+    """Return the encoder with the head that `architectures` names; the class without one where it names none."""
+    name, kind = stated_class(config), config.model_type
+    modern = kind == "modernbert"
+    config.unused("decoder_bias", "classifier_bias", "classifier_pooling", "tie_word_embeddings")
+    biased = not modern or config.flag("classifier_bias", default=False)
+    outputs = width if name.endswith("ForMaskedLM") else network.hidden_size
+    dense = Projection(
+        "pooler", "lm_head", network.hidden_size, outputs, "none", bias=outputs if biased else 0
+    )
+    norm = network.final_norm_parameters // 2 if modern else 0
+    if name.endswith(("ForSequenceClassification", "ForTokenClassification")):
+        labels = labels_of(config)
+        dense_first = modern or name.endswith("ForSequenceClassification")
+        config.notes.append(f"{name}: {labels} score(s) for a text")
+        network = replace(
+            network,
+            lm_head=replace(network.lm_head, outputs=labels, bias=labels),
+            pooler=dense if dense_first else None,
+            final_norm_parameters=network.final_norm_parameters + norm,
+        )
+    elif name.endswith("ForMaskedLM") and kind != "new":
+        rows = network.vocabulary_size
+        bias = rows if not modern or config.flag("decoder_bias", default=True) else 0
+        config.notes.append(f"{name}: the head for masked tokens is counted; vectors are served without it")
+        network = replace(
+            network,
+            lm_head=replace(network.lm_head, inputs=width, outputs=rows, bias=bias),
+            pooler=dense,
+            tied_embeddings=config.ties_embeddings(default=True),
+            final_norm_parameters=network.final_norm_parameters + (norm or 2 * width),
+        )
+    elif kind in _WITH_POOLER and (not name or _bare(name)):
+        network = replace(network, pooler=dense)
+    elif name and not _bare(name):
+        raise unknown_head(config, name)
+    config.notes.append("an encoder: prompts are read whole and in both directions, and nothing is cached")
+    return replace(network, notes=tuple(config.notes), keys_used=tuple(config.keys_used))
+
+
+def _bare(name: str) -> bool:
+    return name.endswith("Model") and not name.endswith("LMHeadModel")
+
+
+def _refuse(config: Config, *keys: str) -> None:
+    """Raise the error for a key that asks for what is not modelled."""
+    for key in keys:
+        if value := config.first_present(key)[1]:
+            raise config.error(key, f"{value!r} is not modelled", "allowed: false")
+
+
+def _only(config: Config, key: str, wanted: str) -> None:
+    """Raise the error for a key that says something else than the one form that is modelled."""
+    if config.text(key, default=wanted) != wanted:
+        raise config.error(key, f"{config.values[key]!r} is not modelled", f"allowed: {wanted}")
