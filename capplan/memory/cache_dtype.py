@@ -20,7 +20,7 @@ def cache_dtype(network: Network, asked: str | None = None) -> tuple[str, tuple[
 
     Returns
     -------
-    name of the dtype; an assumption unless it was requested or the checkpoint states it
+    name of the dtype; an assumption unless it was requested, the checkpoint states it, or nothing is cached
 
     Examples
     --------
@@ -38,4 +38,6 @@ def cache_dtype(network: Network, asked: str | None = None) -> tuple[str, tuple[
     if network.kv_format is not None:
         return network.kv_format, ()
     dtype = network.activation_format if network.activation_format in KV_DTYPES else "bf16"
+    if network.bidirectional:
+        return dtype, ()
     return dtype, (Assumption(f"KV cache in {dtype}, the activation dtype", "--kv-dtype", "kv_dtype"),)

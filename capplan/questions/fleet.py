@@ -7,7 +7,7 @@ from math import ceil
 from pathlib import Path
 
 from capplan.assumption import Assumption
-from capplan.engine.lookup import profile, with_chunked_prefill
+from capplan.engine.lookup import profile
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.families.head import pooled
@@ -37,7 +37,7 @@ from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.prices import scenario_prices
 from capplan.readers.catalogue.slowness import shipped_slowness
 from capplan.replica.drafting import DraftPlan
-from capplan.replica.spec import network_as_served
+from capplan.replica.spec import network_as_served, profile_as_served, refuse_prefixes
 from capplan.scenario.drafting import drafting_of
 from capplan.scenario.images_record import with_image_tokens, with_image_work
 from capplan.scenario.lora_record import adapter_assumptions, with_adapters
@@ -123,10 +123,10 @@ def _kv_formats(scenario: Scenario, network: Network) -> tuple[tuple[str, ...], 
 def _context(scenario: Scenario, network: Network, demand: Demand) -> tuple[int, list[Assumption], list[str]]:
     """Return the context that replicas are started with; InputError where a mean request exceeds it."""
     tokens, assumed, warnings = wanted_context(scenario, network, demand.longest_tokens)
-    mean = demand.lengths
-    if mean.input_tokens + mean.output_tokens > tokens:
+    prompt, output = float(demand.lengths.input_tokens), demand.generated_tokens
+    if prompt + output > tokens:
         raise InputError(
-            f"{scenario.path}: a mean request has {mean.input_tokens:.0f} + {mean.output_tokens:.0f} tokens, "
+            f"{scenario.path}: a mean request has {prompt:.0f} + {output:.0f} tokens, "
             f"more than the context of {tokens}\n  raise max_model_len"
         )
     return tokens, assumed, warnings
@@ -161,24 +161,25 @@ def _drafting(
         raise InputError(f"{scenario.path}: {error}") from error
 
 
-def _refuse_short_steps(scenario: Scenario, context_tokens: int) -> None:
-    """Raise the error for steps that never take the longest prompts, which are not cut into chunks."""
+def _refuse_short_steps(scenario: Scenario, context_tokens: int, *, whole: bool) -> None:
+    """Raise the error for steps that never take the longest prompts, where they are read whole."""
     budget = scenario.max_num_batched_tokens
-    if scenario.chunked_prefill is False and budget is not None and budget < context_tokens:
+    if whole and budget is not None and budget < context_tokens:
         raise InputError(
-            f"{scenario.path}: max_num_batched_tokens: {budget} is below the context of {context_tokens}, and chunked_prefill is "
-            "off, so the longest prompts would never start"
+            f"{scenario.path}: max_num_batched_tokens: {budget} is below the context of {context_tokens}, and prompts are "
+            "not cut into chunks, so the longest would never start"
         )
 
 
-def _profile(scenario: Scenario) -> EngineProfile:
-    """Return the engine of a scenario, with or without chunked prefill where it says so."""
+def _profile(scenario: Scenario, network: Network) -> EngineProfile:
+    """Return the engine of a scenario, as it runs the model; InputError where an encoder is asked for chunks or prefixes."""
     engine = profile(scenario.engine, scenario.engine_version)
-    return (
-        engine
-        if scenario.chunked_prefill is None
-        else with_chunked_prefill(engine, on=scenario.chunked_prefill)
-    )
+    reused = any(item.reuse or item.prefix_hit_fraction for item in scenario.classes)
+    try:
+        refuse_prefixes(network, float(reused))
+        return profile_as_served(engine, network, scenario.chunked_prefill)
+    except InputError as error:
+        raise InputError(f"{scenario.path}: {error}") from error
 
 
 def _without_effect(scenario: Scenario, demand: Demand) -> list[str]:
@@ -205,14 +206,14 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     drafting, draft_assumed = _drafting(scenario, first, offline=offline)
     kv_formats, kv_assumed = _kv_formats(scenario, first)
     tokens, context_assumed, warnings = _context(scenario, first, demand)
-    engine = _profile(scenario)
+    engine = _profile(scenario, first)
     calibration = Path(scenario.calibration) if scenario.calibration else None
     limits = scenario.fleet
     hosts = [refitted_profile(calibration, engine, device) for device in limits.devices]
     engine, host_assumptions, host_warnings = hosts[0] if hosts else (engine, (), ())
     prices, price_warnings = scenario_prices(scenario)
     warnings += _without_effect(scenario, demand)
-    _refuse_short_steps(scenario, tokens)
+    _refuse_short_steps(scenario, tokens, whole=first.bidirectional or scenario.chunked_prefill is False)
     question = Question(
         networks={name: network_as_served(network, engine) for name, network in networks.items()},
         devices=limits.hardware,

@@ -1,6 +1,6 @@
 """Latency and throughput of one replica at a load, and where the time goes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan
 
 import numpy as np
@@ -11,7 +11,7 @@ from capplan.phases.cost import Bound, OperatorCost, bound
 from capplan.phases.step import decode_step_costs, prefill_step_costs
 from capplan.replica.load import Load, check_load
 from capplan.replica.replica import Replica
-from capplan.replica.spec import served_context_tokens
+from capplan.replica.spec import refuse_prefixes, served_context_tokens
 from capplan.serving.outcome import Outcome, Spread, spread
 from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
@@ -141,14 +141,16 @@ def estimate(replica: Replica, load: Load) -> Estimate:
 
     The load is simulated on the step times of the replica, as in every other prediction.
     """
-    check_load(load, served_context_tokens(replica.spec))
+    network = replica.spec.network
+    refuse_prefixes(network, load.prefix_hit_fraction)
+    generated = load.output_tokens if network.generates else 0
+    check_load(replace(load, output_tokens=generated), served_context_tokens(replica.spec))
     requests, warm = requests_for(load)
     outcome = simulate(requests, replica.engine, concurrency=load.concurrency)
     rate = _steady_rate(outcome, warm)
     if isnan(rate):
         rate = outcome.requests_per_s
     in_engine = outcome.batch_mean
-    generated = load.output_tokens if replica.spec.network.generates else 0
     rows = breakdown_of(replica, load, in_engine)
     return Estimate(
         ttft_s=spread(outcome.ttft_s[warm:]),
@@ -162,7 +164,7 @@ def estimate(replica: Replica, load: Load) -> Estimate:
         bottleneck=bottleneck_of(rows, load.output_tokens, in_engine),
         breakdown=rows,
         saturated=load.request_rate is not None and rate < SATURATED_SHARE * load.request_rate,
-        kv_occupancy_fraction=outcome.kv_occupancy_mean,
+        kv_occupancy_fraction=0.0 if network.bidirectional else outcome.kv_occupancy_mean,
         preemptions=outcome.preemptions,
     )
 

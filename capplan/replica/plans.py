@@ -149,9 +149,11 @@ def plans_cache_tokens(plans: Plans, memory: MemoryPlan, context_tokens: float) 
     """Return the KV-cache capacity of whole replicas in tokens, filled with sequences of one length.
 
     For models with one kind of layer this is the figure that the engine prints; for hybrid models the engine prints it for
-    sequences of the maximum context.
+    sequences of the maximum context. Where nothing is cached, it holds every sequence that the engine runs at once.
     """
     reserved = sequence_cache_bytes(plans, context_tokens)
+    if plans.specs[0].network.bidirectional:
+        return np.asarray(memory.kv_cache_tokens * plans.launch.data)
     tokens = token_capacity(memory.kv_bytes_available, reserved, context_tokens) * plans.launch.data
     return np.asarray(tokens)
 

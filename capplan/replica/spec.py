@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from capplan.engine.lookup import with_chunked_prefill
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.hardware.device import Device
@@ -57,6 +58,39 @@ def network_as_served(network: Network, profile: EngineProfile) -> Network:
         for layer in network.layers
     )
     return replace(network, layers=layers)
+
+
+def profile_as_served(
+    profile: EngineProfile, network: Network, chunked_prefill: bool | None
+) -> EngineProfile:
+    """Return the engine with or without chunked prefill, as asked; encoders read every prompt whole.
+
+    Parameters
+    ----------
+    profile : of the engine version
+    network : the model
+    chunked_prefill : as asked; None: the engine's default
+
+    Raises
+    ------
+    InputError
+        An encoder is asked to read its prompts in chunks.
+    """
+    if chunked_prefill and network.bidirectional:
+        raise InputError(
+            f"{network.name} reads prompts in both directions, so they cannot be cut into chunks; leave chunked prefill out"
+        )
+    if network.bidirectional or chunked_prefill is False:
+        return with_chunked_prefill(profile, on=False)
+    return with_chunked_prefill(profile, on=True) if chunked_prefill else profile
+
+
+def refuse_prefixes(network: Network, hit_fraction: float) -> None:
+    """Raise the error for prompts of an encoder that are said to share prefixes: nothing of a prompt is kept for another."""
+    if network.bidirectional and hit_fraction > 0.0:
+        raise InputError(
+            f"{network.name} reads prompts in both directions and keeps nothing of them, so none can reuse a prefix; leave it out"
+        )
 
 
 def served_context_tokens(spec: ReplicaSpec) -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capplan.assumption import Assumption
-from capplan.engine.lookup import profile, with_chunked_prefill
+from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.families.head import pooled
 from capplan.fleet.candidates import Layout
@@ -23,7 +23,7 @@ from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.calibration.measured_device import efficiency_from_calibration, named_device
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.model import read_model
-from capplan.replica.spec import ReplicaSpec, network_as_served
+from capplan.replica.spec import ReplicaSpec, network_as_served, profile_as_served
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.lora_record import DEFAULT_RANK, adapter_assumptions, with_adapters
 from capplan.scenario.pooling_record import ANSWERED, UNMEASURED
@@ -59,10 +59,8 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
     weight_dtype = flags.weight_dtype
     network = read_model(model, revision=flags.revision, offline=flags.offline)
     network = pooled(network) if flags.runner == "pooling" else network
-    rules = profile(flags.engine, flags.engine_version)
-    if flags.chunked_prefill is not None:
-        rules = with_chunked_prefill(rules, on=flags.chunked_prefill)
-        _refuse_short_steps(flags)
+    rules = profile_as_served(profile(flags.engine, flags.engine_version), network, flags.chunked_prefill)
+    _refuse_short_steps(flags, network)
     target = named_device(hardware, flags.calibration)
     rules, host_assumptions, host_warnings = refitted_profile(flags.calibration, rules, target)
     format_assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
@@ -100,10 +98,13 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
     )
 
 
-def _refuse_short_steps(flags: ServingFlags) -> None:
+def _refuse_short_steps(flags: ServingFlags, network: Network) -> None:
     """Raise the error for steps that never take the longest prompts, which are not cut into chunks."""
     budget, context = flags.max_num_batched_tokens, flags.max_model_len
-    if flags.chunked_prefill is False and budget is not None and context is not None and budget < context:
+    if network.bidirectional:
+        context = context or network.max_context_tokens
+    whole = network.bidirectional or flags.chunked_prefill is False
+    if whole and budget is not None and context is not None and budget < context:
         raise InputError(
             f"--max-num-batched-tokens: {budget} is below the context of {context}, and prompts are not cut into chunks, "
             "so the longest would never start"

@@ -24,10 +24,9 @@ def fit_answer(fit: Fit, assumptions: Sequence[Assumption], warnings: Sequence[s
     verdict = "fits" if fit.fits else "does not fit"
     changes = [asdict(change) for change in fit.changes]
     steps = waterfall(fit)
+    hidden = _IN_WATERFALL | (_OF_CACHES if spec.network.bidirectional else set())
     tables = [
-        Table(
-            [figures], upright=True, shown=tuple(k for k in figures if k not in _IN_WATERFALL), titles=_TITLES
-        ),
+        Table([figures], upright=True, shown=tuple(k for k in figures if k not in hidden), titles=_TITLES),
         Table(steps, title="Memory of one device"),
     ]
     if changes:
@@ -77,7 +76,7 @@ def _figures(fit: Fit) -> dict[str, Any]:
         "non_torch_bytes_per_gpu": amounts["non_torch_bytes"],
         "cuda_graph_bytes_per_gpu": amounts["cuda_graph_bytes"],
         "kv_bytes_available_per_gpu": amounts["kv_bytes_available"],
-        "kv_cache_tokens": int(max(0.0, amounts["kv_cache_tokens"])),
+        "kv_cache_tokens": 0 if spec.network.bidirectional else int(max(0.0, amounts["kv_cache_tokens"])),
         "max_concurrency": max(0.0, amounts["max_concurrency"]),
         "reserved_bytes_per_sequence": amounts["reserved_bytes_per_sequence"],
         "longest_context_tokens": fit.longest_context_tokens,
@@ -105,6 +104,8 @@ _IN_WATERFALL = {
     "device_memory_bytes", "usable_bytes_per_gpu", "weight_bytes_per_gpu", "activation_bytes_per_gpu",
     "non_torch_bytes_per_gpu", "cuda_graph_bytes_per_gpu", "kv_bytes_available_per_gpu",
 }  # fmt: skip
+_OF_CACHES = {"kv_dtype", "kv_cache_tokens", "reserved_bytes_per_sequence"}
+"""Figures that say nothing where nothing is cached."""
 _TITLES = {
     "max_model_len": "maximum sequence length",
     "max_num_seqs": "maximum sequences per step",
@@ -146,4 +147,5 @@ def waterfall(fit: Fit) -> list[dict[str, Any]]:
     for what, amount in steps:
         left_bytes += amount
         rows.append({"what": what, "memory_bytes": amount, "left_bytes": left_bytes})
-    return [*rows, {"what": "KV cache", "memory_bytes": available, "left_bytes": None}]
+    rest = "free: an encoder has no KV cache" if fit.spec.network.bidirectional else "KV cache"
+    return [*rows, {"what": rest, "memory_bytes": available, "left_bytes": None}]

@@ -34,6 +34,11 @@ def kv_answer(sizes: KvSizes) -> Answer:
     first, network, engine = sizes.rows[0], sizes.network, sizes.engine
     limit = network.max_context_tokens
     noun = "sequence" if first.sequences == 1 else "sequences"
+    headline = (
+        f"{network.name}: KV cache in {first.kv_dtype}, {first.sequences} {noun}, TP {first.tensor_parallel}"
+    )
+    if network.bidirectional:
+        headline = f"{network.name}: no KV cache: an encoder reads a prompt whole and keeps nothing of it"
     columns = {name for a in sizes.assumptions for name in _RESTS_ON.get(a.key, ())}
     return Answer(
         command="kv-size",
@@ -48,10 +53,10 @@ def kv_answer(sizes: KvSizes) -> Answer:
                 rows,
                 shown=_informative(sizes.rows),
                 titles=_TITLES,
-                assumed=frozenset((i, name) for i in range(len(rows)) for name in columns),
+                assumed=frozenset((i, name) for i in range(len(rows)) for name in columns if rows[i][name]),
             ),
         ),
-        headline=f"{network.name}: KV cache in {first.kv_dtype}, {first.sequences} {noun}, TP {first.tensor_parallel}",
+        headline=headline,
         assumptions=sizes.assumptions,
         warnings=tuple(
             f"a context of {size.context_tokens} tokens exceeds the model's maximum of {limit}"
