@@ -142,6 +142,8 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
     if pipeline > len(network.layers):
         words = f"pipeline-parallel {pipeline} exceeds the {len(network.layers)} layers"
         return Reason(Refusal.LAYERS, words)
+    if pipeline > 1 and network.bidirectional:
+        return Reason(Refusal.LAYERS, "engines do not split encoders into pipeline stages")
     return (
         head_reason(network, tensor)
         or _expert_reason(network, sharding)

@@ -25,6 +25,7 @@ __all__ = [
     "prefill_attention_bytes",
     "prefill_attention_flop",
     "prefill_attention_time_s",
+    "prefill_kernel_time_s",
     "prefill_scheduled_flop",
 ]
 
@@ -134,6 +135,41 @@ def prefill_attention_time_s(
     flop = prefill_scheduled_flop(*queries, *keys, rates.softmax_width, ramp_tokens, tail_fraction)
     heads = (kv_heads, head_dim, value_head_dim)
     moved_bytes = prefill_attention_bytes(*queries, *heads, window_tokens, kv_bytes_per_element)
+    return prefill_kernel_time_s(flop, moved_bytes, head_dim, rates)
+
+
+def prefill_kernel_time_s(
+    flop: Number, moved_bytes: Number, head_dim: Number, rates: AttentionRates
+) -> Number:
+    """Return the time of a prefill kernel, with or without a causal mask.
+
+        t = soft_maximum(F max(1, d / 128)^g / P, Q / B) + t_0
+
+    Parameters
+    ----------
+    flop : [FLOP]
+        F, with the overhead of tiles, softmax and uneven blocks.
+    moved_bytes : [B]
+        Q.
+    head_dim : [-]
+        d.
+    rates : what the device reaches in prefill; g is `wide_head_exponent`
+
+    Returns
+    -------
+    t [s]
+
+    Examples
+    --------
+    >>> rates = AttentionRates(1e3, 1e9, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 8.0, 0.5,
+    ...                        1.0, 1.0, 0.0, 0.0, 512.0, 1.0, 0.0)
+    >>> round(float(prefill_kernel_time_s(100.0, 1.0, 64.0, rates)), 6)
+    0.6
+
+    References
+    ----------
+    Dao 2023, "FlashAttention-2", section 3, https://arxiv.org/abs/2307.08691
+    """
     return roofline_time_s(
         flop * np.maximum(1.0, head_dim / 128.0) ** rates.wide_head_exponent,
         moved_bytes,

@@ -10,8 +10,9 @@ from capplan.operators.attention import (
     attended_pairs,
     padded_queries,
     prefill_attention_bytes,
+    prefill_kernel_time_s,
 )
-from capplan.operators.roofline import roofline_time_s, scheduled_flop
+from capplan.operators.roofline import scheduled_flop
 
 
 def bidirectional_pairs(tokens: Number, window_tokens: Number) -> Number:
@@ -47,49 +48,6 @@ def bidirectional_pairs(tokens: Number, window_tokens: Number) -> Number:
     """
     one_side = attended_pairs(tokens, 0.0, (window_tokens + 1.0) / 2.0)
     return np.asarray(2.0 * one_side - tokens)[()]
-
-
-def bidirectional_attention_flop(
-    sequences: Number,
-    tokens: Number,
-    query_heads: Number,
-    head_dim: Number,
-    value_head_dim: Number,
-    window_tokens: Number,
-) -> Number:
-    """Return the arithmetic of attention over whole prompts.
-
-        F = 2 s h (d + d_v) pairs
-
-    Parameters
-    ----------
-    sequences, tokens : [-]
-        s, and the length of each.
-    query_heads : [-]
-        h, on this rank.
-    head_dim, value_head_dim : [-]
-        d, of queries and keys, and d_v, of values.
-    window_tokens : [-]
-        as for `bidirectional_pairs`.
-
-    Returns
-    -------
-    [FLOP]
-        F, without the softmax.
-
-    Examples
-    --------
-    Three tokens, nine pairs: twice the causal prompt without its diagonal.
-
-    >>> float(bidirectional_attention_flop(1.0, 3.0, 1.0, 1.0, 1.0, np.inf))
-    36.0
-
-    References
-    ----------
-    Dao 2023, "FlashAttention-2", section 4.1, https://arxiv.org/abs/2307.08691
-    """
-    pairs = bidirectional_pairs(tokens, window_tokens)
-    return 2.0 * sequences * query_heads * (head_dim + value_head_dim) * pairs
 
 
 def bidirectional_attention_time_s(
@@ -145,11 +103,5 @@ def bidirectional_attention_time_s(
     blocks = (sequences * query_heads * pairs, longest, rates.multiprocessors, rates.prefill_tail_fraction)
     flop = 2.0 * (width + 2.0 * rates.softmax_width) * scheduled_flop(*blocks)
     heads = (query_heads, kv_heads, head_dim, value_head_dim)
-    return roofline_time_s(
-        flop * np.maximum(1.0, head_dim / 128.0) ** rates.wide_head_exponent,
-        prefill_attention_bytes(sequences, tokens, 0.0, *heads, np.inf, 2.0),
-        rates.flop_per_s * rates.prefill_fraction,
-        rates.bytes_per_s * rates.prefill_memory_fraction,
-        rates.prefill_sharpness,
-        rates.prefill_floor_s,
-    )
+    moved_bytes = prefill_attention_bytes(sequences, tokens, 0.0, *heads, np.inf, 2.0)
+    return prefill_kernel_time_s(flop, moved_bytes, head_dim, rates)

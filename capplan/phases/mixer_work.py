@@ -26,13 +26,13 @@ from capplan.model.weight_format import named_weight_format
 from capplan.numbers import Number
 from capplan.operators import (
     attention,
-    bidirectional_attention,
     compressed_attention,
     indexer,
     latent_attention,
     linear_attention,
     state_space,
 )
+from capplan.operators.bidirectional_attention import bidirectional_attention_time_s, bidirectional_pairs
 from capplan.operators.matmul import matmul_time_s
 from capplan.phases.cost import OperatorCost
 from capplan.phases.rates import StepRates
@@ -123,18 +123,13 @@ def _attention_prefill(mixer: Attention, chunk: Chunk) -> OperatorCost:
 
 def _whole_prompts(mixer: Attention, chunk: Chunk, query_heads: Number, kv_heads: Number) -> OperatorCost:
     """Return attention over whole prompts, in both directions: nothing is read from a cache, or written to one."""
-    rates = chunk.rates.attention
+    rates, at = chunk.rates.attention, (chunk.sequences, chunk.new)
     window, _ = _windows(mixer)
     dims = (float(mixer.head_dim), float(mixer.value_head_dim))
-    at = (chunk.sequences, chunk.new)
-    flop = bidirectional_attention.bidirectional_attention_flop(*at, query_heads, *dims, window)
-    moved = attention.prefill_attention_bytes(
-        *at, 0.0, query_heads, kv_heads, *dims, math.inf, ACTIVATION_BYTES
-    )
-    seconds = bidirectional_attention.bidirectional_attention_time_s(
-        *at, query_heads, kv_heads, *dims, window, rates
-    )
-    return _attended(seconds, flop, moved, rates)
+    flop = 2.0 * chunk.sequences * query_heads * sum(dims) * bidirectional_pairs(chunk.new, window)
+    shape = (query_heads, kv_heads, *dims)
+    moved = attention.prefill_attention_bytes(*at, 0.0, *shape, math.inf, ACTIVATION_BYTES)
+    return _attended(bidirectional_attention_time_s(*at, *shape, window, rates), flop, moved, rates)
 
 
 def _top_tokens(mixer: LatentAttention) -> float:

@@ -75,6 +75,11 @@ def profile_as_served(
     ------
     InputError
         An encoder is asked to read its prompts in chunks.
+
+    References
+    ----------
+    vLLM, "Pooling models default to using chunked prefill & prefix caching if supported" (causal attention alone supports
+    them): https://github.com/vllm-project/vllm/pull/20930.
     """
     if chunked_prefill and network.bidirectional:
         raise InputError(

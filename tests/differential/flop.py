@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from capplan.errors import InputError
 from capplan.families.model_config import read_network
 from capplan.model.network import Attention
-from capplan.operators.bidirectional_attention import bidirectional_attention_flop
+from capplan.operators.bidirectional_attention import bidirectional_pairs
 from capplan.operators.experts import experts_flop
 from capplan.operators.matmul import matmul_flop
 from tests.differential.reference import ENCODERS, CannotBuildError, built, run_prefill
@@ -57,9 +57,9 @@ def _our_flop(file: dict[str, Any]) -> float:
     for layer in read_network(file, "flop").layers:
         for mixer in layer.mixers:
             if isinstance(mixer, Attention) and not mixer.causal:
-                window = float(mixer.window_tokens or math.inf)
-                sizes = (float(mixer.query_heads), float(mixer.head_dim), float(mixer.value_head_dim))
-                total += float(bidirectional_attention_flop(1.0, tokens, *sizes, window))
+                pairs = bidirectional_pairs(tokens, float(mixer.window_tokens or math.inf))
+                width = mixer.query_heads * (mixer.head_dim + mixer.value_head_dim)
+                total += 2.0 * width * float(pairs)
         total += sum(float(matmul_flop(tokens, p.inputs, p.outputs)) for p in layer.projections if p.matmul)
         if (e := layer.experts) is not None:
             many = float(e.experts)

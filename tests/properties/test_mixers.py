@@ -59,7 +59,7 @@ kernels = st.integers(2, 6)
 eights = st.integers(1, 8).map(lambda n: 8 * n)
 KINDS = {
     Attention: st.builds(Attention, eights, st.sampled_from([1, 2, 4, 8]), eights, eights,
-                         st.none() | eights, cached=st.booleans(), index_head_dim=st.sampled_from([0, 64])),
+                         st.none() | eights, cached=st.booleans(), causal=st.booleans(), index_head_dim=st.sampled_from([0, 64])),
     LatentAttention: st.builds(LatentAttention, eights, eights, eights, eights, eights, st.sampled_from([0, 8]),
                                st.sampled_from([0, 128]), index_cached=st.booleans()),
     LinearAttention: st.builds(LinearAttention, st.sampled_from(["gated_delta", "lightning", "kda"]), eights, eights,

@@ -1,0 +1,236 @@
+"""Encoders against published sizes: parameters of model cards and of safetensors headers, pairs of a mask, positions."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capplan.errors import InputError
+from capplan.families.head import pooled
+from capplan.families.model_config import read_network
+from capplan.model.kv_cache import kv_bytes_per_sequence
+from capplan.model.parameters import active_parameters, parameters, weight_bytes
+from capplan.operators.bidirectional_attention import bidirectional_pairs
+from capplan.readers.catalogue.model import read_model
+
+BASE = {
+    "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "max_position_embeddings": 512,
+}  # fmt: skip
+BERT = BASE | {"model_type": "bert", "vocab_size": 30522, "type_vocab_size": 2}
+NOMIC = {
+    "model_type": "nomic_bert", "n_embd": 768, "n_inner": 3072, "n_layer": 12, "n_head": 12, "n_positions": 8192,
+    "max_trained_positions": 2048, "vocab_size": 30528, "type_vocab_size": 2, "activation_function": "swiglu",
+}  # fmt: skip
+GTE = BASE | {
+    "model_type": "new", "vocab_size": 30528, "type_vocab_size": 0, "max_position_embeddings": 8192,
+    "position_embedding_type": "rope", "layer_norm_type": "layer_norm", "pack_qkv": True,
+}  # fmt: skip
+PUBLISHED = {
+    # https://huggingface.co/google-bert/bert-base-uncased: BertModel and BertForMaskedLM of 110 million
+    "bert-base": (BERT, 109_482_240),
+    "bert-base-masked": (BERT | {"architectures": ["BertForMaskedLM"]}, 109_514_298),
+    # https://huggingface.co/distilbert/distilbert-base-uncased, 66 million without its head
+    "distilbert": (
+        {"model_type": "distilbert", "dim": 768, "hidden_dim": 3072, "n_heads": 12, "n_layers": 6, "vocab_size": 30522,
+         "max_position_embeddings": 512, "tie_weights_": True, "architectures": ["DistilBertModel"]},
+        66_362_880,
+    ),
+    # https://huggingface.co/sentence-transformers/all-mpnet-base-v2, 109 million
+    "mpnet": (
+        BASE | {"model_type": "mpnet", "vocab_size": 30527, "max_position_embeddings": 514, "relative_attention_num_buckets": 32},
+        109_486_464,
+    ),
+    # https://huggingface.co/nomic-ai/nomic-embed-text-v1.5, 137 million
+    "nomic": (NOMIC | {"architectures": ["NomicBertModel"]}, 136_731_648),
+    # https://huggingface.co/Alibaba-NLP/gte-base-en-v1.5, 137 million
+    "gte": (GTE | {"architectures": ["NewModel"]}, 136_776_192),
+    # transformers 5.23 on the meta device: ElectraForSequenceClassification of electra-small, three labels
+    "electra": (
+        {"model_type": "electra", "architectures": ["ElectraForSequenceClassification"], "num_labels": 3, "embedding_size": 128,
+         "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 12, "num_attention_heads": 4, "vocab_size": 30522,
+         "max_position_embeddings": 512, "type_vocab_size": 2},
+        13_549_571,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_an_encoder_has_the_published_parameters(name):
+    config, count = PUBLISHED[name]
+    network = read_network(config, name)
+    assert parameters(network) == count
+    assert not any("not read" in note for note in network.notes)
+    assert float(kv_bytes_per_sequence(network, 512.0, 2.0)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens"),
+    [
+        ("BAAI/bge-m3", 8192),
+        ("intfloat/multilingual-e5-large", 512),
+        ("sentence-transformers/all-MiniLM-L6-v2", 512),
+        ("Alibaba-NLP/gte-modernbert-base", 8192),
+    ],
+)
+def test_the_context_is_that_of_the_model_card(model, tokens):
+    """Tables of RoBERTa begin behind the padding token: 8,194 and 514 rows."""
+    assert read_model(model, offline=True).max_context_tokens == tokens
+
+
+@given(st.integers(1, 60), st.none() | st.integers(0, 40))
+def test_pairs_are_those_of_the_mask(tokens, reach):
+    """The mask of transformers' `sliding_window_bidirectional_overlay`: a distance of at most the reach, both ends included."""
+    distance = np.abs(np.subtract.outer(np.arange(tokens), np.arange(tokens)))
+    seen = distance <= (tokens if reach is None else reach)
+    window = np.inf if reach is None else 2.0 * reach + 1.0
+    assert float(bidirectional_pairs(float(tokens), window)) == seen.sum()
+
+
+def test_two_of_three_layers_of_modernbert_see_64_tokens_on_each_side():
+    layers = read_model("Alibaba-NLP/gte-modernbert-base", offline=True).layers
+    windows = [layer.mixers[0].window_tokens for layer in layers]
+    assert windows == [None if index % 3 == 0 else 129 for index in range(22)]
+    assert not any(layer.mixers[0].causal for layer in layers)
+
+
+def test_one_file_in_the_names_of_gpt_2_and_of_transformers_is_one_network():
+    of_transformers = BASE | {"model_type": "nomic_bert", "vocab_size": 30528, "type_vocab_size": 2}
+    assert read_network(NOMIC, "a").layers == read_network(of_transformers, "b").layers
+
+
+def test_a_reranker_keeps_its_head_and_an_embedder_its_layers_alone():
+    embedder, reranker = (
+        read_model(name, offline=True) for name in ("BAAI/bge-m3", "BAAI/bge-reranker-v2-m3")
+    )
+    assert parameters(reranker) - parameters(embedder) == 1024 + 1
+    hidden = 1024 * 1024 + 1024
+    assert parameters(pooled(embedder)) == parameters(embedder) - hidden
+    assert pooled(reranker).pooler == reranker.pooler
+    assert active_parameters(reranker) == active_parameters(pooled(embedder)) + hidden + 1024 + 1
+    masked = read_network(BERT | {"architectures": ["BertForMaskedLM"]}, "masked")
+    assert parameters(pooled(masked)) == parameters(masked) - 768 * 768 - 768 - 30522
+    assert weight_bytes(reranker) == 2 * parameters(reranker)
+
+
+@pytest.mark.parametrize(
+    ("changed", "place"),
+    [
+        (BERT | {"architectures": ["BertForQuestionAnswering"]}, "BertForQuestionAnswering"),
+        (BERT | {"architectures": ["BertLMHeadModel"]}, "BertLMHeadModel"),
+        (BERT | {"is_decoder": True}, "is_decoder"),
+        (BERT | {"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        (BERT | {"model_type": "roberta", "max_position_embeddings": 2}, "max_position_embeddings"),
+        (NOMIC | {"moe_every_n_layers": 2}, "moe_every_n_layers"),
+        (GTE | {"position_embedding_type": "absolute"}, "position_embedding_type"),
+        (BERT | {"model_type": "deberta-v2"}, "model_type"),
+    ],
+)
+def test_what_is_not_modelled_is_refused_by_its_key(changed, place):
+    with pytest.raises(InputError, match=place):
+        read_network(changed, "encoder")
+
+
+PROMPT = ("--hardware", "l40s", "--input-tokens", 512, "--concurrency", 4, "--offline")
+POOLING = (*PROMPT, "--runner", "pooling", "--format", "json")
+
+
+def test_nothing_of_a_prompt_is_kept(capplan):
+    said = capplan("kv-size", "bge-m3", "--offline")
+    assert "no KV cache" in said.out
+    rows = json.loads(capplan("kv-size", "bge-m3", "--offline", "--format", "json").out)["result"]["rows"]
+    assert {row["kv_bytes_total"] + row["engine_reserved_bytes_per_gpu"] for row in rows} == {0.0}
+    fit = json.loads(capplan("fit", "bge-m3", "--hardware", "l40s", "--offline", "--format", "json").out)
+    assert fit["result"]["fits"]
+    assert (fit["result"]["kv_cache_tokens"], fit["result"]["max_num_batched_tokens"]) == (0, 8192)
+    assert fit["result"]["max_concurrency"] == fit["result"]["max_num_seqs"]
+
+
+def test_a_prompt_multiplies_the_whole_square_and_the_parameters_of_its_layers(capplan):
+    """Two FLOP a parameter and token; attention 4 n^2 h d in each of 24 layers: the head counts for one position."""
+    rows = json.loads(capplan("estimate", "bge-reranker-v2-m3", *POOLING).out)["result"]["breakdown"]
+    flop = {row["operator"]: row["flop"] for row in rows}
+    layers = flop["qkv"] + flop["o"] + flop["up"] + flop["down"]
+    assert layers == 2 * 512 * 24 * 12 * 1024**2
+    assert flop["attention"] == 24 * 4 * 512**2 * 1024
+    assert (flop["pooler"], flop["scores"]) == (2 * 1024**2, 2 * 1024)
+
+
+def test_windows_of_modernbert_spare_long_prompts_their_square(capplan):
+    def attention_flop(tokens):
+        words = (
+            "--hardware",
+            "l40s",
+            "--input-tokens",
+            tokens,
+            "--concurrency",
+            1,
+            "--runner",
+            "pooling",
+            "--offline",
+        )
+        rows = json.loads(capplan("estimate", "gte-modernbert-base", *words, "--format", "json").out)
+        return sum(row["flop"] for row in rows["result"]["breakdown"] if row["operator"] == "attention")
+
+    whole, windowed = 8 * 8000**2, 14 * (129 * 8000 - 64 * 65)
+    assert attention_flop(8000) == 4 * 768 * (whole + windowed)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("estimate", "bge-m3", *PROMPT), "generates no tokens"),
+        (("spec", "bge-m3", "--hardware", "l40s", "--draft", "bge-m3", "--acceptance", 0.7), "generates no tokens"),
+        (("estimate", "bge-m3", *POOLING, "--prefix-hit-fraction", 0.5), "reuse a prefix"),
+        (("estimate", "bge-m3", *POOLING, "-pp", 2), "pipeline stages"),
+        (("estimate", "bge-m3", *POOLING, "--max-num-batched-tokens", 4096), "would never start"),
+        (("estimate", "all-minilm-l6-v2", *POOLING, "--input-tokens", 513), "longest context of 512"),
+    ],
+)  # fmt: skip
+def test_what_an_encoder_cannot_do_is_refused_in_a_line(words, said, capplan):
+    ran = capplan(*words)
+    assert ran.code == 2
+    assert said in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_prompt_may_fill_every_position(capplan):
+    assert capplan("estimate", "all-minilm-l6-v2", *POOLING).code == 0
+
+
+SCENARIO = {
+    "name": "rerank",
+    "model": "BAAI/bge-reranker-v2-m3",
+    "runner": "pooling",
+    "traffic": [{"request_rate": "4 req/s", "documents": 20, "input_tokens": {"mean": 360, "p95": 700}}],
+    "slo": {"ttft_p95": "500 ms"},
+    "fleet": {"hardware": ["l40s"], "tensor_parallel": 1},
+}
+
+
+def test_a_fleet_of_encoders_has_no_pipelines_and_no_cache_that_fills(capplan, tmp_path):
+    (tmp_path / "s.yaml").write_text(json.dumps(SCENARIO))
+    ran = capplan("fleet", tmp_path / "s.yaml", "--offline", "--format", "json")
+    assert ran.code == 0, ran.err
+    result = json.loads(ran.out)["result"]
+    assert {plan["pipeline_parallel"] for plan in result["plans"]} == {1}
+    assert result["chosen"]["usd_per_thousand_requests"] > 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "traffic", "said"),
+    [
+        ({}, {"shared_prefix": {"tokens": 100, "hit_fraction": 0.5}}, "reuse a prefix"),
+        ({"chunked_prefill": True}, {}, "cut into chunks"),
+        ({"max_num_batched_tokens": 512}, {}, "would never start"),
+        ({"runner": "generate"}, {"output_tokens": 1}, "generates no tokens"),
+    ],
+)
+def test_a_scenario_cannot_ask_an_encoder_for_the_cache_of_a_decoder(keys, traffic, said, capplan, tmp_path):
+    scenario = SCENARIO | keys | {"traffic": [SCENARIO["traffic"][0] | traffic]}
+    (tmp_path / "s.yaml").write_text(json.dumps(scenario))
+    ran = capplan("fleet", tmp_path / "s.yaml", "--offline")
+    assert ran.code == 2
+    assert said in ran.err
