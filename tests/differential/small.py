@@ -69,7 +69,7 @@ KNOWN_TROUBLE: dict[str, dict[str, Any]] = {
     "qwen2_5_omni_thinker": {"text_config": {"rope_parameters": {"mrope_section": [2, 3, 3]}}},
     "qwen2_5_vl": {"text_config": {"rope_parameters": {"mrope_section": [2, 3, 3]}}},
     "step3p7": {"text_config": {"sliding_window": 8}},
-    "zamba2": {"attention_head_dim": 32, "attention_hidden_size": 128, "num_hidden_layers": 6, "hybrid_layer_ids": [1, 3, 5],
+    "zamba2": {"mamba_headdim": 16, "attention_head_dim": 32, "attention_hidden_size": 128, "num_hidden_layers": 6, "hybrid_layer_ids": [1, 3, 5],
                "layer_types": ["mamba", "hybrid"] * 3, "layers_block_type": ["mamba", "hybrid"] * 3},
 }  # fmt: skip
 """Sizes of a type that the table does not fit."""

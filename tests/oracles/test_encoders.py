@@ -234,3 +234,12 @@ def test_a_scenario_cannot_ask_an_encoder_for_the_cache_of_a_decoder(keys, traff
     ran = capplan("fleet", tmp_path / "s.yaml", "--offline")
     assert ran.code == 2
     assert said in ran.err
+
+
+def test_a_narrower_cache_is_no_lever_of_an_encoder(capplan, tmp_path):
+    (tmp_path / "s.yaml").write_text(json.dumps(SCENARIO))
+    ran = capplan("levers", tmp_path / "s.yaml", "--lever", "kv-dtype", "--offline", "--format", "json")
+    levers = json.loads(ran.out)["result"]["levers"]
+    assert {(lever["applicable"], lever["reason"]) for lever in levers} == {
+        (False, "an encoder has no KV cache")
+    }

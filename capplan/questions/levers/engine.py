@@ -70,8 +70,10 @@ def _narrower(lever: Lever, present: bool, refused: str, no_smaller: Callable[[]
 
 
 def _refused(base: Base, *, weight_dtype: str | None = None, kv_dtype: str | None = None) -> str:
-    """Return why no device of the scenario runs a dtype; empty where one does."""
+    """Return why no device of the scenario runs a dtype, or the model has no use for it; empty where one does."""
     question = base.asked.question
+    if kv_dtype and any(network.bidirectional for network in question.networks.values()):
+        return "an encoder has no KV cache"
     refused = [
         unsupported_reason(question.profile, device.architecture, weight_dtype, kv_dtype)
         for device in question.devices
