@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from capplan.errors import InputError
 from capplan.families.config import Config
-from capplan.model.network import Network
+from capplan.model.network import Attention, Network
 
 _SCORING = ("ForSequenceClassification", "ForTokenClassification")
 """Ends of class names with a score for each label instead of the LM head."""
@@ -35,7 +35,7 @@ def with_stated_head(network: Network, config: Config) -> Network:
         return _scoring(network, config, name)
     bare = name.endswith("Model") and not name.endswith("LMHeadModel")
     # classes outside transformers call themselves a Model with and without an LM head
-    return _without_head(network, name) if bare and config.stated_class is not None else network
+    return _without_head(network, config, name) if bare and config.stated_class is not None else network
 
 
 def stated_class(config: Config) -> str:
@@ -81,6 +81,26 @@ def _scoring(network: Network, config: Config, name: str) -> Network:
     )
 
 
-def _without_head(network: Network, name: str) -> Network:
+def _without_head(network: Network, config: Config, name: str) -> Network:
     note = f"{name} has no LM head; it generates no tokens"
-    return replace(pooled(network), pooled=False, notes=(*network.notes, note))
+    bare = replace(pooled(network), pooled=False, notes=(*network.notes, note))
+    both = config.model_type == "gemma3_text" and config.flag("use_bidirectional_attention", default=False)
+    return _both_sides(bare) if both else bare
+
+
+def _both_sides(network: Network) -> Network:
+    """Return a decoder that is trained to read both sides (EmbeddingGemma); its windows state what they see on one side."""
+    layers = tuple(
+        replace(
+            layer,
+            mixers=tuple(
+                replace(
+                    mixer, causal=False, window_tokens=mixer.window_tokens and 2 * mixer.window_tokens - 1
+                )
+                for mixer in layer.mixers
+                if isinstance(mixer, Attention)
+            ),
+        )
+        for layer in network.layers
+    )
+    return replace(network, layers=layers)

@@ -44,9 +44,20 @@ _READERS = {
     "solar_open": "attention.glm.read_glm4_moe",
     "chatglm": "attention.glm.read_chatglm",
     **dict.fromkeys(
-        ("bert", "camembert", "distilbert", "electra", "mpnet", "roberta", "xlm-roberta"),
+        (
+            "bert",
+            "camembert",
+            "distilbert",
+            "electra",
+            "jina_embeddings_v3",
+            "mpnet",
+            "roberta",
+            "xlm-roberta",
+        ),
         "attention.encoders.read_bert",
     ),
+    "eurobert": "attention.encoders.read_eurobert",
+    "gte": "attention.encoders.read_gte",
     "modernbert": "attention.encoders.read_modernbert",
     "new": "attention.encoders.read_gte",
     "nomic_bert": "attention.encoders.read_nomic_bert",
@@ -218,7 +229,7 @@ _TWO_STACKS = "an encoder-decoder: its cross-attention cache is not modelled, on
 
 REFUSED = (
     dict.fromkeys(
-        ("deberta", "deberta-v2", "albert", "longformer", "big_bird", "esm", "eurobert"),
+        ("deberta", "deberta-v2", "albert", "longformer", "big_bird", "esm"),
         _ENCODER,
     )
     | dict.fromkeys(

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from capplan.errors import InputError
@@ -89,6 +89,9 @@ def answers_of(asked: Asked, text: str) -> dict[str, object]:
     return dict(zip(asked.fields, parts, strict=True))
 
 
+_OF_VECTORS = "for vectors or scores: nothing is generated"
+
+
 def first_scenario_text(name: str, first: FirstScenario, known: Known, folder: Path) -> str:
     """Return the text of a scenario.
 
@@ -114,12 +117,18 @@ def copied_scenario_text(name: str, path: Path, first: FirstScenario) -> str:
 
 
 def checked_scenario_text(path: Path, first: FirstScenario, known: Known, *, offline: bool) -> str:
-    """Return the text of a scenario that `capplan fleet` answers; InputError names what it could not read."""
+    """Return the text of a scenario that `capplan fleet` answers; InputError names what it could not read.
+
+    A model that generates no tokens is asked for vectors or scores.
+    """
     folder = path.resolve().parent
     text = first_scenario_text(path.stem, first, known, folder)
     scenario = scenario_from(parse_yaml(text, str(path)), folder)
-    read_model(scenario.model, revision=scenario.revision, offline=offline)
-    return text
+    network = read_model(scenario.model, revision=scenario.revision, offline=offline)
+    if network.generates or scenario.pooled:
+        return text
+    known = replace(known, top={**known.top, "runner": "pooling"})
+    return checked_scenario_text(path, first, known, offline=offline)
 
 
 def _schema_from(folder: Path) -> str:
@@ -145,7 +154,7 @@ def _lines(name: str, first: FirstScenario, known: Known, folder: Path) -> Itera
     )
     for key, value in known.top.items():
         if key != "model":
-            yield _line(key, value, "as it is started today")
+            yield _line(key, value, _OF_VECTORS if key == "runner" else "as it is started today")
     yield "traffic:"
     yield from _traffic(first, known, default)
     yield "slo:"

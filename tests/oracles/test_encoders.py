@@ -47,6 +47,13 @@ PUBLISHED = {
     "nomic": (NOMIC | {"architectures": ["NomicBertModel"]}, 136_731_648),
     # https://huggingface.co/Alibaba-NLP/gte-base-en-v1.5, 137 million
     "gte": (GTE | {"architectures": ["NewModel"]}, 136_776_192),
+    # https://huggingface.co/google/embeddinggemma-300m, 308 million with two dense layers of 768 x 3072 behind the model
+    "embeddinggemma": (
+        {"model_type": "gemma3_text", "architectures": ["Gemma3TextModel"], "hidden_size": 768, "intermediate_size": 1152,
+         "num_hidden_layers": 24, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 256, "sliding_window": 512,
+         "vocab_size": 262144, "max_position_embeddings": 2048, "use_bidirectional_attention": True, "sliding_window_pattern": 6},
+        307_581_696 - 2 * 768 * 3072,
+    ),
     # transformers 5.23 on the meta device: ElectraForSequenceClassification of electra-small, three labels
     "electra": (
         {"model_type": "electra", "architectures": ["ElectraForSequenceClassification"], "num_labels": 3, "embedding_size": 128,
@@ -93,6 +100,13 @@ def test_two_of_three_layers_of_modernbert_see_64_tokens_on_each_side():
     layers = read_model("Alibaba-NLP/gte-modernbert-base", offline=True).layers
     windows = [layer.mixers[0].window_tokens for layer in layers]
     assert windows == [None if index % 3 == 0 else 129 for index in range(22)]
+    assert not any(layer.mixers[0].causal for layer in layers)
+
+
+def test_embeddinggemma_sees_256_tokens_on_each_side():
+    """`Gemma3TextConfig` of transformers 5.23: a window of 512 becomes an exclusive bound of 257 on both sides."""
+    layers = read_network(PUBLISHED["embeddinggemma"][0], "gemma").layers
+    assert [layer.mixers[0].window_tokens for layer in layers] == [513, 513, 513, 513, 513, None] * 4
     assert not any(layer.mixers[0].causal for layer in layers)
 
 
@@ -243,3 +257,13 @@ def test_a_narrower_cache_is_no_lever_of_an_encoder(capplan, tmp_path):
     assert {(lever["applicable"], lever["reason"]) for lever in levers} == {
         (False, "an encoder has no KV cache")
     }
+
+
+def test_a_first_scenario_of_an_encoder_is_answered(capplan, tmp_path):
+    path = tmp_path / "first.yaml"
+    assert capplan("init", path, "--model", "bge-m3", "--hardware", "l40s", "--offline").code == 0
+    assert "runner: pooling" in path.read_text()
+    assert capplan("fleet", path, "--offline").code == 0
+    path.unlink()
+    asked = capplan("init", path, "--model", "bge-m3", "--output-tokens", 5, "--offline")
+    assert (asked.code, "output_tokens" in asked.err) == (2, True)

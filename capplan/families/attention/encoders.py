@@ -1,4 +1,4 @@
-"""Encoders, which read a prompt in both directions and answer with a vector or scores: BERT, RoBERTa, MPNet, ELECTRA, DistilBERT, GTE, Nomic, ModernBERT."""
+"""Encoders, which read a prompt in both directions and answer with a vector or scores: BERT and its kin, GTE, Nomic, ModernBERT, EuroBERT."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,20 +10,23 @@ from capplan.families.parts.stacks import Traits, block, dense_mlp, layer_window
 from capplan.model.network import Layer, Network, Projection
 
 _BERT = Traits(qkv_bias=True, output_bias=True, mlp_bias=True, gated=False, norm_bias=True, causal=False)
-_WITH_POOLER = ("bert", "camembert", "mpnet", "roberta", "xlm-roberta")
+_WITH_POOLER = ("bert", "camembert", "jina_embeddings_v3", "mpnet", "roberta", "xlm-roberta")
 """Types whose class without a head ends in a dense layer over the first token."""
 _FROM_PADDING = ("camembert", "mpnet", "roberta", "xlm-roberta")
 """Types that count positions from the padding token on, so that a table of 514 rows is for 512 tokens."""
+_BIAS_OF_MASKED = {"modernbert": ("decoder_bias", True), "eurobert": ("mlp_bias", False)}
+"""Types whose head for masked tokens has a bias where a key says so, and what it means where it is missing; the others have one."""
 
 
 def read_bert(config: Config, name: str) -> Network:
-    """Return a BERT or one of its kin with learned positions."""
+    """Return a BERT or one of its kin: learned positions, but in Jina Embeddings 3, whose are rotary."""
     _only(config, "position_embedding_type", "absolute")
     _refuse(config, "is_decoder", "add_cross_attention")
     kind = config.model_type
     shape = heads(config)
     width = config.dimension("embedding_size") if kind == "electra" else shape.hidden_size
     positions = config.dimension("max_position_embeddings")
+    learned = 0 if kind == "jina_embeddings_v3" else positions
     types = config.dimension("type_vocab_size", least=0) if kind not in ("distilbert", "mpnet") else 0
     wide = "hidden_dim" if kind == "distilbert" else "intermediate_size"
     layer = block(shape, _BERT, dense_mlp(config, shape, _BERT, wide))
@@ -33,7 +36,7 @@ def read_bert(config: Config, name: str) -> Network:
         stack[0] = replace(layer, projections=(into, *layer.projections))
     network = _encoder(
         config, name, stack, hidden=shape.hidden_size, norms=2 * width,
-        rows=config.dimension("vocab_size") + positions + types, width=width,
+        rows=config.dimension("vocab_size") + learned + types, width=width,
     )  # fmt: skip
     if kind == "mpnet":
         biases = config.dimension("relative_attention_num_buckets") * shape.query_heads
@@ -65,6 +68,26 @@ def read_gte(config: Config, name: str) -> Network:
         config, name, [layer] * config.layers(), hidden=hidden, norms=2 * hidden,
         rows=config.dimension("vocab_size") + config.count("type_vocab_size"), width=hidden,
     )  # fmt: skip
+    return _with_head(network, config, width=hidden)
+
+
+def read_eurobert(config: Config, name: str) -> Network:
+    """Return an EuroBERT: a Llama without a causal mask."""
+    bias = config.flag("attention_bias", default=False)
+    mlp_bias = config.flag("mlp_bias", default=False)
+    traits = Traits(qkv_bias=bias, output_bias=bias, mlp_bias=mlp_bias, causal=False)
+    shape = heads(config)
+    layer = block(shape, traits, dense_mlp(config, shape, traits))
+    hidden = shape.hidden_size
+    network = _encoder(
+        config,
+        name,
+        [layer] * config.layers(),
+        hidden=hidden,
+        norms=hidden,
+        rows=config.dimension("vocab_size"),
+        width=hidden,
+    )
     return _with_head(network, config, width=hidden)
 
 
@@ -146,16 +169,17 @@ def _with_head(network: Network, config: Config, *, width: int) -> Network:
             pooler=dense if dense_first else None,
             final_norm_parameters=network.final_norm_parameters + norm,
         )
-    elif name.endswith("ForMaskedLM") and kind != "new":
-        rows = network.vocabulary_size
-        bias = rows if not modern or config.flag("decoder_bias", default=True) else 0
+    elif name.endswith("ForMaskedLM"):
+        rows, plain = network.vocabulary_size, kind == "eurobert"
+        key, usual = _BIAS_OF_MASKED.get(kind, ("", True))
+        bias = rows if not key or config.flag(key, default=usual) else 0
         config.notes.append(f"{name}: the head for masked tokens is counted; vectors are served without it")
         network = replace(
             network,
             lm_head=replace(network.lm_head, inputs=width, outputs=rows, bias=bias),
-            pooler=dense,
-            tied_embeddings=config.ties_embeddings(default=True),
-            final_norm_parameters=network.final_norm_parameters + (norm or 2 * width),
+            pooler=None if plain else dense,
+            tied_embeddings=config.ties_embeddings(default=not plain),
+            final_norm_parameters=network.final_norm_parameters + (0 if plain else norm or 2 * width),
         )
     elif kind in _WITH_POOLER and (not name or _bare(name)):
         network = replace(network, pooler=dense)
