@@ -38,6 +38,57 @@ def test_a_head_that_is_not_modelled_is_refused_by_its_name(name):
         read_network(LLAMA_8B | {"architectures": [name]}, "head")
 
 
+FALCON_H1 = {
+    "model_type": "falcon_h1", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 320, "mamba_d_ssm": 128, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 1,
+    "mamba_d_state": 8,
+}  # fmt: skip
+ERNIE_MOE = {
+    "model_type": "ernie4_5_moe", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 320, "moe_intermediate_size": 40, "moe_num_experts": 4, "moe_k": 2,
+    "moe_num_shared_experts": 2, "tie_word_embeddings": True,
+}  # fmt: skip
+ZAMBA2 = {
+    "model_type": "zamba2", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "vocab_size": 320, "layers_block_type": ["mamba", "hybrid", "mamba"], "adapter_rank": 6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [
+        (FALCON_H1, 271_840),
+        (FALCON_H1 | {"mamba_proj_bias": True}, 272_960),
+        (FALCON_H1 | {"projectors_bias": True}, 272_096),
+        (ERNIE_MOE, 227_660),
+        (ERNIE_MOE | {"use_bias": True}, 229_676),
+    ],
+)
+def test_biases_stand_where_the_class_has_them(config, count):
+    # transformers 5.23 on the meta device: FalconH1ForCausalLM, Ernie4_5_MoeForCausalLM.
+    assert parameters(read_network(config, "biased")) == count
+
+
+@pytest.mark.parametrize(
+    ("key", "follows", "other"), [("attention_hidden_size", 128, 64), ("hybrid_layer_ids", [1], [1, 2])]
+)
+def test_a_key_that_follows_from_others_may_not_contradict_them(key, follows, other):
+    agreed = parameters(read_network(ZAMBA2 | {key: follows}, "zamba"))
+    assert agreed == parameters(read_network(ZAMBA2, "zamba"))
+    with pytest.raises(InputError, match=key):
+        read_network(ZAMBA2 | {key: other}, "zamba")
+
+
+def test_names_of_labels_are_no_unread_keys():
+    scored = LLAMA_8B | {
+        "architectures": ["LlamaForSequenceClassification"],
+        "id2label": {"0": "good", "1": "bad", "2": "ugly"},
+    }
+    network = read_network(scored, "scored")
+    assert network.lm_head.outputs == 3
+    assert not any(note.startswith("not read") for note in network.notes)
+
+
 def test_a_missing_key_means_what_the_class_means_and_is_listed():
     lacking = {"model_type": "mistral"} | {
         k: LLAMA_8B[k] for k in LLAMA_8B if k not in ("num_key_value_heads", "model_type")

@@ -18,6 +18,7 @@ from capplan.operators import (
     matmul,
     state_space,
 )
+from capplan.operators.bidirectional_attention import bidirectional_attention_time_s, bidirectional_pairs
 from capplan.operators.device_rates import device_rates
 from capplan.operators.elementwise import elementwise_time_s
 from capplan.operators.roofline import soft_maximum
@@ -102,6 +103,30 @@ def test_prefill_attention_is_never_below_its_floor_and_grows_with_the_prompt(pl
     assert time >= moved / rates.bytes_per_s
     assert time_of(new + 13.0, past) >= time * (1 - 1e-9)
     assert time_of(new, past + 100.0) >= time * (1 - 1e-9)
+
+
+@FEW
+@given(places, attention_shapes)
+def test_attention_to_both_sides_takes_longer_than_to_one_and_no_longer_with_a_window(place, shape):
+    """A causal prompt with the same reach on one side computes half of the pairs, and those on the diagonal."""
+    name, _, engine = place
+    sequences, new, _, group, kv_heads, dim, window = shape
+    rates = rates_of(name, engine=engine).attention
+    heads = group * kv_heads
+
+    def time_of(tokens, window_tokens):
+        return bidirectional_attention_time_s(
+            sequences, tokens, heads, kv_heads, dim, dim, window_tokens, rates
+        )
+
+    time = time_of(new, window)
+    assert time >= 4.0 * sequences * heads * dim * bidirectional_pairs(new, window) / rates.flop_per_s
+    assert time >= sequences * 4.0 * new * dim * (heads + kv_heads) / rates.bytes_per_s
+    assert time_of(new + 13.0, window) >= time * (1 - 1e-9)
+    causal = attention.prefill_attention_time_s(
+        sequences, new, 0.0, heads, kv_heads, dim, dim, np.inf, 2.0, rates
+    )
+    assert time_of(new, np.inf) >= causal * (1 - 1e-9)
 
 
 @FEW
