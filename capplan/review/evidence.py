@@ -59,6 +59,8 @@ def memory_section(given: Findings, detail: PlanDetail) -> Section:
         "concurrency_per_replica": "mean concurrency of a replica at peak",
     }
     name = detail.spec.device.name
+    if detail.spec.network.bidirectional:
+        del held[0]["cache_tokens_per_replica"]
     return Section(
         _titled("Memory of one device", detail),
         text=(
@@ -95,7 +97,7 @@ def roofline_section(detail: PlanDetail) -> Section:
         text=(
             f"{device.name} computes {shown('flop_per_s', device.peak_flop_per_s[compute])} in {compute} and reads "
             f"{shown('bytes_per_s', device.memory_bytes_per_s)}: below {ridge:.3g} FLOP per byte its memory is the roof, above its arithmetic. "
-            "Operators on one device, for one prompt and for one decode step at the peak.",
+            f"Operators on one device, for one prompt{' and for one decode step at the peak' if detail.spec.network.generates else ''}.",
         ),
         tables=(
             Table(
@@ -129,10 +131,11 @@ def latency_section(given: Findings, detail: PlanDetail) -> Section:
         }
         for row in detail.breakdown
     ]
-    load = detail.load
+    load, running = detail.load, _group_of(given, detail).concurrency_per_replica
+    step = f", and one decode step of the {running:.3g} requests that a replica serves at once at peak"
     text = (
-        f"One prompt of {load.input_tokens:,} tokens ({shown('fraction', load.prefix_hit_fraction)} of them cached) without other load, and one decode step of the "
-        f"{_group_of(given, detail).concurrency_per_replica:.3g} requests that a replica serves at once at peak, on one device. "
+        f"One prompt of {load.input_tokens:,} tokens ({shown('fraction', load.prefix_hit_fraction)} of them cached) without other load"
+        f"{step if detail.spec.network.generates else ''}, on one device. "
         "Time x rate = amount of work or traffic. Kernels are timed one at a time; the engine overlaps some of them and adds "
         "host time. Queueing comes on top; the predictions above include it.",
     )

@@ -267,3 +267,21 @@ def test_a_first_scenario_of_an_encoder_is_answered(capplan, tmp_path):
     path.unlink()
     asked = capplan("init", path, "--model", "bge-m3", "--output-tokens", 5, "--offline")
     assert (asked.code, "output_tokens" in asked.err) == (2, True)
+
+
+def test_what_is_explained_of_a_cache_is_that_there_is_none(capplan, tmp_path):
+    (tmp_path / "s.yaml").write_text(json.dumps(SCENARIO))
+    assert capplan("fleet", tmp_path / "s.yaml", "--offline", "-o", tmp_path / "plan.json").code == 0
+    for quantity, value in (
+        ("kv_bytes_per_token", 0.0),
+        ("max_concurrency", 256.0),
+        ("kv_cache_tokens", 256 * 2048.0),
+    ):
+        said = json.loads(
+            capplan("explain", tmp_path / "plan.json", quantity, "--offline", "--format", "json").out
+        )["result"]
+        assert said["value"] == value
+    assert {each["name"]: each["value"] for each in said["inputs"]} == {
+        "max_num_seqs": 256,
+        "max_model_len": 2048,
+    }

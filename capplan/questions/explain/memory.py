@@ -248,7 +248,15 @@ def _reserved(found: _Memory) -> tuple[str, list[Given]]:
     return formula_of(reserved_bytes_per_sequence), [_context(found), growth, blocks, *_degrees(found)]
 
 
+def _running(found: _Memory) -> Given:
+    """Return the sequences that a replica runs at once, which is all that limits an encoder."""
+    most = found.of.trial.replica.scheduling.max_num_seqs
+    return given("s", "max_num_seqs", most, "config", found.engine)
+
+
 def _concurrency(found: _Memory) -> tuple[str, list[Given]]:
+    if found.spec.network.bidirectional:
+        return "s, as an encoder caches nothing", [_running(found)]
     return "A / q, in whole blocks", [
         found.held("A", "kv_bytes_available_per_gpu"),
         found.held("q", "reserved_bytes_per_sequence"),
@@ -272,6 +280,12 @@ EXPLAINED: Mapping[str, Callable[[_Memory], tuple[str, list[Given]]]] = {
 def cache_tokens(of: Subject) -> Explained:
     """Explain the tokens that the cache of a replica holds."""
     found = _memory(of)
+    if found.spec.network.bidirectional:
+        formula, held = (
+            "s n: an encoder caches nothing, so all sequences have room",
+            (_running(found), _context(found)),
+        )
+        return explained("kv_cache_tokens", of.trial.candidate.kv_cache_tokens, formula, held, MEMORY)
     inputs = (
         found.held("A", "kv_bytes_available_per_gpu"),
         given("g", "kv_bytes_per_token", _growth(found.spec), "derived", "explain kv_bytes_per_token"),
