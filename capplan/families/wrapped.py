@@ -115,7 +115,7 @@ _WRAPPERS = {
     **dict.fromkeys(
         (
             "deepseek_vl", "glm_ocr", "got_ocr2", "granite4_vision", "lighton_ocr", "llava_next_video", "llava_onevision",
-            "ovis2", "perception_lm", "video_llama_3", "video_llava", "vipllava",
+            "ovis2", "paddleocr_vl", "perception_lm", "video_llama_3", "video_llava", "vipllava",
         ),
         _image(None),
     ),

@@ -39,12 +39,13 @@ def read_gemma(config: Config, name: str) -> Network:
 
 
 def read_gemma2(config: Config, name: str) -> Network:
-    """Return a Gemma 2: every second layer slides, beginning with the first."""
+    """Return a Gemma 2: every second layer slides, beginning with the first; VaultGemma has no norms behind attention and feed-forward."""
     bias = config.flag("attention_bias", default=False)
     layers = config.layers()
     window = config.dimension("sliding_window", default=4096)
     windows = layer_windows(config, layers, window, default=[i % 2 == 0 for i in range(layers)])
-    traits = Traits(qkv_bias=bias, output_bias=bias, norms=4, tied=True)
+    norms = 2 if config.model_type == "vaultgemma" else 4
+    traits = Traits(qkv_bias=bias, output_bias=bias, norms=norms, tied=True)
     return block_decoder(config, name, traits, shape=_heads(config), windows=windows)
 
 

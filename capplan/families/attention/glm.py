@@ -15,9 +15,9 @@ from capplan.model.network import Network
 
 
 def read_glm(config: Config, name: str) -> Network:
-    """Return a dense GLM-4 (9B, and the later 32B with norms after attention and feed-forward too)."""
+    """Return a dense GLM-4 (9B, and the later 32B with norms after attention and feed-forward too); GLM-OCR has no biases."""
     older = config.model_type == "glm"
-    bias = config.flag("attention_bias", default=True)
+    bias = config.model_type != "glm_ocr_text" and config.flag("attention_bias", default=True)
     norms = 2 if older else 4
     shape = heads(config)
     return block_decoder(config, name, Traits(qkv_bias=bias, norms=norms), shape=shape)

@@ -18,6 +18,11 @@ def read_llama(config: Config, name: str) -> Network:
     return block_decoder(config, name, _biased(config))
 
 
+def read_helium(config: Config, name: str) -> Network:
+    """Return a Helium: a Llama without a bias behind its attention."""
+    return block_decoder(config, name, replace(_biased(config), output_bias=False))
+
+
 def read_apertus(config: Config, name: str) -> Network:
     """Return an Apertus: head norms, no gate, and an activation with two parameters in each layer."""
     traits = replace(_biased(config), gated=False, head_norms=True)

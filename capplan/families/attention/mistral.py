@@ -22,6 +22,14 @@ def read_mistral(config: Config, name: str) -> Network:
     return block_decoder(config, name, Traits(), windows=windows)
 
 
+def read_cwm(config: Config, name: str) -> Network:
+    """Return a Code World Model: a Llama with a window in three of four layers."""
+    layers = config.layers()
+    slides = [bool(index % 4) for index in range(layers)]
+    windows = layer_windows(config, layers, config.optional("sliding_window"), default=slides)
+    return block_decoder(config, name, Traits(), windows=windows)
+
+
 def read_ministral3(config: Config, name: str) -> Network:
     """Return a Ministral 3, from its text section where it has one."""
     text = config.section("text_config")
