@@ -70,7 +70,12 @@ def test_biases_stand_where_the_class_has_them(config, count):
 
 
 @pytest.mark.parametrize(
-    ("key", "follows", "other"), [("attention_hidden_size", 128, 64), ("hybrid_layer_ids", [1], [1, 2])]
+    ("key", "follows", "other"),
+    [
+        ("attention_hidden_size", 128, 64),
+        ("hybrid_layer_ids", [1], [1, 2]),
+        ("tie_word_embeddings", True, False),
+    ],
 )
 def test_a_key_that_follows_from_others_may_not_contradict_them(key, follows, other):
     agreed = parameters(read_network(ZAMBA2 | {key: follows}, "zamba"))

@@ -30,7 +30,13 @@ def read_zamba2(config: Config, name: str) -> Network:
             hybrids += 1
         else:
             layers.append(stated)
-    return decoder(config, name, layers, hidden=hidden, tied_default=True)
+    if not config.ties_embeddings(default=True):
+        raise config.error(
+            "tie_word_embeddings",
+            "false is not modelled: the class shares no blocks then either",
+            "allowed: true",
+        )
+    return decoder(config, name, layers, hidden=hidden, tied=True)
 
 
 def _refuse_others(config: Config, key: str, stated: object, follows: object) -> None:
