@@ -26,7 +26,7 @@ def files_by_kind():
 
 
 NOT_SAMPLED = {
-    "code_llama", "dbrx", "gemma3n", "glm_ocr", "granite4_vision", "kimi_k2", "minimax_m3", "perception_lm", "qwen3_omni_moe",
+    "code_llama", "dbrx", "gemma3n", "kimi_k2", "minimax_m3", "perception_lm", "qwen3_omni_moe",
 }  # fmt: skip
 """Names of other types, and types whose small model the reference does not build."""
 
