@@ -22,9 +22,11 @@ Name = Annotated[
 @grouped
 def command(*, name: Name = None, to: o.Output) -> int:
     """List the devices of the catalogue, or show one with its sources."""
-    from capplan.readers.catalogue.hardware import device, device_names
+    from capplan.readers.catalogue.hardware import device, device_names, slices
     from capplan.report.answers.hardware import device_answer, devices_answer
     from capplan.report.show import show
 
-    answer = device_answer(device(name)) if name else devices_answer([device(n) for n in device_names()])
-    return show(answer, to)
+    if name is None:
+        return show(devices_answer([device(known) for known in device_names()]), to)
+    one = device(name)
+    return show(device_answer(one, slices(one)), to)

@@ -135,6 +135,9 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
     """Return why a layout cannot run, or None if it can (memory is checked elsewhere)."""
     device, sharding = layout.device, layout.sharding
     tensor, pipeline, data = int(sharding.tensor), int(sharding.pipeline), int(sharding.data)
+    if device.partition is not None and tensor * pipeline * data > 1:
+        words = "slices of a GPU have no links to each other, so a replica has one"
+        return Reason(Refusal.LINK_DOMAIN, words)
     reach = max(device.link_domain_devices, device.node_devices)
     if tensor * data > reach and not _experts_over_nodes(network, sharding):
         words = f"tensor x data parallel {tensor * data} exceeds the {reach} devices of one link domain"

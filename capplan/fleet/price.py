@@ -7,6 +7,7 @@ from statistics import median_low
 from typing import Literal, TypeAlias
 
 from capplan.assumption import Assumption
+from capplan.hardware.device import Device
 from capplan.numbers import Number
 
 HOURS_PER_MONTH = 730.0
@@ -321,6 +322,33 @@ def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoic
         ),
         warning=f"no listed {choice.commitment} price of {device}; an estimate is used" if estimate else None,
     )
+
+
+def price_of(records: Iterable[PriceRecord], device: Device, choice: PriceChoice) -> ChosenPrice | None:
+    """Return the price of a device, or None if no offer matches; of a slice its part of the price of the whole device.
+
+    A slice without a price of its own costs 1/k of a device that is cut into k like it.
+    """
+    cut = device.partition
+    if cut is None or device.name in choice.overrides:
+        return choose_price(records, device.name, choice)
+    whole = choose_price(records, cut.device, choice)
+    if whole is None:
+        return None
+    share = 1.0 / cut.per_device
+    said = f"{device.name} costs 1/{cut.per_device} of {cut.device}, which is cut into {cut.per_device} like it"
+    return replace(
+        whole,
+        usd_per_hour=whole.usd_per_hour * share,
+        records=tuple(_shared(record, share) for record in whole.records),
+        lowest=whole.lowest and _shared(whole.lowest, share),
+        highest=whole.highest and _shared(whole.highest, share),
+        assumption=replace(whole.assumption, what=f"{said}; {whole.assumption.what}"),
+    )
+
+
+def _shared(record: PriceRecord, share: float) -> PriceRecord:
+    return replace(record, usd_per_hour=record.usd_per_hour * share)
 
 
 def _origin(offers: Sequence[PriceRecord], chosen: Sequence[PriceRecord], *, named: bool) -> str:

@@ -18,7 +18,7 @@ from capplan.workload.slo import Slo
 Disaggregation = Literal["off", "allowed", "only"]
 CascadeStage = Literal["answer", "router"]
 CascadePart = Literal["first", "second", "alone"]
-SharedBy = Literal["device", "hour"]
+SharedBy = Literal["device", "hour", "mig"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,40 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class Partition:
+    """A profile of NVIDIA's Multi-Instance GPU (MIG): what an instance of it takes of the device that is cut."""
+
+    device: str
+    """Name of the whole device."""
+    profile: str
+    """As the driver names it: 3g.40gb."""
+    compute_slices: int
+    device_compute_slices: int
+    """Of the whole device: 7, or 4."""
+    memory_slices: int
+    """Each with its part of the bandwidth."""
+    device_memory_slices: int
+    """Of the whole device: 8, or 4."""
+    l2_slices: int
+    """Of as many as there are memory slices."""
+    multiprocessors: int
+    reported_memory_bytes: float
+    """What a process sees."""
+    starts: tuple[int, ...]
+    """Memory slices of the device that an instance may begin at."""
+    labels: Mapping[str, str]
+    """Field of a device -> spec | measured | assumed, for what the slice alone states."""
+    figure_sources: Mapping[str, tuple[str, ...]]
+    """Field of a device -> keys of `sources`, or 'assumed'."""
+    sources: tuple[Source, ...]
+
+    @property
+    def per_device(self) -> int:
+        """Instances of this profile that one device is cut into."""
+        return len(self.starts)
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """One accelerator. Unknown is None and stops the calculation that needs it."""
 
@@ -59,3 +93,5 @@ class Device:
     """Field name -> keys of `sources`, or 'assumed'."""
     traps: tuple[str, ...] = ()
     """Figures in circulation that mean something else."""
+    partition: Partition | None = None
+    """Set for a slice of a device."""

@@ -1,10 +1,18 @@
-"""Devices of a pool that several models share by the hour."""
+"""Devices of a pool that several models share: by the hour, or cut into slices."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
+from math import prod
 
 import numpy as np
 
+from capplan.errors import InputError
 from capplan.fleet.over_time import Counts
+from capplan.hardware.device import Partition
+from capplan.hardware.slices import Amounts, least_devices, packing
+
+MOST_WAYS = 20_000
+"""To give each model one of the profiles: more of them are not tried."""
 
 
 def devices_by_hour(replicas: Counts, devices_each: Sequence[int]) -> Counts:
@@ -35,3 +43,72 @@ def devices_by_hour(replicas: Counts, devices_each: Sequence[int]) -> Counts:
     """
     with_next = np.maximum(replicas, np.roll(replicas, -1, axis=1))
     return np.asarray(np.asarray(devices_each) @ with_next, dtype=np.int64)
+
+
+def fewest_when_cut(
+    profiles: Sequence[Partition], replicas: Sequence[Mapping[int, int]]
+) -> tuple[Amounts, tuple[Amounts, ...]] | None:
+    """Return the profile of each model with which all replicas take the fewest devices, and what each device is cut into.
+
+    Of choices that take as many devices it is the one with the fewest replicas. Every choice is tried that may be it: those with
+    a lower bound of more devices are not, nor profiles that take more room for as many replicas.
+
+    Parameters
+    ----------
+    profiles : of one device
+    replicas : [-]
+        of each model, by the index of the profile that they would have; a model is on slices of one profile
+
+    Returns
+    -------
+    index of the profile of each model, and instances on each device; None where a model fits no profile
+
+    Raises
+    ------
+    InputError
+        there are too many ways
+
+    Examples
+    --------
+    One replica on a half, or three on quarters; with a half for the other model, two halves take one device less:
+
+    >>> half = Partition("x", "2g", 2, 4, 2, 4, 2, 28, 12e9, (0, 2), {}, {}, ())
+    >>> quarter = Partition("x", "1g", 1, 4, 1, 4, 1, 14, 6e9, (0, 1, 2, 3), {}, {}, ())
+    >>> fewest_when_cut([half, quarter], [{0: 1, 1: 3}, {0: 1}])
+    ((0, 0), ((2, 0),))
+    """
+    options = [_in_least_room(profiles, counts) for counts in replicas]
+    if prod(map(len, options)) > MOST_WAYS:
+        raise InputError(
+            f"sharing: there are over {MOST_WAYS:,} ways to give each of {len(replicas)} models a slice\n"
+            "  allow fewer: fleet.hardware with slices, such as h100-sxm:1g.10gb, for all or in changes of a model"
+        )
+
+    def wanted(choice: Amounts) -> Amounts:
+        taken = list(zip(choice, options, strict=True))
+        return tuple(
+            sum(counts[at] for at, counts in taken if at == index) for index in range(len(profiles))
+        )
+
+    ways = [(way, wanted(way)) for way in product(*options)]
+    order = sorted((least_devices(profiles, amounts), sum(amounts), way, amounts) for way, amounts in ways)
+    best: tuple[int, int, Amounts, tuple[Amounts, ...]] | None = None
+    for bound, number, way, amounts in order:
+        if best is not None and (bound, number) >= best[:2]:
+            continue
+        devices = packing(profiles, amounts)
+        if best is None or (len(devices), number) < best[:2]:
+            best = len(devices), number, way, devices
+    return None if best is None else best[2:]
+
+
+def _in_least_room(profiles: Sequence[Partition], counts: Mapping[int, int]) -> dict[int, int]:
+    """Return the replicas by profile without the profiles whose instances another one, with no more replicas, could stand in for."""
+
+    def stands_in(other: int, at: int) -> bool:
+        small, large = profiles[other], profiles[at]
+        same = (small.memory_slices, small.starts) == (large.memory_slices, large.starts)
+        inside = small.memory_slices <= large.memory_slices and set(large.starts) <= set(small.starts)
+        return counts[other] <= counts[at] and inside and (not same or other < at) and other != at
+
+    return {at: count for at, count in counts.items() if not any(stands_in(other, at) for other in counts)}

@@ -14,8 +14,8 @@ from capplan.fleet.price import (
     ChosenPrice,
     PriceChoice,
     PriceRecord,
-    choose_price,
     energy_usd_per_hour,
+    price_of,
     usd_per_month,
     with_electricity,
 )
@@ -51,7 +51,7 @@ class AskedMix:
 
 def _price(records: Sequence[PriceRecord], device: Device, choice: PriceChoice) -> ChosenPrice | None:
     """Return the price of a device with its electricity; None where one of them is not known."""
-    price = choose_price(records, device.name, choice)
+    price = price_of(records, device, choice)
     if price is None or (choice.usd_per_kwh is not None and device.tdp_w is None):
         return None
     return with_electricity(price, device.tdp_w or 0.0, choice)

@@ -11,15 +11,19 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.over_time import Counts, replicas_over_time
 from capplan.fleet.plan import FleetAnswer, FleetPlan
-from capplan.fleet.price import usd_per_month
+from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.replica_group import planned_rate_per_replica
 from capplan.fleet.scenario import Scenario, SharingTerms
-from capplan.money.shared_pool import devices_by_hour
+from capplan.money.shared_pool import devices_by_hour, fewest_when_cut
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.questions.paid_plan import PaidPlan, paid_plan
 from capplan.questions.part_fleets import PartsAsked, assumptions_and_warnings
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.partitions import partitions
+from capplan.readers.catalogue.prices import scenario_prices
 from capplan.scenario.rate_line import HOUR_S, WINDOW_S, rate_line
 from capplan.scenario.sharing import UNSHARED, is_unshared
+from capplan.scenario.slices import in_slices
 from capplan.workload.slo import Slo
 
 HOURS = 24
@@ -37,9 +41,9 @@ class SharingModel:
     paid: PaidPlan | None
     """That fleet; None where the model is idle."""
     answer: FleetAnswer
-    """Its plans in the pool: with time slices, sized for k times the load and 1/k of each latency target."""
+    """Its plans in the pool: with time slices, sized for k times the load and 1/k of each latency target; with MIG, on each slice."""
     memory_fraction: float | None
-    """Of each device; None where a device has one model at a time."""
+    """Of each device; None where a device or a slice has one model at a time."""
 
     @property
     def network_name(self) -> str:
@@ -63,6 +67,10 @@ class SharedPool:
     hourly_gpus: Counts
     """That are needed in the hours of a day, without spares."""
     spare_gpus: int
+    price: ChosenPrice | None
+    """Of one of its GPUs."""
+    cut: tuple[tuple[str, ...], ...] = ()
+    """Slices of each GPU without spares, by their names; empty where GPUs are whole."""
 
     @property
     def gpus(self) -> int:
@@ -72,8 +80,7 @@ class SharedPool:
     @property
     def usd_per_month(self) -> float:
         """Of all devices at all hours; infinite without a price."""
-        price = self.plans[0].price
-        return inf if price is None else float(usd_per_month(self.gpus * price.total_usd_per_hour))
+        return inf if self.price is None else float(usd_per_month(self.gpus * self.price.total_usd_per_hour))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +140,9 @@ def _searched(parts_asked: PartsAsked, terms: SharingTerms, index: int, slices: 
         paid = paid_plan(asked, answer, lacking, parts_asked.today)
     if terms.by == "hour" and answer is not None:
         return SharingModel(name, asked, paid, answer, None)
-    fraction = terms.memory_fractions[index]
-    sliced = asked_fleet(sliced_scenario(scenario, slices, fraction), offline=parts_asked.offline)
+    fraction = None if terms.by == "mig" else terms.memory_fractions[index]
+    parts = in_slices(scenario) if fraction is None else sliced_scenario(scenario, slices, fraction)
+    sliced = asked_fleet(parts, offline=parts_asked.offline)
     return SharingModel(name, asked, paid, fleet_for(sliced, parts_asked.progress), fraction)
 
 
@@ -168,7 +176,11 @@ def sliced_scenario(scenario: Scenario, slices: int, memory_fraction: float) -> 
 
 def _cheapest_pool(scenario: Scenario, models: Sequence[SharingModel], terms: SharingTerms) -> SharedPool:
     """Return the cheapest pool of one kind of device; TargetError where none serves all models, InputError without a price."""
-    pools = [pool for device in scenario.fleet.hardware if (pool := _pool_on(device.name, models, terms))]
+    on = _pool_of_slices if terms.by == "mig" else _pool_on
+    wholes = dict.fromkeys(
+        item.partition.device if item.partition else item.name for item in scenario.fleet.hardware
+    )
+    pools = [pool for name in wholes if (pool := on(name, models, terms))]
     if pools:
         best = min(pools, key=lambda pool: (pool.usd_per_month, pool.gpus))
         if best.usd_per_month == inf:
@@ -183,7 +195,8 @@ def _cheapest_pool(scenario: Scenario, models: Sequence[SharingModel], terms: Sh
         why = f"{lacking[0].name}: {reason}"
     raise TargetError(
         f"{scenario.path}: sharing: no device in fleet.hardware serves all models within their targets; {why}\n"
-        "  give another device or other parts of its memory, or a fleet for each: capplan fleet with --set sharing=null"
+        f"  give another device{' or other parts of its memory' if terms.by == 'device' else ''}, or a fleet for each: "
+        "capplan fleet with --set sharing=null"
     )
 
 
@@ -200,7 +213,36 @@ def _pool_on(hardware: str, models: Sequence[SharingModel], terms: SharingTerms)
     else:
         replicas = np.repeat([[plan.busy_replicas] for plan in plans], HOURS, axis=1)
         gpus = replicas.max(axis=0)
-    return SharedPool(hardware, tuple(plans), replicas, gpus, max(spares))
+    return SharedPool(hardware, tuple(plans), replicas, gpus, max(spares), plans[0].price)
+
+
+def _pool_of_slices(hardware: str, models: Sequence[SharingModel], terms: SharingTerms) -> SharedPool | None:
+    """Return the fewest GPUs of one kind whose slices hold the replicas of all models."""
+    profiles = partitions(hardware)
+    plans = [
+        {at: plan for at, cut in enumerate(profiles) if (plan := model.plan_on(f"{hardware}:{cut.profile}"))}
+        for model in models
+    ]
+    counts = [{at: plan.busy_replicas for at, plan in options.items()} for options in plans]
+    found = fewest_when_cut(profiles, counts)
+    if found is None:
+        return None
+    choice, devices = found
+    chosen = tuple(options[at] for options, at in zip(plans, choice, strict=True))
+    scenario = models[0].asked.scenario
+    prices, _ = scenario_prices(replace(scenario, fleet=replace(scenario.fleet, hardware=(device(hardware),))))
+    names = tuple(
+        tuple(cut.profile for cut, n in zip(profiles, amounts, strict=True) for _ in range(n)) for amounts in devices
+    )
+    return SharedPool(
+        hardware,
+        chosen,
+        np.repeat([[plan.busy_replicas] for plan in chosen], HOURS, axis=1),
+        np.full(HOURS, len(devices), dtype=np.int64),
+        max(plan.spare_replicas for plan in chosen),
+        prices[hardware],
+        names,
+    )
 
 
 def _hourly_replicas(scenario: Scenario, plan: FleetPlan) -> Counts:
@@ -212,31 +254,22 @@ def _hourly_replicas(scenario: Scenario, plan: FleetPlan) -> Counts:
 
 
 def _stated(terms: SharingTerms) -> list[Assumption]:
-    spares = Assumption(
-        "the pool keeps the spares of the model that needs most, as any device can take any model; fleets of their own keep theirs each",
-        "fleet.spare_replicas",
-    )
-    if terms.by == "hour":
-        return [
-            spares,
-            Assumption(
-                "a device is moved to another model within an hour, and has room for what this hour and the next need",
-                "sharing.by",
-            ),
-            Assumption(
-                "in each hour a model keeps its layout, and has as many replicas as the rule of its plan asks for",
-                "sharing.by",
-            ),
-        ]
-    return [
-        spares,
-        Assumption(
+    spares = "the pool keeps the spares of the model that needs most, as any device can take any model; fleets of their own keep theirs each"
+    said = {
+        "hour": (
+            "a device is moved to another model within an hour, and has room for what this hour and the next need",
+            "in each hour a model keeps its layout, and has as many replicas as the rule of its plan asks for",
+        ),
+        "device": (
             "a device gives equal slices of its time to all models that have work (time slicing without MPS), at no cost of switching",
-            "sharing.by",
-        ),
-        Assumption(
             "all models have work at all times: latencies are the longest that slices can make them",
-            "sharing.by",
+            "replicas are of one device, and each device has one of every model",
         ),
-        Assumption("replicas are of one device, and each device has one of every model", "sharing.by"),
-    ]
+        "mig": (
+            "a slice has the bandwidth of its memory slices, the arithmetic of its multiprocessors, and no link to another one",
+            "kernels reach the same part of the peaks of a slice as of a whole device; none was measured on a slice",
+            "all replicas of a model have slices of one profile; a spare GPU is cut like the one that it takes the place of",
+        ),
+    }
+    stated = [Assumption(text, "sharing.by") for text in said[terms.by]]
+    return [Assumption(spares, "fleet.spare_replicas"), *stated]

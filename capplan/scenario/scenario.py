@@ -34,6 +34,7 @@ from capplan.scenario.promise_record import promised
 from capplan.scenario.reading import Reading, scenario_record
 from capplan.scenario.scenario_file import Fleet, ScenarioFile, Speculation
 from capplan.scenario.several import asks_for_a_part, of_all, part_document, several_terms
+from capplan.scenario.slices import refuse_with_slices
 from capplan.scenario.traffic import request_classes
 from capplan.workload.request_class import RequestClass, without_prefix_cache
 from capplan.workload.slo import Slo
@@ -241,6 +242,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     slo = reading.attempt(partial(promised, reading, file.slo, classes), Slo(), ("slo",))
     limits = _limits(reading, file, classes)
     refuse_with_pools(reading, file, classes)
+    refuse_with_slices(reading, file, limits.hardware)
     prices = price_choice(reading, file.prices)
     note_odd_money(reading, file)
     growth = reading.attempt(partial(growth_ratios, reading, file.growth, classes), (), ("growth",))

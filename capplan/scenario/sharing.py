@@ -19,6 +19,10 @@ SHARE = "gpu_memory_utilization"
 SAME = ("name", "description", "model", "revision", SHARE, AT, "cascade")
 """Keys that a model has its own key for, or that are about all of them."""
 UNSHARED = "has users, sessions, a trace, a job or something outside, which are not modelled on shared devices; give request_rate alone"
+_WHOLE = {
+    "hour": "by the hour each model has the whole device",
+    "mig": "each model has slices of its own, whose size is part of their name",
+}
 _NOT_SHARED = ("commitments", "kv_offload", "speculation")
 
 
@@ -57,14 +61,14 @@ def sharing_terms(
 
 
 def _memory_fractions(reading: Reading, file: ScenarioFile, sharing: Sharing) -> tuple[float, ...]:
-    """Return the part of the memory of a device that each model has; empty where devices have one model at a time."""
-    if sharing.by == "hour":
+    """Return the part of the memory of a device that each model has; empty where a device or a slice has one model at a time."""
+    if sharing.by != "device":
         given = next(
             (index for index, item in enumerate(sharing.models) if item.gpu_memory_utilization), None
         )
         if given is not None:
             raise reading.refuse(
-                (AT, "models", given, SHARE), "is for by: device; by the hour each model has the whole device"
+                (AT, "models", given, SHARE), f"is for by: device; {_WHOLE[sharing.by]}"
             )
         return ()
     fractions = [file.gpu_memory_utilization, *(item.gpu_memory_utilization for item in sharing.models)]

@@ -133,6 +133,8 @@ def efficiency_for(device: Device) -> Efficiency:
     -------
     the fits
     """
+    if device.partition is not None:
+        return _of_slice(replace(device, name=device.partition.device, partition=None), device.name)
     shipped = shipped_efficiencies()
     for efficiency, names in shipped.values():
         if device.name in names:
@@ -146,6 +148,15 @@ def efficiency_for(device: Device) -> Efficiency:
         what += f"; no {device.vendor} device was measured, so take the result as an upper bound"
     taken = _uncrowded(shipped[nearest][0]) if _over_pcie(device) else shipped[nearest][0]
     return Efficiency(nearest, taken.fits, not_measured(what), kinship=kinship)
+
+
+def _of_slice(whole: Device, name: str) -> Efficiency:
+    """Return the fits of a whole device for one of its slices, on which no kernel was timed."""
+    efficiency = efficiency_for(whole)
+    if efficiency.borrowed is not None:
+        return efficiency
+    what = f"kernels reach the same part of the peaks of {name} as of a whole {whole.name}; none was measured on a slice"
+    return replace(efficiency, borrowed=not_measured(what), kinship="sibling")
 
 
 def timed_efficiency(device: Device) -> Efficiency:

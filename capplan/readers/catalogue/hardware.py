@@ -4,19 +4,19 @@ import os
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from capplan.errors import InputError, unknown
-from capplan.hardware.device import Device, Source
+from capplan.hardware.device import Device
+from capplan.hardware.slices import slice_of
+from capplan.readers.catalogue.partitions import partition_of, partitions
+from capplan.readers.catalogue.source_record import ASSUMED, SourceRecord, source_of
 from capplan.readers.data_folder import data_folder
 from capplan.readers.record import Bytes, BytesPerS, FlopPerS, Record, Watts, one_or_more, validated
 from capplan.readers.text_file import path_of
 from capplan.readers.yaml_file import Document, read_yaml
-
-ASSUMED = "assumed"
-"""Source of a figure for which none is known."""
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -121,17 +121,6 @@ class Node(Record):
     """Between servers, per device and direction."""
 
 
-class SourceRecord(Record):
-    """A page or a measurement that figures come from."""
-
-    title: str
-    url: str | None = None
-    label: Literal["spec", "measured"] = "spec"
-    checked: str | None = None
-    """The day when the figures were compared with the page."""
-    note: str | None = None
-
-
 class HardwareFile(Record):
     """One accelerator, as its vendor states it."""
 
@@ -228,10 +217,7 @@ def device_from(document: Document) -> Device:
         network_bytes_per_s=_value(node.network),
         labels={name: _label(file, figure) for name, figure in figures.items()},
         figure_sources={name: tuple(figure.source) for name, figure in figures.items()},
-        sources=tuple(
-            Source(key, source.title, source.url, source.checked, source.note)
-            for key, source in file.sources.items()
-        ),
+        sources=tuple(source_of(key, source) for key, source in file.sources.items()),
         traps=file.traps,
     )
 
@@ -256,7 +242,7 @@ class AliasFile(Record):
 
 def device_names() -> tuple[str, ...]:
     """Return the names in the catalogue, from its file names."""
-    reserved = {"aliases", "prices", "token_prices"}
+    reserved = {"aliases", "partitions", "prices", "token_prices"}
     names = (path.stem for path in data_folder("hardware_specs").glob("*.yaml"))
     return tuple(sorted(name for name in names if name not in reserved))
 
@@ -315,7 +301,7 @@ def _read(path: Path, _changed_ns: int) -> Device:
 
 
 def device(name: str) -> Device:
-    """Return a device by catalogue name, alias, or path of a hardware YAML.
+    """Return a device by catalogue name, alias, or path of a hardware YAML; or a MIG slice of one, as in h100-sxm:3g.40gb.
 
     Parameters
     ----------
@@ -333,9 +319,18 @@ def device(name: str) -> Device:
     """
     if not isinstance(name, str) or not name.strip():
         raise InputError("the hardware name is empty; e.g. h100-sxm")
+    whole, colon, profile = name.partition(":")
+    if colon and not _looks_like_a_path(name):
+        cut = device(whole)
+        return slice_of(cut, partition_of(cut.name, profile))
     path = device_file(name)
     try:
         changed_ns = path.stat().st_mtime_ns
     except (OSError, ValueError):
         changed_ns = 0
     return _read(path, changed_ns)
+
+
+def slices(whole: Device) -> tuple[Device, ...]:
+    """Return the MIG slices of a device, each as a device of its own; none where it cannot be cut."""
+    return tuple(slice_of(whole, partition) for partition in partitions(whole.name))

@@ -14,8 +14,8 @@ from capplan.errors import InputError
 from capplan.fleet.price import (
     ChosenPrice,
     PriceRecord,
-    choose_price,
     missing_price_warning,
+    price_of,
     with_electricity,
 )
 from capplan.fleet.scenario import Scenario
@@ -186,9 +186,10 @@ def scenario_prices(scenario: Scenario) -> tuple[dict[str, ChosenPrice | None], 
     """
     records, remarks = records_of(scenario)
     chosen = {
-        device.name: choose_price(records, device.name, scenario.prices) for device in scenario.fleet.devices
+        device.name: price_of(records, device, scenario.prices) for device in scenario.fleet.devices
     }
-    others = [name for name in scenario.prices.overrides if name not in chosen]
+    cut = {device.partition.device for device in scenario.fleet.devices if device.partition}
+    others = [name for name in scenario.prices.overrides if name not in chosen and name not in cut]
     warnings = list(remarks)
     warnings += [f"prices.per_gpu_hour: fleet.hardware has no {', '.join(others)}"] if others else []
     for name, price in chosen.items():

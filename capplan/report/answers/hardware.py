@@ -12,7 +12,8 @@ _LISTED = (
     "name", "architecture", "memory_bytes", "memory_bytes_per_s", "peak_flop_per_s.bf16", "peak_flop_per_s.fp8",
     "peak_flop_per_s.fp4", "link", "link_bytes_per_s", "link_domain_devices", "tdp_w",
 )  # fmt: skip
-_FOOTNOTES = ("labels", "figure_sources", "sources", "traps")
+_FOOTNOTES = ("labels", "figure_sources", "sources", "traps", "partition")
+_SLICE = ("name", "per_device", "multiprocessors", "reported_memory_bytes", "memory_bytes_per_s", "peak_flop_per_s.bf16", "starts")
 _TITLES = {
     "memory_bytes_per_s": "bandwidth",
     "link_bytes_per_s": "link, each way",
@@ -24,6 +25,8 @@ _TITLES = {
     "memory_bytes": "memory",
     "driver_memory_bytes": "memory reported by the driver",
     "reported_memory_bytes": "memory visible to an engine",
+    "per_device": "on one GPU",
+    "starts": "may begin at memory slice",
 }
 
 
@@ -45,8 +48,8 @@ def devices_answer(devices: Sequence[Device]) -> Answer:
     )
 
 
-def device_answer(device: Device) -> Answer:
-    """Return one device: every figure with its label and where it was read."""
+def device_answer(device: Device, slices: Sequence[Device] = ()) -> Answer:
+    """Return one device: every figure with its label and where it was read, and the slices that it can be cut into."""
     figures = _figures(device)
     titles = {source.key: source for source in device.sources}
     sources = [
@@ -66,12 +69,28 @@ def device_answer(device: Device) -> Answer:
                 assumed=assumed,
                 beside={"label": dict(device.labels), "source": keys},
             ),
+            *_slices(slices),
             Table(sources, title="Sources"),
         ),
         headline=device.title,
         closing=tuple(f"caveat: {trap}" for trap in device.traps),
         assumptions=(_unsourced(f"{device.name}.yaml"),) if assumed else (),
     )
+
+
+def _slices(slices: Sequence[Device]) -> tuple[Table, ...]:
+    """Return the slices of a device in one table; none where it cannot be cut."""
+    rows = [
+        {
+            **_figures(item),
+            "per_device": item.partition.per_device,
+            "starts": ", ".join(map(str, item.partition.starts)),
+        }
+        for item in slices
+        if item.partition
+    ]
+    title = "MIG slices, each a device of its own: --hardware NAME"
+    return (Table(rows, title=title, shown=_SLICE, titles=_TITLES),) if rows else ()
 
 
 def _figures(device: Device) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What `capplan fleet` shows of models that share devices: the pool, what each of them takes of it, and a fleet for each."""
 
+from collections import Counter
 from typing import Any
 
 from capplan.fleet.plan import FleetPlan
@@ -19,6 +20,8 @@ _TITLES = {
     "usd_per_month": "",
     "alone": "a fleet of its own",
     "memory_fraction": "memory",
+    "slice": "MIG slice",
+    "cut": "cut into",
     "ttft_p95_s": "TTFT p95",
     "tpot_p95_s": "TPOT p95",
     "hour": "",
@@ -34,6 +37,7 @@ def sharing_answer(found: SharingAnswer) -> Answer:
         "network",
         "request_rate",
         "memory_fraction",
+        "slice",
         "replica",
         "replicas",
         "ttft_p95_s",
@@ -50,8 +54,10 @@ def sharing_answer(found: SharingAnswer) -> Answer:
                 title=f"In the pool of {found.pool.gpus} x {found.pool.hardware}",
                 shown=known,
                 titles=_TITLES,
+                assumed=_assumed(found),
             ),
             *_hours(found),
+            *_cut(found),
             Table(
                 _apart(found),
                 title="A fleet for each",
@@ -80,6 +86,7 @@ def _row(found: SharingAnswer, model: SharingModel, plan: FleetPlan) -> dict[str
         if idle
         else sum(item.request_rate_at() for item in model.asked.question.demand.classes),
         "memory_fraction": model.memory_fraction,
+        "slice": plan.hardware.partition(":")[2] or None,
         "replica": layout_text(plan),
         "replicas": int(found.pool.hourly_replicas[at].max()),
         "ttft_p95_s": None if idle else plan.ttft_s.p95 * found.slices,
@@ -100,7 +107,7 @@ def _slices_text(found: SharingAnswer) -> tuple[str, ...]:
 
 def _hours(found: SharingAnswer) -> tuple[Table, ...]:
     """Return the replicas of each model in the hours of a day, where devices are moved between them."""
-    if found.terms.by == "device":
+    if found.terms.by != "hour":
         return ()
     pool = found.pool
     rows = [
@@ -110,6 +117,20 @@ def _hours(found: SharingAnswer) -> tuple[Table, ...]:
         for hour, gpus in enumerate(pool.hourly_gpus)
     ]
     return (Table(rows, title="Replicas by the hour, and GPUs for this hour and the next", titles=_TITLES),)
+
+
+def _cut(found: SharingAnswer) -> tuple[Table, ...]:
+    """Return what the GPUs are cut into, those cut alike in one row; nothing where they are whole."""
+    alike = Counter(found.pool.cut)
+    rows = [{"gpus": gpus, "cut": " + ".join(slices)} for slices, gpus in alike.items()]
+    return (Table(rows, title="How the GPUs are cut, without spares", titles=_TITLES),) if rows else ()
+
+
+def _assumed(found: SharingAnswer) -> frozenset[tuple[int, str]]:
+    """Return the latencies that rest on kernels that were not measured on the device."""
+    names = ("ttft_p95_s", "tpot_p95_s", "slo_met_probability")
+    rows = [index for index, plan in enumerate(found.pool.plans) if plan.label == "assumed"]
+    return frozenset((index, name) for index in rows for name in names)
 
 
 def _apart(found: SharingAnswer) -> list[dict[str, Any]]:
@@ -145,6 +166,7 @@ def _result(found: SharingAnswer, rows: list[dict[str, Any]]) -> dict[str, Any]:
             "spare_gpus": pool.spare_gpus,
             "gpus_by_hour": pool.hourly_gpus.tolist(),
             "usd_per_month": pool.usd_per_month,
+            "cut": [list(slices) for slices in pool.cut],
             **{f"apart_{name}": value for name, value in _apart_in_all(found).items()},
         },
         "models": [
