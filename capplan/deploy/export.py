@@ -111,6 +111,8 @@ def _left_out(fleet: FleetLaunch, target: str) -> Iterator[str]:
             if len(fleet.groups) == 1
             else "start each pool as often as it says"
         )
+        if fleet.slice:
+            yield "each on a slice of its own: CUDA_VISIBLE_DEVICES=MIG-..., as nvidia-smi -L lists it"
     if target == "compose":
         held = sum(min(g.replicas, fleet.devices_per_server // g.launch.devices) for g in fleet.groups)
         total = sum(g.replicas for g in fleet.groups)
@@ -118,6 +120,8 @@ def _left_out(fleet: FleetLaunch, target: str) -> Iterator[str]:
             yield f"one server of {fleet.devices_per_server} x {group.hardware}; {total} replicas need several, each started with its part of this file"
     if target in ("k8s", "kserve", "llm-d", "dynamo"):
         yield f"the cluster has to have {group.hardware}; where it has other devices too, add a nodeSelector for them"
+        if fleet.slice:
+            yield f"MIG slices are called {fleet.resource} with mig.strategy=mixed of NVIDIA's device plugin"
     if target == "keda":
         yield "serverAddress is that of your Prometheus; service is the label that its scrape gives the pods"
         yield "finished requests are counted: a queue that grows shows in them only once it is served"

@@ -63,8 +63,13 @@ class FleetLaunch:
 
     @property
     def resource(self) -> str:
-        """What Kubernetes calls the devices."""
-        return RESOURCES[self.vendor]
+        """What Kubernetes calls the devices; MIG slices with the mixed strategy of NVIDIA's device plugin."""
+        return f"nvidia.com/mig-{self.slice}" if self.slice else RESOURCES[self.vendor]
+
+    @property
+    def slice(self) -> str:
+        """Profile of the MIG slices that the replicas are on; empty on whole devices."""
+        return self.groups[0].hardware.partition(":")[2]
 
     @property
     def engine(self) -> str:

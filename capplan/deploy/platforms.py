@@ -23,6 +23,10 @@ def compose_file(fleet: FleetLaunch) -> dict[str, Any]:
         raise InputError(
             f"compose: reserves NVIDIA devices, and the plan has those of {fleet.vendor}; try --target k8s"
         )
+    if fleet.slice:
+        raise InputError(
+            "compose: reserves whole GPUs by their number, and the plan has MIG slices; try --target k8s"
+        )
     services: dict[str, Any] = {}
     configs: dict[str, Any] = {}
     taken = 0

@@ -1,4 +1,5 @@
-"""Models that share devices: slices are the same search at a multiple of the load, hours add up, an idle model takes memory alone."""
+"""Models that share devices: time slices are the same search at a multiple of the load, MIG slices are devices, hours add up, an idle model
+takes memory alone."""
 
 import json
 from dataclasses import replace
@@ -32,6 +33,12 @@ prices: {{per_gpu_hour: {{h100-sxm: 4 $/h, l40s: 2 $/h}}}}
 SECOND = "  models: [{name: other, model: qwen3-0.6b, gpu_memory_utilization: 0.3, changes: {%s}}]\n"
 IDLE = ONE + "sharing:\n  by: device\n" + SECOND % "weight_dtype: bf16"
 BUSY = ONE + "sharing:\n  by: device\n" + SECOND % f"traffic: [{LINE % ''}], slo: {{ttft_p95: 500 ms}}"
+CUT = (
+    BUSY.replace("gpu_memory_utilization: 0.5\n", "")
+    .replace(", gpu_memory_utilization: 0.3", "")
+    .replace("by: device", "by: mig")
+    .replace("hardware: [h100-sxm, l40s]", "hardware: [h100-sxm]")
+)
 DAY, NIGHT = [10] * 12 + [1] * 12, [1] * 12 + [10] * 12
 HOURS = (
     ONE.replace("gpu_memory_utilization: 0.5\n", "").replace(
@@ -61,6 +68,12 @@ def result(capplan, tmp_path):
         assert ran.code == code, ran.err
         return json.loads(ran.out)["result"] if not code else ran.err
 
+    def asked(*words):
+        ran = capplan(*words, "--offline", "--format", "json")
+        assert ran.code in (0, 3), ran.err
+        return json.loads(ran.out)["result"]
+
+    of.asked = asked
     return of
 
 
@@ -189,3 +202,56 @@ def test_models_whose_memory_exceeds_the_device_are_refused(result):
     said = result(BUSY, *keys, "gpu_memory_utilization=0.3", code=4)
     assert "sharing: no device in fleet.hardware serves all models within their targets; own: " in said
     assert "memory" in said
+
+
+def test_on_mig_slices_each_model_has_the_fleet_of_its_slice_and_the_pool_pays_for_whole_gpus(result):
+    found = result(CUT)
+    pool = found["sharing"]
+    held = [name for gpu in pool["cut"] for name in gpu]
+    keys = {"own": (), "other": ("model=qwen3-0.6b", "slo={ttft_p95: 500 ms, tpot_p95: 60 ms}")}
+    for row in found["models"]:
+        hardware = f"h100-sxm:{row['slice']}"
+        alone = result(
+            ONE,
+            "gpu_memory_utilization=null",
+            f"fleet.hardware=[{hardware}]",
+            *keys[row["model"]],
+        )["plans"][0]
+        assert alone["hardware"] == hardware
+        assert row["replicas"] == alone["replicas"] - 1
+        assert row["ttft_p95_s"] == alone["ttft_s"]["p95"]
+        assert row["slo_met_probability"] == alone["slo_met_probability"]
+        assert held.count(row["slice"]) >= row["replicas"]
+    assert len(held) == sum(row["replicas"] for row in found["models"])
+    assert pool["gpus"] == len(pool["cut"]) + pool["spare_gpus"] == len(pool["cut"]) + 1
+    assert pool["usd_per_month"] == pytest.approx(pool["gpus"] * 4 * 730)
+
+
+def test_fewer_allowed_slices_never_take_fewer_gpus(result):
+    every = result(CUT)["sharing"]["gpus"]
+    for allowed in ("[h100-sxm:3g.40gb]", "[h100-sxm:1g.10gb, h100-sxm:7g.80gb]"):
+        assert result(CUT, f"fleet.hardware={allowed}")["sharing"]["gpus"] >= every
+
+
+def test_a_smaller_slice_is_never_faster_nor_holds_more(result):
+    names = ["1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "7g.80gb"]
+    path = ("estimate", "qwen3-0.6b", "--input-tokens", "800", "--output-tokens", "40", "--concurrency", "6")
+    found = [result.asked(*path, "--hardware", f"h100:{name}") for name in names]
+    for field in ("ttft_s", "tpot_s"):
+        times = [item[field]["mean"] for item in found]
+        assert times == sorted(times, reverse=True)
+    whole = result.asked(*path, "--hardware", "h100")
+    assert found[-1]["ttft_s"]["mean"] == pytest.approx(whole["ttft_s"]["mean"], rel=1e-9)
+    assert found[-1]["tpot_s"]["mean"] == pytest.approx(whole["tpot_s"]["mean"], rel=1e-9)
+    assert found[-1]["tpot_s"]["high"] >= whole["tpot_s"]["high"]
+    held = [result.asked("fit", "qwen3-0.6b", "--hardware", f"h100:{name}")["kv_cache_tokens"] for name in names]
+    assert held == sorted(held)
+
+
+def test_slices_that_fill_a_gpu_cost_what_the_gpu_costs(result):
+    keys = ("gpu_memory_utilization=null", "fleet.headroom=0")
+    for name, per_gpu in {"1g.10gb": 7, "2g.20gb": 3, "3g.40gb": 2}.items():
+        plan = result(ONE, *keys, "model=qwen3-0.6b", f"fleet.hardware=[h100-sxm:{name}]")["chosen"]
+        assert plan["usd_per_hour"] == pytest.approx(plan["gpus"] * 4 / per_gpu)
+    own = result(ONE, *keys, "fleet.hardware=[h100-sxm:3g.40gb]", "prices.per_gpu_hour={'h100-sxm:3g.40gb': 3 $/h}")
+    assert own["chosen"]["usd_per_hour"] == pytest.approx(3 * own["chosen"]["gpus"])

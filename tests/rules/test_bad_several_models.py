@@ -8,6 +8,8 @@ USERS = "{users: 9, think_time: 5 s, input_tokens: 400, output_tokens: 40}"
 HALF = "gpu_memory_utilization=0.5"
 GUARD = "{name: guard, model: qwen3-4b, gpu_memory_utilization: 0.4%s}"
 SHARING = "sharing={by: device, models: [" + GUARD % "" + "]}"
+CUT = "sharing={by: mig, models: [{name: guard, model: qwen3-4b%s}]}"
+SLICE = "fleet.hardware=[h100-sxm:3g.40gb]"
 HOURS = "sharing={by: hour, models: [{name: guard, model: qwen3-4b, changes: {traffic: [%s]}}]}"
 
 
@@ -57,6 +59,14 @@ HOURS = "sharing={by: hour, models: [{name: guard, model: qwen3-4b, changes: {tr
         ([HALF, SHARING, "commitments={spot: {}}"], "sharing: is not modelled with commitments"),
         ([HALF, SHARING, "fleet.disaggregation=allowed"], "sharing: is not modelled with fleet.disaggregation"),
         ([HALF, SHARING, "growth.per_month=5 %"], "sharing: has several fleets, and growth is of one"),
+        ([CUT % ", gpu_memory_utilization: 0.4"], "sharing.models[0].gpu_memory_utilization: is for by: device; each model has slices of its own"),
+        ([CUT % "", "fleet.hardware=[l40s]"], "fleet.hardware: no MIG slices of l40s are known"),
+        ([CUT % "", "fleet.hardware=[h100-sxm:3g.41gb]"], "unknown slice of h100-sxm '3g.41gb': did you mean '3g.40gb'"),
+        (["fleet.hardware=[mi300x:3g.40gb]"], "mi300x:3g.40gb: no MIG slices of mi300x are known"),
+        (["fleet.hardware=[h110:3g.40gb]"], "unknown hardware 'h110': did you mean"),
+        ([SLICE, "energy={grid: 400 g/kWh}"], "energy: is counted in whole GPUs, and h100-sxm:3g.40gb is a slice of one"),
+        ([SLICE, "commitments={owned: {capex: 9000 $, electricity: 0.1 $/kWh}}"], "commitments.owned: is counted in whole GPUs"),
+        ([SLICE, "fleet.disaggregation=allowed"], "fleet.disaggregation: is counted in whole GPUs"),
         ([HALF, SHARING, CASCADE], "sharing: is not modelled with a cascade; leave one of them out"),
     ],
 )  # fmt: skip
@@ -89,3 +99,12 @@ def test_a_picture_is_of_one_fleet(capplan, tmp_path):
     )
     assert (ran.code, ran.err[:27]) == (2, "--plot: draws one fleet, an")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replica_on_slices_has_one_of_them(capplan):
+    ran = capplan("fleet", "tests/golden/small.yaml", "--offline", "--set", SLICE, "--set", "fleet.tensor_parallel=[2]")
+    assert ran.code == 4
+    assert "slices of a GPU have no links to each other, so a replica has one" in ran.out
+    asked = capplan("fit", "qwen3-4b", "--hardware", "h100:3g.40gb", "-tp", "2", "--offline")
+    assert asked.code == 2
+    assert "slices of a GPU have no links to each other" in asked.err
