@@ -7,6 +7,7 @@ SCENARIOS = sorted((Path(__file__).resolve().parents[1] / "scenarios").glob("*.y
 PARTS = {
     "cascade": ("cascade.part=first", "cascade.part=second", "cascade.part=alone"),
     "shared-gpus": ("sharing.part=own", "sharing.part=guard", "sharing.part=summaries"),
+    "mig-slices": ("sharing.part=own", "sharing.part=guard", "sharing.part=summaries"),
     "by-the-hour": ("sharing.part=own", "sharing.part=reports"),
 }
 """Scenario -> the settings that ask for one of its fleets."""

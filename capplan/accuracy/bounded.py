@@ -1,9 +1,12 @@
 """An estimate with the back-test intervals of its regime."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from capplan.accuracy.intervals import Interval, Intervals, interval_of, regime_keys, widest
+from capplan.accuracy.intervals import Interval, Intervals, interval_of, regime_keys, stretched, widest
 from capplan.accuracy.serving import network_class
+from capplan.accuracy.slowness import UNMEASURED
+from capplan.hardware.device import Device
 from capplan.replica.estimate import Estimate, estimate
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica
@@ -37,10 +40,16 @@ class BoundedEstimate:
     """No result of this regime was measured: the intervals are the widest there are."""
 
 
+def interval_on(intervals: Intervals, keys: Sequence[str], device: Device) -> Interval:
+    """Return the interval of the narrowest regime that was measured; wider on a slice of a device, where nothing was."""
+    interval = interval_of(intervals, keys) or widest(intervals)
+    return interval if device.partition is None else stretched(interval, UNMEASURED)
+
+
 def load_interval(intervals: Intervals, quantity: str, load: str, replica: Replica) -> Interval:
     """Return the interval of a statistic of a quantity for a replica under a kind of load (closed, open)."""
     keys = regime_keys(quantity, load, network_class(replica.spec.network), replica.label, "mean")
-    return interval_of(intervals, keys) or widest(intervals)
+    return interval_on(intervals, keys, replica.spec.device)
 
 
 def bounded_estimate(replica: Replica, load: Load, intervals: Intervals) -> BoundedEstimate:

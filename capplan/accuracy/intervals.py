@@ -86,6 +86,19 @@ def _spanning(thin: Interval, wider: Interval) -> Interval:
     return replace(thin, low_ratio=low, high_ratio=high)
 
 
+def stretched(interval: Interval, width: float) -> Interval:
+    """Return an interval whose ends are a multiple as far from its median, in logarithms.
+
+    Examples
+    --------
+    >>> stretched(Interval(0.5, 2.0, 30, 9), 2.0).high_ratio
+    4.0
+    """
+    middle = interval.median_ratio
+    low, high = (middle * (end / middle) ** width for end in (interval.low_ratio, interval.high_ratio))
+    return replace(interval, low_ratio=low, high_ratio=high)
+
+
 def widest(intervals: Intervals) -> Interval:
     """Return an interval that spans all regimes, for those that were never measured."""
     lows = [entry.low_ratio for entry in intervals.values()]

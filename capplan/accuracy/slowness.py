@@ -28,7 +28,7 @@ FEW_GROUPS = 12
 FEW_OF_CLASS = 5
 """The same of the groups with networks of one class."""
 UNMEASURED = 1.6
-"""Factor on the width for a class of networks of which no open loop was measured (an assumption): times per token of closed
+"""Factor on the width for what no open loop was measured of: a class of networks, or slices of a device (an assumption): times per token of closed
 loops are off by 10 % with latent attention, the only such class, and by 6 % with dense networks."""
 PROBABILITIES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Where distributions are known; between and beyond them the logarithm is linear in the normal quantile."""
@@ -202,6 +202,7 @@ def slowness_of(
     network_class: str,
     step_s: float,
     load: Load = "open",
+    on_slice: bool = False,
 ) -> Slowness:
     """Return the slowness distribution that decides whether a replica meets some targets.
 
@@ -213,6 +214,7 @@ def slowness_of(
     step_s : [s]
         predicted mean time per output token of the replica at its load
     load : open; overload where requests come faster than they are served
+    on_slice : the replica is on a slice of a device, on which no open loop was measured
 
     Returns
     -------
@@ -223,6 +225,6 @@ def slowness_of(
     of_class = table.classes.get(network_class, 0)
     return regime.scaled(
         slowness_scale(step_s, table.relative, table.host_s),
-        1.0 if of_class else UNMEASURED,
-        thin=regime.groups < FEW_GROUPS or of_class < FEW_OF_CLASS,
+        1.0 if of_class and not on_slice else UNMEASURED,
+        thin=on_slice or regime.groups < FEW_GROUPS or of_class < FEW_OF_CLASS,
     )

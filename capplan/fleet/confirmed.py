@@ -35,7 +35,8 @@ def target_probability(trial: Trial, busy: int, target: Target) -> float:
     slowest = trial.slowest(trial.total_rate / busy, busy, {target: target.limit_s})
     question, candidate = trial.question, trial.candidate
     network = question.networks[candidate.weight_dtype]
-    alone = question.slowness([target], network, candidate.usual_step_s).probability(slowest)
+    slowness = question.slowness([target], network, candidate.usual_step_s, candidate.layout.device)
+    alone = slowness.probability(slowest)
     return max(alone, met_probability(trial, busy))
 
 

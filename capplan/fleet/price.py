@@ -336,7 +336,9 @@ def price_of(records: Iterable[PriceRecord], device: Device, choice: PriceChoice
     if whole is None:
         return None
     share = 1.0 / cut.per_device
-    said = f"{device.name} costs 1/{cut.per_device} of {cut.device}, which is cut into {cut.per_device} like it"
+    said = (
+        f"{device.name} costs 1/{cut.per_device} of {cut.device}, which is cut into {cut.per_device} like it"
+    )
     return replace(
         whole,
         usd_per_hour=whole.usd_per_hour * share,

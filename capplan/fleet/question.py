@@ -44,9 +44,17 @@ class Question:
     gpu_memory_utilization: float | None = None
     drafting: DraftPlan | None = None
 
-    def slowness(self, targets: Sequence[Target], network: Network, step_s: float) -> Slowness:
-        """Return the distribution of slowness of a replica, as it matters for these targets."""
-        return slowness_of(self.slowness_table, targets, network_class=network_class(network), step_s=step_s)
+    def slowness(
+        self, targets: Sequence[Target], network: Network, step_s: float, device: Device
+    ) -> Slowness:
+        """Return the distribution of slowness of a replica on a device, as it matters for these targets."""
+        return slowness_of(
+            self.slowness_table,
+            targets,
+            network_class=network_class(network),
+            step_s=step_s,
+            on_slice=device.partition is not None,
+        )
 
 
 def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> ReplicaSpec:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capplan.accuracy.bounded import BoundedSpread
-from capplan.accuracy.intervals import interval_of, regime_keys, widest
+from capplan.accuracy.bounded import BoundedSpread, interval_on
+from capplan.accuracy.intervals import regime_keys
 from capplan.accuracy.serving import network_class
 from capplan.assumption import Assumption
 from capplan.fleet.fit import Fit, fit
@@ -113,7 +113,7 @@ def _margin(plan: AnyPlan, question: Question, target: Target) -> TargetMargin:
     group = plan.groups[0 if target.metric == "ttft" else -1]
     kind = network_class(question.networks[group.weight_dtype])
     keys = regime_keys(target.metric, "open", kind, group.label, statistic=target.statistic)
-    interval = interval_of(question.intervals, keys) or widest(question.intervals)
+    interval = interval_on(question.intervals, keys, group.layout.device)
     return TargetMargin(
         target,
         predicted,

@@ -268,7 +268,10 @@ class _Part:
     ) -> tuple[list[ScreenedLayout], list[Relaxation]]:
         q = self.question
         usual_s = usual_s or usual_step_s(state)
-        slownesses = [q.slowness(q.slo.targets, self.network, step_s) for step_s in usual_s]
+        slownesses = [
+            q.slowness(q.slo.targets, self.network, step_s, layout.device)
+            for step_s, layout in zip(usual_s, layouts, strict=True)
+        ]
         needed = {target: _least_values(state, target) for target in q.slo.targets}
         holds = ~state.saturated & self._within(needed, np.ones((len(layouts), 1)))
         shares = carried_shares(state, q.demand, _longest_response_s(q.slo, q.demand))

@@ -172,7 +172,9 @@ def packing(profiles: Sequence[Partition], wanted: Amounts) -> tuple[Amounts, ..
             return ()
         if least_devices(profiles, left) > devices:
             return None
-        hardest = max((profiles[at].memory_slices, -profiles[at].per_device, at) for at, n in enumerate(left) if n)[2]
+        hardest = max(
+            (profiles[at].memory_slices, -profiles[at].per_device, at) for at, n in enumerate(left) if n
+        )[2]
         used = {tuple(map(min, left, way)) for way in ways if way[hardest]}
         for way in sorted(_largest(used), key=sum, reverse=True):
             rest = fitted(tuple(map(sub, left, way)), devices - 1)

@@ -86,9 +86,7 @@ def fewest_when_cut(
 
     def wanted(choice: Amounts) -> Amounts:
         taken = list(zip(choice, options, strict=True))
-        return tuple(
-            sum(counts[at] for at, counts in taken if at == index) for index in range(len(profiles))
-        )
+        return tuple(sum(counts[at] for at, counts in taken if at == index) for index in range(len(profiles)))
 
     ways = [(way, wanted(way)) for way in product(*options)]
     order = sorted((least_devices(profiles, amounts), sum(amounts), way, amounts) for way, amounts in ways)

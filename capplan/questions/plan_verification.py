@@ -8,7 +8,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from capplan.accuracy.benchmark import Benchmark, Kind
-from capplan.accuracy.intervals import Intervals, interval_of, regime_keys, widest
+from capplan.accuracy.bounded import interval_on
+from capplan.accuracy.intervals import Intervals, regime_keys
 from capplan.accuracy.replay import FINISHED, metrics_of, outcome_of, overloaded
 from capplan.accuracy.serving import LOADS, network_class
 from capplan.errors import InputError
@@ -281,7 +282,7 @@ def _rows(
         keys = regime_keys(
             name, load, network_class(replica.spec.network), replica.label, statistic or "mean"
         )
-        bounds = interval_of(intervals, keys) or widest(intervals)
+        bounds = interval_on(intervals, keys, replica.spec.device)
         yield Compared(quantity, known, known * bounds.low_ratio, known * bounds.high_ratio, value)
 
 

@@ -176,11 +176,13 @@ def sliced_scenario(scenario: Scenario, slices: int, memory_fraction: float) -> 
 
 def _cheapest_pool(scenario: Scenario, models: Sequence[SharingModel], terms: SharingTerms) -> SharedPool:
     """Return the cheapest pool of one kind of device; TargetError where none serves all models, InputError without a price."""
-    on = _pool_of_slices if terms.by == "mig" else _pool_on
-    wholes = dict.fromkeys(
-        item.partition.device if item.partition else item.name for item in scenario.fleet.hardware
-    )
-    pools = [pool for name in wholes if (pool := on(name, models, terms))]
+    found = [
+        _pool_of_slices(name, models) if terms.by == "mig" else _pool_on(name, models, terms)
+        for name in dict.fromkeys(
+            item.partition.device if item.partition else item.name for item in scenario.fleet.hardware
+        )
+    ]
+    pools = [pool for pool in found if pool]
     if pools:
         best = min(pools, key=lambda pool: (pool.usd_per_month, pool.gpus))
         if best.usd_per_month == inf:
@@ -216,7 +218,7 @@ def _pool_on(hardware: str, models: Sequence[SharingModel], terms: SharingTerms)
     return SharedPool(hardware, tuple(plans), replicas, gpus, max(spares), plans[0].price)
 
 
-def _pool_of_slices(hardware: str, models: Sequence[SharingModel], terms: SharingTerms) -> SharedPool | None:
+def _pool_of_slices(hardware: str, models: Sequence[SharingModel]) -> SharedPool | None:
     """Return the fewest GPUs of one kind whose slices hold the replicas of all models."""
     profiles = partitions(hardware)
     plans = [
@@ -230,9 +232,12 @@ def _pool_of_slices(hardware: str, models: Sequence[SharingModel], terms: Sharin
     choice, devices = found
     chosen = tuple(options[at] for options, at in zip(plans, choice, strict=True))
     scenario = models[0].asked.scenario
-    prices, _ = scenario_prices(replace(scenario, fleet=replace(scenario.fleet, hardware=(device(hardware),))))
+    prices, _ = scenario_prices(
+        replace(scenario, fleet=replace(scenario.fleet, hardware=(device(hardware),)))
+    )
     names = tuple(
-        tuple(cut.profile for cut, n in zip(profiles, amounts, strict=True) for _ in range(n)) for amounts in devices
+        tuple(cut.profile for cut, n in zip(profiles, amounts, strict=True) for _ in range(n))
+        for amounts in devices
     )
     return SharedPool(
         hardware,

@@ -67,9 +67,7 @@ def _memory_fractions(reading: Reading, file: ScenarioFile, sharing: Sharing) ->
             (index for index, item in enumerate(sharing.models) if item.gpu_memory_utilization), None
         )
         if given is not None:
-            raise reading.refuse(
-                (AT, "models", given, SHARE), f"is for by: device; {_WHOLE[sharing.by]}"
-            )
+            raise reading.refuse((AT, "models", given, SHARE), f"is for by: device; {_WHOLE[sharing.by]}")
         return ()
     fractions = [file.gpu_memory_utilization, *(item.gpu_memory_utilization for item in sharing.models)]
     for index, fraction in enumerate(fractions):

@@ -28,7 +28,9 @@ def refuse_with_slices(reading: Reading, file: ScenarioFile, hardware: Sequence[
     }
     for key, (at, given) in asked.items():
         if given:
-            why = f"is counted in whole GPUs, and {cut} is a slice of one; leave {key} out, or give whole GPUs"
+            why = (
+                f"is counted in whole GPUs, and {cut} is a slice of one; leave {key} out, or give whole GPUs"
+            )
             reading.note(reading.refuse(at, why), at)
 
 

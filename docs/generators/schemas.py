@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from capplan.readers.catalogue.hardware import AliasFile, HardwareFile
+from capplan.readers.catalogue.partitions import PartitionFile
 from capplan.readers.catalogue.prices import PriceFile
 from capplan.readers.catalogue.token_prices import TokenPriceFile
 from capplan.readers.record import Record
@@ -16,6 +17,7 @@ SCHEMAS: dict[str, type[Record]] = {
     "workload": WorkloadFile,
     "hardware": HardwareFile,
     "aliases": AliasFile,
+    "partitions": PartitionFile,
     "prices": PriceFile,
     "token_prices": TokenPriceFile,
 }

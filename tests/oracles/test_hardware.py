@@ -175,5 +175,5 @@ def test_device_can_be_a_file_of_ones_own(tmp_path):
 
 
 def test_documented_files_of_the_folder_are_read():
-    for name in ("aliases", "prices", "token_prices"):
+    for name in ("aliases", "partitions", "prices", "token_prices"):
         assert read_yaml(ROOT / "hardware_specs" / f"{name}.yaml", kind="data").value

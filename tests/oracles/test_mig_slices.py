@@ -111,7 +111,11 @@ def test_packing_takes_as_few_devices_as_placing_the_slices_one_by_one(asked):
     assert not fits_on(profiles, wanted, len(found) - 1)
 
 
-@given(st.lists(st.dictionaries(st.integers(0, 5), st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=3))
+@given(
+    st.lists(
+        st.dictionaries(st.integers(0, 5), st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=3
+    )
+)
 def test_the_profiles_of_several_models_are_those_of_the_best_of_all_choices(replicas):
     profiles = partitions("h100-sxm")
     choice, found = fewest_when_cut(profiles, replicas)

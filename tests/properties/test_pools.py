@@ -182,7 +182,9 @@ def test_the_replicas_of_the_plan_are_the_cheapest_of_all_pairs_simulated(allowe
     network = asked.question.networks[plan.decode.weight_dtype]
     alone = decode_question(asked.question, asked.question.devices)
     step_s = next(c.usual_step_s for c in search(alone).candidates)
-    slower = asked.question.slowness(asked.question.slo.targets, network, step_s).quantile(0.8)
+    slower = asked.question.slowness(
+        asked.question.slo.targets, network, step_s, asked.question.devices[0]
+    ).quantile(0.8)
     busy = tuple(pool.busy_replicas for pool in plan.pools)
     pairs = product(range(1, busy[0] + 2), range(1, busy[1] + 2))
     good = [
@@ -207,7 +209,9 @@ def test_no_other_layouts_of_the_pools_cost_less(path, target):
     steps = {c.layout.devices: c for c in search(decode_question(question, question.devices)).candidates}
     cheaper = 0
     for prefill, decode in product(steps.values(), repeat=2):
-        slower = question.slowness(question.slo.targets, network, decode.usual_step_s).quantile(0.8)
+        slower = question.slowness(
+            question.slo.targets, network, decode.usual_step_s, decode.layout.device
+        ).quantile(0.8)
         specs = [spec_of_layout(side.layout, side.weight_dtype, question) for side in (prefill, decode)]
         joint = Joint(question, *map(replica_of, specs), limits.link)
         for pair in product(range(1, found.gpus), repeat=2):

@@ -102,7 +102,9 @@ def test_a_picture_is_of_one_fleet(capplan, tmp_path):
 
 
 def test_a_replica_on_slices_has_one_of_them(capplan):
-    ran = capplan("fleet", "tests/golden/small.yaml", "--offline", "--set", SLICE, "--set", "fleet.tensor_parallel=[2]")
+    ran = capplan(
+        "fleet", "tests/golden/small.yaml", "--offline", "--set", SLICE, "--set", "fleet.tensor_parallel=[2]"
+    )
     assert ran.code == 4
     assert "slices of a GPU have no links to each other, so a replica has one" in ran.out
     asked = capplan("fit", "qwen3-4b", "--hardware", "h100:3g.40gb", "-tp", "2", "--offline")

@@ -302,7 +302,7 @@ def _target_probabilities(
     network = question.networks[candidate.weight_dtype]
     probabilities = {}
     for target in question.slo.targets:
-        slowness = question.slowness([target], network, candidate.usual_step_s)
+        slowness = question.slowness([target], network, candidate.usual_step_s, candidate.layout.device)
         slowest = joint.slowest(pair, slowness.quantile(question.slo.confidence), target)
         probabilities[target.key] = max(slowness.probability(slowest), together)
     return probabilities

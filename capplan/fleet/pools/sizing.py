@@ -53,7 +53,8 @@ class Contender:
         """Return how much slower than predicted the steps of both pools may be: as those of the decode replicas."""
         candidate = self.decode.trial.candidate
         network = question.networks[candidate.weight_dtype]
-        return question.slowness(question.slo.targets, network, candidate.usual_step_s)
+        device = candidate.layout.device
+        return question.slowness(question.slo.targets, network, candidate.usual_step_s, device)
 
 
 def hourly(side: Sized, terms: Terms) -> float:

@@ -88,10 +88,11 @@ def _by_device() -> dict[str, tuple[Partition, ...]]:
     }
 
 
-def _partition(
-    device: str, profile: str, figures: Profile, table: Table, file: PartitionFile
-) -> Partition:
-    used = {"multiprocessors": table.multiprocessors_source, "reported_memory_bytes": table.engine_total_source}
+def _partition(device: str, profile: str, figures: Profile, table: Table, file: PartitionFile) -> Partition:
+    used = {
+        "multiprocessors": table.multiprocessors_source,
+        "reported_memory_bytes": table.engine_total_source,
+    }
     keys = dict.fromkeys((table.source, *used.values()))
     return Partition(
         device=device,

@@ -185,9 +185,7 @@ def scenario_prices(scenario: Scenario) -> tuple[dict[str, ChosenPrice | None], 
     device name -> ChosenPrice, None where no offer is known; and warnings
     """
     records, remarks = records_of(scenario)
-    chosen = {
-        device.name: price_of(records, device, scenario.prices) for device in scenario.fleet.devices
-    }
+    chosen = {device.name: price_of(records, device, scenario.prices) for device in scenario.fleet.devices}
     cut = {device.partition.device for device in scenario.fleet.devices if device.partition}
     others = [name for name in scenario.prices.overrides if name not in chosen and name not in cut]
     warnings = list(remarks)

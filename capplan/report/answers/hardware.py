@@ -13,7 +13,15 @@ _LISTED = (
     "peak_flop_per_s.fp4", "link", "link_bytes_per_s", "link_domain_devices", "tdp_w",
 )  # fmt: skip
 _FOOTNOTES = ("labels", "figure_sources", "sources", "traps", "partition")
-_SLICE = ("name", "per_device", "multiprocessors", "reported_memory_bytes", "memory_bytes_per_s", "peak_flop_per_s.bf16", "starts")
+_SLICE = (
+    "name",
+    "per_device",
+    "multiprocessors",
+    "reported_memory_bytes",
+    "memory_bytes_per_s",
+    "peak_flop_per_s.bf16",
+    "starts",
+)
 _TITLES = {
     "memory_bytes_per_s": "bandwidth",
     "link_bytes_per_s": "link, each way",
