@@ -68,7 +68,7 @@ def device_answer(device: Device, slices: Sequence[Device] = ()) -> Answer:
     keys = {name: ", ".join(k for k in used if k in titles) for name, used in device.figure_sources.items()}
     return Answer(
         command="hardware",
-        result=asdict(device),
+        result={**asdict(device), "slices": [item.name for item in slices]},
         tables=(
             Table(
                 [figures],
