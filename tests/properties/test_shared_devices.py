@@ -260,3 +260,21 @@ def test_slices_that_fill_a_gpu_cost_what_the_gpu_costs(result):
         ONE, *keys, "fleet.hardware=[h100-sxm:3g.40gb]", "prices.per_gpu_hour={'h100-sxm:3g.40gb': 3 $/h}"
     )
     assert own["chosen"]["usd_per_hour"] == pytest.approx(3 * own["chosen"]["gpus"])
+
+
+def test_a_fleet_of_slices_says_what_whole_gpus_cost_and_is_exported_as_slices(capplan, tmp_path):
+    path, plan = tmp_path / "one.yaml", tmp_path / "plan.json"
+    path.write_text(ONE)
+    keys = ("gpu_memory_utilization=null", "fleet.hardware=[h100-sxm:3g.40gb]", "fleet.spare_replicas=0")
+    asked = ("fleet", path, *(word for key in keys for word in ("--set", key)), "--offline")
+    chosen = json.loads(capplan(*asked, "--format", "json").out)["result"]["chosen"]
+    whole = -(-chosen["gpus"] // 2)
+    assert f"are cut from {whole} whole GPUs, ${whole * 4 * 730:,} a month" in capplan(*asked).out
+    assert capplan(*asked, "-o", plan).code == 0
+    manifest = capplan("export", "--plan", plan, "--target", "k8s").out
+    assert "nvidia.com/mig-3g.40gb: '1'" in manifest
+    assert "nvidia.com/gpu" not in manifest
+    assert "mig.strategy=mixed" in manifest
+    assert "CUDA_VISIBLE_DEVICES=MIG-" in capplan("export", "--plan", plan, "--target", "vllm").out
+    compose = capplan("export", "--plan", plan, "--target", "compose")
+    assert (compose.code, "the plan has MIG slices" in compose.err) == (2, True)

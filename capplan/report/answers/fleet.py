@@ -28,6 +28,7 @@ from capplan.report.answers.fleet_words import (
     insensible_text,
     rejected_text,
     relaxation_text,
+    slices_texts,
     sure,
 )
 from capplan.report.answers.growth import growth_closing, growth_result, growth_tables
@@ -295,6 +296,7 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
     """Return what the tables do not say: the recommendation, totals, and how to read them."""
     return (
         *_recommendation(answer),
+        *slices_texts(answer.plans),
         *(insensible_text(row) for row in answer.insensible),
         *(commitments_closing(outlook.mixes) or offers_closing(answer.bought)),
         *currency_texts(asked.scenario.currency, paid_usd(answer, outlook)),

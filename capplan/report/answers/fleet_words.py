@@ -1,6 +1,10 @@
 """Sentences about devices and layouts that were rejected, and what would let them through."""
 
-from capplan.fleet.plan import FleetAnswer, Insensible, Relaxation
+from collections.abc import Iterable, Iterator
+from math import ceil
+
+from capplan.fleet.plan import FleetAnswer, FleetPlan, Insensible, Relaxation
+from capplan.fleet.price import usd_per_month
 from capplan.questions.fleet import AskedFleet
 from capplan.scenario.host_memory import host_bytes, memory_usd_per_month
 
@@ -26,6 +30,22 @@ def relaxation_text(relaxation: Relaxation) -> str:
         f"relax {relaxation.target} from {relaxation.limit_s:g} s to {relaxation.needed_s:.3g} s: "
         f"replicas of {layout.devices} x {layout.device.name} would then do"
     )
+
+
+def slices_texts(plans: Iterable[FleetPlan]) -> Iterator[str]:
+    """Yield what the slices of each plan are in whole GPUs, which is what most providers rent."""
+    for plan in plans:
+        cut = plan.layout.device.partition
+        if cut is None:
+            continue
+        wholes = ceil(plan.gpus / cut.per_device)
+        usd = None if plan.price is None else plan.price.total_usd_per_hour * cut.per_device * wholes
+        cost = (
+            ""
+            if usd is None
+            else f", ${usd_per_month(usd):,.0f} a month where slices are not sold one by one"
+        )
+        yield f"{plan.gpus} x {plan.hardware} are cut from {wholes} whole GPUs{cost}"
 
 
 def rejected_text(answer: FleetAnswer) -> str:
