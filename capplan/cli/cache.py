@@ -56,11 +56,14 @@ def command(
     """Show what prompt caching at a hosted API saves for a shared prefix, and from which request on it pays."""
     from capplan.money.cached_prefix import cached_prefix
     from capplan.questions.cache_price import cache_price
-    from capplan.questions.price_age import age_warnings, current_day
+    from capplan.questions.price_age import age_warnings, current_day, life_warnings
     from capplan.report.answers.cache import cache_answer
     from capplan.report.show import show
 
     offer = cache_price(price, prefix_tokens, time_to_live)
     day = cached_prefix(offer, prefix_tokens, requests_per_day, suffix_tokens, time_to_live)
-    warnings = age_warnings([offer], current_day()) if price.api else ()
+    warnings = [
+        *(age_warnings([offer], current_day()) if price.api else ()),
+        *life_warnings([offer], time_to_live),
+    ]
     return show(cache_answer(day, offer, prefix_tokens, time_to_live, warnings), to)

@@ -21,7 +21,7 @@ from capplan.money.hosted import (
 )
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.paid_plan import own_assumptions, paid_plan
-from capplan.questions.price_age import age_warnings
+from capplan.questions.price_age import age_warnings, life_warnings
 from capplan.readers.catalogue.token_prices import (
     HINT,
     find_price,
@@ -148,7 +148,13 @@ def asked_comparison(
             *paid.assumptions,
             *asked.assumptions,
         ),
-        (*paid.warnings, *age_warnings(prices, today), *warnings, *asked.warnings),
+        (
+            *paid.warnings,
+            *age_warnings(prices, today),
+            *life_warnings(prices, scenario.hosted.time_to_live_s),
+            *warnings,
+            *asked.warnings,
+        ),
     )
 
 

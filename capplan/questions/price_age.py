@@ -14,6 +14,20 @@ def current_day() -> date:
     return datetime.now(tz=UTC).date()
 
 
+def life_warnings(prices: Sequence[TokenPrice], time_to_live_s: float | None) -> list[str]:
+    """Return a warning for each API that keeps a prefix for less time than is stated, and does not sell more."""
+    return [
+        f"{price.provider} states that it keeps a prefix for {price.time_to_live_s:g} s, not for {time_to_live_s:g} s, which is taken from you"
+        for price in prices
+        if price.rates.cache_read is not None
+        and price.longer_life is None
+        and not price.storage_usd_per_million_tokens_hour
+        and time_to_live_s is not None
+        and price.time_to_live_s is not None
+        and time_to_live_s > price.time_to_live_s
+    ]
+
+
 def age_warnings(prices: Sequence[TokenPrice], today: date) -> tuple[str, ...]:
     """Return the warnings for prices older than OLD_DAYS, and for those dated in the future."""
     old = [price for price in prices if age_days(price, today) > OLD_DAYS]

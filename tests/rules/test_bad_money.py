@@ -16,6 +16,20 @@ from capplan.readers.catalogue.token_prices import find_price, genai_price, lite
 SMALL = "tests/golden/small.yaml"
 
 
+def test_a_life_beyond_what_a_provider_states_is_taken_with_a_warning(capplan):
+    said = "openai states that it keeps a prefix for 300 s, not for 7200 s, which is taken from you"
+    cache = ("cache", "--prefix-tokens", "5000", "--requests-per-day", "9", "--api", "openai/gpt-5")
+    api = ("--set", "traffic[0].shared_prefix={tokens: 1100, hit_fraction: 0.5}", "--api", "openai/gpt-5")
+    compare = ("compare", SMALL, "--offline", *api, "--set", "hosted.time_to_live=")
+    for longer, usual in (
+        ((*cache, "--time-to-live", "2 h"), (*cache, "--time-to-live", "5 min")),
+        ((*compare[:-1], compare[-1] + "2 h"), (*compare[:-1], compare[-1] + "5 min")),
+    ):
+        ran = capplan(*longer)
+        assert (ran.code, said in ran.err) == (0, True)
+        assert "states that it keeps" not in capplan(*usual).err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
