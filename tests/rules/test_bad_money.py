@@ -19,7 +19,14 @@ SMALL = "tests/golden/small.yaml"
 def test_a_life_beyond_what_a_provider_states_is_taken_with_a_warning(capplan):
     said = "openai states that it keeps a prefix for 300 s, not for 7200 s, which is taken from you"
     cache = ("cache", "--prefix-tokens", "5000", "--requests-per-day", "9", "--api", "openai/gpt-5")
-    api = ("--set", "traffic[0].shared_prefix={tokens: 1100, hit_fraction: 0.5}", "--api", "openai/gpt-5")
+    prompt = ("--set", "traffic[0].input_tokens=2400", "--set", "max_model_len=8192", "--set", "slo={}")
+    api = (
+        *prompt,
+        "--set",
+        "traffic[0].shared_prefix={tokens: 1100, hit_fraction: 0.5}",
+        "--api",
+        "openai/gpt-5",
+    )
     compare = ("compare", SMALL, "--offline", *api, "--set", "hosted.time_to_live=")
     for longer, usual in (
         ((*cache, "--time-to-live", "2 h"), (*cache, "--time-to-live", "5 min")),
