@@ -101,7 +101,13 @@ def _choices_of(pairs: list[tuple[Sized, FleetPlan]], terms: Terms) -> Choices:
     """
     plans = [plan for _, plan in pairs]
     surest = surest_within(pairs, terms, SUREST_WITHIN) if pairs[0][0].trial.limits else plans[0]
-    return Choices(plans[0], surest, min(plans, key=lambda plan: plan.gpus), *recommended(pairs, terms))
+    return Choices(plans[0], surest, min(plans, key=_whole_gpus), *recommended(pairs, terms))
+
+
+def _whole_gpus(plan: FleetPlan) -> float:
+    """Return the GPUs of a plan, slices as their part of one."""
+    cut = plan.layout.device.partition
+    return plan.gpus / (cut.per_device if cut else 1)
 
 
 def _surest_first(

@@ -278,3 +278,13 @@ def test_a_fleet_of_slices_says_what_whole_gpus_cost_and_is_exported_as_slices(c
     assert "CUDA_VISIBLE_DEVICES=MIG-" in capplan("export", "--plan", plan, "--target", "vllm").out
     compose = capplan("export", "--plan", plan, "--target", "compose")
     assert (compose.code, "the plan has MIG slices" in compose.err) == (2, True)
+
+
+def test_the_fewest_gpus_count_slices_as_their_part_of_one(result):
+    keys = ("gpu_memory_utilization=null", "fleet.spare_replicas=0", "traffic[0].request_rate=100")
+    found = result(ONE, *keys, "fleet.hardware=[h100-sxm:1g.20gb, h100-sxm:3g.40gb, h100-sxm]")
+    each = {"h100-sxm:1g.20gb": 4, "h100-sxm:3g.40gb": 2, "h100-sxm": 1}
+    whole = {plan["hardware"]: plan["gpus"] / each[plan["hardware"]] for plan in reversed(found["plans"])}
+    fewest = found["choices"]["fewest"]
+    assert fewest["gpus"] / each[fewest["hardware"]] == min(whole.values())
+    assert fewest["gpus"] > min(plan["gpus"] for plan in found["plans"])
