@@ -147,9 +147,9 @@ def packing(profiles: Sequence[Partition], wanted: Amounts) -> tuple[Amounts, ..
 
     Parameters
     ----------
-    profiles : of one device
+    profiles : of the device
     wanted : [-]
-        instances of each
+        of each profile
 
     Returns
     -------
