@@ -59,6 +59,7 @@ def pytest_sessionstart():
 
 def pytest_collection_finish():
     gc.freeze()
+    gc.set_threshold(20_000)  # arrays and results by the thousand, few of which form cycles
     gc.enable()
 
 
@@ -83,14 +84,18 @@ def capplan(capsys, monkeypatch):
     return run
 
 
-@pytest.fixture(scope="module")
-def shared_runs():
-    """Let fleets of one test after another share the runs of replicas, as the levers of one question do."""
+@pytest.fixture(scope="session")
+def runs_of_replicas():
     from capplan.fleet.search_cache import SearchCache
 
-    cache = SearchCache()
+    return SearchCache()
+
+
+@pytest.fixture(scope="module")
+def shared_runs(runs_of_replicas):
+    """Let fleets of one test after another share the runs of replicas, as the levers of one question do."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("capplan.questions.fleet.SearchCache", lambda: cache)
+        patch.setattr("capplan.questions.fleet.SearchCache", lambda: runs_of_replicas)
         yield
 
 

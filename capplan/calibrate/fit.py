@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
 
-from capplan.calibrate.forms import FORMS, Form, columns_of, sheet
+from capplan.calibrate.forms import FORMS, Columns, Form, columns_of, sheet
 from capplan.calibrate.prior import Known, known_beforehand
 from capplan.calibrate.shapes import library_of
 from capplan.numbers import Array
@@ -88,7 +89,7 @@ def _fit_one(
         fitting.measurements[place] = replace(measurement, fitted_s=float(seconds))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Problem:
     """The numbers of one kernel and dtype, as logarithms, against measured times."""
 
@@ -99,19 +100,29 @@ class _Problem:
     near: Mapping[str, float]
 
     def known(self) -> list[Known]:
-        return [known_beforehand(name, self.near.get(name)) for name in self.names()]
+        return [known_beforehand(name, self.near.get(name)) for name in self.names]
 
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return self.form.numbers(self.dtype)
 
+    @cached_property
+    def shapes(self) -> dict[str, tuple[list[int], Columns]]:
+        """Return the places of each operator's measurements, and their shapes; every step of a fit asks for them."""
+        places = {
+            operator: [i for i, m in enumerate(self.measurements) if m.operator == operator]
+            for operator in _operators(self.measurements)
+        }
+        return {
+            operator: (rows, columns_of([self.measurements[i] for i in rows]))
+            for operator, rows in places.items()
+        }
+
     def predicted(self, logs: Array) -> Array:
         """Return the time of every measured shape."""
-        names = self.names()
-        rates = self.form.record(**self.fixed, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
+        rates = self.form.record(**self.fixed, **dict(zip(self.names, np.exp(logs).tolist(), strict=True)))
         result = np.empty(len(self.measurements))
-        for operator in _operators(self.measurements):
-            places = [i for i, m in enumerate(self.measurements) if m.operator == operator]
-            shapes = columns_of([self.measurements[i] for i in places])
+        for operator, (places, shapes) in self.shapes.items():
             result[places] = self.form.operators[operator](shapes, self.dtype, rates)
         return result
 
@@ -131,7 +142,7 @@ class _Problem:
         numbers = {
             name: _number(log, half, prior, lowest, highest)
             for name, log, half, prior, lowest, highest in zip(
-                self.names(), best.x, intervals, widths, low, high, strict=True
+                self.names, best.x, intervals, widths, low, high, strict=True
             )
         }
         scores = {

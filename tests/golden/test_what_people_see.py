@@ -2,6 +2,7 @@
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
 VERSION = ("--engine-version", "0.21.0")
 SMALL = "tests/golden/small.yaml"
 

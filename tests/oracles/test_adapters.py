@@ -24,6 +24,7 @@ from capplan.replica.replica import replica_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
 TRAINED = [
     ("llama-2-7b", 8, ("q_proj", "v_proj"), 4_194_304),
     ("llama-3.1-8b", 16, MODULES, 41_943_040),

@@ -15,6 +15,7 @@ from capplan.money.energy import (
     phase_watts,
 )
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
 TERMS = EnergyTerms(80.0, 420.0, 650.0, 200.0, 1.25, 0.4, 0.1, 40_000.0)
 SHARE = st.floats(0.0, 1.0)
 HOURS = st.lists(st.tuples(SHARE, SHARE), min_size=24, max_size=24).map(np.array)

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
 CATALOGUE = """InstanceType,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region
 one,L4,1,0.8,0.3,east
 """

@@ -11,7 +11,7 @@ from capplan.questions.difference import both_sides, changes, side_of
 from capplan.questions.fleet import asked_fleet
 from capplan.scenario.scenario import read_scenario, scenario_document
 
-pytestmark = pytest.mark.usefixtures("few_requests")
+pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 BASE = """name: small
 model: llama-3.1-8b
 traffic:

@@ -18,7 +18,7 @@ from tests.plan_files import plan_in
 from tests.shipped import FLEETS, Fleet
 from tests.sweeps import long_but
 
-pytestmark = pytest.mark.usefixtures("few_requests")
+pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = {
     Fleet(ROOT / "scenarios" / f"{name}.yaml")

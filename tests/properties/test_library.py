@@ -12,6 +12,7 @@ import pytest
 import capplan as cp
 from capplan.errors import InputError, TargetError
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
 ROOT = Path(__file__).resolve().parents[2]
 SURFACE = {
     "load_scenario": "(path: str | PathLike[str], *settings: str) -> Scenario",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from capplan.money.commitments import GroupUse, Offer, cheapest_mix, mix_of
 from capplan.money.who_pays import ClassUse, PaidPool, who_pays, who_pays_for_pools
 
-pytestmark = pytest.mark.usefixtures("few_requests")
+pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SCENARIO = """name: apart
 model: llama-3.1-8b
 max_num_seqs: 128

@@ -18,7 +18,7 @@ from capplan.review.levers import saved_levers
 from capplan.review.page import review_of
 from capplan.review.show import review_markdown
 
-pytestmark = pytest.mark.usefixtures("few_requests")
+pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SCENARIO = """name: apart
 model: llama-3.1-8b
 max_num_seqs: 128

@@ -41,7 +41,7 @@ from capplan.serving.fleet_terms import link_load_fraction, transfer_s
 from capplan.serving.step_table import decode_step_s
 from tests.sweeps import long_but
 
-pytestmark = pytest.mark.usefixtures("few_requests")
+pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SUPPORT = Path(__file__).resolve().parents[2] / "scenarios" / "support-chat.yaml"
 SMALL = """name: small
 model: llama-3.1-8b

@@ -2,6 +2,7 @@
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
 SMALL = "tests/golden/small.yaml"
 ASKED = (
     "commitments={reserved_1y: {discount: 30 %}}", "growth={per_month: 20 %, months: 3}", "energy={grid: 400 g/kWh}",

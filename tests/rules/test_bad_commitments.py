@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
 SMALL = "tests/golden/small.yaml"
 VMS = """InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,GpuInfo,Price,SpotPrice,Region,AvailabilityZone
 one,8,64,L4,1,,0.8,0.3,east,east-a

@@ -2,6 +2,7 @@
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
 CASCADE = "cascade={model: qwen3-4b, escalated: 30 %}"
 JOB = "traffic=[{requests: 900, within: 1 h, input_tokens: 400, output_tokens: 40}]"
 USERS = "{users: 9, think_time: 5 s, input_tokens: 400, output_tokens: 40}"
