@@ -64,7 +64,7 @@ LOADS = Spread("gpu", ("tp", "concurrency", "isl"), ("ttft_ms_mean",))
 
 def plain(text: str) -> str:
     """Return a whole number without its `.0`."""
-    return re.sub(r"^(-?\d+)\.0$", r"\1", text)
+    return re.sub(r"^(-?\d+)\.0$", r"\1", text) if text.endswith(".0") else text
 
 
 def named_values(row: Row, names: Iterable[str]) -> str:

@@ -52,13 +52,14 @@ def _uneven_counts(tokens: int, experts_per_token: int, exponent: float, quantil
     power = 1.0 - exponent
     popularity = (low**power + quantiles * (high**power - low**power)) ** (1.0 / power)
     counts = np.minimum(np.round(popularity / popularity.sum() * choices), tokens)
+    in_turn = np.arange(counts.size) % counts.shape[0]
     while (missing := int(choices - counts.sum())) != 0:
         sign = np.sign(missing)
         place = np.argsort(sign * counts, axis=1, kind="stable").T.ravel()
-        rank = np.tile(np.arange(counts.shape[0]), counts.shape[1])
-        able = counts[rank, place] < tokens if missing > 0 else counts[rank, place] > 0
-        turn = np.flatnonzero(able)[: abs(missing)]
-        counts[rank[turn], place[turn]] += sign
+        taken = counts[in_turn, place]
+        (able,) = (taken < tokens if missing > 0 else taken > 0).nonzero()
+        turn = able[: abs(missing)]
+        counts[in_turn[turn], place[turn]] += sign
     return np.asarray(counts, dtype=np.float64)
 
 

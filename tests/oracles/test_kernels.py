@@ -101,8 +101,14 @@ def test_every_shipped_fit_was_measured_or_says_where_it_comes_from():
             assert fit.rows >= 4 or fit.label == "assumed", key
 
 
+ROWS = {}
+
+
 def rows_of(measured, table):
-    return [kernel_row(record) for record in measured.table("kernels") if record["table"] == table]
+    if (measured.whole, table) not in ROWS:
+        found = [kernel_row(record) for record in measured.table("kernels") if record["table"] == table]
+        ROWS[measured.whole, table] = found
+    return ROWS[measured.whole, table]
 
 
 def errors(rows):

@@ -13,6 +13,7 @@ from capplan.fleet import search as screening
 from capplan.fleet.cheapest import Search, Terms, busy_replicas, layout_name
 from capplan.fleet.decision import fleet_decision
 from capplan.fleet.search import search
+from capplan.fleet.search_cache import SearchCache
 from capplan.fleet.trial import Trial, regularity_class
 from capplan.questions.fleet import asked_fleet
 from capplan.readers.yaml_file import parse_yaml
@@ -28,6 +29,8 @@ DEVICES = ("l40s", "a100-sxm-80gb", "h100-sxm", "b200")
 PRICES = {"l40s": 1.0, "a100-sxm-80gb": 2.5, "h100-sxm": 4.0, "b200": 6.0}
 REQUESTS = 1500
 """Of a run: a tenth of the usual, and still some seconds at the highest rates; users are few, so that each of them asks several times."""
+RUNS = SearchCache()
+"""Simulated for one search of a law and found again by the other: what is compared is how they search."""
 
 
 @st.composite
@@ -77,10 +80,14 @@ def terms(**changes):
     return Terms(**{**usual, **changes}, prices={name: Priced(usd) for name, usd in PRICES.items()})
 
 
+def searching(question, rules):
+    return Search(question, search(question).candidates, rules, RUNS)
+
+
 def cost(question, rules=None):
     """Return dollars per hour of the cheapest fleet, infinite where there is none."""
     rules = rules or terms()
-    best = Search(question, search(question).candidates, rules).cheapest(question.slo.confidence)
+    best = searching(question, rules).cheapest(question.slo.confidence)
     return float("inf") if best is None else best.gpus * PRICES[best.trial.candidate.layout.device.name]
 
 
@@ -92,10 +99,7 @@ some_devices = st.lists(st.sampled_from(DEVICES), min_size=1, max_size=2, unique
 def test_one_more_device_never_makes_the_answer_dearer_nor_changes_that_of_another(text, few, more):
     question, wider = asked(text, few), asked(text, [*few, *more])
     assert cost(wider) <= cost(question)
-    narrow, wide = (
-        Search(question, search(question).candidates, terms()),
-        Search(wider, search(wider).candidates, terms()),
-    )
+    narrow, wide = searching(question, terms()), searching(wider, terms())
     for device in few:
         alone, among = (
             found.best_of(device, question.slo.confidence, search(question).rejected)
@@ -201,7 +205,7 @@ def test_the_search_finds_what_trying_every_layout_to_the_end_finds(text, few):
 def test_neither_a_likely_layout_nor_a_limit_on_the_cost_changes_what_is_found(text, few, pick, extra):
     """The layout sized first may be any; all within a cost are those that trying every layout to the end finds there."""
     question, rules = asked(text, few), terms()
-    found = Search(question, search(question).candidates, rules)
+    found = searching(question, rules)
     assume(found.candidates)
     first = found.candidates[pick % len(found.candidates)]
     best = found.cheapest(question.slo.confidence, likely=layout_name(first.layout, first.weight_dtype))
@@ -225,7 +229,7 @@ def test_neither_a_likely_layout_nor_a_limit_on_the_cost_changes_what_is_found(t
 def test_replicas_are_as_many_as_needed_and_not_one_more(text, few):
     """At the load of the plan all targets hold; with one replica fewer they do not, on the scale of loads."""
     question, rules = asked(text, few), terms(headroom_fraction=0.0)
-    found = Search(question, search(question).candidates, rules)
+    found = searching(question, rules)
     best = found.cheapest(question.slo.confidence)
     assume(best is not None)
     trial = best.trial

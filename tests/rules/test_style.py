@@ -5,6 +5,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(
     p
@@ -30,6 +32,12 @@ def tracked():
                 continue
 
 
+@pytest.fixture(scope="module")
+def trees():
+    """The syntax of every source, read once for all rules."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
+
+
 def shown(path):
     return str(path.relative_to(ROOT))
 
@@ -42,22 +50,22 @@ def test_files_are_short_and_named_for_their_subject():
     assert {name: count for name, count in lines.items() if count > 400} == {}
 
 
-def test_names_are_in_base_units_and_flop_is_an_amount():
+def test_names_are_in_base_units_and_flop_is_an_amount(trees):
     # Columns of other tools' files keep the names they have there; those are strings, not names.
     banned = re.compile(r"(?i)flops|_pct$|_tflops|_gbps")
     wrong = []
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
             name = next((v for v in (getattr(node, k, None) for k in ("id", "attr", "arg", "name")) if v), "")
             if banned.search(str(name)):
                 wrong.append(f"{shown(path)}: {name}")
     assert wrong == []
 
 
-def test_a_function_is_shorter_than_a_page():
+def test_a_function_is_shorter_than_a_page(trees):
     wrong = []
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 docstring = node.body[0] if ast.get_docstring(node) else None
                 lines = node.end_lineno - node.lineno
@@ -67,10 +75,10 @@ def test_a_function_is_shorter_than_a_page():
     assert wrong == []
 
 
-def test_a_function_takes_at_most_ten_parameters():
+def test_a_function_takes_at_most_ten_parameters(trees):
     wrong = []
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 taken = len([*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs])
                 if taken > 10:
