@@ -93,9 +93,11 @@ def runs_of_replicas():
 
 @pytest.fixture(scope="module")
 def shared_runs(runs_of_replicas):
-    """Let fleets of one test after another share the runs of replicas, as the levers of one question do."""
+    """Let the fleets of a module share the runs of replicas with all that were asked before."""
+    from tests.sweeps import share_runs
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("capplan.questions.fleet.SearchCache", lambda: runs_of_replicas)
+        share_runs(patch, runs_of_replicas)
         yield
 
 

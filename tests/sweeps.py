@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from capplan.fleet.question import Question
+from capplan.fleet.search_cache import SearchCache
 
 
 def examples(brief: int, long: int) -> int:
@@ -30,3 +31,9 @@ def size_on_few_requests(patch: pytest.MonkeyPatch) -> None:
     """Size fleets on runs of a fifth of the requests: what a key changes shows in them too, and equal questions stay equal."""
     patch.setattr("capplan.questions.fleet.Question", partial(Question, requests=3000))
     patch.setattr("capplan.fleet.pools.joint.SIZING_REQUESTS", 1000)
+
+
+def share_runs(patch: pytest.MonkeyPatch, runs: SearchCache) -> None:
+    """Let fleets of one question after another share the runs of replicas, as the levers of one question do."""
+    for place in ("fleet", "sensitivity"):
+        patch.setattr(f"capplan.questions.{place}.SearchCache", lambda: runs)

@@ -1,7 +1,7 @@
 """The turns of a line of traffic -> sessions, the lengths of their prompts, and how much of them a cache finds."""
 
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -101,6 +101,7 @@ def session_lengths(sessions: Sessions) -> Lengths:
     return fixed(float(inputs[0])) if inputs.min() == inputs.max() else empirical(inputs.astype(np.float64))
 
 
+@lru_cache(maxsize=32)
 def session_reuse(sessions: Sessions) -> PrefixReuse:
     """Return the hits of prompts in a least-recently-used cache, by its size, with IN_FLIGHT sessions in flight.
 

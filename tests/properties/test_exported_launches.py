@@ -26,6 +26,7 @@ from capplan.scenario.replica import asked_replica
 from tests.plan_files import plan_in, with_changes
 from tests.sweeps import size_on_few_requests
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
 ENGINES = ("vllm", "sglang", "trtllm")
 NEWEST = {engine: engine_flags(engine).releases[-1] for engine in ENGINES}
 

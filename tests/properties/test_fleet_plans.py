@@ -17,6 +17,7 @@ from capplan.scenario.scenario import read_scenario
 from capplan.serving.step_table import decode_step_s, mixed_step_s
 from capplan.workload.slo import Slo, Target
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
 FEW = settings(max_examples=40, deadline=None)
 SCENARIO = """name: small
 model: Qwen/Qwen2.5-0.5B

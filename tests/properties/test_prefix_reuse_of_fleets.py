@@ -22,6 +22,8 @@ from capplan.scenario.workload_file import workload_text
 from capplan.serving.requests import Requests
 from capplan.workload.slo import Slo
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
 
 def chats(path, people=40, turns=12):
     """Write people who take turns, each prompt holding all that was said before, in blocks of 512 tokens."""

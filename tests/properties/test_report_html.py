@@ -10,6 +10,8 @@ import pytest
 from capplan.cli.main import main
 from capplan.report.answer import flattened
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
 
 @pytest.fixture(scope="module")
 def written(plan_of_page):

@@ -21,6 +21,7 @@ from capplan.scenario.replica import asked_replica
 from capplan.scenario.scenario import read_scenario
 from tests.sweeps import examples
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
 SMALL = """name: small
 model: llama-3.1-8b
 traffic:

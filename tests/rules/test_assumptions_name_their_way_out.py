@@ -12,6 +12,7 @@ from capplan.assumption import Assumption
 from capplan.cli.commands import COMMANDS
 from capplan.cli.main import app
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = "arrival_s,input_tokens,output_tokens\n" + "".join(f"{i / 4},{200 + i},{20 + i}\n" for i in range(60))
 SCENARIO = """name: chat

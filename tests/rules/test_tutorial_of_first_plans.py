@@ -5,12 +5,15 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
 from capplan.cli.main import main
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "first-plan.md"
 TAKE_OFFLINE = ("init", "fleet", "levers")
 
 
+@pytest.mark.usefixtures("shared_runs")
 def test_every_command_of_the_tutorial_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     ran = []
