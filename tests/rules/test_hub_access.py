@@ -6,12 +6,16 @@ client is the real huggingface-hub.
 
 import hashlib
 import json
+import os
 import shutil
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+
+from capplan.readers.catalogue import hub as hub_reader
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -94,19 +98,49 @@ class Answers(BaseHTTPRequestHandler):
 @pytest.fixture
 def hub():
     server = Hub()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()
 
 
 @pytest.fixture
-def asks(hub, program, tmp_path):
-    """Run `capplan model` against the hub on loopback with a cache of its own."""
+def variables(hub, tmp_path):
+    """Return the variables of a client that asks the hub on loopback, with a cache of its own."""
+    return {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "cache")}
+
+
+@pytest.fixture
+def asks(program, variables):
+    """Run `capplan model` in a process of its own."""
 
     def run(*words, **env):
-        variables = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "cache"), **env}
-        return program("model", *words, env=variables)
+        return program("model", *words, env={**variables, **env})
+
+    return run
+
+
+def client_modules():
+    return [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]
+
+
+@pytest.fixture
+def asks_here(capplan, variables):
+    """Run `capplan model` in this process, with a client that is imported anew: it reads its variables once."""
+
+    def run(*words, **env):
+        before = {name: sys.modules.pop(name) for name in client_modules()}
+        hub_reader._warn.cache_clear()
+        with pytest.MonkeyPatch.context() as patch:
+            for key in [key for key in os.environ if key.startswith("HF_")]:
+                patch.delenv(key)
+            for key, value in {**variables, **env}.items():
+                patch.setenv(key, value)
+            ran = capplan("model", *words)
+        for name in client_modules():
+            del sys.modules[name]
+        sys.modules.update(before)
+        return ran
 
     return run
 
@@ -144,7 +178,8 @@ def without_the_answer_on_optional_files(folder):
 
 
 @pytest.mark.parametrize("gone", ["out of reach", "out of order", "gated by now"])
-def test_a_cached_model_is_read_where_the_hub_does_not_answer_any_more(gone, asks, hub, tmp_path):
+def test_a_cached_model_is_read_where_the_hub_does_not_answer_any_more(gone, request, hub, tmp_path):
+    asks = request.getfixturevalue("asks" if gone == "out of reach" else "asks_here")
     first = asks("tiny/open", "--format", "json")
     without_the_answer_on_optional_files(tmp_path / "cache")
     if gone == "out of reach":
@@ -164,34 +199,34 @@ def test_a_cached_model_is_read_where_the_hub_does_not_answer_any_more(gone, ask
         assert (quiet.code, quiet.err) == (0, "")
 
 
-def test_a_model_that_was_never_cached_still_needs_the_hub(asks, hub):
+def test_a_model_that_was_never_cached_still_needs_the_hub(asks_here, hub):
     hub.refused["tiny/open"] = (503, "ServerError")
-    one_line_error(asks("tiny/open"), "tiny/open", "503")
+    one_line_error(asks_here("tiny/open"), "tiny/open", "503")
 
 
-def test_the_quantisation_file_beside_the_config_counts(asks, hub):
-    plain = json.loads(asks("tiny/open", "--format", "json").out)["result"]
+def test_the_quantisation_file_beside_the_config_counts(asks_here, hub):
+    plain = json.loads(asks_here("tiny/open", "--format", "json").out)["result"]
     hub.files["tiny/fp8", "main", "config.json"] = CONFIG
     hub.files["tiny/fp8", "main", "hf_quant_config.json"] = {
         "producer": {"name": "modelopt", "version": "0.23.0"},
         "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]},
     }
-    quantised = json.loads(asks("tiny/fp8", "--format", "json").out)["result"]
+    quantised = json.loads(asks_here("tiny/fp8", "--format", "json").out)["result"]
     assert quantised["parameters"] == plain["parameters"]
     # all matrices of the layers take half; embedding and head stay in 16 bit
     assert 0.5 < quantised["weight_bytes"] / plain["weight_bytes"] < 0.7
 
 
-def test_a_revision_is_asked_for_by_name(asks, hub):
+def test_a_revision_is_asked_for_by_name(asks_here, hub):
     hub.files["tiny/open", "v2", "config.json"] = {**CONFIG, "num_hidden_layers": 3}
-    ran = asks("tiny/open", "--revision", "v2", "--format", "json")
+    ran = asks_here("tiny/open", "--revision", "v2", "--format", "json")
     assert json.loads(ran.out)["result"]["layers"] == 3
-    one_line_error(asks("tiny/open", "--revision", "v9"), "tiny/open", "no revision 'v9'")
+    one_line_error(asks_here("tiny/open", "--revision", "v9"), "tiny/open", "no revision 'v9'")
 
 
-def test_offline_never_opens_a_connection(asks, hub):
+def test_offline_never_opens_a_connection(asks_here, hub):
     for name in ("tiny/open", "tiny/gated", "tiny/missing"):
-        err = one_line_error(asks(name, "--offline"), name)
+        err = one_line_error(asks_here(name, "--offline"), name)
         assert "--offline" in err
     assert hub.asked == []
 
@@ -202,22 +237,22 @@ def test_the_token_of_the_environment_is_sent(asks, hub):
 
 
 @pytest.mark.parametrize("name", ["tiny/gated", "tiny/locked"])
-def test_a_gated_model_says_so_and_what_to_do(asks, name):
-    err = one_line_error(asks(name), name, "gated")
+def test_a_gated_model_says_so_and_what_to_do(asks_here, name):
+    err = one_line_error(asks_here(name), name, "gated")
     assert "accept its terms" in err
     assert "HF_TOKEN" in err
 
 
-def test_a_missing_model_says_so(asks):
-    one_line_error(asks("tiny/missing"), "tiny/missing", "no model of that name")
+def test_a_missing_model_says_so(asks_here):
+    one_line_error(asks_here("tiny/missing"), "tiny/missing", "no model of that name")
 
 
-def test_a_repository_without_config_says_so(asks):
-    one_line_error(asks("tiny/adapter"), "tiny/adapter", "no config.json")
+def test_a_repository_without_config_says_so(asks_here):
+    one_line_error(asks_here("tiny/adapter"), "tiny/adapter", "no config.json")
 
 
-def test_a_hub_error_shows_its_status(asks):
-    one_line_error(asks("tiny/broken"), "tiny/broken", "500")
+def test_a_hub_error_shows_its_status(asks_here):
+    one_line_error(asks_here("tiny/broken"), "tiny/broken", "500")
 
 
 def test_a_slow_hub_times_out(asks):
