@@ -65,6 +65,7 @@ def test_a_block_runs_nothing_but_the_program():
         with_output(f"{MARK}\n```console\n$ rm -r .\n```\n", main)
 
 
+@pytest.mark.usefixtures("shared_runs")
 def test_the_scenario_and_the_library_of_the_readme_run(tmp_path, monkeypatch, capsys, capplan):
     size_on_few_requests(monkeypatch)
     text = (ROOT / "README.md").read_text(encoding="utf-8")
