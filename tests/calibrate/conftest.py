@@ -21,7 +21,7 @@ def small(case):
             and shape["inputs"] * shape["outputs"] < 1e7
         )
     if case.operator == "experts":
-        return shape["experts"] * shape["inputs"] * shape["intermediate"] < 2e7
+        return shape["experts"] * shape["inputs"] * shape["intermediate"] < 1e7
     return (
         shape.get("moved_bytes", 0) <= 2**24
         and shape.get("sequences", 1) * shape.get("new_tokens", 0) <= 256
