@@ -21,7 +21,7 @@ DIRECTIVES = (
     "language_level=3,boundscheck=False,wraparound=False,initializedcheck=False,annotation_typing=False"
 )
 # Little is gained by more optimisation, and a first installation waits for it.
-FLAGS = ["-O1", "-g0", "-fPIC", "-shared", "-ffp-contract=off", "-w"]
+FLAGS = ["-O2", "-g0", "-fPIC", "-shared", "-ffp-contract=off", "-w"]
 
 
 class CompiledCore(BuildHookInterface[BuilderConfig]):

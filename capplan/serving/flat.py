@@ -77,13 +77,12 @@ def flat_run(
     """Return the outcome, and the gauges of the engine."""
     core = _flat_engine(requests, engine, crowd)
     core.advance(until_s)
-    ledger, gauges = _written(core)
+    ledger, gauges = written(core)
     return ledger.outcome(core.now_s, [gauges]), gauges
 
 
 def _flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None) -> FlatEngine:
     """Return the core at time zero with all its requests."""
-    terms = engine_terms(engine)
     asked = crowd.requests if crowd is not None and isinstance(crowd.requests, Requests) else NO_REQUESTS
     check_requests(requests, 0, timed=True)
     check_requests(asked, 0, timed=False)
@@ -97,12 +96,32 @@ def _flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None) -
         _integers(requests, asked, name)
         for name in ("input_tokens", "output_tokens", "cached_tokens", "class_index")
     )
+    return FlatEngine(
+        *_limits_and_tables(engine, (requests, asked)),
+        (_doubles(when), prompt, output, cached, class_index),
+        len(requests),
+        min(crowd.users, len(asked)) if crowd is not None else 0,
+    )
+
+
+def empty_core(requests: Requests, engine: EngineSetup) -> FlatEngine:
+    """Return a core at time zero without requests, to which any of these can be sent when they reach its queue."""
+    limits, tables = _limits_and_tables(engine, (requests,))
+    columns = array("d"), array("q"), array("q"), array("q"), array("q")
+    return FlatEngine(limits._replace(delay_s=0.0), tables, columns, 0, 0)
+
+
+def _limits_and_tables(
+    engine: EngineSetup, parts: tuple[Requests, ...]
+) -> tuple[FlatLimits, list[array[float]]]:
+    """Return what the core reads of an engine; the requests tell the number of classes and the longest step."""
+    terms, clock = engine_terms(engine), engine.clock
     longest = (
         0
         if terms.chunked
-        else max(int(np.max(part.input_tokens + part.output_tokens, initial=0)) for part in (requests, asked))
+        else max(int(np.max(part.input_tokens + part.output_tokens, initial=0)) for part in parts)
     )
-    clock = engine.clock
+    indices = [part.class_index for part in parts if part.class_index is not None]
     limits = FlatLimits(
         clock.request_s,
         terms.max_num_seqs,
@@ -120,24 +139,15 @@ def _flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None) -
         terms.hold_prompts,
         terms.gather_steps,
         terms.poll_steps,
-        1 + int(np.max(np.asarray(class_index), initial=0)),
+        1 + max((int(np.max(index, initial=0)) for index in indices), default=0),
         terms.growth,
         terms.query_tokens,
     )
-    return FlatEngine(
-        limits,
-        flat_tables(
-            clock,
-            terms.max_num_seqs,
-            max(terms.max_num_batched_tokens, longest) + terms.max_num_seqs * terms.query_tokens,
-        ),
-        (_doubles(when), prompt, output, cached, class_index),
-        len(requests),
-        min(crowd.users, len(asked)) if crowd is not None else 0,
-    )
+    most_tokens = max(terms.max_num_batched_tokens, longest) + terms.max_num_seqs * terms.query_tokens
+    return limits, flat_tables(clock, terms.max_num_seqs, most_tokens)
 
 
-def _written(core: FlatEngine) -> tuple[Ledger, Gauges]:
+def written(core: FlatEngine) -> tuple[Ledger, Gauges]:
     """Return the results of the core as a ledger and gauges."""
     seen = core.position
     ledger = Ledger.of_columns(

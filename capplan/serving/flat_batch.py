@@ -9,13 +9,17 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from capplan.serving.c_math import ceil, floor, lrint
+from capplan.serving.c_math import ceil, floor, isnan, lrint
 
 if TYPE_CHECKING:
     Doubles: TypeAlias = array[float]
     Integers: TypeAlias = array[int]
 
 SHED, UNFINISHED = 1, 2
+TIMES = ("offered_s", "arrival", "enqueued", "scheduled", "first_token", "last_token", "queue_s", "ttft_s", "e2e_s")
+COUNTS = ("prompt", "output", "cached", "class_index", "remaining", "prompt_now", "shared", "done", "blocks", "commit",
+          "base", "end_step", "serial", "before", "after", "status", "received", "rank")  # fmt: skip
+"""Columns with one entry for each request."""
 
 
 class FlatLimits(NamedTuple):
@@ -83,7 +87,7 @@ class FlatBatch:
         self.prompt_now = array("q", bytes(8 * count)) if users else columns[1][:]
         self.shared, self.done, self.blocks, self.commit = (array("q", bytes(8 * count)) for _ in range(4))
         self.base, self.end_step, self.serial = (array("q", bytes(8 * count)) for _ in range(3))
-        self.before, self.after = (array("q", bytes(8 * count)) for _ in range(2))
+        self.before, self.after, self.received, self.rank = (array("q", bytes(8 * count)) for _ in range(4))
         unknown = array("d", [float("nan")]) * count
         self.enqueued, self.scheduled, self.first_token = array("d", unknown), array("d", unknown), unknown[:]
         self.last_token, self.queue_s, self.ttft_s, self.e2e_s = (array("d", unknown) for _ in range(4))
@@ -96,18 +100,54 @@ class FlatBatch:
         self.group_since = array("d", bytes(8 * (self.max_num_seqs + 2)))
         self.groups = 0
         self.position = self.waiting = self.next_waiting = 0
-        self.preempted_heap, self.preempted_count = array("q", bytes(8 * (self.max_num_seqs + 2))), 0
+        self.ranked_heap, self.ranked_count = array("q", bytes(8 * (self.max_num_seqs + 2))), 0
         self.end_keys, self.end_rows, self.end_count = array("q", bytes(8 * 64)), array("q", bytes(8 * 64)), 0
         self.chunks = 0
         self.now_s = 0.0
         self.next_s = float("inf")
         self.steps = self.preemptions = self.prefill_tokens = self.cached_tokens = 0
+        self.over, self.last_over, self.last_over_s = 0, 0, -1.0
         self.class_prompt, self.class_cached, self.class_preempted, self.class_seen = (
             array("q", bytes(8 * limits.classes)) for _ in range(4)
         )
         while self.ends_count:
             self.think()
         self.find_next()
+
+    def send(
+        self, at_s: float, request: tuple[float, int, int, int, int], rank: int, first_token_s: float
+    ) -> None:
+        """Append a request that reaches the queue at a time, no earlier than those before it.
+
+        Parameters
+        ----------
+        at_s : [s]
+            when it reaches the queue
+        request : arrival [s], prompt, output and cached tokens, class
+        rank : place in the queue among requests whose first token came from another engine, which are not in order here
+        first_token_s : [s]
+            when another engine returned its first token: it has its KV cache, and decodes as soon as it fits; nan: none did
+        """
+        row = self.arrivals
+        if row == len(self.offered_s):
+            more = row + 64
+            for name in TIMES:
+                setattr(self, name, array("d", bytes(getattr(self, name)) + bytes(array("d", [float("nan")]) * more)))
+            for name in COUNTS:
+                setattr(self, name, array("q", bytes(getattr(self, name)) + bytes(8 * more)))
+            self.ranked_heap = array("q", bytes(self.ranked_heap) + bytes(8 * more))
+        self.offered_s[row], self.first_token[row] = at_s, first_token_s
+        self.arrival[row], self.prompt[row], self.output[row] = request[:3]
+        self.cached[row], self.class_index[row] = request[3:]
+        self.received[row], self.rank[row] = not isnan(first_token_s), rank
+        self.prompt_now[row], self.remaining[row] = self.prompt[row], self.output[row] - self.received[row]
+        self.status[row] = UNFINISHED
+        self.arrivals += 1
+        self.find_next()
+
+    def load(self, at_s: float) -> int:
+        """Return the requests here that have not ended by a time up to which all steps have begun."""
+        return self.arrivals - self.over + (self.last_over if self.last_over_s > at_s else 0)
 
     def find_next(self) -> None:
         """Set the time at which the next request reaches the queue or a free user takes the next one."""
@@ -203,7 +243,11 @@ class FlatBatch:
             self.shared[row] = self.cached[row] // self.block_tokens * self.block_tokens
             if self.too_long(row):
                 self.status[row] = SHED
+                self.over += 1
                 self.ended(row, self.enqueued[row])
+            elif self.received[row]:
+                self.queue_push(row)
+                self.next_waiting = self.position
             else:
                 self.waiting += 1
 
@@ -214,12 +258,12 @@ class FlatBatch:
             tokens += lrint(ceil(self.growth))
         if -(-tokens // self.block_tokens) > self.capacity:
             return True
-        return not self.chunked and self.prompt[row] - self.cached[row] > self.budget
+        return not (self.chunked or self.received[row]) and self.prompt[row] - self.cached[row] > self.budget
 
     def queue_head(self) -> int:
         """Return the request at the head of the queue: preempted ones come before those that never ran."""
-        if self.preempted_count:
-            return self.preempted_heap[0]
+        if self.ranked_count:
+            return self.ranked_heap[0] & 0xFFFFFFFF
         while self.status[self.next_waiting] == SHED:
             self.next_waiting += 1
         return self.next_waiting
@@ -227,11 +271,11 @@ class FlatBatch:
     def queue_pop(self) -> None:
         """Remove the head of the queue."""
         self.waiting -= 1
-        if not self.preempted_count:
+        if not self.ranked_count:
             self.next_waiting += 1
             return
-        self.preempted_count -= 1
-        heap, size, place = self.preempted_heap, self.preempted_count, 0
+        self.ranked_count -= 1
+        heap, size, place = self.ranked_heap, self.ranked_count, 0
         moved = heap[size]
         while 2 * place + 1 < size:
             child = 2 * place + 1
@@ -244,20 +288,20 @@ class FlatBatch:
         heap[place] = moved
 
     def queue_push(self, row: int) -> None:
-        """Put a preempted request back."""
+        """Queue a request by rank, then by row: a preempted one, or one whose first token came from another engine."""
         self.waiting += 1
-        heap, place = self.preempted_heap, self.preempted_count
-        self.preempted_count += 1
-        while place and heap[(place - 1) // 2] > row:
+        heap, place, key = self.ranked_heap, self.ranked_count, (self.rank[row] << 32) | row
+        self.ranked_count += 1
+        while place and heap[(place - 1) // 2] > key:
             heap[place] = heap[(place - 1) // 2]
             place = (place - 1) // 2
-        heap[place] = row
+        heap[place] = key
 
     def waiting_tokens(self) -> int:
         """Return the tokens of all waiting prompts."""
         tokens = 0
-        for place in range(self.preempted_count):
-            tokens += self.prompt_now[self.preempted_heap[place]]
+        for place in range(self.ranked_count):
+            tokens += self.prompt_now[self.ranked_heap[place] & 0xFFFFFFFF]
         for row in range(self.next_waiting, self.position):
             if self.status[row] != SHED:
                 tokens += self.prompt_now[row]
@@ -390,4 +434,5 @@ class FlatBatch:
         self.committed -= self.commit[row]
         self.preemptions += 1
         self.class_preempted[self.class_index[row]] += 1
+        self.class_seen[self.class_index[row]] = 1
         self.queue_push(row)
