@@ -108,7 +108,9 @@ class Dispatcher:
         """Run the pools that hand requests over; return whether that scheduled an earlier event, after which nothing is settled."""
         for pool in self.pools[:-1]:
             pool.advance(event_s)
-            while self._ends and self._ends[0][0] <= min(event_s, self._timers[0][0] if self._timers else inf):
+            while self._ends and self._ends[0][0] <= min(
+                event_s, self._timers[0][0] if self._timers else inf
+            ):
                 self.settle(self._ends[0][0])
         return bool(self._timers) and self._timers[0][0] < event_s
 

@@ -9,11 +9,11 @@ from math import inf
 import numpy as np
 
 from capplan.numbers import Array
-from capplan.serving.flat_batch import FlatLimits
 from capplan.serving.flat_core import FlatEngine
+from capplan.serving.flat_queue import FlatLimits
 from capplan.serving.gauges import Gauges, WeightedHistogram
 from capplan.serving.outcome import ClassTotals, Ledger, Outcome
-from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, check_requests
+from capplan.serving.requests import NO_REQUESTS, Admission, Counts, Crowd, Requests, check_requests
 from capplan.serving.step_clock import StepClock
 from capplan.serving.step_table import StepTable, bilinear, piecewise_linear, prefill_attention_per_token_s
 from capplan.serving.terms import EngineSetup, engine_terms
@@ -49,19 +49,14 @@ def eligible(
     )
 
 
-def _doubles(values: Array) -> array[float]:
+def doubles(values: Array) -> array[float]:
+    """Return numbers as the core reads them."""
     return array("d", np.ascontiguousarray(values, dtype=np.float64).tobytes())
 
 
-def _integers(requests: Requests, asked: Requests, name: str) -> array[int]:
-    """Return a column of both parts, zeros where a part has none."""
-    result = array("q")
-    for part in (requests, asked):
-        column = getattr(part, name)
-        result.frombytes(
-            bytes(8 * len(part)) if column is None else np.ascontiguousarray(column, dtype=np.int64).tobytes()
-        )
-    return result
+def integers(values: Counts) -> array[int]:
+    """Return whole numbers as the core reads them."""
+    return array("q", np.ascontiguousarray(values, dtype=np.int64).tobytes())
 
 
 def flat_outcome(
@@ -86,19 +81,16 @@ def _flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None) -
     asked = crowd.requests if crowd is not None and isinstance(crowd.requests, Requests) else NO_REQUESTS
     check_requests(requests, 0, timed=True)
     check_requests(asked, 0, timed=False)
-    count = len(requests) + len(asked)
-    when = np.zeros(count)
-    if requests.arrival_s is not None:
-        when[: len(requests)] = requests.arrival_s
+    when = np.append(requests.times_s, np.zeros(len(asked)))
     if crowd is not None and crowd.think_s is not None:
         when[len(requests) :] = crowd.think_s
     prompt, output, cached, class_index = (
-        _integers(requests, asked, name)
+        integers(requests.column(name)) + integers(asked.column(name))
         for name in ("input_tokens", "output_tokens", "cached_tokens", "class_index")
     )
     return FlatEngine(
         *_limits_and_tables(engine, (requests, asked)),
-        (_doubles(when), prompt, output, cached, class_index),
+        (doubles(when), prompt, output, cached, class_index),
         len(requests),
         min(crowd.users, len(asked)) if crowd is not None else 0,
     )
@@ -201,7 +193,7 @@ def _dense_tables(table: StepTable, max_num_seqs: int, most_tokens: int) -> list
     slopes = np.column_stack([slopes, slopes[:, -1:]]) if knots.size > 1 else slopes
     tokens = np.arange(most_tokens + 1, dtype=np.float64)
     return [
-        _doubles(column)
+        doubles(column)
         for column in (
             knots,
             piecewise_linear(table.sequence_knots, table.decode_s, sequences),

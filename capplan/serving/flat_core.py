@@ -13,7 +13,7 @@ from capplan.serving.c_math import ceil, floor, isnan, log, lrint
 from capplan.serving.flat_steps import FlatSteps
 
 if TYPE_CHECKING:
-    from capplan.serving.flat_batch import FlatLimits
+    from capplan.serving.flat_queue import FlatLimits
 
     Doubles: TypeAlias = array[float]
     Integers: TypeAlias = array[int]
@@ -37,7 +37,7 @@ class FlatEngine(FlatSteps):
         arrivals: int,
         users: int,
     ) -> None:
-        """Take limits, step tables and requests; see FlatBatch."""
+        """Take limits, step tables and requests; see FlatQueue."""
         super().__init__(limits, tables, columns, arrivals, users)
         self.shared_steps, self.poll_steps = limits.shared_steps, limits.poll_steps
         self.hold_steps, self.hold_tokens = limits.hold_steps, limits.hold_tokens

@@ -4,70 +4,60 @@ Without users no prompt waits for what a decode engine does, so all prompts are 
 them in the order in which their KV caches arrive. Engines stop where a Dispatcher stops them, so all sums are the same.
 """
 
-from collections.abc import Iterator, Sequence
+from __future__ import annotations
+
+from collections.abc import Sequence
 from math import ceil, inf, nan
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.serving.flat import eligible, empty_core
+from capplan.numbers import Array
+from capplan.serving.flat import doubles, eligible, empty_core, integers
+from capplan.serving.flat_router import FlatRouter
 from capplan.serving.fleet_terms import KvLink, Routing, transfer_s
 from capplan.serving.outcome import FINISHED, SHED, Ledger
-from capplan.serving.requests import Admission, Requests, check_requests
+from capplan.serving.requests import Admission, Counts, Requests, check_requests
 from capplan.serving.terms import EngineSetup, EngineTerms, engine_terms
 
 FLAT_ROUTINGS: tuple[Routing, ...] = ("round_robin", "least_loaded")
 
 
 class FlatPool:
-    """Identical engines behind one router, which get requests one by one, in order of time."""
+    """Identical engines behind one router, and the requests that each of them got."""
 
     def __init__(self, requests: Requests, engine: EngineSetup, replicas: int, routing: Routing) -> None:
         """Start without requests; those that may be sent are known."""
         self.terms = engine_terms(engine)
         self.cores = [empty_core(requests, engine) for _ in range(replicas)]
-        self.sent: list[list[int]] = [[] for _ in self.cores]
+        self.sent: list[Counts] = []
         """By engine, the requests sent to it, by their place among all."""
-        self._by_load = routing == "least_loaded"
-        self._next = 0
-        count = len(requests)
-        zeros = np.zeros(count, dtype=np.int64)
-        self._rows = list(
-            zip(
-                np.zeros(count).tolist() if requests.arrival_s is None else requests.arrival_s.tolist(),
-                requests.input_tokens.tolist(),
-                requests.output_tokens.tolist(),
-                (zeros if requests.cached_tokens is None else requests.cached_tokens).tolist(),
-                (zeros if requests.class_index is None else requests.class_index).tolist(),
-                strict=True,
-            )
+        self._requests = requests
+        self._router = FlatRouter(self.cores, by_load=routing == "least_loaded")
+
+    def serve(self, order: Counts, at_s: Array, first_token_s: Array) -> None:
+        """Run requests that reach the pool at times that ascend in this order; nan where none returned a first token before."""
+        given = self._requests
+        chosen = self._router.serve(
+            integers(order),
+            doubles(at_s),
+            doubles(given.times_s),
+            (
+                integers(given.input_tokens),
+                integers(given.output_tokens),
+                integers(given.column("cached_tokens")),
+                integers(given.column("class_index")),
+            ),
+            doubles(first_token_s),
         )
+        places = np.asarray(chosen)
+        self.sent = [order[places == engine] for engine in range(len(self.cores))]
 
-    def send(self, index: int, at_s: float, first_token_s: float = nan) -> None:
-        """Send a request to the engine whose turn it is, or to the first of those with the fewest requests."""
-        if self._by_load:
-            self.advance(at_s)
-            loads = [core.load(at_s) for core in self.cores]
-            place = loads.index(min(loads))
-        else:
-            place, self._next = self._next, (self._next + 1) % len(self.cores)
-        core = self.cores[place]
-        if core.arrivals > core.over and core.now_s < at_s:
-            core.advance(at_s)
-        core.send(at_s, self._rows[index], index, first_token_s)
-        self.sent[place].append(index)
-
-    def advance(self, until_s: float) -> None:
-        """Run every step that starts before a time."""
-        for core in self.cores:
-            if core.arrivals > core.over and core.now_s < until_s:
-                core.advance(until_s)
-
-    def write(self, name: str, column: NDArray[Any]) -> None:
+    def write(self, name: str, into: NDArray[Any]) -> None:
         """Write what the engines say of their requests into a column of all requests."""
         for core, sent in zip(self.cores, self.sent, strict=True):
-            column[sent] = np.asarray(getattr(core, name))[: len(sent)]
+            into[sent] = np.asarray(getattr(core, name))[: sent.size]
 
 
 def pools_eligible(
@@ -95,49 +85,52 @@ def serve_in_pools(
     request_s : [s]
         from the arrival of a request until it reaches a prefill engine
     """
-    count = len(requests)
-    arrival = np.zeros(count) if requests.arrival_s is None else requests.arrival_s
-    enters = (arrival + request_s).tolist()
-    for index in np.flatnonzero(_held(requests, decode.terms)).tolist():
-        prefill.send(index, enters[index])
-    prefill.advance(inf)
-    for at_s, first_token_s, _, index in sorted(_moved(requests, prefill, link)):
-        decode.send(index, at_s, first_token_s)
-    decode.advance(inf)
+    check_requests(requests, 0, timed=True)
+    count, enters_s = len(requests), requests.times_s + request_s
     status = np.full(count, SHED, dtype=np.int64)
-    times = {name: np.full(count, nan) for name in ("queue_s", "ttft_s", "e2e_s")}
-    for name, column in times.items():
-        prefill.write(name, column)
+    times = {name: np.full(count, nan) for name in ("queue_s", "ttft_s", "e2e_s", "first_token")}
+    prefill.serve(np.flatnonzero(_held(requests, decode.terms)), enters_s, times["first_token"])
+    for name, values in times.items():
+        prefill.write(name, values)
     prefill.write("status", status)
+    first_token_s = times.pop("first_token")
+    moves = (status == FINISHED) & (requests.output_tokens > 1)
+    decode.serve(*_moved(requests, moves, first_token_s, prefill.sent, link), first_token_s)
     decode.write("e2e_s", times["e2e_s"])
     decode.write("status", status)
     return Ledger.of_columns(
         **times,
-        arrival_s=arrival,
+        arrival_s=requests.times_s,
         input_tokens=requests.input_tokens,
         output_tokens=requests.output_tokens,
-        class_index=np.zeros(count, dtype=np.int64) if requests.class_index is None else requests.class_index,
+        class_index=requests.column("class_index"),
         status=status,
     )
 
 
 def _held(requests: Requests, terms: EngineTerms) -> NDArray[np.bool_]:
     """Return which requests a decode engine could hold, or need none; see HandOver.prepare."""
-    cached = 0 if requests.cached_tokens is None else requests.cached_tokens
-    shared = np.minimum(cached, requests.input_tokens - 1) // terms.block_tokens * terms.block_tokens
+    cached = np.minimum(requests.column("cached_tokens"), requests.input_tokens - 1)
+    shared = cached // terms.block_tokens * terms.block_tokens
     overshoot = 0 if terms.growth == 1.0 else ceil(terms.growth)
     tokens = requests.input_tokens - shared + requests.output_tokens - 1 + overshoot
-    return (requests.output_tokens == 1) | (-(-tokens // terms.block_tokens) <= terms.kv_blocks)
+    fits = -(-tokens // terms.block_tokens) <= terms.kv_blocks
+    return np.logical_or(fits, requests.output_tokens == 1)
 
 
-def _moved(requests: Requests, prefill: FlatPool, link: KvLink) -> Iterator[tuple[float, float, int, int]]:
-    """Yield the prompts whose KV cache goes over the link: its arrival and the first token [s], engine, place of the request."""
-    prompts, outputs = requests.input_tokens.tolist(), requests.output_tokens.tolist()
-    for engine, (core, sent) in enumerate(zip(prefill.cores, prefill.sent, strict=True)):
-        free_s = 0.0
-        for index, status, end_s in zip(sent, core.status, core.first_token, strict=False):
-            if status == FINISHED and outputs[index] > 1:
-                free_s = max(end_s, free_s) + transfer_s(
-                    prompts[index], link.bytes_per_token, link.bytes_per_s, 0.0
-                )
-                yield free_s + link.latency_s, end_s, engine, index
+def _moved(
+    requests: Requests, moves: NDArray[np.bool_], first_token_s: Array, sent: Sequence[Counts], link: KvLink
+) -> tuple[Counts, Array]:
+    """Return the requests whose KV cache goes over the link in order of its arrival, and when it arrives by request [s]."""
+    arrives_s, engines = np.full(len(requests), inf), np.zeros(len(requests), dtype=np.int64)
+    for engine, rows in enumerate(sent):
+        moved = rows[moves[rows]]
+        free_s, arrived = 0.0, []
+        for end_s, tokens in zip(
+            first_token_s[moved].tolist(), requests.input_tokens[moved].tolist(), strict=True
+        ):
+            free_s = max(end_s, free_s) + transfer_s(tokens, link.bytes_per_token, link.bytes_per_s, 0.0)
+            arrived.append(free_s + link.latency_s)
+        arrives_s[moved], engines[moved] = arrived, engine
+    order = np.lexsort((engines, first_token_s, arrives_s))
+    return order[: np.count_nonzero(moves)], arrives_s

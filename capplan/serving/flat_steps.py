@@ -9,7 +9,7 @@ from capplan.serving.c_math import floor, lrint, sqrt
 from capplan.serving.flat_batch import FlatBatch
 
 if TYPE_CHECKING:
-    from capplan.serving.flat_batch import FlatLimits
+    from capplan.serving.flat_queue import FlatLimits
 
     Doubles: TypeAlias = array[float]
     Integers: TypeAlias = array[int]
@@ -26,7 +26,7 @@ class FlatSteps(FlatBatch):
         arrivals: int,
         users: int,
     ) -> None:
-        """Take limits, step tables and requests; see FlatBatch."""
+        """Take limits, step tables and requests; see FlatQueue."""
         super().__init__(limits, columns, arrivals, users)
         self.context_knots, self.decode_base, self.decode_values, self.decode_slopes = tables[:4]
         self.mixed, self.head, self.new_knots, self.past_knots, self.prefill = tables[4:]

@@ -323,8 +323,10 @@ def _flat_pools(requests: Requests, plans: Sequence[EnginePlan], link: KvLink) -
         for part, plan in zip((prompts, received), plans, strict=True)
     )
     ledger = serve_in_pools(requests, prefill, decode, link, plans[0].engine.clock.request_s)
-    uses, seconds = [], max(core.now_s for pool in (prefill, decode) for core in pool.cores)
-    for phase, pool in (("prefill", prefill), ("decode", decode)):
+    uses, seconds = [], max(core.now_s for core in (*prefill.cores, *decode.cores))
+    pools: tuple[tuple[Literal["prefill", "decode"], FlatPool], ...]
+    pools = ("prefill", prefill), ("decode", decode)
+    for phase, pool in pools:
         for number, (core, sent) in enumerate(zip(pool.cores, pool.sent, strict=True)):
             totals, gauges = written(core)
             ledger.add_totals(totals)
