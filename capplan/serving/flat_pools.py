@@ -115,7 +115,8 @@ def _held(requests: Requests, terms: EngineTerms) -> NDArray[np.bool_]:
     overshoot = 0 if terms.growth == 1.0 else ceil(terms.growth)
     tokens = requests.input_tokens - shared + requests.output_tokens - 1 + overshoot
     fits = -(-tokens // terms.block_tokens) <= terms.kv_blocks
-    return np.logical_or(fits, requests.output_tokens == 1)
+    held: NDArray[np.bool_] = np.logical_or(fits, requests.output_tokens == 1)
+    return held
 
 
 def _moved(
