@@ -18,7 +18,7 @@ from capplan.readers.yaml_file import Document, KeyPath
 class Record(BaseModel):
     """A record of a file: a misspelt key is an error, never a silent default."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 T = TypeVar("T")

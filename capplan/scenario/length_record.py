@@ -6,7 +6,9 @@ from itertools import pairwise
 from typing import Annotated
 
 import numpy as np
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from capplan.errors import InputError
 from capplan.readers.record import Record, Tokens
@@ -54,11 +56,15 @@ def _number_is_fixed(written: object) -> object:
     )
 
 
-_AS_SCHEMA = WithJsonSchema(
-    {"anyOf": [{"type": "number"}, {"type": "string"}, LengthFields.model_json_schema()]}
-)
+class _OrNumber:
+    """Writes a fixed length as a number into schemas, beside the record."""
 
-LengthRecord = Annotated[LengthFields, BeforeValidator(_number_is_fixed), _AS_SCHEMA]
+    @staticmethod
+    def __get_pydantic_json_schema__(of: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "number"}, {"type": "string"}, handler.resolve_ref_schema(handler(of))]}
+
+
+LengthRecord = Annotated[LengthFields, BeforeValidator(_number_is_fixed), _OrNumber]
 
 
 def _check_order(record: LengthFields, quantiles: dict[str, float], refuse: Refuse) -> None:
