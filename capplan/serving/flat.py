@@ -96,11 +96,13 @@ def _flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None) -
     )
 
 
-def empty_core(requests: Requests, engine: EngineSetup) -> FlatEngine:
-    """Return a core at time zero without requests, to which any of these can be sent when they reach its queue."""
+def empty_core(requests: Requests, engine: EngineSetup, room: int) -> FlatEngine:
+    """Return a core at time zero without requests, to which any of these can be sent: with room for some, which grows."""
     limits, tables = _limits_and_tables(engine, (requests,))
     columns = array("d"), array("q"), array("q"), array("q"), array("q")
-    return FlatEngine(limits._replace(delay_s=0.0), tables, columns, 0, 0)
+    core = FlatEngine(limits._replace(delay_s=0.0), tables, columns, 0, 0)
+    core.make_rows(room)
+    return core
 
 
 def _limits_and_tables(

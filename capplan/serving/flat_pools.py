@@ -30,7 +30,8 @@ class FlatPool:
     def __init__(self, requests: Requests, engine: EngineSetup, replicas: int, routing: Routing) -> None:
         """Start without requests; those that may be sent are known."""
         self.terms = engine_terms(engine)
-        self.cores = [empty_core(requests, engine) for _ in range(replicas)]
+        room = -(-len(requests) // replicas)
+        self.cores = [empty_core(requests, engine, room) for _ in range(replicas)]
         self.sent: list[Counts] = []
         """By engine, the requests sent to it, by their place among all."""
         self._requests = requests
