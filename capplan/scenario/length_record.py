@@ -6,12 +6,10 @@ from itertools import pairwise
 from typing import Annotated
 
 import numpy as np
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import BeforeValidator, Field
 
 from capplan.errors import InputError
-from capplan.readers.record import Record, Tokens
+from capplan.readers.record import OrNumber, Record, Tokens
 from capplan.workload.length import (
     Lengths,
     empirical,
@@ -56,15 +54,7 @@ def _number_is_fixed(written: object) -> object:
     )
 
 
-class _OrNumber:
-    """Writes a fixed length as a number into schemas, beside the record."""
-
-    @staticmethod
-    def __get_pydantic_json_schema__(of: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [{"type": "number"}, {"type": "string"}, handler.resolve_ref_schema(handler(of))]}
-
-
-LengthRecord = Annotated[LengthFields, BeforeValidator(_number_is_fixed), _OrNumber]
+LengthRecord = Annotated[LengthFields, BeforeValidator(_number_is_fixed), OrNumber]
 
 
 def _check_order(record: LengthFields, quantiles: dict[str, float], refuse: Refuse) -> None:
