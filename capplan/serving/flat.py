@@ -10,7 +10,7 @@ import numpy as np
 
 from capplan.numbers import Array
 from capplan.serving.flat_core import FlatEngine
-from capplan.serving.flat_queue import FlatLimits
+from capplan.serving.flat_queue import FlatLimits, FlatRequests
 from capplan.serving.gauges import Gauges, WeightedHistogram
 from capplan.serving.outcome import ClassTotals, Ledger, Outcome
 from capplan.serving.requests import NO_REQUESTS, Admission, Counts, Crowd, Requests, check_requests
@@ -88,19 +88,17 @@ def _flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None) -
         integers(requests.column(name)) + integers(asked.column(name))
         for name in ("input_tokens", "output_tokens", "cached_tokens", "class_index")
     )
-    return FlatEngine(
-        *_limits_and_tables(engine, (requests, asked)),
-        (doubles(when), prompt, output, cached, class_index),
-        len(requests),
-        min(crowd.users, len(asked)) if crowd is not None else 0,
-    )
+    columns = doubles(when), prompt, output, cached, class_index
+    users = min(crowd.users, len(asked)) if crowd is not None else 0
+    limits, tables = _limits_and_tables(engine, (requests, asked))
+    return FlatEngine(limits, tables, FlatRequests(columns, len(requests), users))
 
 
 def empty_core(requests: Requests, engine: EngineSetup, room: int) -> FlatEngine:
     """Return a core at time zero without requests, to which any of these can be sent: with room for some, which grows."""
     limits, tables = _limits_and_tables(engine, (requests,))
     columns = array("d"), array("q"), array("q"), array("q"), array("q")
-    core = FlatEngine(limits._replace(delay_s=0.0), tables, columns, 0, 0)
+    core = FlatEngine(limits._replace(delay_s=0.0), tables, FlatRequests(columns, 0, 0))
     core.make_rows(room)
     return core
 

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from capplan.serving.c_math import ceil, floor, lrint
 from capplan.serving.flat_queue import FlatQueue
 
 if TYPE_CHECKING:
-    from capplan.serving.flat_queue import FlatLimits
-
-    Doubles: TypeAlias = array[float]
-    Integers: TypeAlias = array[int]
+    from capplan.serving.flat_queue import FlatLimits, FlatRequests
 
 
 class FlatBatch(FlatQueue):
     """The running requests of one engine, and the KV blocks they hold."""
 
-    def __init__(
-        self,
-        limits: FlatLimits,
-        columns: tuple[Doubles, Integers, Integers, Integers, Integers],
-        arrivals: int,
-        users: int,
-    ) -> None:
+    def __init__(self, limits: FlatLimits, requests: FlatRequests) -> None:
         """Take the limits and the requests; see FlatQueue."""
-        super().__init__(limits, columns, arrivals, users)
+        super().__init__(limits, requests)
         count = self.count
         self.reserved_output_fraction = limits.reserved_output_fraction
         self.query_tokens, self.counter = limits.query_tokens, 0

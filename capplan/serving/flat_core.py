@@ -13,10 +13,9 @@ from capplan.serving.c_math import ceil, floor, isnan, log, lrint
 from capplan.serving.flat_steps import FlatSteps
 
 if TYPE_CHECKING:
-    from capplan.serving.flat_queue import FlatLimits
+    from capplan.serving.flat_queue import FlatLimits, FlatRequests
 
     Doubles: TypeAlias = array[float]
-    Integers: TypeAlias = array[int]
 
 BINS_PER_E = 200
 HISTOGRAM_ZERO = 12000
@@ -29,16 +28,9 @@ FINISHED = 0
 class FlatEngine(FlatSteps):
     """One engine with its queue and its results, all in arrays; `advance` runs it."""
 
-    def __init__(
-        self,
-        limits: FlatLimits,
-        tables: list[Doubles],
-        columns: tuple[Doubles, Integers, Integers, Integers, Integers],
-        arrivals: int,
-        users: int,
-    ) -> None:
+    def __init__(self, limits: FlatLimits, tables: list[Doubles], requests: FlatRequests) -> None:
         """Take limits, step tables and requests; see FlatQueue."""
-        super().__init__(limits, tables, columns, arrivals, users)
+        super().__init__(limits, tables, requests)
         self.shared_steps, self.poll_steps = limits.shared_steps, limits.poll_steps
         self.hold_steps, self.hold_tokens = limits.hold_steps, limits.hold_tokens
         self.hold_prompts, self.gather_steps = limits.hold_prompts, limits.gather_steps

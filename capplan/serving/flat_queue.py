@@ -60,21 +60,21 @@ class FlatLimits(NamedTuple):
     """Tokens of a step's budget that a decoding sequence takes."""
 
 
+class FlatRequests(NamedTuple):
+    """Requests as arrays: open-loop arrivals first, then those of closed-loop users."""
+
+    columns: tuple[Doubles, Integers, Integers, Integers, Integers]
+    """Arrival times, then think times; prompt, output and cached tokens; class."""
+    arrivals: int
+    users: int
+
+
 class FlatQueue:
     """The requests of one engine, and those of them that wait."""
 
-    def __init__(
-        self,
-        limits: FlatLimits,
-        columns: tuple[Doubles, Integers, Integers, Integers, Integers],
-        arrivals: int,
-        users: int,
-    ) -> None:
-        """Take the limits, and the requests as arrays: open-loop arrivals first, then those of closed-loop users.
-
-        The first column holds arrival times, then think times. Without users nothing is copied; with users each request
-        gets its row when it arrives.
-        """
+    def __init__(self, limits: FlatLimits, requests: FlatRequests) -> None:
+        """Take the limits and the requests. Without users nothing is copied; with users each request gets its row when it arrives."""
+        columns, arrivals, users = requests
         count = len(columns[0])
         self.count = count
         self.offered_s, self.offered_prompt, self.offered_output = columns[:3]

@@ -123,19 +123,23 @@ def test_flat_arrays_give_what_the_server_gives(core: str, policy: str, seed: in
         assert_equal(flat_outcome(requests, engine, **load), slow)
 
 
-def test_a_crowded_engine_preempts_alike() -> None:
-    """Three thousand requests in a cache that holds twenty of them, by the clock and from users."""
-    rng = np.random.default_rng(5)
+def many_requests(rng: np.random.Generator) -> Requests:
     count = 3000
-    requests = Requests(
+    return Requests(
         rng.integers(1, 300, count),
         rng.integers(1, 200, count),
         np.cumsum(rng.exponential(0.02, count)),
         rng.integers(0, 100, count),
         rng.integers(0, 3, count),
     )
+
+
+def test_a_crowded_engine_preempts_alike() -> None:
+    """Three thousand requests in a cache that holds twenty of them, by the clock and from users."""
+    rng = np.random.default_rng(5)
+    requests = many_requests(rng)
     engine = EngineSetup(steps.random_table(rng), Scheduling("mixed", 64, 256), 400)
-    think_s = rng.exponential(0.5, count)
+    think_s = rng.exponential(0.5, len(requests))
     cases = (
         (requests, None),
         (NO_REQUESTS, Crowd(requests, 48)),
@@ -241,14 +245,7 @@ def test_flat_pools_give_what_the_dispatcher_gives(core: str, seed: int) -> None
 def test_crowded_pools_preempt_alike() -> None:
     """Three thousand requests through decode engines whose caches hold twenty of them."""
     rng = np.random.default_rng(6)
-    count = 3000
-    requests = Requests(
-        rng.integers(1, 300, count),
-        rng.integers(1, 200, count),
-        np.cumsum(rng.exponential(0.02, count)),
-        rng.integers(0, 100, count),
-        rng.integers(0, 3, count),
-    )
+    requests = many_requests(rng)
     engine = EngineSetup(steps.random_table(rng), Scheduling("mixed", 64, 256), 400)
     link = KvLink(1e4, 1e8, 1e-3)
     for routing in ("round_robin", "least_loaded"):
