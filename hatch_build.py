@@ -16,12 +16,12 @@ from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("capplan", "serving")
-MODULES = ("flat_batch", "flat_steps", "flat_core")
+MODULES = ("flat_queue", "flat_batch", "flat_steps", "flat_core", "flat_router")
 DIRECTIVES = (
     "language_level=3,boundscheck=False,wraparound=False,initializedcheck=False,annotation_typing=False"
 )
-# Little is gained by more optimisation, and a first installation waits for it.
-FLAGS = ["-O1", "-g0", "-fPIC", "-shared", "-ffp-contract=off", "-w"]
+# -O3 gains little more, and a first installation waits for it.
+FLAGS = ["-O2", "-g0", "-fPIC", "-shared", "-ffp-contract=off", "-w"]
 
 
 class CompiledCore(BuildHookInterface[BuilderConfig]):

@@ -235,8 +235,8 @@ def _disaggregated(
     later: Routing = "round_robin" if routing == "round_robin" else "least_loaded"
     return simulate_disaggregated(
         stream.requests,
-        EnginePlan(replace(engines.setup, table=engines.setup.clock), counts[0], routing),
-        EnginePlan(replace(decode.setup, table=decode.setup.clock), counts[1], later),
+        EnginePlan(engines.setup, counts[0], routing),
+        EnginePlan(decode.setup, counts[1], later),
         link,
         concurrency=stream.concurrency,
         crowd=stream.crowd,

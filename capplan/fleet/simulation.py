@@ -28,7 +28,6 @@ from capplan.serving.outcome import (
 )
 from capplan.serving.requests import Admission, Crowd, Requests
 from capplan.serving.simulator import simulate
-from capplan.serving.step_clock import StepClock
 from capplan.serving.terms import EngineSetup
 from capplan.workload.slo import Slo, Target
 
@@ -204,7 +203,6 @@ def simulated_fleet(
     slo: Slo,
     until_s: float = inf,
     admission: Admission | None = None,
-    clock: StepClock | None = None,
     warm_share: float = 0.0,
     use: EngineOptions = ENGINE_DEFAULTS,
 ) -> FleetOutcome:
@@ -219,7 +217,6 @@ def simulated_fleet(
     until_s : [s]
         stop at this time
     admission : admission rules; None: admit all
-    clock : step times of the replica, if already built
     warm_share : [-]
         fraction of the requests, in order of arrival, that latencies leave out as warm-up
     use : options of the engines
@@ -230,7 +227,7 @@ def simulated_fleet(
     """
     stream = stream_with_block_ids(stream, replica, use)
     engines = engines_of(replica, use, stream.block_tokens, stream.mean_input_tokens)
-    setup = replace(engines.setup, table=clock or engines.setup.clock)
+    setup = engines.setup
     concurrency = stream.concurrency
     parts = [
         simulate(

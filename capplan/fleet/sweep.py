@@ -22,7 +22,6 @@ from capplan.numbers import Number
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.serving.fleet_terms import Routing
-from capplan.serving.step_clock import StepClock
 from capplan.workload.slo import Slo
 
 WARM_SHARE = 0.15
@@ -122,17 +121,16 @@ def knee(requests_per_s: Number, response_s: Number) -> int:
 
 
 @lru_cache(maxsize=8)
-def _built(key: str) -> list[tuple[Replica, StepClock]]:
+def _built(key: str) -> list[Replica]:
     """Return the list in which a worker caches one replica from point to point."""
     del key
     return []
 
 
-def _replica(point: Point) -> tuple[Replica, StepClock]:
+def _replica(point: Point) -> Replica:
     place = _built(content_key(point.contender.spec))
     if not place:
-        replica = replica_of(point.contender.spec)
-        place.append((replica, StepClock(replica.table)))
+        place.append(replica_of(point.contender.spec))
     return place[0]
 
 
@@ -170,12 +168,12 @@ def point_result(point: Point) -> Row:
         outcome = _outcome_of_pools(point, point.contender.decode)
         rate = middle_rate(outcome.parts[0])
         return _row(point, outcome, rate)
-    replica, clock = _replica(point)
+    replica = _replica(point)
     total = sum(point.demand.rates_per_s(0.0))
-    outcome = _outcome(point, replica, clock, (point.request_rate or total) / total)
+    outcome = _outcome(point, replica, (point.request_rate or total) / total)
     rate = middle_rate(outcome.parts[0])
     if point.demand.has_sessions:
-        outcome = _outcome(point, replica, clock, rate / total, outcome.all.e2e_s.mean)
+        outcome = _outcome(point, replica, rate / total, outcome.all.e2e_s.mean)
         rate = middle_rate(outcome.parts[0])
     return _row(point, outcome, rate)
 
@@ -205,21 +203,17 @@ def _row(point: Point, outcome: FleetOutcome, rate: float) -> Row:
     }
 
 
-def _outcome(
-    point: Point, replica: Replica, clock: StepClock, share: float, response_s: float = 0.0
-) -> FleetOutcome:
+def _outcome(point: Point, replica: Replica, share: float, response_s: float = 0.0) -> FleetOutcome:
     """Simulate one replica with the prefix hits that its share of the traffic leaves."""
     demand = demand_at_replica(point.demand, replica, share, response_s)
-    if demand.load_s:
-        replica = with_load_time(replica, demand)
-        clock = StepClock(replica.table)
+    replica = with_load_time(replica, demand)
     stream = _stream(point, demand, served_context_tokens(point.contender.spec))
-    return simulated_fleet(replica, stream, slo=point.slo, clock=clock, warm_share=WARM_SHARE)
+    return simulated_fleet(replica, stream, slo=point.slo, warm_share=WARM_SHARE)
 
 
 def _outcome_of_pools(point: Point, decode: DecodePool) -> FleetOutcome:
     """Simulate both pools and the link between them, as the search for their plan does."""
-    replica, _ = _replica(point)
+    replica = _replica(point)
     demand = demand_at_replica(point.demand, replica)
     prefill_replicas, decode_replicas = decode.replicas
     operation = Operation(

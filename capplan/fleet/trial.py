@@ -22,7 +22,6 @@ from capplan.replica.tables import table_of_plans
 from capplan.serving.gauges import WeightedHistogram
 from capplan.serving.outcome import Outcome, Spread, histogram_spread, spread
 from capplan.serving.simulator import simulate
-from capplan.serving.step_clock import StepClock
 from capplan.workload.slo import Target
 
 WARM_SHARE = 0.15
@@ -82,7 +81,9 @@ SeenRuns = dict[tuple[float, float, float, int], Latencies]
 
 
 def with_load_time(replica: Replica, demand: Demand) -> Replica:
-    """Return a replica whose requests all wait for the mean load time of offload tiers."""
+    """Return a replica whose requests all wait for the mean load time of offload tiers; the same one where nothing is loaded."""
+    if not demand.load_s:
+        return replica
     table = replica.table
     return replace(replica, table=replace(table, request_s=table.request_s + demand.load_s))
 
@@ -192,7 +193,7 @@ class Trial:
         """Upper bound on the rate of a replica, whatever the latency."""
         self.limits: Mapping[Target, float] = {target: target.limit_s for target in question.slo.targets}
         self._paths = paths
-        self._engine = replace(self.replica.engine, table=StepClock(self.replica.table))
+        self._engine = self.replica.engine
         if rounds is not None:
             self._engine = replace(
                 self._engine, tokens_per_step=rounds.tokens_per_round, query_tokens=rounds.query_tokens

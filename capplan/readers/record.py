@@ -6,8 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError, WithJsonSchema
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    GetJsonSchemaHandler,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from capplan.errors import InputError, nearest, together, unknown
 from capplan.readers import quantity as q
@@ -18,7 +26,16 @@ from capplan.readers.yaml_file import Document, KeyPath
 class Record(BaseModel):
     """A record of a file: a misspelt key is an error, never a silent default."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class OrNumber:
+    """Marks a record that may be written as one number: its schema has the number beside it."""
+
+    @staticmethod
+    def __get_pydantic_json_schema__(of: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the schema of both."""
+        return {"anyOf": [{"type": "number"}, {"type": "string"}, handler.resolve_ref_schema(handler(of))]}
 
 
 T = TypeVar("T")

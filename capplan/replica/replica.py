@@ -1,6 +1,7 @@
 """One running replica: memory, scheduling and step times. Every simulation starts from this record."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from capplan.assumption import Label
 from capplan.engine.profile import Scheduling
@@ -10,11 +11,12 @@ from capplan.replica.plans import plans_cache_tokens, plans_memory, plans_of, pl
 from capplan.replica.rates import LabelledRates
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.replica.tables import DeviceTables, table_of_plan
+from capplan.serving.step_clock import StepClock
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Replica:
     """A running replica: step times, scheduling, KV cache."""
 
@@ -33,10 +35,15 @@ class Replica:
         """Return `measured` if every kernel rate was measured on this device, else `assumed`."""
         return self.rates.label
 
+    @cached_property
+    def clock(self) -> StepClock:
+        """Step times one number at a time, which all simulations of the replica share."""
+        return StepClock(self.table)
+
     @property
     def engine(self) -> EngineSetup:
         """Return the replica as the simulator sees it."""
-        return EngineSetup(self.table, self.scheduling, self.kv_blocks)
+        return EngineSetup(self.clock, self.scheduling, self.kv_blocks)
 
 
 def memory_of(spec: ReplicaSpec) -> MemoryPlan:

@@ -6,10 +6,10 @@ from itertools import pairwise
 from typing import Annotated
 
 import numpy as np
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field
 
 from capplan.errors import InputError
-from capplan.readers.record import Record, Tokens
+from capplan.readers.record import OrNumber, Record, Tokens
 from capplan.workload.length import (
     Lengths,
     empirical,
@@ -54,11 +54,7 @@ def _number_is_fixed(written: object) -> object:
     )
 
 
-_AS_SCHEMA = WithJsonSchema(
-    {"anyOf": [{"type": "number"}, {"type": "string"}, LengthFields.model_json_schema()]}
-)
-
-LengthRecord = Annotated[LengthFields, BeforeValidator(_number_is_fixed), _AS_SCHEMA]
+LengthRecord = Annotated[LengthFields, BeforeValidator(_number_is_fixed), OrNumber]
 
 
 def _check_order(record: LengthFields, quantiles: dict[str, float], refuse: Refuse) -> None:

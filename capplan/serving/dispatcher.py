@@ -105,10 +105,13 @@ class Dispatcher:
         return max(instance.server.now_s for pool in self.pools for instance in pool.instances)
 
     def _upstream(self, event_s: float) -> bool:
-        """Run the pools that hand requests over; return whether that scheduled an earlier event."""
+        """Run the pools that hand requests over; return whether that scheduled an earlier event, after which nothing is settled."""
         for pool in self.pools[:-1]:
             pool.advance(event_s)
-            self.settle(event_s)
+            while self._ends and self._ends[0][0] <= min(
+                event_s, self._timers[0][0] if self._timers else inf
+            ):
+                self.settle(self._ends[0][0])
         return bool(self._timers) and self._timers[0][0] < event_s
 
     def _event(self, at_s: float) -> None:

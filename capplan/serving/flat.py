@@ -9,11 +9,11 @@ from math import inf
 import numpy as np
 
 from capplan.numbers import Array
-from capplan.serving.flat_batch import FlatLimits
 from capplan.serving.flat_core import FlatEngine
+from capplan.serving.flat_queue import FlatLimits, FlatRequests
 from capplan.serving.gauges import Gauges, WeightedHistogram
 from capplan.serving.outcome import ClassTotals, Ledger, Outcome
-from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, check_requests
+from capplan.serving.requests import NO_REQUESTS, Admission, Counts, Crowd, Requests, check_requests
 from capplan.serving.step_clock import StepClock
 from capplan.serving.step_table import StepTable, bilinear, piecewise_linear, prefill_attention_per_token_s
 from capplan.serving.terms import EngineSetup, engine_terms
@@ -49,19 +49,14 @@ def eligible(
     )
 
 
-def _doubles(values: Array) -> array[float]:
+def doubles(values: Array) -> array[float]:
+    """Return numbers as the core reads them."""
     return array("d", np.ascontiguousarray(values, dtype=np.float64).tobytes())
 
 
-def _integers(requests: Requests, asked: Requests, name: str) -> array[int]:
-    """Return a column of both parts, zeros where a part has none."""
-    result = array("q")
-    for part in (requests, asked):
-        column = getattr(part, name)
-        result.frombytes(
-            bytes(8 * len(part)) if column is None else np.ascontiguousarray(column, dtype=np.int64).tobytes()
-        )
-    return result
+def integers(values: Counts) -> array[int]:
+    """Return whole numbers as the core reads them."""
+    return array("q", np.ascontiguousarray(values, dtype=np.int64).tobytes())
 
 
 def flat_outcome(
@@ -77,32 +72,48 @@ def flat_run(
     """Return the outcome, and the gauges of the engine."""
     core = _flat_engine(requests, engine, crowd)
     core.advance(until_s)
-    ledger, gauges = _written(core)
+    ledger, gauges = written(core)
     return ledger.outcome(core.now_s, [gauges]), gauges
 
 
 def _flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None) -> FlatEngine:
     """Return the core at time zero with all its requests."""
-    terms = engine_terms(engine)
     asked = crowd.requests if crowd is not None and isinstance(crowd.requests, Requests) else NO_REQUESTS
     check_requests(requests, 0, timed=True)
     check_requests(asked, 0, timed=False)
-    count = len(requests) + len(asked)
-    when = np.zeros(count)
-    if requests.arrival_s is not None:
-        when[: len(requests)] = requests.arrival_s
+    when = np.append(requests.times_s, np.zeros(len(asked)))
     if crowd is not None and crowd.think_s is not None:
         when[len(requests) :] = crowd.think_s
     prompt, output, cached, class_index = (
-        _integers(requests, asked, name)
+        integers(requests.column(name)) + integers(asked.column(name))
         for name in ("input_tokens", "output_tokens", "cached_tokens", "class_index")
     )
+    columns = doubles(when), prompt, output, cached, class_index
+    users = min(crowd.users, len(asked)) if crowd is not None else 0
+    limits, tables = _limits_and_tables(engine, (requests, asked))
+    return FlatEngine(limits, tables, FlatRequests(columns, len(requests), users))
+
+
+def empty_core(requests: Requests, engine: EngineSetup, room: int) -> FlatEngine:
+    """Return a core at time zero without requests, to which any of these can be sent: with room for some, which grows."""
+    limits, tables = _limits_and_tables(engine, (requests,))
+    columns = array("d"), array("q"), array("q"), array("q"), array("q")
+    core = FlatEngine(limits._replace(delay_s=0.0), tables, FlatRequests(columns, 0, 0))
+    core.make_rows(room)
+    return core
+
+
+def _limits_and_tables(
+    engine: EngineSetup, parts: tuple[Requests, ...]
+) -> tuple[FlatLimits, list[array[float]]]:
+    """Return what the core reads of an engine; the requests tell the number of classes and the longest step."""
+    terms, clock = engine_terms(engine), engine.clock
     longest = (
         0
         if terms.chunked
-        else max(int(np.max(part.input_tokens + part.output_tokens, initial=0)) for part in (requests, asked))
+        else max(int(np.max(part.input_tokens + part.output_tokens, initial=0)) for part in parts)
     )
-    clock = engine.clock
+    indices = [part.class_index for part in parts if part.class_index is not None]
     limits = FlatLimits(
         clock.request_s,
         terms.max_num_seqs,
@@ -120,24 +131,15 @@ def _flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None) -
         terms.hold_prompts,
         terms.gather_steps,
         terms.poll_steps,
-        1 + int(np.max(np.asarray(class_index), initial=0)),
+        1 + max((int(np.max(index, initial=0)) for index in indices), default=0),
         terms.growth,
         terms.query_tokens,
     )
-    return FlatEngine(
-        limits,
-        flat_tables(
-            clock,
-            terms.max_num_seqs,
-            max(terms.max_num_batched_tokens, longest) + terms.max_num_seqs * terms.query_tokens,
-        ),
-        (_doubles(when), prompt, output, cached, class_index),
-        len(requests),
-        min(crowd.users, len(asked)) if crowd is not None else 0,
-    )
+    most_tokens = max(terms.max_num_batched_tokens, longest) + terms.max_num_seqs * terms.query_tokens
+    return limits, flat_tables(clock, terms.max_num_seqs, most_tokens)
 
 
-def _written(core: FlatEngine) -> tuple[Ledger, Gauges]:
+def written(core: FlatEngine) -> tuple[Ledger, Gauges]:
     """Return the results of the core as a ledger and gauges."""
     seen = core.position
     ledger = Ledger.of_columns(
@@ -191,7 +193,7 @@ def _dense_tables(table: StepTable, max_num_seqs: int, most_tokens: int) -> list
     slopes = np.column_stack([slopes, slopes[:, -1:]]) if knots.size > 1 else slopes
     tokens = np.arange(most_tokens + 1, dtype=np.float64)
     return [
-        _doubles(column)
+        doubles(column)
         for column in (
             knots,
             piecewise_linear(table.sequence_knots, table.decode_s, sequences),

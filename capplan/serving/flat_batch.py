@@ -1,93 +1,32 @@
-"""Queue, batch and KV blocks of the plain engine on flat arrays; flat_core.py runs the steps.
-
-Requests are columns of arrays instead of objects, so that Cython can compile these files: flat_batch.pxd and flat_core.pxd
-give the types, and without a compiler this is ordinary Python. Names follow Server, KvBlocks and WaitingLine.
-"""
+"""Batch and KV blocks of the plain engine on flat arrays; flat_core.py runs the steps."""
 
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING
 
 from capplan.serving.c_math import ceil, floor, lrint
+from capplan.serving.flat_queue import FlatQueue
 
 if TYPE_CHECKING:
-    Doubles: TypeAlias = array[float]
-    Integers: TypeAlias = array[int]
-
-SHED, UNFINISHED = 1, 2
+    from capplan.serving.flat_queue import FlatLimits, FlatRequests
 
 
-class FlatLimits(NamedTuple):
-    """The set-up of the engine."""
+class FlatBatch(FlatQueue):
+    """The running requests of one engine, and the KV blocks they hold."""
 
-    delay_s: float
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    chunked: bool
-    block_tokens: int
-    kv_blocks: int
-    reserved_output_fraction: float
-    stages: int
-    stage_tokens: float
-    stage_fraction: float
-    shared_steps: bool
-    """Prompts and decoding sequences share a step."""
-    hold_steps: int
-    hold_tokens: int
-    hold_prompts: int
-    gather_steps: int
-    poll_steps: int
-    classes: int
-    """Number of traffic classes."""
-    growth: float
-    """Tokens that a sequence gains per decode step."""
-    query_tokens: int
-    """Tokens of a step's budget that a decoding sequence takes."""
-
-
-class FlatBatch:
-    """The waiting and running requests of one engine, and the KV blocks they hold."""
-
-    def __init__(
-        self,
-        limits: FlatLimits,
-        columns: tuple[Doubles, Integers, Integers, Integers, Integers],
-        arrivals: int,
-        users: int,
-    ) -> None:
-        """Take the limits, and the requests as arrays: open-loop arrivals first, then those of closed-loop users.
-
-        The first column holds arrival times, then think times. Without users nothing is copied; with users each request
-        gets its row when it arrives.
-        """
-        count = len(columns[0])
-        self.count = count
-        self.offered_s, self.offered_prompt, self.offered_output = columns[:3]
-        self.offered_cached, self.offered_class = columns[3:]
-        self.arrival, self.prompt, self.output, self.cached, self.class_index = columns
-        if users:
-            self.arrival = array("d", bytes(8 * count))
-            self.prompt, self.output = array("q", bytes(8 * count)), array("q", bytes(8 * count))
-            self.cached, self.class_index = array("q", bytes(8 * count)), array("q", bytes(8 * count))
-        self.users, self.arrivals, self.arrived, self.asked = users, arrivals, 0, arrivals
-        self.ends, self.first_end, self.ends_count = array("d", bytes(8 * users)), 0, users
-        self.thinking_s, self.thinking = array("d", bytes(8 * users)), array("q", bytes(8 * users))
-        self.of_user, self.thinking_count = array("b", bytes(count if users else 0)), 0
-        self.delay_s = limits.delay_s
-        self.max_num_seqs, self.budget = limits.max_num_seqs, limits.max_num_batched_tokens
-        self.chunked, self.block_tokens, self.capacity = limits.chunked, limits.block_tokens, limits.kv_blocks
+    def __init__(self, limits: FlatLimits, requests: FlatRequests) -> None:
+        """Take the limits and the requests; see FlatQueue."""
+        super().__init__(limits, requests)
+        count = self.count
         self.reserved_output_fraction = limits.reserved_output_fraction
-        self.growth, self.query_tokens, self.counter = limits.growth, limits.query_tokens, 0
-        self.remaining = array("q", bytes(8 * count)) if users else columns[2][:]
-        self.prompt_now = array("q", bytes(8 * count)) if users else columns[1][:]
-        self.shared, self.done, self.blocks, self.commit = (array("q", bytes(8 * count)) for _ in range(4))
+        self.query_tokens, self.counter = limits.query_tokens, 0
+        self.done, self.blocks, self.commit = (array("q", bytes(8 * count)) for _ in range(3))
         self.base, self.end_step, self.serial = (array("q", bytes(8 * count)) for _ in range(3))
         self.before, self.after = (array("q", bytes(8 * count)) for _ in range(2))
         unknown = array("d", [float("nan")]) * count
-        self.enqueued, self.scheduled, self.first_token = array("d", unknown), array("d", unknown), unknown[:]
-        self.last_token, self.queue_s, self.ttft_s, self.e2e_s = (array("d", unknown) for _ in range(4))
-        self.status = array("q", [UNFINISHED]) * count
+        self.scheduled, self.last_token, self.queue_s = array("d", unknown), array("d", unknown), unknown[:]
+        self.ttft_s, self.e2e_s = array("d", unknown), array("d", unknown)
         self.phases = array("q", bytes(8 * self.block_tokens))
         self.phase_sum = self.sequences = self.tokens = self.shared_sum = 0
         self.held = self.committed = self.step = self.serials = 0
@@ -95,173 +34,12 @@ class FlatBatch:
         self.group_sequences = array("q", bytes(8 * (self.max_num_seqs + 2)))
         self.group_since = array("d", bytes(8 * (self.max_num_seqs + 2)))
         self.groups = 0
-        self.position = self.waiting = self.next_waiting = 0
-        self.preempted_heap, self.preempted_count = array("q", bytes(8 * (self.max_num_seqs + 2))), 0
         self.end_keys, self.end_rows, self.end_count = array("q", bytes(8 * 64)), array("q", bytes(8 * 64)), 0
         self.chunks = 0
-        self.now_s = 0.0
-        self.next_s = float("inf")
         self.steps = self.preemptions = self.prefill_tokens = self.cached_tokens = 0
         self.class_prompt, self.class_cached, self.class_preempted, self.class_seen = (
             array("q", bytes(8 * limits.classes)) for _ in range(4)
         )
-        while self.ends_count:
-            self.think()
-        self.find_next()
-
-    def find_next(self) -> None:
-        """Set the time at which the next request reaches the queue or a free user takes the next one."""
-        next_s = float("inf")
-        if self.arrived < self.arrivals:
-            next_s = self.offered_s[self.arrived]
-        if self.thinking_count and self.thinking_s[0] < next_s:
-            next_s = self.thinking_s[0]
-        next_s += self.delay_s
-        if self.ends_count and self.ends[self.first_end] < next_s:
-            next_s = self.ends[self.first_end]
-        self.next_s = next_s
-
-    def ended(self, row: int, at_s: float) -> None:
-        """Free the user of a request that has ended, if it had one and requests are left; see Feed."""
-        if self.asked >= self.count or not self.of_user[row]:
-            return
-        size, first, place = self.users, self.first_end, self.ends_count
-        self.ends_count += 1
-        while place and self.ends[(first + place - 1) % size] > at_s:
-            self.ends[(first + place) % size] = self.ends[(first + place - 1) % size]
-            place -= 1
-        self.ends[(first + place) % size] = at_s
-        self.next_s = min(self.next_s, at_s)
-
-    def think(self) -> None:
-        """Give the next request to the user who has been free the longest; push it on a heap by time and row."""
-        row, place = self.asked, self.thinking_count
-        at_s = self.ends[self.first_end] + self.offered_s[row]
-        self.asked += 1
-        self.first_end = (self.first_end + 1) % self.users
-        self.ends_count = self.ends_count - 1 if self.asked < self.count else 0
-        self.thinking_count += 1
-        while place and self.thinking_s[(place - 1) // 2] > at_s:
-            self.thinking_s[place] = self.thinking_s[(place - 1) // 2]
-            self.thinking[place] = self.thinking[(place - 1) // 2]
-            place = (place - 1) // 2
-        self.thinking_s[place] = at_s
-        self.thinking[place] = row
-
-    def thought(self) -> None:
-        """Pop the request whose think time ends next; of equal times the lower row is first."""
-        self.thinking_count -= 1
-        times, rows, size, place = self.thinking_s, self.thinking, self.thinking_count, 0
-        at_s, row = times[size], rows[size]
-        while 2 * place + 1 < size:
-            child = 2 * place + 1
-            if child + 1 < size and (
-                times[child + 1] < times[child]
-                or (times[child + 1] == times[child] and rows[child + 1] < rows[child])
-            ):
-                child += 1
-            if at_s < times[child] or (at_s == times[child] and row < rows[child]):
-                break
-            times[place] = times[child]
-            rows[place] = rows[child]
-            place = child
-        times[place] = at_s
-        rows[place] = row
-
-    def bring(self, row: int) -> None:
-        """Give the next request its row in order of arrival; of equal times the open-loop arrival is first."""
-        place = self.arrived
-        if self.thinking_count and (place >= self.arrivals or self.thinking_s[0] < self.offered_s[place]):
-            place = self.thinking[0]
-            self.arrival[row] = self.thinking_s[0]
-            self.of_user[row] = 1
-            self.thought()
-        else:
-            self.arrived += 1
-            self.arrival[row] = self.offered_s[place]
-        self.prompt[row] = self.prompt_now[row] = self.offered_prompt[place]
-        self.output[row] = self.remaining[row] = self.offered_output[place]
-        self.cached[row] = self.offered_cached[place]
-        self.class_index[row] = self.offered_class[place]
-
-    def receive(self) -> None:
-        """Enqueue the arrivals up to now; shed those that cannot run even alone."""
-        while self.next_s <= self.now_s:
-            if self.ends_count and self.ends[self.first_end] <= self.next_s:
-                self.think()
-                self.find_next()
-                continue
-            row = self.position
-            self.enqueued[row] = self.next_s
-            if self.users:
-                self.bring(row)
-            else:
-                self.arrived += 1
-            self.position += 1
-            self.find_next()
-            self.cached[row] = min(self.cached[row], self.prompt[row] - 1)
-            self.shared[row] = self.cached[row] // self.block_tokens * self.block_tokens
-            if self.too_long(row):
-                self.status[row] = SHED
-                self.ended(row, self.enqueued[row])
-            else:
-                self.waiting += 1
-
-    def too_long(self, row: int) -> bool:
-        """Return whether a request cannot run even alone."""
-        tokens = self.prompt[row] - self.shared[row] + self.output[row] - 1
-        if self.growth != 1.0:
-            tokens += lrint(ceil(self.growth))
-        if -(-tokens // self.block_tokens) > self.capacity:
-            return True
-        return not self.chunked and self.prompt[row] - self.cached[row] > self.budget
-
-    def queue_head(self) -> int:
-        """Return the request at the head of the queue: preempted ones come before those that never ran."""
-        if self.preempted_count:
-            return self.preempted_heap[0]
-        while self.status[self.next_waiting] == SHED:
-            self.next_waiting += 1
-        return self.next_waiting
-
-    def queue_pop(self) -> None:
-        """Remove the head of the queue."""
-        self.waiting -= 1
-        if not self.preempted_count:
-            self.next_waiting += 1
-            return
-        self.preempted_count -= 1
-        heap, size, place = self.preempted_heap, self.preempted_count, 0
-        moved = heap[size]
-        while 2 * place + 1 < size:
-            child = 2 * place + 1
-            if child + 1 < size and heap[child + 1] < heap[child]:
-                child += 1
-            if heap[child] >= moved:
-                break
-            heap[place] = heap[child]
-            place = child
-        heap[place] = moved
-
-    def queue_push(self, row: int) -> None:
-        """Put a preempted request back."""
-        self.waiting += 1
-        heap, place = self.preempted_heap, self.preempted_count
-        self.preempted_count += 1
-        while place and heap[(place - 1) // 2] > row:
-            heap[place] = heap[(place - 1) // 2]
-            place = (place - 1) // 2
-        heap[place] = row
-
-    def waiting_tokens(self) -> int:
-        """Return the tokens of all waiting prompts."""
-        tokens = 0
-        for place in range(self.preempted_count):
-            tokens += self.prompt_now[self.preempted_heap[place]]
-        for row in range(self.next_waiting, self.position):
-            if self.status[row] != SHED:
-                tokens += self.prompt_now[row]
-        return tokens
 
     def ends_push(self, key: int, row: int) -> None:
         """Push the end of a sequence; a key is end step and serial in one number."""
@@ -390,4 +168,5 @@ class FlatBatch:
         self.committed -= self.commit[row]
         self.preemptions += 1
         self.class_preempted[self.class_index[row]] += 1
+        self.class_seen[self.class_index[row]] = 1
         self.queue_push(row)

@@ -20,7 +20,7 @@ cdef class FlatEngine(FlatSteps):
     cdef bint make_room(self) noexcept
     @cython.locals(new=cython.longlong)
     cdef long long piece(self, Py_ssize_t row, long long budget) noexcept
-    @cython.locals(row=cython.Py_ssize_t, running=cython.longlong, budget=cython.longlong, used=cython.longlong, new=cython.longlong, private=cython.longlong, blocks=cython.longlong, commit=cython.longlong, reserved=cython.double)
+    @cython.locals(row=cython.Py_ssize_t, running=cython.longlong, budget=cython.longlong, used=cython.longlong, new=cython.longlong, blocks=cython.longlong, commit=cython.longlong)
     cdef void plan(self) noexcept
     cdef bint waits(self) noexcept
     cdef bint lacks_company(self) noexcept
@@ -29,6 +29,10 @@ cdef class FlatEngine(FlatSteps):
     cdef void group(self, long long sequences, double since_s) noexcept
     @cython.locals(place=cython.Py_ssize_t)
     cdef void end_groups(self) noexcept
+    @cython.locals(used=cython.longlong, blocks=cython.longlong, commit=cython.longlong)
+    cdef bint take_over(self, Py_ssize_t row) noexcept
+    @cython.locals(private=cython.longlong, reserved=cython.double)
+    cdef long long reserved_blocks(self, Py_ssize_t row) noexcept
     @cython.locals(index=cython.longlong)
     cdef void admit(self, Py_ssize_t row, long long blocks, long long commit) noexcept
     @cython.locals(start=cython.double, decoding=cython.longlong, chunks=cython.Py_ssize_t, held=cython.longlong, context=cython.double, seconds=cython.double, place=cython.Py_ssize_t, row=cython.Py_ssize_t, joined=cython.longlong)

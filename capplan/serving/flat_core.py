@@ -13,10 +13,9 @@ from capplan.serving.c_math import ceil, floor, isnan, log, lrint
 from capplan.serving.flat_steps import FlatSteps
 
 if TYPE_CHECKING:
-    from capplan.serving.flat_batch import FlatLimits
+    from capplan.serving.flat_queue import FlatLimits, FlatRequests
 
     Doubles: TypeAlias = array[float]
-    Integers: TypeAlias = array[int]
 
 BINS_PER_E = 200
 HISTOGRAM_ZERO = 12000
@@ -29,16 +28,9 @@ FINISHED = 0
 class FlatEngine(FlatSteps):
     """One engine with its queue and its results, all in arrays; `advance` runs it."""
 
-    def __init__(
-        self,
-        limits: FlatLimits,
-        tables: list[Doubles],
-        columns: tuple[Doubles, Integers, Integers, Integers, Integers],
-        arrivals: int,
-        users: int,
-    ) -> None:
-        """Take limits, step tables and requests; see FlatBatch."""
-        super().__init__(limits, tables, columns, arrivals, users)
+    def __init__(self, limits: FlatLimits, tables: list[Doubles], requests: FlatRequests) -> None:
+        """Take limits, step tables and requests; see FlatQueue."""
+        super().__init__(limits, tables, requests)
         self.shared_steps, self.poll_steps = limits.shared_steps, limits.poll_steps
         self.hold_steps, self.hold_tokens = limits.hold_steps, limits.hold_tokens
         self.hold_prompts, self.gather_steps = limits.hold_prompts, limits.gather_steps
@@ -120,16 +112,19 @@ class FlatEngine(FlatSteps):
         used = -1
         while self.waiting and running < self.max_num_seqs and budget > 0:
             row = self.queue_head()
+            if self.received[row]:
+                if not self.take_over(row):
+                    break
+                running += 1
+                used = -1
+                continue
             new = self.piece(row, budget)
             if not new:
                 break
             if used < 0:
                 used = self.blocks_at(self.grown(self.step + 1)) + self.held
-            private = self.prompt_now[row] - self.shared[row]
-            blocks, commit = -(-private // self.block_tokens), 0
-            if self.reserved_output_fraction:
-                reserved = private + self.reserved_output_fraction * (self.remaining[row] - 1)
-                commit = lrint(ceil(reserved / self.block_tokens))
+            blocks = -(-(self.prompt_now[row] - self.shared[row]) // self.block_tokens)
+            commit = self.reserved_blocks(row)
             if used + blocks > self.capacity or self.committed + commit > self.capacity:
                 break
             self.queue_pop()
@@ -146,7 +141,7 @@ class FlatEngine(FlatSteps):
             self.looked, self.hold_from, self.gather_from = self.step, -1, -1
             self.released = False
             return False
-        if self.sequences >= self.max_num_seqs:
+        if self.sequences >= self.max_num_seqs or self.received[self.queue_head()]:
             return False
         if self.poll_steps and (self.step - self.looked) % self.poll_steps:
             return True
@@ -182,6 +177,31 @@ class FlatEngine(FlatSteps):
             else:
                 steps = min(steps, self.hold_steps - (self.step - self.hold_from))
         return max(steps, 1)
+
+    def take_over(self, row: int) -> bool:
+        """Let a request that was prefilled elsewhere decode, if its blocks and its next token fit; return whether they do."""
+        used = self.blocks_at(self.grown(self.step + 1)) + self.held
+        blocks = -(-(self.prompt_now[row] + lrint(ceil(self.growth))) // self.block_tokens)
+        commit = self.reserved_blocks(row)
+        if used + blocks > self.capacity or self.committed + commit > self.capacity:
+            return False
+        self.queue_pop()
+        self.received[row] = 0
+        self.commit[row] = commit
+        self.committed += commit
+        if not self.groups:
+            self.group(self.sequences, self.now_s)
+        self.group(1, self.first_token[row])
+        self.join(row)
+        return True
+
+    def reserved_blocks(self, row: int) -> int:
+        """Return the blocks reserved for the prompt and the output of a request."""
+        if not self.reserved_output_fraction:
+            return 0
+        private = self.prompt_now[row] - self.shared[row]
+        reserved = private + self.reserved_output_fraction * (self.remaining[row] - 1)
+        return lrint(ceil(reserved / self.block_tokens))
 
     def admit(self, row: int, blocks: int, commit: int) -> None:
         """Admit a request: take its blocks."""
@@ -309,6 +329,10 @@ class FlatEngine(FlatSteps):
         self.committed -= self.commit[row]
         self.e2e_s[row] = self.now_s - self.arrival[row]
         self.status[row] = FINISHED
+        if self.now_s > self.last_over_s:
+            self.last_over_s, self.last_over = self.now_s, 0
+        self.over += 1
+        self.last_over += 1
         if self.asked < self.count:
             self.ended(row, self.now_s)
 

@@ -9,25 +9,17 @@ from capplan.serving.c_math import floor, lrint, sqrt
 from capplan.serving.flat_batch import FlatBatch
 
 if TYPE_CHECKING:
-    from capplan.serving.flat_batch import FlatLimits
+    from capplan.serving.flat_queue import FlatLimits, FlatRequests
 
     Doubles: TypeAlias = array[float]
-    Integers: TypeAlias = array[int]
 
 
 class FlatSteps(FlatBatch):
     """The requests of one engine and the times of its steps."""
 
-    def __init__(
-        self,
-        limits: FlatLimits,
-        tables: list[Doubles],
-        columns: tuple[Doubles, Integers, Integers, Integers, Integers],
-        arrivals: int,
-        users: int,
-    ) -> None:
-        """Take limits, step tables and requests; see FlatBatch."""
-        super().__init__(limits, columns, arrivals, users)
+    def __init__(self, limits: FlatLimits, tables: list[Doubles], requests: FlatRequests) -> None:
+        """Take limits, step tables and requests; see FlatQueue."""
+        super().__init__(limits, requests)
         self.context_knots, self.decode_base, self.decode_values, self.decode_slopes = tables[:4]
         self.mixed, self.head, self.new_knots, self.past_knots, self.prefill = tables[4:]
         self.knots, self.last_knot = len(self.context_knots), 0

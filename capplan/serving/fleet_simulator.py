@@ -6,11 +6,14 @@ from itertools import zip_longest
 from math import inf
 from typing import Literal
 
+import numpy as np
+
 from capplan.errors import InputError
 from capplan.serving.dispatcher import Dispatcher
 from capplan.serving.engine_pool import EnginePool
 from capplan.serving.feed import Feed
-from capplan.serving.flat import eligible, flat_run
+from capplan.serving.flat import eligible, flat_run, written
+from capplan.serving.flat_pools import FlatPool, pools_eligible, serve_in_pools
 from capplan.serving.fleet_terms import (
     Autoscaling,
     Failure,
@@ -184,9 +187,20 @@ def simulate_disaggregated(
     prompts = replace(prefill.engine.scheduling, reserved_output_fraction=0.0)
     engine = replace(prefill.engine, scheduling=prompts, tokens_per_step=1.0, query_tokens=1)
     after = replace(decode, engine=replace(decode.engine, caching=None))
-    plans = (_checked(replace(prefill, engine=engine)), _checked(after))
+    plans = [
+        replace(plan, engine=replace(plan.engine, table=plan.engine.clock))
+        for plan in (_checked(replace(prefill, engine=engine)), _checked(after))
+    ]
     check_link(link)
     requests, crowd = _offered(requests, concurrency, crowd, until_s, admission)
+    routings = [plan.routing for plan in plans]
+    if (
+        isinstance(requests, Requests)
+        and crowd is None
+        and until_s == inf
+        and pools_eligible(requests, [plan.engine for plan in plans], routings, admission)
+    ):
+        return _flat_pools(requests, plans, link)
     dispatcher = _dispatcher(requests, engine, crowd, admission)
     for plan, rules in zip(plans, (admission, Admission(priority=admission.priority)), strict=True):
         _add_pool(dispatcher, plan, rules)
@@ -280,15 +294,41 @@ def _fleet_run(dispatcher: Dispatcher, until_s: float) -> FleetRun:
     ]
     for instance in instances:
         ledger.add_totals(instance.ledger)
-    lifetimes_s = [(use.from_s, use.until_s) for use in uses]
-    outcome = ledger.outcome(seconds, [use.gauges for use in uses], lifetimes_s)
     counts = [instance.server.hits_by_tier for instance in instances]
     hits = tuple(sum(tiers) for tiers in zip_longest(*counts, fillvalue=0))
     hedges = dispatcher.hedges
-    return FleetRun(
-        replace(outcome, hit_blocks=hits),
-        tuple(uses),
-        sum(until - begin for begin, until in lifetimes_s),
+    return replace(
+        _together(ledger, seconds, uses, hits),
         copied_requests=hedges.copied_requests if hedges else 0,
         cancelled_output_tokens=hedges.cancelled_output_tokens if hedges else 0,
     )
+
+
+def _together(
+    ledger: Ledger, seconds: float, uses: Sequence[ReplicaUse], hit_blocks: tuple[int, ...]
+) -> FleetRun:
+    """Return the run of a fleet from the rows and totals of its requests, and what each replica did."""
+    lifetimes_s = [(use.from_s, use.until_s) for use in uses]
+    outcome = ledger.outcome(seconds, [use.gauges for use in uses], lifetimes_s)
+    replica_seconds = sum(until - begin for begin, until in lifetimes_s)
+    return FleetRun(replace(outcome, hit_blocks=hit_blocks), tuple(uses), replica_seconds)
+
+
+def _flat_pools(requests: Requests, plans: Sequence[EnginePlan], link: KvLink) -> FleetRun:
+    """Run eligible requests through a prefill and a decode pool."""
+    prompts = replace(requests, output_tokens=np.ones_like(requests.output_tokens))
+    received = replace(requests, cached_tokens=None)
+    prefill, decode = (
+        FlatPool(part, plan.engine, plan.replicas, plan.routing)
+        for part, plan in zip((prompts, received), plans, strict=True)
+    )
+    ledger = serve_in_pools(requests, prefill, decode, link, plans[0].engine.clock.request_s)
+    uses, seconds = [], max(core.now_s for core in (*prefill.cores, *decode.cores))
+    pools: tuple[tuple[Literal["prefill", "decode"], FlatPool], ...]
+    pools = ("prefill", prefill), ("decode", decode)
+    for phase, pool in pools:
+        for number, (core, sent) in enumerate(zip(pool.cores, pool.sent, strict=True)):
+            totals, gauges = written(core)
+            ledger.add_totals(totals)
+            uses.append(ReplicaUse(number, 0.0, seconds, len(sent), totals.preemptions, gauges, phase))
+    return _together(ledger, seconds, uses, hit_blocks=(0,))

@@ -45,6 +45,16 @@ class Requests:
         """Return the number of requests."""
         return int(self.input_tokens.size)
 
+    @property
+    def times_s(self) -> Array:
+        """Return when clients send them."""
+        return np.zeros(len(self)) if self.arrival_s is None else self.arrival_s
+
+    def column(self, name: str) -> Counts:
+        """Return a column of one whole number per request, zeros where it is not given."""
+        values: Counts | None = getattr(self, name)
+        return np.zeros(len(self), dtype=np.int64) if values is None else values
+
     def part(self, start: int, stop: int) -> "Requests":
         """Return the requests from start up to stop, with their block ids.
 

@@ -5,6 +5,7 @@ Meaning and unit come from the record; what stands in for a key that is left out
 
 import typing
 from collections.abc import Iterator, Mapping
+from copy import copy
 from types import MappingProxyType
 from typing import Any
 
@@ -21,6 +22,7 @@ from capplan.serving.fleet_terms import Routing
 from capplan.workload.daily_curve import SHAPES
 from capplan.workload.slo import METRICS, STATISTICS, Slo
 from docs.generators import model_keys, money_keys, traffic_keys
+from docs.generators.described import field_texts
 
 _LIMITS, _PRICES, _ENGINE = FleetLimits(()), PriceChoice(), "the engine's"
 DEFAULTS: Mapping[str, str] = MappingProxyType(
@@ -176,9 +178,12 @@ _KINDS = {
 
 
 def keys_of(record: type[Record] = ScenarioFile, start: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Yield every key of a record and of the records in it, dotted, with its field."""
+    """Yield every key of a record and of the records in it, dotted, with its field, whose description is the text below it."""
+    texts = field_texts(record)
     for name, field in record.model_fields.items():
-        yield f"{start}{name}", field
+        described = copy(field)
+        described.description = texts.get(name)
+        yield f"{start}{name}", described
         inner = record_of(field.annotation)
         if inner is not None and issubclass(inner, Record):
             yield from keys_of(inner, f"{start}{name}.")

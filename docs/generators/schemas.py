@@ -11,6 +11,7 @@ from capplan.readers.catalogue.token_prices import TokenPriceFile
 from capplan.readers.record import Record
 from capplan.scenario.scenario_file import ScenarioFile
 from capplan.scenario.workload_file import WorkloadFile
+from docs.generators.described import Described
 
 SCHEMAS: dict[str, type[Record]] = {
     "scenario": ScenarioFile,
@@ -28,7 +29,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def schema_text(name: str) -> str:
     """Return the JSON Schema of one kind of file."""
-    schema = {"$schema": DIALECT, **SCHEMAS[name].model_json_schema()}
+    schema = {"$schema": DIALECT, **SCHEMAS[name].model_json_schema(schema_generator=Described)}
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 

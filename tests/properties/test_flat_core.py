@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from importlib import import_module
 from itertools import product
@@ -15,12 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
-from capplan.serving import flat, flat_core, fleet_simulator
+from capplan.serving import flat, flat_core, flat_pools, flat_router, fleet_simulator
 from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.flat import eligible, flat_outcome
-from capplan.serving.fleet_simulator import simulate_fleet
+from capplan.serving.fleet_simulator import EnginePlan, FleetRun, simulate_disaggregated, simulate_fleet
+from capplan.serving.fleet_terms import KvLink
 from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, offered
 from capplan.serving.simulator import served
+from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
 from tests.sweeps import examples
 
@@ -29,8 +32,9 @@ steps = import_module("test_serving_simulator")
 
 
 def as_python():
-    """Return the core as Python, whether a compiled one is beside it or not."""
-    names = tuple(f"capplan.serving.{name}" for name in ("flat_batch", "flat_steps", "flat_core"))
+    """Return the engine and the router as Python, whether compiled ones are beside them or not."""
+    modules = ("flat_queue", "flat_batch", "flat_steps", "flat_core", "flat_router")
+    names = tuple(f"capplan.serving.{name}" for name in modules)
     installed = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     try:
         for name in names:
@@ -38,12 +42,20 @@ def as_python():
             spec = importlib.util.spec_from_file_location(name, path)
             sys.modules[name] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(sys.modules[name])
-        return sys.modules[names[-1]]
+        return sys.modules[names[-2]].FlatEngine, sys.modules[names[-1]].FlatRouter
     finally:
         sys.modules.update(installed)
 
 
-CORES = {"as installed": flat_core, "in Python": as_python()}
+CORES = {"as installed": (flat_core.FlatEngine, flat_router.FlatRouter), "in Python": as_python()}
+
+
+@contextmanager
+def running_on(core: str):
+    """Run the flat core as it is installed, or as Python."""
+    engine, router = CORES[core]
+    with mock.patch.object(flat, "FlatEngine", engine), mock.patch.object(flat_pools, "FlatRouter", router):
+        yield
 
 
 def assert_equal(fast, slow) -> None:
@@ -107,26 +119,27 @@ def test_flat_arrays_give_what_the_server_gives(core: str, policy: str, seed: in
     assert eligible(requests, engine, Admission(), crowd)
     load = {"crowd": crowd, "until_s": options["until_s"]}
     slow = served(requests, engine, **load)
-    own, flat.FlatEngine = flat.FlatEngine, CORES[core].FlatEngine
-    try:
+    with running_on(core):
         assert_equal(flat_outcome(requests, engine, **load), slow)
-    finally:
-        flat.FlatEngine = own
 
 
-def test_a_crowded_engine_preempts_alike() -> None:
-    """Three thousand requests in a cache that holds twenty of them, by the clock and from users."""
-    rng = np.random.default_rng(5)
+def many_requests(rng: np.random.Generator) -> Requests:
     count = 3000
-    requests = Requests(
+    return Requests(
         rng.integers(1, 300, count),
         rng.integers(1, 200, count),
         np.cumsum(rng.exponential(0.02, count)),
         rng.integers(0, 100, count),
         rng.integers(0, 3, count),
     )
+
+
+def test_a_crowded_engine_preempts_alike() -> None:
+    """Three thousand requests in a cache that holds twenty of them, by the clock and from users."""
+    rng = np.random.default_rng(5)
+    requests = many_requests(rng)
     engine = EngineSetup(steps.random_table(rng), Scheduling("mixed", 64, 256), 400)
-    think_s = rng.exponential(0.5, count)
+    think_s = rng.exponential(0.5, len(requests))
     cases = (
         (requests, None),
         (NO_REQUESTS, Crowd(requests, 48)),
@@ -180,14 +193,77 @@ def test_a_fleet_of_one_is_the_same_core(seed: int) -> None:
         with mock.patch.object(fleet_simulator, "flat_run", wraps=fleet_simulator.flat_run) as core:
             runs.append(simulate_fleet(requests, engine, 1, admission=admission, **load))
             assert core.called == eligible(requests, engine, admission, crowd)
-    fast, slow = runs
+    assert_same_run(*runs)
+    assert len(runs[0].replicas) == 1
+
+
+def assert_same_run(fast: FleetRun, slow: FleetRun) -> None:
+    """All rows, all totals, and what each replica did."""
     assert_equal(fast.outcome, slow.outcome)
-    assert (fast.replica_seconds, len(fast.replicas)) == (slow.replica_seconds, 1)
-    for name in ("replica", "from_s", "until_s", "requests", "preemptions"):
-        assert getattr(fast.replicas[0], name) == getattr(slow.replicas[0], name)
-    left, right = fast.replicas[0].gauges, slow.replicas[0].gauges
-    for name in ("batch_s", "occupancy_s", "block_seconds", "busy_s", "capacity"):
-        assert list(np.trim_zeros(np.ravel(getattr(left, name)), "b")) == list(
-            np.trim_zeros(np.ravel(getattr(right, name)), "b")
-        )
-    assert left.timeline(1.0).busy_fraction.tobytes() == right.timeline(1.0).busy_fraction.tobytes()
+    assert fast.replica_seconds == slow.replica_seconds
+    for one, other in zip(fast.replicas, slow.replicas, strict=True):
+        for name in ("replica", "pool", "from_s", "until_s", "requests", "preemptions"):
+            assert getattr(one, name) == getattr(other, name), name
+        left, right = one.gauges, other.gauges
+        for name in ("batch_s", "occupancy_s", "block_seconds", "busy_s", "capacity"):
+            assert list(np.trim_zeros(np.ravel(getattr(left, name)), "b")) == list(
+                np.trim_zeros(np.ravel(getattr(right, name)), "b")
+            )
+        assert left.timeline(1.0).busy_fraction.tobytes() == right.timeline(1.0).busy_fraction.tobytes()
+
+
+@pytest.mark.parametrize("core", CORES)
+@settings(max_examples=examples(120, 400), deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_flat_pools_give_what_the_dispatcher_gives(core: str, seed: int) -> None:
+    """Prefill and decode engines of other speeds and sizes, in turn or by load; a queue limit that nobody meets asks the dispatcher."""
+    rng = np.random.default_rng(seed)
+    policy = str(rng.choice(["mixed", "prefill_first"]))
+    requests, table, scheduling, blocks, options = steps.random_case(seed, policy)
+    requests = replace(requests, block_ids=None, block_counts=None)
+    scheduling = replace(scheduling, reserved_output_fraction=options["fraction"])
+    stages = int(rng.choice([1, 1, 2, 3]))
+    table = replace(table, stages=stages, stage_fraction=min(1.1 / stages, 1.0))
+    first = EngineSetup(table, scheduling, blocks)
+    later = EngineSetup(
+        steps.random_table(rng), scheduling, max(int(blocks * rng.choice([0.3, 1.0, 1.0])), 1)
+    )
+    prefill, decode = (
+        EnginePlan(engine, int(rng.integers(1, 5)), str(rng.choice(["round_robin", "least_loaded"])))
+        for engine in (first, with_rounds(later, seed))
+    )
+    link = KvLink(*(float(rng.choice(values)) for values in ((0, 1e5), (1e6, 1e8, inf), (0, 1e-3, 0.1))))
+    runs = []
+    for admission in (Admission(), Admission(queue_limit=10**6)):
+        watched = mock.patch.object(fleet_simulator, "serve_in_pools", wraps=flat_pools.serve_in_pools)
+        with running_on(core), watched as flat_run:
+            runs.append(simulate_disaggregated(requests, prefill, decode, link, admission=admission))
+            assert flat_run.called == (admission == Admission())
+    assert_same_run(*runs)
+
+
+def test_crowded_pools_preempt_alike() -> None:
+    """Three thousand requests through decode engines whose caches hold twenty of them."""
+    rng = np.random.default_rng(6)
+    requests = many_requests(rng)
+    engine = EngineSetup(steps.random_table(rng), Scheduling("mixed", 64, 256), 400)
+    link = KvLink(1e4, 1e8, 1e-3)
+    for routing in ("round_robin", "least_loaded"):
+        plans = EnginePlan(engine, 8, routing), EnginePlan(engine, 2, routing)
+        fast = simulate_disaggregated(requests, *plans, link)
+        slow = simulate_disaggregated(requests, *plans, link, admission=Admission(queue_limit=10**6))
+        assert slow.outcome.preemptions > 100
+        assert_same_run(fast, slow)
+
+
+def test_a_router_of_pools_counts_no_request_as_ended_before_it_has() -> None:
+    """Prompts of 1 s, one decode step of 2 s. The third arrives there at 2.6 s, when the first two decode until 3 and 3.5 s."""
+    one, none = np.array([1.0]), np.array([[0.0]])
+    table = StepTable(one, 2.0 * one, 0 * one, one, none, one, one, one, one, none)
+    engine = EngineSetup(table, Scheduling("mixed", 1, 64), 10)
+    plans = EnginePlan(engine, 3), EnginePlan(engine, 3, "least_loaded")
+    requests = Requests(np.full(4, 9), np.full(4, 2), np.array([0.0, 0.5, 1.6, 30.0]))
+    for admission in (Admission(), Admission(queue_limit=10**6)):
+        run = simulate_disaggregated(requests, *plans, KvLink(0.0, inf), admission=admission)
+        assert run.outcome.e2e_s.tolist() == pytest.approx([3.0] * 4)
+        assert [use.requests for use in run.replicas if use.pool == "decode"] == [2, 1, 1]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
+from capplan.serving import flat_pools, fleet_simulator
 from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.engine_pool import EnginePool
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
@@ -300,18 +301,28 @@ def test_a_replica_that_is_taken_away_is_there_until_its_step_ends() -> None:
 @given(seed=st.integers(0, 10**6))
 def test_every_block_comes_back_whatever_happens(policy: str, seed: int) -> None:
     """No engine, ended or not, holds a request, a token or a promise of blocks when all is over."""
-    lives = []
-    start = EnginePool.start
+    lives, cores = [], []
+    start, empty_core = EnginePool.start, flat_pools.empty_core
 
     def kept(pool, number, at_s):
         lives.append(start(pool, number, at_s))
         return lives[-1]
 
+    def kept_core(*of):
+        cores.append(empty_core(*of))
+        return cores[-1]
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EnginePool, "start", kept)
+        patch.setattr(flat_pools, "empty_core", kept_core)
         random_run(seed, policy)
         random_disaggregation(seed, 1e3)
+        patch.setattr(fleet_simulator, "pools_eligible", lambda *_: False)
+        random_disaggregation(seed, 1e3)
     assert len(lives) >= 4
+    for core in cores:
+        assert (core.over, core.waiting, core.partial, core.sequences) == (core.arrivals, 0, -1, 0)
+        assert (core.tokens, core.held, core.committed, core.shared_sum) == (0, 0, 0, 0)
     for life in lives:
         server = life.server
         assert (life.load, life.flights, server.load, server.waiting) == (0, {}, 0, 0)
