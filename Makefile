@@ -31,6 +31,8 @@ CHROMIUM ?= chromium
 BIN := $(VENV)/bin
 # A file of tests runs in one process, so that what its tests share is made once; files come in the order of their names.
 SPREAD := --dist loadfile --no-loadscope-reorder
+# A compiled core that is older than its source would run in its place.
+COMPILED := hatch_build.py $(wildcard capplan/serving/flat_*.py capplan/serving/flat_*.pxd)
 # Compiled modules are kept, even where an image says otherwise: every process of the tests would compile all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -108,12 +110,12 @@ pictures: $(VENV)/.ready
 clean:
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .hypothesis .mutants
 
-# The stamp files keep set-up from being repeated until what is declared or constrained changes.
+# The stamp files keep set-up from being repeated until what is declared, constrained or compiled changes.
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "capplan needs Python 3.11 or newer; choose one with make PYTHON=/path/to/python3")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.ready: pyproject.toml constraints/plan.txt | $(BIN)/python
+$(VENV)/.ready: pyproject.toml constraints/plan.txt $(COMPILED) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement constraints/plan.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
