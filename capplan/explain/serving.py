@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from capplan.accuracy.bounded import load_interval
 from capplan.fleet.confirmed import met_probability, target_probability
 from capplan.fleet.trial import WARM_SHARE, regularity_class
-from capplan.questions.explain.record import Explained, explained, given
-from capplan.questions.explain.subject import ACCURACY, KERNELS, SIMULATION, Subject
+from capplan.explain.record import Explained, explained, given
+from capplan.explain.subject import ACCURACY, KERNELS, SIMULATION, Subject
 from capplan.replica.estimate import breakdown_of
 from capplan.replica.load import Load
 

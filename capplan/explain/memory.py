@@ -14,8 +14,8 @@ from capplan.model.kv_cache import kv_bytes_per_token, state_bytes_per_sequence
 from capplan.model.parameters import parameters, weight_bytes_by_class
 from capplan.model.rank_weights import weight_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element
-from capplan.questions.explain.record import Explained, Given, explained, formula_of, given
-from capplan.questions.explain.subject import MEMORY, Subject
+from capplan.explain.record import Explained, Given, explained, formula_of, given
+from capplan.explain.subject import MEMORY, Subject
 from capplan.replica.plans import plans_of
 from capplan.replica.replica import memory_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from capplan.questions.explain.pools import PoolsSubject
-from capplan.questions.explain.quantities import explained_quantity, quantities
-from capplan.questions.explain.record import Explained, Given, unit_of
-from capplan.questions.explain.subject import Subject
+from capplan.explain.pools import PoolsSubject
+from capplan.explain.quantities import explained_quantity, quantities
+from capplan.explain.record import Explained, Given, unit_of
+from capplan.explain.subject import Subject
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.plan_words import purchase_text
 from capplan.report.screen_units import is_number

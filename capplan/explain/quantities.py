@@ -7,11 +7,11 @@ from math import isfinite
 from capplan.errors import unknown
 from capplan.fleet.plan import AnyPlan
 from capplan.fleet.pools.plan import PoolsPlan
-from capplan.questions.explain import memory, money, serving
-from capplan.questions.explain.outside import explained_outside
-from capplan.questions.explain.pools import PoolsSubject
-from capplan.questions.explain.record import Explained, explained, given
-from capplan.questions.explain.subject import QUESTIONS, Subject, numbers_of
+from capplan.explain import memory, money, serving
+from capplan.explain.outside import explained_outside
+from capplan.explain.pools import PoolsSubject
+from capplan.explain.record import Explained, explained, given
+from capplan.explain.subject import QUESTIONS, Subject, numbers_of
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plan_row import plan_row
 

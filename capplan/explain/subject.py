@@ -10,7 +10,7 @@ from capplan.fleet.one_layout import trial_of
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.trial import Latencies, Trial
-from capplan.questions.explain.record import Given, given
+from capplan.explain.record import Given, given
 from capplan.questions.fleet import AskedFleet, terms_of
 
 MONEY, SIMULATION, MEMORY = "docs/money.md", "docs/simulation.md", "docs/memory.md"

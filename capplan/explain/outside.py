@@ -1,8 +1,8 @@
 """What is spent outside the GPUs, explained."""
 
 from capplan.fleet.plan import AnyPlan
-from capplan.questions.explain.record import Explained, Given, explained, formula_of, given
-from capplan.questions.explain.subject import WORKLOADS
+from capplan.explain.record import Explained, Given, explained, formula_of, given
+from capplan.explain.subject import WORKLOADS
 from capplan.questions.fleet import AskedFleet
 from capplan.workload.outside import requests_paid
 

@@ -7,9 +7,9 @@ from capplan.errors import unknown
 from capplan.fleet.pools.plan import Pool, PoolsPlan
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES
 from capplan.money.offer_range import named_offers
-from capplan.questions.explain.outside import explained_outside
-from capplan.questions.explain.record import Explained, Given, explained, given
-from capplan.questions.explain.subject import ACCURACY, MONEY, POOLS, QUESTIONS, numbers_of
+from capplan.explain.outside import explained_outside
+from capplan.explain.record import Explained, Given, explained, given
+from capplan.explain.subject import ACCURACY, MONEY, POOLS, QUESTIONS, numbers_of
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plan_row import plan_row
 

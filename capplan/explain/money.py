@@ -5,8 +5,8 @@ from capplan.fleet.confirmed import RANGE, cost_range
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES, usd_per_million_tokens, usd_per_month
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.money.commitments import HOURS_PER_YEAR
-from capplan.questions.explain.record import Explained, explained, given, worked
-from capplan.questions.explain.subject import ACCURACY, MONEY, QUESTIONS, Subject, numbers_of
+from capplan.explain.record import Explained, explained, given, worked
+from capplan.explain.subject import ACCURACY, MONEY, QUESTIONS, Subject, numbers_of
 from capplan.questions.plan_row import plan_row
 
 
