@@ -29,9 +29,9 @@ Quantity = Annotated[
 @grouped
 def command(*, plan_file: Plan, quantity: Quantity = None, offline: o.Offline = False, to: o.Output) -> int:
     """Explain a number of a plan: its formula, what went into it, and where each of those is from."""
+    from capplan.explain.answer import explain_answer
     from capplan.explain.quantities import subject_of
     from capplan.questions.plan_file import answered
-    from capplan.explain.answer import explain_answer
     from capplan.report.show import row_progress, show
 
     with row_progress("plans") as progress:

@@ -4,7 +4,7 @@ from typing import Any
 
 from capplan.explain.pools import PoolsSubject
 from capplan.explain.quantities import explained_quantity, quantities
-from capplan.explain.record import Explained, Given, unit_of
+from capplan.explain.record import Explained, Input, unit_of
 from capplan.explain.subject import Subject
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.plan_words import purchase_text
@@ -30,9 +30,9 @@ def explain_answer(of: Subject | PoolsSubject, quantity: str | None) -> Answer:
             warnings=asked.warnings,
         )
     explained = explained_quantity(of, quantity)
-    inputs = [_input(given) for given in explained.inputs]
+    inputs = [_input_row(each) for each in explained.inputs]
     steps = [
-        {**_listed(step), "inputs": [_input(given) for given in step.inputs]} for step in explained.steps
+        {**_listed(step), "inputs": [_input_row(each) for each in step.inputs]} for step in explained.steps
     ]
     tables = [Table([_exact(row) for row in inputs], title="Inputs")]
     if steps:
@@ -65,14 +65,14 @@ def _listed(explained: Explained) -> dict[str, Any]:
     }
 
 
-def _input(given: Given) -> dict[str, Any]:
+def _input_row(each: Input) -> dict[str, Any]:
     return {
-        "symbol": given.symbol,
-        "name": given.name,
-        "value": given.value,
-        "unit": given.unit,
-        "label": given.label,
-        "source": given.source,
+        "symbol": each.symbol,
+        "name": each.name,
+        "value": each.value,
+        "unit": each.unit,
+        "label": each.label,
+        "source": each.source,
     }
 
 

@@ -5,13 +5,13 @@ from functools import partial
 from math import isfinite
 
 from capplan.errors import unknown
-from capplan.fleet.plan import AnyPlan
-from capplan.fleet.pools.plan import PoolsPlan
 from capplan.explain import memory, money, serving
 from capplan.explain.outside import explained_outside
 from capplan.explain.pools import PoolsSubject
-from capplan.explain.record import Explained, explained, given
+from capplan.explain.record import Explained, explained, input_of
 from capplan.explain.subject import QUESTIONS, Subject, numbers_of
+from capplan.fleet.plan import AnyPlan
+from capplan.fleet.pools.plan import PoolsPlan
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plan_row import plan_row
 
@@ -72,9 +72,9 @@ def explained_quantity(of: Subject | PoolsSubject, quantity: str) -> Explained:
         return of.explained(quantity)
     if quantity in memory.EXPLAINED:
         return memory.memory_figure(of, quantity)
-    known = _row(of)
-    if quantity not in known:
-        names = (*known, *memory.EXPLAINED)
+    row = _row(of)
+    if quantity not in row:
+        names = (*row, *memory.EXPLAINED)
         raise unknown("quantity", quantity, names, hint="all of them: capplan explain PLAN")
     metric, _, part = quantity.partition(".")
     if metric in _LATENCIES:
@@ -82,11 +82,11 @@ def explained_quantity(of: Subject | PoolsSubject, quantity: str) -> Explained:
     if metric == "target_probabilities":
         return serving.probability(of, quantity, part)
     if metric == "outside":
-        return explained_outside(of.asked, of.plan, quantity, float(known[quantity]), of.plan.label)
+        return explained_outside(of.asked, of.plan, quantity, float(row[quantity]), of.plan.label)
     if metric == "offers":
         return money.at_an_offer(of, quantity)
     own = _BY_NAME.get(quantity)
-    return own(of) if own else _chosen(of, quantity, float(known[quantity]))
+    return own(of) if own else _chosen(of, quantity, float(row[quantity]))
 
 
 def _chosen(of: Subject, quantity: str, value: float) -> Explained:
@@ -95,7 +95,7 @@ def _chosen(of: Subject, quantity: str, value: float) -> Explained:
         stated = of.of_scenario("s", quantity, value, "fleet.spare_replicas")
         return explained(quantity, value, "s", (stated,), QUESTIONS)
     layout = of.plan.layout.in_words(of.plan.weight_dtype)
-    chosen = given(
+    chosen = input_of(
         "", quantity, value, "derived", f"the layout {layout}, chosen among all that meet the targets"
     )
     return explained(

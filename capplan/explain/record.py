@@ -41,7 +41,7 @@ _PARAMETER = re.compile(r"^(\w+) : \[([^\]]+)\]\n\s+(\w+)(?=[,.;: ]|$)", re.MULT
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class Input:
     """One symbol of a formula."""
 
     symbol: str
@@ -62,7 +62,7 @@ class Explained:
     value: float
     unit: str
     formula: str
-    inputs: tuple[Given, ...]
+    inputs: tuple[Input, ...]
     label: str
     """The weakest one of what it rests on."""
     page: str
@@ -78,13 +78,13 @@ def unit_of(name: str) -> str:
     >>> unit_of("ttft_s.p95"), unit_of("usd_per_million_tokens_at_mean"), unit_of("gpus")
     ('s', '$/10^6 token', '-')
     """
-    known = UNITS.get(name) or UNITS.get(name.rpartition(".")[2])
-    return known or next((unit for ending, unit in _ENDINGS if ending.search(name)), "-")
+    stated = UNITS.get(name) or UNITS.get(name.rpartition(".")[2])
+    return stated or next((unit for ending, unit in _ENDINGS if ending.search(name)), "-")
 
 
-def given(symbol: str, name: str, value: Any, label: str, source: str) -> Given:
+def input_of(symbol: str, name: str, value: Any, label: str, source: str) -> Input:
     """Return a symbol of a formula; its unit is that of its name."""
-    return Given(symbol, name, value, unit_of(name), label, source)
+    return Input(symbol, name, value, unit_of(name), label, source)
 
 
 def formula_of(function: Callable[..., Any]) -> str:
@@ -96,8 +96,8 @@ def formula_of(function: Callable[..., Any]) -> str:
     >>> formula_of(usd_per_month)
     'm = h n'
     """
-    found = _FORMULA.search(getdoc(function) or "")
-    return " ".join(found[1].split()) if found else ""
+    match = _FORMULA.search(getdoc(function) or "")
+    return " ".join(match[1].split()) if match else ""
 
 
 def symbols_of(function: Callable[..., Any]) -> dict[str, tuple[str, str]]:
@@ -109,8 +109,8 @@ def symbols_of(function: Callable[..., Any]) -> dict[str, tuple[str, str]]:
     >>> symbols_of(usd_per_month)
     {'usd_per_hour': ('h', '$/h'), 'hours': ('n', 'h')}
     """
-    found = _PARAMETER.findall(getdoc(function) or "")
-    return {name: (letter, unit) for name, unit, letter in found}
+    lines = _PARAMETER.findall(getdoc(function) or "")
+    return {name: (letter, unit) for name, unit, letter in lines}
 
 
 def worked(
@@ -137,7 +137,7 @@ def worked(
     """
     symbols = symbols_of(function)
     symbols_given = tuple(
-        Given(symbols[name][0], name, value, symbols[name][1], label, source)
+        Input(symbols[name][0], name, value, symbols[name][1], label, source)
         for name, (value, label, source) in inputs.items()
     )
     value = float(function(**{name: value for name, (value, _, _) in inputs.items()}))
@@ -148,7 +148,7 @@ def explained(
     quantity: str,
     value: float,
     formula: str,
-    inputs: Sequence[Given],
+    inputs: Sequence[Input],
     page: str,
     *,
     label: str = "derived",
