@@ -1,35 +1,23 @@
 """What `capplan explain` shows: the formula of a quantity, what went into it, and the steps before it."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from capplan.explain.pools import PoolsSubject
-from capplan.explain.quantities import explained_quantity, quantities
+from capplan.explain.printed import groups_of, printed
 from capplan.explain.record import Explained, Input, unit_of
-from capplan.explain.subject import Subject
+from capplan.explain.row import Planned
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.plan_words import purchase_text
 from capplan.report.screen_units import is_number
 
 
-def explain_answer(of: Subject | PoolsSubject, quantity: str | None) -> Answer:
-    """Return a quantity explained, or the list of quantities."""
-    asked, fleet = of.asked, purchase_text(of.plan)
+def explain_answer(planned: Planned, quantity: str | None) -> Answer:
+    """Return a number explained, or the list of numbers."""
+    asked, fleet = planned.asked, purchase_text(planned.plan)
     name = asked.scenario.name
-    if quantity is None:
-        rows = [
-            {"quantity": name, "value": value, "unit": unit_of(name)}
-            for name, value in quantities(of).items()
-        ]
-        return Answer(
-            command="explain",
-            result={"quantities": rows},
-            tables=(Table([_exact(row) for row in rows], title="What can be explained"),),
-            csv_rows=rows,
-            headline=f"{name}: {fleet}",
-            assumptions=asked.assumptions,
-            warnings=asked.warnings,
-        )
-    explained = explained_quantity(of, quantity)
+    explained = printed(planned, quantity)
+    if isinstance(explained, dict):
+        return _list_answer(planned, explained, quantity)
     inputs = [_input_row(each) for each in explained.inputs]
     steps = [
         {**_listed(step), "inputs": [_input_row(each) for each in step.inputs]} for step in explained.steps
@@ -49,6 +37,25 @@ def explain_answer(of: Subject | PoolsSubject, quantity: str | None) -> Answer:
         csv_rows=[{"kind": "result", **_listed(explained)}, *({"kind": "input", **row} for row in inputs)],
         headline=f"{name}: {explained.quantity} = {_digits(explained.value)}{unit} ({explained.label})",
         closing=(f"formula: {explained.formula}", f"of {fleet}; more: {explained.page}"),
+        assumptions=asked.assumptions,
+        warnings=asked.warnings,
+    )
+
+
+def _list_answer(planned: Planned, numbers: Mapping[str, float], path: str | None) -> Answer:
+    asked = planned.asked
+    rows = [
+        {"quantity": quantity, "value": value, "unit": unit_of(quantity)}
+        for quantity, value in numbers.items()
+    ]
+    groups = groups_of(planned)
+    return Answer(
+        command="explain",
+        result={"quantities": rows, "groups": list(groups)},
+        tables=(Table([_exact(row) for row in rows], title="What can be explained"),),
+        csv_rows=rows,
+        headline=f"{asked.scenario.name}: {purchase_text(planned.plan)}",
+        closing=() if path else (f"beside the plan, lists of their own: {', '.join(groups)}",),
         assumptions=asked.assumptions,
         warnings=asked.warnings,
     )

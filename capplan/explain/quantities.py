@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from math import isfinite
 
 from capplan.errors import unknown
 from capplan.explain import memory, money, serving
@@ -63,7 +62,7 @@ def quantities(of: Subject | PoolsSubject) -> dict[str, float]:
 
 
 def _row(of: Subject | PoolsSubject) -> dict[str, float]:
-    return {name: value for name, value in numbers_of(plan_row(of.plan)) if isfinite(value)}
+    return dict(numbers_of(plan_row(of.plan)))
 
 
 def explained_quantity(of: Subject | PoolsSubject, quantity: str) -> Explained:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from capplan.errors import InputError, Reason
@@ -18,13 +19,36 @@ ACCURACY, KERNELS, QUESTIONS = "docs/accuracy.md", "docs/kernels.md", "docs/ques
 POOLS, WORKLOADS = "docs/disaggregation.md", "docs/workloads.md"
 
 
-def numbers_of(row: Any, name: str = "") -> Iterator[tuple[str, float]]:
+Place = tuple[str | int, ...]
+"""Where a number stands in a result: keys of mappings, positions in lists."""
+
+
+def places_of(result: Any, place: Place = ()) -> Iterator[tuple[Place, float]]:
+    """Yield the numbers of a result with their places."""
+    if isinstance(result, Mapping):
+        for key, value in result.items():
+            yield from places_of(value, (*place, key))
+    elif isinstance(result, (list, tuple)):
+        for position, value in enumerate(result):
+            yield from places_of(value, (*place, position))
+    elif isinstance(result, (int, float)) and not isinstance(result, bool) and isfinite(result):
+        yield place, result
+
+
+def name_of(place: Place) -> str:
+    """Return a place as it is written.
+
+    Examples
+    --------
+    >>> name_of(("classes", 0, "usd_per_request"))
+    'classes[0].usd_per_request'
+    """
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
+
+
+def numbers_of(row: Any) -> Iterator[tuple[str, float]]:
     """Yield the numbers of a plan's row by name, such as ttft_s.p95."""
-    if isinstance(row, dict):
-        for key, value in row.items():
-            yield from numbers_of(value, f"{name}.{key}" if name else key)
-    elif isinstance(row, (int, float)) and not isinstance(row, bool):
-        yield name, row
+    yield from ((name_of(place), value) for place, value in places_of(row))
 
 
 @dataclass(slots=True)

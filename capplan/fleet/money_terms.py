@@ -14,7 +14,10 @@ class OwnTerms:
     """Of host memory in offload tiers; None: the price of the machines includes it."""
 
     def usd(self, machines_usd: float) -> float:
-        """Return the cost of a month with people and overhead."""
+        """Return the cost of a month with people and overhead.
+
+        c = m (1 + f) + p
+        """
         return machines_usd * (1.0 + self.overhead_fraction) + self.people_usd_per_month
 
 
