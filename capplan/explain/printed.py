@@ -16,7 +16,7 @@ from capplan.explain.row import Group, Planned
 from capplan.explain.simulated import simulation_group
 from capplan.explain.subject import name_of
 
-_GROUPS: Mapping[str, Callable[[Planned], Group]] = {
+GROUPS: Mapping[str, Callable[[Planned], Group]] = {
     **PLANS,
     "energy": energy_group,
     "growth": growth_group,
@@ -39,7 +39,7 @@ def groups_of(planned: Planned) -> tuple[str, ...]:
         "growth": bool(scenario.growth),
         "commitments": scenario.commitments is not None,
     }
-    return tuple(name for name in _GROUPS if there.get(name, True))
+    return tuple(name for name in GROUPS if there.get(name, True))
 
 
 def printed(planned: Planned, path: str | None) -> Explained | dict[str, float]:
@@ -53,14 +53,14 @@ def printed(planned: Planned, path: str | None) -> Explained | dict[str, float]:
     if path is None:
         return quantities(subject_of(planned.asked, planned.plan))
     name = _first(path)
-    if name not in _GROUPS:
+    if name not in GROUPS:
         return planned.of_plan(path)
     if name not in groups_of(planned):
         there = ", ".join(groups_of(planned))
         raise InputError(
             f"{path}: {planned.asked.scenario.name} does not ask for it\n  beside its plan there is: {there}"
         )
-    group = _GROUPS[name](planned)
+    group = GROUPS[name](planned)
     places = {name_of((name, *place)): place for place in group.numbers}
     if path in places:
         return replace(group.explain(places[path], group.numbers[places[path]]), quantity=path)

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from capplan.accuracy.bounded import load_interval
 from capplan.explain.record import Explained, explained, input_of
 from capplan.explain.subject import ACCURACY, KERNELS, SIMULATION, Subject
-from capplan.fleet.confirmed import met_probability, target_probability
 from capplan.fleet.trial import WARM_SHARE, regularity_class
 from capplan.replica.estimate import breakdown_of
 from capplan.replica.load import Load
@@ -73,9 +72,7 @@ def probability(of: Subject, quantity: str, key: str = "") -> Explained:
     """Explain the probability that one target, or all together, hold."""
     trial, slowness = of.trial, of.trial.candidate.slowness
     targets = {target: limit for target, limit in trial.limits.items() if key in ("", target.key)}
-    value = (
-        target_probability(trial, of.busy, next(iter(targets))) if key else met_probability(trial, of.busy)
-    )
+    value = of.plan.target_probabilities[key] if key else of.plan.slo_met_probability
     slowest = trial.slowest(trial.total_rate / of.busy, of.busy, targets)
     rows = f"{slowness.rows} measured open-loop runs in {slowness.groups} groups"
     inputs = (

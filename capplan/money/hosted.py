@@ -87,7 +87,12 @@ class HostedBill:
     def usd(self) -> float:
         """Return all of it.
 
-        c = i + o + w + k + s + x
+            c = i + o + w + k + s + x
+
+        Returns
+        -------
+        [$]
+            c: input i, output o, cache writes w, reads k and storage s, and x outside
         """
         return float(sum(getattr(self, part.name) for part in fields(self)))
 
@@ -150,7 +155,12 @@ class BilledClass:
     def paid_requests(self) -> float:
         """Return the requests, those in batches counted by what they pay.
 
-        m = n (1 - q)
+            m = n (1 - q)
+
+        Returns
+        -------
+        [requests]
+            m, of n with the part q off
         """
         return self.requests * (1.0 - self.batch_fraction)
 
@@ -158,7 +168,12 @@ class BilledClass:
     def input_usd(self) -> float:
         """Return what prompts cost that the cache has no part in.
 
-        u = m (a - s d)
+            u = m (a - s d)
+
+        Returns
+        -------
+        [$]
+            u: plain input a of a request, of which the share s has a prefix d
         """
         return self.paid_requests * (self.each.input_usd - self.prefix_fraction * self.each.prefix_input_usd)
 
@@ -166,7 +181,12 @@ class BilledClass:
     def output_usd(self) -> float:
         """Return what outputs cost.
 
-        u = m o
+            u = m o
+
+        Returns
+        -------
+        [$]
+            u: output o of a request
         """
         return self.paid_requests * self.each.output_usd
 
@@ -174,7 +194,12 @@ class BilledClass:
     def cache_write_usd(self) -> float:
         """Return what prefixes cost that the cache does not have.
 
-        u = m s (1 - f) w
+            u = m s (1 - f) w
+
+        Returns
+        -------
+        [$]
+            u: the prefix w to write, of a request that has one and does not find it
         """
         missed = self.paid_requests * self.prefix_fraction * (1.0 - self.hit_fraction)
         return missed * self.each.prefix_write_usd
@@ -183,7 +208,12 @@ class BilledClass:
     def cache_read_usd(self) -> float:
         """Return what prefixes cost that the cache has.
 
-        u = m s f k
+            u = m s f k
+
+        Returns
+        -------
+        [$]
+            u: the prefix k to read, of a request that finds it
         """
         return self.paid_requests * self.prefix_fraction * self.hit_fraction * self.each.prefix_read_usd
 
@@ -191,7 +221,12 @@ class BilledClass:
     def cache_storage_usd(self) -> float:
         """Return what it costs to keep prefixes.
 
-        u = h g
+            u = h g
+
+        Returns
+        -------
+        [$]
+            u: h kept, at the price g
         """
         return self.stored_token_hours * self.storage_usd
 
