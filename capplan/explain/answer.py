@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from capplan.explain.printed import groups_of, printed
+from capplan.explain.printed import groups_of, is_of_another_plan, printed
 from capplan.explain.record import Explained, Input, unit_of
 from capplan.explain.row import Planned
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.plan_words import purchase_text
 from capplan.report.screen_units import is_number
+
+FEW_STEPS = 4
+"""Steps whose inputs are shown too; JSON has those of all."""
 
 
 def explain_answer(planned: Planned, quantity: str | None) -> Answer:
@@ -18,6 +21,7 @@ def explain_answer(planned: Planned, quantity: str | None) -> Answer:
     explained = printed(planned, quantity)
     if isinstance(explained, dict):
         return _list_answer(planned, explained, quantity)
+    of_fleet = "" if is_of_another_plan(explained.quantity) else f"of {fleet}; "
     inputs = [_input_row(each) for each in explained.inputs]
     steps = [
         {**_listed(step), "inputs": [_input_row(each) for each in step.inputs]} for step in explained.steps
@@ -29,6 +33,9 @@ def explain_answer(planned: Planned, quantity: str | None) -> Answer:
             for row in steps
         ]
         tables.append(Table(shown, title="Steps before it"))
+    if 0 < len(steps) <= FEW_STEPS:
+        below = [{"quantity": step["quantity"], **row} for step in steps for row in step["inputs"]]
+        tables.append(Table([_exact(row) for row in below], title="Inputs of these steps"))
     unit = "" if explained.unit == "-" else f" {explained.unit}"
     return Answer(
         command="explain",
@@ -36,7 +43,7 @@ def explain_answer(planned: Planned, quantity: str | None) -> Answer:
         tables=tuple(tables),
         csv_rows=[{"kind": "result", **_listed(explained)}, *({"kind": "input", **row} for row in inputs)],
         headline=f"{name}: {explained.quantity} = {_digits(explained.value)}{unit} ({explained.label})",
-        closing=(f"formula: {explained.formula}", f"of {fleet}; more: {explained.page}"),
+        closing=(f"formula: {explained.formula}", f"{of_fleet}more: {explained.page}"),
         assumptions=asked.assumptions,
         warnings=asked.warnings,
     )

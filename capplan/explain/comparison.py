@@ -10,14 +10,8 @@ from capplan.explain.row import Group, Planned, Row
 from capplan.explain.subject import MONEY, Place, places_of
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.money.comparison import ComparedApi, Comparison
-from capplan.money.hosted import (
-    BilledClass,
-    HostedBill,
-    HostedTraffic,
-    TokenPrice,
-    billed_class,
-    outside_usd,
-)
+from capplan.money.hosted import HostedTraffic, TokenPrice, billed_class, outside_usd
+from capplan.money.hosted_bill import BilledClass, HostedBill
 from capplan.questions.comparison import asked_comparison, asked_prices
 from capplan.questions.price_age import current_day
 from capplan.report.answers.compare import compare_answer
@@ -87,7 +81,7 @@ def _part(part: str, traffic: HostedTraffic, price: TokenPrice, compared: _Compa
     steps = [
         _of_a_request(item, billed, traffic, price)
         for item in (inputs[letter] for letter in letters)
-        if item.symbol in _RATES
+        if item.symbol in _RATES and item.value
     ]
     value = float(getattr(billed, "cache_storage_usd" if part == "storage_usd" else part))
     requests = _requests(billed, traffic) if "m" in letters else None

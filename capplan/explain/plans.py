@@ -5,14 +5,14 @@ from dataclasses import replace
 from functools import partial
 
 from capplan.errors import InputError, Reason
-from capplan.explain.quantities import explained_quantity, quantities, subject_of
+from capplan.explain.quantities import AnySubject, explained_quantity, quantities, subject_of
 from capplan.explain.record import Explained, explained, input_of, within
 from capplan.explain.row import Group, Planned
 from capplan.explain.subject import QUESTIONS, Place, Subject, name_of, places_of
 from capplan.fleet.cheapest import Sized
 from capplan.fleet.confirmed import plan_of
 from capplan.fleet.one_layout import trial_of
-from capplan.fleet.plan import AnyPlan, Certainty, FleetPlan
+from capplan.fleet.plan import AnyPlan, Certainty
 from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.plan_row import certainty_row, plan_row
 
@@ -36,19 +36,31 @@ def _plans_group(group: str, asked: AskedFleet, plans: Mapping[Place, AnyPlan]) 
         (*place, *inner): value for place, plan in plans.items() for inner, value in places_of(plan_row(plan))
     }
 
+    subjects = {name_of((group, *place)): partial(subject_of, asked, plan) for place, plan in plans.items()}
+
     def explain(place: Place, value: float) -> Explained:
         del value
-        subject = subject_of(asked, plans[place[:1]])
-        item = explained_quantity(subject, name_of(place[1:]))
-        return within(name_of((group, place[0])), item, quantities(subject))
+        path = name_of((group, place[0]))
+        return of_plan(path, subjects[path](), name_of(place[1:]))
 
-    return Group(numbers, explain)
+    return Group(numbers, explain, subjects)
+
+
+def of_plan(path: str, subject: AnySubject, quantity: str) -> Explained:
+    """Return a number of a plan explained that stands at a path."""
+    return within(path, explained_quantity(subject, quantity), quantities(subject))
 
 
 def certainty_group(planned: Planned) -> Group:
     """Return the cheapest fleet at each confidence."""
-    rows = [certainty_row(row) for row in planned.answer.certainty]
-    return Group(dict(places_of(rows)), partial(_certain, planned))
+    fleets = planned.answer.certainty
+    subjects = {
+        name_of(("certainty", place)): partial(_sized_for, planned.asked, row)
+        for place, row in enumerate(fleets)
+        if row.layout is not None
+    }
+    rows = [certainty_row(row) for row in fleets]
+    return Group(dict(places_of(rows)), partial(_certain, planned), subjects)
 
 
 def _certain(planned: Planned, place: Place, value: float) -> Explained:
@@ -67,14 +79,15 @@ def _certain(planned: Planned, place: Place, value: float) -> Explained:
         return explained(f"{group}.{key}", value, "c", (chosen,), QUESTIONS)  # fmt: skip
     if row.layout is None:
         sure = input_of("c", "confidence", row.confidence, "derived", f"explain {group}.confidence")
-        formula = "of the cheapest fleet that meets all targets with probability c, separate pools included"
+        formula = "of the cheapest fleet that meets all targets with probability c: separate pools"
+        if planned.answer.chosen_pools is None:
+            formula = "of the cheapest fleet that meets all targets with probability c; its layout is not in this plan file, a new one has it"
         return explained(f"{group}.{key}", value, formula, (sure,), QUESTIONS)
-    subject = Subject(*_sized_for(planned.asked, row))
-    return within(group, explained_quantity(subject, key), quantities(subject))
+    return of_plan(group, _sized_for(planned.asked, row), key)
 
 
-def _sized_for(asked: AskedFleet, row: Certainty) -> tuple[AskedFleet, FleetPlan]:
-    """Return the question with another confidence, and the plan of a fleet that meets it."""
+def _sized_for(asked: AskedFleet, row: Certainty) -> Subject:
+    """Return the plan of the cheapest fleet at one confidence, as one that has to be that sure."""
     slo = replace(asked.question.slo, confidence=row.confidence)
     surer = replace(
         asked,
@@ -91,7 +104,9 @@ def _sized_for(asked: AskedFleet, row: Certainty) -> tuple[AskedFleet, FleetPlan
         raise InputError(
             f"the layout of {row.gpus} x {row.hardware} no longer serves the model: {trial.words}"
         )
-    return surer, plan_of(Sized(trial, row.replicas - (row.spare_replicas or 0), row.gpus), terms)
+    return Subject(
+        surer, plan_of(Sized(trial, row.replicas - (row.spare_replicas or 0), row.gpus), terms), trial
+    )
 
 
 PLANS: Mapping[str, Callable[[Planned], Group]] = {

@@ -9,7 +9,7 @@ from capplan.explain.commitments import commitments_group
 from capplan.explain.comparison import comparison_group
 from capplan.explain.energy import energy_group
 from capplan.explain.growth import growth_group
-from capplan.explain.plans import PLANS
+from capplan.explain.plans import PLANS, of_plan
 from capplan.explain.quantities import quantities, subject_of
 from capplan.explain.record import Explained
 from capplan.explain.row import Group, Planned
@@ -64,6 +64,10 @@ def printed(planned: Planned, path: str | None) -> Explained | dict[str, float]:
     places = {name_of((name, *place)): place for place in group.numbers}
     if path in places:
         return replace(group.explain(places[path], group.numbers[places[path]]), quantity=path)
+    for row, subject in group.plans.items():
+        inner = path.removeprefix(f"{row}.")
+        if inner != path and inner in quantities(plan := subject()):
+            return of_plan(row, plan, inner)
     below = {
         each: group.numbers[place]
         for each, place in places.items()
@@ -72,6 +76,11 @@ def printed(planned: Planned, path: str | None) -> Explained | dict[str, float]:
     if not below:
         raise unknown("quantity", path, places, hint=f"all of them: capplan explain PLAN {name}")
     return below
+
+
+def is_of_another_plan(path: str) -> bool:
+    """Return whether a number is not one of the recommended plan, nor follows from it."""
+    return _first(path) in PLANS
 
 
 def _first(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import TypeAlias
 
 from capplan.errors import unknown
 from capplan.explain import memory, money, serving
@@ -14,6 +15,7 @@ from capplan.fleet.pools.plan import PoolsPlan
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plan_row import plan_row
 
+AnySubject: TypeAlias = Subject | PoolsSubject
 _LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 _BY_NAME: dict[str, Callable[[Subject], Explained]] = {
     "replicas": serving.replicas,
@@ -47,12 +49,12 @@ _BY_NAME |= {
 """Quantity -> its explanation, for those that are neither a statistic of a latency nor chosen by the search."""
 
 
-def subject_of(asked: AskedFleet, plan: AnyPlan) -> Subject | PoolsSubject:
+def subject_of(asked: AskedFleet, plan: AnyPlan) -> AnySubject:
     """Return a plan whose quantities are asked for."""
     return PoolsSubject(asked, plan) if isinstance(plan, PoolsPlan) else Subject(asked, plan)
 
 
-def quantities(of: Subject | PoolsSubject) -> dict[str, float]:
+def quantities(of: AnySubject) -> dict[str, float]:
     """Return the numbers of a plan by name, such as ttft_s.p95, and the memory of one of its devices.
 
     Plans for vectors have no time between tokens; the memory of separate pools is that of two kinds of replica, and is not explained.
@@ -61,11 +63,11 @@ def quantities(of: Subject | PoolsSubject) -> dict[str, float]:
     return row if isinstance(of, PoolsSubject) else row | memory.memory_figures(of)
 
 
-def _row(of: Subject | PoolsSubject) -> dict[str, float]:
+def _row(of: AnySubject) -> dict[str, float]:
     return dict(numbers_of(plan_row(of.plan)))
 
 
-def explained_quantity(of: Subject | PoolsSubject, quantity: str) -> Explained:
+def explained_quantity(of: AnySubject, quantity: str) -> Explained:
     """Return a quantity explained; InputError for one that the plan does not have."""
     if isinstance(of, PoolsSubject):
         return of.explained(quantity)

@@ -1,13 +1,16 @@
 """Numbers that commands print beside the row of a plan: groups of them, and rows whose numbers explain each other."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from capplan.explain.quantities import explained_quantity, subject_of
+from capplan.explain.quantities import AnySubject, explained_quantity, subject_of
 from capplan.explain.record import Explained, Input, input_of
 from capplan.explain.subject import Place, name_of
 from capplan.fleet.plan import AnyPlan, FleetAnswer
 from capplan.questions.fleet import AskedFleet
+
+_STATED = ("requests",)
+"""Of the traffic: no weaker for the times that other numbers of their row rest on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class Group:
     """By their place in the result, the name of the group left out."""
     explain: Callable[[Place, float], Explained]
     """Its quantity may lack the name of the group; its value is worked out anew."""
+    plans: Mapping[str, Callable[[], AnySubject]] = field(default_factory=dict)
+    """By path, the plans that it holds, of which more can be explained than is printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +57,8 @@ class Row:
 
     def input(self, symbol: str, name: str) -> Input:
         """Return one of the numbers as an input of another."""
-        path = name_of((self.group, *self.place, name))
-        return input_of(symbol, name, self.value(name), self.label, f"explain {path}")
+        path, label = name_of((self.group, *self.place, name)), "config" if name in _STATED else self.label
+        return input_of(symbol, name, self.value(name), label, f"explain {path}")
 
     def inputs(self, names: Mapping[str, str]) -> tuple[Input, ...]:
         """Return several of the numbers, by their letter."""

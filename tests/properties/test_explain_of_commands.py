@@ -10,7 +10,6 @@ import pytest
 from capplan.cli.main import main
 from capplan.explain import printed as paths
 from capplan.explain.row import Planned
-from capplan.explain.subject import name_of
 from capplan.questions.plan_file import answered
 from tests.shipped import FLEETS, Fleet
 from tests.sweeps import long_but
