@@ -17,7 +17,7 @@ COMMANDS = {
     "diff": "Show what changed between two scenarios or plans: inputs, GPUs, dollars, latency and certainty.",
     "check": "Show whether a plan still holds: targets, certainty, capacity, budget and the dates of its prices; exits 4 if not.",
     "verify-plan": "Verify a plan with measured results: predicted beside measured, what to recalibrate, the scenario's next version; exits 4 if it does not hold.",
-    "explain": "Explain a number of a plan: its formula, what went into it, and where each of those is from.",
+    "explain": "Explain a number that a command printed of a plan: its formula, what went into it, and where each of those is from.",
     "export": "Export a plan as what starts its fleet: engine commands, a Compose file, Kubernetes manifests, values of a chart.",
     "levers": "Show what each change to a scenario is worth: GPUs, dollars, latency and risk of every lever alone, and the best combination.",
     "compare": "Compare a month of a scenario's fleet with hosted APIs, prompt caching included, and find the break-even traffic.",

@@ -21,19 +21,30 @@ Quantity = Annotated[
     str | None,
     typer.Argument(
         metavar="[QUANTITY]",
-        help="As in the JSON of fleet, such as ttft_s.p95; left out: all of them, listed.",
+        help="As in the JSON of fleet, such as ttft_s.p95 or certainty[2].gpus; or COMMAND.PATH, such as bill.classes[0].usd; left "
+        "out, or a part of a path: all of them, listed.",
+    ),
+]
+Api = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--api",
+        metavar="PROVIDER/MODEL",
+        help="Hosted API of compare, such as openai/gpt-5; repeatable; default: all listed ones that serve the scenario's model.",
     ),
 ]
 
 
 @grouped
-def command(*, plan_file: Plan, quantity: Quantity = None, offline: o.Offline = False, to: o.Output) -> int:
-    """Explain a number of a plan: its formula, what went into it, and where each of those is from."""
-    from capplan.questions.explain.quantities import subject_of
+def command(
+    *, plan_file: Plan, quantity: Quantity = None, api: Api = None, offline: o.Offline = False, to: o.Output
+) -> int:
+    """Explain a number that a command printed of a plan: its formula, what went into it, and where each of those is from."""
+    from capplan.explain.answer import explain_answer
+    from capplan.explain.row import Planned
     from capplan.questions.plan_file import answered
-    from capplan.report.answers.explain import explain_answer
     from capplan.report.show import row_progress, show
 
     with row_progress("plans") as progress:
-        asked, plan = answered(plan_file, progress, offline=offline)
-    return show(explain_answer(subject_of(asked, plan), quantity), to)
+        planned = Planned(*answered(plan_file, progress, offline=offline), tuple(api or ()))
+    return show(explain_answer(planned, quantity), to)

@@ -1,5 +1,6 @@
 """`capplan init`: a first scenario."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -56,7 +57,8 @@ def command(
         text = copied_scenario_text(source, file, first)
     else:
         known = known_deployment(source, file.resolve().parent) if source else Known()
-        text = checked_scenario_text(file, answered_by_people(first, known), known, offline=offline)
+        text_of = partial(checked_scenario_text, file, known=known, offline=offline)
+        text = text_of(answered_by_people(first, known, text_of))
     write_new(file, text)
     say(f"wrote {file}\n  answer it: capplan fleet {file}")
     return 0

@@ -133,10 +133,18 @@ def _surest_first(
 def _certainty(confidence: float, fleet: Sized | None, terms: Terms) -> Certainty:
     if fleet is None:
         return Certainty(confidence, None, None, None)
-    name = fleet.trial.candidate.layout.device.name
+    candidate = fleet.trial.candidate
+    name = candidate.layout.device.name
     hourly = terms.hourly(name)
     return Certainty(
-        confidence, name, fleet.gpus, None if hourly is None else float(usd_per_month(hourly * fleet.gpus))
+        confidence,
+        name,
+        fleet.gpus,
+        None if hourly is None else float(usd_per_month(hourly * fleet.gpus)),
+        replicas=fleet.busy + terms.spare_replicas,
+        spare_replicas=terms.spare_replicas,
+        layout=candidate.layout,
+        weight_dtype=candidate.weight_dtype,
     )
 
 

@@ -14,7 +14,20 @@ class OwnTerms:
     """Of host memory in offload tiers; None: the price of the machines includes it."""
 
     def usd(self, machines_usd: float) -> float:
-        """Return the cost of a month with people and overhead."""
+        """Return the cost of a month with people and overhead.
+
+            c = m (1 + f) + p
+
+        Parameters
+        ----------
+        machines_usd : [$]
+            m; f is the overhead, p what people cost.
+
+        Returns
+        -------
+        [$]
+            c
+        """
         return machines_usd * (1.0 + self.overhead_fraction) + self.people_usd_per_month
 
 

@@ -136,6 +136,11 @@ class Certainty:
     """None: no plan reaches this confidence."""
     gpus: int | None
     usd_per_month: float | None
+    replicas: int | None = None
+    """Spares included; None where it has separate pools."""
+    spare_replicas: int | None = None
+    layout: Layout | None = None
+    weight_dtype: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,12 @@
 """A fleet that is simulated: plan, stream, engine and operation put together, run, and told."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from capplan.assumption import Assumption
 from capplan.fleet.plan import FleetAnswer
-from capplan.fleet.routed import most_replicas, run_fleet
+from capplan.fleet.routed import Operation, most_replicas, run_fleet
+from capplan.fleet.simulation import FleetOutcome
 from capplan.questions import simulation as inputs
 from capplan.questions.fleet import AskedFleet
 from capplan.replica.replica import replica_of
@@ -31,6 +33,26 @@ class SimulationRecords:
     speculation: SpeculationFlags = field(default_factory=SpeculationFlags)
 
 
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A run of a fleet, and what was asked."""
+
+    chosen: inputs.Chosen
+    stream: inputs.AskedStream
+    outcome: FleetOutcome
+    seed: int
+    utilisation: float
+    stated: Sequence[Assumption]
+    operation: Operation | None
+
+    @property
+    def answer(self) -> Answer:
+        """Return what the run comes to."""
+        return simulate_answer(
+            self.chosen, self.stream, self.outcome, self.seed, self.utilisation, self.stated, self.operation
+        )
+
+
 def simulated(
     asked: AskedFleet,
     answer: FleetAnswer | None,
@@ -39,7 +61,19 @@ def simulated(
     *,
     offline: bool,
 ) -> Answer:
-    """Return what a simulation of a scenario's fleet comes to.
+    """Return what a simulation of a scenario's fleet comes to; the parameters are those of `simulation`."""
+    return simulation(asked, answer, given, progress, offline=offline).answer
+
+
+def simulation(
+    asked: AskedFleet,
+    answer: FleetAnswer | None,
+    given: SimulationRecords,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    offline: bool,
+) -> Simulation:
+    """Simulate a scenario's fleet.
 
     Parameters
     ----------
@@ -70,4 +104,4 @@ def simulated(
         until_s=given.requests.until_s or float("inf"),
         admission=inputs.admission_of(stream.stream, *limits, scenario.classes),
     )  # fmt: skip
-    return simulate_answer(chosen, stream, outcome, given.requests.seed, utilisation, stated, operation)
+    return Simulation(chosen, stream, outcome, given.requests.seed, utilisation, stated, operation)

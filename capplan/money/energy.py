@@ -176,13 +176,29 @@ class Energy:
 
     @property
     def kwh(self) -> float:
-        """Return the energy of a month or of one job, with cooling and losses."""
+        """Return the energy of a month or of one job, with cooling and losses.
+
+            E = w n / 1000
+
+        Returns
+        -------
+        [kWh]
+            E, of w watts for n hours
+        """
         hours = HOURS_PER_MONTH if self.job_hours is None else self.job_hours
         return self.facility_watts * hours / 1000.0
 
     @property
     def joules_per_output_token(self) -> float | None:
-        """Return the energy of an output token, that of the prompts included; None where none is generated."""
+        """Return the energy of an output token, that of the prompts included; None where none is generated.
+
+            j = w / r
+
+        Returns
+        -------
+        [J/token]
+            j, of w watts at r output tokens a second
+        """
         return self.facility_watts / self.output_tokens_per_s if self.output_tokens_per_s else None
 
     @property
@@ -201,13 +217,29 @@ class Energy:
 
     @property
     def usd(self) -> float | None:
-        """Return what its electricity costs, where it is paid apart."""
+        """Return what its electricity costs, where it is paid apart.
+
+            c = E p
+
+        Returns
+        -------
+        [$]
+            c, of E kilowatt-hours at the price p
+        """
         price = self.terms.usd_per_kwh
         return None if price is None else self.kwh * price
 
     @property
     def kg_co2(self) -> float | None:
-        """Return the carbon dioxide of its electricity, at the stated grid."""
+        """Return the carbon dioxide of its electricity, at the stated grid.
+
+            m = E k
+
+        Returns
+        -------
+        [kg]
+            m, of E kilowatt-hours with k kg each
+        """
         grid = self.terms.kg_co2_per_kwh
         return None if grid is None else self.kwh * grid
 

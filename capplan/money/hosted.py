@@ -1,13 +1,14 @@
 """A month of traffic at a hosted API: prices by kind of token, long-context tiers, prompt caching and batches."""
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from capplan.fleet.money_terms import HostedTerms
 from capplan.fleet.offered import replica_arrival_cv
 from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.money.hosted_bill import BilledClass, HostedBill, PerRequest
 from capplan.money.prompt_cache import hit_fractions
 from capplan.numbers import Array
 from capplan.workload.request_class import SLICES, RequestClass
@@ -71,29 +72,6 @@ class TokenPrice:
 
 
 @dataclass(frozen=True, slots=True)
-class HostedBill:
-    """Dollars of a month, or of one batch job."""
-
-    input_usd: float = 0.0
-    """Prompt tokens that are neither written to the cache nor read from it."""
-    output_usd: float = 0.0
-    cache_write_usd: float = 0.0
-    cache_read_usd: float = 0.0
-    storage_usd: float = 0.0
-    outside_usd: float = 0.0
-    """Retrieval and tools, which cost the same whoever serves the model."""
-
-    @property
-    def usd(self) -> float:
-        """All of it."""
-        return float(sum(getattr(self, part.name) for part in fields(self)))
-
-    def plus(self, other: "HostedBill") -> "HostedBill":
-        """Return the sum of two bills."""
-        return HostedBill(*(getattr(self, p.name) + getattr(other, p.name) for p in fields(self)))
-
-
-@dataclass(frozen=True, slots=True)
 class HostedTraffic:
     """Requests of one class as a hosted API sees them."""
 
@@ -109,19 +87,6 @@ class HostedTraffic:
     def requests(self) -> float:
         """Return how many there are in that time; each of several sequences counts."""
         return float(self.rates_per_s.mean()) * self.hours * 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class _PerRequest:
-    """Mean dollars of one request of a class."""
-
-    input_usd: float
-    output_usd: float
-    prefix_input_usd: float = 0.0
-    """Its prefix as plain input ..."""
-    prefix_read_usd: float = 0.0
-    prefix_write_usd: float = 0.0
-    prefix_tokens: float = 0.0
 
 
 def rates_of(price: TokenPrice, prompt_tokens: float) -> TokenRates:
@@ -171,7 +136,7 @@ def hosted_traffic(
     return HostedTraffic(request_class, peak * shares, reuse=reuse)
 
 
-def _per_request(request_class: RequestClass, price: TokenPrice) -> _PerRequest:
+def per_request(request_class: RequestClass, price: TokenPrice) -> PerRequest:
     """Return the mean cost of a request, each by the tier of its own prompt length."""
     prompts = request_class.input_tokens.midpoints(SLICES)
     tier = np.searchsorted(np.array([above for above, _ in price.tiers]), prompts, side="left")
@@ -182,7 +147,7 @@ def _per_request(request_class: RequestClass, price: TokenPrice) -> _PerRequest:
 
     inputs = by_tier(tuple(rates.input for rates in lists))
     outputs = by_tier(tuple(rates.output for rates in lists))
-    plain = _PerRequest(
+    plain = PerRequest(
         float((prompts * inputs).mean()), float(outputs.mean()) * request_class.generated_tokens
     )
     if price.rates.cache_read is None or request_class.shared_prefix_tokens <= 0.0:
@@ -195,13 +160,14 @@ def _per_request(request_class: RequestClass, price: TokenPrice) -> _PerRequest:
     )
     held = np.minimum(prompts, request_class.shared_prefix_tokens)
     held = np.where(held >= max(price.minimum_prefix_tokens, 1.0), held, 0.0)
-    return _PerRequest(
+    return PerRequest(
         plain.input_usd,
         plain.output_usd,
         float((held * inputs).mean()),
         float((held * reads).mean()),
         float((held * writes).mean()),
         float(held.max()),
+        float(held.mean()),
     )
 
 
@@ -218,10 +184,10 @@ def _batched_fraction(traffic: HostedTraffic, terms: HostedTerms) -> float:
     return 1.0 if has_a_day else 0.0
 
 
-def class_bill(
+def billed_class(
     traffic: HostedTraffic, price: TokenPrice, terms: HostedTerms, load_ratio: float = 1.0
-) -> HostedBill:
-    """Return what one class costs at a hosted API.
+) -> BilledClass:
+    """Return what decides the cost of one class at a hosted API.
 
         n (a + o - s d) + n s (f k + (1 - f) w) + storage,   all but storage times 1 - b q
 
@@ -238,10 +204,9 @@ def class_bill(
     [$]
     """
     if traffic.reuse is not None and price.rates.cache_read is not None:
-        return _traced_bill(traffic, traffic.reuse, price, terms, load_ratio)
-    request_class, each = traffic.request_class, _per_request(traffic.request_class, price)
+        return _traced_class(traffic, traffic.reuse, price, terms, load_ratio)
+    request_class, each = traffic.request_class, per_request(traffic.request_class, price)
     rates = traffic.rates_per_s * load_ratio
-    requests = float(rates.mean()) * traffic.hours * 3600.0
     share = request_class.prefix_hit_fraction if each.prefix_tokens else 0.0
     storage = price.storage_usd_per_million_tokens_hour if share else 0.0
     assert storage is not None
@@ -252,40 +217,39 @@ def class_bill(
         reused, kept = hit_fractions(rates / apart, time_to_live_s(price, terms), cv)
         hit_fraction = float((reused * rates).sum() / rates.sum())
         stored = float(kept.mean()) * traffic.hours * terms.prefixes * each.prefix_tokens * 1e-6
-    paid = requests * (1.0 - price.batch_discount_fraction * _batched_fraction(traffic, terms))
-    return HostedBill(
-        paid * (each.input_usd - share * each.prefix_input_usd),
-        paid * each.output_usd,
-        paid * share * (1.0 - hit_fraction) * each.prefix_write_usd,
-        paid * share * hit_fraction * each.prefix_read_usd,
-        stored * storage,
+    return BilledClass(
+        each,
+        float(rates.mean()) * traffic.hours * 3600.0,
+        price.batch_discount_fraction * _batched_fraction(traffic, terms),
+        share,
+        hit_fraction,
+        stored,
+        storage,
     )
 
 
 def keeps_a_prefix(request_class: RequestClass, price: TokenPrice) -> bool:
     """Return whether a hosted API keeps the shared prefix of a class."""
-    return request_class.prefix_hit_fraction > 0.0 and _per_request(request_class, price).prefix_tokens > 0.0
+    return request_class.prefix_hit_fraction > 0.0 and per_request(request_class, price).prefix_tokens > 0.0
 
 
-def _traced_bill(
+def _traced_class(
     traffic: HostedTraffic, reuse: Reuse, price: TokenPrice, terms: HostedTerms, load_ratio: float
-) -> HostedBill:
-    """Return what a class costs whose prompts repeat earlier ones: what is found is read, all else written."""
-    each = _per_request(
+) -> BilledClass:
+    """Return what decides the cost of a class whose prompts repeat earlier ones: what is found is read, all else written."""
+    each = per_request(
         replace(traffic.request_class, shared_prefix_tokens=math.inf),
         replace(price, minimum_prefix_tokens=0.0),
     )
     rates = traffic.rates_per_s * load_ratio
     alive_s = time_to_live_s(price, terms)
     hits = np.array([reuse.hit_fraction(alive_s, float(rate)) if rate else 0.0 for rate in rates])
-    hit_fraction = float((hits * rates).sum() / rates.sum())
-    paid = float(rates.mean()) * traffic.hours * 3600.0
-    paid *= 1.0 - price.batch_discount_fraction * _batched_fraction(traffic, terms)
-    return HostedBill(
-        0.0,
-        paid * each.output_usd,
-        paid * (1.0 - hit_fraction) * each.prefix_write_usd,
-        paid * hit_fraction * each.prefix_read_usd,
+    return BilledClass(
+        replace(each, input_usd=each.prefix_input_usd),
+        float(rates.mean()) * traffic.hours * 3600.0,
+        price.batch_discount_fraction * _batched_fraction(traffic, terms),
+        prefix_fraction=1.0,
+        hit_fraction=float((hits * rates).sum() / rates.sum()),
     )
 
 
@@ -295,7 +259,7 @@ def hosted_bill(
     """Return what all classes cost at a hosted API [$], at some times the traffic."""
     bill = HostedBill()
     for part in traffic:
-        bill = bill.plus(class_bill(part, price, terms, load_ratio))
+        bill = bill.plus(billed_class(part, price, terms, load_ratio).bill)
     return replace(bill, outside_usd=load_ratio * outside_usd(traffic))
 
 

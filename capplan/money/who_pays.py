@@ -76,22 +76,54 @@ class Share:
 
     @property
     def usd(self) -> float:
-        """Return what the class pays, with what is outside the GPUs."""
+        """Return what the class pays, with what is outside the GPUs.
+
+            c = p + d + x
+
+        Returns
+        -------
+        [$]
+            c: prefill p, decode d, and x outside
+        """
         return self.prefill_usd + self.decode_usd + self.use.outside_usd
 
     @property
     def usd_per_request(self) -> float:
-        """Return the cost of one request."""
+        """Return the cost of one request.
+
+            u = c / n
+
+        Returns
+        -------
+        [$]
+            u, of n requests that cost c
+        """
         return self.usd / self.use.requests
 
     @property
     def usd_per_user(self) -> float | None:
-        """Return the cost of one user; None for classes without users."""
+        """Return the cost of one user; None for classes without users.
+
+            u = c / m
+
+        Returns
+        -------
+        [$]
+            u, of m users whose requests cost c
+        """
         return None if self.use.users is None else self.usd / self.use.users
 
     @property
     def usd_per_thousand_conversations(self) -> float | None:
-        """Return the cost of a thousand conversations; None where the requests of a conversation are not stated."""
+        """Return the cost of a thousand conversations; None where the requests of a conversation are not stated.
+
+            v = 1000 k u
+
+        Returns
+        -------
+        [$/1000 conversations]
+            v, of k requests each, at u
+        """
         each = self.use.requests_per_conversation
         return None if each is None else 1000.0 * each * self.usd_per_request
 

@@ -77,7 +77,7 @@ def _answer(result: Mapping[str, Any], asked: AskedFleet) -> FleetAnswer:
         tuple(_rejection(row) for row in result["rejected"]),
         result["evaluated"],
         choices=choices,
-        certainty=tuple(Certainty(**row) for row in result["certainty"]),
+        certainty=tuple(_certainty(row, asked) for row in result["certainty"]),
         insensible=tuple(_insensible(row) for row in result["insensible"]),
         pools=_pools_in(result["disaggregated"], asked) if has_pools(result) else None,
     )
@@ -176,6 +176,20 @@ def _high_usd_per_month(row: Mapping[str, Any]) -> float | None:
     return inf if high is None and row["usd_per_month_low"] is not None else high
 
 
+def _certainty(row: Mapping[str, Any], asked: AskedFleet) -> Certainty:
+    """Return the cheapest fleet at one confidence; without its layout where it has separate pools, or the file is an older one."""
+    cost = {name: row[name] for name in ("confidence", "hardware", "gpus", "usd_per_month")}
+    if row.get("kv_dtype") is None:
+        return Certainty(**cost)
+    return Certainty(
+        **cost,
+        replicas=row["replicas"],
+        spare_replicas=row["spare_replicas"],
+        layout=_layout(row, asked),
+        weight_dtype=row["weight_dtype"],
+    )
+
+
 def _insensible(row: Mapping[str, Any]) -> Insensible:
     at = tuple((entry["limit_s"], entry["gpus"]) for entry in row["gpus_at"])
     return Insensible(**{**row, "gpus_at": at})
@@ -232,8 +246,8 @@ def asked_of_plan(
 
 def answered(
     path: Path, progress: Callable[[int, int], None] | None = None, *, offline: bool
-) -> tuple[AskedFleet, AnyPlan]:
-    """Return the question and the recommended plan of a plan file, or of a scenario that is searched.
+) -> tuple[AskedFleet, FleetAnswer, AnyPlan]:
+    """Return the question, the plans and the recommended one of a plan file, or of a scenario that is searched.
 
     Raises
     ------
@@ -244,9 +258,10 @@ def answered(
         asked, answer = asked_of_plan(None, path, offline=offline)
     else:
         asked, answer = asked_fleet(read_scenario(path), offline=offline), None
-    plan = (answer or fleet_for(asked, progress)).bought
+    answer = answer or fleet_for(asked, progress)
+    plan = answer.bought
     if plan is None:
         raise TargetError(
             f"{asked.scenario.name}: no plan meets the targets\n  what is in the way: capplan fleet {path}"
         )
-    return asked, plan
+    return asked, answer, plan

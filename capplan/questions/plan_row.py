@@ -5,7 +5,8 @@ from math import inf
 from typing import Any
 
 from capplan.accuracy.bounded import BoundedSpread
-from capplan.fleet.plan import AnyPlan
+from capplan.fleet.candidates import Layout
+from capplan.fleet.plan import AnyPlan, Certainty
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.pools.plan import Pool, PoolsPlan
 from capplan.fleet.price import usd_per_month
@@ -21,17 +22,13 @@ def plan_row(plan: AnyPlan) -> dict[str, Any]:
     """Return one plan with the keys of the interface."""
     if isinstance(plan, PoolsPlan):
         return pools_row(plan)
-    sharding = plan.layout.sharding
     return {
         "hardware": plan.layout.device.name,
         "gpus": plan.gpus,
         "gpus_per_replica": plan.layout.devices,
         "replicas": plan.replicas,
         "spare_replicas": plan.spare_replicas,
-        "tensor_parallel": int(sharding.tensor),
-        "pipeline_parallel": int(sharding.pipeline),
-        "expert_parallel": int(sharding.expert),
-        "data_parallel": int(sharding.data),
+        **_degrees(plan.layout),
         "weight_dtype": plan.weight_dtype,
         "kv_dtype": plan.layout.kv_format,
         "concurrency_per_replica": plan.concurrency_per_replica,
@@ -63,6 +60,37 @@ def plan_row(plan: AnyPlan) -> dict[str, Any]:
         "label": plan.label,
         "kv_cache_tokens": plan.kv_cache_tokens,
         "checked": plan.checked,
+    }
+
+
+def _degrees(layout: Layout) -> dict[str, int]:
+    sharding = layout.sharding
+    return {
+        "tensor_parallel": int(sharding.tensor),
+        "pipeline_parallel": int(sharding.pipeline),
+        "expert_parallel": int(sharding.expert),
+        "data_parallel": int(sharding.data),
+    }
+
+
+def certainty_row(row: Certainty) -> dict[str, Any]:
+    """Return the cheapest fleet at one confidence; its layout is left out where it has separate pools."""
+    layout = row.layout
+    cost = {
+        "confidence": row.confidence,
+        "hardware": row.hardware,
+        "gpus": row.gpus,
+        "usd_per_month": row.usd_per_month,
+    }
+    if layout is None:
+        return cost
+    return cost | {
+        "gpus_per_replica": layout.devices,
+        "replicas": row.replicas,
+        "spare_replicas": row.spare_replicas,
+        **_degrees(layout),
+        "weight_dtype": row.weight_dtype,
+        "kv_dtype": layout.kv_format,
     }
 
 
@@ -150,17 +178,13 @@ def _seen(engine: BoundedSpread, use: OutsideUse) -> dict[str, float]:
 
 
 def _pool_row(pool: Pool) -> dict[str, Any]:
-    sharding = pool.layout.sharding
     return {
         "hardware": pool.layout.device.name,
         "gpus": pool.gpus,
         "gpus_per_replica": pool.layout.devices,
         "replicas": pool.replicas,
         "spare_replicas": pool.spare_replicas,
-        "tensor_parallel": int(sharding.tensor),
-        "pipeline_parallel": int(sharding.pipeline),
-        "expert_parallel": int(sharding.expert),
-        "data_parallel": int(sharding.data),
+        **_degrees(pool.layout),
         "busy_fraction": pool.busy_fraction,
         "concurrency_per_replica": pool.concurrency_per_replica,
         "request_rate_per_replica": pool.request_rate_per_replica,

@@ -182,6 +182,22 @@ class CertaintyRow(_Row):
     hardware: str | None
     gpus: Count | None
     usd_per_month: Amount | None
+    replicas: Positive | None = None
+    spare_replicas: Count | None = None
+    tensor_parallel: Degree | None = None
+    pipeline_parallel: Degree | None = None
+    expert_parallel: Degree | None = None
+    data_parallel: Degree | None = None
+    weight_dtype: str | None = None
+    kv_dtype: str | None = None
+
+    @model_validator(mode="after")
+    def _has_a_whole_layout_or_none(self) -> Self:
+        degrees = (self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.data_parallel)
+        parts = (self.replicas, self.spare_replicas, *degrees, self.weight_dtype, self.kv_dtype)
+        if any(part is None for part in parts) and any(part is not None for part in parts):
+            raise ValueError("the layout of its replicas is there in part")
+        return self
 
 
 class RelaxedRow(_Row):

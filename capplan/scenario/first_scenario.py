@@ -117,13 +117,17 @@ def copied_scenario_text(name: str, path: Path, first: FirstScenario) -> str:
 
 
 def checked_scenario_text(path: Path, first: FirstScenario, known: Known, *, offline: bool) -> str:
-    """Return the text of a scenario that `capplan fleet` answers; InputError names what it could not read.
+    """Return the text of a scenario that `capplan fleet` answers.
 
-    A model that generates no tokens is asked for vectors or scores.
+    InputError names what it could not read, and no line of a file that is not there. A model that generates no tokens is
+    asked for vectors or scores.
     """
     folder = path.resolve().parent
     text = first_scenario_text(path.stem, first, known, folder)
-    scenario = scenario_from(parse_yaml(text, str(path)), folder)
+    try:
+        scenario = scenario_from(parse_yaml(text, str(path)), folder)
+    except InputError as error:
+        raise InputError(re.sub(rf"(?m)^{re.escape(str(path))}: (line \d+: )?", "", str(error))) from error
     network = read_model(scenario.model, revision=scenario.revision, offline=offline)
     if network.generates or scenario.pooled:
         return text

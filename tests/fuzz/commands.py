@@ -65,6 +65,13 @@ LAUNCHES = (
 TARGETS = ("vllm", "k8s", "compose", "kserve", "llm-d", "keda", "dynamo", "sglang", "none")
 KINDS = ("scenarios", "models", "hardware", "engines", "prices", "none")
 QUANTITIES = (
+    "certainty[0].gpus",
+    "certainty[9]",
+    "bill",
+    "bill.classes[0].usd",
+    "choices.surest",
+    "simulate.ttft_s.p95",
+    "compare[",
     "usd_per_month",
     "ttft_s.p95",
     "gpus",
@@ -112,7 +119,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "sweep": (("MODEL", *OF_ONE, "--concurrency", "1,4"), ("--slo", "--seed", "-tp", "--weight-dtype", "--kv-dtype", *LOADS)),
     "diff": (("PLAN", "PLAN"), ()),
     "check": (("SCENARIO", "--plan", "PLAN"), ("--max-price-age", *SETS)),
-    "explain": (("PLAN", "QUANTITY"), ()),
+    "explain": (("PLAN", "QUANTITY"), ("--api",)),
     "export": (("--plan", "PLAN", "--target", "TARGET"), ("--checkpoint", "--draft", "--image", "--target")),
     "verify-plan": (("--plan", "PLAN", "--results", "RESULT"), ("--interval", "--replicas", "--results")),
     "list": (("KIND", "WORD"), ()),

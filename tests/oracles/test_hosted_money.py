@@ -14,7 +14,7 @@ from capplan.money.hosted import (
     LongerLife,
     TokenPrice,
     TokenRates,
-    class_bill,
+    billed_class,
     hosted_bill,
     hosted_traffic,
     written_to_live,
@@ -106,7 +106,7 @@ def test_an_office_day_agrees_with_its_requests_drawn_one_by_one():
         mean_rate_fraction=float(np.mean(OFFICE)), hourly_rate_fractions=OFFICE,
     )  # fmt: skip
     offer = price(storage_usd_per_million_tokens_hour=1.0)
-    bill = class_bill(hosted_traffic(chat, 0.0), offer, HostedTerms())
+    bill = billed_class(hosted_traffic(chat, 0.0), offer, HostedTerms()).bill
     random, days = np.random.default_rng(3), 400
     hourly = [random.poisson(0.05 * share * 3600, days) for share in OFFICE]
     times = np.sort(np.concatenate([
@@ -175,7 +175,7 @@ def test_a_job_with_a_day_goes_to_the_batch_endpoint_at_half_price():
 def test_many_prefixes_are_each_asked_for_less_often():
     """1,000 prefixes at 0.002 req/s each find theirs within 5 minutes with 1 - e^-0.6."""
     item = chat(prefix=4000.0)
-    bill = class_bill(HostedTraffic(item, np.array([2.0])), price(), HostedTerms(prefixes=1000.0))
+    bill = billed_class(HostedTraffic(item, np.array([2.0])), price(), HostedTerms(prefixes=1000.0)).bill
     found = 1 - math.exp(-0.6)
     assert bill.cache_read_usd == pytest.approx(5_256_000 * found * 4000 * 0.3e-6)
     assert bill.cache_write_usd == pytest.approx(5_256_000 * (1 - found) * 4000 * 3.75e-6)
@@ -221,9 +221,9 @@ def test_blocks_of_a_trace_are_found_by_their_age_one_by_one():
 def test_a_trace_pays_reads_for_what_it_repeats_and_writes_for_the_rest():
     """Half of the blocks come again within 5 minutes: 5,000 tokens at (0.3 + 3.75) / 2."""
     reuse = ReuseByAge(np.array([10.0, 20.0, 4000.0]), 4, 2.0)
-    bill = class_bill(hosted_traffic(chat(), 0.0, reuse), price(), HostedTerms())
+    bill = billed_class(hosted_traffic(chat(), 0.0, reuse), price(), HostedTerms()).bill
     assert bill.input_usd == 0.0
     assert bill.cache_read_usd == pytest.approx(5_256_000 * 0.5 * 5000 * 0.3e-6)
     assert bill.cache_write_usd == pytest.approx(5_256_000 * 0.5 * 5000 * 3.75e-6)
-    quiet = class_bill(hosted_traffic(chat(), 0.0, reuse), price(), HostedTerms(), 0.05)
+    quiet = billed_class(hosted_traffic(chat(), 0.0, reuse), price(), HostedTerms(), 0.05).bill
     assert quiet.cache_read_usd == pytest.approx(0.05 * 5_256_000 * 0.25 * 5000 * 0.3e-6)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from capplan.fleet.money_terms import HostedTerms
-from capplan.money.hosted import TokenPrice, TokenRates, class_bill, hosted_traffic
+from capplan.money.hosted import TokenPrice, TokenRates, billed_class, hosted_traffic
 from capplan.workload.length import empirical, fixed, lognormal
 from capplan.workload.request_class import RequestClass
 from capplan.workload.reuse_by_age import hits_by_replica, session_reuse_by_age
@@ -67,11 +67,11 @@ def test_a_session_pays_reads_for_what_it_sends_again_and_writes_for_the_rest():
     reuse = session_reuse_by_age(pair, 1.0, 10.0, 1 << 20, np.random.default_rng(0), 50)
     item = RequestClass("a", empirical(np.array([1000.0, 1500.0])), fixed(200.0), 1.0, sessions=pair)
     price = TokenPrice("a", "b", TokenRates(3.0, 15.0, 0.3, 3.75), "2026", "page", time_to_live_s=300.0)
-    bill = class_bill(hosted_traffic(item, 10.0, reuse), price, HostedTerms())
+    bill = billed_class(hosted_traffic(item, 10.0, reuse), price, HostedTerms()).bill
     requests = 730 * 3600.0
     assert bill.cache_read_usd == pytest.approx(requests / 2 * 1000 * 0.3e-6)
     assert bill.cache_write_usd == pytest.approx(requests / 2 * 1500 * 3.75e-6)
-    late = class_bill(hosted_traffic(item, 10.0, reuse), price, HostedTerms(time_to_live_s=9.0))
+    late = billed_class(hosted_traffic(item, 10.0, reuse), price, HostedTerms(time_to_live_s=9.0)).bill
     assert late.cache_read_usd == 0.0
 
 

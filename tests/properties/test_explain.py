@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from capplan.cli.main import main
-from capplan.questions.explain import memory
-from capplan.questions.explain.quantities import explained_quantity, quantities
-from capplan.questions.explain.record import formula_of, symbols_of
-from capplan.questions.explain.subject import Subject
+from capplan.explain import memory
+from capplan.explain.quantities import explained_quantity, quantities
+from capplan.explain.record import formula_of, symbols_of
+from capplan.explain.subject import Subject
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.scenario.scenario import read_scenario
 from tests.plan_files import plan_in

@@ -229,7 +229,7 @@ def test_at_a_terminal_what_is_not_said_is_asked(tmp_path):
         words, stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path, env=environment
     ) as process:
         os.close(theirs)
-        os.write(ours, b"7 req/s\n100\n100; 20\n\nl4\n")
+        os.write(ours, b"often\n7 req/s\n100\n100; 20\n\nh109\nl4\n")
         shown, until = b"", time.monotonic() + 60
         while process.poll() is None and time.monotonic() < until:
             try:
@@ -240,6 +240,9 @@ def test_at_a_terminal_what_is_not_said_is_asked(tmp_path):
     os.close(ours)
     assert b"Model:" not in shown
     assert b"2 parts between ';' are expected" in shown
+    assert b"'often' is not" in shown
+    assert b"unknown hardware 'h109'" in shown
+    assert b"mine.yaml: line" not in shown, "there is no such file yet"
     scenario = read(tmp_path / "mine.yaml")
     assert scenario.classes[0].request_rate_at() == 7.0
     assert [device.name for device in scenario.fleet.hardware] == ["l4"]

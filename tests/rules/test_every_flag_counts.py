@@ -237,6 +237,10 @@ CASES = {
     "explain": {
         "{plan_file}": Case("busy.yaml"),
         "{quantity}": Case("gpus"),
+        "--api": Case(
+            "openai/gpt-5-mini",
+            "explain plan.json compare.apis[0].usd_per_month --api openai/gpt-5 --offline",
+        ),
         "--offline": HUB._replace(line="explain hub.yaml gpus"),
         **OUT,
     },

@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (
-    "cli", "library", "review", "report", "deploy", "calibrate", "questions", "scenario", "recorded", "readers", "families",
+    "cli", "explain", "library", "review", "report", "deploy", "calibrate", "questions", "scenario", "recorded", "readers", "families",
     "money", "fleet", "accuracy", "replica", "phases", "memory", "operators", "serving", "model", "hardware", "engine", "workload",
 )  # fmt: skip
 BOTTOM = ("assumption", "numbers", "errors")

@@ -13,7 +13,7 @@ from capplan.fleet.review import kernel_assumptions
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.outlook import Outlook
 from capplan.questions.plan_inputs import plan_inputs
-from capplan.questions.plan_row import plan_row
+from capplan.questions.plan_row import certainty_row, plan_row
 from capplan.readers.plan_file import plan_origin
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.commitments import (
@@ -161,15 +161,7 @@ def choice_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
 
 def certainty_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
     """Return what the cheapest fleet costs at each confidence."""
-    return [
-        {
-            "confidence": row.confidence,
-            "hardware": row.hardware,
-            "gpus": row.gpus,
-            "usd_per_month": row.usd_per_month,
-        }
-        for row in answer.certainty
-    ]
+    return [certainty_row(row) for row in answer.certainty]
 
 
 def assumed_kernels(plans: Sequence[AnyPlan], question: Question) -> tuple[Assumption, ...]:

@@ -2,19 +2,20 @@
 
 from collections.abc import Callable
 from functools import partial
-from math import isfinite
+from typing import TypeAlias
 
 from capplan.errors import unknown
+from capplan.explain import memory, money, serving
+from capplan.explain.outside import explained_outside
+from capplan.explain.pools import PoolsSubject
+from capplan.explain.record import Explained, explained, input_of
+from capplan.explain.subject import QUESTIONS, Subject, numbers_of
 from capplan.fleet.plan import AnyPlan
 from capplan.fleet.pools.plan import PoolsPlan
-from capplan.questions.explain import memory, money, serving
-from capplan.questions.explain.outside import explained_outside
-from capplan.questions.explain.pools import PoolsSubject
-from capplan.questions.explain.record import Explained, explained, given
-from capplan.questions.explain.subject import QUESTIONS, Subject, numbers_of
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plan_row import plan_row
 
+AnySubject: TypeAlias = Subject | PoolsSubject
 _LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 _BY_NAME: dict[str, Callable[[Subject], Explained]] = {
     "replicas": serving.replicas,
@@ -48,12 +49,12 @@ _BY_NAME |= {
 """Quantity -> its explanation, for those that are neither a statistic of a latency nor chosen by the search."""
 
 
-def subject_of(asked: AskedFleet, plan: AnyPlan) -> Subject | PoolsSubject:
+def subject_of(asked: AskedFleet, plan: AnyPlan) -> AnySubject:
     """Return a plan whose quantities are asked for."""
     return PoolsSubject(asked, plan) if isinstance(plan, PoolsPlan) else Subject(asked, plan)
 
 
-def quantities(of: Subject | PoolsSubject) -> dict[str, float]:
+def quantities(of: AnySubject) -> dict[str, float]:
     """Return the numbers of a plan by name, such as ttft_s.p95, and the memory of one of its devices.
 
     Plans for vectors have no time between tokens; the memory of separate pools is that of two kinds of replica, and is not explained.
@@ -62,19 +63,19 @@ def quantities(of: Subject | PoolsSubject) -> dict[str, float]:
     return row if isinstance(of, PoolsSubject) else row | memory.memory_figures(of)
 
 
-def _row(of: Subject | PoolsSubject) -> dict[str, float]:
-    return {name: value for name, value in numbers_of(plan_row(of.plan)) if isfinite(value)}
+def _row(of: AnySubject) -> dict[str, float]:
+    return dict(numbers_of(plan_row(of.plan)))
 
 
-def explained_quantity(of: Subject | PoolsSubject, quantity: str) -> Explained:
+def explained_quantity(of: AnySubject, quantity: str) -> Explained:
     """Return a quantity explained; InputError for one that the plan does not have."""
     if isinstance(of, PoolsSubject):
         return of.explained(quantity)
     if quantity in memory.EXPLAINED:
         return memory.memory_figure(of, quantity)
-    known = _row(of)
-    if quantity not in known:
-        names = (*known, *memory.EXPLAINED)
+    row = _row(of)
+    if quantity not in row:
+        names = (*row, *memory.EXPLAINED)
         raise unknown("quantity", quantity, names, hint="all of them: capplan explain PLAN")
     metric, _, part = quantity.partition(".")
     if metric in _LATENCIES:
@@ -82,11 +83,11 @@ def explained_quantity(of: Subject | PoolsSubject, quantity: str) -> Explained:
     if metric == "target_probabilities":
         return serving.probability(of, quantity, part)
     if metric == "outside":
-        return explained_outside(of.asked, of.plan, quantity, float(known[quantity]), of.plan.label)
+        return explained_outside(of.asked, of.plan, quantity, float(row[quantity]), of.plan.label)
     if metric == "offers":
         return money.at_an_offer(of, quantity)
     own = _BY_NAME.get(quantity)
-    return own(of) if own else _chosen(of, quantity, float(known[quantity]))
+    return own(of) if own else _chosen(of, quantity, float(row[quantity]))
 
 
 def _chosen(of: Subject, quantity: str, value: float) -> Explained:
@@ -95,7 +96,7 @@ def _chosen(of: Subject, quantity: str, value: float) -> Explained:
         stated = of.of_scenario("s", quantity, value, "fleet.spare_replicas")
         return explained(quantity, value, "s", (stated,), QUESTIONS)
     layout = of.plan.layout.in_words(of.plan.weight_dtype)
-    chosen = given(
+    chosen = input_of(
         "", quantity, value, "derived", f"the layout {layout}, chosen among all that meet the targets"
     )
     return explained(

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from capplan.accuracy.bounded import load_interval
-from capplan.fleet.confirmed import met_probability, target_probability
+from capplan.explain.record import Explained, explained, input_of
+from capplan.explain.subject import ACCURACY, KERNELS, SIMULATION, Subject
 from capplan.fleet.trial import WARM_SHARE, regularity_class
-from capplan.questions.explain.record import Explained, explained, given
-from capplan.questions.explain.subject import ACCURACY, KERNELS, SIMULATION, Subject
 from capplan.replica.estimate import breakdown_of
 from capplan.replica.load import Load
 
@@ -18,16 +17,16 @@ def latency(of: Subject, metric: str, statistic: str) -> Explained:
     value = float(getattr(getattr(of.latencies, metric), statistic))
     warm = f"requests of a simulated run, the first {WARM_SHARE:.0%} left out"
     inputs = (
-        given(
+        input_of(
             "r",
             "request_rate_per_replica",
             of.trial.total_rate / of.busy,
             "config",
             "explain request_rate_per_replica",
         ),
-        given("n", "busy_replicas", of.busy, "derived", "explain replicas, without spares"),
-        given("N", "requests", of.asked.question.requests, "derived", warm),
-        given("T", "kv_cache_tokens", of.plan.kv_cache_tokens, "derived", "explain kv_cache_tokens"),
+        input_of("n", "busy_replicas", of.busy, "derived", "explain replicas, without spares"),
+        input_of("N", "requests", of.asked.question.requests, "derived", warm),
+        input_of("T", "kv_cache_tokens", of.plan.kv_cache_tokens, "derived", "explain kv_cache_tokens"),
     )
     what = "mean" if statistic == "mean" else f"{statistic[1:]}th percentile"
     formula = (
@@ -46,8 +45,8 @@ def operators(of: Subject) -> Iterator[Explained]:
     rows = breakdown_of(of.trial.replica, load, now.requests_per_s * now.e2e_s.mean)
     for row in sorted(rows, key=lambda row: -row.seconds):
         inputs = (
-            given("F", "flop", row.flop, "config", "config of the model"),
-            given("Q", "moved_bytes", row.bytes, "config", "config of the model"),
+            input_of("F", "flop", row.flop, "config", "config of the model"),
+            input_of("Q", "moved_bytes", row.bytes, "config", "config of the model"),
         )
         host = f"per step and per sequence, fitted for {profile.engine} {profile.version}"
         formula = host if row.operator == "host" else f"t(F, Q), bound by {row.bound}: {of.kernels}"
@@ -63,8 +62,8 @@ def end_of_interval(of: Subject, metric: str, end: str) -> Explained:
     ratio = float(getattr(interval, BOUNDS[end]))
     source = f"measured over predicted, {interval.n} results in {interval.groups} groups"
     inputs = (
-        given("m", f"{metric}.mean", mean.value, mean.label, f"explain {metric}.mean"),
-        given("q", BOUNDS[end], ratio, "measured", source),
+        input_of("m", f"{metric}.mean", mean.value, mean.label, f"explain {metric}.mean"),
+        input_of("q", BOUNDS[end], ratio, "measured", source),
     )
     return explained(f"{metric}.{end}", mean.value * ratio, "m q", inputs, ACCURACY, steps=(mean,))
 
@@ -73,20 +72,18 @@ def probability(of: Subject, quantity: str, key: str = "") -> Explained:
     """Explain the probability that one target, or all together, hold."""
     trial, slowness = of.trial, of.trial.candidate.slowness
     targets = {target: limit for target, limit in trial.limits.items() if key in ("", target.key)}
-    value = (
-        target_probability(trial, of.busy, next(iter(targets))) if key else met_probability(trial, of.busy)
-    )
+    value = of.plan.target_probabilities[key] if key else of.plan.slo_met_probability
     slowest = trial.slowest(trial.total_rate / of.busy, of.busy, targets)
     rows = f"{slowness.rows} measured open-loop runs in {slowness.groups} groups"
     inputs = (
-        given(
+        input_of(
             "s",
             "slowest_ratio",
             slowest,
             of.plan.label,
             "largest factor on every step at which the targets hold",
         ),
-        given(
+        input_of(
             "F", "slowness", None, "measured", f"distribution of measured over predicted step times: {rows}"
         ),
         *of.limits(key),
@@ -99,10 +96,10 @@ def replicas(of: Subject) -> Explained:
     """Explain the replicas, spares included."""
     steps = tuple(rate_limit(of, name, sure=sure) for name, sure in LIMITS.items())
     inputs = (
-        given("R", "request_rate", of.trial.total_rate, "config", "scenario: traffic, at its peak"),
+        input_of("R", "request_rate", of.trial.total_rate, "config", "scenario: traffic, at its peak"),
         of.of_scenario("h", "headroom_fraction", of.terms.headroom_fraction, "fleet.headroom"),
         *(
-            given(symbol, step.quantity, step.value, step.label, f"explain {step.quantity}")
+            input_of(symbol, step.quantity, step.value, step.label, f"explain {step.quantity}")
             for symbol, step in zip("lc", steps, strict=True)
         ),
         of.of_scenario("s", "spare_replicas", of.plan.spare_replicas, "fleet.spare_replicas"),
@@ -126,7 +123,10 @@ def rate_limit(of: Subject, quantity: str, *, sure: bool) -> Explained:
         if sure
         else "as predicted"
     )
-    inputs = (given("s", "slowness_ratio", factor, "measured" if sure else "derived", source), *of.limits())
+    inputs = (
+        input_of("s", "slowness_ratio", factor, "measured" if sure else "derived", source),
+        *of.limits(),
+    )
     value = of.trial.limit(regularity_class(of.busy), factor, of.trial.limits)
     formula = "largest rate at which all targets hold if every step takes s times as long, simulated"
     return explained(quantity, value, formula, inputs, SIMULATION, label=of.plan.label)
@@ -135,8 +135,8 @@ def rate_limit(of: Subject, quantity: str, *, sure: bool) -> Explained:
 def request_rate(of: Subject) -> Explained:
     """Explain the rate of a replica at the peak."""
     inputs = (
-        given("R", "request_rate", of.trial.total_rate, "config", "scenario: traffic, at its peak"),
-        given("n", "busy_replicas", of.busy, "derived", "explain replicas, without spares"),
+        input_of("R", "request_rate", of.trial.total_rate, "config", "scenario: traffic, at its peak"),
+        input_of("n", "busy_replicas", of.busy, "derived", "explain replicas, without spares"),
     )
     value = of.latencies.requests_per_s
     return explained("request_rate_per_replica", value, "R / n; with users, as simulated", inputs, SIMULATION)
@@ -146,7 +146,7 @@ def concurrency(of: Subject) -> Explained:
     """Explain the requests in a replica at the peak."""
     rate, response_s = of.latencies.requests_per_s, of.latencies.e2e_s.mean
     inputs = (
-        given("r", "request_rate_per_replica", rate, "config", "explain request_rate_per_replica"),
-        given("t", "e2e_s.mean", response_s, of.plan.label, "explain e2e_s.mean"),
+        input_of("r", "request_rate_per_replica", rate, "config", "explain request_rate_per_replica"),
+        input_of("t", "e2e_s.mean", response_s, of.plan.label, "explain e2e_s.mean"),
     )
     return explained("concurrency_per_replica", rate * response_s, "r t (Little's law)", inputs, SIMULATION)

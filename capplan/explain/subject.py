@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from capplan.errors import InputError, Reason
+from capplan.explain.record import Input, input_of
 from capplan.fleet.cheapest import Terms
 from capplan.fleet.one_layout import trial_of
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.trial import Latencies, Trial
-from capplan.questions.explain.record import Given, given
 from capplan.questions.fleet import AskedFleet, terms_of
 
 MONEY, SIMULATION, MEMORY = "docs/money.md", "docs/simulation.md", "docs/memory.md"
@@ -18,13 +19,36 @@ ACCURACY, KERNELS, QUESTIONS = "docs/accuracy.md", "docs/kernels.md", "docs/ques
 POOLS, WORKLOADS = "docs/disaggregation.md", "docs/workloads.md"
 
 
-def numbers_of(row: Any, name: str = "") -> Iterator[tuple[str, float]]:
+Place = tuple[str | int, ...]
+"""Where a number stands in a result: keys of mappings, positions in lists."""
+
+
+def places_of(result: Any, place: Place = ()) -> Iterator[tuple[Place, float]]:
+    """Yield the numbers of a result with their places."""
+    if isinstance(result, Mapping):
+        for key, value in result.items():
+            yield from places_of(value, (*place, key))
+    elif isinstance(result, (list, tuple)):
+        for position, value in enumerate(result):
+            yield from places_of(value, (*place, position))
+    elif isinstance(result, (int, float)) and not isinstance(result, bool) and isfinite(result):
+        yield place, result
+
+
+def name_of(place: Place) -> str:
+    """Return a place as it is written.
+
+    Examples
+    --------
+    >>> name_of(("classes", 0, "usd_per_request"))
+    'classes[0].usd_per_request'
+    """
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
+
+
+def numbers_of(row: Any) -> Iterator[tuple[str, float]]:
     """Yield the numbers of a plan's row by name, such as ttft_s.p95."""
-    if isinstance(row, dict):
-        for key, value in row.items():
-            yield from numbers_of(value, f"{name}.{key}" if name else key)
-    elif isinstance(row, (int, float)) and not isinstance(row, bool):
-        yield name, row
+    yield from ((name_of(place), value) for place, value in places_of(row))
 
 
 @dataclass(slots=True)
@@ -49,17 +73,17 @@ class Subject:
     def price(self) -> ChosenPrice:
         """Return the price of the plan's device."""
         if self.plan.price is None:
-            raise InputError(f"no price of {self.plan.layout.device.name} is known any more")
+            raise InputError(f"no price of {self.plan.layout.device.name} is listed any more")
         return self.plan.price
 
     @property
     def trial(self) -> Trial:
         """Return the trial of the plan's layout."""
         if self._trial is None:
-            found = trial_of(self.asked.question, self.plan.layout, self.plan.weight_dtype, self.terms)
-            if isinstance(found, Reason):
-                raise InputError(f"the layout of the plan no longer serves the model: {found.words}")
-            self._trial = found
+            trial = trial_of(self.asked.question, self.plan.layout, self.plan.weight_dtype, self.terms)
+            if isinstance(trial, Reason):
+                raise InputError(f"the layout of the plan no longer serves the model: {trial.words}")
+            self._trial = trial
         return self._trial
 
     @property
@@ -75,17 +99,17 @@ class Subject:
             f"kernels measured on {name}" if self.plan.label == "measured" else f"kernels borrowed for {name}"
         )
 
-    def of_scenario(self, symbol: str, name: str, value: float | None, key: str) -> Given:
+    def of_scenario(self, symbol: str, name: str, value: float | None, key: str) -> Input:
         """Return an input that a key of the scenario states, or its default."""
         stated: Any = self.asked.scenario.written
         for part in key.split(",")[0].split("."):
             stated = stated.get(part) if isinstance(stated, Mapping) else None
-        return given(symbol, name, value, "assumed" if stated is None else "config", f"scenario: {key}")
+        return input_of(symbol, name, value, "assumed" if stated is None else "config", f"scenario: {key}")
 
-    def limits(self, key: str = "") -> list[Given]:
+    def limits(self, key: str = "") -> list[Input]:
         """Return the limits of all targets, or of one."""
         return [
-            Given("", f"slo.{target.key}", limit, "s", "config", f"scenario: slo.{target.key}")
+            Input("", f"slo.{target.key}", limit, "s", "config", f"scenario: slo.{target.key}")
             for target, limit in self.trial.limits.items()
             if key in ("", target.key)
         ]

@@ -1,8 +1,8 @@
 """How a number came about: its formula, what went into it, and where each of those is from; formulas are read from docstrings."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from inspect import getdoc
 from typing import Any
 
@@ -20,10 +20,22 @@ UNITS = {
     "watts": "W",
     "kv_cache_tokens": "token",
     "block_tokens": "token",
+    "usd_per_thousand_conversations": "$/1000 conversations",
+    "joules_per_output_token": "J/token",
+    "stored_token_hours": "10^6 token h",
+    "storage_usd": "$/10^6 token/h",
 }
 """Quantity -> its base unit, where the last word of the name does not say it."""
 _ENDINGS = (
     (re.compile(r"usd_per_million"), "$/10^6 token"),
+    (re.compile(r"kwh_per_million"), "kWh/10^6 token"),
+    (re.compile(r"kwh_per_"), "kWh"),
+    (re.compile(r"kg_co2_per_kwh$"), "kg/kWh"),
+    (re.compile(r"kg_co2_per_"), "kg"),
+    (re.compile(r"watts"), "W"),
+    (re.compile(r"usd(_per_(request|user|replica|month|year)|_over_horizon)?$"), "$"),
+    (re.compile(r"hours$"), "h"),
+    (re.compile(r"(input|output|prompt)_tokens$"), "token"),
     (re.compile(r"bytes_per_s$"), "B/s"),
     (re.compile(r"bytes_per_request$"), "B"),
     (re.compile(r"_s(\.\w+)?$|seconds$"), "s"),
@@ -37,11 +49,13 @@ _ENDINGS = (
 _ORDER = ("spec", "config", "derived", "measured", "assumed")
 """Labels, the most certain first."""
 _FORMULA = re.compile(r"\n\n((?: {4}.*\n?)+)")
+_EXPLAINED_BY = re.compile(r"explain ([\w.\[\]]+)(.*)")
+"""A source that is another number, and what is said of it."""
 _PARAMETER = re.compile(r"^(\w+) : \[([^\]]+)\]\n\s+(\w+)(?=[,.;: ]|$)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class Input:
     """One symbol of a formula."""
 
     symbol: str
@@ -62,7 +76,7 @@ class Explained:
     value: float
     unit: str
     formula: str
-    inputs: tuple[Given, ...]
+    inputs: tuple[Input, ...]
     label: str
     """The weakest one of what it rests on."""
     page: str
@@ -78,16 +92,16 @@ def unit_of(name: str) -> str:
     >>> unit_of("ttft_s.p95"), unit_of("usd_per_million_tokens_at_mean"), unit_of("gpus")
     ('s', '$/10^6 token', '-')
     """
-    known = UNITS.get(name) or UNITS.get(name.rpartition(".")[2])
-    return known or next((unit for ending, unit in _ENDINGS if ending.search(name)), "-")
+    stated = UNITS.get(name) or UNITS.get(name.rpartition(".")[2])
+    return stated or next((unit for ending, unit in _ENDINGS if ending.search(name)), "-")
 
 
-def given(symbol: str, name: str, value: Any, label: str, source: str) -> Given:
+def input_of(symbol: str, name: str, value: Any, label: str, source: str) -> Input:
     """Return a symbol of a formula; its unit is that of its name."""
-    return Given(symbol, name, value, unit_of(name), label, source)
+    return Input(symbol, name, value, unit_of(name), label, source)
 
 
-def formula_of(function: Callable[..., Any]) -> str:
+def formula_of(function: object) -> str:
     """Return the formula in the docstring of a function, in one line.
 
     Examples
@@ -96,11 +110,11 @@ def formula_of(function: Callable[..., Any]) -> str:
     >>> formula_of(usd_per_month)
     'm = h n'
     """
-    found = _FORMULA.search(getdoc(function) or "")
-    return " ".join(found[1].split()) if found else ""
+    match = _FORMULA.search(getdoc(function) or "")
+    return " ".join(match[1].split()) if match else ""
 
 
-def symbols_of(function: Callable[..., Any]) -> dict[str, tuple[str, str]]:
+def symbols_of(function: object) -> dict[str, tuple[str, str]]:
     """Return the parameters of a formula with their letter and unit, as its docstring states them.
 
     Examples
@@ -109,8 +123,33 @@ def symbols_of(function: Callable[..., Any]) -> dict[str, tuple[str, str]]:
     >>> symbols_of(usd_per_month)
     {'usd_per_hour': ('h', '$/h'), 'hours': ('n', 'h')}
     """
-    found = _PARAMETER.findall(getdoc(function) or "")
-    return {name: (letter, unit) for name, unit, letter in found}
+    lines = _PARAMETER.findall(getdoc(function) or "")
+    return {name: (letter, unit) for name, unit, letter in lines}
+
+
+def within(group: str, item: Explained, numbers: Container[str]) -> Explained:
+    """Return an explanation of one of several plans, its numbers named as in the result that holds them all.
+
+    Parameters
+    ----------
+    group : of the plan in the result, such as choices.surest
+    item : explained by itself
+    numbers : of the plan, by name
+    """
+
+    def named(name: str) -> str:
+        return f"{group}.{name}" if name in numbers else name
+
+    def source_in(source: str) -> str:
+        match = _EXPLAINED_BY.match(source)
+        return f"explain {named(match[1])}{match[2]}" if match else source
+
+    return replace(
+        item,
+        quantity=named(item.quantity),
+        inputs=tuple(replace(each, source=source_in(each.source)) for each in item.inputs),
+        steps=tuple(within(group, step, numbers) for step in item.steps),
+    )
 
 
 def worked(
@@ -137,7 +176,7 @@ def worked(
     """
     symbols = symbols_of(function)
     symbols_given = tuple(
-        Given(symbols[name][0], name, value, symbols[name][1], label, source)
+        Input(symbols[name][0], name, value, symbols[name][1], label, source)
         for name, (value, label, source) in inputs.items()
     )
     value = float(function(**{name: value for name, (value, _, _) in inputs.items()}))
@@ -148,7 +187,7 @@ def explained(
     quantity: str,
     value: float,
     formula: str,
-    inputs: Sequence[Given],
+    inputs: Sequence[Input],
     page: str,
     *,
     label: str = "derived",

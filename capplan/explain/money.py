@@ -1,20 +1,20 @@
 """Costs explained."""
 
+from capplan.explain.record import Explained, explained, input_of, worked
+from capplan.explain.subject import ACCURACY, MONEY, QUESTIONS, Subject, numbers_of
 from capplan.fleet.cheapest import Sized
 from capplan.fleet.confirmed import RANGE, cost_range
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES, usd_per_million_tokens, usd_per_month
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.money.commitments import HOURS_PER_YEAR
-from capplan.questions.explain.record import Explained, explained, given, worked
-from capplan.questions.explain.subject import ACCURACY, MONEY, QUESTIONS, Subject, numbers_of
 from capplan.questions.plan_row import plan_row
 
 
 def gpus(of: Subject) -> Explained:
     """Explain the devices of the fleet."""
     inputs = (
-        given("n", "replicas", of.plan.replicas, "derived", "explain replicas"),
-        given("g", "gpus_per_replica", of.plan.layout.devices, "derived", "explain gpus_per_replica"),
+        input_of("n", "replicas", of.plan.replicas, "derived", "explain replicas"),
+        input_of("g", "gpus_per_replica", of.plan.layout.devices, "derived", "explain gpus_per_replica"),
     )
     return explained("gpus", float(of.plan.gpus), "n g", inputs, QUESTIONS, label=of.plan.label)
 
@@ -22,7 +22,7 @@ def gpus(of: Subject) -> Explained:
 def usd_per_gpu_hour(of: Subject) -> Explained:
     """Explain the price of a device: the offers that it comes from."""
     offers = [
-        given(
+        input_of(
             "p",
             f"{record.provider} usd_per_gpu_hour",
             record.usd_per_hour,
@@ -40,9 +40,9 @@ def usd_per_hour(of: Subject) -> Explained:
     """Explain the cost of an hour."""
     one, devices, energy = usd_per_gpu_hour(of), gpus(of), of.price.energy_usd_per_hour or 0.0
     inputs = (
-        given("p", "usd_per_gpu_hour", one.value, one.label, "explain usd_per_gpu_hour"),
+        input_of("p", "usd_per_gpu_hour", one.value, one.label, "explain usd_per_gpu_hour"),
         of.of_scenario("e", "energy_usd_per_gpu_hour", energy, "prices.electricity"),
-        given("g", "gpus", of.plan.gpus, devices.label, "explain gpus"),
+        input_of("g", "gpus", of.plan.gpus, devices.label, "explain gpus"),
     )
     value = of.price.total_usd_per_hour * of.plan.gpus
     return explained("usd_per_hour", value, "(p + e) g", inputs, MONEY, steps=(one, devices))
@@ -55,7 +55,7 @@ def energy_usd_per_hour(of: Subject) -> Explained:
         of.of_scenario(
             "e", "energy_usd_per_gpu_hour", energy, "prices.electricity, at the thermal design power"
         ),
-        given("g", "gpus", of.plan.gpus, "derived", "explain gpus"),
+        input_of("g", "gpus", of.plan.gpus, "derived", "explain gpus"),
     )
     return explained("energy_usd_per_hour", of.plan.gpus * energy, "e g", inputs, MONEY)
 
@@ -77,9 +77,9 @@ def month_at_an_end(of: Subject, quantity: str, end: int) -> Explained:
     slowness, one = of.trial.candidate.slowness, usd_per_gpu_hour(of)
     source = f"{RANGE[end]:.0%} point of {slowness.rows} measured open-loop runs"
     inputs = (
-        given("s", "slowness_ratio", slowness.quantile(RANGE[end]), "measured", source),
+        input_of("s", "slowness_ratio", slowness.quantile(RANGE[end]), "measured", source),
         of.of_scenario("h", "headroom_fraction", of.terms.headroom_fraction, "fleet.headroom"),
-        given("p", "usd_per_gpu_hour", one.value, one.label, "explain usd_per_gpu_hour"),
+        input_of("p", "usd_per_gpu_hour", one.value, one.label, "explain usd_per_gpu_hour"),
     )
     formula = "month of the replicas that the peak with headroom h takes if every step takes s times as long"
     return explained(quantity, costs[end], formula, inputs, ACCURACY, label=of.plan.label)
@@ -88,17 +88,17 @@ def month_at_an_end(of: Subject, quantity: str, end: int) -> Explained:
 def at_an_offer(of: Subject, quantity: str) -> Explained:
     """Explain what the fleet costs at the lowest, the likely or the highest offer of its device."""
     _, side, key = quantity.split(".")
-    usd, records = of.price.at(next(known for known in SIDES if known == side))
+    usd, records = of.price.at(next(each for each in SIDES if each == side))
     energy = of.price.energy_usd_per_hour or 0.0
     stated = of.of_scenario("p", "usd_per_gpu_hour", usd - energy, f"prices.per_gpu_hour.{of.plan.hardware}")
     offers = [
-        given("p", f"{offer.provider} usd_per_gpu_hour", offer.usd_per_hour, "spec", f"{offer.source}, {offer.date or 'date unknown'}")
+        input_of("p", f"{offer.provider} usd_per_gpu_hour", offer.usd_per_hour, "spec", f"{offer.source}, {offer.date or 'date unknown'}")
         for offer in records
     ]  # fmt: skip
     inputs = (
         *(offers or [stated]),
         of.of_scenario("e", "energy_usd_per_gpu_hour", energy, "prices.electricity"),
-        given("g", "gpus", of.plan.gpus, "derived", "explain gpus"),
+        input_of("g", "gpus", of.plan.gpus, "derived", "explain gpus"),
     )
     hours = {
         "usd_per_hour": "",
@@ -137,9 +137,9 @@ def at_the_mean_load(of: Subject, quantity: str) -> Explained:
     hourly, response_s = usd_per_hour(of), of.latencies.e2e_s.mean
     paid = unit_costs_at_mean(of.trial.demand, hourly.value, response_s)
     inputs = (
-        given("h", "usd_per_hour", hourly.value, hourly.label, "explain usd_per_hour"),
-        given("t", "e2e_s.mean", response_s, of.plan.label, "explain e2e_s.mean; users wait for it"),
-        given("r", "traffic", None, "config", "scenario: traffic, mean over the hours that are paid for"),
+        input_of("h", "usd_per_hour", hourly.value, hourly.label, "explain usd_per_hour"),
+        input_of("t", "e2e_s.mean", response_s, of.plan.label, "explain e2e_s.mean; users wait for it"),
+        input_of("r", "traffic", None, "config", "scenario: traffic, mean over the hours that are paid for"),
     )
     formula = _AT_MEAN.get(quantity, "10^6 h / (3600 r)")
     if quantity == "usd_per_thousand_requests" and paid.usd_per_job is None:
@@ -154,13 +154,13 @@ def watts(of: Subject) -> Explained:
     keys = device.figure_sources.get("tdp_w", ())
     titles = [item.title for item in device.sources if item.key in keys]
     inputs = (
-        given(
+        input_of(
             "w",
             "watts",
             device.tdp_w,
             device.labels.get("tdp_w", "spec"),
             ", ".join(titles) or "hardware_specs",
         ),
-        given("g", "gpus", of.plan.gpus, "derived", "explain gpus"),
+        input_of("g", "gpus", of.plan.gpus, "derived", "explain gpus"),
     )
     return explained("watts", (device.tdp_w or 0.0) * of.plan.gpus, "w g", inputs, MONEY)

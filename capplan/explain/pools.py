@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from capplan.errors import unknown
+from capplan.explain.outside import explained_outside
+from capplan.explain.record import Explained, Input, explained, input_of
+from capplan.explain.subject import ACCURACY, MONEY, POOLS, QUESTIONS, numbers_of
 from capplan.fleet.pools.plan import Pool, PoolsPlan
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES
 from capplan.money.offer_range import named_offers
-from capplan.questions.explain.outside import explained_outside
-from capplan.questions.explain.record import Explained, Given, explained, given
-from capplan.questions.explain.subject import ACCURACY, MONEY, POOLS, QUESTIONS, numbers_of
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plan_row import plan_row
 
@@ -52,25 +52,25 @@ class PoolsSubject:
 
     def explained(self, quantity: str) -> Explained:
         """Return a quantity explained; InputError for one that the plan does not have."""
-        known = self.quantities
-        if quantity not in known:
-            raise unknown("quantity", quantity, known, hint="all of them: capplan explain PLAN")
-        value = known[quantity]
+        values = self.quantities
+        if quantity not in values:
+            raise unknown("quantity", quantity, values, hint="all of them: capplan explain PLAN")
+        value = values[quantity]
         if quantity in _SUMS:
             inputs = {f"x_{name[0]}": f"pools.{name}.{quantity}" for name in _BOTH}
             return self._worked(quantity, "x_p + x_d", inputs, MONEY if "usd" in quantity else QUESTIONS)
         if quantity == "usd_per_month":
-            hours = Given(
+            hours = Input(
                 "m", "hours", HOURS_PER_MONTH, "h", "derived", "365 x 24 / 12 hours of an average month"
             )
             return self._worked(quantity, "h m", {"h": "usd_per_hour"}, MONEY, (hours,))
         if quantity.startswith("usd_per_million"):
             what = "scenario: traffic, mean over the hours that are paid for"
-            rate = Given("r", "tokens_per_s", None, "token/s", "config", what)
+            rate = Input("r", "tokens_per_s", None, "token/s", "config", what)
             return self._worked(quantity, "10^6 h / (3600 r)", {"h": "usd_per_hour"}, MONEY, (rate,))
         if quantity == "watts":
             powers = [
-                given(f"w_{name[0]}", f"{name} watts", pool.layout.device.tdp_w, "spec", "hardware_specs")
+                input_of(f"w_{name[0]}", f"{name} watts", pool.layout.device.tdp_w, "spec", "hardware_specs")
                 for name, pool in zip(_BOTH, self.plan.pools, strict=True)
             ]
             inputs = {f"g_{name[0]}": f"pools.{name}.gpus" for name in _BOTH}
@@ -91,16 +91,16 @@ class PoolsSubject:
         formula: str,
         inputs: Mapping[str, str],
         page: str,
-        more: tuple[Given, ...] = (),
+        more: tuple[Input, ...] = (),
     ) -> Explained:
         """Return a quantity that a formula works out of others, which are its steps."""
-        known = self.quantities
+        numbers = self.quantities
         steps = tuple(self.explained(name) for name in inputs.values())
         values = tuple(
-            given(symbol, name, known[name], step.label, f"explain {name}")
+            input_of(symbol, name, numbers[name], step.label, f"explain {name}")
             for (symbol, name), step in zip(inputs.items(), steps, strict=True)
         )
-        return explained(quantity, known[quantity], formula, (*values, *more), page, steps=steps)
+        return explained(quantity, numbers[quantity], formula, (*values, *more), page, steps=steps)
 
     def _at_an_offer(self, quantity: str, value: float) -> Explained:
         """Explain what both pools cost at the lowest, the likely or the highest offers of their devices."""
@@ -109,8 +109,10 @@ class PoolsSubject:
             assert pool.price is not None
             usd, records = pool.price.at(next(side for side in SIDES if side == quantity.split(".")[1]))
             who = named_offers(records) or "scenario: prices.per_gpu_hour"
-            offers.append(given(f"p_{name[0]}", "usd_per_gpu_hour", usd, "spec", f"{who}, with electricity"))
-            offers.append(given(f"g_{name[0]}", f"pools.{name}.gpus", pool.gpus, "derived", "the pool"))
+            offers.append(
+                input_of(f"p_{name[0]}", "usd_per_gpu_hour", usd, "spec", f"{who}, with electricity")
+            )
+            offers.append(input_of(f"g_{name[0]}", f"pools.{name}.gpus", pool.gpus, "derived", "the pool"))
         formula = "(p_p g_p + p_d g_d) times the hours of the period"
         return explained(quantity, value, formula, offers, MONEY)
 
@@ -119,7 +121,9 @@ class PoolsSubject:
         pool = self.plan.prefill if name == "prefill" else self.plan.decode
         if key == "usd_per_gpu_hour":
             basis = pool.price.basis if pool.price else "unknown"
-            price = given("p", key, value, "spec" if pool.price and pool.price.records else "config", basis)
+            price = input_of(
+                "p", key, value, "spec" if pool.price and pool.price.records else "config", basis
+            )
             return explained(quantity, value, "p", (price,), MONEY)
         if key in _PRODUCTS:
             formula, parts = _PRODUCTS[key]
@@ -137,7 +141,7 @@ class PoolsSubject:
         layout = (
             f"the pools {pool.layout.in_words(pool.weight_dtype)}, the cheapest pair that meets the targets"
         )
-        chosen = given("", quantity, value, "derived", layout)
+        chosen = input_of("", quantity, value, "derived", layout)
         return explained(
             quantity,
             value,
@@ -151,15 +155,15 @@ class PoolsSubject:
         metric, _, statistic = quantity.partition(".")
         words = "mean" if statistic == "mean" else f"{statistic[1:]}th percentile" if statistic else metric
         inputs = [
-            given("N", "simulated_requests", self.plan.requests, "derived", "the requests of the peak"),
-            given(
+            input_of("N", "simulated_requests", self.plan.requests, "derived", "the requests of the peak"),
+            input_of(
                 "P",
                 "prefill replicas",
                 self.plan.prefill.busy_replicas,
                 "derived",
                 "explain pools.prefill.replicas, without spares",
             ),
-            given(
+            input_of(
                 "D",
                 "decode replicas",
                 self.plan.decode.busy_replicas,
@@ -178,13 +182,15 @@ class PoolsSubject:
             page = ACCURACY
         return explained(quantity, value, formula or f"{words} {_SIMULATED}", inputs, page, label=self.label)
 
-    def _link(self) -> Given:
+    def _link(self) -> Input:
         name, place = self.plan.link.name, self.plan.link_terms.place
-        return Given("l", f"link {name}", None, "-", "spec", f"its rate in the catalogue, or {place}")
+        return Input("l", f"link {name}", None, "-", "spec", f"its rate in the catalogue, or {place}")
 
 
-def _electricity(pool: Pool, key: str) -> tuple[Given, ...]:
+def _electricity(pool: Pool, key: str) -> tuple[Input, ...]:
     energy = pool.price.energy_usd_per_hour if pool.price else None
     if key != "usd_per_hour":
         return ()
-    return (given("e", "energy_usd_per_gpu_hour", energy or 0.0, "config", "scenario: prices.electricity"),)
+    return (
+        input_of("e", "energy_usd_per_gpu_hour", energy or 0.0, "config", "scenario: prices.electricity"),
+    )

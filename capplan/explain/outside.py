@@ -1,8 +1,8 @@
 """What is spent outside the GPUs, explained."""
 
+from capplan.explain.record import Explained, Input, explained, formula_of, input_of
+from capplan.explain.subject import WORKLOADS
 from capplan.fleet.plan import AnyPlan
-from capplan.questions.explain.record import Explained, Given, explained, formula_of, given
-from capplan.questions.explain.subject import WORKLOADS
 from capplan.questions.fleet import AskedFleet
 from capplan.workload.outside import requests_paid
 
@@ -24,13 +24,13 @@ def explained_outside(asked: AskedFleet, plan: AnyPlan, quantity: str, value: fl
         engine = float(getattr(getattr(plan, metric), part[0]))
         waited = "sum n_k w_k / sum n_k" if _SEEN[part[0]] == "mean_wait_s" else "max w_k"
         inputs = (
-            given("t", f"{metric}.{part[0]}", engine, label, f"explain {metric}.{part[0]}"), *inputs
+            input_of("t", f"{metric}.{part[0]}", engine, label, f"explain {metric}.{part[0]}"), *inputs
         )  # fmt: skip
         return explained(quantity, value, f"t + {waited}", inputs, WORKLOADS)
     return explained(quantity, value, _FORMULAS[key], inputs, WORKLOADS)
 
 
-def _of_scenario(asked: AskedFleet, plan: AnyPlan) -> tuple[Given, ...]:
+def _of_scenario(asked: AskedFleet, plan: AnyPlan) -> tuple[Input, ...]:
     """Return requests, wait and price of every class."""
     assert plan.outside is not None
     source = f"scenario: {asked.scenario.path}"
@@ -39,8 +39,8 @@ def _of_scenario(asked: AskedFleet, plan: AnyPlan) -> tuple[Given, ...]:
         item
         for index, share in enumerate(plan.outside.classes)
         for item in (
-            given("n_k", f"{share.name} requests", share.requests, "config", paid),
-            given("w_k", f"{share.name} wait_s", share.wait_s, "config", f"{source}: traffic[{index}].outside"),
-            given("u_k", f"{share.name} usd_per_request", share.usd_per_request, "config", f"{source}: traffic[{index}].outside"),
+            input_of("n_k", f"{share.name} requests", share.requests, "config", paid),
+            input_of("w_k", f"{share.name} wait_s", share.wait_s, "config", f"{source}: traffic[{index}].outside"),
+            input_of("u_k", f"{share.name} usd_per_request", share.usd_per_request, "config", f"{source}: traffic[{index}].outside"),
         )
     )  # fmt: skip

@@ -1,0 +1,154 @@
+"""The bill of a fleet explained: what each class and tenant pays."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from capplan.explain.own import with_people
+from capplan.explain.record import Explained, Input, explained, formula_of, input_of
+from capplan.explain.row import Group, Planned, Row
+from capplan.explain.subject import MONEY, Place, places_of
+from capplan.money.who_pays import ClassUse, Share, by_tenant
+from capplan.questions.price_age import current_day
+from capplan.questions.who_pays import AskedBill, asked_bill
+from capplan.report.answers.bill import bill_answer
+
+_SUMS = ("requests", "gpu_time_fraction", "prefill_usd", "decode_usd", "outside_usd", "usd")
+_OF_OTHERS: Mapping[str, tuple[object, Mapping[str, str]]] = {
+    "usd": (Share.usd, {"p": "prefill_usd", "d": "decode_usd", "x": "outside_usd"}),
+    "usd_per_request": (Share.usd_per_request, {"c": "usd", "n": "requests"}),
+    "usd_per_user": (Share.usd_per_user, {"c": "usd"}),
+    "usd_per_thousand_conversations": (Share.usd_per_thousand_conversations, {"u": "usd_per_request"}),
+}
+"""Number of a class -> the function that works it out, and the numbers of the class that it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Billed:
+    """The bill of a plan, and its numbers."""
+
+    planned: Planned
+    asked: AskedBill
+    numbers: Mapping[Place, float]
+
+    @property
+    def label(self) -> str:
+        """Return the label of the times that the cost is shared by."""
+        return self.planned.plan.groups[0].label
+
+    def row(self, *place: str | int) -> Row:
+        """Return the numbers of a class or a tenant."""
+        return Row("bill", self.numbers, place, self.label)
+
+
+def bill_group(planned: Planned) -> Group:
+    """Return what `capplan bill` prints."""
+    asked = asked_bill(planned.asked, planned.answer, current_day())
+    numbers = dict(places_of(bill_answer(asked, planned.asked.scenario.name, None, None).result))
+    return Group(numbers, partial(_explain, _Billed(planned, asked, numbers)))
+
+
+def _explain(billed: _Billed, place: Place, value: float) -> Explained:
+    key = str(place[-1])
+    if place[0] == "classes":
+        return _of_class(billed, int(place[1]), key)
+    if place[0] == "tenants":
+        shares = by_tenant(billed.asked.bill.shares)
+        mine = tuple(shares.values())[int(place[1])]
+        at = [n for n, share in enumerate(billed.asked.bill.shares) if share in mine]
+        parts = [_renamed(billed.row("classes", n).input(f"x_{n}", key)) for n in at]
+        return explained(key, value, " + ".join(part.symbol for part in parts), parts, MONEY)
+    if key == "gpus":
+        return billed.planned.of_plan("gpus")
+    if key == "busy_fraction":
+        return _busy(billed)
+    inputs = (*_machines(billed), _outside(billed))
+    return explained(key, billed.asked.bill.usd, "C + x", inputs, MONEY, steps=(with_people(billed.planned),))
+
+
+def _renamed(item: Input) -> Input:
+    return input_of(item.symbol, item.source.removeprefix("explain "), item.value, item.label, item.source)
+
+
+def _machines(billed: _Billed) -> tuple[Input, ...]:
+    cost = with_people(billed.planned)
+    return (
+        input_of(
+            "C", cost.quantity, billed.asked.bill.machines_usd, cost.label, "explain bill.usd_per_month"
+        ),
+    )
+
+
+def _outside(billed: _Billed) -> Input:
+    usd = sum(share.use.outside_usd for share in billed.asked.bill.shares)
+    return input_of("x", "outside_usd", usd, "config", "scenario: traffic, outside: of all classes")
+
+
+def _time(use: ClassUse, label: str) -> tuple[Input, ...]:
+    """Return the time of a replica that one request takes."""
+    return (
+        input_of("p", "prefill_s", use.prefill_s, label, "its prompt of mean length alone in a step, all sequences of the request"),
+        input_of("d", "decode_s", use.decode_s, label, "its part of each decode step at the batch of the peak: (o - 1) t / n"),
+    )  # fmt: skip
+
+
+def _total(billed: _Billed) -> Input:
+    seconds = sum(share.use.replica_s for share in billed.asked.bill.shares)
+    return input_of("T", "replica_s", seconds, billed.label, "sum over all classes of n (p + d)")
+
+
+def _busy(billed: _Billed) -> Explained:
+    plan, bill = billed.planned.plan, billed.asked.bill
+    paid = input_of(
+        "H",
+        "paid_replica_s",
+        None,
+        "derived",
+        f"{plan.replicas} replicas, spares included, for the time that is paid for",
+    )
+    return explained("busy_fraction", bill.busy_fraction, "at most 1: T / H", (_total(billed), paid), MONEY)  # fmt: skip
+
+
+def _of_class(billed: _Billed, position: int, key: str) -> Explained:
+    share, row = billed.asked.bill.shares[position], billed.row("classes", position)
+    if key in _OF_OTHERS:
+        function, names = _OF_OTHERS[key]
+        stated = _STATED.get(key)
+        inputs = (*row.inputs(names), *([stated(share)] if stated else []))
+        return explained(key, float(getattr(share, key)), formula_of(function), inputs, MONEY)
+    if key == "usd_per_thousand_requests":
+        value = 1000.0 * share.usd_per_request
+        return explained(key, value, "1000 u", row.inputs({"u": "usd_per_request"}), MONEY)
+    if key in _BY_TIME:
+        return _by_time(billed, share, row, key)
+    formula, number_of, source = _TRAFFIC[key]
+    stated_by = input_of("", share.use.name, None, "config", f"scenario: traffic[{position}]{source}")
+    mean = () if key == "requests" else row.inputs({"n": "requests"})
+    return explained(key, number_of(share.use), formula, (*mean, stated_by), MONEY)
+
+
+_BY_TIME = {"prefill_usd": "C n p / T", "decode_usd": "C n d / T", "gpu_time_fraction": "n (p + d) / T"}
+_TRAFFIC: Mapping[str, tuple[str, Callable[[ClassUse], float], str]] = {
+    "requests": ("mean rate times the time that is paid for", lambda use: use.requests, ""),
+    "input_tokens": ("n times the mean prompt, of all sequences", lambda use: use.input_tokens, ".input_tokens"),
+    "output_tokens": ("n times the mean output, of all sequences", lambda use: use.output_tokens, ".output_tokens"),
+    "outside_usd": ("n times what a request costs outside", lambda use: use.outside_usd, ".outside"),
+}  # fmt: skip
+_STATED: Mapping[str, Callable[[Share], Input]] = {
+    "usd_per_user": lambda share: input_of("m", "users", share.use.users, "config", "scenario: traffic, users"),
+    "usd_per_thousand_conversations": lambda share: input_of(
+        "k", "requests_per_conversation", share.use.requests_per_conversation, "config", "scenario: traffic, requests_per_conversation"
+    ),
+}  # fmt: skip
+
+
+def _by_time(billed: _Billed, share: Share, row: Row, key: str) -> Explained:
+    """Explain what follows from the time that a class takes of the replicas."""
+    inputs = (*row.inputs({"n": "requests"}), *_time(share.use, billed.label))
+    value = share.fraction if key == "gpu_time_fraction" else float(getattr(share, key))
+    if len(billed.planned.plan.groups) > 1:
+        formula = "of the cost of either pool, the share of its time that the class takes; GPUs weigh the time of both"
+        return explained(key, value, formula, inputs, MONEY)
+    cost = () if key == "gpu_time_fraction" else _machines(billed)
+    spent = [item for item in inputs if item.symbol in _BY_TIME[key]]
+    return explained(key, value, _BY_TIME[key], (*cost, *spent, _total(billed)), MONEY)

@@ -1,0 +1,239 @@
+"""The comparison with hosted APIs explained: the own side, the parts of each API's bill, and the break-even."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from capplan.explain.own import machines, stated, with_people
+from capplan.explain.record import Explained, Input, explained, formula_of, input_of
+from capplan.explain.row import Group, Planned, Row
+from capplan.explain.subject import MONEY, Place, places_of
+from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.money.comparison import ComparedApi, Comparison
+from capplan.money.hosted import HostedTraffic, TokenPrice, billed_class, outside_usd
+from capplan.money.hosted_bill import BilledClass, HostedBill
+from capplan.questions.comparison import asked_comparison, asked_prices
+from capplan.questions.price_age import current_day
+from capplan.report.answers.compare import compare_answer
+from capplan.workload.request_class import SLICES
+
+_PARTS = {
+    "i": "input_usd", "o": "output_usd", "w": "cache_write_usd", "k": "cache_read_usd", "s": "storage_usd", "x": "outside_usd",
+}  # fmt: skip
+_WORKED_BY = {
+    "input_usd": (BilledClass.input_usd, "masd"),
+    "output_usd": (BilledClass.output_usd, "mo"),
+    "cache_write_usd": (BilledClass.cache_write_usd, "msfw"),
+    "cache_read_usd": (BilledClass.cache_read_usd, "msfk"),
+    "storage_usd": (BilledClass.cache_storage_usd, "hg"),
+}
+"""Part of a bill -> the function that works it out for a class, and its letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A comparison and its numbers."""
+
+    planned: Planned
+    comparison: Comparison
+    numbers: Mapping[Place, float]
+
+
+def comparison_group(planned: Planned) -> Group:
+    """Return what `capplan compare` prints."""
+    asked = planned.asked
+    compared = asked_comparison(asked, planned.answer, asked_prices(planned.apis, asked), current_day())
+    numbers = dict(places_of(compare_answer(compared, asked.scenario.name, None).result))
+    return Group(numbers, partial(_explain, _Compared(planned, compared.comparison, numbers)))
+
+
+def _explain(compared: _Compared, place: Place, value: float) -> Explained:
+    key = str(place[-1])
+    if place[0] == "own":
+        return _OWN[key](compared)
+    if place[0] == "breakeven_request_rate":
+        return _break_even(compared, compared.comparison.apis[0])
+    api = compared.comparison.apis[int(place[1])]
+    if key == "breakeven_request_rate":
+        return _break_even(compared, api)
+    if key in ("usd_per_month", "usd"):
+        inputs = Row("compare", compared.numbers, place[:2], "derived").inputs(_PARTS)
+        return explained(key, api.bill.usd, formula_of(HostedBill.usd), inputs, MONEY)
+    if key == "outside_usd":
+        return _outside(compared, value)
+    parts = [_part(key, traffic, api.price, compared) for traffic in compared.comparison.traffic]
+    if len(parts) == 1:
+        return parts[0]
+    shares = [
+        input_of(f"u_{number}", part.quantity, part.value, part.label, "a step below")
+        for number, part in enumerate(parts)
+    ]
+    formula = " + ".join(item.symbol for item in shares)
+    return explained(key, float(getattr(api.bill, key)), formula, shares, MONEY, steps=parts)
+
+
+def _part(part: str, traffic: HostedTraffic, price: TokenPrice, compared: _Compared) -> Explained:
+    """Explain what one class pays an API for one kind of tokens."""
+    function, letters = _WORKED_BY[part]
+    billed = billed_class(traffic, price, compared.comparison.terms)
+    inputs = {item.symbol: item for item in _letters(billed, traffic, price)}
+    name = part if len(compared.comparison.traffic) == 1 else f"{traffic.request_class.name} {part}"
+    steps = [
+        _of_a_request(item, billed, traffic, price)
+        for item in (inputs[letter] for letter in letters)
+        if item.symbol in _RATES and item.value
+    ]
+    value = float(getattr(billed, "cache_storage_usd" if part == "storage_usd" else part))
+    requests = _requests(billed, traffic) if "m" in letters else None
+    return explained(
+        name, value, formula_of(function), [inputs[letter] for letter in letters], MONEY,
+        steps=(*([requests] if requests else []), *steps),
+    )  # fmt: skip
+
+
+def _letters(billed: BilledClass, traffic: HostedTraffic, price: TokenPrice) -> tuple[Input, ...]:
+    each, name = billed.each, traffic.request_class.name
+    page = f"{price.source}, {price.date}"
+    kept = "time to live against the time between requests with the same prefix: scenario: hosted.time_to_live, hosted.prefixes"
+    return (
+        input_of("m", "paid_requests", billed.paid_requests, "derived", "a step below"),
+        input_of("a", "input_usd_per_request", each.input_usd, "spec", page),
+        input_of("o", "output_usd_per_request", each.output_usd, "spec", page),
+        input_of("s", "prefix_fraction", billed.prefix_fraction, "config", f"scenario: traffic, shared_prefix.hit_fraction of {name}"),
+        input_of("f", "hit_fraction", billed.hit_fraction, "derived", kept),
+        input_of("d", "prefix_input_usd_per_request", each.prefix_input_usd, "spec", page),
+        input_of("k", "prefix_read_usd_per_request", each.prefix_read_usd, "spec", page),
+        input_of("w", "prefix_write_usd_per_request", each.prefix_write_usd, "spec", page),
+        input_of("h", "stored_token_hours", billed.stored_token_hours, "derived", kept),
+        input_of("g", "storage_usd", billed.storage_usd, "spec", page),
+    )  # fmt: skip
+
+
+_RATES = {"a": "input", "d": "input", "k": "cache_read", "w": "cache_write", "o": "output"}
+"""Letter of what a request costs -> the price in the list of the provider."""
+
+
+def _requests(billed: BilledClass, traffic: HostedTraffic) -> Explained:
+    source = f"scenario: traffic, mean rate of {traffic.request_class.name} over {traffic.hours:.6g} h"
+    inputs = (
+        input_of("n", "requests", billed.requests, "config", source),
+        input_of("q", "batch_fraction", billed.batch_fraction, "spec", "discount of batches times the share that is sent in them"),
+    )  # fmt: skip
+    return explained(
+        "paid_requests", billed.paid_requests, formula_of(BilledClass.paid_requests), inputs, MONEY
+    )
+
+
+def _of_a_request(item: Input, billed: BilledClass, traffic: HostedTraffic, price: TokenPrice) -> Explained:
+    """Explain what one request costs of one kind of tokens: tokens by the price in the list of the provider."""
+    rate, request_class = _RATES[item.symbol], traffic.request_class
+    listed, source = getattr(price.rates, rate), f"{price.source}, {price.date}"
+    if listed is None:
+        listed, source = price.rates.input, f"as plain input; {source}"
+    formula = "t p / 10^6"
+    if price.tiers:
+        formula = (
+            f"mean over the lengths of {formula}, p by the tier of each prompt, the lowest of them shown"
+        )
+    tokens = {
+        "a": float(request_class.input_tokens.midpoints(SLICES).mean()),
+        "o": request_class.generated_tokens,
+    }.get(item.symbol, billed.each.mean_prefix_tokens)
+    inputs = (
+        input_of("t", _TOKENS.get(item.symbol, "prefix_tokens"), tokens, "config", f"scenario: traffic, mean of {request_class.name}"),
+        input_of("p", f"{rate}_usd_per_million_tokens", listed, "spec", source),
+    )  # fmt: skip
+    return explained(item.name, float(item.value), formula, inputs, MONEY)
+
+
+_TOKENS = {"a": "input_tokens", "o": "output_tokens"}
+
+
+def _outside(compared: _Compared, value: float) -> Explained:
+    traffic = compared.comparison.traffic
+    inputs = [
+        input_of(f"n_{number} x_{number}", f"{part.request_class.name} usd_per_request", part.request_class.outside.usd_per_request, "config", "scenario: traffic, outside")
+        for number, part in enumerate(traffic)
+    ]  # fmt: skip
+    del value
+    formula = "sum over the classes of requests times what one costs outside the GPUs"
+    return explained("outside_usd", outside_usd(traffic), formula, inputs, MONEY)
+
+
+def _own_total(compared: _Compared) -> Explained:
+    step, own = with_people(compared.planned), compared.comparison.own
+    row = Row("compare", compared.numbers, ("own",), step.label)
+    inputs = row.inputs(
+        {
+            "m": "machines_usd_per_month",
+            "o": "overhead_usd_per_month",
+            "p": "people_usd_per_month",
+            "x": "outside_usd_per_month",
+        }
+    )
+    return explained("usd_per_month", own.usd_today, "m + o + p + x", inputs, MONEY, steps=(step,))
+
+
+def _own_machines(compared: _Compared) -> Explained:
+    item = machines(compared.planned)
+    return explained(
+        "machines_usd_per_month", item.value, item.formula, item.inputs, item.page, steps=item.steps
+    )
+
+
+def _own_overhead(compared: _Compared) -> Explained:
+    own = compared.comparison.own
+    row = Row("compare", compared.numbers, ("own",))
+    inputs = (*row.inputs({"m": "machines_usd_per_month"}), stated(compared.planned)[0])
+    value = own.machines_usd * own.terms.overhead_fraction
+    return explained("overhead_usd_per_month", value, "m f", inputs, MONEY)
+
+
+def _own_people(compared: _Compared) -> Explained:
+    people = stated(compared.planned)[1]
+    return explained(people.name, float(people.value), "p", (people,), MONEY)
+
+
+def _own_rate(compared: _Compared) -> Explained:
+    group = compared.planned.plan.groups[0]
+    inputs = (
+        input_of("r", "request_rate_per_replica", group.request_rate_per_replica, group.label, "explain request_rate_per_replica"),
+        input_of("n", "busy_replicas", group.busy_replicas, "derived", "explain replicas, without spares"),
+    )  # fmt: skip
+    return explained("request_rate", compared.comparison.own.request_rate, "r n", inputs, MONEY)
+
+
+_OWN: Mapping[str, Callable[[_Compared], Explained]] = {
+    "usd_per_month": _own_total,
+    "gpus": lambda compared: compared.planned.of_plan("gpus"),
+    "machines_usd_per_month": _own_machines,
+    "overhead_usd_per_month": _own_overhead,
+    "people_usd_per_month": _own_people,
+    "outside_usd_per_month": lambda compared: _outside(compared, 0.0),
+    "request_rate": _own_rate,
+}
+
+
+def _break_even(compared: _Compared, api: ComparedApi) -> Explained:
+    """Explain the traffic from which on the own fleet never costs more: steps of whole replicas against a line."""
+    own, rate = compared.comparison.own, api.breakeven_request_rate
+    assert rate is not None
+    groups = [
+        item
+        for number, group in enumerate(own.groups)
+        for item in (
+            input_of(f"l_{number}", "planned_request_rate_per_replica", group.request_rate, "derived", "the smaller of both limits: explain sure_request_rate_limit_per_replica, and request_rate_limit_per_replica less headroom"),
+            input_of(f"u_{number}", "usd_per_replica", group.usd, "derived", "explain compare.own.machines_usd_per_month, over all replicas"),
+            input_of(f"s_{number}", "spare_replicas", group.spare_replicas, "config", "explain spare_replicas"),
+        )
+    ]  # fmt: skip
+    at_rate = own.usd(rate)
+    of_api = api.bill.usd / own.request_rate
+    inputs = (
+        *groups,
+        *stated(compared.planned),
+        input_of("c", "api_usd_per_month", of_api, "spec", f"{api.price.name}: its bill of today by the peak of today, in $ for each request a second; prefixes are found more often as traffic grows"),
+        input_of("o", "own_usd_per_month", at_rate, "derived", f"the own fleet at the break-even, {HOURS_PER_MONTH:g} h"),
+    )  # fmt: skip
+    formula = "least r from which on (1 + f) sum_k u_k (ceil(r / l_k) + s_k) + p <= c(r)"
+    return explained("breakeven_request_rate", rate, formula, inputs, MONEY)

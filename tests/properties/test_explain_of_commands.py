@@ -1,0 +1,163 @@
+"""What `explain` says of a number that a command printed is that number, to the last digit, and its formula gives it from the inputs shown."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from capplan.cli.main import main
+from capplan.explain import printed as paths
+from capplan.explain.row import Planned
+from capplan.questions.plan_file import answered
+from tests.shipped import FLEETS, Fleet
+from tests.sweeps import long_but
+
+pytestmark = pytest.mark.usefixtures("few_requests")
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLE = {
+    Fleet(ROOT / "scenarios" / f"{name}.yaml") for name in ("energy", "growing", "support-chat", "who-pays")
+}
+"""Of the shipped scenarios, those that ask for every group: energy, growth, commitments, classes and tenants."""
+COMMANDS = ("bill", "compare", "simulate")
+FUNCTIONS = {"ceil": math.ceil, "floor": math.floor}
+API = ("--api", "openai/gpt-5-mini")
+LABELS = {"spec", "config", "derived", "measured", "assumed"}
+
+
+def at(result, place):
+    """Return what stands at a place of a result."""
+    for part in place:
+        result = result[part]
+    return result
+
+
+def worked_out(explained):
+    """Return what the formula gives for the inputs that are shown; None where it has words, or a letter for several of them."""
+    values = {item.symbol: item.value for item in explained.inputs if item.symbol}
+    text = explained.formula.rpartition(" = ")[2].replace("^", "**")
+    text = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", text)
+    text = re.sub(r"\b(ceil|floor) ?\*? ?\(", r"\1(", text)
+    letters = set(re.findall(r"[A-Za-z_]\w*", text)) - FUNCTIONS.keys()
+    if len(values) < len(explained.inputs) or not letters or not letters <= values.keys():
+        return None
+    if any(values[letter] is None for letter in letters):
+        return None
+    return eval(text, FUNCTIONS, values)
+
+
+def checked(explained):
+    """Check a number and everything below it, and return how many formulas were worked out."""
+    assert math.isfinite(explained.value)
+    assert explained.formula
+    assert explained.unit
+    assert explained.label in LABELS
+    assert (ROOT / explained.page).exists()
+    for item in explained.inputs:
+        assert item.name
+        assert item.source
+        assert item.label in LABELS
+    value = worked_out(explained)
+    if value is not None:
+        assert value == pytest.approx(explained.value, rel=1e-9, abs=1e-12), explained
+    return (value is not None) + sum(checked(step) for step in explained.steps)
+
+
+@pytest.fixture(scope="module", params=long_but(SAMPLE, FLEETS), ids=lambda fleet: fleet.name)
+def plan(request, tmp_path_factory, few_requests):
+    """The path of the plan of a shipped scenario."""
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    words = [word for setting in request.param.settings for word in ("--set", setting)]
+    code = main(["fleet", str(request.param.path), *words, "-o", str(path), "--offline"])
+    assert code == 0
+    return path
+
+
+def result_of(capsys, command, plan):
+    api = API if command == "compare" else ()
+    assert main([command, "--plan", str(plan), *api, "--offline", "--format", "json"]) in (0, 4)
+    return json.loads(capsys.readouterr().out)["result"]
+
+
+def test_every_number_that_is_listed_is_the_one_that_the_command_printed(plan, capsys):
+    planned = Planned(*answered(plan, offline=True), API[1:])
+    fleet = json.loads(plan.read_text())["result"]
+    for name in paths.groups_of(planned):
+        result = result_of(capsys, name, plan) if name in COMMANDS else fleet[name]
+        group = paths.GROUPS[name](planned)
+        assert group.numbers
+        formulas = 0
+        for place, value in group.numbers.items():
+            assert value == at(result, place), (name, place)
+            explained = group.explain(place, value)
+            assert explained.value == value, (name, place)
+            formulas += checked(explained)
+        assert formulas >= len(group.numbers) / 3, f"{name}: too few formulas are arithmetic of what is shown"
+
+
+def explained(capsys, *words, code=0):
+    assert main(["explain", *map(str, words), "--offline", "--format", "json"]) == code
+    return json.loads(capsys.readouterr().out)["result"]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory, few_requests):
+    path = tmp_path_factory.mktemp("explain") / "plan.json"
+    assert main(["fleet", str(ROOT / "tests/golden/small.yaml"), "-o", str(path), "--offline"]) == 0
+    return path
+
+
+def test_a_path_without_a_number_lists_those_below_it(small, capsys):
+    result = json.loads(small.read_text())["result"]
+    listed = {row["quantity"]: row["value"] for row in explained(capsys, small, "certainty[1]")["quantities"]}
+    assert listed["certainty[1].gpus"] == result["certainty"][1]["gpus"]
+    assert all(name.startswith("certainty[1].") for name in listed)
+    groups = explained(capsys, small)["groups"]
+    assert {"certainty", "choices", "plans", "bill", "compare", "simulate"} == set(groups)
+
+
+def test_a_source_that_is_another_number_can_be_explained(small, capsys):
+    """Every `explain PATH` among the sources, followed down from numbers of each group, leads to a number of the same value."""
+    seen = set()
+    waiting = [
+        "certainty[2].usd_per_month",
+        "choices.surest.ttft_s.p95",
+        "bill.classes[0].usd_per_request",
+        "simulate.ttft_s.p95",
+    ]
+    while waiting:
+        path = waiting.pop()
+        for item in explained(capsys, small, path)["inputs"]:
+            match = re.match(r"explain ([\w.\[\]]+)$", item["source"])
+            if match and match[1] not in seen:
+                seen.add(match[1])
+                waiting.append(match[1])
+                assert explained(capsys, small, match[1])["value"] == item["value"], (path, item)
+    assert len(seen) > 8
+
+
+def test_a_percentile_is_interpolated_between_two_requests(small, capsys):
+    answer = explained(capsys, small, "simulate.ttft_s.p95")
+    values = {item["symbol"]: item["value"] for item in answer["inputs"]}
+    assert values["a"] <= answer["value"] <= values["b"]
+    assert values["k"] == math.floor(0.95 * (values["N"] - 1))
+    request = answer["steps"][0]
+    waited = {item["name"]: item["value"] for item in request["inputs"]}
+    assert waited["queue_s"] + waited["prefill_s"] == pytest.approx(request["value"])
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("certainty[9].gpus", "unknown quantity 'certainty[9].gpus'"),
+        ("bill.classes[0].usd_per_reqest", "did you mean 'bill.classes[0].usd_per_request'"),
+        ("growth.months[0].gpus", "does not ask for it"),
+    ],
+)
+def test_a_path_that_is_not_printed_is_refused_in_one_line(small, capsys, path, says):
+    api = ["--api", "openai/gpt-5-mini"]
+    assert main(["explain", str(small), path, *api, "--offline"]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert "Traceback" not in error
