@@ -60,7 +60,7 @@ def _explain(compared: _Compared, place: Place, value: float) -> Explained:
         inputs = Row("compare", compared.numbers, place[:2], "derived").inputs(_PARTS)
         return explained(key, api.bill.usd, formula_of(HostedBill.usd), inputs, MONEY)
     if key == "outside_usd":
-        return _outside(compared, value)
+        return _outside(compared)
     parts = [_part(key, traffic, api.price, compared) for traffic in compared.comparison.traffic]
     if len(parts) == 1:
         return parts[0]
@@ -69,7 +69,7 @@ def _explain(compared: _Compared, place: Place, value: float) -> Explained:
         for number, part in enumerate(parts)
     ]
     formula = " + ".join(item.symbol for item in shares)
-    return explained(key, float(getattr(api.bill, key)), formula, shares, MONEY, steps=parts)
+    return explained(key, value, formula, shares, MONEY, steps=parts)
 
 
 def _part(part: str, traffic: HostedTraffic, price: TokenPrice, compared: _Compared) -> Explained:
@@ -149,13 +149,12 @@ def _of_a_request(item: Input, billed: BilledClass, traffic: HostedTraffic, pric
 _TOKENS = {"a": "input_tokens", "o": "output_tokens"}
 
 
-def _outside(compared: _Compared, value: float) -> Explained:
+def _outside(compared: _Compared) -> Explained:
     traffic = compared.comparison.traffic
     inputs = [
         input_of(f"n_{number} x_{number}", f"{part.request_class.name} usd_per_request", part.request_class.outside.usd_per_request, "config", "scenario: traffic, outside")
         for number, part in enumerate(traffic)
     ]  # fmt: skip
-    del value
     formula = "sum over the classes of requests times what one costs outside the GPUs"
     return explained("outside_usd", outside_usd(traffic), formula, inputs, MONEY)
 
@@ -209,7 +208,7 @@ _OWN: Mapping[str, Callable[[_Compared], Explained]] = {
     "machines_usd_per_month": _own_machines,
     "overhead_usd_per_month": _own_overhead,
     "people_usd_per_month": _own_people,
-    "outside_usd_per_month": lambda compared: _outside(compared, 0.0),
+    "outside_usd_per_month": _outside,
     "request_rate": _own_rate,
 }
 

@@ -17,7 +17,6 @@ from capplan.model.parameters import parameters, weight_bytes_by_class
 from capplan.model.rank_weights import weight_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.replica.plans import plans_of
-from capplan.replica.replica import memory_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 
 HELD = {
@@ -68,8 +67,7 @@ class _Memory:
 
 
 def _memory(of: Subject) -> _Memory:
-    spec = of.trial.replica.spec
-    return _Memory(of, spec, memory_of(spec))
+    return _Memory(of, of.trial.replica.spec, of.memory)
 
 
 def memory_figures(of: Subject) -> dict[str, float]:

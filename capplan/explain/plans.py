@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from capplan.errors import InputError, Reason
 from capplan.explain.quantities import AnySubject, explained_quantity, quantities, subject_of
@@ -36,10 +36,11 @@ def _plans_group(group: str, asked: AskedFleet, plans: Mapping[Place, AnyPlan]) 
         (*place, *inner): value for place, plan in plans.items() for inner, value in places_of(plan_row(plan))
     }
 
-    subjects = {name_of((group, *place)): partial(subject_of, asked, plan) for place, plan in plans.items()}
+    subjects = {
+        name_of((group, *place)): cache(partial(subject_of, asked, plan)) for place, plan in plans.items()
+    }
 
-    def explain(place: Place, value: float) -> Explained:
-        del value
+    def explain(place: Place, _value: float) -> Explained:
         path = name_of((group, place[0]))
         return of_plan(path, subjects[path](), name_of(place[1:]))
 
@@ -55,15 +56,17 @@ def certainty_group(planned: Planned) -> Group:
     """Return the cheapest fleet at each confidence."""
     fleets = planned.answer.certainty
     subjects = {
-        name_of(("certainty", place)): partial(_sized_for, planned.asked, row)
+        name_of(("certainty", place)): cache(partial(_sized_for, planned.asked, row))
         for place, row in enumerate(fleets)
         if row.layout is not None
     }
     rows = [certainty_row(row) for row in fleets]
-    return Group(dict(places_of(rows)), partial(_certain, planned), subjects)
+    return Group(dict(places_of(rows)), partial(_certain, planned, subjects), subjects)
 
 
-def _certain(planned: Planned, place: Place, value: float) -> Explained:
+def _certain(
+    planned: Planned, subjects: Mapping[str, Callable[[], Subject]], place: Place, value: float
+) -> Explained:
     """Explain a number of the cheapest fleet at one confidence, as a plan that has to be that sure."""
     position, key = int(place[0]), str(place[1])
     row = planned.answer.certainty[position]
@@ -83,7 +86,7 @@ def _certain(planned: Planned, place: Place, value: float) -> Explained:
         if planned.answer.chosen_pools is None:
             formula = "of the cheapest fleet that meets all targets with probability c; its layout is not in this plan file, a new one has it"
         return explained(f"{group}.{key}", value, formula, (sure,), QUESTIONS)
-    return of_plan(group, _sized_for(planned.asked, row), key)
+    return of_plan(group, subjects[group](), key)
 
 
 def _sized_for(asked: AskedFleet, row: Certainty) -> Subject:

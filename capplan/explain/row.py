@@ -36,7 +36,7 @@ class Group:
     numbers: Mapping[Place, float]
     """By their place in the result, the name of the group left out."""
     explain: Callable[[Place, float], Explained]
-    """Its quantity may lack the name of the group; its value is worked out anew."""
+    """From a place and the number there; its quantity may lack the name of the group."""
     plans: Mapping[str, Callable[[], AnySubject]] = field(default_factory=dict)
     """By path, the plans that it holds, of which more can be explained than is printed."""
 

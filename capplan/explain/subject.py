@@ -12,7 +12,9 @@ from capplan.fleet.one_layout import trial_of
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.trial import Latencies, Trial
+from capplan.memory.plan import MemoryPlan
 from capplan.questions.fleet import AskedFleet, terms_of
+from capplan.replica.replica import memory_of
 
 MONEY, SIMULATION, MEMORY = "docs/money.md", "docs/simulation.md", "docs/memory.md"
 ACCURACY, KERNELS, QUESTIONS = "docs/accuracy.md", "docs/kernels.md", "docs/questions.md"
@@ -58,6 +60,7 @@ class Subject:
     asked: AskedFleet
     plan: FleetPlan
     _trial: Trial | None = None
+    _memory: MemoryPlan | None = None
 
     @property
     def terms(self) -> Terms:
@@ -85,6 +88,13 @@ class Subject:
                 raise InputError(f"the layout of the plan no longer serves the model: {trial.words}")
             self._trial = trial
         return self._trial
+
+    @property
+    def memory(self) -> MemoryPlan:
+        """Return the memory of the fullest device of a replica."""
+        if self._memory is None:
+            self._memory = memory_of(self.trial.replica.spec)
+        return self._memory
 
     @property
     def latencies(self) -> Latencies:

@@ -158,7 +158,7 @@ def offer(usd, chance, gpus=8):
         slo_met_probability=chance,
         gpus=gpus,
         replicas=8,
-        layout=SimpleNamespace(devices=1, device=SimpleNamespace(name="l40s")),
+        layout=SimpleNamespace(devices=1, device=SimpleNamespace(name="l40s", partition=None)),
     )
     return SimpleNamespace(trial=trial, busy=10**9), plan
 
