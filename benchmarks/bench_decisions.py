@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from capplan.fleet.offered import SamplePath
+from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.simulation import Stream, simulated_fleet

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from capplan.errors import Refusal
-from capplan.fleet.candidates import Ranges, layouts
 from capplan.fleet.question import Question
-from capplan.fleet.search import search
-from capplan.fleet.steady_plans import LOADS
+from capplan.fleet.search.candidates import Ranges, layouts
+from capplan.fleet.search.layouts import search
+from capplan.fleet.search.steady_plans import LOADS
 from capplan.model.weight_format import in_weight_format
 from capplan.questions.fleet import asked_fleet
 from capplan.readers.catalogue.efficiency import efficiency_for

@@ -86,7 +86,7 @@ def capplan(capsys, monkeypatch):
 
 @pytest.fixture(scope="session")
 def runs_of_replicas():
-    from capplan.fleet.search_cache import SearchCache
+    from capplan.fleet.search.search_cache import SearchCache
 
     return SearchCache()
 

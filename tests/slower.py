@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from capplan.fleet.trial import Trial
+from capplan.fleet.search.trial import Trial
 
 TIMES = ("decode_s", "head_s", "decode_attention_s", "mixed_s", "prefill_attention_s", "request_s")
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 from capplan.fleet.question import Question
-from capplan.fleet.search_cache import SearchCache
+from capplan.fleet.search.search_cache import SearchCache
 
 
 def examples(brief: int, long: int) -> int:

@@ -24,9 +24,9 @@ def command(
 ) -> int:
     """Show whether a plan still holds: targets, certainty, capacity, budget and the dates of its prices; exits 4 if not."""
     from capplan.questions.fleet import asked_fleet
-    from capplan.questions.plan_check import check_plan
-    from capplan.questions.plan_file import scenario_beside
-    from capplan.questions.price_age import current_day
+    from capplan.questions.money.price_age import current_day
+    from capplan.questions.plans.plan_check import check_plan
+    from capplan.questions.plans.plan_file import scenario_beside
     from capplan.readers.plan_file import read_plan_file
     from capplan.report.answers.check import check_answer
     from capplan.report.show import show

@@ -29,10 +29,10 @@ def command(
     to: o.Output,
 ) -> int:
     """Compare a month of a scenario's fleet with hosted APIs, prompt caching included, and find the break-even traffic."""
-    from capplan.questions.comparison import asked_comparison, asked_prices
     from capplan.questions.fleet import fleet_for
-    from capplan.questions.plan_file import asked_of_plan
-    from capplan.questions.price_age import current_day
+    from capplan.questions.money.comparison import asked_comparison, asked_prices
+    from capplan.questions.money.price_age import current_day
+    from capplan.questions.plans.plan_file import asked_of_plan
     from capplan.report.answers.compare import compare_answer
     from capplan.report.charts.picture import cost_picture
     from capplan.report.show import row_progress, show, shown_anyway

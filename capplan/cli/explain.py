@@ -42,7 +42,7 @@ def command(
     """Explain a number that a command printed of a plan: its formula, what went into it, and where each of those is from."""
     from capplan.explain.answer import explain_answer
     from capplan.explain.row import Planned
-    from capplan.questions.plan_file import answered
+    from capplan.questions.plans.plan_file import answered
     from capplan.report.show import row_progress, show
 
     with row_progress("plans") as progress:

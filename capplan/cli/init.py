@@ -50,7 +50,7 @@ def command(
     from capplan.readers.text_file import is_there
     from capplan.report.destination import refuse_existing, write_new
     from capplan.report.show import say
-    from capplan.scenario.first_scenario import Known, checked_scenario_text, copied_scenario_text
+    from capplan.scenario.written.first_scenario import Known, checked_scenario_text, copied_scenario_text
 
     refuse_existing(file)
     if source in shipped_scenarios() and not is_there(Path(source)):

@@ -43,7 +43,7 @@ def command(
     to: o.Output,
 ) -> int:
     """Show the KV cache and state bytes of a model, as needed and as the engine reserves them."""
-    from capplan.fleet.refusal import refuse_heads
+    from capplan.fleet.search.refusal import refuse_heads
     from capplan.memory.kv_size import kv_sizes
     from capplan.readers.catalogue.model import read_model
     from capplan.report.answers.kv_size import kv_answer

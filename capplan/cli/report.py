@@ -86,7 +86,7 @@ def command(
     """Write the page for the planning review of a scenario: the decision first, then its evidence."""
     from capplan.questions.fleet import fleet_for
     from capplan.questions.levers.answer import asking_of
-    from capplan.questions.plan_file import asked_of_plan
+    from capplan.questions.plans.plan_file import asked_of_plan
     from capplan.readers.catalogue.model import model_source
     from capplan.report.show import row_progress
     from capplan.review.findings import Written, findings

@@ -165,7 +165,7 @@ def command(
 ) -> int:
     """Simulate a scenario's fleet, request by request, under its traffic or a trace."""
     from capplan.library.simulated import SimulationRecords, simulated
-    from capplan.questions.plan_file import asked_of_plan
+    from capplan.questions.plans.plan_file import asked_of_plan
     from capplan.report.show import row_progress, show
 
     asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)

@@ -107,8 +107,8 @@ def command(
     to: o.Output,
 ) -> int:
     """Sweep plans over rates or concurrencies: throughput against latency, the knee, the largest load within the targets."""
-    from capplan.fleet.executor import executor, finished_points
-    from capplan.fleet.workers import LostWorkersError
+    from capplan.fleet.search.executor import executor, finished_points
+    from capplan.fleet.search.workers import LostWorkersError
     from capplan.questions.sweep import asked_sweep
     from capplan.readers.point_file import PointFile
     from capplan.report.answers.sweep import by_plan, sweep_answer
@@ -133,7 +133,7 @@ def command(
 
 
 def _refuse_unread(context: typer.Context, what: str, *, named: bool) -> None:
-    from capplan.scenario.workload_file import is_workload
+    from capplan.scenario.written.workload_file import is_workload
 
     if not is_workload(what):
         o.refuse_unread(context, ("plans",), "counts the plans of a scenario, and a MODEL has none")

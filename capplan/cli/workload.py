@@ -54,7 +54,7 @@ def command(
     from capplan.report.charts.picture import workload_picture
     from capplan.report.show import send, show, shown_anyway
     from capplan.scenario.drawn_workload import drawn_workload
-    from capplan.scenario.workload_file import is_workload, workload_text
+    from capplan.scenario.written.workload_file import is_workload, workload_text
 
     policies = tuple(eviction or ())
     if len(files) == 1 and interval is None and is_workload(files[0].name):

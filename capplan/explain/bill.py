@@ -9,8 +9,8 @@ from capplan.explain.record import Explained, Input, explained, formula_of, inpu
 from capplan.explain.row import Group, Planned, Row
 from capplan.explain.subject import MONEY, Place, places_of
 from capplan.money.who_pays import ClassUse, Share, by_tenant
-from capplan.questions.price_age import current_day
-from capplan.questions.who_pays import AskedBill, asked_bill
+from capplan.questions.money.price_age import current_day
+from capplan.questions.money.who_pays import AskedBill, asked_bill
 from capplan.report.answers.bill import bill_answer
 
 _SUMS = ("requests", "gpu_time_fraction", "prefill_usd", "decode_usd", "outside_usd", "usd")

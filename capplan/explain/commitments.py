@@ -8,7 +8,7 @@ from capplan.explain.row import Group, Planned, Row
 from capplan.explain.subject import MONEY, Place, places_of
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.money.commitments import HOURS_PER_YEAR, Mix, MixedPart, use_fractions
-from capplan.questions.commitments import asked_mix
+from capplan.questions.money.commitments import asked_mix
 from capplan.report.answers.commitments import commitments_result
 from capplan.scenario.rate_line import rate_line
 

@@ -12,8 +12,8 @@ from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.money.comparison import ComparedApi, Comparison
 from capplan.money.hosted import HostedTraffic, TokenPrice, billed_class, outside_usd
 from capplan.money.hosted_bill import BilledClass, HostedBill
-from capplan.questions.comparison import asked_comparison, asked_prices
-from capplan.questions.price_age import current_day
+from capplan.questions.money.comparison import asked_comparison, asked_prices
+from capplan.questions.money.price_age import current_day
 from capplan.report.answers.compare import compare_answer
 from capplan.workload.request_class import SLICES
 

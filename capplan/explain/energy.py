@@ -9,7 +9,7 @@ from capplan.explain.subject import MONEY, Place, places_of
 from capplan.fleet.money_terms import PowerTerms
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.money.energy import Energy, kwh_per_million_tokens, occupied_fraction
-from capplan.questions.energy import asked_energy
+from capplan.questions.money.energy import asked_energy
 from capplan.report.answers.energy import energy_result
 
 _POWER = "scenario: energy"

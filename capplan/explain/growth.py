@@ -10,7 +10,7 @@ from capplan.explain.subject import MONEY, Place, places_of
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.replica_group import planned_rate_per_replica
-from capplan.questions.growth import asked_growth
+from capplan.questions.money.growth import asked_growth
 from capplan.report.answers.growth import growth_result
 from capplan.scenario.rate_line import rate_line
 

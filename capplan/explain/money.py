@@ -2,12 +2,12 @@
 
 from capplan.explain.record import Explained, explained, input_of, worked
 from capplan.explain.subject import ACCURACY, MONEY, QUESTIONS, Subject, numbers_of
-from capplan.fleet.cheapest import Sized
-from capplan.fleet.confirmed import RANGE, cost_range
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES, usd_per_million_tokens, usd_per_month
+from capplan.fleet.search.cheapest import Sized
+from capplan.fleet.search.confirmed import RANGE, cost_range
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.money.commitments import HOURS_PER_YEAR
-from capplan.questions.plan_row import plan_row
+from capplan.questions.plans.plan_row import plan_row
 
 
 def gpus(of: Subject) -> Explained:

@@ -5,8 +5,8 @@ from capplan.explain.row import Planned
 from capplan.explain.subject import MONEY
 from capplan.fleet.money_terms import OwnTerms
 from capplan.fleet.price import HOURS_PER_MONTH
-from capplan.questions.paid_plan import PaidPlan, paid_plan
-from capplan.questions.price_age import current_day
+from capplan.questions.money.paid_plan import PaidPlan, paid_plan
+from capplan.questions.money.price_age import current_day
 from capplan.scenario.host_memory import memory_usd_per_month
 
 

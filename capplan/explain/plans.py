@@ -9,12 +9,12 @@ from capplan.explain.quantities import AnySubject, explained_quantity, quantitie
 from capplan.explain.record import Explained, explained, input_of, within
 from capplan.explain.row import Group, Planned
 from capplan.explain.subject import QUESTIONS, Place, Subject, name_of, places_of
-from capplan.fleet.cheapest import Sized
-from capplan.fleet.confirmed import plan_of
-from capplan.fleet.one_layout import trial_of
 from capplan.fleet.plan import AnyPlan, Certainty
+from capplan.fleet.search.cheapest import Sized
+from capplan.fleet.search.confirmed import plan_of
+from capplan.fleet.search.one_layout import trial_of
 from capplan.questions.fleet import AskedFleet, terms_of
-from capplan.questions.plan_row import certainty_row, plan_row
+from capplan.questions.plans.plan_row import certainty_row, plan_row
 
 
 def choices_group(planned: Planned) -> Group:

@@ -11,7 +11,7 @@ from capplan.fleet.pools.plan import Pool, PoolsPlan
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES
 from capplan.money.offer_range import named_offers
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.plan_row import plan_row
+from capplan.questions.plans.plan_row import plan_row
 
 _BOTH = ("prefill", "decode")
 _SUMS = ("gpus", "replicas", "spare_replicas", "usd_per_hour")

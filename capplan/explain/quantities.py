@@ -13,7 +13,7 @@ from capplan.explain.subject import QUESTIONS, Subject, numbers_of
 from capplan.fleet.plan import AnyPlan
 from capplan.fleet.pools.plan import PoolsPlan
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.plan_row import plan_row
+from capplan.questions.plans.plan_row import plan_row
 
 AnySubject: TypeAlias = Subject | PoolsSubject
 _LATENCIES = ("ttft_s", "tpot_s", "e2e_s")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from capplan.accuracy.bounded import load_interval
 from capplan.explain.record import Explained, explained, input_of
 from capplan.explain.subject import ACCURACY, KERNELS, SIMULATION, Subject
-from capplan.fleet.trial import WARM_SHARE, regularity_class
+from capplan.fleet.search.trial import WARM_SHARE, regularity_class
 from capplan.replica.estimate import breakdown_of
 from capplan.replica.load import Load
 

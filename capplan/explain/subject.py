@@ -7,11 +7,11 @@ from typing import Any
 
 from capplan.errors import InputError, Reason
 from capplan.explain.record import Input, input_of
-from capplan.fleet.cheapest import Terms
-from capplan.fleet.one_layout import trial_of
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.price import ChosenPrice
-from capplan.fleet.trial import Latencies, Trial
+from capplan.fleet.search.cheapest import Terms
+from capplan.fleet.search.one_layout import trial_of
+from capplan.fleet.search.trial import Latencies, Trial
 from capplan.memory.plan import MemoryPlan
 from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.replica.replica import memory_of

@@ -5,9 +5,6 @@ from dataclasses import replace
 from math import floor, isfinite, log10
 
 from capplan.errors import Refusal
-from capplan.fleet.candidates import Rejections, rejection_rows
-from capplan.fleet.cheapest import Search, Sized, Terms, busy_replicas
-from capplan.fleet.confirmed import cost_range, plan_of
 from capplan.fleet.plan import (
     Certainty,
     Choices,
@@ -17,10 +14,13 @@ from capplan.fleet.plan import (
 )
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.question import Question
-from capplan.fleet.recommended import by_cost, rank, recommended, sensible, surest_within
-from capplan.fleet.search import CONFIDENCES, search
-from capplan.fleet.search_cache import SearchCache
-from capplan.fleet.trial import Trial
+from capplan.fleet.search.candidates import Rejections, rejection_rows
+from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_replicas
+from capplan.fleet.search.confirmed import cost_range, plan_of
+from capplan.fleet.search.layouts import CONFIDENCES, search
+from capplan.fleet.search.recommended import by_cost, rank, recommended, sensible, surest_within
+from capplan.fleet.search.search_cache import SearchCache
+from capplan.fleet.search.trial import Trial
 
 RELAXED = (1.75, 2.75)
 """Relaxed limits for which GPUs are counted instead, as multiples of the latency of an idle replica."""

@@ -19,7 +19,7 @@ from capplan.replica.replica import Replica
 from capplan.replica.rounds import Rounds, speculating_replica
 from capplan.replica.spec import served_context_tokens
 from capplan.replica.speculation import DraftModel
-from capplan.serving.block_cache import OffloadTier, PrefixCaching
+from capplan.serving.cache.block_cache import OffloadTier, PrefixCaching
 from capplan.serving.requests import Requests
 from capplan.serving.terms import EngineSetup
 

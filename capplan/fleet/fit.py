@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from capplan.fleet.candidates import Layout, layout_reason
+from capplan.fleet.search.candidates import Layout, layout_reason
 from capplan.hardware.device import Device
 from capplan.memory.plan import MemoryPlan
 from capplan.memory.stages import stages_of

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from capplan.accuracy.bounded import BoundedSpread
-from capplan.fleet.candidates import Layout, Rejection
 from capplan.fleet.pools.plan import PoolsAnswer, PoolsPlan
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.replica_group import ReplicaGroup
+from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.unit_costs import UnitCosts
-from capplan.serving.fleet_terms import Routing
+from capplan.serving.replicas.fleet_terms import Routing
 from capplan.workload.outside import OutsideUse
 
 

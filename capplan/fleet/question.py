@@ -7,14 +7,14 @@ from capplan.accuracy.intervals import Intervals
 from capplan.accuracy.serving import network_class
 from capplan.accuracy.slowness import Slowness, SlownessTable, slowness_of
 from capplan.engine.profile import EngineProfile
-from capplan.fleet.candidates import Layout, Ranges
-from capplan.fleet.demand import Demand
+from capplan.fleet.load.demand import Demand
+from capplan.fleet.search.candidates import Layout, Ranges
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.model.network import Network
 from capplan.replica.drafting import DraftPlan
 from capplan.replica.spec import ReplicaSpec
-from capplan.serving.fleet_terms import Routing
+from capplan.serving.replicas.fleet_terms import Routing
 from capplan.workload.slo import Slo, Target
 
 

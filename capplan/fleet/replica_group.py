@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from capplan.fleet.candidates import Layout
 from capplan.fleet.price import ChosenPrice
+from capplan.fleet.search.candidates import Layout
 
 
 class ReplicaGroup(Protocol):

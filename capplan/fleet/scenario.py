@@ -11,7 +11,7 @@ from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import PriceChoice
 from capplan.hardware.device import Device
 from capplan.replica.drafting import Method
-from capplan.serving.fleet_terms import Routing
+from capplan.serving.replicas.fleet_terms import Routing
 from capplan.workload.request_class import RequestClass
 from capplan.workload.slo import Slo
 

@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 
 from capplan.assumption import Assumption
 from capplan.fleet.engine_options import EngineOptions, Engines, engines_of, with_named_blocks
-from capplan.fleet.stream_split import split_at_random, split_by_prefix, split_crowd, split_round_robin
-from capplan.fleet.target_values import target_values, undecided
+from capplan.fleet.load.stream_split import split_at_random, split_by_prefix, split_crowd, split_round_robin
+from capplan.fleet.search.target_values import target_values, undecided
 from capplan.replica.replica import Replica
-from capplan.serving.fleet_simulator import FleetRun
-from capplan.serving.fleet_terms import Routing
 from capplan.serving.gauges import WeightedHistogram
 from capplan.serving.outcome import (
     FINISHED,
@@ -26,6 +24,8 @@ from capplan.serving.outcome import (
     slo_met,
     spread,
 )
+from capplan.serving.replicas.fleet_simulator import FleetRun
+from capplan.serving.replicas.fleet_terms import Routing
 from capplan.serving.requests import Admission, Crowd, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.terms import EngineSetup
@@ -129,7 +129,7 @@ class FleetOutcome:
     """Requests in flight when the run was stopped, whose latencies are unknown."""
 
     def value(self, target: Target) -> float:
-        """Return the value that a target limits; requests without a response count as `capplan.fleet.target_values` says."""
+        """Return the value that a target limits; requests without a response count as `capplan.fleet.search.target_values` says."""
         if target in self.target_values:
             return self.target_values[target]
         if target.metric == "itl":

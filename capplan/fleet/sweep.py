@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from capplan import __version__
-from capplan.fleet.content_key import content_key
-from capplan.fleet.demand import Demand, drawn_requests
 from capplan.fleet.engine_options import tier_in_tokens
-from capplan.fleet.offered import SamplePath
+from capplan.fleet.load.demand import Demand, drawn_requests
+from capplan.fleet.load.offered import SamplePath
+from capplan.fleet.load.routed import Operation, run_fleet
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import usd_per_million_tokens
-from capplan.fleet.routed import Operation, run_fleet
+from capplan.fleet.search.content_key import content_key
+from capplan.fleet.search.trial import with_load_time
 from capplan.fleet.simulation import FleetOutcome, Stream, capacity_per_s, middle_rate, simulated_fleet
-from capplan.fleet.trial import with_load_time
 from capplan.numbers import Number
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
-from capplan.serving.fleet_terms import Routing
+from capplan.serving.replicas.fleet_terms import Routing
 from capplan.workload.slo import Slo
 
 WARM_SHARE = 0.15

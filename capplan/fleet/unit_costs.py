@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from capplan.fleet.demand import Demand
+from capplan.fleet.load.demand import Demand
 from capplan.fleet.price import usd_per_million_tokens
 
 
@@ -71,7 +71,7 @@ def job_hours(demand: Demand) -> float | None:
     --------
     14,400 requests at 2 a second take two hours:
 
-    >>> from capplan.serving.steady_steps import Lengths
+    >>> from capplan.serving.closed_form.steady_steps import Lengths
     >>> from capplan.workload.length import fixed
     >>> from capplan.workload.request_class import RequestClass
     >>> night = RequestClass("night", fixed(3000), fixed(400), 2.0, job_requests=14_400.0)

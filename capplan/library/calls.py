@@ -89,8 +89,8 @@ def plan_fleet(scenario: Scenario | str | PathLike[str], *, offline: bool = Fals
     -------
     the plans, cheapest first, with the recommended one as `chosen`
     """
+    from capplan.questions.money.price_age import current_day
     from capplan.questions.outlook import outlook_of
-    from capplan.questions.price_age import current_day
     from capplan.report.answers.fleet import fleet_answer
 
     asked = _asked(scenario, offline=offline)
@@ -193,8 +193,8 @@ def compare(
     -------
     `rows` has one line for each API, cheapest first
     """
-    from capplan.questions.comparison import asked_comparison, asked_prices
-    from capplan.questions.price_age import current_day
+    from capplan.questions.money.comparison import asked_comparison, asked_prices
+    from capplan.questions.money.price_age import current_day
     from capplan.report.answers.compare import compare_answer
 
     asked = _asked(scenario, offline=offline)

@@ -7,9 +7,9 @@ from capplan.errors import InputError
 from capplan.fleet.scenario import SharingTerms
 from capplan.questions.cascade import cascade_for
 from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.money.price_age import current_day
 from capplan.questions.outlook import outlook_of
 from capplan.questions.part_fleets import PartsAsked
-from capplan.questions.price_age import current_day
 from capplan.questions.sharing import sharing_for
 from capplan.report.answer import Answer
 from capplan.report.answers.cascade import cascade_answer

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from capplan.assumption import Assumption
+from capplan.fleet.load.routed import Operation, most_replicas, run_fleet
 from capplan.fleet.plan import FleetAnswer
-from capplan.fleet.routed import Operation, most_replicas, run_fleet
 from capplan.fleet.simulation import FleetOutcome
 from capplan.questions import simulation as inputs
 from capplan.questions.fleet import AskedFleet

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from capplan.fleet.demand import Demand
+from capplan.fleet.load.demand import Demand
 from capplan.fleet.money_terms import HostedTerms, OwnTerms
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import AnyPlan

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from capplan.fleet.load.offered import replica_arrival_cv
 from capplan.fleet.money_terms import HostedTerms
-from capplan.fleet.offered import replica_arrival_cv
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.money.hosted_bill import BilledClass, HostedBill, PerRequest
 from capplan.money.prompt_cache import hit_fractions

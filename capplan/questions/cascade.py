@@ -13,7 +13,7 @@ from capplan.fleet.unit_costs import mean_requests_per_s
 from capplan.money.cascade import CascadeFleets, Wait, breakeven_fraction, wait_of_stages
 from capplan.money.comparison import OwnFleet, own_fleet
 from capplan.questions.fleet import AskedFleet, fleet_for
-from capplan.questions.paid_plan import PaidPlan, paid_plan
+from capplan.questions.money.paid_plan import PaidPlan, paid_plan
 from capplan.questions.part_fleets import PartsAsked, assumptions_and_warnings
 
 SECONDS_PER_HOUR = 3600.0

@@ -79,8 +79,8 @@ def _side(path: Path, progress: Callable[[int, int], None] | None, *, offline: b
 
 def side_of(path: Path, asked: "AskedFleet", plan: "AnyPlan | None") -> Side:
     """Return the side of a scenario and of the plan that answers it."""
-    from capplan.questions.plan_inputs import plan_inputs
-    from capplan.questions.plan_row import plan_row
+    from capplan.questions.plans.plan_inputs import plan_inputs
+    from capplan.questions.plans.plan_row import plan_row
 
     return Side(
         path,
@@ -178,7 +178,7 @@ def _at(record: Any, path: KeyPath) -> Any:
 
 def _same(before: Any, after: Any) -> bool:
     """Return whether two values of records are equal, whatever they are made of."""
-    from capplan.fleet.content_key import content_key
+    from capplan.fleet.search.content_key import content_key
 
     if before is _ABSENT or after is _ABSENT:
         return before is after

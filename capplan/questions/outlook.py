@@ -10,12 +10,12 @@ from capplan.fleet.plan import AnyPlan, FleetAnswer
 from capplan.fleet.scenario import Scenario
 from capplan.money.energy import Energy
 from capplan.money.growth import Growth
-from capplan.questions.commitments import AskedMix, asked_mix
-from capplan.questions.energy import AskedEnergy, asked_energy
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.growth import asked_growth, growth_assumptions
-from capplan.questions.plan_over_time import group_over_time
-from capplan.questions.price_age import rent_warnings
+from capplan.questions.money.commitments import AskedMix, asked_mix
+from capplan.questions.money.energy import AskedEnergy, asked_energy
+from capplan.questions.money.growth import asked_growth, growth_assumptions
+from capplan.questions.money.price_age import rent_warnings
+from capplan.questions.plans.plan_over_time import group_over_time
 from capplan.scenario.rate_line import rate_line
 
 

@@ -8,7 +8,7 @@ from datetime import date
 from capplan.assumption import Assumption
 from capplan.fleet.scenario import Scenario
 from capplan.questions.fleet import AskedFleet, asked_fleet
-from capplan.questions.paid_plan import PaidPlan
+from capplan.questions.money.paid_plan import PaidPlan
 from capplan.scenario.scenario import read_scenario
 
 

@@ -16,14 +16,14 @@ from capplan.fleet.replica_group import planned_rate_per_replica
 from capplan.fleet.scenario import Scenario, SharingTerms
 from capplan.money.shared_pool import devices_by_hour, fewest_when_cut
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
-from capplan.questions.paid_plan import PaidPlan, paid_plan
+from capplan.questions.money.paid_plan import PaidPlan, paid_plan
 from capplan.questions.part_fleets import PartsAsked, assumptions_and_warnings
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.partitions import partitions
 from capplan.readers.catalogue.prices import scenario_prices
 from capplan.scenario.rate_line import HOUR_S, WINDOW_S, rate_line
-from capplan.scenario.sharing import UNSHARED, is_unshared
-from capplan.scenario.slices import in_slices
+from capplan.scenario.several.sharing import UNSHARED, is_unshared
+from capplan.scenario.several.slices import in_slices
 from capplan.workload.slo import Slo
 
 HOURS = 24

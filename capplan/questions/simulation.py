@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
-from capplan.fleet.candidates import Layout
-from capplan.fleet.demand import Demand
 from capplan.fleet.engine_options import EngineOptions, engines_of
-from capplan.fleet.offered import SamplePath
-from capplan.fleet.peak_stream import peak_stream
+from capplan.fleet.load.demand import Demand
+from capplan.fleet.load.offered import SamplePath
+from capplan.fleet.load.peak_stream import peak_stream
+from capplan.fleet.load.routed import Operation
+from capplan.fleet.load.stream_split import selected_requests
 from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan
 from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.question import spec_of_layout
-from capplan.fleet.refusal import refuse_illegal
-from capplan.fleet.routed import Operation
+from capplan.fleet.search.candidates import Layout
+from capplan.fleet.search.refusal import refuse_illegal
 from capplan.fleet.simulation import Stream, capacity_per_s
-from capplan.fleet.stream_split import selected_requests
 from capplan.fleet.sweep import demand_at_replica
 from capplan.model.sharding import Sharding
 from capplan.questions.benchmark_spec import row_efficiency
@@ -35,7 +35,7 @@ from capplan.replica.spec import ReplicaSpec
 from capplan.scenario.operation import operation_of
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.simulation_flags import OperationFlags, PlanFlags, RequestFlags
-from capplan.scenario.workload_file import is_workload
+from capplan.scenario.written.workload_file import is_workload
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate
 from capplan.workload.request_class import RequestClass

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
-from capplan.fleet.demand import Demand
+from capplan.fleet.load.demand import Demand
 from capplan.fleet.plan import AnyPlan
 from capplan.fleet.pools.phases import decode_question, prefill_question
 from capplan.fleet.pools.plan import PoolsPlan
@@ -27,8 +27,8 @@ from capplan.replica.load import MOST_IN_FLIGHT, Load
 from capplan.scenario.flags import ServingFlags, SweepFlags
 from capplan.scenario.replica import asked_replica
 from capplan.scenario.simulation_flags import PlanFlags
-from capplan.scenario.workload_file import is_workload
-from capplan.serving.steady_steps import Lengths
+from capplan.scenario.written.workload_file import is_workload
+from capplan.serving.closed_form.steady_steps import Lengths
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass
 from capplan.workload.slo import METRICS, STATISTICS, Slo, Target

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 from capplan.assumption import Label
 from capplan.readers.record import LARGEST_WHOLE, Record, validated
 from capplan.readers.yaml_file import Document
-from capplan.serving.fleet_terms import Routing
+from capplan.serving.replicas.fleet_terms import Routing
 
 LARGEST = 1e18
 """Of any figure of a plan, in base units."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from capplan.numbers import Array, Number
+from capplan.serving.closed_form.steady_steps import Lengths, StepFunction, mean_context_tokens
 from capplan.serving.pipeline import prompt_micro_batch, turn_ratio
-from capplan.serving.steady_steps import Lengths, StepFunction, mean_context_tokens
 from capplan.serving.step_table import StepTable, bracket, prefill_attention_per_token_s
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from capplan.money.who_pays import Share
-from capplan.questions.who_pays import AskedBill
+from capplan.questions.money.who_pays import AskedBill
 from capplan.report.data_text import csv_cell
 
 COLUMNS = (

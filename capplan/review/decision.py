@@ -5,8 +5,8 @@ from math import inf
 from capplan.fleet.plan import AnyPlan
 from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.price import HOURS_PER_MONTH
-from capplan.fleet.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.fleet.review import TargetMargin
+from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.report.answer import Table
 from capplan.report.answers.fleet import decision_tables, surer_text
 from capplan.report.answers.fleet_words import relaxation_text, sure

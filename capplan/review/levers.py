@@ -9,7 +9,7 @@ from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.sensitivity import paid_hours
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.levers.answer import Asking, checked_names, levers_beside, levers_of
-from capplan.questions.plan_row import plan_row
+from capplan.questions.plans.plan_row import plan_row
 from capplan.readers.levers_file import AGAIN, LeverRow, LeversRow, levers_row, read_levers_file
 from capplan.report.answer import Table
 from capplan.report.answers.levers import levers_answer

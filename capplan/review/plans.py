@@ -5,9 +5,9 @@ from typing import Any
 
 from capplan.fleet.plan import AnyPlan
 from capplan.fleet.pools.plan import POOLS, PoolsPlan
-from capplan.fleet.recommended import SENSIBLE_SHARE
 from capplan.fleet.review import sizing_of
-from capplan.questions.plan_row import plan_row
+from capplan.fleet.search.recommended import SENSIBLE_SHARE
+from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table
 from capplan.report.answers.fleet_words import insensible_text
 from capplan.report.answers.plan_words import layout_text

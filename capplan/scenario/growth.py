@@ -6,8 +6,8 @@ import numpy as np
 
 from capplan.money.growth import grown_ratios
 from capplan.readers.yaml_file import KeyPath
-from capplan.scenario.money_records import Growth
 from capplan.scenario.reading import Reading
+from capplan.scenario.records.money import Growth
 from capplan.scenario.sense import MOST_RATE_PER_S
 from capplan.workload.request_class import RequestClass
 

@@ -2,8 +2,8 @@
 
 from capplan.fleet.money_terms import CommitmentTerms, OwnedTerms, PowerTerms, ReservedTerms, SpotTerms
 from capplan.readers.yaml_file import KeyPath
-from capplan.scenario.money_records import Commitments, MeasuredPower, Owned, Power, Reserved, Spot
 from capplan.scenario.reading import Reading
+from capplan.scenario.records.money import Commitments, MeasuredPower, Owned, Power, Reserved, Spot
 from capplan.scenario.scenario_file import ScenarioFile
 
 

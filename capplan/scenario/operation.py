@@ -3,12 +3,12 @@
 from typing import Any
 
 from capplan.errors import InputError, unknown
+from capplan.fleet.load.routed import Operation
 from capplan.fleet.pools.link import LinkTerms
-from capplan.fleet.routed import Operation
 from capplan.hardware.networks import NETWORKS
 from capplan.readers.quantity import BYTES_PER_S, SECONDS, quantity
 from capplan.scenario.simulation_flags import OperationFlags
-from capplan.serving.fleet_terms import ROUTINGS, Autoscaling, Failure, Hedging, Routing
+from capplan.serving.replicas.fleet_terms import ROUTINGS, Autoscaling, Failure, Hedging, Routing
 
 
 def failure_of(text: Any) -> Failure:

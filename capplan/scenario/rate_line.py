@@ -6,7 +6,7 @@ from capplan.fleet.over_time import RateLine
 from capplan.fleet.scenario import Scenario
 from capplan.numbers import Array
 from capplan.recorded.traces.trace import read_trace
-from capplan.scenario.workload_file import is_workload, read_workload
+from capplan.scenario.written.workload_file import is_workload, read_workload
 from capplan.workload.request_class import RequestClass
 
 WINDOW_S = 60.0

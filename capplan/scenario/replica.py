@@ -7,9 +7,9 @@ from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.families.head import pooled
-from capplan.fleet.candidates import Layout
-from capplan.fleet.refusal import refuse_illegal
 from capplan.fleet.scenario import LoraTerms
+from capplan.fleet.search.candidates import Layout
+from capplan.fleet.search.refusal import refuse_illegal
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.hardware.weight_kernel import no_kernel_reason
@@ -25,8 +25,8 @@ from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.model import read_model
 from capplan.replica.spec import ReplicaSpec, network_as_served, profile_as_served
 from capplan.scenario.flags import ServingFlags
-from capplan.scenario.lora_record import DEFAULT_RANK, adapter_assumptions, with_adapters
-from capplan.scenario.pooling_record import ANSWERED, UNMEASURED
+from capplan.scenario.records.lora import DEFAULT_RANK, adapter_assumptions, with_adapters
+from capplan.scenario.records.pooling import ANSWERED, UNMEASURED
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,18 +23,18 @@ from capplan.readers.text_file import is_there
 from capplan.readers.yaml_file import Document, KeyPath, read_yaml
 from capplan.scenario.drafting import speculation_plan
 from capplan.scenario.growth import growth_ratios
-from capplan.scenario.lora_record import lora_terms
 from capplan.scenario.money_terms import commitment_terms, note_odd_money, power_terms
 from capplan.scenario.operation import network_bytes_per_s
 from capplan.scenario.overrides import overridden
 from capplan.scenario.pool_limits import pools_limits, refuse_with_pools
-from capplan.scenario.pooling_record import pooled_traffic
 from capplan.scenario.price_choice import price_choice
-from capplan.scenario.promise_record import promised
 from capplan.scenario.reading import Reading, scenario_record
+from capplan.scenario.records.lora import lora_terms
+from capplan.scenario.records.pooling import pooled_traffic
+from capplan.scenario.records.promise import promised
 from capplan.scenario.scenario_file import Fleet, ScenarioFile, Speculation
-from capplan.scenario.several import asks_for_a_part, of_all, part_document, several_terms
-from capplan.scenario.slices import refuse_with_slices
+from capplan.scenario.several.models import asks_for_a_part, of_all, part_document, several_terms
+from capplan.scenario.several.slices import refuse_with_slices
 from capplan.scenario.traffic import request_classes
 from capplan.workload.request_class import RequestClass, without_prefix_cache
 from capplan.workload.slo import Slo

@@ -31,11 +31,11 @@ from capplan.readers.record import (
     one_or_more,
 )
 from capplan.replica.drafting import Method
-from capplan.scenario.curve_record import DailyCurve
-from capplan.scenario.length_record import LengthRecord
-from capplan.scenario.money_records import Budget, Commitments, Currency, Growth, Hosted, Power
-from capplan.scenario.several_records import Cascade, Sharing
-from capplan.serving.fleet_terms import Routing
+from capplan.scenario.records.curve import DailyCurve
+from capplan.scenario.records.lengths import LengthRecord
+from capplan.scenario.records.money import Budget, Commitments, Currency, Growth, Hosted, Power
+from capplan.scenario.records.several import Cascade, Sharing
+from capplan.serving.replicas.fleet_terms import Routing
 
 
 def _as_list(written: object) -> object:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import inf, isnan
 
-from capplan.serving.block_cache import BlockCache
+from capplan.serving.cache.block_cache import BlockCache
+from capplan.serving.cache.kv_blocks import KvBlocks
 from capplan.serving.gauges import Gauges
-from capplan.serving.kv_blocks import KvBlocks
 from capplan.serving.outcome import Ledger
 from capplan.serving.requests import InFlight
 from capplan.serving.step_clock import StepClock

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 from math import inf
 
-from capplan.serving.dispatcher import Dispatcher
 from capplan.serving.engine_instance import EngineInstance
-from capplan.serving.engine_pool import EnginePool
-from capplan.serving.fleet_terms import Autoscaling, Failure, wanted_replicas
+from capplan.serving.replicas.dispatcher import Dispatcher
+from capplan.serving.replicas.engine_pool import EnginePool
+from capplan.serving.replicas.fleet_terms import Autoscaling, Failure, wanted_replicas
 from capplan.serving.requests import InFlight
 
 

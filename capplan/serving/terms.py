@@ -5,7 +5,7 @@ from math import ceil, inf, isnan
 
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
-from capplan.serving.block_cache import PrefixCaching, check_prefix_caching
+from capplan.serving.cache.block_cache import PrefixCaching, check_prefix_caching
 from capplan.serving.requests import InFlight
 from capplan.serving.step_clock import StepClock
 from capplan.serving.step_table import StepTable

@@ -10,7 +10,7 @@ from capplan.readers.catalogue.prices import PriceFile
 from capplan.readers.catalogue.token_prices import TokenPriceFile
 from capplan.readers.record import Record
 from capplan.scenario.scenario_file import ScenarioFile
-from capplan.scenario.workload_file import WorkloadFile
+from capplan.scenario.written.workload_file import WorkloadFile
 from docs.generators.described import Described
 
 SCHEMAS: dict[str, type[Record]] = {

@@ -39,7 +39,7 @@ from capplan.recorded.results.read import read_results
 from capplan.recorded.traces.read import workload_of
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.scenario import read_scenario
-from capplan.scenario.workload_file import read_workload
+from capplan.scenario.written.workload_file import read_workload
 from tests.fuzz.turns import arguments, asked_until_time_is_over
 from tests.gguf_files import header, llama
 

@@ -12,7 +12,6 @@ import pytest
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.accuracy.intervals import Interval
 from capplan.errors import Refusal
-from capplan.fleet.candidates import Layout, Rejection
 from capplan.fleet.fit import fit
 from capplan.fleet.plan import (
     Certainty,
@@ -23,6 +22,7 @@ from capplan.fleet.plan import (
     Relaxation,
 )
 from capplan.fleet.review import PlanDetail, plan_spec, target_margins
+from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.sensitivity import WHAT_IF_RATIOS, Swing, Turn, WhatIf
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.hardware.device import Source

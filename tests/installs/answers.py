@@ -46,7 +46,7 @@ NO_OFFLINE = ("hardware", "workload", "spec")
 def answers(workers: int) -> dict[str, str]:
     """Return the digest of every answer in every format."""
     from capplan.cli.main import main
-    from capplan.fleet.search_cache import SearchCache
+    from capplan.fleet.search.search_cache import SearchCache
     from capplan.questions import fleet
 
     cache = SearchCache()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from capplan.fleet.demand import demand_of, drawn_requests
+from capplan.fleet.load.demand import demand_of, drawn_requests
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.scenario.scenario import read_scenario
 from capplan.workload.length import lognormal, uniform

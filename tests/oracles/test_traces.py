@@ -11,7 +11,7 @@ from capplan.errors import InputError
 from capplan.recorded.traces.read import format_of, workload_of
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.scenario import read_scenario
-from capplan.scenario.workload_file import read_workload, workload_text
+from capplan.scenario.written.workload_file import read_workload, workload_text
 
 PUBLISHED = {
     "AzureLLMInferenceTrace_code.csv.gz": (8819, 2047.8, 7303, 27.9, 90, 2.567, 4.18, 13.15),

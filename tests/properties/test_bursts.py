@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.cli.main import main
-from capplan.fleet.demand import demand_of
-from capplan.fleet.offered import SamplePath, replica_arrival_cv
+from capplan.fleet.load.demand import demand_of
+from capplan.fleet.load.offered import SamplePath, replica_arrival_cv
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.scenario import read_scenario
 from capplan.workload.statistics import cv_within_minutes, interarrival_cv

@@ -10,7 +10,7 @@ import pytest
 from capplan.cli.main import main
 from capplan.explain import printed as paths
 from capplan.explain.row import Planned
-from capplan.questions.plan_file import answered
+from capplan.questions.plans.plan_file import answered
 from tests.shipped import FLEETS, Fleet
 from tests.sweeps import long_but
 

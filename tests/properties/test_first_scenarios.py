@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from capplan.deploy.known_deployment import known_deployment
 from capplan.readers.catalogue.scenarios import described, shipped_scenarios
 from capplan.readers.yaml_file import parse_yaml
-from capplan.scenario.first_scenario import (
+from capplan.scenario.flags import FirstScenario
+from capplan.scenario.scenario import DEFAULT_HARDWARE, read_scenario, scenario_from
+from capplan.scenario.written.first_scenario import (
     ASSUMED,
     QUESTIONS,
     Known,
     answers_of,
     first_scenario_text,
 )
-from capplan.scenario.flags import FirstScenario
-from capplan.scenario.scenario import DEFAULT_HARDWARE, read_scenario, scenario_from
 from tests.sweeps import size_on_few_requests
 
 ROOT = Path(__file__).resolve().parents[2]

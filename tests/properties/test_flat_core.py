@@ -16,11 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
-from capplan.serving import flat, flat_core, flat_pools, flat_router, fleet_simulator
-from capplan.serving.block_cache import PrefixCaching
+from capplan.serving import flat, flat_core, flat_pools, flat_router
+from capplan.serving.cache.block_cache import PrefixCaching
 from capplan.serving.flat import eligible, flat_outcome
-from capplan.serving.fleet_simulator import EnginePlan, FleetRun, simulate_disaggregated, simulate_fleet
-from capplan.serving.fleet_terms import KvLink
+from capplan.serving.replicas import fleet_simulator
+from capplan.serving.replicas.fleet_simulator import (
+    EnginePlan,
+    FleetRun,
+    simulate_disaggregated,
+    simulate_fleet,
+)
+from capplan.serving.replicas.fleet_terms import KvLink
 from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, offered
 from capplan.serving.simulator import served
 from capplan.serving.step_table import StepTable

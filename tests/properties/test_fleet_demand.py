@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from capplan.fleet.demand import (
+from capplan.fleet.engine_options import TierTokens
+from capplan.fleet.load.demand import (
     CACHED_SHARE,
     FREE_SHARE,
     Demand,
     demand_of_classes,
     drawn_requests,
 )
-from capplan.fleet.engine_options import TierTokens
-from capplan.fleet.offered import SamplePath, replica_arrival_cv
+from capplan.fleet.load.offered import SamplePath, replica_arrival_cv
 from capplan.workload.length import empirical, fixed, lognormal, uniform
 from capplan.workload.request_class import RequestClass
 from capplan.workload.summary import PrefixReuse

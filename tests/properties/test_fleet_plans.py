@@ -8,8 +8,8 @@ from hypothesis import settings
 
 from capplan.fleet.price import usd_per_million_tokens
 from capplan.fleet.review import phase_times, plan_details, sizing_of, target_margins
-from capplan.fleet.search import search
-from capplan.fleet.steady_plans import LOADS
+from capplan.fleet.search.layouts import search
+from capplan.fleet.search.steady_plans import LOADS
 from capplan.fleet.sweep import Contender, Point, between, summaries, swept
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.replica.replica import replica_of

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from capplan.errors import InputError
-from capplan.scenario.length_record import LengthFields, lengths
+from capplan.scenario.records.lengths import LengthFields, lengths
 from capplan.workload.length import (
     empirical,
     fixed,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from capplan.errors import InputError
-from capplan.fleet import cheapest
 from capplan.fleet.over_time import RateLine, fleet_over_time
+from capplan.fleet.search import cheapest
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers import answer as levers
 from capplan.questions.levers.answer import (

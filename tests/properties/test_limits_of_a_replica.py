@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.fleet.trial import (
+from capplan.fleet.search.trial import (
     REGULARITY,
     SHORT_SLACK,
     STEPS_PER_DOUBLING,

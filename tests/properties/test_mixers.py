@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.lookup import ENGINES, profile
-from capplan.fleet.candidates import head_reason
+from capplan.fleet.search.candidates import head_reason
 from capplan.memory.budget import memory_plan
 from capplan.memory.kv_size import kv_sizes
 from capplan.memory.launch import engine_launch

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from capplan.cli.main import main
-from capplan.fleet.cheapest import Search, Terms
-from capplan.fleet.confirmed import met_probability
 from capplan.fleet.decision import fleet_decision
 from capplan.fleet.engine_options import Drafting, EngineOptions
-from capplan.fleet.offered import SamplePath
+from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.question import spec_of_layout
-from capplan.fleet.search import search
+from capplan.fleet.search.cheapest import Search, Terms
+from capplan.fleet.search.confirmed import met_probability
+from capplan.fleet.search.layouts import search
+from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, simulated_fleet
 from capplan.fleet.sweep import Contender, Point, point_result
-from capplan.fleet.trial import Trial
 from capplan.questions.fleet import asked_fleet, fleet_for
-from capplan.questions.plan_file import answer_of
+from capplan.questions.plans.plan_file import answer_of
 from capplan.questions.simulation import asked_stream, chosen_plan
 from capplan.readers.plan_file import read_plan_file
 from capplan.replica.drafting import draft_of

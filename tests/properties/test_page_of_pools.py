@@ -9,7 +9,7 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.errors import InputError
-from capplan.questions.plan_file import asked_of_plan
+from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.readers.catalogue.model import model_source
 from capplan.report.data_text import plain
 from capplan.review.findings import findings

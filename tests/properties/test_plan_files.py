@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from capplan.cli.main import main
-from capplan.questions.plan_file import asked_of_plan
+from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.readers.catalogue.prices import price_records
 from capplan.readers.plan_file import read_plan_file, result_digest
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from capplan.errors import InputError
-from capplan.fleet import executor
-from capplan.fleet.content_key import content_key
-from capplan.fleet.executor import finished_points, runner
+from capplan.fleet.search import executor
+from capplan.fleet.search.content_key import content_key
+from capplan.fleet.search.executor import finished_points, runner
 from capplan.fleet.sweep import swept
 from capplan.questions.sweep import asked_sweep
 from capplan.readers.data_folder import data_folder

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from capplan.cli.main import main
 from capplan.errors import InputError, Refusal
-from capplan.fleet.candidates import Layout
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import cost_of
 from capplan.fleet.pools.joint import Joint, demanded_of
@@ -28,16 +27,17 @@ from capplan.fleet.pools.phases import decode_question, prefill_question
 from capplan.fleet.pools.ratio import cheapest_pair
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.question import spec_of_layout
-from capplan.fleet.search import RATE_SLACK, search
+from capplan.fleet.search.candidates import Layout
+from capplan.fleet.search.layouts import RATE_SLACK, search
+from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import capacity_per_s
-from capplan.fleet.trial import Trial
 from capplan.hardware.networks import NETWORKS
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import asked_fleet, fleet_for, terms_of
 from capplan.readers.catalogue.hardware import device
 from capplan.replica.replica import replica_of
 from capplan.scenario.scenario import read_scenario
-from capplan.serving.fleet_terms import link_load_fraction, transfer_s
+from capplan.serving.replicas.fleet_terms import link_load_fraction, transfer_s
 from capplan.serving.step_table import decode_step_s
 from tests.sweeps import long_but
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from capplan.engine.lookup import profile, unsupported_reason
 from capplan.errors import Refusal
-from capplan.fleet.candidates import Layout, Ranges, layout_reason, layouts
-from capplan.fleet.search import search
-from capplan.fleet.steady_plans import LOADS
+from capplan.fleet.search.candidates import Layout, Ranges, layout_reason, layouts
+from capplan.fleet.search.layouts import search
+from capplan.fleet.search.steady_plans import LOADS
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import asked_fleet
 from capplan.readers.catalogue.efficiency import efficiency_for

@@ -33,7 +33,7 @@ from capplan.replica.plans import engine_scheduling, plans_of, replica_schedulin
 from capplan.replica.replica import memory_of, replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.tables import Knots, device_tables, step_knots, table_of_plan, with_host
-from capplan.serving.steady_steps import Lengths
+from capplan.serving.closed_form.steady_steps import Lengths
 from capplan.serving.step_table import (
     StepTable,
     bilinear,

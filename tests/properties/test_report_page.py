@@ -34,9 +34,9 @@ def test_a_page_of_a_plan_file_searches_nothing_and_is_the_same_bytes_every_time
     pages, plan_of_page, monkeypatch
 ):
     """The search of the fleet is taken away; the layout of the plan alone is simulated for what moves its number."""
-    monkeypatch.setattr("capplan.fleet.cheapest.Search.best_of", no_search)
-    monkeypatch.setattr("capplan.fleet.cheapest.Search.within", no_search)
-    monkeypatch.setattr("capplan.fleet.cheapest.Search.cheapest", no_search)
+    monkeypatch.setattr("capplan.fleet.search.cheapest.Search.best_of", no_search)
+    monkeypatch.setattr("capplan.fleet.search.cheapest.Search.within", no_search)
+    monkeypatch.setattr("capplan.fleet.search.cheapest.Search.cheapest", no_search)
     before = {file.name: file.read_bytes() for file in plan_of_page.parent.glob("pages.*")}
     assert len(before) > 20
     for suffix in ("md", "html", "csv", "json"):

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
-from capplan.serving import flat_pools, fleet_simulator
-from capplan.serving.block_cache import PrefixCaching
-from capplan.serving.engine_pool import EnginePool
-from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
-from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging, KvLink
+from capplan.serving import flat_pools
+from capplan.serving.cache.block_cache import PrefixCaching
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED
+from capplan.serving.replicas import fleet_simulator
+from capplan.serving.replicas.engine_pool import EnginePool
+from capplan.serving.replicas.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
+from capplan.serving.replicas.fleet_terms import Autoscaling, Failure, Hedging, KvLink
 from capplan.serving.requests import Admission, Crowd, Requests, offered
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable, decode_step_s

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.demand import demand_of
-from capplan.fleet.session_load import offered_with_sessions, session_block_tokens
+from capplan.fleet.load.demand import demand_of
+from capplan.fleet.load.session_load import offered_with_sessions, session_block_tokens
 from capplan.fleet.simulation import Stream, simulated_fleet
 from capplan.fleet.sweep import demand_at_replica
 from capplan.replica.replica import replica_of
@@ -17,7 +17,7 @@ from capplan.scenario.drawn_workload import drawn_workload
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.scenario.scenario import read_scenario
-from capplan.serving.prefix_cache import hit_curve
+from capplan.serving.cache.prefix_cache import hit_curve
 from capplan.workload.length import fixed
 from capplan.workload.sessions import Sessions, drawn_turns, turn_blocks
 from capplan.workload.slo import Slo

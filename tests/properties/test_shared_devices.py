@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.search import search
-from capplan.fleet.trial import Trial
+from capplan.fleet.search.layouts import search
+from capplan.fleet.search.trial import Trial
 from capplan.money.shared_pool import devices_by_hour
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.sharing import sliced_scenario

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.engine.lookup import profile
-from capplan.fleet.candidates import head_reason
+from capplan.fleet.search.candidates import head_reason
 from capplan.memory.packed_pool import (
     PackedLayout,
     SlidingGroup,

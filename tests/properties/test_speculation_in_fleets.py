@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.errors import InputError
-from capplan.fleet.cheapest import Search, Terms
-from capplan.fleet.search import search
+from capplan.fleet.search.cheapest import Search, Terms
+from capplan.fleet.search.layouts import search
 from capplan.phases.speculation import expected_tokens_by_position, expected_tokens_per_round, round_tokens
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers.answer import asked_levers, levers_of

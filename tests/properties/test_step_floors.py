@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from capplan.engine.lookup import profile
 from capplan.errors import CapplanError
-from capplan.fleet.candidates import Layout, Ranges, layout_reason, layouts
+from capplan.fleet.search.candidates import Layout, Ranges, layout_reason, layouts
 from capplan.memory.launch import engine_launch
 from capplan.model.kv_cache import kv_bytes_per_sequence
 from capplan.model.network import layer_counts

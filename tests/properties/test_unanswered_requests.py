@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.cli.main import main
-from capplan.fleet.target_values import statistic_of, target_values, undecided
+from capplan.fleet.search.target_values import statistic_of, target_values, undecided
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED, Spread, spread
 from capplan.workload.slo import STATISTICS, Slo, Target
 

@@ -7,8 +7,14 @@ import pytest
 
 from capplan.accuracy.replay import metrics_of, outcome_of
 from capplan.fleet.question import spec_of_layout
-from capplan.questions.plan_file import asked_of_plan
-from capplan.questions.plan_verification import LATENCIES, Compared, MissedTarget, Verification, _benchmark
+from capplan.questions.plans.plan_file import asked_of_plan
+from capplan.questions.plans.plan_verification import (
+    LATENCIES,
+    Compared,
+    MissedTarget,
+    Verification,
+    _benchmark,
+)
 from capplan.recorded.results.record import BenchmarkResult
 from capplan.replica.replica import replica_of
 from tests.plan_files import plan_in, with_changes

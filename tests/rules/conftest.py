@@ -198,7 +198,7 @@ def stand_ins(monkeypatch):
     hub, calibrate = "capplan.readers.catalogue.hub", "capplan.cli.calibrate"
     for place, stand_in in {
         f"{hub}._fetched": says(lambda *_, **__: "the hub"),
-        "capplan.fleet.workers.ProcessPoolExecutor": says(lambda count, **_: f"{count} processes"),
+        "capplan.fleet.search.workers.ProcessPoolExecutor": says(lambda count, **_: f"{count} processes"),
         f"{calibrate}._opened": opened,
         f"{calibrate}._proof": says(lambda network, target, path, *, quick: f"{network.name} on {target.device}, {path.name}, quick={quick}"),
         "capplan.calibrate.measure.calibrated": says(lambda target, **asked: f"{target} {asked}"),

@@ -348,7 +348,7 @@ def test_where_points_go_is_settled_before_the_search_for_plans(tmp_path, monkey
     monkeypatch.setattr(
         "capplan.questions.sweep.asked_scenario", lambda *_, **__: pytest.fail("was computed")
     )
-    monkeypatch.setattr("capplan.fleet.workers.ANSWER_S", 0.5)
+    monkeypatch.setattr("capplan.fleet.search.workers.ANSWER_S", 0.5)
     assert says in error_of(capsys, "sweep", written(tmp_path / "s.yaml", SCENARIO), "--offline", *words)
     assert (tmp_path / "notes.txt").read_text() == "my only notes\n"
 

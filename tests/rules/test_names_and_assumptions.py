@@ -59,7 +59,7 @@ def test_a_name_ends_in_its_unit(name, unit):
 
 def test_the_columns_of_a_plan_are_listed():
     """What a fleet prints is explained, but for what is a count or a word by itself."""
-    tree = ast.parse((ROOT / "capplan" / "questions" / "plan_row.py").read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "capplan" / "questions" / "plans" / "plan_row.py").read_text(encoding="utf-8"))
     (row,) = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "plan_row")
     keys = {
         k.value

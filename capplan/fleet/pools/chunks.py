@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from capplan.fleet.cheapest import Search, Terms
-from capplan.fleet.confirmed import plan_of
 from capplan.fleet.plan import ChunkedPlan, FleetPlan
 from capplan.fleet.question import Question, spec_of_layout
-from capplan.fleet.search import search
+from capplan.fleet.search.cheapest import Search, Terms
+from capplan.fleet.search.confirmed import plan_of
+from capplan.fleet.search.layouts import search
 from capplan.replica.plans import engine_scheduling
 
 DIVISORS = (4, 8)

@@ -8,14 +8,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from capplan.fleet.peak_stream import peak_stream
+from capplan.fleet.load.peak_stream import peak_stream
+from capplan.fleet.load.routed import Operation, run_fleet
 from capplan.fleet.pools.link import LinkTerms, LinkUse, link_use, unlinked_reason
 from capplan.fleet.pools.ratio import Lacking, Pair
 from capplan.fleet.question import Question
-from capplan.fleet.routed import Operation, run_fleet
+from capplan.fleet.search.trial import is_steady, with_load_time
 from capplan.fleet.simulation import FleetOutcome, Stream
 from capplan.fleet.sweep import demand_at_replica
-from capplan.fleet.trial import is_steady, with_load_time
 from capplan.replica.replica import Replica
 from capplan.workload.slo import Target
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from capplan.fleet.demand import Demand, demand_of_classes
+from capplan.fleet.load.demand import Demand, demand_of_classes
 from capplan.fleet.question import Question
 from capplan.hardware.device import Device
 from capplan.workload.length import fixed

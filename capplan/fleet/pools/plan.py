@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from capplan.accuracy.bounded import BoundedSpread
-from capplan.fleet.candidates import Layout, Rejection
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.replica_group import ReplicaGroup
+from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.workload.outside import OutsideUse
 

@@ -16,8 +16,6 @@ from math import inf
 from capplan.accuracy.bounded import BoundedSpread, load_interval
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
-from capplan.fleet.candidates import Rejections, rejection_rows
-from capplan.fleet.cheapest import OVER_BUDGET, Search, Sized, Terms
 from capplan.fleet.plan import cost_of
 from capplan.fleet.pools.joint import Joint, demanded_of
 from capplan.fleet.pools.link import LinkTerms, check_known
@@ -27,10 +25,12 @@ from capplan.fleet.pools.ratio import Lacking, Pair, Phase
 from capplan.fleet.pools.sizing import Contender, cheapest_from, costs, hourly, pools_sizing, with_range
 from capplan.fleet.price import HOURS_PER_MONTH, most_usd, usd_per_month
 from capplan.fleet.question import Question
-from capplan.fleet.recommended import rank
 from capplan.fleet.scenario import PoolsLimits
-from capplan.fleet.search import ScreenedLayout, search
-from capplan.fleet.search_cache import SearchCache
+from capplan.fleet.search.candidates import Rejections, rejection_rows
+from capplan.fleet.search.cheapest import OVER_BUDGET, Search, Sized, Terms
+from capplan.fleet.search.layouts import ScreenedLayout, search
+from capplan.fleet.search.recommended import rank
+from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.replica.replica import Replica

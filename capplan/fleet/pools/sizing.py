@@ -7,9 +7,6 @@ from math import floor, inf
 
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason
-from capplan.fleet.cheapest import Sized, Terms, busy_replicas
-from capplan.fleet.confirmed import RANGE
-from capplan.fleet.one_layout import trial_of
 from capplan.fleet.plan import Certainty, FleetAnswer
 from capplan.fleet.pools.joint import Demanded, Joint, demanded_of
 from capplan.fleet.pools.phases import decode_question, prefill_question
@@ -17,9 +14,12 @@ from capplan.fleet.pools.plan import PoolsPlan, summed_usd_per_hour
 from capplan.fleet.pools.ratio import Lacking, Pair, cheapest_pair
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.question import Question
-from capplan.fleet.search import CONFIDENCES
-from capplan.fleet.search_cache import SearchCache
-from capplan.fleet.trial import Trial
+from capplan.fleet.search.cheapest import Sized, Terms, busy_replicas
+from capplan.fleet.search.confirmed import RANGE
+from capplan.fleet.search.layouts import CONFIDENCES
+from capplan.fleet.search.one_layout import trial_of
+from capplan.fleet.search.search_cache import SearchCache
+from capplan.fleet.search.trial import Trial
 
 LEAST_SHARE = 0.8
 """Where a pool is as small as it was tried, this share of its replicas is tried next."""

@@ -8,18 +8,17 @@ from math import inf
 from pathlib import Path
 
 from capplan.errors import CapplanError, InputError, unknown
-from capplan.fleet.cheapest import Search, layout_name
-from capplan.fleet.confirmed import plan_of
 from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan, cheaper_pools, cost_of
 from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.question import Question
-from capplan.fleet.recommended import near_cheapest, recommended
 from capplan.fleet.scenario import Scenario
-from capplan.fleet.search import search
-from capplan.fleet.search_cache import SearchCache
-from capplan.questions.budget import mix_within_budget, mixed_plan
+from capplan.fleet.search.cheapest import Search, layout_name
+from capplan.fleet.search.confirmed import plan_of
+from capplan.fleet.search.layouts import search
+from capplan.fleet.search.recommended import near_cheapest, recommended
+from capplan.fleet.search.search_cache import SearchCache
 from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.levers import engine, fleet, promise
 from capplan.questions.levers.as_it_is import Base, first_line, idle, put_off
@@ -35,8 +34,9 @@ from capplan.questions.levers.lever import (
 )
 from capplan.questions.levers.routing import routing
 from capplan.questions.levers.speculation import speculations
-from capplan.questions.plan_file import asked_of_plan
-from capplan.questions.plan_over_time import group_over_time
+from capplan.questions.money.budget import mix_within_budget, mixed_plan
+from capplan.questions.plans.plan_file import asked_of_plan
+from capplan.questions.plans.plan_over_time import group_over_time
 from capplan.readers.plan_file import read_plan_file
 from capplan.readers.yaml_file import Document
 from capplan.scenario.host_memory import memory_usd_per_month

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from capplan.questions.levers.as_it_is import Base, idle
 from capplan.questions.levers.lever import Lever
-from capplan.scenario.length_record import LengthFields
+from capplan.scenario.records.lengths import LengthFields
 
 LOOSER = 1.25
 """Times each target."""

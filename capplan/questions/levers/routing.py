@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from capplan.errors import Reason
-from capplan.fleet.cheapest import Sized, busy_replicas
-from capplan.fleet.confirmed import plan_of
 from capplan.fleet.engine_options import tier_in_tokens
-from capplan.fleet.one_layout import trial_of
 from capplan.fleet.plan import FleetPlan
+from capplan.fleet.search.cheapest import Sized, busy_replicas
+from capplan.fleet.search.confirmed import plan_of
+from capplan.fleet.search.one_layout import trial_of
 from capplan.questions.fleet import terms_of
 from capplan.questions.levers.as_it_is import Base, idle
 from capplan.questions.levers.lever import Lever

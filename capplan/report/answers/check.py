@@ -3,7 +3,7 @@
 from typing import Any
 
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.plan_check import Check, PlanCheck
+from capplan.questions.plans.plan_check import Check, PlanCheck
 from capplan.readers.plan_file import PlanFile
 from capplan.report.answer import Answer, Table
 from capplan.report.screen_units import is_number, screen_of, shown_money, shown_number

@@ -5,7 +5,7 @@ from typing import Any
 from capplan.fleet.pools.plan import POOLS
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.money.commitments import HOURS_PER_YEAR, Mix
-from capplan.questions.commitments import AskedMix
+from capplan.questions.money.commitments import AskedMix
 from capplan.report.answer import Table
 
 _TITLES = {

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from capplan.money.comparison import ComparedApi, Comparison, OwnFleet
-from capplan.questions.comparison import AskedComparison
+from capplan.questions.money.comparison import AskedComparison
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.currency import currency_texts
 from capplan.report.answers.plan_words import purchase_text

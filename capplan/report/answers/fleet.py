@@ -12,8 +12,8 @@ from capplan.fleet.question import Question
 from capplan.fleet.review import kernel_assumptions
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.outlook import Outlook
-from capplan.questions.plan_inputs import plan_inputs
-from capplan.questions.plan_row import certainty_row, plan_row
+from capplan.questions.plans.plan_inputs import plan_inputs
+from capplan.questions.plans.plan_row import certainty_row, plan_row
 from capplan.readers.plan_file import plan_origin
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.commitments import (

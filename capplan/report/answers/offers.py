@@ -6,7 +6,7 @@ from typing import Any
 from capplan.fleet.plan import AnyPlan
 from capplan.fleet.price import SIDES, ChosenPrice
 from capplan.money.offer_range import named_offers, offered_costs
-from capplan.questions.plan_row import OWN_PRICE, offers_row
+from capplan.questions.plans.plan_row import OWN_PRICE, offers_row
 from capplan.report.answer import Table
 
 _NAMES = {"low": "lowest", "likely": "likely", "high": "highest"}

@@ -7,7 +7,7 @@ from capplan.fleet.plan import FleetAnswer, FleetPlan, cost_of
 from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.replica_group import ReplicaGroup
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.plan_row import pools_row
+from capplan.questions.plans.plan_row import pools_row
 from capplan.report.answer import Table
 from capplan.report.answers.fleet_words import sure
 

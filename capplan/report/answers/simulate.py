@@ -7,13 +7,13 @@ from math import isfinite
 from typing import Any
 
 from capplan.assumption import Assumption
-from capplan.fleet.routed import Operation
+from capplan.fleet.load.routed import Operation
 from capplan.fleet.simulation import Figures, FleetOutcome
-from capplan.questions.plan_row import transfer_result
+from capplan.questions.plans.plan_row import transfer_result
 from capplan.questions.simulation import AskedStream, Chosen
 from capplan.report.answer import Answer, Table
-from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.outcome import Spread, joint_timeline
+from capplan.serving.replicas.fleet_simulator import FleetRun
 from capplan.workload.slo import Slo
 
 TIMELINE_ROWS = 24

@@ -7,7 +7,7 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.fleet.plan import FleetPlan
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.plan_verification import LATENCIES, PROMETHEUS, Verification, next_settings
+from capplan.questions.plans.plan_verification import LATENCIES, PROMETHEUS, Verification, next_settings
 from capplan.report.answer import Answer, Table
 from capplan.report.screen_units import screen_of, shown_number
 

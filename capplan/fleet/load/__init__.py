@@ -1,0 +1,1 @@
+"""The requests that each of several replicas is offered."""

@@ -1,0 +1,218 @@
+"""The traffic of a scenario for the search and the simulator: one mixture of request classes."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from capplan.fleet.engine_options import TierSize, TierTokens
+from capplan.fleet.scenario import Scenario
+from capplan.numbers import Array, Number
+from capplan.serving.closed_form.steady_steps import Lengths
+from capplan.serving.requests import Requests
+from capplan.workload.request_class import RequestClass
+from capplan.workload.summary import PrefixReuse
+
+FREE_SHARE = 0.5
+"""Fraction of the KV cache that holds prefixes of earlier requests; a trace with block hashes is simulated without it."""
+CACHED_SHARE = 0.9
+"""Cached fraction of a prompt that hits; the other prompts miss entirely."""
+SLICES = 64
+"""Number of equally likely lengths that represent a distribution when its moments are computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The traffic: request classes, lengths, and prefix-cache hits."""
+
+    classes: tuple[RequestClass, ...]
+    lengths: Lengths
+    longest_tokens: int
+    """Input plus output of the largest request to plan for (99.9th percentile of each)."""
+    hit_fractions: tuple[float, ...] = ()
+    """By class, the fraction of prompt tokens that hit in the prefix cache of one plan; empty before a plan is chosen."""
+    tiers: tuple[TierSize, ...] = ()
+    """Offload tiers of every replica, for prefixes that its devices have no room for."""
+    load_s: float = 0.0
+    """Mean time that a request waits for blocks from those tiers; depends on the plan."""
+
+    @property
+    def reuses(self) -> bool:
+        """Return whether prefix-cache hits depend on the size of the cache."""
+        return any(request_class.reuse is not None for request_class in self.classes)
+
+    @property
+    def has_sessions(self) -> bool:
+        """Return whether prefix-cache hits depend on the load of a replica too."""
+        return any(request_class.sessions is not None for request_class in self.classes)
+
+    def in_flight_tokens(self, share: Number, response_s: Number) -> Number:
+        """Return the prompts of all sessions in flight in a share of the traffic [tokens]."""
+        return sum(
+            (request_class.in_flight_tokens(share, response_s) for request_class in self.classes), start=0.0
+        )
+
+    def with_cache(
+        self, cache_tokens: float, tiers: Sequence[TierTokens] = (), in_flight_tokens: float | None = None
+    ) -> "Demand":
+        """Return the demand with the hits of a KV cache of this size, half of which is free for prefixes (an assumption).
+
+        Tiers hold what was evicted from the cache, so their sizes add to its size; hits in a tier are loaded from it. The
+        prompts of sessions in flight are in the cache whether they run or wait, so all of it counts for them.
+
+        Parameters
+        ----------
+        cache_tokens : [tokens]
+        tiers : below the cache
+        in_flight_tokens : [tokens]
+            prompts of all sessions at the replica that are in flight; None: of the whole traffic, with immediate responses
+        """
+        held = self.in_flight_tokens(1.0, 0.0) if in_flight_tokens is None else in_flight_tokens
+        below = np.cumsum([0.0, *(tier.tokens for tier in tiers)])
+        curves = [
+            _hits(request_class.reuse, cache_tokens, below, float(held)) for request_class in self.classes
+        ]
+        hits = tuple(round(float(curve[-1]), 2) for curve in curves)
+        weights = _weights(self.classes)
+        per_token = np.array([tier.load_s_per_token for tier in tiers])
+        loads = [
+            w * c.input_tokens.mean_tokens * float(np.diff(curve) @ per_token)
+            for w, curve, c in zip(weights, curves, self.classes, strict=True)
+        ]
+        hit = replace(self, hit_fractions=hits, load_s=float(f"{sum(loads):.2g}"))
+        cached = sum(w * hit.cached_tokens_of(index) for index, w in enumerate(weights))
+        return replace(hit, lengths=replace(self.lengths, cached_tokens=cached))
+
+    def cached_tokens_of(self, index: int) -> float:
+        """Return the prompt tokens per request of a class that need no prefill, in the mean; of a reused prompt none before a plan is chosen."""
+        item = self.classes[index]
+        if item.reuse is None:
+            return item.cached_input_tokens
+        return self.hit_fractions[index] * item.input_tokens.mean_tokens if self.hit_fractions else 0.0
+
+    @property
+    def generated_tokens(self) -> float:
+        """Return the mean tokens of an output; none where vectors or scores are asked for."""
+        return 0.0 if all(item.pooled for item in self.classes) else float(self.lengths.output_tokens)
+
+    @property
+    def users(self) -> float:
+        """Return the number of users of all classes."""
+        return sum(request_class.users or 0.0 for request_class in self.classes)
+
+    def rates_per_s(self, response_s: float) -> tuple[float, float]:
+        """Return the open-loop requests per second, and those of users whose requests take `response_s`."""
+        parts = {True: 0.0, False: 0.0}
+        for request_class in self.classes:
+            parts[request_class.users is not None] += request_class.request_rate_at(response_s)
+        return parts[False], parts[True]
+
+    def request_rate_per_s(self, response_time_s: Array) -> Array:
+        """Return the requests per second of all classes if a response takes this long; users wait for it before the next."""
+        total = np.zeros_like(response_time_s)
+        for request_class in self.classes:
+            if request_class.request_rate_per_s is not None:
+                total = total + request_class.request_rate_per_s
+            else:
+                total = total + (request_class.users or 0.0) / (
+                    (request_class.think_time_s or 0.0) + response_time_s
+                )
+        return total
+
+
+def _hits(reuse: PrefixReuse | None, cache_tokens: float, below: Array, in_flight_tokens: float) -> Array:
+    """Return the hits of a class in the cache, and in it and each of the tiers below it together."""
+    if reuse is None:
+        return np.zeros(below.size)
+    if reuse.in_flight_tokens is None:
+        return reuse.hit_fraction(FREE_SHARE * cache_tokens + below)
+    return reuse.hit_fraction((cache_tokens + below) * (reuse.in_flight_tokens / max(in_flight_tokens, 1.0)))
+
+
+def _weights(classes: tuple[RequestClass, ...]) -> list[float]:
+    rates = np.array([request_class.request_rate_at() for request_class in classes])
+    return [float(w) for w in rates / rates.sum()]
+
+
+def _moments(values: list[Array], weights: list[float]) -> tuple[float, float]:
+    """Return mean and coefficient of variation of a mixture."""
+    mean = sum(w * float(v.mean()) for v, w in zip(values, weights, strict=True))
+    square = sum(w * float(np.square(v).mean()) for v, w in zip(values, weights, strict=True))
+    return mean, math.sqrt(max(square - mean * mean, 0.0)) / mean
+
+
+def demand_of(scenario: Scenario) -> Demand:
+    """Return the mixture of all classes, weighted by their rates."""
+    return replace(demand_of_classes(scenario.classes), tiers=scenario.kv_offload)
+
+
+def demand_of_classes(classes: tuple[RequestClass, ...]) -> Demand:
+    """Return the mixture of classes, weighted by their rates, without offload tiers."""
+    weights = _weights(classes)
+    inputs, input_cv = _moments([c.input_tokens.midpoints(SLICES) for c in classes], weights)
+    outputs, output_cv = _moments([c.output_tokens.midpoints(SLICES) for c in classes], weights)
+    cached = sum(w * c.cached_input_tokens for w, c in zip(weights, classes, strict=True))
+    longest = max(
+        float(c.input_tokens.quantile(0.999)) + float(c.output_tokens.quantile(0.999)) for c in classes
+    )
+    return Demand(classes, Lengths(inputs, outputs, input_cv, output_cv, cached), math.ceil(longest))
+
+
+def drawn_requests(
+    demand: Demand,
+    count: int,
+    seed: int,
+    longest: int,
+    *,
+    users: bool | None = None,
+    response_s: float = 0.0,
+) -> Requests:
+    """Return random requests of the mixture, without arrival times, truncated to the longest context.
+
+    Parameters
+    ----------
+    demand : the mixture
+    count : [-]
+    seed : of the random draws
+    longest : [tokens]
+        input plus output are truncated to it
+    users : True: only classes with users, False: only classes with a rate, None: all
+    response_s : [s]
+        approximate response time, which decides the share of the users' requests
+
+    Returns
+    -------
+    Requests with their classes and cached tokens
+    """
+    random = np.random.default_rng([seed, 0])
+    shares = np.array(
+        [
+            request_class.request_rate_at(response_s)
+            if users is None or (request_class.users is not None) == users
+            else 0.0
+            for request_class in demand.classes
+        ]
+    )
+    chosen = random.choice(len(demand.classes), size=count, p=shares / shares.sum())
+    inputs, outputs = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    cached = np.zeros(count, dtype=np.int64)
+    for index, request_class in enumerate(demand.classes):
+        rows = np.flatnonzero(chosen == index)
+        inputs[rows] = np.minimum(request_class.input_tokens.sample(rows.size, random), longest - 2)
+        outputs[rows] = np.minimum(
+            request_class.output_tokens.sample(rows.size, random), longest - 1 - inputs[rows]
+        )
+        if request_class.reuse is not None:
+            hit_fraction = demand.hit_fractions[index] if demand.hit_fractions else 0.0
+            part = max(CACHED_SHARE, hit_fraction)
+            hit = random.random(rows.size) < hit_fraction / part
+            shared = np.minimum(np.rint(part * inputs[rows]).astype(np.int64), inputs[rows] - 1)
+        else:
+            hit = random.random(rows.size) < request_class.prefix_hit_fraction
+            shared = np.minimum(int(request_class.shared_prefix_tokens), inputs[rows] - 1)
+            if request_class.repeated_fraction:
+                again = random.random(rows.size) < request_class.repeated_fraction
+                hit, shared = hit | again, np.where(again, inputs[rows] - 1, shared)
+        cached[rows] = np.where(hit, shared, 0)
+    return Requests(inputs, np.maximum(outputs, 1), cached_tokens=cached, class_index=chosen.astype(np.int64))

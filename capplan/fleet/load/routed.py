@@ -1,0 +1,250 @@
+"""A fleet behind one router: failures, autoscaling, hedging, and separate prefill and decode replicas."""
+
+from dataclasses import dataclass, replace
+from math import inf
+
+from capplan.assumption import Assumption
+from capplan.errors import InputError
+from capplan.fleet.engine_options import EngineOptions, Engines, engines_of
+from capplan.fleet.pools.link import LinkTerms, LinkUse, link_between, link_use, unlinked_reason
+from capplan.fleet.simulation import (
+    ENGINE_DEFAULTS,
+    FleetOutcome,
+    Stream,
+    fleet_outcome,
+    simulated_fleet,
+    simulation_summary,
+    stream_with_block_ids,
+)
+from capplan.replica.replica import Replica
+from capplan.replica.spec import ReplicaSpec
+from capplan.serving.replicas.fleet_simulator import (
+    EnginePlan,
+    FleetRun,
+    simulate_disaggregated,
+    simulate_fleet,
+)
+from capplan.serving.replicas.fleet_terms import Autoscaling, Failure, Hedging, Routing
+from capplan.serving.requests import Admission, offered
+from capplan.serving.terms import EngineSetup
+from capplan.workload.slo import Slo
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """How a fleet is operated; the default is a router only."""
+
+    routing: Routing | None = None
+    """None: prefix_aware if prompts have block ids, else round_robin."""
+    failures: tuple[Failure, ...] = ()
+    autoscaling: Autoscaling | None = None
+    hedging: Hedging | None = None
+    prefill_replicas: int | None = None
+    decode_replicas: int | None = None
+    """Given together with `prefill_replicas`, or not at all."""
+    kv_link: LinkTerms | None = None
+    """Between prefill and decode replicas."""
+    decode: Replica | None = None
+    """One of the decode replicas; None: as the prefill replicas."""
+
+    def pool_devices(self, prefill: ReplicaSpec) -> int:
+        """Return the devices of both pools."""
+        decode = self.decode.spec if self.decode else prefill
+        return (self.prefill_replicas or 0) * prefill.devices + (self.decode_replicas or 0) * decode.devices
+
+    def link_use(self, prefill: ReplicaSpec, prompt_tokens: float, requests_per_s: float) -> LinkUse | None:
+        """Return size, time and load of the transfers between the pools; None without pools."""
+        if self.kv_link is None:
+            return None
+        return link_use(
+            prefill,
+            self.decode.spec if self.decode else prefill,
+            (self.prefill_replicas or 0, self.decode_replicas or 0),
+            self.kv_link,
+            prompt_tokens=prompt_tokens,
+            requests_per_s=requests_per_s,
+        )
+
+
+def _routed_fleet(
+    replica: Replica,
+    stream: Stream,
+    operation: Operation,
+    *,
+    replicas: int,
+    slo: Slo,
+    until_s: float,
+    admission: Admission | None,
+    use: EngineOptions,
+) -> FleetOutcome:
+    """Simulate identical replicas behind one router.
+
+    Parameters
+    ----------
+    replica : one of them
+    stream : the load
+    operation : how the fleet is operated
+    replicas : [-]
+        that serve from the start; not used with separate prefill and decode
+    slo : limits for goodput
+    until_s : [s]
+        stop at this time
+    admission : admission rules; None: admit all
+    use : options of the engines
+
+    Returns
+    -------
+    latencies [s], rates [1/s], by class and overall
+
+    Raises
+    ------
+    InputError
+        names options that cannot be combined
+    """
+    stream = stream_with_block_ids(stream, replica, use)
+    engines = engines_of(replica, use, stream.block_tokens, stream.mean_input_tokens)
+    routing: Routing = (
+        operation.routing or stream.routing or ("prefix_aware" if engines.setup.caching else "round_robin")
+    )
+    admission = admission or Admission()
+    if _is_disaggregated(operation):
+        run = _disaggregated(engines, stream, operation, routing, until_s, admission, use)
+    else:
+        scaling = operation.autoscaling
+        if scaling is not None:
+            replicas = min(max(replicas, scaling.min_replicas), scaling.max_replicas)
+        run = _behind_one_router(engines.setup, stream, operation, routing, replicas, until_s, admission)
+    stopped = {failure.replica for failure in operation.failures if failure.repair_s == inf}
+    is_dead = len(stopped) >= replicas and operation.autoscaling is None and not _is_disaggregated(operation)
+    outcome = fleet_outcome([run.outcome], stream.class_names, slo, until_s=inf if is_dead else until_s)
+    count = most_replicas(operation, replicas)
+    summary = simulation_summary(engines, outcome, [run.outcome], count)
+    summary["assumptions"] += assumed(operation)
+    if _is_disaggregated(operation):
+        decode_blocks = (operation.decode or engines.replica).kv_blocks
+        summary["kv_blocks"] = engines.setup.kv_blocks * (operation.prefill_replicas or 0) + decode_blocks * (
+            operation.decode_replicas or 0
+        )
+    return replace(outcome, replicas=count, run=run, **summary)
+
+
+def _behind_one_router(
+    engine: EngineSetup,
+    stream: Stream,
+    operation: Operation,
+    routing: Routing,
+    replicas: int,
+    until_s: float,
+    admission: Admission,
+) -> FleetRun:
+    arrivals, crowd = offered(stream.requests, stream.concurrency, stream.crowd)
+    return simulate_fleet(
+        arrivals,
+        engine,
+        replicas,
+        routing=routing,
+        failures=operation.failures,
+        autoscaling=operation.autoscaling,
+        hedging=operation.hedging,
+        crowd=crowd,
+        until_s=until_s,
+        admission=admission,
+    )
+
+
+def run_fleet(
+    replica: Replica,
+    stream: Stream,
+    operation: Operation | None,
+    *,
+    replicas: int,
+    slo: Slo,
+    until_s: float = inf,
+    admission: Admission | None = None,
+    use: EngineOptions = ENGINE_DEFAULTS,
+) -> FleetOutcome:
+    """Simulate a fleet: replicas one by one on a stream split beforehand if that is enough, else behind a router."""
+    if operation is None and stream.routing == "least_loaded" and replicas > 1:
+        operation = Operation()
+    if operation is None:
+        return simulated_fleet(
+            replica, stream, replicas=replicas, slo=slo, until_s=until_s, admission=admission, use=use
+        )
+    return _routed_fleet(
+        replica, stream, operation, replicas=replicas, slo=slo, until_s=until_s, admission=admission, use=use
+    )
+
+
+def most_replicas(operation: Operation | None, replicas: int) -> int:
+    """Return the largest number of replicas that may serve at once."""
+    if operation is None:
+        return replicas
+    if operation.prefill_replicas is not None:
+        return operation.prefill_replicas + (operation.decode_replicas or 0)
+    return replicas if operation.autoscaling is None else operation.autoscaling.max_replicas
+
+
+def assumed(operation: Operation) -> tuple[Assumption, ...]:
+    """Return the assumptions behind the operation of a fleet."""
+    assumptions = []
+    if operation.kv_link is not None:
+        assumptions.append(operation.kv_link.assumption)
+    rule = operation.autoscaling
+    if rule is not None:
+        assumptions.append(
+            Assumption(
+                f"every {rule.interval_s:g} s replicas are added if over {rule.high_fraction:.0%} of the sequence slots are "
+                f"taken, and one is removed below {rule.low_fraction:.0%}; a start takes {rule.start_s:g} s",
+                "fleet.start_up; Autoscaling in Python",
+            )
+        )
+    if operation.hedging is not None:
+        assumptions.append(
+            Assumption("of two copies of a request the one that finishes first counts", "Hedging in Python")
+        )
+    return tuple(assumptions)
+
+
+def _is_disaggregated(operation: Operation) -> bool:
+    """Return whether prefill and decode run on separate replicas; InputError if the options for it are incomplete."""
+    given = (operation.prefill_replicas, operation.decode_replicas, operation.kv_link)
+    if all(value is None for value in given):
+        return False
+    if any(value is None for value in given):
+        raise InputError("--prefill-replicas, --decode-replicas and --kv-link must be given together")
+    if operation.failures or operation.autoscaling or operation.hedging:
+        raise InputError(
+            "failures, autoscaling and hedging are not modelled with separate prefill and decode replicas\n"
+            "  drop --prefill-replicas, --decode-replicas and --kv-link"
+        )
+    return True
+
+
+def _disaggregated(
+    engines: Engines,
+    stream: Stream,
+    operation: Operation,
+    routing: Routing,
+    until_s: float,
+    admission: Admission,
+    use: EngineOptions,
+) -> FleetRun:
+    decode = engines
+    if operation.decode is not None:
+        decode = engines_of(operation.decode, use, stream.block_tokens, stream.mean_input_tokens)
+    terms = operation.kv_link or LinkTerms()
+    counts = (operation.prefill_replicas or 0, operation.decode_replicas or 0)
+    if words := unlinked_reason(engines.replica.spec, decode.replica.spec, counts, terms):
+        raise InputError(f"{terms.place}: {words}\n  a network joins any number: --kv-link network")
+    link = link_between(engines.replica.spec, decode.replica.spec, terms, stream.mean_input_tokens)
+    later: Routing = "round_robin" if routing == "round_robin" else "least_loaded"
+    return simulate_disaggregated(
+        stream.requests,
+        EnginePlan(engines.setup, counts[0], routing),
+        EnginePlan(decode.setup, counts[1], later),
+        link,
+        concurrency=stream.concurrency,
+        crowd=stream.crowd,
+        until_s=until_s,
+        admission=admission,
+    )

@@ -1,0 +1,157 @@
+"""The turns of sessions as a stream of requests with block ids, for a simulation of the prefix cache block by block."""
+
+from collections.abc import Sequence
+from dataclasses import astuple, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.fleet.load.demand import Demand
+from capplan.fleet.load.offered import Offered, SamplePath
+from capplan.fleet.load.stream_split import selected_requests
+from capplan.numbers import Array
+from capplan.serving.requests import NAMED_BLOCKS, Crowd, Requests
+from capplan.workload.request_class import RequestClass
+from capplan.workload.sessions import (
+    LEAST_GAP_S,
+    Sessions,
+    Turns,
+    block_tokens_for,
+    drawn_gaps_s,
+    drawn_turns,
+    turn_blocks,
+    turn_starts_s,
+)
+
+COUNTED_SESSIONS = 2000
+"""From which the turns of a session are counted, where some end early at the longest context."""
+
+
+def session_block_tokens(demand: Demand) -> int:
+    """Return the tokens of one block of the stream; 0 if no class has sessions."""
+    means = [
+        request_class.input_tokens.mean_tokens
+        for request_class in demand.classes
+        if request_class.sessions is not None
+    ]
+    return block_tokens_for(min(means)) if means else 0
+
+
+def offered_with_sessions(
+    demand: Demand, *, seconds: float, seed: int, longest: int, response_s: float
+) -> Offered:
+    """Return the requests of some time: the turns of sessions with their blocks, all other requests as a sample path.
+
+    A turn is sent its think time after the mean response to the turn before it. Sessions of a class with a rate start as a
+    Poisson process, early enough that as many as usual are in flight at time zero; those of users follow each other.
+
+    Parameters
+    ----------
+    demand : the whole traffic
+    seconds : [s]
+    seed : of all random draws
+    longest : [tokens]
+        sessions end before a turn that exceeds it, other requests are truncated to it
+    response_s : [s]
+        mean response time
+
+    Returns
+    -------
+    Offered
+    """
+    plain = [index for index, request_class in enumerate(demand.classes) if request_class.sessions is None]
+    block_tokens, first_id = session_block_tokens(demand), 0
+    parts: list[Requests] = []
+    crowd: Crowd | None = None
+    if plain:
+        others = _without_sessions(demand, plain)
+        rate = sum(others.rates_per_s(response_s))
+        count = max(round(rate * seconds), 2)
+        path = SamplePath(others, count=count, seed=seed, longest=longest, response_s=response_s).offered(1.0)
+        if path.crowd and isinstance(path.crowd.requests, Requests):
+            crowd = replace(path.crowd, requests=_renumbered(path.crowd.requests, plain))
+        parts += [_renumbered(path.requests, plain)] if path.requests else []
+    for index, request_class in enumerate(demand.classes):
+        if request_class.sessions is not None:
+            random = np.random.default_rng([seed, 4, index])
+            turns, arrival_s = _turns_in_time(
+                request_class, request_class.sessions, seconds, response_s, longest, random
+            )
+            parts.append(
+                _with_blocks(turns, arrival_s, request_class.sessions, block_tokens, first_id, index)
+            )
+            first_id = 1 + max(int(ids.max(initial=first_id)) for ids in _block_ids(parts[-1]))
+    return Offered(_merged(parts), crowd)
+
+
+def _block_ids(requests: Requests) -> list[NDArray[np.int64]]:
+    """Return all block ids of requests, of prompts and of responses."""
+    return [getattr(requests, name) for name in NAMED_BLOCKS]
+
+
+def _without_sessions(demand: Demand, plain: Sequence[int]) -> Demand:
+    hits = tuple(demand.hit_fractions[index] for index in plain) if demand.hit_fractions else ()
+    return replace(demand, classes=tuple(demand.classes[index] for index in plain), hit_fractions=hits)
+
+
+def _renumbered(requests: Requests, plain: Sequence[int]) -> Requests:
+    """Return requests of the classes without sessions, with their place among all classes, and no block ids."""
+    assert requests.class_index is not None
+    none, counts = np.zeros(0, dtype=np.int64), np.zeros(len(requests), dtype=np.int64)
+    return replace(
+        requests,
+        class_index=np.array(plain)[requests.class_index],
+        block_ids=none,
+        block_counts=counts,
+        output_ids=none,
+        output_counts=counts,
+    )
+
+
+def _turns_in_time(
+    request_class: RequestClass,
+    sessions: Sessions,
+    seconds: float,
+    response_s: float,
+    longest: int,
+    random: np.random.Generator,
+) -> tuple[Turns, Array]:
+    """Return the turns that are sent in a time, and when."""
+    gap_s = max(sessions.think_time_s + response_s, LEAST_GAP_S)
+    kept_turns = len(drawn_turns(sessions, COUNTED_SESSIONS, random, longest)) / COUNTED_SESSIONS
+    before_s = gap_s * float(sessions.turns.quantile(0.999))
+    count = max(round(request_class.request_rate_at(response_s) / kept_turns * (seconds + before_s)), 1)
+    turns = drawn_turns(sessions, count, random, longest)
+    gaps = drawn_gaps_s(sessions, len(turns), response_s, random)
+    arrival_s = turn_starts_s(turns, random.uniform(-before_s, seconds, count), gaps)
+    rows = np.flatnonzero((arrival_s >= 0.0) & (arrival_s < seconds))
+    return Turns(*(column[rows] for column in astuple(turns))), arrival_s[rows]
+
+
+def _with_blocks(
+    turns: Turns, arrival_s: Array, sessions: Sessions, block_tokens: int, first_id: int, index: int
+) -> Requests:
+    blocks = turn_blocks(turns, sessions.shared_tokens, block_tokens, first_id)
+    return Requests(
+        turns.input_tokens,
+        turns.output_tokens,
+        arrival_s,
+        cached_tokens=np.zeros(len(turns), dtype=np.int64),
+        class_index=np.full(len(turns), index, dtype=np.int64),
+        block_ids=blocks.prompt_ids,
+        block_counts=blocks.prompt_counts,
+        output_ids=blocks.output_ids,
+        output_counts=blocks.output_counts,
+    )
+
+
+def _merged(parts: Sequence[Requests]) -> Requests | None:
+    """Return all requests in order of arrival."""
+    if not parts:
+        return None
+    columns = {
+        field.name: np.concatenate([getattr(part, field.name) for part in parts])
+        for field in fields(Requests)
+    }
+    together = Requests(**columns)
+    return selected_requests(together, np.argsort(columns["arrival_s"], kind="stable"))

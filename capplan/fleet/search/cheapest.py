@@ -1,0 +1,347 @@
+"""The cheapest fleet for a scenario: branch and bound over all layouts, one device type at a time.
+
+Layouts are taken in order of a lower bound on their GPUs, first from the closed form, then from short runs, and simulated
+until the bound exceeds the best fleet so far. Device types are independent: one more can only add an answer.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from math import ceil, floor, inf
+
+from capplan.errors import Reason, Refusal
+from capplan.fleet.load.offered import SamplePath
+from capplan.fleet.price import ChosenPrice
+from capplan.fleet.question import Question
+from capplan.fleet.search.candidates import Layout, Rejections
+from capplan.fleet.search.layouts import ScreenedLayout
+from capplan.fleet.search.search_cache import SearchCache
+from capplan.fleet.search.trial import Trial, replicas_at
+from capplan.workload.slo import Target
+
+SIMULATED = Reason(Refusal.SIMULATION, "misses a target when simulated with the scenario's own lengths")
+OVER_BUDGET = Reason(Refusal.BUDGET, "costs more than the budget, or its price is not known")
+DEARER = Reason(Refusal.COST, "costs more than another layout of this device")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Headroom, spares, prices and size limit of a fleet."""
+
+    headroom_fraction: float
+    spare_replicas: int
+    prices: Mapping[str, ChosenPrice | None]
+    max_devices: int | None = None
+    max_usd_per_hour: float | None = None
+    """Budget of the whole fleet; devices of unknown price are then left out."""
+
+    def hourly(self, device: str) -> float | None:
+        """Return dollars per hour of one device; None if its price is unknown."""
+        price = self.prices.get(device)
+        return None if price is None else price.total_usd_per_hour
+
+    def most_devices(self, device: str) -> float:
+        """Return how many of a device the limits on number and cost allow; infinite without limits."""
+        most = inf if self.max_devices is None else float(self.max_devices)
+        return min(most, self.affordable_devices(device))
+
+    def affordable_devices(self, device: str) -> float:
+        """Return how many of a device the budget pays for; infinite without a budget."""
+        if self.max_usd_per_hour is None:
+            return inf
+        hourly = self.hourly(device)
+        return 0.0 if hourly is None else float(floor(self.max_usd_per_hour / hourly + 1e-9))
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A layout with the number of replicas that meets the targets."""
+
+    trial: Trial
+    busy: int
+    """Replicas without spares."""
+    gpus: int
+    """Devices of all replicas, with spares."""
+
+
+def busy_bound(candidate: ScreenedLayout, confidence: float, terms: Terms) -> float:
+    """Return a closed-form lower bound on the replicas that meet the targets with a confidence; infinite if none do."""
+    sure = candidate.sure_share_bounds[confidence]
+    if sure <= 0.0:
+        return inf
+    predicted = candidate.share_bound * (1.0 - terms.headroom_fraction)
+    return float(max(ceil(1.0 / min(predicted, sure) - 1e-9), 1))
+
+
+def busy_replicas(
+    trial: Trial,
+    limits: Mapping[Target, float],
+    confidence: float,
+    terms: Terms,
+    most: float = inf,
+    traffic_ratio: float = 1.0,
+) -> int | None:
+    """Return the fewest replicas that meet the targets; None if that takes more than `most`.
+
+        n = max(n_1, n_2):   n_1 as predicted, at the peak plus headroom;   n_2 with the confidence, at the peak
+
+    Headroom covers unforeseen traffic, confidence covers replicas that are slower than predicted.
+
+    Parameters
+    ----------
+    trial : the simulated layout
+    limits : of the targets [s]
+    confidence : [-]
+        required probability that its steps are fast enough
+    terms : headroom
+    most : [-]
+        the largest acceptable number of replicas
+    traffic_ratio : [-]
+        multiple of the traffic of the trial
+
+    Returns
+    -------
+    [-]
+        n
+    """
+    total = trial.total_rate * traffic_ratio
+    predicted = trial.replicas_for(total / (1.0 - terms.headroom_fraction), 1.0, limits, most=most)
+    if predicted is None:
+        return None
+    slower = trial.candidate.slowness.quantile(confidence)
+    return trial.replicas_for(total, slower, limits, most=most, at_least=predicted)
+
+
+def _may_do(trial: Trial, slower: float, terms: Terms, most: float, *, short: bool) -> bool:
+    """Return whether at most this many replicas may meet the targets, as predicted and slower."""
+    total = trial.total_rate
+    return trial.may_do(total, slower, trial.limits, most, short=short) and trial.may_do(
+        total / (1.0 - terms.headroom_fraction), 1.0, trial.limits, most, short=short
+    )
+
+
+def _short_bound(trial: Trial, confidence: float, terms: Terms, most: float) -> float:
+    """Return a lower bound, from short runs, on the replicas that meet the targets; infinite if none do.
+
+    Where only some number is of use, one run tells whether it may be enough, and the bound is a single replica.
+    """
+    slower, left = trial.candidate.slowness.quantile(confidence), 1.0 - terms.headroom_fraction
+    if most < inf:
+        return 1.0 if _may_do(trial, slower, terms, most, short=True) else inf
+    total = trial.total_rate
+    predicted = trial.rate_bound(1.0, trial.limits, total=total / left)
+    if predicted <= 0.0:
+        return inf
+    needed = replicas_at(total / left, predicted)
+    sure = trial.rate_bound(slower, trial.limits, enough=total / needed, total=total)
+    return max(needed, replicas_at(total, sure)) if sure > 0.0 else inf
+
+
+LayoutName = tuple[str, str, str]
+"""Device, layout and weight dtype in words, KV dtype."""
+Waiting = tuple[float, LayoutName, bool, ScreenedLayout]
+"""Bound, name, whether the bound is from short runs, layout."""
+
+
+def _one(candidate: ScreenedLayout) -> float:
+    del candidate
+    return 1.0
+
+
+class Search:
+    """The simulated layouts of a question; each is built once, and its runs are shared by all queries."""
+
+    def __init__(
+        self,
+        question: Question,
+        candidates: Iterable[ScreenedLayout],
+        terms: Terms,
+        cache: SearchCache | None = None,
+    ) -> None:
+        """Take the layouts that passed the screening; `cache` holds what other searches simulated."""
+        self.question = question
+        self.terms = terms
+        self.candidates = tuple(candidates)
+        self._trials: dict[int, Trial] = {}
+        self._sizes: dict[tuple[int, float], Sized] = {}
+        self._paths: dict[tuple[int, int, float], SamplePath] = {}
+        self._cache = cache or SearchCache()
+
+    def trial(self, candidate: ScreenedLayout) -> Trial:
+        """Return the trial of a candidate."""
+        if id(candidate) not in self._trials:
+            self._trials[id(candidate)] = self._cache.trial(candidate, self.question, self._paths)
+        return self._trials[id(candidate)]
+
+    def best_of(self, device: str, confidence: float, rejected: Rejections) -> Sized | None:
+        """Return the layout of a device that needs the fewest GPUs; None if none meets the targets."""
+        most = self.terms.most_devices(device)
+        over_budget = most < (self.terms.max_devices or inf)
+        waiting = self._bounded(
+            (candidate for candidate in self.candidates if candidate.layout.device.name == device), confidence
+        )
+        best: Sized | None = None
+        while waiting:
+            bound, candidate = self._next(waiting, confidence)
+            allowed = min(best.gpus if best else inf, most)
+            sized = self._sized(candidate, confidence, allowed) if bound <= allowed else None
+            if sized is not None and (best is None or (sized.gpus, sized.busy) < (best.gpus, best.busy)):
+                best = sized
+            elif sized is None:
+                rejected[device, _too_many(max(bound, allowed), most, over_budget=over_budget)] += 1
+            if bound > allowed:
+                rejected[device, _too_many(bound, most, over_budget=over_budget)] += len(waiting)
+                break
+        return best
+
+    def within(self, usd_per_hour: float, confidence: float) -> list[Sized]:
+        """Return all layouts that meet the targets for at most this many dollars per hour."""
+        affordable = []
+
+        def allowed(candidate: ScreenedLayout) -> float:
+            return min(floor(usd_per_hour / self._usd_per_hour(candidate) + 1e-9), self._most(candidate))
+
+        waiting = self._bounded(self.candidates, confidence, self._usd_per_hour)
+        while waiting and waiting[0][0] <= usd_per_hour:
+            bound, candidate = self._next(waiting, confidence, self._usd_per_hour, allowed)
+            if bound <= usd_per_hour:
+                sized = self._sized(candidate, confidence, allowed(candidate))
+                affordable += [sized] if sized else []
+        return affordable
+
+    def cheapest(
+        self, confidence: float, under: float = inf, likely: LayoutName | None = None
+    ) -> Sized | None:
+        """Return the cheapest fleet of all devices at a confidence; without any price, the one with the fewest GPUs.
+
+        Of several fleets at the same cost it may be any. Only fleets below the cost `under` are looked for. The `likely`
+        layout is sized first: what cannot cost less than it is left out sooner.
+        """
+        priced = any(
+            self.terms.hourly(candidate.layout.device.name) is not None for candidate in self.candidates
+        )
+        weight = self._usd_per_hour if priced else _one
+        waiting = self._bounded(self.candidates, confidence, weight, first=likely)
+        best: Sized | None = None
+        cost = under
+
+        def allowed(candidate: ScreenedLayout) -> float:
+            return min(floor((cost - 1e-9) / weight(candidate)) if cost < inf else inf, self._most(candidate))
+
+        while waiting and waiting[0][0] < cost:
+            bound, candidate = self._next(waiting, confidence, weight, allowed)
+            sized = self._sized(candidate, confidence, allowed(candidate)) if bound < cost else None
+            if sized is not None and sized.gpus * weight(candidate) < cost:
+                best, cost = sized, sized.gpus * weight(candidate)
+        return best
+
+    def cheapest_paid(
+        self,
+        confidence: float,
+        least: Callable[[ScreenedLayout], float],
+        paid: Callable[[Sized], float],
+        under: float = inf,
+    ) -> tuple[Sized, float] | None:
+        """Return the fleet that costs least below `under`, and that cost, where it does not follow from its devices alone.
+
+        Parameters
+        ----------
+        confidence : [-]
+        least : lower bound on the cost of any fleet of a layout
+        paid : cost of a fleet
+        under : in the unit of both; only cheaper fleets are looked for
+        """
+        best: tuple[Sized, float] | None = None
+        bounds = [
+            (least(candidate), layout_name(candidate.layout, candidate.weight_dtype), candidate)
+            for candidate in self.candidates
+        ]
+        for bound, _, candidate in sorted(bounds, key=lambda item: item[:2]):
+            if bound >= under:
+                break
+            sized = self._sized(candidate, confidence, self._most(candidate))
+            if sized is not None and (cost := paid(sized)) < under:
+                best, under = (sized, cost), cost
+        return best
+
+    def _most(self, candidate: ScreenedLayout) -> float:
+        return self.terms.most_devices(candidate.layout.device.name)
+
+    def _usd_per_hour(self, candidate: ScreenedLayout) -> float:
+        hourly = self.terms.hourly(candidate.layout.device.name)
+        return inf if hourly is None else hourly
+
+    def _bounded(
+        self,
+        candidates: Iterable[ScreenedLayout],
+        confidence: float,
+        weight: Callable[[ScreenedLayout], float] = _one,
+        first: LayoutName | None = None,
+    ) -> list[Waiting]:
+        """Return a heap of layouts by the closed-form lower bound on their GPUs, times a weight; finite bounds only.
+
+        The layout that is to come `first` has a bound of zero.
+        """
+        spares = self.terms.spare_replicas
+        waiting = []
+        for candidate in candidates:
+            name = layout_name(candidate.layout, candidate.weight_dtype)
+            bound = (
+                weight(candidate)
+                * (busy_bound(candidate, confidence, self.terms) + spares)
+                * candidate.layout.devices
+            )
+            if bound < inf:
+                waiting.append(
+                    (0.0, name, True, candidate) if name == first else (bound, name, False, candidate)
+                )
+        heapify(waiting)
+        return waiting
+
+    def _next(
+        self,
+        waiting: list[Waiting],
+        confidence: float,
+        weight: Callable[[ScreenedLayout], float] = _one,
+        allowed: Callable[[ScreenedLayout], float] | None = None,
+    ) -> tuple[float, ScreenedLayout]:
+        """Return the least bound and its layout, once that bound is from short runs; infinite above the allowed GPUs."""
+        while True:
+            bound, name, simulated, candidate = heappop(waiting)
+            if simulated:
+                return bound, candidate
+            most = self._busy(candidate, allowed(candidate) if allowed else inf)
+            busy = _short_bound(self.trial(candidate), confidence, self.terms, most) if most >= 1.0 else inf
+            closer = weight(candidate) * (busy + self.terms.spare_replicas) * candidate.layout.devices
+            heappush(waiting, (max(bound, closer), name, True, candidate))
+
+    def _busy(self, candidate: ScreenedLayout, gpus: float) -> float:
+        """Return the replicas beside the spares that this many GPUs are enough for."""
+        return floor(gpus / candidate.layout.devices) - self.terms.spare_replicas if gpus < inf else inf
+
+    def _sized(self, candidate: ScreenedLayout, confidence: float, most_gpus: float) -> Sized | None:
+        known = id(candidate), confidence
+        if known not in self._sizes:
+            trial, most = self.trial(candidate), self._busy(candidate, most_gpus)
+            slower = candidate.slowness.quantile(confidence)
+            if most < 1.0 or not _may_do(trial, slower, self.terms, most, short=False):
+                return None
+            busy = busy_replicas(trial, trial.limits, confidence, self.terms, most)
+            if busy is None:
+                return None
+            gpus = (busy + self.terms.spare_replicas) * candidate.layout.devices
+            self._sizes[known] = Sized(trial, busy, gpus)
+        return self._sizes[known] if self._sizes[known].gpus <= most_gpus else None
+
+
+def layout_name(layout: Layout, weight_dtype: str) -> LayoutName:
+    """Return a key that breaks ties, independent of the order of the input."""
+    return layout.device.name, layout.in_words(weight_dtype), layout.kv_format
+
+
+def _too_many(gpus: float, most: float, *, over_budget: bool) -> Reason:
+    if gpus >= most < inf and over_budget:
+        return OVER_BUDGET
+    if gpus >= most < inf:
+        return Reason(Refusal.FLEET_SIZE, f"needs more than the {most:.0f} devices allowed")
+    return SIMULATED if gpus == inf else DEARER

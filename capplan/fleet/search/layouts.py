@@ -1,0 +1,358 @@
+"""Screening: upper bounds on the load of every legal layout, in closed form as arrays, before anything is simulated."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.accuracy.slowness import Slowness
+from capplan.errors import CapplanError, Reason, Refusal
+from capplan.fleet.engine_options import tier_in_tokens
+from capplan.fleet.load.demand import Demand
+from capplan.fleet.plan import Relaxation
+from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.search.candidates import Layout, Rejections, layouts
+from capplan.fleet.search.steady_plans import (
+    LOADS,
+    carried_shares,
+    steady_states,
+    usual_batches,
+    usual_step_s,
+)
+from capplan.memory.plan import LIMITS
+from capplan.model.network import Network
+from capplan.numbers import Array
+from capplan.replica.drafting import best_speculating_replica
+from capplan.replica.plans import Plans, plans_cache_tokens, plans_memory, plans_of, plans_tables
+from capplan.replica.replica import replica_of
+from capplan.replica.rounds import Rounds, refuse_stages
+from capplan.replica.tables import table_of_plans
+from capplan.serving.closed_form.steady_state import SteadyState
+from capplan.workload.slo import Slo, Target
+
+TARGET_SLACK = 1.3
+"""Factor by which the closed form may overstate a latency: a layout that misses a target by more at every load is dropped."""
+RATE_SLACK = 1.1
+"""Factor by which the closed form may understate a rate; a test over random scenarios checks both factors."""
+FORM_SLACK, DEVIATIONS = 1.05, 3.0
+"""The part of it that is not the luck of a run, and how lucky a run may be, in standard deviations of its rate."""
+
+UNLIMITED_S = 60.0
+"""Latency assumed in bounds for a metric without a target: more is not borne by users."""
+CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
+"""The confidences for which the cheapest fleet is reported."""
+
+COVERS = np.geomspace(1 / 64, 4.0, 13)
+"""Cache sizes to interpolate between, as multiples of the prompts of all sessions in flight."""
+
+_ABOVE = Reason(Refusal.LOAD, "above the largest load that meets the targets")
+
+Flags = NDArray[np.bool_]
+
+
+def rate_slack(question: Question) -> float:
+    """Return the factor by which the closed form may understate a rate: a run of few or of bursty requests may be a lucky one.
+
+        f = max(1.1, 1.05 + 3 v / n^(1/2))
+
+    v is the coefficient of variation of the gaps between arrivals, n the requests of a run: its rate is off by v / n^(1/2).
+    """
+    bursts = max((item.arrival_cv for item in question.demand.classes), default=1.0)
+    return float(max(RATE_SLACK, FORM_SLACK + DEVIATIONS * bursts / question.requests**0.5))
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenedLayout:
+    """A layout that may meet the targets, and upper bounds on the share of the traffic that one replica can carry."""
+
+    layout: Layout
+    weight_dtype: str
+    share_bound: float
+    """Largest share of the traffic with which a replica may meet the targets, as predicted."""
+    share_ceiling: float
+    """Largest share of the traffic that a replica can serve, whatever the latency."""
+    sure_share_bounds: Mapping[float, float]
+    """By confidence, the same as `share_bound` for a replica as slow as that confidence allows for; 0 if it is out of reach."""
+    kv_cache_tokens: float
+    label: str
+    usual_step_s: float
+    """Time per output token at half of the largest rate, without drafts."""
+    slowness: Slowness
+    """How much slower than predicted its steps may be."""
+    demand: Demand
+    """With the prefix-cache hits of this replica."""
+    rounds: Rounds | None = None
+    """The replica that speculates, if it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The layouts that may meet the targets at some load, and the number of the others by reason."""
+
+    candidates: tuple[ScreenedLayout, ...]
+    rejected: Rejections
+    evaluated: int
+    relaxations: tuple[Relaxation, ...]
+
+
+def search(question: Question) -> SearchResult:
+    """Return every layout that may meet the targets, with upper bounds on its load."""
+    sized: list[ScreenedLayout] = []
+    rejected: Rejections = Counter()
+    relaxations: list[Relaxation] = []
+    evaluated = 0
+    for dtype, network in question.networks.items():
+        for kv_format in question.kv_formats:
+            ranges = replace(question.ranges, weight_formats=(dtype,), kv_formats=(kv_format,))
+            legal, illegal = layouts(network, question.devices, ranges, question.profile)
+            rejected.update({key: count * LOADS for key, count in illegal.items()})
+            evaluated += LOADS * (len(legal) + sum(illegal.values()))
+            part = _Part(question, network, dtype, kv_format)
+            held, kept_memory = part.that_fit(legal, rejected)
+            if held:
+                more, near = part.evaluated(held, kept_memory, rejected)
+                sized += more
+                relaxations += near
+    return SearchResult(tuple(sized), rejected, evaluated, tuple(relaxations))
+
+
+def _longest_response_s(slo: Slo, demand: Demand) -> float:
+    """Return the longest mean response of users whose targets are met [s]; 0 where no users wait for a response."""
+    if not demand.users:
+        return 0.0
+    limits = {target.metric: target.limit_s for target in slo.targets}
+    tokens = float(demand.lengths.output_tokens)
+    return limits.get("ttft", UNLIMITED_S) + tokens * limits.get("tpot", limits.get("itl", UNLIMITED_S))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The plans of one weight dtype and one KV dtype."""
+
+    question: Question
+    network: Network
+    weight_dtype: str
+    kv_format: str
+
+    def plans(self, layouts: Sequence[Layout]) -> Plans:
+        """Return the plans of these layouts."""
+        return plans_of([spec_of_layout(layout, self.weight_dtype, self.question) for layout in layouts])
+
+    def that_fit(self, legal: list[Layout], rejected: Rejections) -> tuple[list[Layout], Array]:
+        """Return the layouts that fit in memory, and the KV-cache capacity of their replicas in tokens."""
+        if not legal:
+            return [], np.zeros(0)
+        plans = self.plans(legal)
+        memory = plans_memory(plans)
+        codes = memory.limit_codes
+        for layout, code in zip(legal, codes, strict=True):
+            if code:
+                rejected[layout.device.name, Reason(Refusal.MEMORY, f"memory: {LIMITS[code]}")] += LOADS
+        kept = [layout for layout, code in zip(legal, codes, strict=True) if not code]
+        lengths = self.question.demand.lengths
+        tokens = plans_cache_tokens(plans, memory, float(lengths.input_tokens + lengths.output_tokens))
+        return kept, tokens[codes == 0]
+
+    def evaluated(
+        self, layouts: list[Layout], cache_tokens: Array, rejected: Rejections
+    ) -> tuple[list[ScreenedLayout], list[Relaxation]]:
+        """Return the layouts that may meet the targets at some load, and how far the others miss them."""
+        if not self.question.demand.reuses or self.question.demand.hit_fractions:
+            return self.with_one_demand(layouts, cache_tokens, rejected)
+        held = self._in_flight_tokens(layouts, cache_tokens) if self.question.demand.has_sessions else None
+        demands = [
+            self._seen(layout, float(tokens), None if held is None else float(held[row]))
+            for row, (layout, tokens) in enumerate(zip(layouts, cache_tokens, strict=True))
+        ]
+        sized: list[ScreenedLayout] = []
+        near: list[Relaxation] = []
+        kinds = [(demand.hit_fractions, demand.load_s) for demand in demands]
+        for kind in sorted(set(kinds)):
+            rows = [row for row, other in enumerate(kinds) if other == kind]
+            part = replace(self, question=replace(self.question, demand=demands[rows[0]]))
+            more, closest = part.with_one_demand([layouts[row] for row in rows], cache_tokens[rows], rejected)
+            sized += more
+            near += closest
+        return sized, near
+
+    def _in_flight_tokens(self, layouts: list[Layout], cache_tokens: Array) -> Array:
+        """Return the prompts of the sessions in flight at a replica of each layout, at the largest load that it carries.
+
+        More hits let a replica carry more sessions, which leave less of the cache to each: the load is that at which the
+        cache covers as much of the sessions as was supposed.
+        """
+        question = self.question
+        plans = self.plans(layouts)
+        table = plans_tables(plans).table
+        excess = []
+        for cover in COVERS:
+            demand = question.demand.with_cache(cover, in_flight_tokens=1.0)
+            state = steady_states(plans, table, cache_tokens, demand)
+            needed = {target: _least_values(state, target) for target in question.slo.targets}
+            holds = ~state.saturated & self._within(needed, np.ones((len(layouts), 1)))
+            holds = np.where(holds.any(axis=1, keepdims=True), holds, ~state.saturated)
+            shares = np.where(holds, carried_shares(state, demand), 0.0)
+            at = np.arange(len(layouts)), np.argmax(shares, axis=1)
+            held = demand.in_flight_tokens(np.minimum(shares[at], 1.0), state.e2e_s.mean[at])
+            excess.append(np.log(cache_tokens / np.maximum(held, 1.0) / cover))
+        covers = [np.interp(0.0, row[::-1], np.log(COVERS)[::-1]) for row in np.array(excess).T]
+        return np.asarray(cache_tokens / np.exp(covers))
+
+    def _seen(self, layout: Layout, cache_tokens: float, in_flight_tokens: float | None) -> Demand:
+        """Return the demand with the prefix-cache hits of a replica of a layout."""
+        demand = self.question.demand
+        tiers = [
+            tier_in_tokens(
+                self.network,
+                layout.device,
+                layout.sharding,
+                self.kv_format,
+                size,
+                float(demand.lengths.input_tokens),
+            )
+            for size in demand.tiers
+        ]
+        return demand.with_cache(cache_tokens, tiers, in_flight_tokens)
+
+    def with_one_demand(
+        self, layouts: list[Layout], cache_tokens: Array, rejected: Rejections
+    ) -> tuple[list[ScreenedLayout], list[Relaxation]]:
+        """Do the same for layouts that all have the prefix-cache hits of the question's demand."""
+        plans = self.plans(layouts)
+        tables = plans_tables(plans)
+        labels = [rates.label for rates in tables.rates]
+        state = steady_states(plans, tables.table, cache_tokens, self.question.demand)
+        if self.question.drafting is None:
+            return self._chosen(layouts, labels, state, cache_tokens, rejected)
+        sized: list[ScreenedLayout] = []
+        near: list[Relaxation] = []
+        batches = usual_batches(state, self.question.demand)
+        for layout, batch, usual_s in zip(layouts, batches, usual_step_s(state), strict=True):
+            more, closest = self._speculating(layout, batch, usual_s, rejected)
+            sized += more
+            near += closest
+        return sized, near
+
+    def _speculating(
+        self, layout: Layout, batch: float, usual_s: float, rejected: Rejections
+    ) -> tuple[list[ScreenedLayout], list[Relaxation]]:
+        """Do the same for one layout that speculates, with the draft length that is best at its usual batch.
+
+        How much slower than predicted its steps may be is that of the same replica without drafts.
+        """
+        question, lengths = self.question, self.question.demand.lengths
+        assert question.drafting is not None
+        spec = spec_of_layout(layout, self.weight_dtype, question)
+        try:
+            refuse_stages(spec)
+            context = float(lengths.input_tokens + lengths.output_tokens)
+            rounds = best_speculating_replica(
+                replica_of(spec), question.drafting, batch, min(context, question.max_model_len)
+            )
+        except CapplanError as error:
+            words = str(error).partition("\n")[0]
+            rejected[layout.device.name, Reason(Refusal.SPECULATION, words)] += LOADS
+            return [], []
+        replica = rounds.replica
+        tokens = np.array([float(replica.kv_blocks * replica.scheduling.block_tokens)])
+        state = steady_states(
+            plans_of([spec]), table_of_plans(replica.table), tokens, question.demand, rounds
+        )
+        sized, near = self._chosen([layout], [replica.label], state, tokens, rejected, [usual_s])
+        return [replace(candidate, rounds=rounds) for candidate in sized], near
+
+    def _chosen(
+        self,
+        layouts: list[Layout],
+        labels: Sequence[str],
+        state: SteadyState,
+        cache_tokens: Array,
+        rejected: Rejections,
+        usual_s: Sequence[float] | None = None,
+    ) -> tuple[list[ScreenedLayout], list[Relaxation]]:
+        q = self.question
+        usual_s = usual_s or usual_step_s(state)
+        slownesses = [
+            q.slowness(q.slo.targets, self.network, step_s, layout.device)
+            for step_s, layout in zip(usual_s, layouts, strict=True)
+        ]
+        needed = {target: _least_values(state, target) for target in q.slo.targets}
+        holds = ~state.saturated & self._within(needed, np.ones((len(layouts), 1)))
+        shares = carried_shares(state, q.demand, _longest_response_s(q.slo, q.demand))
+        slack = rate_slack(q)
+        sure = {}
+        for confidence in {q.slo.confidence, *CONFIDENCES}:
+            slower = np.array([slowness.quantile(confidence) for slowness in slownesses])[:, None]
+            within = ~state.saturated & self._within(needed, slower)
+            sure[confidence] = slack * np.where(within, shares / slower, 0.0).max(axis=1)
+        candidates, near = [], []
+        for row, layout in enumerate(layouts):
+            good = np.flatnonzero(holds[row])
+            bounds = {confidence: float(values[row]) for confidence, values in sure.items()}
+            if not good.size or not bounds[q.slo.confidence]:
+                slower_s = slownesses[row].quantile(q.slo.confidence)
+                worst, relaxation = _nearest(q.slo, needed, max(slower_s, 1.0), row, layout, state)
+                rejected[layout.device.name, worst] += LOADS
+                near += [relaxation] if relaxation else []
+            else:
+                rejected[layout.device.name, _ABOVE] += LOADS - int(good.size)
+            if not good.size:
+                continue
+            candidates.append(
+                ScreenedLayout(
+                    layout,
+                    self.weight_dtype,
+                    share_bound=slack * float(shares[row, good].max()),
+                    share_ceiling=slack * float(shares[row, ~state.saturated[row]].max()),
+                    sure_share_bounds=bounds,
+                    kv_cache_tokens=float(cache_tokens[row]),
+                    label=labels[row],
+                    usual_step_s=usual_s[row],
+                    slowness=slownesses[row],
+                    demand=q.demand,
+                )
+            )
+        return candidates, near
+
+    def _within(self, needed: Mapping[Target, Array], slowness: Array) -> Flags:
+        """Return where all targets may hold if every step takes `slowness` times as long."""
+        within: Flags = np.array(True)
+        for target, values in needed.items():
+            within = within & (values * slowness <= target.limit_s)
+        return within
+
+
+def _target_values(state: SteadyState, target: Target) -> Array:
+    """Return the latency that a target limits, over plans and loads; ITL is approximated by TPOT."""
+    spread = {"ttft": state.ttft_s, "tpot": state.tpot_s, "itl": state.tpot_s, "e2e": state.e2e_s}[
+        target.metric
+    ]
+    values: Array = getattr(spread, target.statistic)
+    return values
+
+
+def _least_values(state: SteadyState, target: Target) -> Array:
+    """Return a lower bound on the value that a target limits, over plans and loads.
+
+    The tail of the time per token is overstated where outputs are short; its mean is not.
+    """
+    values = _target_values(state, target)
+    if target.metric in {"tpot", "itl"}:
+        values = np.minimum(values, state.tpot_s.mean)
+    return values / TARGET_SLACK
+
+
+def _nearest(
+    slo: Slo, needed: Mapping[Target, Array], slowness: float, row: int, layout: Layout, state: SteadyState
+) -> tuple[Reason, Relaxation | None]:
+    """Return the target that a layout misses by the largest factor at its lightest load, and the limit it could meet."""
+    served = np.flatnonzero(~state.saturated[row])
+    if not served.size:
+        return Reason(Refusal.OVERLOAD, "a single request overloads the replica"), None
+    at = int(served[0])
+    worst = max(slo.targets, key=lambda target: float(needed[target][row, at]) / target.limit_s)
+    least = float(needed[worst][row, served].min()) * slowness
+    words = f"{worst.key} over {worst.limit_s:g} s even at the lightest load"
+    return Reason(Refusal.TARGET, words), Relaxation(worst.key, worst.limit_s, least, layout)

@@ -1,0 +1,81 @@
+"""A cache for searches of similar questions: replicas that were built, and the simulations that were run with them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from capplan.fleet.load.demand import Demand
+from capplan.fleet.load.offered import SamplePath
+from capplan.fleet.pools.joint import Joint, JointRuns
+from capplan.fleet.pools.link import LinkTerms
+from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.search.content_key import content_key
+from capplan.fleet.search.layouts import ScreenedLayout
+from capplan.fleet.search.trial import SeenRuns, Trial
+from capplan.replica.replica import Replica, replica_of
+from capplan.replica.spec import ReplicaSpec
+
+
+class SearchCache:
+    """Replicas by their specification and runs by their traffic; neither depends on prices."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._replicas: dict[tuple[object, ...], Replica] = {}
+        self._runs: dict[tuple[object, ...], SeenRuns] = {}
+        self._joint: dict[tuple[object, ...], JointRuns] = {}
+        self._keys: dict[int, tuple[Any, str]] = {}
+
+    def trial(
+        self, candidate: ScreenedLayout, question: Question, paths: dict[tuple[int, int, float], SamplePath]
+    ) -> Trial:
+        """Return the trial of a layout, reusing the replica and the runs of earlier searches."""
+        spec = spec_of_layout(candidate.layout, candidate.weight_dtype, question)
+        made_of = self._made_of(spec)
+        draws = (question.routing, question.requests, question.seed, question.drafting)
+        traffic = self._key(question.demand, _mix), content_key(draws)
+        drafts = candidate.rounds and candidate.rounds.draft_tokens
+        hits = (candidate.demand.hit_fractions, candidate.demand.load_s)
+        seen = self._runs.setdefault((made_of, *traffic, *hits, drafts), {})
+        if candidate.rounds is not None:
+            return Trial(candidate, question, paths, candidate.rounds.replica, seen)
+        if made_of not in self._replicas:
+            self._replicas[made_of] = replica_of(spec)
+        return Trial(candidate, question, paths, self._replicas[made_of], seen)
+
+    def joint(self, question: Question, prefill: Replica, decode: Replica, link: LinkTerms) -> Joint:
+        """Return both pools together, reusing the runs of earlier searches with the same layouts, traffic and targets."""
+        drawn = content_key((question.routing, question.max_model_len, question.slo, link))
+        made_of = self._made_of(prefill.spec), self._made_of(decode.spec), self._key(question.demand), drawn
+        return Joint(question, prefill, decode, link, self._joint.setdefault(made_of, {}))
+
+    def _made_of(self, spec: ReplicaSpec) -> tuple[object, ...]:
+        """Return a key of everything that a replica is built from."""
+        parts = [self._key(part) for part in (spec.network, spec.device, spec.efficiency, spec.profile)]
+        limits = (
+            spec.max_model_len,
+            spec.max_num_seqs,
+            spec.max_num_batched_tokens,
+            spec.gpu_memory_utilization,
+            spec.typical_context_tokens,
+        )
+        return *parts, spec.sharding, spec.kv_format, limits
+
+    def _key(self, part: Any, of: Callable[[Any], Any] = lambda part: part) -> str:
+        """Return the content key of a record, or of the relevant part of it, computed once per record."""
+        if id(part) not in self._keys:
+            self._keys[id(part)] = part, content_key(of(part))
+        return self._keys[id(part)][1]
+
+
+def _mix(demand: Demand) -> Demand:
+    """Return the demand scaled to one request per second, since each run sets its rate; with users the demand as it is."""
+    rates = [request_class.request_rate_per_s for request_class in demand.classes]
+    if any(rate is None for rate in rates):
+        return demand
+    total = sum(rate for rate in rates if rate is not None)
+    classes = [
+        replace(request_class, request_rate_per_s=(request_class.request_rate_per_s or 0.0) / total)
+        for request_class in demand.classes
+    ]
+    return replace(demand, classes=tuple(classes))

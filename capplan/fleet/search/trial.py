@@ -1,0 +1,399 @@
+"""Simulation of one layout under the traffic of a question: the largest load that meets the targets, and the replicas needed.
+
+Loads are steps of a fixed scale, so the same ones are tried for all targets, traffics and candidates: a looser target can
+only move a bisection up, and nothing is simulated twice.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil, floor, inf, log, log2
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.fleet.load.demand import Demand
+from capplan.fleet.load.offered import SamplePath
+from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.search.layouts import ScreenedLayout, rate_slack
+from capplan.fleet.search.steady_plans import carried_shares, steady_states
+from capplan.replica.plans import plans_of
+from capplan.replica.replica import Replica, replica_of
+from capplan.replica.tables import table_of_plans
+from capplan.serving.gauges import WeightedHistogram
+from capplan.serving.outcome import Outcome, Spread, histogram_spread, spread
+from capplan.serving.simulator import simulate
+from capplan.workload.slo import Target
+
+WARM_SHARE = 0.15
+"""Fraction of a run that is left out as warm-up."""
+FEW = 0.05
+"""Fraction of the requests below which open-loop or users' requests end no run: without them its load is almost the same."""
+STEPS_PER_DOUBLING = 32
+"""Steps of the scale of loads: 2.2 % each, about the uncertainty of a run."""
+DOUBLINGS = 10
+"""Range of the scale below the largest rate of a replica; a plan that needs a lower load is dropped."""
+SHORT_REQUESTS = 1500
+SHORT_SLACK = 1.25
+"""Factor by which the limit from short runs may be below that from full runs ...
+
+Over 412 random scenarios it was at most 1.02 without users and 1.00 with them.
+"""
+SHORT_TARGET_SLACK = 1.15
+"""... with targets relaxed by this factor, and whether the queue grows left open: a short run may end before that shows."""
+FULL_SLACK = 2.0 ** (2.0 / STEPS_PER_DOUBLING)
+"""Factor between two loads that surely differ in a full run: two steps of the scale, where noise makes up for a part of one."""
+SHORT_REQUESTS_PER_USER = 4
+"""Requests of each user that a short run must hold; with fewer, the initial burst of users dominates, and a full run is simulated instead."""
+MOST_DOUBLINGS = 60.0
+"""Of slowness beyond the last load tried, where latencies hardly grow with it: more than any replica is slow, and still a number."""
+USER_SLACK = 4.0
+"""Factor by which users may be more than the closed form says: those who wait longer ask less often."""
+FIRST_STRIDE = 2 * STEPS_PER_DOUBLING
+"""The search first goes down by factors of four until the targets hold: most limits exceed a quarter of the largest rate."""
+REGULARITY = (16, 8, 4, 2, 1)
+"""Classes of replica counts: arrivals at each replica are as regular as behind a router with the least count of its class."""
+STEADY_SHARE = 0.97
+"""A run is steady if requests finish at no less than this fraction of the arrival rate; otherwise its queue grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Latencies of one replica at one load, without the warm-up; ITL is that of the whole run."""
+
+    ttft_s: Spread
+    tpot_s: Spread
+    itl: WeightedHistogram
+    e2e_s: Spread
+    requests_per_s: float
+    steady: bool
+    """Whether the queue stays bounded."""
+
+    def value(self, target: Target) -> float:
+        """Return the value that a target limits."""
+        if target.metric == "itl":
+            return float(getattr(histogram_spread(self.itl), target.statistic))
+        spreads = {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2e": self.e2e_s}
+        return float(getattr(spreads[target.metric], target.statistic))
+
+
+SeenRuns = dict[tuple[float, float, float, int], Latencies]
+"""Latencies by rate, replicas, slowness and requests of a run."""
+
+
+def with_load_time(replica: Replica, demand: Demand) -> Replica:
+    """Return a replica whose requests all wait for the mean load time of offload tiers; the same one where nothing is loaded."""
+    if not demand.load_s:
+        return replica
+    table = replica.table
+    return replace(replica, table=replace(table, request_s=table.request_s + demand.load_s))
+
+
+def _latencies_of(outcome: Outcome, demand: Demand, rate_per_s: float | None) -> Latencies:
+    """Return latencies from the end of the warm-up until the open-loop or the users' requests run out, a FEW of them aside.
+
+    Parameters
+    ----------
+    outcome : of one replica
+    demand : the traffic, which tells classes with users from open-loop ones
+    rate_per_s : [1/s]
+        arrival rate, if known; None: counted
+    """
+    arrival = outcome.arrival_s
+    by_users = np.array([item.users is not None for item in demand.classes])[outcome.class_index]
+    parts = [by_users, ~by_users] if by_users.any() and not by_users.all() else [np.ones_like(by_users)]
+    end = min(float(arrival[rows].max()) for rows in parts if rows.mean() >= FEW)
+    begin = float(arrival[int(WARM_SHARE * arrival.size)])
+    seen = (arrival >= begin) & (arrival <= end)
+    counted = float(np.count_nonzero(seen)) / max(end - begin, 1e-12)
+    return Latencies(
+        spread(outcome.ttft_s[seen]),
+        spread(outcome.tpot_s[seen]),
+        outcome.itl,
+        spread(outcome.e2e_s[seen]),
+        counted if rate_per_s is None else rate_per_s,
+        is_steady(arrival[~by_users], (arrival + outcome.e2e_s)[~by_users]),
+    )
+
+
+def is_steady(arrival: NDArray[np.float64], ends: NDArray[np.float64]) -> bool:
+    """Return whether the middle half of the requests finishes about as fast as it arrives."""
+    ends = np.sort(ends[np.isfinite(ends)])
+    if ends.size < 8:
+        return ends.size == arrival.size
+    low, high = ends.size // 4, 3 * ends.size // 4
+    return bool(arrival[high] - arrival[low] >= STEADY_SHARE * (ends[high] - ends[low]))
+
+
+def scale_rate(step: int) -> float:
+    """Return the request rate at a step of the scale [1/s].
+
+    Examples
+    --------
+    >>> scale_rate(0), scale_rate(STEPS_PER_DOUBLING)
+    (1.0, 2.0)
+    """
+    return float(2.0 ** (step / STEPS_PER_DOUBLING))
+
+
+def replicas_at(rate_per_s: float, limit_per_s: float) -> int:
+    """Return how many replicas, each at its limit, carry a rate.
+
+    Examples
+    --------
+    >>> replicas_at(20.0, 5.0), replicas_at(20.0, 4.9)
+    (4, 5)
+    """
+    return ceil(rate_per_s / limit_per_s - 1e-9)
+
+
+def regularity_class(replicas: int) -> int:
+    """Return the smallest number of replicas in the same class of arrival regularity.
+
+    Examples
+    --------
+    >>> [regularity_class(n) for n in (1, 3, 8, 100)]
+    [1, 2, 8, 16]
+    """
+    return next(least for least in REGULARITY if replicas >= least)
+
+
+class Trial:
+    """A layout that is simulated on demand, once per load."""
+
+    def __init__(
+        self,
+        candidate: ScreenedLayout,
+        question: Question,
+        paths: dict[tuple[int, int, float], SamplePath],
+        replica: Replica | None = None,
+        seen: SeenRuns | None = None,
+    ) -> None:
+        """Take the replica, or build it; nothing is simulated yet.
+
+        `paths` shares sample paths with other layouts, `seen` the runs of this layout with other questions.
+        """
+        self.candidate = candidate
+        self.demand = candidate.demand
+        self.question = question
+        rounds = candidate.rounds
+        spec = spec_of_layout(candidate.layout, candidate.weight_dtype, question)
+        built = replica or (rounds.replica if rounds else replica_of(spec))
+        self.replica = with_load_time(built, self.demand)
+        tokens = np.array([float(self.replica.kv_blocks * self.replica.scheduling.block_tokens)])
+        state = steady_states(
+            plans_of([self.replica.spec]), table_of_plans(self.replica.table), tokens, self.demand, rounds
+        )
+        self.response_s = float(state.e2e_s.mean[0, 0])
+        """Mean response time at the lightest load."""
+        self.total_rate = sum(self.demand.rates_per_s(self.response_s))
+        """Requests per second of the whole traffic, with users at that response time."""
+        shares = carried_shares(state, self.demand)[0, ~state.saturated[0]]
+        slack = rate_slack(question) * (USER_SLACK if self.demand.users else 1.0)
+        self.rate_ceiling = slack * self.total_rate * float(shares.max())
+        """Upper bound on the rate of a replica, whatever the latency."""
+        self.limits: Mapping[Target, float] = {target: target.limit_s for target in question.slo.targets}
+        self._paths = paths
+        self._engine = self.replica.engine
+        if rounds is not None:
+            self._engine = replace(
+                self._engine, tokens_per_step=rounds.tokens_per_round, query_tokens=rounds.query_tokens
+            )
+        self._seen: SeenRuns = {} if seen is None else seen
+
+    def at(
+        self, rate_per_s: float, replicas: float, slowness: float = 1.0, *, short: bool = False
+    ) -> Latencies:
+        """Return the latencies of one of several replicas at a rate, with all steps slower by a factor.
+
+        `short` takes them from a short run.
+        """
+        scaled = rate_per_s * slowness
+        count = self._requests(rate_per_s, short=short)
+        key = (float(f"{scaled:.9g}"), replicas, slowness if self.demand.users else 1.0, count)
+        if key not in self._seen:
+            self._seen[key] = self._simulated(rate_per_s, replicas, slowness, count)
+        return self._seen[key]
+
+    def _requests(self, rate_per_s: float, *, short: bool) -> int:
+        """Return the number of requests of a run at a rate."""
+        full = self.question.requests
+        few = min(SHORT_REQUESTS, full)
+        users = rate_per_s / self.total_rate * self.demand.users
+        return few if short and SHORT_REQUESTS_PER_USER * users <= self._path(few).of_users else full
+
+    def _path(self, count: int) -> SamplePath:
+        q, response_s = self.question, self.response_s if self.demand.users else 0.0
+        key = (id(self.demand), count, response_s)
+        if key not in self._paths:
+            self._paths[key] = SamplePath(
+                self.demand, count=count, seed=q.seed, longest=q.max_model_len, routing=q.routing, response_s=response_s
+            )  # fmt: skip
+        return self._paths[key]
+
+    def _simulated(self, rate_per_s: float, replicas: float, slowness: float, count: int) -> Latencies:
+        share = rate_per_s / self.total_rate
+        offered = self._path(count).offered(share, replicas=replicas, slowness=slowness)
+        outcome = simulate(offered.requests, self._engine, crowd=offered.crowd)
+        return _latencies_of(outcome, self.demand, None if self.demand.users else rate_per_s * slowness)
+
+    def worst(self, latencies: Latencies, slowness: float, limits: Mapping[Target, float]) -> float:
+        """Return the largest ratio of a target's value to its limit: at most 1 if all hold, infinite if the queue grows."""
+        if not latencies.steady:
+            return inf
+        return max((latencies.value(t) * slowness / limit for t, limit in limits.items()), default=0.0)
+
+    def holds(
+        self,
+        rate_per_s: float,
+        replicas: float,
+        slowness: float,
+        limits: Mapping[Target, float],
+        *,
+        short: bool = False,
+    ) -> bool:
+        """Return whether all targets hold at a rate."""
+        latencies = self.at(rate_per_s, replicas, slowness, short=short)
+        if short:
+            latencies = replace(latencies, steady=True)
+        return self.worst(latencies, slowness, limits) <= (SHORT_TARGET_SLACK if short else 1.0)
+
+    @property
+    def scale(self) -> tuple[int, int]:
+        """Return the lowest and the highest step of the scale."""
+        top = ceil(STEPS_PER_DOUBLING * log2(self.rate_ceiling))
+        return top - DOUBLINGS * STEPS_PER_DOUBLING, top
+
+    def limit(
+        self,
+        replicas: float,
+        slowness: float,
+        limits: Mapping[Target, float],
+        *,
+        enough: float = inf,
+        too_little: float = 0.0,
+        total: float = 0.0,
+        short: bool = False,
+    ) -> float:
+        """Return the largest rate at which one of several replicas meets the targets [1/s]; 0 if no rate does.
+
+        Parameters
+        ----------
+        replicas : [-]
+            behind the router
+        slowness : [-]
+            factor on the time of each step
+        limits : by target [s]
+        enough : [1/s]
+            stop once the limit is known to be at least this
+        too_little : [1/s]
+            stop once the limit is known to be below this; the result is then below this too
+        total : [1/s]
+            stop once the number of replicas that carry this rate is known
+        short : use short runs, accurate to SHORT_SLACK
+        """
+        least, top = self.scale
+        low, high = least, top
+        while high - low > 1:
+            if scale_rate(high) / slowness <= too_little:
+                return scale_rate(low) / slowness
+            if low > least and (
+                scale_rate(low) / slowness >= enough
+                or replicas_at(total, scale_rate(low) / slowness)
+                == replicas_at(total, scale_rate(high - 1) / slowness)
+                > 0
+            ):
+                break
+            middle = max((low + high) // 2, high - FIRST_STRIDE)
+            if self.holds(scale_rate(middle) / slowness, replicas, slowness, limits, short=short):
+                low = middle
+            else:
+                high = middle
+        if low == least and not self.holds(
+            scale_rate(low) / slowness, replicas, slowness, limits, short=short
+        ):
+            return 0.0
+        return scale_rate(low) / slowness
+
+    def may_do(
+        self, rate_per_s: float, slowness: float, limits: Mapping[Target, float], most: float, *, short: bool
+    ) -> bool:
+        """Return whether at most this many replicas may meet the targets at a total rate, from one run instead of a dozen."""
+        if most == inf or (self.demand.users and not short):
+            return True
+        share = regularity_class(int(most))
+        slack = SHORT_SLACK if short else FULL_SLACK
+        step = floor(STEPS_PER_DOUBLING * log2(rate_per_s / most * slowness / slack))
+        least, top = self.scale
+        rate = scale_rate(max(step, least)) / slowness
+        return step < top and self.holds(rate, share, slowness, limits, short=short)
+
+    def rate_bound(
+        self, slowness: float, limits: Mapping[Target, float], *, enough: float = inf, total: float = 0.0
+    ) -> float:
+        """Return an upper bound, from short runs, on the rate at which a replica meets the targets [1/s].
+
+        Less exact once it is at least `enough`, or once the number of replicas that carry the rate `total` is known.
+        """
+        return SHORT_SLACK * self.limit(
+            REGULARITY[0],
+            slowness,
+            limits,
+            enough=enough / SHORT_SLACK,
+            total=total / SHORT_SLACK,
+            short=True,
+        )
+
+    def replicas_for(
+        self,
+        rate_per_s: float,
+        slowness: float,
+        limits: Mapping[Target, float],
+        *,
+        most: float = inf,
+        at_least: int = 1,
+    ) -> int | None:
+        """Return the fewest replicas, from `at_least` to `most`, that meet the targets at a total rate; None if none do.
+
+        Classes are tried from many replicas, whose arrivals are regular, down to few. If fewer replicas than the least of a
+        class are enough, the next class with less regular arrivals decides; its result is at most that least number.
+        """
+        above = inf
+        for least in REGULARITY:
+            too_little = rate_per_s / min(most, above - 1) if min(most, above - 1) >= 1 else inf
+            enough = rate_per_s / (least - 1) if least > 1 else inf
+            if at_least >= least:
+                enough = min(enough, rate_per_s / at_least)
+            limit = self.limit(
+                least, slowness, limits, enough=enough, too_little=too_little, total=rate_per_s
+            )
+            needed = replicas_at(rate_per_s, limit) if limit > 0.0 else inf
+            if max(needed, at_least) >= least:
+                needed = max(min(needed, above), at_least)
+                return None if needed > most or needed == inf else int(needed)
+            above = least
+        return None
+
+    def slowest(self, rate_per_s: float, replicas: int, limits: Mapping[Target, float]) -> float:
+        """Return the largest factor by which all steps may be slower than predicted while the targets hold at a rate."""
+        share = regularity_class(replicas)
+        base = floor(STEPS_PER_DOUBLING * log2(rate_per_s))
+
+        def slowness(step: int) -> float:
+            return scale_rate(step - base) if self.demand.users else scale_rate(step) / rate_per_s
+
+        def excess(step: int) -> float:
+            return self.worst(self.at(rate_per_s, share, slowness(step)), slowness(step), limits)
+
+        least = low = base - 2 * STEPS_PER_DOUBLING
+        high, stride = base + 3 * STEPS_PER_DOUBLING, 5 * STEPS_PER_DOUBLING
+        if not self.demand.users:  # the loads that `limit` tries, some of which it has
+            low, high, stride = min(low, self.scale[0]), max(base + 2, self.scale[1]), FIRST_STRIDE
+        while high - low > 1:
+            middle = max((low + high) // 2, high - stride)
+            holds = middle <= least or excess(middle) <= 1.0
+            low, high = (middle, high) if holds else (low, middle)
+        below, over = excess(low), excess(high)
+        if not 0.0 < below <= 1.0 or not below < over < inf:
+            return slowness(low)
+        doublings = log(1.0 / below) / log(over / below) / STEPS_PER_DOUBLING
+        return float(slowness(low) * 2.0 ** min(doublings, MOST_DOUBLINGS))

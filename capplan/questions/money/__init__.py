@@ -1,0 +1,1 @@
+"""What a fleet costs: bills, budgets, commitments, hosted APIs, energy, growth."""

@@ -1,0 +1,105 @@
+"""A budget against what a plan is really paid: where a scenario names commitments, its cheapest mix of them."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from capplan.fleet.over_time import RateLine
+from capplan.fleet.plan import AnyPlan, Choices, FleetAnswer, FleetPlan
+from capplan.fleet.pools.plan import PoolsAnswer
+from capplan.fleet.price import most_usd, usd_per_month
+from capplan.fleet.scenario import Scenario
+from capplan.fleet.search.candidates import Rejection
+from capplan.fleet.search.cheapest import OVER_BUDGET, Search
+from capplan.questions.money.commitments import asked_mix
+from capplan.questions.money.mixed_search import cheapest_by_mix
+from capplan.scenario.rate_line import rate_line
+
+
+def mix_usd_per_month(scenario: Scenario, plan: AnyPlan, line: RateLine | None) -> float | None:
+    """Return the cost of a plan by its cheapest mix under a load curve [$]; None where no commitments are named."""
+    asked = asked_mix(scenario, plan, line)
+    return None if asked is None else float(usd_per_month(asked.mix.usd_per_hour))
+
+
+def mix_within_budget(scenario: Scenario) -> Callable[[AnyPlan], bool]:
+    """Return whether the cheapest mix of a plan is within the budget; any is where no budget or no commitments are stated."""
+    budget = scenario.budget_usd_per_month
+    if budget is None or scenario.commitments is None:
+        return lambda _: True
+    line = rate_line(scenario)
+    return lambda plan: (mix_usd_per_month(scenario, plan, line) or 0.0) <= most_usd(budget)
+
+
+def mixed_plan(scenario: Scenario, trials: Search) -> FleetPlan | None:
+    """Return the plan of the cheapest mix within the budget, of all layouts; None without a budget or commitments, or where none is."""
+    budget = scenario.budget_usd_per_month
+    if budget is None or scenario.commitments is None:
+        return None
+    found = cheapest_by_mix(scenario, trials, rate_line(scenario), most_usd(budget))
+    return None if found is None else found[0]
+
+
+def within_budget(scenario: Scenario, answer: FleetAnswer, trials: Callable[[], Search]) -> FleetAnswer:
+    """Return an answer without the plans whose cheapest mix of commitments is over the budget.
+
+    Where none of them is within it, every layout is looked at: one with more devices may have the cheaper mix.
+
+    Parameters
+    ----------
+    scenario : with a budget and commitments
+    answer : of a search without a budget, for the price of `prices.commitment` says nothing about a mix
+    trials : the search that it is from
+
+    Returns
+    -------
+    FleetAnswer; where no plan is left, `over_budget` is the one of the cheapest mix
+    """
+    every: tuple[AnyPlan, ...] = (*answer.plans, *(answer.pools.plans if answer.pools else ()))
+    if not every:
+        return answer
+    affordable, line = mix_within_budget(scenario), rate_line(scenario)
+    kept = tuple(plan for plan in answer.plans if affordable(plan))
+    pools = None if answer.pools is None else _affordable_pools(answer.pools, affordable)
+    left = replace(
+        answer,
+        plans=kept,
+        choices=_affordable_choices(answer.choices, kept, affordable) if kept and answer.choices else None,
+        rejected=(*answer.rejected, *_dropped(answer.plans, kept)),
+        pools=pools,
+    )
+    if left.bought is not None:
+        return left
+    paid = [mix_usd_per_month(scenario, plan, line) or 0.0 for plan in every]
+    best, least = min(zip(every, paid, strict=True), key=lambda pair: pair[1])
+    found = cheapest_by_mix(scenario, trials(), line, least) if answer.plans else None
+    if found is not None and affordable(found[0]):
+        why = "its mix of commitments is the cheapest of all layouts"
+        best = found[0]
+        return replace(left, plans=(best,), choices=Choices(best, best, best, best, why))
+    best, least = found or (best, least)
+    return replace(left, over_budget=best, over_budget_usd_per_month=least)
+
+
+def _affordable_choices(
+    choices: Choices, kept: Sequence[FleetPlan], affordable: Callable[[AnyPlan], bool]
+) -> Choices:
+    """Return the choices among the plans that are left, at least one."""
+    best, why = kept[0], "it is the cheapest of those whose mix of commitments is within the budget"
+    if affordable(choices.recommended):
+        best, why = choices.recommended, choices.why
+    surest = max(kept, key=lambda plan: plan.slo_met_probability)
+    if affordable(choices.surest):
+        surest = choices.surest
+    return Choices(kept[0], surest, min(kept, key=lambda plan: plan.gpus), best, why)
+
+
+def _affordable_pools(pools: PoolsAnswer, affordable: Callable[[AnyPlan], bool]) -> PoolsAnswer:
+    kept = tuple(plan for plan in pools.plans if affordable(plan))
+    return replace(pools, plans=kept, rejected=(*pools.rejected, *_dropped(pools.plans, kept)))
+
+
+def _dropped(plans: Sequence[AnyPlan], kept: Sequence[AnyPlan]) -> tuple[Rejection, ...]:
+    """Return the rejections of the plans that are over the budget."""
+    names = Counter(plan.hardware for plan in plans if plan not in kept)
+    return tuple(Rejection(name, OVER_BUDGET.words, count, OVER_BUDGET.code) for name, count in names.items())

@@ -1,0 +1,199 @@
+"""A scenario's commitments and the listed offers -> the cheapest mix for a plan under the load curve."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from capplan.assumption import Assumption
+from capplan.errors import InputError
+from capplan.fleet.money_terms import CommitmentTerms, OwnedTerms, ReservedTerms
+from capplan.fleet.over_time import Counts, OverTime, RateLine
+from capplan.fleet.plan import AnyPlan
+from capplan.fleet.price import (
+    ChosenPrice,
+    PriceChoice,
+    PriceRecord,
+    energy_usd_per_hour,
+    price_of,
+    usd_per_month,
+    with_electricity,
+)
+from capplan.fleet.replica_group import ReplicaGroup
+from capplan.fleet.scenario import Scenario
+from capplan.hardware.device import Device
+from capplan.money.commitments import (
+    GroupUse,
+    Mix,
+    Offer,
+    annuity_usd_per_hour,
+    mix_of,
+    use_fractions,
+)
+from capplan.questions.plans.plan_over_time import group_over_time
+from capplan.readers.catalogue.prices import records_of
+
+RESERVED_DISCOUNTS = {"reserved-1y": 0.35, "reserved-3y": 0.55}
+"""Off the price on demand for one and three years, where neither an offer nor a discount is given (an assumption)."""
+HOURS_PER_YEAR_OF_UPKEEP = 8760.0
+FLAT = "the load has no curve, so every replica but the spares counts as busy at all hours"
+
+
+@dataclass(frozen=True, slots=True)
+class AskedMix:
+    """The mix of one plan, and what it rests on."""
+
+    plan: AnyPlan
+    mix: Mix
+    assumptions: tuple[Assumption, ...]
+    warnings: tuple[str, ...]
+
+
+def _price(records: Sequence[PriceRecord], device: Device, choice: PriceChoice) -> ChosenPrice | None:
+    """Return the price of a device with its electricity; None where one of them is not known."""
+    price = price_of(records, device, choice)
+    if price is None or (choice.usd_per_kwh is not None and device.tdp_w is None):
+        return None
+    return with_electricity(price, device.tdp_w or 0.0, choice)
+
+
+def _of_listed(name: str, price: ChosenPrice, *, fixed: bool, ratio: float = 1.0) -> Offer:
+    """Return the offer of a listed price, times a ratio, with the range of its other offers; electricity is paid apart from both."""
+    power = price.energy_usd_per_hour or 0.0
+    low, usd, high = (
+        rent * ratio + power for rent in (price.low_usd_per_hour, price.usd_per_hour, price.high_usd_per_hour)
+    )
+    return Offer(
+        name,
+        usd if fixed else 0.0,
+        0.0 if fixed else usd,
+        low_ratio=low / usd,
+        high_ratio=high / usd,
+        origin=price.basis,
+    )
+
+
+def _reserved_offer(
+    name: str, terms: ReservedTerms, listed: ChosenPrice | None, on_demand: ChosenPrice
+) -> Offer:
+    if terms.usd_per_gpu_hour is not None:
+        power = on_demand.energy_usd_per_hour or 0.0
+        return Offer(name, terms.usd_per_gpu_hour + power, 0.0, origin="the scenario")
+    if terms.discount_fraction is not None:
+        offer = _of_listed(name, on_demand, fixed=True, ratio=1.0 - terms.discount_fraction)
+        return replace(offer, origin=f"{terms.discount_fraction:.0%} off on demand, the scenario")
+    if listed is not None:
+        return _of_listed(name, listed, fixed=True)
+    offer = _of_listed(name, on_demand, fixed=True, ratio=1.0 - RESERVED_DISCOUNTS[name])
+    return replace(offer, origin=f"{RESERVED_DISCOUNTS[name]:.0%} off on demand, assumed")
+
+
+def owned_offer(terms: OwnedTerms, watts: float) -> Offer:
+    """Return what an owned device costs per hour: its annuity, upkeep and idle power always, the rest of its power in use."""
+    fixed = float(annuity_usd_per_hour(terms.capex_usd, terms.life_years, terms.interest_fraction))
+    upkeep = terms.capex_usd * terms.upkeep_fraction / HOURS_PER_YEAR_OF_UPKEEP
+    power = float(energy_usd_per_hour(watts, terms.usd_per_kwh, terms.facility_ratio))
+    idle = power * terms.idle_fraction
+    return Offer("owned", fixed + upkeep + idle, power - idle, origin="the scenario")
+
+
+def offers_for(
+    scenario: Scenario, device: Device, records: Sequence[PriceRecord]
+) -> tuple[list[Offer], list[Assumption], list[str]]:
+    """Return the ways to pay for a device, what is assumed for them, and warnings for those without a price."""
+    terms = scenario.commitments
+    assert terms is not None
+    choice = replace(scenario.prices, commitment="on-demand")
+    on_demand = _price(records, device, choice)
+    if on_demand is None:
+        raise InputError(
+            f"{scenario.path}: commitments: {device.name} has no price on demand; give prices.per_gpu_hour.{device.name}"
+        )
+    offers = [_of_listed("on-demand", on_demand, fixed=False)]
+    assumed: list[Assumption] = []
+    warnings: list[str] = []
+    without = replace(choice, overrides={})
+    for name, key in (("reserved-1y", terms.reserved_1y), ("reserved-3y", terms.reserved_3y)):
+        if key is not None:
+            listed = _price(records, device, replace(without, commitment=name))
+            offer = _reserved_offer(name, key, listed, on_demand)
+            offers.append(offer)
+            if "assumed" in offer.origin:
+                assumed.append(
+                    Assumption(
+                        f"{name} of {device.name}: {offer.origin}",
+                        f"commitments.{name.replace('-', '_')}.discount",
+                    )
+                )
+    if terms.owned is not None:
+        watts = device.tdp_w if terms.owned.watts is None else terms.owned.watts
+        if watts is None:
+            warnings.append(
+                f"the power of {device.name} is not known, so owning it is left out; give commitments.owned.power"
+            )
+        else:
+            offers.append(owned_offer(terms.owned, watts))
+    if terms.spot is not None:
+        spot = _price(records, device, replace(without, commitment="spot"))
+        if spot is None:
+            warnings.append(f"no spot price of {device.name} is known, so spot is left out")
+        else:
+            offer = _of_listed("spot", spot, fixed=False)
+            rented = offer.used_usd_per_hour * (1.0 + terms.spot.headroom_fraction)
+            offers.append(replace(offer, used_usd_per_hour=rented, most_fraction=terms.spot.most_fraction))
+            what = (
+                f"spot replicas are rented {terms.spot.headroom_fraction:.0%} over need for interruptions, and are at most "
+                f"{terms.spot.most_fraction:.0%} of the peak"
+            )
+            assumed.append(Assumption(what, "commitments.spot"))
+    return offers, assumed, warnings
+
+
+def paid_counts(group: ReplicaGroup, over_time: OverTime | None, terms: CommitmentTerms) -> Counts:
+    """Return the replicas that are paid for in each window, spares included, within the limits of the autoscaler."""
+    if over_time is None:
+        return np.array([group.replicas])
+    most = terms.max_replicas or group.busy_replicas
+    running = np.clip(over_time.paid, terms.min_replicas, max(most, terms.min_replicas))
+    return np.asarray(running + group.spare_replicas, dtype=np.int64)
+
+
+def asked_mix(scenario: Scenario, plan: AnyPlan, line: RateLine | None) -> AskedMix | None:
+    """Return the cheapest mix for a plan under a load curve, if there is one; None where the scenario names no commitments."""
+    terms = scenario.commitments
+    if terms is None:
+        return None
+    records, remarks = records_of(scenario)
+    assumed: list[Assumption] = []
+    warnings: list[str] = []
+    uses = []
+    for group in plan.groups:
+        over_time = group_over_time(scenario, group, line)
+        offers, stated, remarked = offers_for(scenario, group.layout.device, records)
+        assumed += [*stated, _followed(over_time)]
+        warnings += [*remarked, *_capped(over_time, terms)]
+        used = use_fractions(paid_counts(group, over_time, terms))
+        uses.append(GroupUse(used, offers, group.layout.devices))
+    people = terms.owned.people_usd_per_month / float(usd_per_month(1.0)) if terms.owned else 0.0
+    return AskedMix(plan, mix_of(uses, people), tuple(dict.fromkeys(assumed)), (*remarks, *warnings))
+
+
+def _followed(over_time: OverTime | None) -> Assumption:
+    """Return what is assumed of the hours in which a replica runs."""
+    if over_time is None:
+        return Assumption(FLAT, "traffic[0].daily_curve")
+    return Assumption(
+        f"an autoscaler follows the load: a replica starts in {over_time.start_up_s:g} s and is kept for a while after "
+        "it was needed; what is reserved or owned runs at all hours",
+        "fleet.start_up",
+    )
+
+
+def _capped(over_time: OverTime | None, terms: CommitmentTerms) -> list[str]:
+    """Return the warning for an autoscaler that may not start what the peak needs."""
+    most = terms.max_replicas
+    if over_time is None or most is None or over_time.needed.max() <= most:
+        return []
+    return [
+        f"commitments.max_replicas of {most} is below the {over_time.needed.max()} replicas that the peak needs"
+    ]

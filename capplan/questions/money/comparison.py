@@ -1,0 +1,251 @@
+"""A scenario, its plan and the names of hosted APIs -> the comparison of both."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+
+import numpy as np
+
+from capplan.assumption import Assumption
+from capplan.errors import InputError
+from capplan.fleet.plan import FleetAnswer
+from capplan.fleet.scenario import Scenario
+from capplan.money.comparison import Comparison, compare, own_fleet
+from capplan.money.hosted import (
+    UNSTATED_TIME_TO_LIVE_S,
+    TokenPrice,
+    hosted_bill,
+    keeps_a_prefix,
+    too_long_fraction,
+    written_to_live,
+)
+from capplan.questions.fleet import AskedFleet
+from capplan.questions.money.paid_plan import own_assumptions, paid_plan
+from capplan.questions.money.price_age import age_warnings, life_warnings
+from capplan.readers.catalogue.token_prices import (
+    HINT,
+    find_price,
+    litellm_prices,
+    prices_of_model,
+    read_token_prices,
+    refuse_unused_day,
+    token_prices,
+)
+from capplan.recorded.traces.trace import read_trace
+from capplan.scenario.written.workload_file import is_workload
+from capplan.workload.reuse_by_age import Reuse, reuse_by_age, session_reuse_by_age
+
+_SEED = 0
+"""Of the sessions whose prompts an API keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedComparison:
+    """The comparison, and what was assumed for it."""
+
+    comparison: Comparison
+    by_mix: bool
+    """The own machines are paid for by a mix of commitments."""
+    assumptions: tuple[Assumption, ...]
+    warnings: tuple[str, ...]
+
+
+def listed_prices(file: str | None, day: str | None) -> tuple[TokenPrice, ...]:
+    """Return the prices to look names up in: those that ship, or those of a file.
+
+    Parameters
+    ----------
+    file : a token-price YAML, or LiteLLM's price file in JSON; None: those that ship
+    day : of a file that does not state it
+    """
+    if file is None:
+        return token_prices()
+    if not file.lower().endswith(".json"):
+        return read_token_prices(file)
+    if day is None:
+        raise InputError(
+            f"{file}: states no date for its prices, and a price without a date cannot be compared\n"
+            "  say which day they are of: hosted: {date: 2026-11-01}, or --set hosted.date=2026-11-01"
+        )
+    return litellm_prices(file, day)
+
+
+def asked_prices(names: Sequence[str], asked: AskedFleet) -> tuple[TokenPrice, ...]:
+    """Return the prices of the named APIs; without names, those of all that serve the scenario's model."""
+    scenario, model = asked.scenario, next(iter(asked.question.networks.values())).name
+    known = listed_prices(scenario.hosted_file, scenario.hosted_date)
+    found = tuple(dict.fromkeys(find_price(name, known, scenario.hosted_date) for name in names))
+    if found and all(price.date != scenario.hosted_date for price in found):
+        refuse_unused_day(scenario.hosted_date, found, f"{scenario.path}: hosted.date")
+    found = found or tuple(prices_of_model(model, known))
+    if not found:
+        raise InputError(
+            f"no listed API serves {model}; name what to compare with: --api PROVIDER/MODEL\n  {HINT}"
+        )
+    for price in found:
+        refuse_unsold_life(price, scenario.hosted.time_to_live_s, f"{scenario.path}: hosted.time_to_live")
+        if any(keeps_a_prefix(item, price) for item in scenario.classes):
+            refuse_unknown_storage(price)
+    return found
+
+
+def refuse_unsold_life(price: TokenPrice, time_to_live_s: float | None, place: str) -> None:
+    """Raise the error for a time to live beyond those that a provider sells."""
+    longer = price.longer_life
+    if longer is not None and time_to_live_s is not None and time_to_live_s > longer.time_to_live_s:
+        raise InputError(
+            f"{place}: {price.provider} keeps a prefix for {price.time_to_live_s:g} s or {longer.time_to_live_s:g} s since its "
+            f"last use, not for {time_to_live_s:g} s"
+        )
+
+
+def refuse_unknown_storage(price: TokenPrice) -> None:
+    """Raise the error for a cache whose storage is paid for at a price that is not known."""
+    if price.rates.cache_read is not None and price.storage_usd_per_million_tokens_hour is None:
+        raise InputError(
+            f"{price.name}: the storage of cached tokens is paid for by the hour, and its price is not in the list\n"
+            "  give it as cache_storage in a token-price YAML of your own; 0 $/Mtok/h for implicit caching, which stores for nothing"
+        )
+
+
+def asked_comparison(
+    asked: AskedFleet, answer: FleetAnswer, prices: Sequence[TokenPrice], today: date
+) -> AskedComparison:
+    """Return the comparison of the recommended plan with hosted APIs.
+
+    Raises
+    ------
+    TargetError
+        no plan meets the targets
+    InputError
+        the price of the plan is not known
+    """
+    scenario = asked.scenario
+    paid = paid_plan(asked, answer, "there is no fleet to compare with", today)
+    own = own_fleet(
+        paid.plan, scenario.fleet.headroom_fraction, scenario.own, paid.machines_usd, paid.group_fractions
+    )
+    written = tuple(written_to_live(price, scenario.hosted.time_to_live_s) for price in prices)
+    reuse = _reuse(scenario, paid.plan.e2e_s.mean, asked.question.max_model_len)
+    comparison = compare(paid.plan, asked.question.demand, own, written, scenario.hosted, reuse)
+    long = [(price, too_long_fraction(comparison.traffic, price)) for price in prices]
+    warnings = [
+        f"{share:.1%} of the requests are longer than the context of {price.name}, {price.context_tokens:,} tokens"
+        for price, share in long
+        if share > 0.0
+    ]
+    warnings += [
+        f"prompt caching at {api.price.name} costs ${dearer:,.0f} more than plain input would: few requests find their prefix"
+        for api in comparison.apis
+        if (dearer := api.bill.usd - _uncached_usd(comparison, api.price)) > 0.005 * api.bill.usd
+    ]
+    return AskedComparison(
+        comparison,
+        paid.by_mix,
+        (
+            *_assumptions(scenario, prices, comparison),
+            *own_assumptions(scenario),
+            *paid.assumptions,
+            *asked.assumptions,
+        ),
+        (
+            *paid.warnings,
+            *age_warnings(prices, today),
+            *life_warnings(prices, scenario.hosted.time_to_live_s),
+            *warnings,
+            *asked.warnings,
+        ),
+    )
+
+
+def _uncached_usd(comparison: Comparison, price: TokenPrice) -> float:
+    plain = replace(price, rates=replace(price.rates, cache_read=None))
+    return hosted_bill(comparison.traffic, plain, comparison.terms).usd
+
+
+def _reuse(scenario: Scenario, response_s: float, longest: int) -> dict[str, Reuse]:
+    """Return what the prompts of a trace or of sessions repeat, by class; a workload YAML does not say how long ago."""
+    found: dict[str, Reuse] = {}
+    for index, item in enumerate(scenario.classes):
+        if item.sessions is not None:
+            random, rate = np.random.default_rng([_SEED, index]), item.request_rate_at(response_s)
+            found[item.name] = session_reuse_by_age(item.sessions, rate, response_s, longest, random)
+        elif item.reuse is not None and item.trace is not None and not is_workload(item.trace):
+            trace = read_trace(item.trace)
+            found[item.name] = reuse_by_age(trace.block_ids, trace.block_counts, trace.arrival_s)
+    return found
+
+
+def _assumptions(
+    scenario: Scenario, prices: Sequence[TokenPrice], comparison: Comparison
+) -> list[Assumption]:
+    """Return what the comparison rests on beside the plan."""
+    paid = (
+        "paid for by the cheapest mix of commitments"
+        if scenario.commitments
+        else "rented for its peak at all hours"
+    )
+    stated = [
+        Assumption(
+            f"the own fleet is {paid}; at another rate it has the same layout and as many replicas as the rule of the plan "
+            "asks for, each at the same mean cost",
+            "traffic[0].request_rate",
+        )
+    ]
+    cached = [p for p in prices if p.rates.cache_read is not None]
+    shared = [item for item in comparison.traffic if item.request_class.shared_prefix_tokens]
+    if cached and shared:
+        stated.append(
+            Assumption(
+                "of the requests, shared_prefix.hit_fraction have the prefix; at the API they find it if the last one came "
+                "within the time to live, else they write it; the others are plain input",
+                "traffic[0].shared_prefix.hit_fraction",
+            )
+        )
+        if scenario.hosted.prefixes == 1.0:
+            stated.append(Assumption("all of them share one prefix", "hosted.prefixes"))
+        unstated = [p.name for p in cached if p.time_to_live_s is None]
+        if unstated and scenario.hosted.time_to_live_s is None:
+            what = f"{', '.join(unstated)} keep a prefix for {UNSTATED_TIME_TO_LIVE_S:g} s after its last use"
+            stated.append(Assumption(what, "hosted.time_to_live"))
+    for price in cached:
+        short = [
+            t.request_class.name
+            for t in shared
+            if t.request_class.shared_prefix_tokens < price.minimum_prefix_tokens
+        ]
+        if short:
+            what = f"{price.name} caches prefixes from {price.minimum_prefix_tokens:,.0f} tokens on, so not that of {', '.join(short)}"
+            stated.append(Assumption(what, "traffic[0].shared_prefix.tokens"))
+    stated += _reuse_assumptions(comparison)
+    if any(p.tiers for p in prices):
+        stated.append(
+            Assumption(
+                "above the start of a long-context tier, its prices hold for all tokens of the request",
+                "hosted.file",
+            )
+        )
+    return stated
+
+
+def _reuse_assumptions(comparison: Comparison) -> list[Assumption]:
+    """Return what the hits of prompts rest on that a trace names or sessions send again."""
+    stated = []
+    for sessions, sent in (
+        (False, "the trace sent"),
+        (True, "their own session, and all sessions in common, sent"),
+    ):
+        if any(
+            item.reuse and (item.request_class.sessions is not None) == sessions
+            for item in comparison.traffic
+        ):
+            what = (
+                f"prompts find at the API what {sent} within the time to live, and write the rest; its shortest prefix and its "
+                "price of storage are not counted"
+            )
+            stated.append(Assumption(what, "hosted.time_to_live" if sessions else "traffic[0].shared_prefix"))
+    if any(item.request_class.reuse and not item.reuse for item in comparison.traffic):
+        stated.append(
+            Assumption("prefix hits of a trace are not counted at the API", "traffic[0].shared_prefix")
+        )
+    return stated

@@ -1,0 +1,133 @@
+"""The power that a scenario states -> the energy of a plan under its load."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from capplan.assumption import Assumption
+from capplan.fleet.money_terms import PowerTerms
+from capplan.fleet.plan import AnyPlan
+from capplan.fleet.question import Question
+from capplan.fleet.replica_group import ReplicaGroup
+from capplan.fleet.scenario import Scenario
+from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
+from capplan.money.energy import (
+    DECODE_FRACTION,
+    HOST_FRACTION,
+    IDLE_FRACTION,
+    PREFILL_FRACTION,
+    Energy,
+    EnergyTerms,
+    apart,
+    energy_of,
+    occupied_fraction,
+)
+from capplan.money.hosted import hosted_traffic
+from capplan.numbers import Array
+from capplan.questions.money.who_pays import PlanUse, class_use, plan_use
+from capplan.workload.daily_curve import HOURS
+
+
+@dataclass(frozen=True, slots=True)
+class AskedEnergy:
+    """The energy of a plan, and what it rests on."""
+
+    energy: Energy | None
+    """None where the power of the device is not known."""
+    assumptions: tuple[Assumption, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def asked_energy(scenario: Scenario, question: Question, plan: AnyPlan) -> AskedEnergy | None:
+    """Return the energy of a plan; None where the scenario does not ask for it."""
+    power = scenario.power
+    if power is None:
+        return None
+    unknown = [group.layout.device.name for group in plan.groups if group.layout.device.tdp_w is None]
+    if unknown:
+        warning = f"the power of {unknown[0]} is not known, so its energy is left out; give chip.power in your own hardware YAML"
+        return AskedEnergy(None, warnings=(warning,))
+    use = plan_use(plan, question)
+    energies, assumed, warnings = [], [], []
+    for group, shares in zip(plan.groups, _shares(use, plan.groups), strict=True):
+        tdp = group.layout.device.tdp_w or 0.0
+        terms, stated = _terms(power, tdp, scenario.prices.usd_per_kwh)
+        spares = group.spare_replicas * group.layout.devices
+        tokens = mean_tokens_per_s(question.demand, plan.e2e_s.mean)
+        energies.append(energy_of(*shares, group.gpus - spares, spares, tdp, terms, tokens))
+        assumed += stated
+        warnings += _odd(energies[-1], power, group)
+    energy = energies[0] if len(energies) == 1 else apart(energies[0], energies[1])
+    if power.kg_co2_per_kwh is None:
+        assumed.append(Assumption("no carbon dioxide is shown: the grid is not stated", "energy.grid"))
+    return AskedEnergy(
+        replace(energy, job_hours=job_hours(question.demand)),
+        tuple(dict.fromkeys(assumed)),
+        tuple(dict.fromkeys(warnings)),
+    )
+
+
+def _odd(energy: Energy, power: PowerTerms, group: ReplicaGroup) -> list[str]:
+    """Return the warnings for a server that no rack feeds, and for a device that draws more while it waits."""
+    warnings, terms = [], energy.terms
+    if energy.gpus_per_rack == 0:
+        warnings.append(
+            f"energy.rack_limit: one server of {power.gpus_per_server} x {group.layout.device.name} draws {energy.rack_watts or 0.0:,.0f} W, "
+            f"more than the {power.rack_limit_watts:,.0f} W of a rack"
+        )
+    if terms.idle_watts > min(terms.decode_watts, terms.prefill_watts):
+        warnings.append(
+            f"energy: a device that waits draws {terms.idle_watts:,.0f} W, more than the {terms.decode_watts:,.0f} W of decode "
+            f"or the {terms.prefill_watts:,.0f} W of prefill: check energy.idle"
+        )
+    return warnings
+
+
+def _terms(power: PowerTerms, tdp: float, usd_per_kwh: float | None) -> tuple[EnergyTerms, list[Assumption]]:
+    assumed: list[Assumption] = []
+
+    def watts(phase: str, measured: float | None, stated: float | None, otherwise: float) -> float:
+        if measured is not None:
+            return measured
+        if stated is None:
+            assumed.append(
+                Assumption(f"{phase}: {otherwise:.0%} of the thermal design power", f"energy.{phase}")
+            )
+        return tdp * (otherwise if stated is None else stated)
+
+    terms = EnergyTerms(
+        idle_watts=watts("idle", power.idle_watts, power.idle_fraction, IDLE_FRACTION),
+        decode_watts=watts("decode", power.decode_watts, power.decode_fraction, DECODE_FRACTION),
+        prefill_watts=watts("prefill", power.prefill_watts, power.prefill_fraction, PREFILL_FRACTION),
+        host_watts=watts("host", None, power.host_fraction, HOST_FRACTION),
+        facility_ratio=power.facility_ratio,
+        kg_co2_per_kwh=power.kg_co2_per_kwh,
+        usd_per_kwh=usd_per_kwh,
+        rack_limit_watts=power.rack_limit_watts,
+        server_devices=power.gpus_per_server,
+    )
+    assumed.append(
+        Assumption(
+            "all replicas run at all hours; one decodes while it has a request and no prompt, whatever its batch",
+            "energy.decode",
+        )
+    )
+    return terms, assumed
+
+
+def _shares(use: PlanUse, groups: Sequence[ReplicaGroup]) -> list[tuple[Array, Array]]:
+    """Return of each group, by hour of the day, the share of the time that a replica prefills, and that in which it has a request.
+
+    A prefill pool has a request while it prefills, a decode pool never prefills.
+    """
+    prefill, peak, running = np.zeros(HOURS), 0.0, np.zeros(HOURS)
+    for index, item in enumerate(use.demand.classes):
+        rates = np.resize(hosted_traffic(item, use.response_s).rates_per_s, HOURS)
+        prefill += rates * class_use(index, use).prefill_s / groups[0].busy_replicas
+        running += rates
+        peak += item.request_rate_at(use.response_s)
+    decoding = np.asarray(occupied_fraction(groups[-1].concurrency_per_replica * running / peak))
+    if len(groups) == 1:
+        return [(prefill, decoding)]
+    return [(prefill, np.minimum(prefill, 1.0)), (np.zeros(HOURS), decoding)]

@@ -1,0 +1,99 @@
+"""The recommended plan of a fleet, and what its machines really cost: by its commitments, for a month or for a job."""
+
+from dataclasses import dataclass
+from datetime import date
+
+from capplan.assumption import Assumption
+from capplan.errors import InputError, TargetError
+from capplan.fleet.plan import AnyPlan, FleetAnswer
+from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
+from capplan.fleet.scenario import Scenario
+from capplan.questions.fleet import AskedFleet
+from capplan.questions.money.commitments import AskedMix, asked_mix
+from capplan.questions.money.price_age import rent_warnings
+from capplan.scenario.host_memory import memory_usd_per_month
+from capplan.scenario.rate_line import rate_line
+
+
+@dataclass(frozen=True, slots=True)
+class PaidPlan:
+    """A plan with what its machines cost, and what that rests on."""
+
+    plan: AnyPlan
+    machines_usd: float
+    """Of a month, or of one job, with the host memory of offload tiers; people and overhead apart."""
+    group_fractions: tuple[float, ...]
+    """Of that, for each group of replicas: all of them, or prefill and decode."""
+    hours: float
+    """That it is paid for: a month, or until the job is done."""
+    of_job: bool
+    by_mix: bool
+    """The machines are paid for by a mix of commitments."""
+    assumptions: tuple[Assumption, ...]
+    warnings: tuple[str, ...]
+
+
+def paid_plan(asked: AskedFleet, answer: FleetAnswer, otherwise: str, today: date) -> PaidPlan:
+    """Return the recommended plan and what its machines cost.
+
+    Parameters
+    ----------
+    asked : the scenario
+    answer : with a plan
+    otherwise : what cannot be said where there is none, for people
+    today : that prices are judged old by
+
+    Raises
+    ------
+    TargetError
+        no plan meets the targets
+    InputError
+        the price of the plan is not known
+    """
+    scenario, plan = asked.scenario, answer.bought
+    if plan is None:
+        raise TargetError(
+            f"{scenario.path}: no plan meets the targets, so {otherwise}\n  capplan fleet says why"
+        )
+    if plan.usd_per_month is None:
+        raise InputError(
+            f"{scenario.path}: the price of {plan.hardware} is not known; give prices.per_gpu_hour"
+        )
+    mix = asked_mix(scenario, plan, rate_line(scenario))
+    rented = plan.usd_per_month if mix is None else float(usd_per_month(mix.mix.usd_per_hour))
+    job = plan.money.usd_per_job if plan.money else None
+    hours = (plan.money.job_hours if plan.money else None) or HOURS_PER_MONTH
+    memory = memory_usd_per_month(scenario, plan) * hours / HOURS_PER_MONTH
+    return PaidPlan(
+        plan,
+        (rented if job is None else job) + memory,
+        _group_fractions(plan, mix),
+        hours,
+        job is not None,
+        mix is not None,
+        mix.assumptions if mix else (),
+        (*(mix.warnings if mix else ()), *rent_warnings(plan, today)),
+    )
+
+
+def _group_fractions(plan: AnyPlan, mix: AskedMix | None) -> tuple[float, ...]:
+    """Return how the cost of the machines is shared by the groups of a plan; owned machines share their people alike."""
+    if mix is None:
+        usd = [group.usd_per_hour or 0.0 for group in plan.groups]
+    else:
+        usd = [
+            sum(part.usd_per_hour for part in mix.mix.parts if part.group == place)
+            for place in range(len(plan.groups))
+        ]
+    total = sum(usd)
+    return tuple(one / total if total else 1.0 / len(usd) for one in usd)
+
+
+def own_assumptions(scenario: Scenario) -> list[Assumption]:
+    """Return the assumptions about costs other than machines."""
+    stated = []
+    if not scenario.own.people_usd_per_month:
+        stated.append(Assumption("nobody is paid for running the own fleet", "prices.people"))
+    if not scenario.own.overhead_fraction:
+        stated.append(Assumption("no overhead on the price of the machines", "prices.overhead"))
+    return stated

@@ -1,0 +1,138 @@
+"""A scenario and its plan -> what each class and tenant pays."""
+
+from dataclasses import dataclass
+from datetime import date
+
+from capplan.assumption import Assumption
+from capplan.fleet.load.demand import Demand
+from capplan.fleet.plan import AnyPlan, FleetAnswer
+from capplan.fleet.question import Question
+from capplan.fleet.review import phase_times, plan_spec
+from capplan.fleet.sweep import demand_at_replica
+from capplan.money.hosted import hosted_traffic
+from capplan.money.who_pays import (
+    ClassUse,
+    PaidPool,
+    WhoPays,
+    decode_s_per_request,
+    who_pays,
+    who_pays_for_pools,
+)
+from capplan.questions.fleet import AskedFleet
+from capplan.questions.money.paid_plan import own_assumptions, paid_plan
+from capplan.replica.load import Load
+from capplan.replica.replica import Replica, replica_of
+
+
+@dataclass(frozen=True, slots=True)
+class AskedBill:
+    """The bill of a plan, and what it rests on."""
+
+    plan: AnyPlan
+    bill: WhoPays
+    of_job: bool
+    """Of one batch job, not of a month."""
+    by_mix: bool
+    """The machines are paid for by a mix of commitments."""
+    assumptions: tuple[Assumption, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanUse:
+    """The replicas of a plan under its traffic."""
+
+    demand: Demand
+    """With the prefix hits of the replicas that prefill."""
+    prefill: Replica
+    decode: Replica
+    """The same, where the plan has no separate pools."""
+    sequences: float
+    """Mean in a replica that decodes, at the peak."""
+    response_s: float
+
+
+def plan_use(plan: AnyPlan, question: Question) -> PlanUse:
+    """Return what the classes of a question use of a plan."""
+    first, last = plan.groups[0], plan.groups[-1]
+    prefill = replica_of(plan_spec(first, question))
+    decode = prefill if last is first else replica_of(plan_spec(last, question))
+    response_s = plan.e2e_s.mean
+    demand = demand_at_replica(question.demand, prefill, 1.0 / first.busy_replicas, response_s)
+    return PlanUse(demand, prefill, decode, max(1.0, last.concurrency_per_replica), response_s)
+
+
+def class_use(index: int, use: PlanUse) -> ClassUse:
+    """Return what a class asks of the replicas of a plan, at the batch of its peak."""
+    item = use.demand.classes[index]
+    inputs, outputs = item.input_tokens.mean_tokens, item.output_tokens.mean_tokens
+    cached = use.demand.cached_tokens_of(index) / inputs
+    load = Load(max(1, round(inputs)), max(1, round(outputs)), request_rate=1.0, prefix_hit_fraction=cached)
+    prefill_s = phase_times(use.prefill, load, use.sequences)["prefill"]
+    step_s = phase_times(use.decode, load, use.sequences)["decode"]
+    traffic = hosted_traffic(item, use.response_s)
+    sequences = item.sequences_per_request
+    requests = traffic.requests / sequences
+    return ClassUse(
+        name=item.name,
+        tenant=item.tenant or item.name,
+        requests=requests,
+        input_tokens=requests * sequences * inputs,
+        output_tokens=requests * sequences * item.generated_tokens,
+        prefill_s=sequences * prefill_s,
+        decode_s=sequences * float(decode_s_per_request(max(outputs, 1.0), step_s, use.sequences)),
+        users=item.users,
+        requests_per_conversation=item.requests_per_conversation,
+        outside_usd=requests * item.outside.usd_per_request,
+    )
+
+
+def asked_bill(asked: AskedFleet, answer: FleetAnswer, today: date) -> AskedBill:
+    """Return what each class and tenant pays for the recommended plan; its prices are judged old by the day.
+
+    Raises
+    ------
+    TargetError
+        no plan meets the targets
+    InputError
+        the price of the plan is not known
+    """
+    paid = paid_plan(asked, answer, "there is nothing to pay for", today)
+    plan = paid.plan
+    use = plan_use(plan, asked.question)
+    uses = [class_use(index, use) for index in range(len(use.demand.classes))]
+    usd, seconds = asked.scenario.own.usd(paid.machines_usd), paid.hours * 3600.0
+    if len(plan.groups) == 1:
+        bill = who_pays(uses, usd, plan.replicas * seconds)
+    else:
+        pools = [
+            PaidPool(usd * fraction, group.layout.devices, group.replicas * seconds)
+            for fraction, group in zip(paid.group_fractions, plan.groups, strict=True)
+        ]
+        bill = who_pays_for_pools(uses, pools[0], pools[1])
+    return AskedBill(
+        plan,
+        bill,
+        paid.of_job,
+        paid.by_mix,
+        (
+            _shared_by_time(use, pools=len(plan.groups) > 1),
+            *own_assumptions(asked.scenario),
+            *paid.assumptions,
+            *asked.assumptions,
+        ),
+        (*paid.warnings, *asked.warnings),
+    )
+
+
+def _shared_by_time(use: PlanUse, *, pools: bool) -> Assumption:
+    where = (
+        "prefill is paid by its own pool and decode by its own, each shared by the time of its GPUs: "
+        if pools
+        else "cost is shared by the time of the GPUs: "
+    )
+    return Assumption(
+        f"{where}a prefill by itself, of a decode step the part of one of {use.sequences:.3g} sequences, the batch at the peak; "
+        "idle time and spares in the same proportion",
+        "traffic[0].tenant",
+    )

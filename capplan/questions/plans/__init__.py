@@ -1,0 +1,1 @@
+"""What a plan file holds, and what is asked of it later."""

@@ -1,0 +1,218 @@
+"""Does a plan still hold: its layout and its replicas under the scenario, the prices and the budget of today."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from math import inf
+from typing import Any
+
+from capplan.errors import Reason
+from capplan.fleet.pools.plan import PoolsPlan
+from capplan.fleet.pools.search import pools_standing
+from capplan.fleet.price import usd_per_month
+from capplan.fleet.search.candidates import Layout
+from capplan.fleet.search.one_layout import adequacy, trial_of
+from capplan.hardware.device import Device
+from capplan.model.sharding import Sharding
+from capplan.questions.fleet import AskedFleet, terms_of
+from capplan.questions.money.budget import mix_usd_per_month
+from capplan.questions.plans.plan_file import chosen_in
+from capplan.readers.catalogue.model import model_source
+from capplan.readers.plan_file import PlanFile
+from capplan.readers.plan_record import has_pools
+from capplan.scenario.rate_line import rate_line
+
+DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
+_SURE_ENOUGH = 1e-9
+"""Rounding of a probability."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that a plan has to keep."""
+
+    name: str
+    limit: Any
+    """In base units: what is allowed, or at least asked for; None where the reason is in words."""
+    value: Any
+    """Of the plan as it stands today."""
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCheck:
+    """What a plan has to keep, and whether it does."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def failures(self) -> tuple[Check, ...]:
+        """Return the checks that do not hold."""
+        return tuple(check for check in self.checks if not check.holds)
+
+
+def check_plan(asked: AskedFleet, file: PlanFile, today: date, max_price_age_days: int) -> PlanCheck:
+    """Return whether a plan holds for a scenario.
+
+    Parameters
+    ----------
+    asked : the question of the scenario as it is now, with prices of today
+    file : the plan
+    today : that the dates of prices are compared with
+    max_price_age_days : [d]
+        A price that is older no longer holds.
+
+    Returns
+    -------
+    PlanCheck; latencies, certainty and capacity are left out where the scenario no longer allows the plan
+    """
+    chosen = file.result["chosen"]
+    apart = has_pools(file.result)
+    if apart and asked.scenario.fleet.pools is None:
+        return PlanCheck((Check("fleet.disaggregation", "off", "separate pools", holds=False),))
+    allowed = (*_allowed(asked, file, chosen), *(_pools_allowed if apart else _layout_allowed)(asked, chosen))
+    measured: tuple[Check, ...] = ()
+    if all(check.holds for check in allowed):
+        measured = tuple(_pools_measured(asked, file) if apart else _measured(asked, chosen))
+    return PlanCheck((*allowed, *measured, *_money(asked, file, chosen, today, max_price_age_days)))
+
+
+def _allowed(asked: AskedFleet, file: PlanFile, chosen: Mapping[str, Any]) -> Iterator[Check]:
+    """Yield what the scenario has to allow for any plan to be one of its candidates."""
+    scenario, question, limits = asked.scenario, asked.question, asked.scenario.fleet
+    model = model_source(scenario.model, scenario.revision).title
+    yield _one_of("model", (model,), file.inputs.model.source)
+    yield _one_of("engine", (scenario.engine,), file.inputs.engine.name)
+    yield _one_of("weight_dtype", tuple(question.networks), chosen["weight_dtype"])
+    yield _one_of("kv_dtype", tuple(question.kv_formats), chosen["kv_dtype"])
+    if limits.max_devices is not None:
+        yield _at_most("fleet.max_gpus", limits.max_devices, chosen["gpus"])
+
+
+def _layout_allowed(asked: AskedFleet, chosen: Mapping[str, Any]) -> Iterator[Check]:
+    """Yield what the scenario has to allow of identical replicas."""
+    yield from _replicas_allowed(asked, chosen, "fleet.hardware", asked.question.devices)
+
+
+def _pools_allowed(asked: AskedFleet, chosen: Mapping[str, Any]) -> Iterator[Check]:
+    """Yield what the scenario has to allow of each pool."""
+    limits = asked.scenario.fleet.pools
+    assert limits is not None
+    for phase, devices in (("prefill", limits.prefill_devices), ("decode", limits.decode_devices)):
+        for check in _replicas_allowed(
+            asked, chosen["pools"][phase], f"fleet.{phase}_hardware", tuple(devices)
+        ):
+            yield replace(check, name=f"{phase}: {check.name}")
+
+
+def _replicas_allowed(
+    asked: AskedFleet, row: Mapping[str, Any], key: str, devices: Sequence[Device]
+) -> Iterator[Check]:
+    limits = asked.scenario.fleet
+    yield _one_of(key, tuple(item.name for item in devices), row["hardware"])
+    for name in DEGREES:
+        degrees = getattr(limits, name)
+        if degrees is not None:
+            yield _one_of(f"fleet.{name}", degrees, row[name])
+    if limits.max_devices_per_replica is not None:
+        yield _at_most("fleet.max_gpus_per_replica", limits.max_devices_per_replica, row["gpus_per_replica"])
+    spares = row["spare_replicas"]
+    yield Check("fleet.spare_replicas", limits.spare_replicas, spares, spares >= limits.spare_replicas)
+
+
+def _pools_measured(asked: AskedFleet, file: PlanFile) -> Iterator[Check]:
+    """Yield what a simulation of both pools at the peak of today says: targets, certainty, capacity."""
+    plan = chosen_in(file, asked)
+    assert isinstance(plan, PoolsPlan)
+    stands = pools_standing(asked.question, plan, terms_of(asked))
+    if isinstance(stands, Reason):
+        yield Check(f"layout: {stands.words}", None, plan.hardware, holds=False)
+        return
+    now = stands.plan
+    for target in asked.question.slo.targets:
+        spread = {"ttft": now.ttft_s, "e2e": now.e2e_s}.get(target.metric, now.tpot_s)
+        yield _at_most(f"slo.{target.key}", target.limit_s, float(getattr(spread, target.statistic)))
+    if asked.question.slo.targets:
+        yield _sure(asked, now.slo_met_probability)
+    for pool, item in zip(("prefill", "decode"), now.pools, strict=True):
+        enough = pool not in stands.lacking
+        yield Check(f"{pool}: capacity", item.busy_replicas, item.busy_replicas if enough else None, enough)
+
+
+def _sure(asked: AskedFleet, probability: float) -> Check:
+    least = asked.scenario.slo.confidence
+    return Check("slo.confidence", least, probability, probability >= least - _SURE_ENOUGH)
+
+
+def _one_of(name: str, allowed: tuple[Any, ...], value: Any) -> Check:
+    return Check(name, allowed[0] if len(allowed) == 1 else list(allowed), value, value in allowed)
+
+
+def _at_most(name: str, limit: float, value: float) -> Check:
+    return Check(name, limit, value, value <= limit)
+
+
+def _measured(asked: AskedFleet, chosen: Mapping[str, Any]) -> Iterator[Check]:
+    """Yield what a simulation of one replica at the peak of today says: targets, certainty, capacity."""
+    terms = terms_of(asked)
+    device = next(item for item in asked.question.devices if item.name == chosen["hardware"])
+    sharding = Sharding(*(float(chosen[name]) for name in DEGREES))
+    layout = Layout(device, sharding, chosen["weight_dtype"], chosen["kv_dtype"])
+    trial = trial_of(asked.question, layout, chosen["weight_dtype"], terms)
+    if isinstance(trial, Reason):
+        yield Check(f"layout: {trial.words}", None, layout.in_words(chosen["weight_dtype"]), holds=False)
+        return
+    busy = chosen["replicas"] - chosen["spare_replicas"]
+    now = adequacy(trial, busy, terms.headroom_fraction)
+    for target, value in now.values_s.items():
+        yield _at_most(f"slo.{target.key}", target.limit_s, value)
+    if now.values_s:
+        yield _sure(asked, now.probability)
+    needed = None if now.needed == inf else int(now.needed)
+    yield Check("capacity", busy, needed, needed is not None and needed <= busy)
+
+
+def _money(
+    asked: AskedFleet, file: PlanFile, chosen: Mapping[str, Any], today: date, max_price_age_days: int
+) -> Iterator[Check]:
+    """Yield whether the price of the plan is still one, and its cost within the budget."""
+    budget = asked.scenario.budget_usd_per_month
+    rows = list(chosen["pools"].values()) if "pools" in chosen else [chosen]
+    hourly: float | None = 0.0
+    for name, row in {row["hardware"]: row for row in rows}.items():
+        price = asked.prices.get(name)
+        if price is None and row["usd_per_gpu_hour"] is not None:
+            yield Check(f"prices.{name}", row["usd_per_gpu_hour"], None, holds=False)
+    for row in rows:
+        price = asked.prices.get(row["hardware"])
+        hourly = hourly + price.total_usd_per_hour * row["gpus"] if price and hourly is not None else None
+    if hourly is not None and budget is not None:
+        usd = float(usd_per_month(hourly))
+        if asked.scenario.commitments is not None and chosen["weight_dtype"] in asked.question.networks:
+            plan = chosen_in(file, asked)
+            usd = mix_usd_per_month(asked.scenario, plan, rate_line(asked.scenario)) or usd
+        yield _at_most("budget.usd_per_month", budget, usd)
+    for name in dict.fromkeys(row["hardware"] for row in rows):
+        paid = next((row for row in file.inputs.prices if row.hardware == name), None)
+        for day in (day for day in (paid.dates if paid else ()) if day):
+            age = (today - latest_day(day)).days
+            yield Check(f"price date of {name}", f"{max_price_age_days} days", day, age <= max_price_age_days)
+
+
+def latest_day(written: str) -> date:
+    """Return the last day that a date of any precision may mean.
+
+    Parameters
+    ----------
+    written : YYYY, YYYY-MM or YYYY-MM-DD
+
+    Examples
+    --------
+    >>> str(latest_day("2025")), str(latest_day("2024-02")), str(latest_day("2025-03-09"))
+    ('2025-12-31', '2024-02-29', '2025-03-09')
+    """
+    year, month, day = (*(int(part) for part in written.split("-")), 0, 0)[:3]
+    if day:
+        return date(year, month, day)
+    after = date(year + 1, 1, 1) if month in (0, 12) else date(year, month + 1, 1)
+    return date.fromordinal(after.toordinal() - 1)

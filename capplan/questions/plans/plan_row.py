@@ -1,0 +1,205 @@
+"""A plan as a row with the keys of the interface, which a plan file holds and programs read."""
+
+from dataclasses import asdict
+from math import inf
+from typing import Any
+
+from capplan.accuracy.bounded import BoundedSpread
+from capplan.fleet.plan import AnyPlan, Certainty
+from capplan.fleet.pools.link import LinkUse
+from capplan.fleet.pools.plan import Pool, PoolsPlan
+from capplan.fleet.price import usd_per_month
+from capplan.fleet.search.candidates import Layout
+from capplan.money.offer_range import offered_costs
+from capplan.workload.outside import OutsideUse
+
+MONTHS_PER_YEAR = 12.0
+OWN_PRICE = "the scenario"
+"""Who offers a price that the scenario states."""
+
+
+def plan_row(plan: AnyPlan) -> dict[str, Any]:
+    """Return one plan with the keys of the interface."""
+    if isinstance(plan, PoolsPlan):
+        return pools_row(plan)
+    return {
+        "hardware": plan.layout.device.name,
+        "gpus": plan.gpus,
+        "gpus_per_replica": plan.layout.devices,
+        "replicas": plan.replicas,
+        "spare_replicas": plan.spare_replicas,
+        **_degrees(plan.layout),
+        "weight_dtype": plan.weight_dtype,
+        "kv_dtype": plan.layout.kv_format,
+        "concurrency_per_replica": plan.concurrency_per_replica,
+        "request_rate_per_replica": plan.request_rate_per_replica,
+        "request_rate_limit_per_replica": plan.request_rate_limit_per_replica,
+        "sure_request_rate_limit_per_replica": plan.sure_rate_limit_per_replica,
+        "ttft_s": asdict(plan.ttft_s),
+        "tpot_s": asdict(plan.tpot_s),
+        "e2e_s": asdict(plan.e2e_s),
+        "slo_met_probability": plan.slo_met_probability,
+        "few_open_loops_measured": plan.few_open_loops_measured,
+        "target_probabilities": dict(plan.target_probabilities),
+        "usd_per_gpu_hour": None if plan.price is None else plan.price.usd_per_hour,
+        "price_basis": None if plan.price is None else plan.price.basis,
+        "energy_usd_per_hour": plan.energy_usd_per_hour,
+        "usd_per_hour": plan.usd_per_hour,
+        "usd_per_month": plan.usd_per_month,
+        "usd_per_month_low": plan.usd_per_month_low,
+        "usd_per_month_high": _finite(plan.usd_per_month_high),
+        "offers": offers_row(plan),
+        "outside": outside_row(plan),
+        "usd_per_million_output_tokens": plan.usd_per_million_output_tokens,
+        "usd_per_million_tokens": plan.usd_per_million_tokens,
+        **_unit_costs(plan),
+        "draft_tokens": plan.draft_tokens,
+        "routing": plan.routing,
+        "watts": plan.watts,
+        "bottleneck": plan.bottleneck,
+        "label": plan.label,
+        "kv_cache_tokens": plan.kv_cache_tokens,
+        "checked": plan.checked,
+    }
+
+
+def _degrees(layout: Layout) -> dict[str, int]:
+    sharding = layout.sharding
+    return {
+        "tensor_parallel": int(sharding.tensor),
+        "pipeline_parallel": int(sharding.pipeline),
+        "expert_parallel": int(sharding.expert),
+        "data_parallel": int(sharding.data),
+    }
+
+
+def certainty_row(row: Certainty) -> dict[str, Any]:
+    """Return the cheapest fleet at one confidence; its layout is left out where it has separate pools."""
+    layout = row.layout
+    cost = {
+        "confidence": row.confidence,
+        "hardware": row.hardware,
+        "gpus": row.gpus,
+        "usd_per_month": row.usd_per_month,
+    }
+    if layout is None:
+        return cost
+    return cost | {
+        "gpus_per_replica": layout.devices,
+        "replicas": row.replicas,
+        "spare_replicas": row.spare_replicas,
+        **_degrees(layout),
+        "weight_dtype": row.weight_dtype,
+        "kv_dtype": layout.kv_format,
+    }
+
+
+def pools_row(plan: PoolsPlan) -> dict[str, Any]:
+    """Return one plan with the keys of the interface that it has; what differs between its pools is in `pools`."""
+    return {
+        "hardware": plan.hardware,
+        "gpus": plan.gpus,
+        "replicas": plan.replicas,
+        "spare_replicas": sum(pool.spare_replicas for pool in plan.pools),
+        "weight_dtype": plan.decode.weight_dtype,
+        "kv_dtype": plan.decode.layout.kv_format,
+        "pools": {
+            name: _pool_row(pool) for name, pool in zip(("prefill", "decode"), plan.pools, strict=True)
+        },
+        "transfer": transfer_result(plan.link),
+        "simulated_requests": plan.requests,
+        "ttft_s": asdict(plan.ttft_s),
+        "tpot_s": asdict(plan.tpot_s),
+        "e2e_s": asdict(plan.e2e_s),
+        "slo_met_probability": plan.slo_met_probability,
+        "few_open_loops_measured": plan.few_open_loops_measured,
+        "target_probabilities": None
+        if plan.target_probabilities is None
+        else dict(plan.target_probabilities),
+        "usd_per_hour": plan.usd_per_hour,
+        "usd_per_month": plan.usd_per_month,
+        "usd_per_month_low": plan.usd_per_month_low,
+        "usd_per_month_high": _finite(plan.usd_per_month_high),
+        "offers": offers_row(plan),
+        "outside": outside_row(plan),
+        **_unit_costs(plan),
+        "watts": plan.watts,
+    }
+
+
+def _unit_costs(plan: AnyPlan) -> dict[str, float | None]:
+    """Return what a token, a request and a job cost; None without a price, or without a job."""
+    money = plan.money
+    return {
+        "usd_per_million_output_tokens_at_mean": money.usd_per_million_output_tokens if money else None,
+        "usd_per_million_tokens_at_mean": money.usd_per_million_tokens if money else None,
+        "job_hours": money.job_hours if money else None,
+        "usd_per_job": money.usd_per_job if money else None,
+        "usd_per_thousand_requests": money.usd_per_thousand_requests if money else None,
+    }
+
+
+def offers_row(plan: AnyPlan) -> dict[str, Any] | None:
+    """Return what a plan costs at the lowest offers, at those it is priced at, and at the highest; None without a price."""
+    costs = offered_costs(plan)
+    return {
+        side: {
+            "usd_per_hour": cost.usd_per_hour,
+            "usd_per_month": usd_per_month(cost.usd_per_hour),
+            "usd_per_year": MONTHS_PER_YEAR * usd_per_month(cost.usd_per_hour),
+            "usd_per_job": cost.usd_per_job,
+            "providers": [record.provider for record in cost.records] or [OWN_PRICE],
+            "dates": [record.date for record in cost.records],
+        }
+        for side, cost in costs.items()
+    } or None
+
+
+def outside_row(plan: AnyPlan) -> dict[str, Any] | None:
+    """Return what requests take beside the GPUs, and what users see with it; None where nothing is stated.
+
+    The mean is that of all requests; to the percentile of the engine the longest wait of any class is added.
+    """
+    use = plan.outside
+    if use is None:
+        return None
+    return {
+        "longest_wait_s": use.longest_wait_s,
+        "mean_wait_s": use.mean_wait_s,
+        "seen_ttft_s": _seen(plan.ttft_s, use),
+        "seen_e2e_s": _seen(plan.e2e_s, use),
+        "usd_per_month": None if use.of_job else use.usd,
+        "usd_per_job": use.usd if use.of_job else None,
+    }
+
+
+def _seen(engine: BoundedSpread, use: OutsideUse) -> dict[str, float]:
+    return {"mean": engine.mean + use.mean_wait_s, "p95": engine.p95 + use.longest_wait_s}
+
+
+def _pool_row(pool: Pool) -> dict[str, Any]:
+    return {
+        "hardware": pool.layout.device.name,
+        "gpus": pool.gpus,
+        "gpus_per_replica": pool.layout.devices,
+        "replicas": pool.replicas,
+        "spare_replicas": pool.spare_replicas,
+        **_degrees(pool.layout),
+        "busy_fraction": pool.busy_fraction,
+        "concurrency_per_replica": pool.concurrency_per_replica,
+        "request_rate_per_replica": pool.request_rate_per_replica,
+        "planned_request_rate_limit_per_replica": pool.planned_rate_limit_per_replica,
+        "kv_cache_tokens": pool.kv_cache_tokens,
+        "usd_per_gpu_hour": None if pool.price is None else pool.price.usd_per_hour,
+        "usd_per_hour": pool.usd_per_hour,
+        "label": pool.label,
+    }
+
+
+def transfer_result(use: LinkUse) -> dict[str, Any]:
+    """Return what the transfers of KV caches are like."""
+    return {"link": use.name, **{key: value for key, value in asdict(use).items() if key != "name"}}
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or value == inf else value

@@ -1,0 +1,324 @@
+"""Does a plan hold in reality: its replica predicted under the load of a measurement, beside what was measured."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from capplan.accuracy.benchmark import Benchmark, Kind
+from capplan.accuracy.bounded import interval_on
+from capplan.accuracy.intervals import Intervals, regime_keys
+from capplan.accuracy.replay import FINISHED, metrics_of, outcome_of, overloaded
+from capplan.accuracy.serving import LOADS, network_class
+from capplan.errors import InputError
+from capplan.fleet.plan import FleetPlan
+from capplan.fleet.question import spec_of_layout
+from capplan.questions.fleet import AskedFleet
+from capplan.questions.plans.plan_file import asked_of_plan
+from capplan.recorded.results.read import read_results
+from capplan.recorded.results.record import BenchmarkResult, Spread
+from capplan.recorded.traces.read import format_of, workload_of
+from capplan.replica.estimate import estimate
+from capplan.replica.load import Load
+from capplan.replica.replica import Replica, replica_of
+from capplan.serving.outcome import Outcome
+
+STATISTICS = ("mean", "p50", "p90", "p95", "p99")
+LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
+Verdict: TypeAlias = Literal["holds", "slower", "faster"]
+PROMETHEUS = "Prometheus metrics"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One quantity, predicted with its 80 % interval and measured, in base units."""
+
+    quantity: str
+    """Such as ttft_s.p95."""
+    predicted: float
+    low: float
+    high: float
+    measured: float
+
+    @property
+    def inside(self) -> bool:
+        """Return whether the measured value lies in the interval."""
+        return self.low <= self.measured <= self.high
+
+    @property
+    def slower(self) -> bool:
+        """Return whether the measured value is worse than the interval allows."""
+        is_latency = self.quantity.partition(".")[0] in LATENCIES
+        return self.measured > self.high if is_latency else self.measured < self.low
+
+
+@dataclass(frozen=True, slots=True)
+class MissedTarget:
+    """A target of the plan, and what was measured of it."""
+
+    target: str
+    limit_s: float
+    measured_s: float
+
+    @property
+    def holds(self) -> bool:
+        """Return whether the measured value is within the target."""
+        return self.measured_s <= self.limit_s
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Measurements of a plan beside its predictions."""
+
+    result: BenchmarkResult
+    replicas: int
+    """That the measurement is of."""
+    rows: tuple[Compared, ...]
+    targets: tuple[MissedTarget, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return holds where all that was measured lies in its interval; slower where anything is worse than that."""
+        if any(row.slower for row in self.rows):
+            return "slower"
+        return "holds" if all(row.inside for row in self.rows) else "faster"
+
+    @property
+    def culprits(self) -> tuple[str, ...]:
+        """Return the latencies that are slower than predicted, each once."""
+        return tuple(dict.fromkeys(row.quantity.partition(".")[0] for row in self.rows if row.slower))
+
+
+def planned(plan_file: Path, *, offline: bool) -> tuple[AskedFleet, FleetPlan]:
+    """Return the question and the recommended plan of a plan file; InputError for one with separate pools."""
+    asked, answer = asked_of_plan(None, plan_file, offline=offline)
+    plan = answer.chosen if answer and answer.chosen_pools is None else None
+    if not isinstance(plan, FleetPlan):
+        raise InputError(f"{plan_file}: has separate pools, and measurements of them are not compared yet")
+    return asked, plan
+
+
+def measured_result(paths: Sequence[Path], interval_s: float | None) -> tuple[BenchmarkResult, float]:
+    """Return one measurement, and the part of the prompt tokens that were found in the prefix cache.
+
+    It is the result of a benchmark, or what the counters of a server say between two scrapes.
+
+    Raises
+    ------
+    InputError
+        it holds several runs, or counters without the time between them
+    """
+    if format_of(paths[0]) == "prometheus":
+        return _of_counters(paths, interval_s)
+    if len(paths) > 1 or interval_s is not None:
+        raise InputError(
+            f"{paths[-1]}: only two scrapes of Prometheus belong together; give one file of results, without --interval"
+        )
+    results = [result for result in read_results(paths[0]) if result.kind in ("serving", "offline")]
+    if len(results) != 1:
+        raise InputError(
+            f"{paths[0]}: holds {len(results)} runs of a server, and one is compared with the plan; give a file with one"
+        )
+    return results[0], 0.0
+
+
+def _of_counters(paths: Sequence[Path], interval_s: float | None) -> tuple[BenchmarkResult, float]:
+    if interval_s is None:
+        raise InputError(
+            f"{paths[-1]}: counters state no rate; give the time between two scrapes, or since the start of the server: --interval '10 min'"
+        )
+    summary = workload_of(list(paths), interval_s=interval_s)
+    seen = summary.measured
+    if seen is None or not summary.rate.mean:
+        raise InputError(f"{paths[-1]}: its counters hold no requests or no latencies")
+    result = BenchmarkResult(
+        PROMETHEUS,
+        str(paths[-1]),
+        request_rate_per_s=summary.rate.mean,
+        requests=summary.requests,
+        input_tokens=summary.input_tokens.mean,
+        output_tokens=summary.output_tokens.mean,
+        ttft_s=Spread(seen.ttft_s),
+        tpot_s=Spread(seen.tpot_s),
+        e2e_s=Spread(seen.e2e_s),
+        requests_per_s=summary.rate.mean,
+    )
+    return result, summary.prefix_hit_fraction or 0.0
+
+
+def verified(
+    asked: AskedFleet,
+    plan: FleetPlan,
+    result: BenchmarkResult,
+    hit_fraction: float,
+    replicas: int,
+    intervals: Intervals,
+) -> Verification:
+    """Return what was measured of a plan beside what is predicted for its replica under the same load.
+
+    Parameters
+    ----------
+    asked : the question of the plan
+    plan : whose replica was measured
+    result : of a benchmark, or of counters
+    hit_fraction : of prompt tokens that were found in the prefix cache
+    replicas : that the result is of; each is taken to have had an equal part of the load
+    intervals : by regime, as `capplan validate` measures them
+    """
+    if plan.draft_tokens:
+        raise InputError(
+            f"{result.path}: the plan speculates, and measurements with drafts are not compared yet"
+        )
+    _refuse_another_layout(plan, result)
+    replica = replica_of(spec_of_layout(plan.layout, plan.weight_dtype, asked.question))
+    benchmark = _benchmark(asked, plan, result, replicas)
+    load, predicted = (
+        _of_steady_load(benchmark, replica, hit_fraction)
+        if result.tool == PROMETHEUS
+        else _of_replay(benchmark, replica)
+    )
+    rows = tuple(_rows(load, replica, predicted, _per_replica(result, replicas), intervals))
+    if not rows:
+        raise InputError(f"{result.path}: states none of the latencies and rates that are predicted")
+    return Verification(result, replicas, rows, tuple(_targets(asked, result)))
+
+
+def _refuse_another_layout(plan: FleetPlan, result: BenchmarkResult) -> None:
+    sharding = plan.layout.sharding
+    for name, own in (("tensor_parallel", sharding.tensor), ("pipeline_parallel", sharding.pipeline)):
+        stated = getattr(result, name)
+        if stated is not None and stated != int(own):
+            raise InputError(
+                f"{result.path}: was measured with {name} {stated}, and the replicas of the plan have {own:g}\n"
+                "  compare it with a plan of that layout, or score it alone: capplan validate"
+            )
+
+
+def _benchmark(asked: AskedFleet, plan: FleetPlan, result: BenchmarkResult, replicas: int) -> Benchmark:
+    """Return the run as one of the replicas had it."""
+    for name in ("input_tokens", "output_tokens"):
+        if not getattr(result, name):
+            raise InputError(f"{result.path}: does not state {name}, which the prediction needs")
+    rate, clients = result.request_rate_per_s, result.concurrency
+    kind: Kind = "online_rate" if rate else "online_conc" if clients else "online_burst"
+    each = None if clients is None else max(1, round(clients / replicas))
+    return Benchmark(
+        kind=kind,
+        engine=asked.scenario.engine,
+        engine_version=asked.question.profile.version,
+        model=asked.scenario.model,
+        weight_format=plan.weight_dtype,
+        kv_format=plan.layout.kv_format,
+        device=plan.layout.device.name,
+        sharding=plan.layout.sharding,
+        input_tokens=float(result.input_tokens or 0.0),
+        output_tokens=float(result.output_tokens or 0.0),
+        lengths="fixed",
+        concurrency=each,
+        request_rate=rate and rate / replicas,
+        requests=result.requests and max(1, round(result.requests / replicas)),
+        static_batch=None,
+        limits={},
+    )
+
+
+def _per_replica(result: BenchmarkResult, replicas: int) -> dict[str, float]:
+    """Return the measured values by quantity; rates of one replica."""
+    found = {
+        f"{latency}.{statistic}": value
+        for latency in LATENCIES
+        for statistic in STATISTICS
+        if (value := getattr(getattr(result, latency), statistic))
+    }
+    for name in ("output_tokens_per_s", "requests_per_s"):
+        if value := getattr(result, name):
+            found[name] = value / replicas
+    return found
+
+
+def _of_replay(benchmark: Benchmark, replica: Replica) -> tuple[str, dict[str, float]]:
+    """Return the kind of load, and what a replica would measure of the requests of a benchmark.
+
+    The rates of an open loop that keeps up are those that it was offered, so they say nothing of the replica.
+    """
+    outcome = outcome_of(benchmark, replica)
+    columns = metrics_of(outcome, replica.spec.devices)
+    late = overloaded(benchmark, columns | {FINISHED: columns["req_s"]})
+    predicted = {
+        f"{latency}.{statistic}": value
+        for latency in LATENCIES
+        for statistic in STATISTICS
+        if (value := _statistic(outcome, latency, statistic))
+    }
+    if late or benchmark.kind != "online_rate":
+        predicted |= {"output_tokens_per_s": columns["output_tok_s"], "requests_per_s": columns["req_s"]}
+    return "overload" if late else LOADS[benchmark.kind], predicted
+
+
+def _of_steady_load(
+    benchmark: Benchmark, replica: Replica, hit_fraction: float
+) -> tuple[str, dict[str, float]]:
+    """Return the kind of load, and the mean latencies of a replica that serves requests at a steady rate."""
+    lengths = (max(1, round(benchmark.input_tokens)), max(1, round(benchmark.output_tokens)))
+    load = Load(*lengths, request_rate=benchmark.request_rate, prefix_hit_fraction=hit_fraction)
+    known = estimate(replica, load)
+    return "open", {f"{latency}.mean": getattr(known, latency).mean for latency in LATENCIES}
+
+
+def _rows(
+    load: str,
+    replica: Replica,
+    predicted: Mapping[str, float],
+    measured: Mapping[str, float],
+    intervals: Intervals,
+) -> Iterator[Compared]:
+    for quantity, value in measured.items():
+        if (known := predicted.get(quantity)) is None:
+            continue
+        latency, _, statistic = quantity.partition(".")
+        name = latency.removesuffix("_s") if latency in LATENCIES else "throughput"
+        keys = regime_keys(
+            name, load, network_class(replica.spec.network), replica.label, statistic or "mean"
+        )
+        bounds = interval_on(intervals, keys, replica.spec.device)
+        yield Compared(quantity, known, known * bounds.low_ratio, known * bounds.high_ratio, value)
+
+
+def _statistic(outcome: Outcome, latency: str, statistic: str) -> float | None:
+    values = getattr(outcome, latency)
+    known = values[outcome.finished & np.isfinite(values)]
+    if not known.size:
+        return None
+    return float(known.mean() if statistic == "mean" else np.percentile(known, float(statistic[1:])))
+
+
+def _targets(asked: AskedFleet, result: BenchmarkResult) -> Iterator[MissedTarget]:
+    for target in asked.question.slo.targets:
+        metric, _, statistic = target.key.partition("_")
+        spread = getattr(result, f"{metric}_s", None)
+        value = getattr(spread, statistic, None) if spread is not None else None
+        if value is not None:
+            yield MissedTarget(target.key, target.limit_s, value)
+
+
+def next_settings(asked: AskedFleet, verification: Verification) -> tuple[str, ...]:
+    """Return what the scenario says next, each KEY=VALUE: the measured lengths, and the efficiencies to measure where it was slower.
+
+    A scenario with several kinds of requests keeps its lengths: what was measured is their mixture.
+    """
+    result = verification.result
+    settings = []
+    if len(asked.scenario.classes) == 1 and not asked.scenario.written["traffic"][0].get("trace"):
+        settings += [
+            f"traffic[0].{name}={value:.0f}"
+            for name, value in (
+                ("input_tokens", result.input_tokens),
+                ("output_tokens", result.output_tokens),
+            )
+            if value
+        ]
+    if verification.verdict != "holds":
+        settings.append("calibration=own.calibration.yaml")
+    return tuple(settings)

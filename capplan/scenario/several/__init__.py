@@ -1,0 +1,1 @@
+"""Several models in one scenario: cascades, shared devices, slices of them."""

@@ -1,0 +1,81 @@
+"""A scenario of several models: one cascade or models that share devices, and the ordinary scenario of one of their fleets."""
+
+from collections.abc import Sequence
+
+from capplan.errors import InputError
+from capplan.fleet.scenario import CascadeTerms, Scenario, SharingTerms
+from capplan.readers.yaml_file import Document
+from capplan.scenario.overrides import key_of
+from capplan.scenario.reading import Reading
+from capplan.scenario.scenario_file import ScenarioFile
+from capplan.scenario.several import cascade, sharing
+from capplan.workload.request_class import RequestClass
+
+OF_ONE_FLEET = ("budget", "growth", "energy")
+"""Keys that are answered for one fleet at a time."""
+OF_ONE_MODEL = ("name", "description", "model", "revision", "traffic", sharing.SHARE, cascade.AT, sharing.AT)
+"""Keys that --set changes for the model of the scenario alone."""
+
+
+def one_by_one(section: str) -> str:
+    """Return how to ask for one of the fleets of a section."""
+    parts = "first, second or alone" if section == cascade.AT else "NAME"
+    return f"one fleet at a time: {section}.part={parts}, in the file or with --set"
+
+
+def several_terms(
+    reading: Reading, file: ScenarioFile, classes: Sequence[RequestClass]
+) -> CascadeTerms | SharingTerms | None:
+    """Return what a scenario says of further models; None where it has one alone.
+
+    Raises
+    ------
+    InputError
+        of what is not modelled with several
+    """
+    section = file.cascade or file.sharing
+    if section is None:
+        return None
+    at = cascade.AT if file.cascade is not None else sharing.AT
+    if file.cascade is not None and file.sharing is not None:
+        raise reading.refuse((sharing.AT,), "is not modelled with a cascade; leave one of them out")
+    given = [key for key in OF_ONE_FLEET if getattr(file, key) is not None]
+    given += ["fleet.max_gpus"] if file.fleet.max_gpus is not None else []
+    if given and section.part is None:
+        raise reading.refuse((at,), f"has several fleets, and {given[0]} is of one; {one_by_one(at)}")
+    if file.cascade is not None:
+        return cascade.cascade_terms(reading, file, file.cascade, classes)
+    assert file.sharing is not None
+    return sharing.sharing_terms(reading, file, file.sharing, classes)
+
+
+def refuse_several(scenario: Scenario) -> None:
+    """Raise the error for a scenario of several fleets where a question is about one."""
+    if scenario.several is not None:
+        section = cascade.AT if isinstance(scenario.several, CascadeTerms) else sharing.AT
+        raise InputError(
+            f"{scenario.path}: {section}: has several fleets, which capplan fleet plans together; every command answers for\n"
+            f"  {one_by_one(section)}"
+        )
+
+
+def asks_for_a_part(document: Document) -> bool:
+    """Return whether a document has several fleets and asks for one of them."""
+    return any(_part(document, section) is not None for section in (cascade.AT, sharing.AT))
+
+
+def _part(document: Document, section: str) -> str | None:
+    written = document.value.get(section) if isinstance(document.value, dict) else None
+    return written.get("part") if isinstance(written, dict) else None
+
+
+def part_document(document: Document, scenario: Scenario) -> Document:
+    """Return the ordinary scenario of the fleet that a document asks for; `scenario` was read from it without mistakes."""
+    if isinstance(scenario.several, CascadeTerms):
+        return cascade.part_document(document, scenario, document.value[cascade.AT]["part"])
+    return sharing.model_document(document, scenario, document.value[sharing.AT]["part"])
+
+
+def of_all(settings: Sequence[str]) -> list[str]:
+    """Return the overrides, each KEY=VALUE, that hold for all models, whatever differs for one of them in the file."""
+    return [item for item in settings if key_of(item.partition("=")[0].strip())[0] not in OF_ONE_MODEL]

@@ -1,0 +1,1 @@
+"""What capplan writes: first scenarios and workloads."""

@@ -1,0 +1,1 @@
+"""What holds under steady load without a simulation."""

@@ -1,0 +1,1 @@
+"""Several replicas behind one dispatcher: pools of engines, routing, hedges, hand-over."""
