@@ -86,3 +86,13 @@ def test_no_room_is_too_full_to_be_known():
         files = list((ROOT / "capplan" / room).rglob("*.py"))
         sizes[room] = len(files), sum(path.read_text(encoding="utf-8").count("\n") for path in files)
     assert {room: size for room, size in sizes.items() if size[0] > 60 or size[1] > 8000} == {}
+
+
+def test_a_folder_holds_fewer_than_25_files():
+    """But for those with one file for each command."""
+    folders = [folder for folder in (ROOT / "capplan").rglob("*") if folder.is_dir()]
+    sizes = {
+        folder: len([file for file in folder.glob("*.py") if file.stem != "__init__"]) for folder in folders
+    }
+    of_commands = {ROOT / "capplan" / "cli", ROOT / "capplan" / "report" / "answers"}
+    assert {folder: size for folder, size in sizes.items() if size >= 25}.keys() <= of_commands
