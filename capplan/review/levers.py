@@ -83,7 +83,7 @@ def levers_section(given: Findings) -> Section:
             titles=_TITLES,
         ),
         Table(missed, title="No plan meets the targets", titles=_TITLES),
-        Table(idle, title="Levers that do not apply", titles=_TITLES),
+        Table(idle, title="Levers that do not apply, or were not tried", titles=_TITLES),
     )
     saving = [(row, row.usd_per_month_saved) for row in tried]
     bars = tuple(Bar(row.change, (("saved", usd),)) for row, usd in saving if usd is not None and usd > 0.0)

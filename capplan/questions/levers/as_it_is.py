@@ -1,6 +1,6 @@
 """The scenario as it is, as levers see it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capplan.engine.profile import Scheduling
 from capplan.fleet.plan import AnyPlan
@@ -52,7 +52,7 @@ def put_off(lever: Lever) -> Lever:
     """Return a slow lever as one that is tried where it is named; others as they are."""
     if not lever.slow or lever.reason:
         return lever
-    return idle(lever.name, lever.change, f"takes a separate search; to try it: --lever {lever.name}")
+    return replace(lever, reason=f"takes a separate search; to try it: --lever {lever.name}")
 
 
 def first_line(error: Exception) -> str:

@@ -41,7 +41,8 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
     rows = [_row(row) for row in answer.rows]
     tried = [_line(row) for row in answer.rows if row.plan is not None]
     missed = [_line(row) for row in answer.rows if row.applicable and row.plan is None]
-    idle = [_line(row) for row in answer.rows if not row.applicable]
+    put_off = [_line(row) for row in answer.rows if not row.applicable and row.lever.slow]
+    idle = [_line(row) for row in answer.rows if not row.applicable and not row.lever.slow]
     plans = [row.plan for row in answer.rows if row.plan is not None]
     both = [plan for plan in (answer.base, answer.best.plan if answer.best else None) if plan is not None]
     best = answer.best
@@ -73,6 +74,7 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
                 _memory_table(tried),
                 Table(_risks(answer.rows), title="Risks", shown=("lever", "change", "risk")),
                 Table(missed, title="No plan meets the targets", shown=("lever", "change", "reason")),
+                Table(put_off, title="Not tried", shown=("lever", "change", "reason")),
                 Table(idle, title="Not applicable", shown=("lever", "change", "reason")),
             )
             if table.rows
