@@ -19,7 +19,7 @@ def output_blocks(
     """Return the blocks completed by each output, under the ids that the prompt of the next turn gives them.
 
     A request is the next turn of an earlier one if its prompt starts with all whole blocks of that prompt, the last of
-    which first occurred there, and is long enough to contain that output too.
+    which first occurred there or in a turn before it, and is long enough to contain that output too.
 
     Parameters
     ----------
@@ -57,13 +57,15 @@ def output_blocks(
     ready: list[tuple[int, int]] = []
     for row, (start, end, prompt, output) in enumerate(rows):
         prompt_ids = ids[start:end][: prompt // block_tokens]
-        ready.append((len(prompt_ids), (prompt + output) // block_tokens))
+        ready.append((len(prompt_ids), prompt + output))
         before = _previous_turn(prompt_ids, last, ready)
+        goes_on = False
         if before is not None:
-            first, whole = ready[before]
+            first, said = ready[before]
+            whole, goes_on = said // block_tokens, first == len(prompt_ids) and said <= prompt
             if whole <= len(prompt_ids) and not outputs[before]:
                 outputs[before] = prompt_ids[first:whole]
-        if prompt_ids and prompt_ids[-1] not in seen:
+        if prompt_ids and (goes_on or prompt_ids[-1] not in seen):
             last[prompt_ids[-1]] = row
         seen.update(prompt_ids)
     counts = np.array([len(output_ids) for output_ids in outputs], dtype=np.int64)
@@ -71,7 +73,10 @@ def output_blocks(
 
 
 def _previous_turn(prompt_ids: list[int], last: dict[int, int], ready: list[tuple[int, int]]) -> int | None:
-    """Return the row of the longest earlier prompt that this one starts with; None for a first turn."""
+    """Return the row of the longest earlier prompt that this one starts with; None for a first turn.
+
+    `ready` has the whole blocks of each prompt, and its tokens with those of its output.
+    """
     for place in range(len(prompt_ids) - 1, -1, -1):
         before = last.get(prompt_ids[place])
         if before is not None and ready[before][0] == place + 1:

@@ -97,6 +97,15 @@ def test_the_next_turn_is_the_one_that_goes_on(tmp_path):
     assert found.tolist() == [5, 6]
 
 
+def test_a_turn_that_completes_no_block_is_a_turn_too():
+    """A short question after a short answer: the answer to it is known from the turn after it."""
+    rows = [(40, 5, [1, 2, 3]), (47, 40, [1, 2, 3]), (100, 1, [1, 2, 4, 5, 6, 7, 8])]
+    ids, counts, prompts, outputs, _ = columns(rows)
+    found, each = output_blocks(ids, counts, prompts, outputs, BLOCK)
+    assert each.tolist() == [0, 3, 0]
+    assert found.tolist() == [4, 5, 6]
+
+
 def test_a_trace_of_small_blocks_is_read_with_its_answers_and_one_of_large_blocks_without(tmp_path):
     """A prompt that ends within 512 tokens of its last name could go on in many ways."""
     rows = chats(3, 3, 3)
