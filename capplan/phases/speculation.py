@@ -41,7 +41,10 @@ def expected_tokens_per_round(acceptance_fraction: Number, draft_tokens: Number)
     )
     certain = acceptance >= 1.0
     miss = np.where(certain, 1.0, 1.0 - acceptance)
-    tokens: Number = np.where(certain, drafts + 1.0, (1.0 - acceptance ** (drafts + 1.0)) / miss)[()]
+    logarithm = np.log(
+        np.maximum(acceptance, np.finfo(float).tiny)
+    )  # 1 - alpha^(gamma+1) has no digits left where alpha is almost 1
+    tokens: Number = np.where(certain, drafts + 1.0, -np.expm1((drafts + 1.0) * logarithm) / miss)[()]
     return tokens
 
 

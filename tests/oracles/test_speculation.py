@@ -1,6 +1,7 @@
 """Speculative decoding against the accept/reject rule itself, played out with real probabilities."""
 
 import json
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -116,3 +117,11 @@ def test_a_draft_pays_at_small_batches_and_costs_at_large_ones():
     likely = speculation(replica_of(asked.target), asked.draft, 0.8, context_tokens=300.0)
     long = [row.speedup for row in likely.rows if row.draft_tokens == 8]
     assert long[0] > 1.0 > long[-1]
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.9, 1 - 1e-9, 1 - 1e-13, 1.0])
+@pytest.mark.parametrize("drafts", [0, 1, 5, 64])
+def test_tokens_of_a_round_are_exact_up_to_certain_acceptance(acceptance, drafts):
+    """Against the sum in whole numbers: (1 - a^(g+1)) / (1 - a) loses seven digits where a is a billionth below 1."""
+    exact = float(sum(Fraction(acceptance) ** power for power in range(drafts + 1)))
+    assert float(expected_tokens_per_round(acceptance, drafts)) == pytest.approx(exact, rel=1e-14)

@@ -381,7 +381,7 @@ def random_table(rng) -> StepTable:
         decode_s=0.01 + np.cumsum(rng.random(3)) * 0.01,
         head_s=np.cumsum(rng.random(3)) * 0.001,
         context_knots=contexts,
-        decode_attention_s=np.cumsum(rng.random((3, contexts.size)), axis=1) * 0.003,
+        decode_attention_s=np.cumsum(np.cumsum(rng.random((3, contexts.size)), axis=1), axis=0) * 0.002,
         token_knots=tokens,
         mixed_s=0.01 + np.cumsum(rng.random(3)) * 0.02,
         new_knots=tokens,
