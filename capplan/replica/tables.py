@@ -175,12 +175,9 @@ def device_tables(
     tokens, new, past = knots.tokens[None, :, None], knots.new[None, :, None], knots.past[None, None, :]
     micro, in_flight = np.maximum(sequences / stages, 1.0), np.minimum(sequences, stages)
     largest, last = (column(share) for share in stage_shares(network, np.asarray(launch.pipeline)))
-    head = decode_head = head_costs(network, micro, sharding, rates)
-    padded = micro
-    if graph_sizes:
-        most = column(launch.max_num_seqs)
-        padded = padded_batch(micro / sharding.data, graph_sizes, most) * sharding.data
-        decode_head = head_costs(network, padded, sharding, rates)
+    padded = _padded(micro, column(launch.max_num_seqs), sharding.data, graph_sizes)
+    head = head_costs(network, micro, sharding, rates)
+    decode_head = head if padded is micro else head_costs(network, padded, sharding, rates)
     decode = token_costs(network, padded, sharding, rates, decode=True)
     cache = decode_attention_costs(network, micro, contexts, sharding, kv_bytes, rates)
     mixed = token_costs(network, tokens, sharding, rates, decode=False)
@@ -208,6 +205,13 @@ def device_tables(
 
     ranks = _spread(np.ravel(launch.tensor) * np.ravel(launch.pipeline), (plans,))
     return DeviceTables(tables(total_s), tables(floor_s), tables(unsaved_s), ranks)
+
+
+def _padded(sequences: Array, most: Array, groups: Number, graph_sizes: Sequence[float]) -> Array:
+    """Return the sequences of a decode step with those that fill the graphs of all attention groups; as they are without graphs."""
+    if not graph_sizes:
+        return sequences
+    return np.asarray(padded_batch(sequences / groups, graph_sizes, most) * groups)
 
 
 def with_host(device: DeviceTables, host: HostOverhead, layers: int, *, offline: bool = False) -> StepTable:

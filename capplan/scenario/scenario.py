@@ -231,7 +231,6 @@ def _classes(reading: Reading, file: ScenarioFile, *, pooled: bool) -> tuple[Req
 def scenario_from(document: Document, folder: Path) -> Scenario:
     """Return the scenario in a document; paths in it are relative to `folder`."""
     file, reading = scenario_record(document, folder)
-    hosted = file.hosted
     weight_dtypes, kv_dtypes = _weight_dtypes(reading, file), _kv_dtypes(reading, file)
     engine = reading.attempt(partial(_engine, reading, file), "", ("engine",))
     tiers = reading.attempt(partial(_tiers, reading, file), (), ("kv_offload",))
@@ -275,9 +274,9 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         power=power_terms(file.energy, file.prices.facility_ratio),
         growth=growth,
         own=OwnTerms(file.prices.people or 0.0, file.prices.overhead or 0.0, file.prices.host_memory_per_gb),
-        hosted=HostedTerms(hosted.time_to_live, hosted.prefixes or 1.0, hosted.batch_fraction),
-        hosted_file=reading.resolved(hosted.file) if hosted.file else None,
-        hosted_date=hosted.date,
+        hosted=HostedTerms(file.hosted.time_to_live, file.hosted.prefixes or 1.0, file.hosted.batch_fraction),
+        hosted_file=reading.resolved(file.hosted.file) if file.hosted.file else None,
+        hosted_date=file.hosted.date,
         kv_offload=tiers,
         speculation=speculation,
         lora=lora,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, inf, nan
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,13 +62,11 @@ class FlatPool:
 
 
 def pools_eligible(
-    requests: object, engines: Sequence[EngineSetup], routings: Sequence[Routing], admission: Admission
-) -> bool:
+    requests: object, pools: Sequence[tuple[EngineSetup, Routing]], admission: Admission
+) -> TypeGuard[Requests]:
     """Return whether the flat core can run both pools for requests that no users send."""
-    return (
-        isinstance(requests, Requests)
-        and all(eligible(requests, engine, admission) for engine in engines)
-        and all(routing in FLAT_ROUTINGS for routing in routings)
+    return isinstance(requests, Requests) and all(
+        eligible(requests, engine, admission) and routing in FLAT_ROUTINGS for engine, routing in pools
     )
 
 

@@ -193,22 +193,22 @@ def simulate_disaggregated(
     ]
     check_link(link)
     requests, crowd = _offered(requests, concurrency, crowd, until_s, admission)
-    routings = [plan.routing for plan in plans]
-    if (
-        isinstance(requests, Requests)
-        and crowd is None
-        and until_s == inf
-        and pools_eligible(requests, [plan.engine for plan in plans], routings, admission)
-    ):
+    pools = [(plan.engine, plan.routing) for plan in plans]
+    if crowd is None and until_s == inf and pools_eligible(requests, pools, admission):
         return _flat_pools(requests, plans, link)
     dispatcher = _dispatcher(requests, engine, crowd, admission)
     for plan, rules in zip(plans, (admission, Admission(priority=admission.priority)), strict=True):
         _add_pool(dispatcher, plan, rules)
+    return _run_of_pools(dispatcher, link, prefill.replicas, until_s)
+
+
+def _run_of_pools(dispatcher: Dispatcher, link: KvLink, prefill_replicas: int, until_s: float) -> FleetRun:
+    """Return what a dispatcher of two pools did, whose first replicas prefill and hand over to the others."""
     hand_over = HandOver(dispatcher, link)
     dispatcher.entry, dispatcher.hand_over = hand_over.prepare, hand_over.transfer
     run = _fleet_run(dispatcher, until_s)
-    first = (replace(use, pool="prefill") for use in run.replicas[: prefill.replicas])
-    second = (replace(use, pool="decode") for use in run.replicas[prefill.replicas :])
+    first = (replace(use, pool="prefill") for use in run.replicas[:prefill_replicas])
+    second = (replace(use, pool="decode") for use in run.replicas[prefill_replicas:])
     return replace(run, replicas=(*first, *second))
 
 
