@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.engine_options import EngineOptions, engines_of
-from capplan.fleet.load.demand import Demand
+from capplan.fleet.load.demand import Demand, ResponseTimes
 from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.load.peak_stream import peak_stream
 from capplan.fleet.load.routed import Operation
@@ -218,9 +218,9 @@ def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
     replica = replica_of(chosen.spec)
     demand = demand_at_replica(question.demand, replica, share=1.0 / chosen.replicas)
     longest = chosen.spec.max_model_len or demand.longest_tokens
-    response = 0.0
+    response: ResponseTimes = 0.0
     if demand.users or demand.has_sessions:
-        response = response_s(replica, demand, chosen.replicas, seed, longest)
+        response = responses_s(replica, demand, chosen.replicas, seed, longest)
     rate = sum(demand.rates_per_s(response))
     stream = peak_stream(
         demand, replicas=chosen.replicas, seed=seed, longest=longest, seconds=seconds, response_s=response,
@@ -228,8 +228,10 @@ def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
     )  # fmt: skip
     users = f" and {stream.crowd.users:,} users, who wait for each response" if stream.crowd else ""
     if demand.has_sessions:
+        shares = demand.rates_of_classes(response)
+        mean_s = float(np.average(demand.responses_s(response), weights=shares))
         users += (
-            f"; turns follow {response:.3g} s after the one before, the mean response, and their think time"
+            f"; turns follow {mean_s:.3g} s after the one before, the mean response, and their think time"
         )
     stated = Assumption(
         f"{stream.requests_drawn:,} requests drawn from the scenario's traffic at its peak of {rate:.4g} req/s{users}, seed {seed}",
@@ -238,11 +240,19 @@ def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
     return AskedStream(stream, chosen.spec, (stated,), (), rate)
 
 
-def response_s(replica: Replica, demand: Demand, replicas: int, seed: int, longest: int) -> float:
-    """Return an estimate of the response time that users see: the mean of a short run of one replica."""
+def responses_s(
+    replica: Replica, demand: Demand, replicas: int, seed: int, longest: int
+) -> tuple[float, ...]:
+    """Return estimates of the response time of each class: the means of a short run of one replica.
+
+    A class without a response in this run gets the mean of all classes.
+    """
     path = SamplePath(demand, count=PILOT_REQUESTS, seed=seed, longest=longest)
     offered = path.offered(1.0 / replicas, replicas=replicas)
-    return float(np.nanmean(simulate(offered.requests, replica.engine, crowd=offered.crowd).e2e_s))
+    outcome = simulate(offered.requests, replica.engine, crowd=offered.crowd)
+    whole = float(np.nanmean(outcome.e2e_s))
+    of_classes = [outcome.e2e_s[outcome.class_index == index] for index in range(len(demand.classes))]
+    return tuple(float(np.nanmean(e2e_s)) if np.isfinite(e2e_s).any() else whole for e2e_s in of_classes)
 
 
 def _replayed(chosen: Chosen, trace: Trace, seconds: float | None) -> AskedStream:

@@ -22,14 +22,15 @@ NO_ROW: Row = (inf, 0, 0, 0, 0, [], [])
 class Feed:
     """Yields requests in the order in which they reach the queue: arrival time plus front-end delay.
 
-    At time zero each user of a crowd takes one request. When it ends, the user takes the next request of the crowd, thinks
-    for the time that goes with it, and sends it. Ends may be reported late (a shed request arrived before the step that
+    At time zero each user of a crowd takes one request. When it ends, the user takes the next request of the own group,
+    thinks for the time that goes with it, and sends it. Ends may be reported late (a shed request arrived before the step that
     just ended), so the user takes the next request only when the queue has reached the time of the end.
     """
 
     __slots__ = (
         "_delay_s",
         "_ends",
+        "_left",
         "_next_arrival",
         "_next_asked",
         "_open",
@@ -56,33 +57,36 @@ class Feed:
         self._priority = priority
         self._open = _rows(requests, self.PART_REQUESTS)
         self._next_arrival = next(self._open, NO_ROW)
-        self._to_ask = iter(()) if crowd is None else _rows(crowd.requests, self.PART_REQUESTS, crowd)
-        self._next_asked = next(self._to_ask, NO_ROW)
-        self._ends: deque[float] = deque()
-        self._thinking: list[tuple[float, int, Row]] = []
+        parts = [] if crowd is None else crowd.parts
+        self._to_ask = [_rows(part.requests, self.PART_REQUESTS, part) for part in parts]
+        self._next_asked = [next(rows, NO_ROW) for rows in self._to_ask]
+        self._left = inf if crowd is None or crowd.most_requests is None else float(crowd.most_requests)
+        self._ends: deque[tuple[float, int]] = deque()
+        self._thinking: list[tuple[float, int, int, Row]] = []
         self._taken = 0
         self.index = 0
         self.next_s = inf
-        while self._next_asked is not NO_ROW and crowd is not None and self._taken < crowd.users:
-            self._think(0.0)
+        for group in [] if crowd is None else crowd.first_turns().tolist():
+            if self._has_next(group):
+                self._think(0.0, group)
         self._find_next()
 
     def take(self) -> InFlight | None:
         """Remove and return the next request; None if the next event is a user who starts to think."""
-        if self._ends and self._ends[0] <= self.next_s:
-            self._think(self._ends.popleft())
+        if self._ends and self._ends[0][0] <= self.next_s:
+            self._think(*self._ends.popleft())
             self._find_next()
             return None
         enqueued, row = self.next_s, self._next_arrival
         arrival = row[0]
-        asked = bool(self._thinking) and self._thinking[0][0] < arrival
-        if asked:
-            arrival, _, row = heappop(self._thinking)
+        group = -1
+        if self._thinking and self._thinking[0][0] < arrival:
+            arrival, _, group, row = heappop(self._thinking)
         else:
             self._next_arrival = next(self._open, NO_ROW)
         _, prompt, output, cached, class_index, block_ids, output_ids = row
         flight = InFlight(self.index, arrival, enqueued, prompt, output)
-        flight.asked = asked
+        flight.user_group = group
         if cached:
             flight.cached_tokens = cached
         flight.block_ids = block_ids
@@ -96,30 +100,39 @@ class Feed:
         return flight
 
     def ended(self, flight: InFlight, at_s: float) -> None:
-        """Free the user of a request that has ended, if it had one and requests are left."""
-        if not flight.asked or self._next_asked is NO_ROW:
+        """Free the user of a request that has ended, if it had one and requests of the user's group are left."""
+        if flight.user_group < 0 or not self._has_next(flight.user_group):
             return
-        if self._ends and self._ends[-1] > at_s:
-            insort(self._ends, at_s)
+        end = (at_s, flight.user_group)
+        if self._ends and self._ends[-1][0] > at_s:
+            insort(self._ends, end, key=_time)
         else:
-            self._ends.append(at_s)
+            self._ends.append(end)
         self.next_s = min(self.next_s, at_s)
 
-    def _think(self, free_s: float) -> None:
-        """Give the next request to a free user."""
-        row = self._next_asked
-        heappush(self._thinking, (free_s + row[0], self._taken, row))
+    def _has_next(self, group: int) -> bool:
+        return self._left > 0 and self._next_asked[group] is not NO_ROW
+
+    def _think(self, free_s: float, group: int) -> None:
+        """Give the next request of a group to a free user of this group."""
+        row = self._next_asked[group]
+        heappush(self._thinking, (free_s + row[0], self._taken, group, row))
         self._taken += 1
-        self._next_asked = next(self._to_ask, NO_ROW)
-        if self._next_asked is NO_ROW:
-            self._ends.clear()
+        self._left -= 1
+        self._next_asked[group] = next(self._to_ask[group], NO_ROW)
+        if not self._has_next(group):
+            self._ends = deque(end for end in self._ends if self._has_next(end[1]))
 
     def _find_next(self) -> None:
         next_s = self._next_arrival[0]
         if self._thinking:
             next_s = min(next_s, self._thinking[0][0])
         next_s += self._delay_s
-        self.next_s = min(next_s, self._ends[0]) if self._ends else next_s
+        self.next_s = min(next_s, self._ends[0][0]) if self._ends else next_s
+
+
+def _time(end: tuple[float, int]) -> float:
+    return end[0]
 
 
 def _rows(source: Requests | Iterable[Requests], most: int, crowd: Crowd | None = None) -> Iterator[Row]:

@@ -19,6 +19,8 @@ from capplan.serving.step_table import StepTable, bilinear, piecewise_linear, pr
 from capplan.serving.terms import EngineSetup, engine_terms
 
 FIRST_COME = Admission()
+NO_TURNS = array("q"), array("q"), 0
+"""No users, no groups, no requests of users."""
 MOST_TABLE_ENTRIES = 4_000_000
 """Limit on the size of the precomputed table of step times."""
 
@@ -89,16 +91,24 @@ def _flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None) -
         for name in ("input_tokens", "output_tokens", "cached_tokens", "class_index")
     )
     columns = doubles(when), prompt, output, cached, class_index
-    users = min(crowd.users, len(asked)) if crowd is not None else 0
     limits, tables = _limits_and_tables(engine, (requests, asked))
-    return FlatEngine(limits, tables, FlatRequests(columns, len(requests), users))
+    return FlatEngine(limits, tables, FlatRequests(columns, len(requests), *_turns(crowd, len(asked))))
+
+
+def _turns(crowd: Crowd | None, count: int) -> tuple[array[int], array[int], int]:
+    """Return the group of each user at time zero, the number of requests of each group, and the most that users send."""
+    if crowd is None:
+        return NO_TURNS
+    groups = array("q", [group.requests for group in crowd.groups] or [count])
+    most = count if crowd.most_requests is None else min(crowd.most_requests, count)
+    return integers(crowd.first_turns()), groups, most
 
 
 def empty_core(requests: Requests, engine: EngineSetup, room: int) -> FlatEngine:
     """Return a core at time zero without requests, to which any of these can be sent: with room for some, which grows."""
     limits, tables = _limits_and_tables(engine, (requests,))
     columns = array("d"), array("q"), array("q"), array("q"), array("q")
-    core = FlatEngine(limits._replace(delay_s=0.0), tables, FlatRequests(columns, 0, 0))
+    core = FlatEngine(limits._replace(delay_s=0.0), tables, FlatRequests(columns, 0, *NO_TURNS))
     core.make_rows(room)
     return core
 

@@ -61,12 +61,17 @@ class FlatLimits(NamedTuple):
 
 
 class FlatRequests(NamedTuple):
-    """Requests as arrays: open-loop arrivals first, then those of closed-loop users."""
+    """Requests as arrays: open-loop arrivals first, then those of closed-loop users, group after group."""
 
     columns: tuple[Doubles, Integers, Integers, Integers, Integers]
     """Arrival times, then think times; prompt, output and cached tokens; class."""
     arrivals: int
-    users: int
+    turns: Integers
+    """Group of each user who takes a request at time zero, in order."""
+    group_requests: Integers
+    """Number of requests of each group."""
+    most_asked: int
+    """Requests that users of all groups send in a run."""
 
 
 class FlatQueue:
@@ -74,8 +79,8 @@ class FlatQueue:
 
     def __init__(self, limits: FlatLimits, requests: FlatRequests) -> None:
         """Take the limits and the requests. Without users nothing is copied; with users each request gets its row when it arrives."""
-        columns, arrivals, users = requests
-        count = len(columns[0])
+        columns, arrivals, turns, group_requests, most_asked = requests
+        users, count = len(turns), arrivals + most_asked if len(turns) else len(columns[0])
         self.count = count
         self.offered_s, self.offered_prompt, self.offered_output = columns[:3]
         self.offered_cached, self.offered_class = columns[3:]
@@ -86,8 +91,16 @@ class FlatQueue:
             self.cached, self.class_index = array("q", bytes(8 * count)), array("q", bytes(8 * count))
         self.users, self.arrivals, self.arrived, self.asked = users, arrivals, 0, arrivals
         self.ends, self.first_end, self.ends_count = array("d", bytes(8 * users)), 0, users
+        bounds, reached = array("q", [arrivals]), arrivals
+        for rows in group_requests:
+            reached += rows
+            bounds.append(reached)
+        self.ends_group, self.next_of_group, self.end_of_group = turns[:], bounds[:], bounds[1:]
         self.thinking_s, self.thinking = array("d", bytes(8 * users)), array("q", bytes(8 * users))
-        self.of_user, self.thinking_count = array("b", bytes(count if users else 0)), 0
+        self.thinking_count, self.user_group = 0, array("q", [-1]) * (count if users else 0)
+        self.taken_row, self.taken_group = (
+            array("q", bytes(8 * (most_asked if users else 0))) for _ in range(2)
+        )
         self.delay_s = limits.delay_s
         self.max_num_seqs, self.budget = limits.max_num_seqs, limits.max_num_batched_tokens
         self.chunked, self.block_tokens, self.capacity = limits.chunked, limits.block_tokens, limits.kv_blocks
@@ -159,34 +172,53 @@ class FlatQueue:
         self.next_s = next_s
 
     def ended(self, row: int, at_s: float) -> None:
-        """Free the user of a request that has ended, if it had one and requests are left; see Feed."""
-        if self.asked >= self.count or not self.of_user[row]:
+        """Free the user of a request that has ended, if it had one and requests of the user's group are left; see Feed."""
+        if self.asked >= self.count or self.user_group[row] < 0:
             return
-        size, first, place = self.users, self.first_end, self.ends_count
+        group, size, first, place = self.user_group[row], self.users, self.first_end, self.ends_count
+        if self.next_of_group[group] >= self.end_of_group[group]:
+            return
         self.ends_count += 1
         while place and self.ends[(first + place - 1) % size] > at_s:
             self.ends[(first + place) % size] = self.ends[(first + place - 1) % size]
+            self.ends_group[(first + place) % size] = self.ends_group[(first + place - 1) % size]
             place -= 1
         self.ends[(first + place) % size] = at_s
+        self.ends_group[(first + place) % size] = group
         self.next_s = min(self.next_s, at_s)
 
+    def drop_ends(self, group: int) -> None:
+        """Forget the free users of a group whose requests have run out."""
+        kept, size, first = 0, self.users, self.first_end
+        for place in range(self.ends_count):
+            if self.ends_group[(first + place) % size] != group:
+                self.ends[(first + kept) % size] = self.ends[(first + place) % size]
+                self.ends_group[(first + kept) % size] = self.ends_group[(first + place) % size]
+                kept += 1
+        self.ends_count = kept
+
     def think(self) -> None:
-        """Give the next request to the user who has been free the longest; push it on a heap by time and row."""
-        row, place = self.asked, self.thinking_count
+        """Give the user who has been free the longest the next request of the user's group; push it on a heap by time and order."""
+        group, place = self.ends_group[self.first_end], self.thinking_count
+        taken, row = self.asked - self.arrivals, self.next_of_group[group]
         at_s = self.ends[self.first_end] + self.offered_s[row]
+        self.taken_row[taken], self.taken_group[taken] = row, group
+        self.next_of_group[group] = row + 1
         self.asked += 1
         self.first_end = (self.first_end + 1) % self.users
         self.ends_count = self.ends_count - 1 if self.asked < self.count else 0
+        if row + 1 >= self.end_of_group[group]:
+            self.drop_ends(group)
         self.thinking_count += 1
         while place and self.thinking_s[(place - 1) // 2] > at_s:
             self.thinking_s[place] = self.thinking_s[(place - 1) // 2]
             self.thinking[place] = self.thinking[(place - 1) // 2]
             place = (place - 1) // 2
         self.thinking_s[place] = at_s
-        self.thinking[place] = row
+        self.thinking[place] = taken
 
     def thought(self) -> None:
-        """Pop the request whose think time ends next; of equal times the lower row is first."""
+        """Pop the request whose think time ends next; of equal times the one taken first."""
         self.thinking_count -= 1
         times, rows, size, place = self.thinking_s, self.thinking, self.thinking_count, 0
         at_s, row = times[size], rows[size]
@@ -209,9 +241,10 @@ class FlatQueue:
         """Give the next request its row in order of arrival; of equal times the open-loop arrival is first."""
         place = self.arrived
         if self.thinking_count and (place >= self.arrivals or self.thinking_s[0] < self.offered_s[place]):
-            place = self.thinking[0]
+            taken = self.thinking[0]
+            place = self.taken_row[taken]
             self.arrival[row] = self.thinking_s[0]
-            self.of_user[row] = 1
+            self.user_group[row] = self.taken_group[taken]
             self.thought()
         else:
             self.arrived += 1

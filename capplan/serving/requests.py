@@ -1,9 +1,9 @@
 """The load of a server: requests as columns, closed-loop users, and admission rules."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from math import isfinite, nan
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,21 +91,108 @@ NO_REQUESTS = Requests(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 """No open-loop arrivals."""
 
 
+class UserGroup(NamedTuple):
+    """Users of one class, who send the requests of this class only."""
+
+    users: int
+    requests: int
+    """Requests that these users may send; they follow the requests of the group before in the crowd."""
+
+
 @dataclass(frozen=True, slots=True)
 class Crowd:
     """Users in a closed loop: each thinks, sends a request, waits for the whole response, and thinks again."""
 
     requests: Requests | Iterable[Requests]
-    """Taken in order, each by the next user who is free; arrival times are not used."""
+    """Requests of all groups, group after group; the next free user of a group takes the group's next request."""
     users: int
-    """Those beyond the number of requests stay idle."""
+    """Users of all groups; those beyond the number of requests stay idle."""
     think_s: Array | None = None
     """Think time by request, from time zero or from the end (finished or shed) of the user's previous request; None: zero."""
+    groups: tuple[UserGroup, ...] = ()
+    """Users by class, with the requests of each class; empty: any user takes any request, in order."""
+    most_requests: int | None = None
+    """The run ends after this many requests of all groups together; None: after all requests."""
 
     @property
     def thinks(self) -> bool:
         """Return whether any think time is positive."""
         return self.think_s is not None and bool(np.any(self.think_s > 0.0))
+
+    @property
+    def parts(self) -> list["Crowd"]:
+        """Return a crowd for each group, without the common limit on requests.
+
+        Examples
+        --------
+        >>> two = np.array([2, 2, 7])
+        >>> crowd = Crowd(Requests(two, two), 5, groups=(UserGroup(4, 2), UserGroup(1, 1)))
+        >>> [part.requests.input_tokens.tolist() for part in crowd.parts]
+        [[2, 2], [7]]
+        """
+        if not self.groups or not isinstance(self.requests, Requests):
+            return [replace(self, groups=(), most_requests=None)]
+        ends = np.cumsum([group.requests for group in self.groups]).tolist()
+        return [
+            Crowd(
+                self.requests.part(end - group.requests, end),
+                group.users,
+                None if self.think_s is None else self.think_s[end - group.requests : end],
+            )
+            for group, end in zip(self.groups, ends, strict=True)
+        ]
+
+    def first_turns(self) -> Counts:
+        """Return the group of each user who takes a request at time zero, in order; large groups take turns more often.
+
+        Examples
+        --------
+        >>> four = np.ones(10, dtype=np.int64)
+        >>> Crowd(Requests(four, four), 4, groups=(UserGroup(3, 5), UserGroup(1, 5))).first_turns().tolist()
+        [0, 0, 1, 0]
+        """
+        most = self.users if self.most_requests is None else min(self.users, self.most_requests)
+        if not isinstance(self.requests, Requests):
+            return np.zeros(most, dtype=np.int64)
+        groups = self.groups or (UserGroup(self.users, len(self.requests)),)
+        turns = [(np.arange(min(group.users, group.requests)) + 0.5) / group.users for group in groups]
+        owners = np.repeat(np.arange(len(groups)), [turn.size for turn in turns])
+        return owners[np.argsort(np.concatenate(turns), kind="stable")][:most]
+
+
+def joined_crowd(parts: Sequence[Crowd], most_requests: int | None = None) -> Crowd | None:
+    """Return one crowd whose groups are these crowds; None without users.
+
+    Parameters
+    ----------
+    parts : each with its requests and, unless all have none, its think times; those without users are left out
+    most_requests : [-]
+        limit on the requests of all groups together
+    """
+    parts = [part for part in parts if part.users]
+    if not parts:
+        return None
+    tables = [part.requests for part in parts if isinstance(part.requests, Requests)]
+    groups = tuple(UserGroup(part.users, len(table)) for part, table in zip(parts, tables, strict=True))
+    thinks = [part.think_s for part in parts if part.think_s is not None]
+    return Crowd(
+        joined_requests(tables),
+        sum(part.users for part in parts),
+        np.concatenate(thinks) if thinks else None,
+        groups if len(groups) > 1 else (),
+        most_requests,
+    )
+
+
+def joined_requests(parts: Sequence[Requests]) -> Requests:
+    """Return the requests of all parts, one part after another; a column must be in all parts or in none."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = {}
+    for field in fields(Requests):
+        column = [getattr(part, field.name) for part in parts]
+        columns[field.name] = None if column[0] is None else np.concatenate(column)
+    return Requests(**columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +212,6 @@ class InFlight:
 
     __slots__ = (
         "arrival_s",
-        "asked",
         "base",
         "block_ids",
         "blocks",
@@ -149,6 +235,7 @@ class InFlight:
         "scheduled_s",
         "serial",
         "shared_tokens",
+        "user_group",
     )
 
     def __init__(
@@ -168,7 +255,7 @@ class InFlight:
         self.block_ids: list[int] = []
         self.output_ids: list[int] = []
         self.received = False
-        self.asked = False
+        self.user_group = -1
         self.done_tokens = 0
         self.blocks = 0
         self.commit_blocks = 0
@@ -267,6 +354,7 @@ def _check_crowd(crowd: Crowd) -> None:
     """
     if crowd.users < 1:
         raise InputError(f"users is {crowd.users}; it must be at least 1")
+    _check_groups(crowd)
     if crowd.think_s is None:
         return
     bad = np.flatnonzero(~(np.isfinite(crowd.think_s) & (crowd.think_s >= 0.0)))
@@ -278,6 +366,27 @@ def _check_crowd(crowd: Crowd) -> None:
         raise InputError(
             f"crowd: think_s has {crowd.think_s.size} entries for {len(crowd.requests)} requests"
         )
+
+
+def _check_groups(crowd: Crowd) -> None:
+    """Refuse groups that do not make up the crowd.
+
+    Raises
+    ------
+    InputError
+        names the number that differs
+    """
+    if not crowd.groups:
+        return
+    if not isinstance(crowd.requests, Requests):
+        raise InputError("crowd: groups of users need all requests in one table")
+    users, count = (sum(column) for column in zip(*crowd.groups, strict=True))
+    if (users, count) != (crowd.users, len(crowd.requests)):
+        raise InputError(
+            f"crowd: the groups have {users} users and {count} requests, and the crowd {crowd.users} and {len(crowd.requests)}"
+        )
+    if any(group.users < 1 for group in crowd.groups):
+        raise InputError("crowd: a group has no users; leave it out")
 
 
 def check_admission(admission: Admission, crowd: Crowd | None) -> None:

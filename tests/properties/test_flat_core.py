@@ -27,7 +27,7 @@ from capplan.serving.replicas.fleet_simulator import (
     simulate_fleet,
 )
 from capplan.serving.replicas.fleet_terms import KvLink
-from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, offered
+from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, UserGroup, offered
 from capplan.serving.simulator import served
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
@@ -94,7 +94,19 @@ def who_asks(requests: Requests, options: dict, seed: int) -> tuple[Requests, Cr
     think_s[rng.random(len(asked)) < 0.3] = 0.0
     if rng.random() < 0.3:
         think_s = np.round(think_s, 1)
-    return requests.part(0, clocked), Crowd(asked, int(rng.integers(1, 40)), think_s)
+    crowd = Crowd(asked, int(rng.integers(1, 40)), think_s)
+    return requests.part(0, clocked), crowd if rng.random() < 0.5 else in_groups(crowd, rng)
+
+
+def in_groups(crowd: Crowd, rng: np.random.Generator) -> Crowd:
+    """Deal the requests of a crowd to groups of users; some run out of requests early, or all at a common number."""
+    count = len(crowd.requests)
+    ends = np.sort(rng.integers(0, count + 1, int(rng.integers(1, 4))))
+    rows = np.diff(np.concatenate(([0], ends, [count]))).tolist()
+    groups = tuple(UserGroup(int(rng.integers(1, 20)), of_group) for of_group in rows)
+    most = None if rng.random() < 0.3 else int(rng.integers(1, count + 5))
+    users = sum(group.users for group in groups)
+    return replace(crowd, users=users, groups=groups, most_requests=most)
 
 
 def with_rounds(engine: EngineSetup, seed: int) -> EngineSetup:

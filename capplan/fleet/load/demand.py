@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from capplan.serving.requests import Requests
 from capplan.workload.request_class import RequestClass
 from capplan.workload.summary import PrefixReuse
 
+ResponseTimes: TypeAlias = float | Sequence[float]
+"""Response time of all classes, or of each class [s]."""
 FREE_SHARE = 0.5
 """Fraction of the KV cache that holds prefixes of earlier requests; a trace with block hashes is simulated without it."""
 CACHED_SHARE = 0.9
@@ -101,24 +104,57 @@ class Demand:
         """Return the number of users of all classes."""
         return sum(request_class.users or 0.0 for request_class in self.classes)
 
-    def rates_per_s(self, response_s: float) -> tuple[float, float]:
-        """Return the open-loop requests per second, and those of users whose requests take `response_s`."""
+    @property
+    def user_classes(self) -> tuple[int, ...]:
+        """Return the places of the classes with users among all classes."""
+        return tuple(index for index, item in enumerate(self.classes) if item.users is not None)
+
+    @property
+    def mix_depends_on_responses(self) -> bool:
+        """Return whether the classes' shares of the requests depend on response times: users beside any other class."""
+        return bool(self.user_classes) and len(self.classes) > 1
+
+    def responses_s(self, response_s: ResponseTimes) -> tuple[float, ...]:
+        """Return the response time of each class [s], given one for all classes or one for each class."""
+        values: list[float] = np.broadcast_to(
+            np.asarray(response_s, dtype=np.float64), len(self.classes)
+        ).tolist()
+        return tuple(values)
+
+    def rates_of_classes(self, response_s: ResponseTimes) -> tuple[float, ...]:
+        """Return the requests per second of each class, given the response times of users."""
+        responses_s = self.responses_s(response_s)
+        return tuple(item.request_rate_at(s) for item, s in zip(self.classes, responses_s, strict=True))
+
+    def rates_per_s(self, response_s: ResponseTimes) -> tuple[float, float]:
+        """Return the open-loop requests per second, and the requests per second of users with these response times."""
         parts = {True: 0.0, False: 0.0}
-        for request_class in self.classes:
-            parts[request_class.users is not None] += request_class.request_rate_at(response_s)
+        for request_class, rate in zip(self.classes, self.rates_of_classes(response_s), strict=True):
+            parts[request_class.users is not None] += rate
         return parts[False], parts[True]
 
-    def request_rate_per_s(self, response_time_s: Array) -> Array:
-        """Return the requests per second of all classes if a response takes this long; users wait for it before the next."""
-        total = np.zeros_like(response_time_s)
-        for request_class in self.classes:
-            if request_class.request_rate_per_s is not None:
-                total = total + request_class.request_rate_per_s
-            else:
-                total = total + (request_class.users or 0.0) / (
-                    (request_class.think_time_s or 0.0) + response_time_s
-                )
+    def request_rate_per_s(self, responses_s: Sequence[Array]) -> Array:
+        """Return the requests per second of all classes if responses of each class take this long."""
+        total = np.zeros(())
+        for rate in self._rates_of_classes(responses_s):
+            total = total + rate
         return total
+
+    def lengths_at(self, responses_s: Sequence[Array]) -> Lengths:
+        """Return the lengths of the mixture if responses of each class take this long: quick users send more of the requests."""
+        rates = self._rates_of_classes(responses_s)
+        total = sum(rates, start=np.zeros(()))
+        cached = [self.cached_tokens_of(index) for index in range(len(self.classes))]
+        return _mixed_lengths(self.classes, cached, [rate / total for rate in rates])
+
+    def _rates_of_classes(self, responses_s: Sequence[Array]) -> list[Array]:
+        """Return the requests per second of each class; without think time a response takes some time all the same."""
+        return [
+            response_s * 0.0 + item.request_rate_per_s
+            if item.request_rate_per_s is not None
+            else (item.users or 0.0) / ((item.think_time_s or 0.0) + response_s)
+            for item, response_s in zip(self.classes, responses_s, strict=True)
+        ]
 
 
 def _hits(reuse: PrefixReuse | None, cache_tokens: float, below: Array, in_flight_tokens: float) -> Array:
@@ -135,11 +171,20 @@ def _weights(classes: tuple[RequestClass, ...]) -> list[float]:
     return [float(w) for w in rates / rates.sum()]
 
 
-def _moments(values: list[Array], weights: list[float]) -> tuple[float, float]:
+def _moments(values: list[Array], weights: Sequence[Number]) -> tuple[Number, Number]:
     """Return mean and coefficient of variation of a mixture."""
-    mean = sum(w * float(v.mean()) for v, w in zip(values, weights, strict=True))
-    square = sum(w * float(np.square(v).mean()) for v, w in zip(values, weights, strict=True))
-    return mean, math.sqrt(max(square - mean * mean, 0.0)) / mean
+    mean = sum((w * float(v.mean()) for v, w in zip(values, weights, strict=True)), start=0.0)
+    square = sum((w * float(np.square(v).mean()) for v, w in zip(values, weights, strict=True)), start=0.0)
+    return mean, np.sqrt(np.maximum(square - mean * mean, 0.0)) / mean
+
+
+def _mixed_lengths(
+    classes: tuple[RequestClass, ...], cached_tokens: Sequence[float], weights: Sequence[Number]
+) -> Lengths:
+    inputs, input_cv = _moments([c.input_tokens.midpoints(SLICES) for c in classes], weights)
+    outputs, output_cv = _moments([c.output_tokens.midpoints(SLICES) for c in classes], weights)
+    cached = sum((w * tokens for w, tokens in zip(weights, cached_tokens, strict=True)), start=0.0)
+    return Lengths(inputs, outputs, input_cv, output_cv, cached)
 
 
 def demand_of(scenario: Scenario) -> Demand:
@@ -149,14 +194,11 @@ def demand_of(scenario: Scenario) -> Demand:
 
 def demand_of_classes(classes: tuple[RequestClass, ...]) -> Demand:
     """Return the mixture of classes, weighted by their rates, without offload tiers."""
-    weights = _weights(classes)
-    inputs, input_cv = _moments([c.input_tokens.midpoints(SLICES) for c in classes], weights)
-    outputs, output_cv = _moments([c.output_tokens.midpoints(SLICES) for c in classes], weights)
-    cached = sum(w * c.cached_input_tokens for w, c in zip(weights, classes, strict=True))
+    mixed = _mixed_lengths(classes, [c.cached_input_tokens for c in classes], _weights(classes))
     longest = max(
         float(c.input_tokens.quantile(0.999)) + float(c.output_tokens.quantile(0.999)) for c in classes
     )
-    return Demand(classes, Lengths(inputs, outputs, input_cv, output_cv, cached), math.ceil(longest))
+    return Demand(classes, Lengths(*map(float, astuple(mixed))), math.ceil(longest))
 
 
 def drawn_requests(
@@ -165,8 +207,9 @@ def drawn_requests(
     seed: int,
     longest: int,
     *,
-    users: bool | None = None,
-    response_s: float = 0.0,
+    of: Sequence[int] | None = None,
+    response_s: ResponseTimes = 0.0,
+    stream: int = 0,
 ) -> Requests:
     """Return random requests of the mixture, without arrival times, truncated to the longest context.
 
@@ -177,21 +220,21 @@ def drawn_requests(
     seed : of the random draws
     longest : [tokens]
         input plus output are truncated to it
-    users : True: only classes with users, False: only classes with a rate, None: all
+    of : places of the classes to draw from; None: all
     response_s : [s]
-        approximate response time, which decides the share of the users' requests
+        approximate response times, which decide the share of the users' requests
+    stream : [-]
+        other draws of the same seed
 
     Returns
     -------
     Requests with their classes and cached tokens
     """
-    random = np.random.default_rng([seed, 0])
+    random = np.random.default_rng([seed, 0, stream])
     shares = np.array(
         [
-            request_class.request_rate_at(response_s)
-            if users is None or (request_class.users is not None) == users
-            else 0.0
-            for request_class in demand.classes
+            rate if of is None or index in of else 0.0
+            for index, rate in enumerate(demand.rates_of_classes(response_s))
         ]
     )
     chosen = random.choice(len(demand.classes), size=count, p=shares / shares.sum())

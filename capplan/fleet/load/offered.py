@@ -4,15 +4,16 @@
 are a common sample path: the same requests at every load, for every plan and number of replicas, only closer together.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from capplan.fleet.load.demand import Demand, drawn_requests
+from capplan.fleet.load.demand import Demand, ResponseTimes, drawn_requests
 from capplan.numbers import Array, Number
 from capplan.serving.replicas.fleet_terms import Routing
-from capplan.serving.requests import Crowd, Requests
+from capplan.serving.requests import Crowd, Requests, joined_crowd
 
 STEADY_CV = 1e-3
 """Below this coefficient of variation, times between arrivals are constant."""
@@ -82,7 +83,7 @@ class SamplePath:
         seed: int,
         longest: int,
         routing: Routing = "round_robin",
-        response_s: float = 0.0,
+        response_s: ResponseTimes = 0.0,
     ) -> None:
         """Draw nothing yet.
 
@@ -96,17 +97,23 @@ class SamplePath:
             input plus output are truncated to it
         routing : of the router
         response_s : [s]
-            approximate response time, which decides how many of the requests are those of users, and of which ones
+            approximate response times, which decide how many of the requests users send
         """
         self.demand, self.seed, self.longest, self.routing = demand, seed, longest, routing
-        self.response_s = response_s
         self.open_rate, user_rate = demand.rates_per_s(response_s)
         self.of_users = round(count * user_rate / (self.open_rate + user_rate))
         self.arrivals = count - self.of_users
         self._cv = _busiest_arrival_cv(demand)
         self._times: dict[float, Array] = {}
 
-    def offered(self, share: float, *, replicas: float = 1.0, slowness: float = 1.0) -> Offered:
+    def offered(
+        self,
+        share: float,
+        *,
+        replicas: float = 1.0,
+        slowness: float = 1.0,
+        users: Sequence[int] | None = None,
+    ) -> Offered:
         """Return the load offered to one replica.
 
         Parameters
@@ -118,6 +125,8 @@ class SamplePath:
         slowness : [-]
             s: steps that take s times as long are simulated as arrivals at s times the rate and think times divided by s,
             after which every latency is to be multiplied by s
+        users : [-]
+            users at this replica, of each class with users in the order of the scenario; None: their share, rounded
 
         Returns
         -------
@@ -129,21 +138,44 @@ class SamplePath:
             arrival_s = self._arrivals(cv) / (self.open_rate * share * slowness)
             requests = replace(self._arriving, arrival_s=arrival_s)
         if self.of_users:
-            users = max(round(share * self.demand.users), 1)
-            crowd = Crowd(self._asked, users, self._think_times / slowness)
+            whole = self.users_of_share(share) if users is None else users
+            parts = [
+                replace(part, users=count, think_s=part.think_s / slowness)
+                for part, count in zip(self._users, whole, strict=True)
+                if part.think_s is not None
+            ]
+            crowd = joined_crowd(parts, self.of_users)
         return Offered(requests, crowd)
+
+    def users_of_share(self, share: float) -> tuple[int, ...]:
+        """Return whole users of each class in a share of the traffic: each class rounded, and at least one user.
+
+        If no class reaches half a user, the one user is of the largest class.
+        """
+        exact = [share * (self.demand.classes[index].users or 0.0) for index in self.demand.user_classes]
+        whole = [round(users) for users in exact]
+        if not any(whole):
+            whole[int(np.argmax(exact))] = 1
+        return tuple(whole)
 
     @cached_property
     def _arriving(self) -> Requests:
         """The open-loop requests, not timed yet."""
-        return drawn_requests(self.demand, self.arrivals, self.seed, self.longest, users=False)
+        timed = [index for index, item in enumerate(self.demand.classes) if item.users is None]
+        return drawn_requests(self.demand, self.arrivals, self.seed, self.longest, of=timed)
 
     @cached_property
-    def _asked(self) -> Requests:
-        """The requests of users."""
-        return drawn_requests(
-            self.demand, self.of_users, self.seed, self.longest, users=True, response_s=self.response_s
-        )
+    def _users(self) -> tuple[Crowd, ...]:
+        """Requests and exponential think times of each class of users: all that users send may be of one class."""
+        crowds = []
+        for stream, index in enumerate(self.demand.user_classes):
+            requests = drawn_requests(
+                self.demand, self.of_users, self.seed, self.longest, of=[index], stream=stream
+            )
+            random = np.random.default_rng([self.seed, 2, stream])
+            mean_s = self.demand.classes[index].think_time_s or 0.0
+            crowds.append(Crowd(requests, 1, random.exponential(1.0, self.of_users) * mean_s))
+        return tuple(crowds)
 
     def _arrivals(self, cv: float) -> Array:
         """Return arrival times at a rate of one, with gamma-distributed gaps."""
@@ -154,12 +186,3 @@ class SamplePath:
             )
             self._times[cv] = np.cumsum(gaps)
         return self._times[cv]
-
-    @cached_property
-    def _think_times(self) -> Array:
-        """The think time before each request of users, exponentially distributed [s]."""
-        means = np.array([request_class.think_time_s or 0.0 for request_class in self.demand.classes])
-        random = np.random.default_rng([self.seed, 2])
-        assert self._asked.class_index is not None
-        think_s: Array = random.exponential(1.0, self.of_users) * means[self._asked.class_index]
-        return think_s

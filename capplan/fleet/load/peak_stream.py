@@ -1,6 +1,6 @@
 """The traffic of a scenario at its peak as a stream of requests: what `simulate` runs, and what pools are sized with."""
 
-from capplan.fleet.load.demand import Demand
+from capplan.fleet.load.demand import Demand, ResponseTimes
 from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.load.session_load import offered_with_sessions, session_block_tokens
 from capplan.fleet.simulation import Stream
@@ -17,7 +17,7 @@ def peak_stream(
     seed: int,
     longest: int,
     seconds: float | None = None,
-    response_s: float = 0.0,
+    response_s: ResponseTimes = 0.0,
     routing: Routing | None,
 ) -> Stream:
     """Return the requests of some time at the peak.
@@ -33,7 +33,7 @@ def peak_stream(
     seconds : [s]
         None: SAMPLED_SECONDS
     response_s : [s]
-        approximate response time of users and of the turns of sessions
+        approximate response times of users and of the turns of sessions
     routing : of the router
     """
     rate = sum(demand.rates_per_s(response_s))

@@ -6,7 +6,7 @@ from dataclasses import astuple, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.fleet.load.demand import Demand
+from capplan.fleet.load.demand import Demand, ResponseTimes
 from capplan.fleet.load.offered import Offered, SamplePath
 from capplan.fleet.load.stream_split import selected_requests
 from capplan.numbers import Array
@@ -38,7 +38,7 @@ def session_block_tokens(demand: Demand) -> int:
 
 
 def offered_with_sessions(
-    demand: Demand, *, seconds: float, seed: int, longest: int, response_s: float
+    demand: Demand, *, seconds: float, seed: int, longest: int, response_s: ResponseTimes
 ) -> Offered:
     """Return the requests of some time: the turns of sessions with their blocks, all other requests as a sample path.
 
@@ -53,21 +53,23 @@ def offered_with_sessions(
     longest : [tokens]
         sessions end before a turn that exceeds it, other requests are truncated to it
     response_s : [s]
-        mean response time
+        mean response times
 
     Returns
     -------
     Offered
     """
+    responses_s = demand.responses_s(response_s)
     plain = [index for index, request_class in enumerate(demand.classes) if request_class.sessions is None]
     block_tokens, first_id = session_block_tokens(demand), 0
     parts: list[Requests] = []
     crowd: Crowd | None = None
     if plain:
         others = _without_sessions(demand, plain)
-        rate = sum(others.rates_per_s(response_s))
+        waits = [responses_s[index] for index in plain]
+        rate = sum(others.rates_per_s(waits))
         count = max(round(rate * seconds), 2)
-        path = SamplePath(others, count=count, seed=seed, longest=longest, response_s=response_s).offered(1.0)
+        path = SamplePath(others, count=count, seed=seed, longest=longest, response_s=waits).offered(1.0)
         if path.crowd and isinstance(path.crowd.requests, Requests):
             crowd = replace(path.crowd, requests=_renumbered(path.crowd.requests, plain))
         parts += [_renumbered(path.requests, plain)] if path.requests else []
@@ -75,7 +77,7 @@ def offered_with_sessions(
         if request_class.sessions is not None:
             random = np.random.default_rng([seed, 4, index])
             turns, arrival_s = _turns_in_time(
-                request_class, request_class.sessions, seconds, response_s, longest, random
+                request_class, request_class.sessions, seconds, responses_s[index], longest, random
             )
             parts.append(
                 _with_blocks(turns, arrival_s, request_class.sessions, block_tokens, first_id, index)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.errors import InputError
-from capplan.serving.requests import NAMED_BLOCKS, Crowd, Requests
+from capplan.serving.requests import NAMED_BLOCKS, Crowd, Requests, joined_crowd
 
 FORGET_S = 60.0
 """Time constant of the decay with which routed tokens count as the load of a replica."""
@@ -78,14 +78,30 @@ def split_at_random(requests: Requests, replicas: int, seed: int) -> list[Reques
 
 def split_crowd(crowd: Crowd, replicas: int) -> list[Crowd]:
     """Return the users of each replica, who stay with it, and the requests they send; replicas without users get none."""
-    parts = []
-    for first in range(min(replicas, crowd.users)):
-        assert isinstance(crowd.requests, Requests)
-        rows = np.arange(first, len(crowd.requests), replicas)
-        users = crowd.users // replicas + (first < crowd.users % replicas)
-        think_s = None if crowd.think_s is None else crowd.think_s[rows]
-        parts.append(Crowd(selected_requests(crowd.requests, rows), users, think_s))
-    return parts
+    parts: list[list[Crowd]] = [[] for _ in range(replicas)]
+    dealt = 0
+    for group in crowd.parts:
+        assert isinstance(group.requests, Requests)
+        owners = np.arange(len(group.requests)) % group.users % replicas
+        for place in range(min(replicas, group.users)):
+            rows = np.flatnonzero(owners == place)
+            users = group.users // replicas + (place < group.users % replicas)
+            think_s = None if group.think_s is None else group.think_s[rows]
+            part = Crowd(selected_requests(group.requests, rows), users, think_s)
+            parts[(dealt + place) % replicas].append(part)
+        dealt += group.users
+    return [joined_part for joined_part in _limited(crowd, parts) if joined_part is not None]
+
+
+def _limited(crowd: Crowd, parts: list[list[Crowd]]) -> list[Crowd | None]:
+    """Return the users of each replica as one crowd, which sends its share of the common limit on requests."""
+    if crowd.most_requests is None:
+        return [joined_crowd(part) for part in parts]
+    shares = np.array([sum(group.users for group in part) for part in parts]) / crowd.users
+    return [
+        joined_crowd(part, max(round(crowd.most_requests * float(share)), 1))
+        for part, share in zip(parts, shares, strict=True)
+    ]
 
 
 def selected_requests(requests: Requests, rows: NDArray[np.int64]) -> Requests:

@@ -164,7 +164,7 @@ class Search:
         self.candidates = tuple(candidates)
         self._trials: dict[int, Trial] = {}
         self._sizes: dict[tuple[int, float], Sized] = {}
-        self._paths: dict[tuple[int, int, float], SamplePath] = {}
+        self._paths: dict[tuple[int, int, tuple[float, ...]], SamplePath] = {}
         self._cache = cache or SearchCache()
 
     def trial(self, candidate: ScreenedLayout) -> Trial:

@@ -118,13 +118,15 @@ def search(question: Question) -> SearchResult:
     return SearchResult(tuple(sized), rejected, evaluated, tuple(relaxations))
 
 
-def _longest_response_s(slo: Slo, demand: Demand) -> float:
-    """Return the longest mean response of users whose targets are met [s]; 0 where no users wait for a response."""
+def _longest_responses_s(slo: Slo, demand: Demand) -> tuple[float, ...]:
+    """Return the longest mean response of each class whose targets are met [s]; 0 if no users wait for a response."""
     if not demand.users:
-        return 0.0
+        return demand.responses_s(0.0)
     limits = {target.metric: target.limit_s for target in slo.targets}
-    tokens = float(demand.lengths.output_tokens)
-    return limits.get("ttft", UNLIMITED_S) + tokens * limits.get("tpot", limits.get("itl", UNLIMITED_S))
+    first_s, token_s = limits.get("ttft", UNLIMITED_S), limits.get("tpot", limits.get("itl", UNLIMITED_S))
+    if len(demand.classes) == 1:
+        return (first_s + float(demand.lengths.output_tokens) * token_s,)
+    return tuple(first_s + item.output_tokens.mean_tokens * token_s for item in demand.classes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +282,7 @@ class _Part:
         ]
         needed = {target: _least_values(state, target) for target in q.slo.targets}
         holds = ~state.saturated & self._within(needed, np.ones((len(layouts), 1)))
-        shares = carried_shares(state, q.demand, _longest_response_s(q.slo, q.demand))
+        shares = carried_shares(state, q.demand, _longest_responses_s(q.slo, q.demand))
         slack = rate_slack(q)
         sure = {}
         for confidence in {q.slo.confidence, *CONFIDENCES}:

@@ -27,7 +27,10 @@ class SearchCache:
         self._keys: dict[int, tuple[Any, str]] = {}
 
     def trial(
-        self, candidate: ScreenedLayout, question: Question, paths: dict[tuple[int, int, float], SamplePath]
+        self,
+        candidate: ScreenedLayout,
+        question: Question,
+        paths: dict[tuple[int, int, tuple[float, ...]], SamplePath],
     ) -> Trial:
         """Return the trial of a layout, reusing the replica and the runs of earlier searches."""
         spec = spec_of_layout(candidate.layout, candidate.weight_dtype, question)

@@ -1,23 +1,26 @@
 """Replicas in steady state, in closed form: rates and latencies of arrays of plans at a range of loads."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import astuple, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.fleet.load.demand import Demand
+from capplan.fleet.load.demand import Demand, ResponseTimes
 from capplan.numbers import Array
 from capplan.replica.plan_steps import plans_step_function
 from capplan.replica.plans import Plans
 from capplan.replica.rounds import Rounds
 from capplan.serving.closed_form.screening import screened
-from capplan.serving.closed_form.steady_state import SteadyState
+from capplan.serving.closed_form.steady_state import LatencySpread, SteadyState
 from capplan.serving.closed_form.steady_steps import Lengths, Limits, decode_rounds, prefill_tokens_per_prompt
 from capplan.serving.step_table import StepTable
 
 LOAD_GRID = np.concatenate((np.geomspace(1e-6, 1e-3, 16, endpoint=False), np.geomspace(1e-3, 1.0, 96)))
 """Loads per plan: mean decoding sequences over as many as the KV cache holds; a few next to idle, then 7.5 % apart."""
 LOADS = LOAD_GRID.size
+MIXTURES = 8
+"""Mixtures of the classes' requests that are tried where users of several classes wait for different responses."""
 
 
 def steady_states(
@@ -26,7 +29,85 @@ def steady_states(
     """Return the steady state of one replica of each plan at LOADS loads, up to as many sequences as its KV cache holds.
 
     Where replicas speculate, the steps of the table are rounds, of which a request needs fewer than it has tokens.
+
+    Users of each class wait for their own responses, so the mixture of requests depends on the response times that it leads
+    to. The states are computed for several mixtures, and each plan and load gets the one whose responses are closest to
+    the responses that the mixture was made with.
     """
+    first = _of_mixture(plans, table, cache_tokens, demand, rounds)
+    if not demand.mix_depends_on_responses:
+        return first
+    assumed = _typical_responses(first, demand)
+    mixtures = [replace(demand, lengths=_plain(demand.lengths_at(responses))) for responses in assumed]
+    states = [_of_mixture(plans, table, cache_tokens, mixture, rounds) for mixture in mixtures]
+    errors = [
+        sum(
+            np.square(np.log(own / s))
+            for own, s in zip(class_responses_s(state, demand), responses, strict=True)
+        )
+        for state, responses in zip(states, assumed, strict=True)
+    ]
+    return _picked(states, np.argmin(np.array(errors), axis=0))
+
+
+def _plain(lengths: Lengths) -> Lengths:
+    return Lengths(*map(float, astuple(lengths)))
+
+
+def _typical_responses(state: SteadyState, demand: Demand) -> list[list[Array]]:
+    """Return the response times of all classes in MIXTURES plans and loads, from the quickest to the slowest tokens."""
+    order = np.argsort(state.tpot_s.mean, axis=None, kind="stable")
+    places = order[np.unique(np.linspace(0, order.size - 1, MIXTURES).round().astype(np.int64))]
+    by_class = class_responses_s(state, demand)
+    return [[response.ravel()[place] for response in by_class] for place in places]
+
+
+def _picked(states: Sequence[SteadyState], choice: NDArray[np.int_]) -> SteadyState:
+    """Return a state that is, in each plan and load, the chosen one of several states."""
+
+    def of(values: Sequence[Array]) -> Array:
+        stacked = np.stack([np.broadcast_to(value, choice.shape) for value in values])
+        return np.asarray(np.take_along_axis(stacked, choice[None], axis=0)[0])
+
+    def spread_of(spreads: Sequence[LatencySpread]) -> LatencySpread:
+        columns = zip(*((s.mean, s.p50, s.p90, s.p95, s.p99) for s in spreads), strict=True)
+        return LatencySpread(*(of(column) for column in columns))
+
+    return SteadyState(
+        spread_of([state.ttft_s for state in states]),
+        spread_of([state.tpot_s for state in states]),
+        spread_of([state.e2e_s for state in states]),
+        of([state.requests_per_s for state in states]),
+        of([state.wait_s for state in states]),
+        of([state.prefill_token_s for state in states]),
+        of([state.saturated for state in states]).astype(bool),
+    )
+
+
+def class_responses_s(state: SteadyState, demand: Demand) -> list[Array]:
+    """Return the mean response time of each class: the prefill of its own prompts, and its own outputs [s].
+
+        R_c = W + p I_c + (O_c - 1) tpot
+
+    All classes share the wait W and the times of a prompt token p and of an output token; I_c are prompt tokens that need
+    prefill.
+    """
+    if len(demand.classes) == 1:
+        return [state.e2e_s.mean]
+    return [
+        np.maximum(
+            state.wait_s
+            + state.prefill_token_s * max(item.input_tokens.mean_tokens - demand.cached_tokens_of(index), 1.0)
+            + state.tpot_s.mean * max(item.output_tokens.mean_tokens - 1.0, 0.0),
+            1e-9,
+        )
+        for index, item in enumerate(demand.classes)
+    ]
+
+
+def _of_mixture(
+    plans: Plans, table: StepTable, cache_tokens: Array, demand: Demand, rounds: Rounds | None
+) -> SteadyState:
     if rounds is not None:
         return _of_rounds(plans, table, cache_tokens, demand, rounds)
     per_sequence = float(demand.lengths.input_tokens) + float(demand.lengths.output_tokens)
@@ -73,14 +154,15 @@ def _of_rounds(
     return replace(state, tpot_s=state.tpot_s.scaled(1.0 / tokens))
 
 
-def carried_shares(state: SteadyState, demand: Demand, response_s: float = 0.0) -> Array:
+def carried_shares(state: SteadyState, demand: Demand, response_s: ResponseTimes = 0.0) -> Array:
     """Return the share of the whole traffic that one replica of each plan carries at each load; above 1 if it could do more.
 
-    Users who wait longer ask less often: with a response of at least `response_s` a replica carries more of them.
+    Users who wait longer ask less often: with responses of at least `response_s` a replica carries more of them.
     """
-    return np.asarray(
-        state.requests_per_s / demand.request_rate_per_s(np.maximum(state.e2e_s.mean, response_s))
-    )
+    least_s = demand.responses_s(response_s)
+    own_s = class_responses_s(state, demand)
+    waits = [np.maximum(response, least) for response, least in zip(own_s, least_s, strict=True)]
+    return np.asarray(state.requests_per_s / demand.request_rate_per_s(waits))
 
 
 def _half_loaded(state: SteadyState) -> NDArray[np.int_]:

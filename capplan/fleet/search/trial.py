@@ -15,12 +15,13 @@ from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.search.layouts import ScreenedLayout, rate_slack
-from capplan.fleet.search.steady_plans import carried_shares, steady_states
+from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states
 from capplan.replica.plans import plans_of
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.tables import table_of_plans
 from capplan.serving.gauges import WeightedHistogram
 from capplan.serving.outcome import Outcome, Spread, histogram_spread, spread
+from capplan.serving.requests import Crowd
 from capplan.serving.simulator import simulate
 from capplan.workload.slo import Target
 
@@ -28,6 +29,8 @@ WARM_SHARE = 0.15
 """Fraction of a run that is left out as warm-up."""
 FEW = 0.05
 """Fraction of the requests below which open-loop or users' requests end no run: without them its load is almost the same."""
+LEAST_SEEN = 0.5
+"""Fraction of the requests that a run looks at in any case, warm-up included, however many users it has."""
 STEPS_PER_DOUBLING = 32
 """Steps of the scale of loads: 2.2 % each, about the uncertainty of a run."""
 DOUBLINGS = 10
@@ -88,20 +91,27 @@ def with_load_time(replica: Replica, demand: Demand) -> Replica:
     return replace(replica, table=replace(table, request_s=table.request_s + demand.load_s))
 
 
-def _latencies_of(outcome: Outcome, demand: Demand, rate_per_s: float | None) -> Latencies:
+def _latencies_of(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: float) -> Latencies:
     """Return latencies from the end of the warm-up until the open-loop or the users' requests run out, a FEW of them aside.
 
     Parameters
     ----------
     outcome : of one replica
     demand : the traffic, which tells classes with users from open-loop ones
+    crowd : the users at the replica; None: no users
     rate_per_s : [1/s]
-        arrival rate, if known; None: counted
+        arrival rate; with users the rate is counted instead
     """
     arrival = outcome.arrival_s
     by_users = np.array([item.users is not None for item in demand.classes])[outcome.class_index]
-    parts = [by_users, ~by_users] if by_users.any() and not by_users.all() else [np.ones_like(by_users)]
-    end = min(float(arrival[rows].max()) for rows in parts if rows.mean() >= FEW)
+    end = float(arrival.max())
+    if np.mean(~by_users) >= FEW:
+        end = float(arrival[~by_users].max())
+    if crowd is not None and np.mean(by_users) >= FEW:
+        end = min(
+            end,
+            max(users_idle_from_s(outcome, by_users, crowd), float(arrival[int(LEAST_SEEN * arrival.size)])),
+        )
     begin = float(arrival[int(WARM_SHARE * arrival.size)])
     seen = (arrival >= begin) & (arrival <= end)
     counted = float(np.count_nonzero(seen)) / max(end - begin, 1e-12)
@@ -110,9 +120,20 @@ def _latencies_of(outcome: Outcome, demand: Demand, rate_per_s: float | None) ->
         spread(outcome.tpot_s[seen]),
         outcome.itl,
         spread(outcome.e2e_s[seen]),
-        counted if rate_per_s is None else rate_per_s,
+        rate_per_s if crowd is None else counted,
         is_steady(arrival[~by_users], (arrival + outcome.e2e_s)[~by_users]),
     )
+
+
+def users_idle_from_s(outcome: Outcome, by_users: NDArray[np.bool_], crowd: Crowd) -> float:
+    """Return when the first user found no request left: from then on fewer users load the replica [s].
+
+    Each user takes a request at time zero and at the end of each response, so of N requests that U users send, the last one
+    is taken at the end of response N - U.
+    """
+    ends = np.sort((outcome.arrival_s + np.nan_to_num(outcome.e2e_s))[by_users])
+    after = ends.size - crowd.first_turns().size
+    return float(ends[after]) if 0 <= after < ends.size else float(outcome.arrival_s[by_users].max())
 
 
 def is_steady(arrival: NDArray[np.float64], ends: NDArray[np.float64]) -> bool:
@@ -164,7 +185,7 @@ class Trial:
         self,
         candidate: ScreenedLayout,
         question: Question,
-        paths: dict[tuple[int, int, float], SamplePath],
+        paths: dict[tuple[int, int, tuple[float, ...]], SamplePath],
         replica: Replica | None = None,
         seen: SeenRuns | None = None,
     ) -> None:
@@ -183,9 +204,9 @@ class Trial:
         state = steady_states(
             plans_of([self.replica.spec]), table_of_plans(self.replica.table), tokens, self.demand, rounds
         )
-        self.response_s = float(state.e2e_s.mean[0, 0])
-        """Mean response time at the lightest load."""
-        self.total_rate = sum(self.demand.rates_per_s(self.response_s))
+        self.responses_s = tuple(float(s[0, 0]) for s in class_responses_s(state, self.demand))
+        """Mean response time of each class at the lightest load."""
+        self.total_rate = sum(self.demand.rates_per_s(self.responses_s))
         """Requests per second of the whole traffic, with users at that response time."""
         shares = carried_shares(state, self.demand)[0, ~state.saturated[0]]
         slack = rate_slack(question) * (USER_SLACK if self.demand.users else 1.0)
@@ -218,11 +239,20 @@ class Trial:
         """Return the number of requests of a run at a rate."""
         full = self.question.requests
         few = min(SHORT_REQUESTS, full)
-        users = rate_per_s / self.total_rate * self.demand.users
-        return few if short and SHORT_REQUESTS_PER_USER * users <= self._path(few).of_users else full
+        share, rates = rate_per_s / self.total_rate, self.demand.rates_of_classes(self.responses_s)
+        of_users = self._path(few).of_users
+        user_rate = sum(rates[index] for index in self.demand.user_classes)
+        enough = all(
+            SHORT_REQUESTS_PER_USER * share * (self.demand.classes[index].users or 0.0) * user_rate
+            <= of_users * rates[index]
+            for index in self.demand.user_classes
+        )
+        return few if short and enough else full
 
     def _path(self, count: int) -> SamplePath:
-        q, response_s = self.question, self.response_s if self.demand.users else 0.0
+        q, people = self.question, self.demand.user_classes
+        timed_too = 0 < len(people) < len(self.demand.classes)
+        response_s = self.responses_s if timed_too else self.demand.responses_s(0.0)
         key = (id(self.demand), count, response_s)
         if key not in self._paths:
             self._paths[key] = SamplePath(
@@ -234,7 +264,7 @@ class Trial:
         share = rate_per_s / self.total_rate
         offered = self._path(count).offered(share, replicas=replicas, slowness=slowness)
         outcome = simulate(offered.requests, self._engine, crowd=offered.crowd)
-        return _latencies_of(outcome, self.demand, None if self.demand.users else rate_per_s * slowness)
+        return _latencies_of(outcome, self.demand, offered.crowd, rate_per_s * slowness)
 
     def worst(self, latencies: Latencies, slowness: float, limits: Mapping[Target, float]) -> float:
         """Return the largest ratio of a target's value to its limit: at most 1 if all hold, infinite if the queue grows."""

@@ -13,7 +13,14 @@ from capplan.serving.closed_form.steady_state import (
     SteadyState,
     most_sequences,
 )
-from capplan.serving.closed_form.steady_steps import Lengths, Limits, StepFunction, decode_rounds, phase_steps
+from capplan.serving.closed_form.steady_steps import (
+    Lengths,
+    Limits,
+    StepFunction,
+    decode_rounds,
+    phase_steps,
+    prefill_tokens_per_prompt,
+)
 
 
 def _lognormal(mean: Array, variance: Array) -> LatencySpread:
@@ -74,5 +81,7 @@ def screened(step_s: StepFunction, lengths: Lengths, limits: Limits, sequences: 
         tpot_s=_lognormal(token, token_variance),
         e2e_s=_lognormal(first + rounds * token, whole_variance),
         requests_per_s=rate,
+        wait_s=first - steps.prefill_s,
+        prefill_token_s=steps.prefill_s / prefill_tokens_per_prompt(lengths),
         saturated=np.asarray(asked > most * (1.0 + 1e-9)),
     )

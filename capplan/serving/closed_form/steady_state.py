@@ -38,6 +38,10 @@ class SteadyState:
     tpot_s: LatencySpread
     e2e_s: LatencySpread
     requests_per_s: Array
+    wait_s: Array
+    """Mean time from the arrival of a request until its prefill begins [s]."""
+    prefill_token_s: Array
+    """Mean prefill time of a request per prompt token that it computes [s]."""
     saturated: Flags
     """More sequences than the engine can hold; the other fields are then those of a full engine."""
 

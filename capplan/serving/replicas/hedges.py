@@ -102,5 +102,5 @@ def copy_of(flight: InFlight) -> InFlight:
     copy.class_index = flight.class_index
     copy.block_ids = flight.block_ids
     copy.output_ids = flight.output_ids
-    copy.asked = flight.asked
+    copy.user_group = flight.user_group
     return copy
