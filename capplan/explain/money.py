@@ -112,11 +112,11 @@ def at_an_offer(of: Subject, quantity: str) -> Explained:
 
 def per_million_tokens(of: Subject, quantity: str, *, inputs_too: bool) -> Explained:
     """Explain the cost of a million tokens at the peak."""
-    hourly, lengths = usd_per_hour(of), of.trial.demand.lengths
+    hourly, demand = usd_per_hour(of), of.trial.demand.at_responses(of.latencies.responses_s)
     rate = of.latencies.requests_per_s * of.busy
-    tokens_per_s = rate * of.trial.demand.generated_tokens
+    tokens_per_s = rate * demand.generated_tokens
     if inputs_too:
-        tokens_per_s += rate * float(lengths.input_tokens)
+        tokens_per_s += rate * float(demand.lengths.input_tokens)
     what = "input and output" if inputs_too else "output"
     inputs = {
         "usd_per_hour": (hourly.value, hourly.label, "explain usd_per_hour"),
@@ -135,7 +135,7 @@ _AT_MEAN = {
 def at_the_mean_load(of: Subject, quantity: str) -> Explained:
     """Explain a cost at the mean load, or of a job."""
     hourly, response_s = usd_per_hour(of), of.latencies.e2e_s.mean
-    paid = unit_costs_at_mean(of.trial.demand, hourly.value, response_s)
+    paid = unit_costs_at_mean(of.trial.demand, hourly.value, of.latencies.responses_s)
     inputs = (
         input_of("h", "usd_per_hour", hourly.value, hourly.label, "explain usd_per_hour"),
         input_of("t", "e2e_s.mean", response_s, of.plan.label, "explain e2e_s.mean; users wait for it"),

@@ -12,6 +12,7 @@ from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.serving.replicas.fleet_terms import Routing
 from capplan.workload.outside import OutsideUse
+from capplan.workload.request_class import ResponseTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,13 @@ class FleetPlan:
     """... or as slow as in the worst tenth; infinite if no number of replicas then meets the targets."""
     outside: OutsideUse | None = None
     """What requests take beside the devices; None where nothing is stated."""
+    class_e2e_s: tuple[float, ...] = ()
+    """Mean response time of each class at the peak, where there are several [s]."""
+
+    @property
+    def responses_s(self) -> ResponseTimes:
+        """Mean response times at the peak, for which users wait [s]."""
+        return self.class_e2e_s or self.e2e_s.mean
 
     @property
     def hardware(self) -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.price import usd_per_million_tokens
+from capplan.workload.request_class import ResponseTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class UnitCosts:
     """Of a batch job, or where no tokens are generated."""
 
 
-def mean_tokens_per_s(demand: Demand, response_s: float) -> tuple[float, float]:
+def mean_tokens_per_s(demand: Demand, response_s: ResponseTimes) -> tuple[float, float]:
     """Return input and output tokens per second, mean over the time that is paid for.
 
         i = sum_k r_k f_k I_k,   o = sum_k r_k f_k O_k
@@ -30,37 +31,37 @@ def mean_tokens_per_s(demand: Demand, response_s: float) -> tuple[float, float]:
     ----------
     demand : classes k with their peak rate r, mean over peak f, and mean lengths I, O
     response_s : [s]
-        response time that users wait for
+        response times that users wait for, of all classes or of each
 
     Returns
     -------
     i, o [token/s]
     """
     rates = [
-        request_class.request_rate_at(response_s) * request_class.mean_rate_fraction
-        for request_class in demand.classes
+        rate * item.mean_rate_fraction
+        for rate, item in zip(demand.rates_of_classes(response_s), demand.classes, strict=True)
     ]
     prompts = sum(r * c.input_tokens.mean_tokens for r, c in zip(rates, demand.classes, strict=True))
     outputs = sum(r * c.generated_tokens for r, c in zip(rates, demand.classes, strict=True))
     return prompts, outputs
 
 
-def mean_requests_per_s(demand: Demand, response_s: float) -> float:
+def mean_requests_per_s(demand: Demand, response_s: ResponseTimes) -> float:
     """Return requests per second, mean over the time that is paid for; those of several sequences count once.
 
     Parameters
     ----------
     demand : classes with their peak rate, mean over peak, and sequences of a request
     response_s : [s]
-        response time that users wait for
+        response times that users wait for, of all classes or of each
 
     Returns
     -------
     [request/s]
     """
     return sum(
-        item.request_rate_at(response_s) * item.mean_rate_fraction / item.sequences_per_request
-        for item in demand.classes
+        rate * item.mean_rate_fraction / item.sequences_per_request
+        for rate, item in zip(demand.rates_of_classes(response_s), demand.classes, strict=True)
     )
 
 
@@ -86,7 +87,7 @@ def job_hours(demand: Demand) -> float | None:
     return max(hours) if len(hours) == len(demand.classes) else None
 
 
-def unit_costs_at_mean(demand: Demand, usd_per_hour: float, response_s: float) -> UnitCosts:
+def unit_costs_at_mean(demand: Demand, usd_per_hour: float, response_s: ResponseTimes) -> UnitCosts:
     """Return the cost of a fleet per token at the mean load, and per job.
 
     Parameters
@@ -95,7 +96,7 @@ def unit_costs_at_mean(demand: Demand, usd_per_hour: float, response_s: float) -
     usd_per_hour : [$/h]
         of the whole fleet, paid at all hours; for a job, until it is done
     response_s : [s]
-        response time that users wait for
+        response times that users wait for, of all classes or of each
 
     Returns
     -------

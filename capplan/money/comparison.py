@@ -220,8 +220,10 @@ def compare(
     Comparison
     """
     traffic = tuple(
-        hosted_traffic(request_class, plan.e2e_s.mean, reuse.get(request_class.name))
-        for request_class in demand.classes
+        hosted_traffic(request_class, response_s, reuse.get(request_class.name))
+        for request_class, response_s in zip(
+            demand.classes, demand.responses_s(plan.responses_s), strict=True
+        )
     )
     own = replace(own, outside_usd=outside_usd(traffic))
     step_rates = own.step_rates

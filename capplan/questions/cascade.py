@@ -171,7 +171,7 @@ def _requests(alone: PartFleet) -> float:
     demand = alone.asked.question.demand
     if alone.paid.of_job:
         return sum(item.job_requests or 0.0 for item in demand.classes)
-    return mean_requests_per_s(demand, alone.plan.e2e_s.mean) * SECONDS_PER_HOUR * alone.paid.hours
+    return mean_requests_per_s(demand, alone.plan.responses_s) * SECONDS_PER_HOUR * alone.paid.hours
 
 
 def _breakeven(terms: CascadeTerms, found: dict[CascadePart, PartFleet], alone: PartFleet) -> float | None:

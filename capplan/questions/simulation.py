@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.engine_options import EngineOptions, engines_of
-from capplan.fleet.load.demand import Demand, ResponseTimes
+from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.load.peak_stream import peak_stream
 from capplan.fleet.load.routed import Operation
@@ -38,7 +38,7 @@ from capplan.scenario.simulation_flags import OperationFlags, PlanFlags, Request
 from capplan.scenario.written.workload_file import is_workload
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate
-from capplan.workload.request_class import RequestClass
+from capplan.workload.request_class import RequestClass, ResponseTimes
 
 PILOT_REQUESTS = 2000
 """Requests of the pilot run that estimates response times, and so how many requests users send in a given time."""

@@ -6,14 +6,16 @@ from capplan.report.answer import Table
 from capplan.report.answers.over_time import over_time_parts, over_time_tables
 from capplan.report.charts.load import load_chart
 from capplan.review.findings import Findings, Section
-from capplan.workload.request_class import RequestClass
+from capplan.workload.request_class import RequestClass, responses_of_classes
 
 
 def workload_section(given: Findings) -> Section:
     """Return the traffic: every row multiplies across to tokens per second."""
     scenario = given.asked.scenario
-    response_s = given.chosen.e2e_s.mean if given.chosen else 0.0
-    rows = [_class_row(item, response_s) for item in scenario.classes]
+    responses_s = responses_of_classes(
+        given.chosen.responses_s if given.chosen else 0.0, len(scenario.classes)
+    )
+    rows = [_class_row(item, s) for item, s in zip(scenario.classes, responses_s, strict=True)]
     text = [scenario.description] if scenario.description else []
     text.append(
         f"Model {scenario.model}, served by {given.asked.question.profile.engine} "

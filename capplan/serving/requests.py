@@ -97,6 +97,8 @@ class UserGroup(NamedTuple):
     users: int
     requests: int
     """Requests that these users may send; they follow the requests of the group before in the crowd."""
+    user_rate: float = 1.0
+    """Requests per second of one user, about, relative to other groups: a split of the crowd deals the common limit by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,9 @@ class Crowd:
         return owners[np.argsort(np.concatenate(turns), kind="stable")][:most]
 
 
-def joined_crowd(parts: Sequence[Crowd], most_requests: int | None = None) -> Crowd | None:
+def joined_crowd(
+    parts: Sequence[Crowd], most_requests: int | None = None, user_rates: Sequence[float] = ()
+) -> Crowd | None:
     """Return one crowd whose groups are these crowds; None without users.
 
     Parameters
@@ -168,12 +172,17 @@ def joined_crowd(parts: Sequence[Crowd], most_requests: int | None = None) -> Cr
     parts : each with its requests and, unless all have none, its think times; those without users are left out
     most_requests : [-]
         limit on the requests of all groups together
+    user_rates : requests per second of one user of each part, about, up to a common factor; empty: all alike
     """
+    rates = [rate for rate, part in zip(user_rates or [1.0] * len(parts), parts, strict=True) if part.users]
     parts = [part for part in parts if part.users]
     if not parts:
         return None
     tables = [part.requests for part in parts if isinstance(part.requests, Requests)]
-    groups = tuple(UserGroup(part.users, len(table)) for part, table in zip(parts, tables, strict=True))
+    groups = tuple(
+        UserGroup(part.users, len(table), rate)
+        for part, table, rate in zip(parts, tables, rates, strict=True)
+    )
     thinks = [part.think_s for part in parts if part.think_s is not None]
     return Crowd(
         joined_requests(tables),
@@ -188,7 +197,7 @@ def joined_requests(parts: Sequence[Requests]) -> Requests:
     """Return the requests of all parts, one part after another; a column must be in all parts or in none."""
     if len(parts) == 1:
         return parts[0]
-    columns = {}
+    columns: dict[str, Any] = {}
     for field in fields(Requests):
         column = [getattr(part, field.name) for part in parts]
         columns[field.name] = None if column[0] is None else np.concatenate(column)
@@ -380,7 +389,8 @@ def _check_groups(crowd: Crowd) -> None:
         return
     if not isinstance(crowd.requests, Requests):
         raise InputError("crowd: groups of users need all requests in one table")
-    users, count = (sum(column) for column in zip(*crowd.groups, strict=True))
+    users = sum(group.users for group in crowd.groups)
+    count = sum(group.requests for group in crowd.groups)
     if (users, count) != (crowd.users, len(crowd.requests)):
         raise InputError(
             f"crowd: the groups have {users} users and {count} requests, and the crowd {crowd.users} and {len(crowd.requests)}"

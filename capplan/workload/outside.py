@@ -3,7 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from capplan.workload.request_class import NOTHING_OUTSIDE, RequestClass
+from capplan.workload.request_class import (
+    NOTHING_OUTSIDE,
+    RequestClass,
+    ResponseTimes,
+    responses_of_classes,
+)
 
 SECONDS_PER_HOUR = 3600.0
 
@@ -115,21 +120,24 @@ def answer_s(turns: float, response_s: float, between_s: float, wait_s: float) -
     return wait_s + turns * response_s + (turns - 1.0) * between_s
 
 
-def outside_use(classes: Sequence[RequestClass], response_s: float, hours: float) -> OutsideUse | None:
+def outside_use(
+    classes: Sequence[RequestClass], response_s: ResponseTimes, hours: float
+) -> OutsideUse | None:
     """Return what the requests of the traffic take outside; None where the scenario states nothing of it.
 
     Parameters
     ----------
     classes : of all traffic
     response_s : [s]
-        mean, from the prompt to the end of its response
+        mean of all classes or of each, from the prompt to the end of its response
     hours : [h]
         of a month
     """
+    responses_s = responses_of_classes(response_s, len(classes))
     if all(item.outside == NOTHING_OUTSIDE for item in classes):
         return None
     return OutsideUse(
-        tuple(_of_class(item, response_s, hours) for item in classes),
+        tuple(_of_class(item, s, hours) for item, s in zip(classes, responses_s, strict=True)),
         any(item.job_requests is not None for item in classes),
     )
 

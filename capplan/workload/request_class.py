@@ -1,6 +1,8 @@
 """A kind of request: how often it comes, how long it is, and what its prompts share."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -9,10 +11,24 @@ from capplan.workload.length import Lengths
 from capplan.workload.sessions import Sessions, sessions_in_flight
 from capplan.workload.summary import PrefixReuse
 
+ResponseTimes: TypeAlias = float | Sequence[float]
+"""Response time of all classes, or of each class [s]."""
 LEAST_TURN_S = 0.1
 """Least time between two requests of a user, before response times are known; affects class shares, no latency."""
 SLICES = 4096
 """Prompts of equal weight that stand for a distribution of lengths: 64 would be 1 % off where a prefix cuts it."""
+
+
+def responses_of_classes(response_s: ResponseTimes, classes: int) -> tuple[float, ...]:
+    """Return the response time of each of some classes [s].
+
+    Examples
+    --------
+    >>> responses_of_classes(2.0, 2), responses_of_classes((2.0, 3.0), 2)
+    ((2.0, 2.0), (2.0, 3.0))
+    """
+    values: list[float] = np.broadcast_to(np.asarray(response_s, dtype=np.float64), classes).tolist()
+    return tuple(values)
 
 
 def offered_request_rate_per_s(users: Number, think_time_s: Number, response_time_s: Number) -> Number:

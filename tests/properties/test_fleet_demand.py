@@ -1,7 +1,6 @@
 """The traffic of a scenario as one mixture of requests: moments, reuse of prompts, draws, and how sure a limit is."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,7 +82,9 @@ def test_a_fixed_prefix_is_cached_for_those_who_find_it():
 @given(st.floats(0.0, 60.0), st.integers(0, 3))
 def test_the_rate_of_users_falls_with_what_they_wait(response_s, copies):
     mix = demand(CHAT, USERS, *[CODE] * copies)
-    found = mix.request_rate_per_s(np.array([response_s, 0.0]))
+    found = mix.request_rate_per_s(
+        [np.array([9.0, 9.0]), np.array([response_s, 0.0])] + copies * [np.ones(2)]
+    )
     assert found.tolist() == near([3 + copies + 60 / (20 + response_s), 3 + copies + 3])
 
 
@@ -216,11 +217,19 @@ def test_loads_and_replicas_share_one_sample_path(share, replicas, slowness):
     assert usual.crowd.think_s.mean() == pytest.approx(20.0, rel=0.3)
 
 
-def test_users_ask_as_often_as_their_thoughts_and_the_response_leave_them():
-    """60 users in cycles of 20 + 5 s and 60 in cycles of 1 + 5 s: 2.4 and 10 requests per second; within five standard errors."""
-    quick = replace(USERS, name="quick", think_time_s=1.0)
-    path = SamplePath(demand(USERS, quick), count=20_000, seed=2, longest=5000, response_s=5.0)
-    assert np.mean(path.offered(1.0).crowd.requests.class_index == 1) == pytest.approx(10.0 / 12.4, abs=0.014)
+def test_users_of_each_class_wait_for_their_own_responses():
+    """60 users in cycles of 20 + 5 s and 60 in cycles of 1 + 2 s: 2.4 and 20 requests per second, lengths in that proportion."""
+    quick = RequestClass("quick", fixed(100), fixed(10), None, users=60.0, think_time_s=1.0)
+    mix = demand(USERS, quick)
+    assert mix.rates_of_classes((5.0, 2.0)) == near((2.4, 20.0))
+    assert mix.rates_per_s((5.0, 2.0)) == near((0.0, 22.4))
+    assert mix.request_rate_per_s([np.array([5.0]), np.array([2.0])]).tolist() == near([22.4])
+    seen = mix.at_responses((5.0, 2.0)).lengths
+    assert seen.input_tokens == near((2.4 * 700 + 20 * 100) / 22.4)
+    assert seen.output_tokens == near((2.4 * 70 + 20 * 10) / 22.4)
+    path = SamplePath(mix, count=1000, seed=2, longest=5000, response_s=(5.0, 2.0))
+    assert [set(part.requests.class_index.tolist()) for part in path.offered(1.0).crowd.parts] == [{0}, {1}]
+    assert demand(CHAT, CODE).at_responses(5.0) == demand(CHAT, CODE)
 
 
 def test_only_users_or_only_arrivals_leave_the_other_part_out():

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 
@@ -12,11 +11,9 @@ from capplan.fleet.scenario import Scenario
 from capplan.numbers import Array, Number
 from capplan.serving.closed_form.steady_steps import Lengths
 from capplan.serving.requests import Requests
-from capplan.workload.request_class import RequestClass
+from capplan.workload.request_class import RequestClass, ResponseTimes, responses_of_classes
 from capplan.workload.summary import PrefixReuse
 
-ResponseTimes: TypeAlias = float | Sequence[float]
-"""Response time of all classes, or of each class [s]."""
 FREE_SHARE = 0.5
 """Fraction of the KV cache that holds prefixes of earlier requests; a trace with block hashes is simulated without it."""
 CACHED_SHARE = 0.9
@@ -116,10 +113,7 @@ class Demand:
 
     def responses_s(self, response_s: ResponseTimes) -> tuple[float, ...]:
         """Return the response time of each class [s], given one for all classes or one for each class."""
-        values: list[float] = np.broadcast_to(
-            np.asarray(response_s, dtype=np.float64), len(self.classes)
-        ).tolist()
-        return tuple(values)
+        return responses_of_classes(response_s, len(self.classes))
 
     def rates_of_classes(self, response_s: ResponseTimes) -> tuple[float, ...]:
         """Return the requests per second of each class, given the response times of users."""
@@ -146,6 +140,13 @@ class Demand:
         total = sum(rates, start=np.zeros(()))
         cached = [self.cached_tokens_of(index) for index in range(len(self.classes))]
         return _mixed_lengths(self.classes, cached, [rate / total for rate in rates])
+
+    def at_responses(self, response_s: ResponseTimes) -> "Demand":
+        """Return the demand with the lengths that its requests have in the mean while responses take this long."""
+        if not self.mix_depends_on_responses:
+            return self
+        mixed = self.lengths_at([np.asarray(s) for s in self.responses_s(response_s)])
+        return replace(self, lengths=Lengths(*map(float, astuple(mixed))))
 
     def _rates_of_classes(self, responses_s: Sequence[Array]) -> list[Array]:
         """Return the requests per second of each class; without think time a response takes some time all the same."""

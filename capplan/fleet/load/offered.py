@@ -10,10 +10,11 @@ from functools import cached_property
 
 import numpy as np
 
-from capplan.fleet.load.demand import Demand, ResponseTimes, drawn_requests
+from capplan.fleet.load.demand import Demand, drawn_requests
 from capplan.numbers import Array, Number
 from capplan.serving.replicas.fleet_terms import Routing
 from capplan.serving.requests import Crowd, Requests, joined_crowd
+from capplan.workload.request_class import ResponseTimes
 
 STEADY_CV = 1e-3
 """Below this coefficient of variation, times between arrivals are constant."""
@@ -101,6 +102,10 @@ class SamplePath:
         """
         self.demand, self.seed, self.longest, self.routing = demand, seed, longest, routing
         self.open_rate, user_rate = demand.rates_per_s(response_s)
+        rates = demand.rates_of_classes(response_s)
+        self._user_rates = [
+            rates[index] / (demand.classes[index].users or 1.0) for index in demand.user_classes
+        ]
         self.of_users = round(count * user_rate / (self.open_rate + user_rate))
         self.arrivals = count - self.of_users
         self._cv = _busiest_arrival_cv(demand)
@@ -144,7 +149,7 @@ class SamplePath:
                 for part, count in zip(self._users, whole, strict=True)
                 if part.think_s is not None
             ]
-            crowd = joined_crowd(parts, self.of_users)
+            crowd = joined_crowd(parts, self.of_users, self._user_rates)
         return Offered(requests, crowd)
 
     def users_of_share(self, share: float) -> tuple[int, ...]:

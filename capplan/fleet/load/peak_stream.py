@@ -1,10 +1,11 @@
 """The traffic of a scenario at its peak as a stream of requests: what `simulate` runs, and what pools are sized with."""
 
-from capplan.fleet.load.demand import Demand, ResponseTimes
+from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.load.session_load import offered_with_sessions, session_block_tokens
 from capplan.fleet.simulation import Stream
 from capplan.serving.replicas.fleet_terms import Routing
+from capplan.workload.request_class import ResponseTimes
 
 SAMPLED_SECONDS = 600.0
 MOST_SAMPLED = 1_000_000

@@ -77,31 +77,45 @@ def split_at_random(requests: Requests, replicas: int, seed: int) -> list[Reques
 
 
 def split_crowd(crowd: Crowd, replicas: int) -> list[Crowd]:
-    """Return the users of each replica, who stay with it, and the requests they send; replicas without users get none."""
+    """Return the users of each replica, who stay with it, and the requests they send; replicas without users get none.
+
+    Groups are dealt one after another, so the first users of a group follow the last users of the group before. All replicas
+    send for about the same time: each gets the part of the common limit that its users would send.
+    """
     parts: list[list[Crowd]] = [[] for _ in range(replicas)]
+    rates: list[list[float]] = [[] for _ in range(replicas)]
     dealt = 0
-    for group in crowd.parts:
-        assert isinstance(group.requests, Requests)
-        owners = np.arange(len(group.requests)) % group.users % replicas
+    for group, user_rate in zip(
+        crowd.parts, [group.user_rate for group in crowd.groups] or [1.0], strict=True
+    ):
         for place in range(min(replicas, group.users)):
-            rows = np.flatnonzero(owners == place)
             users = group.users // replicas + (place < group.users % replicas)
-            think_s = None if group.think_s is None else group.think_s[rows]
-            part = Crowd(selected_requests(group.requests, rows), users, think_s)
-            parts[(dealt + place) % replicas].append(part)
+            parts[(dealt + place) % replicas].append(replace(group, users=users))
+            rates[(dealt + place) % replicas].append(user_rate)
         dealt += group.users
-    return [joined_part for joined_part in _limited(crowd, parts) if joined_part is not None]
+    sent = np.array(
+        [
+            sum(part.users * rate for part, rate in zip(*of, strict=True))
+            for of in zip(parts, rates, strict=True)
+        ]
+    )
+    assert isinstance(crowd.requests, Requests)
+    total = len(crowd.requests) if crowd.most_requests is None else crowd.most_requests
+    ends = np.rint(np.cumsum(sent) / sent.sum() * total).astype(np.int64)
+    split = []
+    for replica, part in enumerate(parts):
+        first = int(ends[replica - 1]) if replica else 0
+        rows = np.arange(first, int(ends[replica]))
+        split.append(joined_crowd([_sending(group, rows) for group in part], rows.size, rates[replica]))
+    return [of_replica for of_replica in split if of_replica is not None]
 
 
-def _limited(crowd: Crowd, parts: list[list[Crowd]]) -> list[Crowd | None]:
-    """Return the users of each replica as one crowd, which sends its share of the common limit on requests."""
-    if crowd.most_requests is None:
-        return [joined_crowd(part) for part in parts]
-    shares = np.array([sum(group.users for group in part) for part in parts]) / crowd.users
-    return [
-        joined_crowd(part, max(round(crowd.most_requests * float(share)), 1))
-        for part, share in zip(parts, shares, strict=True)
-    ]
+def _sending(group: Crowd, rows: NDArray[np.int64]) -> Crowd:
+    """Return a group that sends only some of its requests; begin again where they run out."""
+    assert isinstance(group.requests, Requests)
+    chosen = rows % len(group.requests)
+    think_s = None if group.think_s is None else group.think_s[chosen]
+    return Crowd(selected_requests(group.requests, chosen), group.users, think_s)
 
 
 def selected_requests(requests: Requests, rows: NDArray[np.int64]) -> Requests:

@@ -10,6 +10,7 @@ from capplan.fleet.replica_group import ReplicaGroup
 from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.workload.outside import OutsideUse
+from capplan.workload.request_class import ResponseTimes
 
 POOLS = ("prefill", "decode")
 """Names of the pools, in the order of `PoolsPlan.groups`; each runs the phase of its name."""
@@ -95,6 +96,11 @@ class PoolsPlan:
     """... or as slow as in the worst tenth; infinite if no number of replicas then meets the targets."""
     outside: OutsideUse | None = None
     """What requests take beside the devices; None where nothing is stated."""
+
+    @property
+    def responses_s(self) -> ResponseTimes:
+        """Mean response time at the peak [s]."""
+        return self.e2e_s.mean
 
     @property
     def pools(self) -> tuple[Pool, Pool]:

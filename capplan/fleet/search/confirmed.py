@@ -46,14 +46,15 @@ def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
     limits = trial.limits
     rate = trial.total_rate / sized.busy
     latencies = trial.at(rate, sized.busy)
-    lengths = candidate.demand.lengths
+    demand = candidate.demand.at_responses(latencies.responses_s)
+    lengths = demand.lengths
     load = Load(int(lengths.input_tokens), int(lengths.output_tokens), request_rate=latencies.requests_per_s)
     in_replica = latencies.requests_per_s * latencies.e2e_s.mean
     rows = breakdown_of(trial.replica, load, in_replica)
     device = candidate.layout.device
     price = terms.prices.get(device.name)
     hourly = price.total_usd_per_hour * sized.gpus if price else None
-    output_rate = latencies.requests_per_s * sized.busy * candidate.demand.generated_tokens
+    output_rate = latencies.requests_per_s * sized.busy * demand.generated_tokens
     input_rate = latencies.requests_per_s * sized.busy * float(lengths.input_tokens)
     among = regularity_class(sized.busy)
 
@@ -93,10 +94,11 @@ def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
         kv_cache_tokens=candidate.kv_cache_tokens,
         checked="simulated",
         price=price,
-        money=None if hourly is None else unit_costs_at_mean(candidate.demand, hourly, latencies.e2e_s.mean),
+        money=None if hourly is None else unit_costs_at_mean(demand, hourly, latencies.responses_s),
         draft_tokens=candidate.rounds.draft_tokens if candidate.rounds else None,
         routing=question.routing,
-        outside=outside_use(candidate.demand.classes, latencies.e2e_s.mean, HOURS_PER_MONTH),
+        outside=outside_use(demand.classes, latencies.responses_s, HOURS_PER_MONTH),
+        class_e2e_s=latencies.responses_s if len(demand.classes) > 1 else (),
     )
 
 

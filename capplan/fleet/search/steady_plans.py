@@ -1,12 +1,12 @@
 """Replicas in steady state, in closed form: rates and latencies of arrays of plans at a range of loads."""
 
 from collections.abc import Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.fleet.load.demand import Demand, ResponseTimes
+from capplan.fleet.load.demand import Demand
 from capplan.numbers import Array
 from capplan.replica.plan_steps import plans_step_function
 from capplan.replica.plans import Plans
@@ -15,6 +15,7 @@ from capplan.serving.closed_form.screening import screened
 from capplan.serving.closed_form.steady_state import LatencySpread, SteadyState
 from capplan.serving.closed_form.steady_steps import Lengths, Limits, decode_rounds, prefill_tokens_per_prompt
 from capplan.serving.step_table import StepTable
+from capplan.workload.request_class import ResponseTimes
 
 LOAD_GRID = np.concatenate((np.geomspace(1e-6, 1e-3, 16, endpoint=False), np.geomspace(1e-3, 1.0, 96)))
 """Loads per plan: mean decoding sequences over as many as the KV cache holds; a few next to idle, then 7.5 % apart."""
@@ -38,7 +39,7 @@ def steady_states(
     if not demand.mix_depends_on_responses:
         return first
     assumed = _typical_responses(first, demand)
-    mixtures = [replace(demand, lengths=_plain(demand.lengths_at(responses))) for responses in assumed]
+    mixtures = [demand.at_responses([float(s) for s in responses]) for responses in assumed]
     states = [_of_mixture(plans, table, cache_tokens, mixture, rounds) for mixture in mixtures]
     errors = [
         sum(
@@ -48,10 +49,6 @@ def steady_states(
         for state, responses in zip(states, assumed, strict=True)
     ]
     return _picked(states, np.argmin(np.array(errors), axis=0))
-
-
-def _plain(lengths: Lengths) -> Lengths:
-    return Lengths(*map(float, astuple(lengths)))
 
 
 def _typical_responses(state: SteadyState, demand: Demand) -> list[list[Array]]:
@@ -80,7 +77,7 @@ def _picked(states: Sequence[SteadyState], choice: NDArray[np.int_]) -> SteadySt
         of([state.requests_per_s for state in states]),
         of([state.wait_s for state in states]),
         of([state.prefill_token_s for state in states]),
-        of([state.saturated for state in states]).astype(bool),
+        of([state.saturated.astype(np.float64) for state in states]) > 0.0,
     )
 
 
@@ -176,9 +173,10 @@ def usual_batches(state: SteadyState, demand: Demand) -> list[float]:
     """Return the decoding sequences of each plan at about half of its largest rate [-]."""
     half = _half_loaded(state)
     rows = np.arange(half.size)
-    busy = (
-        state.requests_per_s[rows, half] * state.tpot_s.mean[rows, half] * float(demand.lengths.output_tokens)
-    )
+    outputs = demand.lengths.output_tokens
+    if demand.mix_depends_on_responses:
+        outputs = demand.lengths_at([s[rows, half] for s in class_responses_s(state, demand)]).output_tokens
+    busy = state.requests_per_s[rows, half] * state.tpot_s.mean[rows, half] * outputs
     return [float(value) for value in busy]
 
 

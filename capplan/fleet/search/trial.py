@@ -6,7 +6,7 @@ only move a bisection up, and nothing is simulated twice.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import ceil, floor, inf, log, log2
+from math import ceil, floor, inf, isnan, log, log2, nan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +70,8 @@ class Latencies:
     requests_per_s: float
     steady: bool
     """Whether the queue stays bounded."""
+    responses_s: tuple[float, ...] = ()
+    """Mean response time of each class; nan for a class without a response."""
 
     def value(self, target: Target) -> float:
         """Return the value that a target limits."""
@@ -122,7 +124,17 @@ def _latencies_of(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_pe
         spread(outcome.e2e_s[seen]),
         rate_per_s if crowd is None else counted,
         is_steady(arrival[~by_users], (arrival + outcome.e2e_s)[~by_users]),
+        tuple(
+            mean_response_s(outcome.e2e_s[seen & (outcome.class_index == index)])
+            for index in range(len(demand.classes))
+        ),
     )
+
+
+def mean_response_s(e2e_s: NDArray[np.float64]) -> float:
+    """Return the mean of the responses that came; nan if none came."""
+    came = e2e_s[np.isfinite(e2e_s)]
+    return float(came.mean()) if came.size else nan
 
 
 def users_idle_from_s(outcome: Outcome, by_users: NDArray[np.bool_], crowd: Crowd) -> float:
@@ -264,7 +276,9 @@ class Trial:
         share = rate_per_s / self.total_rate
         offered = self._path(count).offered(share, replicas=replicas, slowness=slowness)
         outcome = simulate(offered.requests, self._engine, crowd=offered.crowd)
-        return _latencies_of(outcome, self.demand, offered.crowd, rate_per_s * slowness)
+        seen = _latencies_of(outcome, self.demand, offered.crowd, rate_per_s * slowness)
+        usual = zip(seen.responses_s, self.responses_s, strict=True)
+        return replace(seen, responses_s=tuple(lightest if isnan(mean) else mean for mean, lightest in usual))
 
     def worst(self, latencies: Latencies, slowness: float, limits: Mapping[Target, float]) -> float:
         """Return the largest ratio of a target's value to its limit: at most 1 if all hold, infinite if the queue grows."""

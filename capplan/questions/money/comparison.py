@@ -33,6 +33,7 @@ from capplan.readers.catalogue.token_prices import (
 )
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.written.workload_file import is_workload
+from capplan.workload.request_class import ResponseTimes, responses_of_classes
 from capplan.workload.reuse_by_age import Reuse, reuse_by_age, session_reuse_by_age
 
 _SEED = 0
@@ -126,7 +127,7 @@ def asked_comparison(
         paid.plan, scenario.fleet.headroom_fraction, scenario.own, paid.machines_usd, paid.group_fractions
     )
     written = tuple(written_to_live(price, scenario.hosted.time_to_live_s) for price in prices)
-    reuse = _reuse(scenario, paid.plan.e2e_s.mean, asked.question.max_model_len)
+    reuse = _reuse(scenario, paid.plan.responses_s, asked.question.max_model_len)
     comparison = compare(paid.plan, asked.question.demand, own, written, scenario.hosted, reuse)
     long = [(price, too_long_fraction(comparison.traffic, price)) for price in prices]
     warnings = [
@@ -163,13 +164,14 @@ def _uncached_usd(comparison: Comparison, price: TokenPrice) -> float:
     return hosted_bill(comparison.traffic, plain, comparison.terms).usd
 
 
-def _reuse(scenario: Scenario, response_s: float, longest: int) -> dict[str, Reuse]:
+def _reuse(scenario: Scenario, response_s: ResponseTimes, longest: int) -> dict[str, Reuse]:
     """Return what the prompts of a trace or of sessions repeat, by class; a workload YAML does not say how long ago."""
     found: dict[str, Reuse] = {}
-    for index, item in enumerate(scenario.classes):
+    responses_s = responses_of_classes(response_s, len(scenario.classes))
+    for index, (item, own_s) in enumerate(zip(scenario.classes, responses_s, strict=True)):
         if item.sessions is not None:
-            random, rate = np.random.default_rng([_SEED, index]), item.request_rate_at(response_s)
-            found[item.name] = session_reuse_by_age(item.sessions, rate, response_s, longest, random)
+            random, rate = np.random.default_rng([_SEED, index]), item.request_rate_at(own_s)
+            found[item.name] = session_reuse_by_age(item.sessions, rate, own_s, longest, random)
         elif item.reuse is not None and item.trace is not None and not is_workload(item.trace):
             trace = read_trace(item.trace)
             found[item.name] = reuse_by_age(trace.block_ids, trace.block_counts, trace.arrival_s)

@@ -54,7 +54,7 @@ def asked_energy(scenario: Scenario, question: Question, plan: AnyPlan) -> Asked
         tdp = group.layout.device.tdp_w or 0.0
         terms, stated = _terms(power, tdp, scenario.prices.usd_per_kwh)
         spares = group.spare_replicas * group.layout.devices
-        tokens = mean_tokens_per_s(question.demand, plan.e2e_s.mean)
+        tokens = mean_tokens_per_s(question.demand, plan.responses_s)
         energies.append(energy_of(*shares, group.gpus - spares, spares, tdp, terms, tokens))
         assumed += stated
         warnings += _odd(energies[-1], power, group)
@@ -123,10 +123,10 @@ def _shares(use: PlanUse, groups: Sequence[ReplicaGroup]) -> list[tuple[Array, A
     """
     prefill, peak, running = np.zeros(HOURS), 0.0, np.zeros(HOURS)
     for index, item in enumerate(use.demand.classes):
-        rates = np.resize(hosted_traffic(item, use.response_s).rates_per_s, HOURS)
+        rates = np.resize(hosted_traffic(item, use.responses_s[index]).rates_per_s, HOURS)
         prefill += rates * class_use(index, use).prefill_s / groups[0].busy_replicas
         running += rates
-        peak += item.request_rate_at(use.response_s)
+        peak += item.request_rate_at(use.responses_s[index])
     decoding = np.asarray(occupied_fraction(groups[-1].concurrency_per_replica * running / peak))
     if len(groups) == 1:
         return [(prefill, decoding)]

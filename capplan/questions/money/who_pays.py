@@ -49,7 +49,8 @@ class PlanUse:
     """The same, where the plan has no separate pools."""
     sequences: float
     """Mean in a replica that decodes, at the peak."""
-    response_s: float
+    responses_s: tuple[float, ...]
+    """Mean response time of each class."""
 
 
 def plan_use(plan: AnyPlan, question: Question) -> PlanUse:
@@ -57,9 +58,9 @@ def plan_use(plan: AnyPlan, question: Question) -> PlanUse:
     first, last = plan.groups[0], plan.groups[-1]
     prefill = replica_of(plan_spec(first, question))
     decode = prefill if last is first else replica_of(plan_spec(last, question))
-    response_s = plan.e2e_s.mean
-    demand = demand_at_replica(question.demand, prefill, 1.0 / first.busy_replicas, response_s)
-    return PlanUse(demand, prefill, decode, max(1.0, last.concurrency_per_replica), response_s)
+    demand = demand_at_replica(question.demand, prefill, 1.0 / first.busy_replicas, plan.e2e_s.mean)
+    responses_s = demand.responses_s(plan.responses_s)
+    return PlanUse(demand, prefill, decode, max(1.0, last.concurrency_per_replica), responses_s)
 
 
 def class_use(index: int, use: PlanUse) -> ClassUse:
@@ -70,7 +71,7 @@ def class_use(index: int, use: PlanUse) -> ClassUse:
     load = Load(max(1, round(inputs)), max(1, round(outputs)), request_rate=1.0, prefix_hit_fraction=cached)
     prefill_s = phase_times(use.prefill, load, use.sequences)["prefill"]
     step_s = phase_times(use.decode, load, use.sequences)["decode"]
-    traffic = hosted_traffic(item, use.response_s)
+    traffic = hosted_traffic(item, use.responses_s[index])
     sequences = item.sequences_per_request
     requests = traffic.requests / sequences
     return ClassUse(

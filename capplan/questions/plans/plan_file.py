@@ -166,7 +166,10 @@ def _plan(row: Mapping[str, Any], asked: AskedFleet) -> FleetPlan:
         price=asked.prices.get(layout.device.name),
         money=_money(row),
         usd_per_month_high=_high_usd_per_month(row),
-        outside=outside_use(asked.question.demand.classes, row["e2e_s"]["mean"], HOURS_PER_MONTH),
+        outside=outside_use(
+            asked.question.demand.classes, row.get("class_e2e_mean_s", row["e2e_s"]["mean"]), HOURS_PER_MONTH
+        ),
+        class_e2e_s=tuple(row.get("class_e2e_mean_s", ())),
     )
 
 

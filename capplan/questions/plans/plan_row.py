@@ -38,6 +38,7 @@ def plan_row(plan: AnyPlan) -> dict[str, Any]:
         "ttft_s": asdict(plan.ttft_s),
         "tpot_s": asdict(plan.tpot_s),
         "e2e_s": asdict(plan.e2e_s),
+        **({"class_e2e_mean_s": list(plan.class_e2e_s)} if plan.class_e2e_s else {}),
         "slo_met_probability": plan.slo_met_probability,
         "few_open_loops_measured": plan.few_open_loops_measured,
         "target_probabilities": dict(plan.target_probabilities),

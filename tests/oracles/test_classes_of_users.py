@@ -1,0 +1,217 @@
+"""Users who belong to a class: exact mean value analysis, the law of interactive users, and an event loop of few lines."""
+
+from dataclasses import replace
+from heapq import heappop, heappush
+from itertools import count, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capplan.engine.profile import Scheduling
+from capplan.fleet.load.demand import demand_of_classes
+from capplan.fleet.load.offered import SamplePath
+from capplan.fleet.load.stream_split import split_crowd
+from capplan.serving.replicas.fleet_simulator import simulate_fleet
+from capplan.serving.requests import Crowd, Requests, joined_crowd
+from capplan.serving.simulator import served, simulate
+from capplan.workload.length import fixed
+from capplan.workload.request_class import RequestClass
+from tests.oracles.test_users_who_think import one_seat
+from tests.sweeps import examples
+
+
+def mean_values(users: tuple[int, ...], think_s: tuple[float, ...], service_s: float) -> list[float]:
+    """Return requests per second of each class at one exponential server with one service time, first come first served.
+
+    Reiser, Lavenberg 1980, "Mean-value analysis of closed multichain queuing networks",
+    doi:10.1145/322186.322195: R_c(n) = s (1 + Q(n - 1_c)), X_c = n_c / (Z_c + R_c), Q = sum X_c R_c.
+    """
+    queue = {}
+    rates = [0.0] * len(users)
+    for population in product(*(range(most + 1) for most in users)):
+        waits = [
+            service_s * (1.0 + queue[(*population[:c], n - 1, *population[c + 1 :])]) if n else 0.0
+            for c, n in enumerate(population)
+        ]
+        rates = [n / (z + r) for n, z, r in zip(population, think_s, waits, strict=True)]
+        queue[population] = sum(x * r for x, r in zip(rates, waits, strict=True))
+    return rates
+
+
+def crowd_of(rng: np.random.Generator, users, think_s, tokens, most: int) -> Crowd:
+    """Return users of several classes; `tokens` draws the outputs of a class."""
+    parts = []
+    for index, (number, think) in enumerate(zip(users, think_s, strict=True)):
+        asked = Requests(
+            np.ones(most, dtype=np.int64), tokens(index), class_index=np.full(most, index, dtype=np.int64)
+        )
+        parts.append(Crowd(asked, number, rng.exponential(think, most)))
+    return joined_crowd(parts, most)
+
+
+def rates_of(outcome, classes: int, seconds: float) -> list[float]:
+    return [float(np.sum(outcome.class_index == index)) / seconds for index in range(classes)]
+
+
+@pytest.mark.parametrize(
+    ("users", "think_s"), [((3, 3), (1.0, 10.0)), ((6, 1), (4.0, 0.5)), ((2, 3, 2), (0.5, 3.0, 12.0))]
+)
+def test_classes_at_one_exponential_server_are_those_of_mean_value_analysis(users, think_s) -> None:
+    """Services of 1 s in steps of 10 ms; the rarest class sends about 6,000 of 60,000 requests: 4 % are three errors."""
+    rng, most = np.random.default_rng(4), 60_000
+    crowd = crowd_of(rng, users, think_s, lambda _: rng.geometric(0.01, most), most)
+    outcome = simulate(None, one_seat(0.01), crowd=crowd)
+    found = rates_of(outcome, len(users), float(outcome.arrival_s.max()))
+    assert found == pytest.approx(mean_values(users, think_s, 1.0), rel=0.04)
+
+
+def test_mean_value_analysis_finds_one_class_split_in_two() -> None:
+    """The oracle itself: four users of one class are two and two of equal classes."""
+    (whole,) = mean_values((4,), (3.0,), 1.0)
+    assert sum(mean_values((2, 2), (3.0, 3.0), 1.0)) == pytest.approx(whole, rel=1e-12)
+
+
+@pytest.mark.parametrize("seats", [1, 4, 64])
+def test_each_class_obeys_the_law_of_interactive_users(seats: int) -> None:
+    """X_c = N_c / (Z_c + R_c) with the think times and responses of the class itself, until the first user finds nothing to send.
+
+    Denning, Buzen 1978, "The operational analysis of queueing network models", section 4, doi:10.1145/356733.356735.
+    """
+    rng, most = np.random.default_rng(7), 30_000
+    users, think_s, outputs = (12, 5), (1.0, 5.0), (20, 400)
+    crowd = crowd_of(rng, users, think_s, lambda index: np.full(most, outputs[index]), most)
+    engine = one_seat(0.01)
+    engine = replace(engine, scheduling=Scheduling("mixed", seats, 16_384))
+    outcome = simulate(None, engine, crowd=crowd)
+    ends = np.sort(outcome.arrival_s + outcome.e2e_s)
+    idle_s = float(ends[most - sum(users)])
+    for index, number in enumerate(users):
+        sent = outcome.class_index == index
+        inside = sent & (outcome.arrival_s + outcome.e2e_s <= idle_s)
+        thinks = crowd.think_s[index * most : index * most + int(sent.sum())].mean()
+        rate = np.sum(inside) / idle_s
+        assert rate == pytest.approx(number / (thinks + outcome.e2e_s[inside].mean()), rel=0.01)
+
+
+def classes_by_hand(users, think_s, service_s, most):
+    """Return class, arrival and end of each request at one counter, in order of arrival."""
+    order, sent, events, line, out = count(), [0] * len(users), [], [], []
+    free_s = 0.0
+
+    def ask(group, now_s):
+        if sum(sent) < most and sent[group] < len(think_s[group]):
+            row = sent[group]
+            sent[group] += 1
+            heappush(events, (now_s + think_s[group][row], next(order), group, service_s[group][row]))
+
+    turns = [((i + 0.5) / n, g) for g, n in enumerate(users) for i in range(min(n, len(think_s[g])))]
+    for _, group in sorted(turns):
+        ask(group, 0.0)
+    while events or line:
+        if line and (not events or line[0][0] <= events[0][0]):
+            end_s, _, group = heappop(line)
+            ask(group, end_s)
+            continue
+        now_s, _, group, service = heappop(events)
+        free_s = max(free_s, now_s) + service
+        out.append((group, now_s, free_s))
+        heappush(line, (free_s, next(order), group))
+    return out
+
+
+@settings(max_examples=examples(100, 300), deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_users_of_several_classes_are_served_as_by_hand(seed: int) -> None:
+    """Of one to three classes, some of which run out of requests; sums are taken in one order: 1e-9."""
+    rng = np.random.default_rng(seed)
+    groups = int(rng.integers(1, 4))
+    users = rng.integers(1, 8, groups).tolist()
+    rows = rng.integers(1, 40, groups).tolist()
+    most = int(rng.integers(1, sum(rows) + 1))
+    tokens = [rng.integers(1, 100, size) for size in rows]
+    thinks = [rng.exponential(float(rng.choice([0.01, 0.5, 20.0])), size) for size in rows]
+    parts = [
+        Crowd(
+            Requests(np.ones(size, dtype=np.int64), length, class_index=np.full(size, index)), number, think
+        )
+        for index, (size, length, number, think) in enumerate(zip(rows, tokens, users, thinks, strict=True))
+    ]
+    crowd = joined_crowd(parts, most)
+    hand = classes_by_hand(users, thinks, [0.1 * length for length in tokens], most)
+    engine = one_seat(0.1)
+    for outcome in (
+        simulate(None, engine, crowd=crowd),
+        served(iter(()), engine, crowd=crowd),
+        simulate_fleet(None, engine, 1, crowd=crowd).outcome,
+    ):
+        assert outcome.class_index.tolist() == [group for group, _, _ in hand]
+        assert outcome.arrival_s == pytest.approx([at for _, at, _ in hand], rel=1e-9)
+        assert outcome.arrival_s + outcome.e2e_s == pytest.approx([end for _, _, end in hand], rel=1e-9)
+
+
+QUICK = RequestClass("quick", fixed(10), fixed(20), None, users=40.0, think_time_s=1.0)
+SLOW = RequestClass("slow", fixed(10), fixed(200), None, users=10.0, think_time_s=5.0)
+
+
+def mean_responses(*classes: RequestClass) -> list[float]:
+    """Return the mean response of each class in a run of 40,000 requests on an engine whose steps take 5 ms and 0.3 ms a token."""
+    path = SamplePath(demand_of_classes(classes), count=40_000, seed=3, longest=4096)
+    engine = one_seat(0.005, 0.0003)
+    engine = replace(engine, scheduling=Scheduling("mixed", 48, 2048))
+    outcome = simulate(None, engine, crowd=path.offered(1.0).crowd)
+    return [float(outcome.e2e_s[outcome.class_index == index].mean()) for index in range(len(classes))]
+
+
+def test_the_order_of_classes_and_a_class_cut_in_two_change_nothing() -> None:
+    """The rare class sends about 2,000 requests of one length, whose mean response is known to a percent."""
+    quick, slow = mean_responses(QUICK, SLOW)
+    assert mean_responses(SLOW, QUICK) == pytest.approx([slow, quick], rel=0.01)
+    half = replace(QUICK, users=20.0)
+    assert mean_responses(half, half, SLOW) == pytest.approx([quick, quick, slow], rel=0.01)
+
+
+def test_another_class_lowers_no_response() -> None:
+    (alone,) = mean_responses(QUICK)
+    assert mean_responses(QUICK, SLOW)[0] > alone
+
+
+@settings(max_examples=50, deadline=None)
+@given(share=st.floats(0.1, 4.0), slowness=st.floats(0.5, 4.0))
+def test_each_class_has_one_sample_path_at_every_load(share: float, slowness: float) -> None:
+    path = SamplePath(demand_of_classes((QUICK, SLOW)), count=300, seed=3, longest=4096)
+    usual, other = path.offered(1.0).crowd, path.offered(share, slowness=slowness).crowd
+    assert usual.most_requests == other.most_requests == 300
+    assert [group.users for group in usual.groups] == [40, 10]
+    for left, right in zip(usual.parts, other.parts, strict=True):
+        for name in ("input_tokens", "output_tokens", "class_index"):
+            assert np.array_equal(getattr(left.requests, name), getattr(right.requests, name))
+        np.testing.assert_allclose(right.think_s * slowness, left.think_s, rtol=1e-9)
+
+
+def test_a_replica_may_have_whole_users_of_some_classes_only() -> None:
+    path = SamplePath(demand_of_classes((QUICK, SLOW)), count=300, seed=3, longest=4096)
+    only = path.offered(0.1, users=(0, 3)).crowd
+    assert (only.users, set(only.requests.class_index.tolist())) == (3, {1})
+    assert path.offered(0.1, users=(0, 0)).crowd is None
+    assert path.users_of_share(0.1) == (4, 1)
+    assert path.users_of_share(1e-6) == (1, 0)
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 7, 60])
+def test_a_crowd_that_is_split_keeps_its_users_and_sends_for_as_long_everywhere(replicas: int) -> None:
+    """Each class is dealt evenly; a replica without users gets no requests."""
+    path = SamplePath(
+        demand_of_classes((QUICK, SLOW)), count=20_000, seed=3, longest=4096, response_s=(0.2, 2.0)
+    )
+    parts = split_crowd(path.offered(1.0).crowd, replicas)
+    assert len(parts) == min(replicas, 50)
+    assert sum(part.users for part in parts) == 50
+    assert {part.users for part in parts} <= {50 // replicas, 50 // replicas + 1}
+    rates = [sum(group.users * group.user_rate for group in part.groups) or None for part in parts]
+    sent = [part.most_requests for part in parts]
+    assert sum(sent) == 20_000
+    if all(rates):
+        seconds = np.array(sent) / np.array(rates)
+        assert seconds.max() < 1.05 * seconds.min()
