@@ -74,7 +74,7 @@ def probability(of: Subject, quantity: str, key: str = "") -> Explained:
     trial, slowness = of.trial, of.trial.candidate.slowness
     targets = {target: limit for target, limit in trial.limits.items() if key in ("", target.key)}
     value = of.plan.target_probabilities[key] if key else of.plan.slo_met_probability
-    slowest = trial.slowest(trial.total_rate / of.busy, of.busy, targets)
+    slowest = trial.slowest(of.busy, targets)
     rows = f"{slowness.rows} measured open-loop runs in {slowness.groups} groups"
     inputs = (
         input_of(

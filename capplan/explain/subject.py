@@ -99,7 +99,7 @@ class Subject:
     @property
     def latencies(self) -> Latencies:
         """Return the latencies of one replica at the peak."""
-        return self.trial.at(self.trial.total_rate / self.busy, self.busy)
+        return self.trial.fleet(self.busy)
 
     @property
     def kernels(self) -> str:

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from capplan import __version__
-from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.load.demand import Demand, drawn_requests
 from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.load.routed import Operation, run_fleet
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import usd_per_million_tokens
 from capplan.fleet.search.content_key import content_key
-from capplan.fleet.search.trial import with_load_time
+from capplan.fleet.search.trial import demand_at_replica, with_load_time
 from capplan.fleet.simulation import FleetOutcome, Stream, capacity_per_s, middle_rate, simulated_fleet
 from capplan.numbers import Number
 from capplan.replica.replica import Replica, replica_of
@@ -132,24 +131,6 @@ def _replica(point: Point) -> Replica:
     if not place:
         place.append(replica_of(point.contender.spec))
     return place[0]
-
-
-def demand_at_replica(
-    demand: Demand, replica: Replica, share: float = 1.0, response_s: float = 0.0
-) -> Demand:
-    """Return the demand with the prefix-cache hits of a replica.
-
-    They depend on the size of its cache and, for sessions, on the share of the traffic that it carries and the response time.
-    """
-    if not demand.reuses:
-        return demand
-    spec, tokens = replica.spec, replica.kv_blocks * replica.scheduling.block_tokens
-    prompt = float(demand.lengths.input_tokens)
-    tiers = [
-        tier_in_tokens(spec.network, spec.device, spec.sharding, spec.kv_format, size, prompt)
-        for size in demand.tiers
-    ]
-    return demand.with_cache(float(tokens), tiers, float(demand.in_flight_tokens(share, response_s)))
 
 
 def offered_rates(contender: Contender, demand: Demand, seed: int) -> list[float]:

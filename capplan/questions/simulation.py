@@ -22,8 +22,8 @@ from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.question import spec_of_layout
 from capplan.fleet.search.candidates import Layout
 from capplan.fleet.search.refusal import refuse_illegal
+from capplan.fleet.search.trial import demand_at_replica
 from capplan.fleet.simulation import Stream, capacity_per_s
-from capplan.fleet.sweep import demand_at_replica
 from capplan.model.sharding import Sharding
 from capplan.questions.benchmark_spec import row_efficiency
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for

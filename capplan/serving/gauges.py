@@ -42,12 +42,12 @@ class WeightedHistogram:
         self.weight += weight
         self.total += weight * value
 
-    def merge(self, other: "WeightedHistogram") -> None:
-        """Add all values of another histogram."""
+    def merge(self, other: "WeightedHistogram", ratio: float = 1.0) -> None:
+        """Add all values of another histogram, with some times their weights."""
         for key, weight in other.weight_by_bin.items():
-            self.weight_by_bin[key] = self.weight_by_bin.get(key, 0.0) + weight
-        self.weight += other.weight
-        self.total += other.total
+            self.weight_by_bin[key] = self.weight_by_bin.get(key, 0.0) + ratio * weight
+        self.weight += ratio * other.weight
+        self.total += ratio * other.total
 
     def mean(self) -> float:
         """Return the weighted mean, nan when empty."""

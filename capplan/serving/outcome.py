@@ -129,6 +129,42 @@ def spread(values: Array) -> Spread:
     return Spread(float(known.mean()), *(float(q) for q in np.quantile(known, PERCENTILES)))
 
 
+def weighted_spread(values: Array, weights: Array) -> Spread:
+    """Return mean and percentiles of the finite values, each of which stands for `weights` of its kind.
+
+        q_i = (w_1 + ... + w_(i-1)) / (w_1 + ... + w_(n-1)),   linear in between
+
+    Parameters
+    ----------
+    values : [any]
+        nan and infinite entries are ignored.
+    weights : [-]
+        w, above zero.
+
+    Returns
+    -------
+    Spread in the unit of the values
+
+    Examples
+    --------
+    >>> three, twice = np.array([1.0, 2.0, 3.0]), np.array([2.0, 2.0, 2.0])
+    >>> weighted_spread(three, twice) == spread(three)
+    True
+
+    References
+    ----------
+    Hyndman, Fan 1996, "Sample quantiles in statistical packages", definition 7, doi:10.2307/2684934, whose steps are equal weights.
+    """
+    known = np.isfinite(values)
+    if not known.any():
+        return Spread(nan, nan, nan, nan, nan)
+    order = np.argsort(values[known], kind="stable")
+    ordered, share = values[known][order], weights[known][order]
+    below = np.concatenate([[0.0], np.cumsum(share)[:-1]])
+    middle = np.interp(np.array(PERCENTILES) * max(below[-1], 1e-300), below, ordered)
+    return Spread(float(np.average(ordered, weights=share)), *(float(q) for q in middle))
+
+
 def histogram_spread(histogram: WeightedHistogram) -> Spread:
     """Return mean and percentiles of a weighted histogram."""
     return Spread(histogram.mean(), *(histogram.percentile(fraction) for fraction in PERCENTILES))

@@ -1,5 +1,6 @@
 """Splitting a stream over replicas that are simulated separately: round-robin, at random, or by prefix."""
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from math import exp
 from typing import Any
@@ -76,23 +77,40 @@ def split_at_random(requests: Requests, replicas: int, seed: int) -> list[Reques
     return [selected_requests(requests, rows) for rows in chosen]
 
 
+def dealt_users(users: Sequence[int], replicas: int) -> list[tuple[int, ...]]:
+    """Return the users of each class at each replica.
+
+    Users stay with their replica. Classes are dealt one after another, so the first users of a class follow the last users of
+    the class before: no replica has more than one user more than another.
+
+    Examples
+    --------
+    >>> dealt_users([7], 5), dealt_users([3, 2], 4)
+    ([(2,), (2,), (1,), (1,), (1,)], [(1, 1), (1, 0), (1, 0), (0, 1)])
+    """
+    parts = np.zeros((replicas, len(users)), dtype=np.int64)
+    dealt = 0
+    for index, count in enumerate(users):
+        parts[:, index] = count // replicas
+        parts[(dealt + np.arange(count % replicas)) % replicas, index] += 1
+        dealt += count
+    return [tuple(row) for row in parts.tolist()]
+
+
 def split_crowd(crowd: Crowd, replicas: int) -> list[Crowd]:
     """Return the users of each replica, who stay with it, and the requests they send; replicas without users get none.
 
-    Groups are dealt one after another, so the first users of a group follow the last users of the group before. All replicas
-    send for about the same time: each gets the part of the common limit that its users would send.
+    All replicas send for about the same time: each gets the part of the common limit that its users would send.
     """
+    groups = crowd.parts
+    user_rates = [group.user_rate for group in crowd.groups] or [1.0]
     parts: list[list[Crowd]] = [[] for _ in range(replicas)]
     rates: list[list[float]] = [[] for _ in range(replicas)]
-    dealt = 0
-    for group, user_rate in zip(
-        crowd.parts, [group.user_rate for group in crowd.groups] or [1.0], strict=True
-    ):
-        for place in range(min(replicas, group.users)):
-            users = group.users // replicas + (place < group.users % replicas)
-            parts[(dealt + place) % replicas].append(replace(group, users=users))
-            rates[(dealt + place) % replicas].append(user_rate)
-        dealt += group.users
+    for replica, counts in enumerate(dealt_users([group.users for group in groups], replicas)):
+        for group, users, user_rate in zip(groups, counts, user_rates, strict=True):
+            if users:
+                parts[replica].append(replace(group, users=users))
+                rates[replica].append(user_rate)
     sent = np.array(
         [
             sum(part.users * rate for part, rate in zip(*of, strict=True))

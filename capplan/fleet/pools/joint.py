@@ -13,9 +13,8 @@ from capplan.fleet.load.routed import Operation, run_fleet
 from capplan.fleet.pools.link import LinkTerms, LinkUse, link_use, unlinked_reason
 from capplan.fleet.pools.ratio import Lacking, Pair
 from capplan.fleet.question import Question
-from capplan.fleet.search.trial import is_steady, with_load_time
+from capplan.fleet.search.trial import demand_at_replica, is_steady, with_load_time
 from capplan.fleet.simulation import FleetOutcome, Stream
-from capplan.fleet.sweep import demand_at_replica
 from capplan.replica.replica import Replica
 from capplan.workload.slo import Target
 

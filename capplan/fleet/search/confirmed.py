@@ -26,13 +26,16 @@ def met_probability(trial: Trial, busy: int) -> float:
     A single factor, the slowness of all steps over the prediction, decides about every target; s_max is the largest
     slowness at which all of them hold, and F the distribution of slowness.
     """
-    slowest = trial.slowest(trial.total_rate / busy, busy, trial.limits)
-    return trial.candidate.slowness.probability(slowest)
+    slowness, confidence = trial.candidate.slowness, trial.question.slo.confidence
+    probability = slowness.probability(trial.slowest(busy, trial.limits))
+    if probability < confidence and trial.meets(busy, slowness.quantile(confidence), trial.limits):
+        return confidence  # what was simulated counts more than what lies between two steps of the scale
+    return probability
 
 
 def target_probability(trial: Trial, busy: int, target: Target) -> float:
     """Return the probability that one target holds at the peak, whether or not the others do; at least that of all together."""
-    slowest = trial.slowest(trial.total_rate / busy, busy, {target: target.limit_s})
+    slowest = trial.slowest(busy, {target: target.limit_s})
     question, candidate = trial.question, trial.candidate
     network = question.networks[candidate.weight_dtype]
     slowness = question.slowness([target], network, candidate.usual_step_s, candidate.layout.device)
@@ -41,11 +44,10 @@ def target_probability(trial: Trial, busy: int, target: Target) -> float:
 
 
 def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
-    """Return the plan, with latencies simulated at the peak on one of its replicas."""
+    """Return the plan, with latencies simulated at the peak."""
     trial, candidate, question = sized.trial, sized.trial.candidate, sized.trial.question
     limits = trial.limits
-    rate = trial.total_rate / sized.busy
-    latencies = trial.at(rate, sized.busy)
+    latencies = trial.fleet(sized.busy)
     demand = candidate.demand.at_responses(latencies.responses_s)
     lengths = demand.lengths
     load = Load(int(lengths.input_tokens), int(lengths.output_tokens), request_rate=latencies.requests_per_s)

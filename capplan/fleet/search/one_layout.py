@@ -82,7 +82,7 @@ def adequacy(trial: Trial, busy: int, headroom_fraction: float) -> Adequacy:
     -------
     Adequacy
     """
-    latencies = trial.at(trial.total_rate / busy, busy)
+    latencies = trial.fleet(busy)
     peak = trial.total_rate / (1.0 - headroom_fraction)
     needed = trial.replicas_for(peak, 1.0, trial.limits, most=busy)
     if needed is None:

@@ -4,15 +4,18 @@ Loads are steps of a fixed scale, so the same ones are tried for all targets, tr
 only move a bisection up, and nothing is simulated twice.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, inf, isnan, log, log2, nan
 
 import numpy as np
 from numpy.typing import NDArray
 
+from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.offered import SamplePath
+from capplan.fleet.load.stream_split import dealt_users
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.search.layouts import ScreenedLayout, rate_slack
 from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states
@@ -20,7 +23,7 @@ from capplan.replica.plans import plans_of
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.tables import table_of_plans
 from capplan.serving.gauges import WeightedHistogram
-from capplan.serving.outcome import Outcome, Spread, histogram_spread, spread
+from capplan.serving.outcome import Outcome, Spread, histogram_spread, spread, weighted_spread
 from capplan.serving.requests import Crowd
 from capplan.serving.simulator import simulate
 from capplan.workload.slo import Target
@@ -55,6 +58,10 @@ FIRST_STRIDE = 2 * STEPS_PER_DOUBLING
 """The search first goes down by factors of four until the targets hold: most limits exceed a quarter of the largest rate."""
 REGULARITY = (16, 8, 4, 2, 1)
 """Classes of replica counts: arrivals at each replica are as regular as behind a router with the least count of its class."""
+MANY_USERS = 48
+"""Users of a replica from which one user more changes no latency by more than a run does."""
+MOST_HALVINGS = 2
+"""A kind of replica of which a fleet has few is simulated with half or a quarter of the requests of a run."""
 STEADY_SHARE = 0.97
 """A run is steady if requests finish at no less than this fraction of the arrival rate; otherwise its queue grows."""
 
@@ -81,8 +88,58 @@ class Latencies:
         return float(getattr(spreads[target.metric], target.statistic))
 
 
-SeenRuns = dict[tuple[float, float, float, int], Latencies]
-"""Latencies by rate, replicas, slowness and requests of a run."""
+SeenRuns = dict[tuple[object, ...], Latencies]
+"""Latencies by rate, replicas, slowness, requests of a run and whole users; or by the replicas of a fleet and its traffic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the requests of one run saw, without the warm-up."""
+
+    ttft_s: NDArray[np.float64]
+    tpot_s: NDArray[np.float64]
+    e2e_s: NDArray[np.float64]
+    class_index: NDArray[np.int64]
+    itl: WeightedHistogram
+    requests_per_s: float
+    steady: bool
+
+
+def latencies_of(runs: Sequence[tuple[Seen, float]], classes: int) -> Latencies:
+    """Return the latencies of all requests of some kinds of replicas together.
+
+    Parameters
+    ----------
+    runs : of one replica of each kind, and the number of replicas of that kind
+    classes : [-]
+        of requests
+
+    Returns
+    -------
+    latencies over all requests; the rate is the mean of all replicas
+    """
+    replicas = sum(count for _, count in runs)
+    rate = sum(seen.requests_per_s * count for seen, count in runs) / replicas
+    weights = np.concatenate(
+        [
+            np.full(seen.e2e_s.size, count * seen.requests_per_s / max(seen.e2e_s.size, 1))
+            for seen, count in runs
+        ]
+    )
+    itl = WeightedHistogram()
+    for seen, count in runs:
+        itl.merge(seen.itl, count * seen.requests_per_s / max(seen.e2e_s.size, 1))
+    of_class = np.concatenate([seen.class_index for seen, _ in runs])
+    columns = [
+        np.concatenate([getattr(seen, name) for seen, _ in runs]) for name in ("ttft_s", "tpot_s", "e2e_s")
+    ]
+    alike = len(runs) == 1
+    ttft, tpot, e2e = (spread(column) if alike else weighted_spread(column, weights) for column in columns)
+    rows = [(of_class == index) & np.isfinite(columns[2]) for index in range(classes)]
+    responses = tuple(
+        float(np.average(columns[2][of], weights=weights[of])) if of.any() else nan for of in rows
+    )
+    return Latencies(ttft, tpot, itl, e2e, rate, all(seen.steady for seen, _ in runs), responses)
 
 
 def with_load_time(replica: Replica, demand: Demand) -> Replica:
@@ -93,8 +150,26 @@ def with_load_time(replica: Replica, demand: Demand) -> Replica:
     return replace(replica, table=replace(table, request_s=table.request_s + demand.load_s))
 
 
-def _latencies_of(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: float) -> Latencies:
-    """Return latencies from the end of the warm-up until the open-loop or the users' requests run out, a FEW of them aside.
+def demand_at_replica(
+    demand: Demand, replica: Replica, share: float = 1.0, response_s: float = 0.0
+) -> Demand:
+    """Return the demand with the prefix-cache hits of a replica.
+
+    They depend on the size of its cache and, for sessions, on the share of the traffic that it carries and the response time.
+    """
+    if not demand.reuses:
+        return demand
+    spec, tokens = replica.spec, replica.kv_blocks * replica.scheduling.block_tokens
+    prompt = float(demand.lengths.input_tokens)
+    tiers = [
+        tier_in_tokens(spec.network, spec.device, spec.sharding, spec.kv_format, size, prompt)
+        for size in demand.tiers
+    ]
+    return demand.with_cache(float(tokens), tiers, float(demand.in_flight_tokens(share, response_s)))
+
+
+def _seen_in(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: float) -> Seen:
+    """Return what requests saw from the end of the warm-up until the open-loop or the users' requests run out, a FEW of them aside.
 
     Parameters
     ----------
@@ -117,24 +192,15 @@ def _latencies_of(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_pe
     begin = float(arrival[int(WARM_SHARE * arrival.size)])
     seen = (arrival >= begin) & (arrival <= end)
     counted = float(np.count_nonzero(seen)) / max(end - begin, 1e-12)
-    return Latencies(
-        spread(outcome.ttft_s[seen]),
-        spread(outcome.tpot_s[seen]),
+    return Seen(
+        outcome.ttft_s[seen],
+        outcome.tpot_s[seen],
+        outcome.e2e_s[seen],
+        outcome.class_index[seen],
         outcome.itl,
-        spread(outcome.e2e_s[seen]),
         rate_per_s if crowd is None else counted,
         is_steady(arrival[~by_users], (arrival + outcome.e2e_s)[~by_users]),
-        tuple(
-            mean_response_s(outcome.e2e_s[seen & (outcome.class_index == index)])
-            for index in range(len(demand.classes))
-        ),
     )
-
-
-def mean_response_s(e2e_s: NDArray[np.float64]) -> float:
-    """Return the mean of the responses that came; nan if none came."""
-    came = e2e_s[np.isfinite(e2e_s)]
-    return float(came.mean()) if came.size else nan
 
 
 def users_idle_from_s(outcome: Outcome, by_users: NDArray[np.bool_], crowd: Crowd) -> float:
@@ -232,6 +298,7 @@ class Trial:
                 self._engine, tokens_per_step=rounds.tokens_per_round, query_tokens=rounds.query_tokens
             )
         self._seen: SeenRuns = {} if seen is None else seen
+        self._kinds: dict[tuple[object, ...], Seen] = {}
 
     def at(
         self, rate_per_s: float, replicas: float, slowness: float = 1.0, *, short: bool = False
@@ -242,10 +309,74 @@ class Trial:
         """
         scaled = rate_per_s * slowness
         count = self._requests(rate_per_s, short=short)
+        if self._all_users:  # nobody arrives, so it does not matter how many replicas a router deals to
+            replicas = 1.0
         key = (float(f"{scaled:.9g}"), replicas, slowness if self.demand.users else 1.0, count)
         if key not in self._seen:
-            self._seen[key] = self._simulated(rate_per_s, replicas, slowness, count)
+            seen = self._simulated(rate_per_s, replicas, slowness, count)
+            self._seen[key] = self._complete(latencies_of([(seen, 1.0)], len(self.demand.classes)))
         return self._seen[key]
+
+    @property
+    def _all_users(self) -> bool:
+        return len(self.demand.user_classes) == len(self.demand.classes)
+
+    def fleet(self, replicas: int, slowness: float = 1.0, traffic_ratio: float = 1.0) -> Latencies:
+        """Return the latencies of a fleet of this many replicas: those of all its requests, whichever replica serves them.
+
+        Users are whole and stay with their replica, so a fleet has replicas with one user more than others; each kind of replica
+        is simulated, and counts as often as there are replicas of it. Many users on each replica make kinds alike: the usual
+        one then stands for all.
+
+        Parameters
+        ----------
+        replicas : [-]
+            in service
+        slowness : [-]
+            factor on the time of each step
+        traffic_ratio : [-]
+            multiple of the traffic; a part of a user counts as a user
+        """
+        if not self.demand.users:
+            return self.at(self.total_rate * traffic_ratio / replicas, replicas, slowness)
+        key = ("fleet", replicas, slowness, traffic_ratio)
+        if key not in self._seen:
+            self._seen[key] = self._of_kinds(replicas, slowness, traffic_ratio)
+        return self._seen[key]
+
+    def _of_kinds(self, replicas: int, slowness: float, traffic_ratio: float) -> Latencies:
+        users = [
+            ceil(traffic_ratio * (self.demand.classes[index].users or 0.0) - 1e-9)
+            for index in self.demand.user_classes
+        ]
+        kinds = Counter(dealt_users(users, replicas)).most_common()
+        if sum(users) >= MANY_USERS * replicas:
+            kinds = kinds[:1]
+        arrivals = 1.0 if self._all_users else float(replicas)
+        rate = self.total_rate * traffic_ratio / replicas
+        runs = []
+        for kind, count in kinds:
+            if self._all_users and not any(kind):
+                continue
+            part = self.question.requests >> min(floor(log2(replicas / count)), MOST_HALVINGS)
+            key = ("kind", kind, None if self._all_users else rate, arrivals, slowness, part)
+            if key not in self._kinds:
+                self._kinds[key] = self._simulated(rate, arrivals, slowness, part, kind)
+            runs.append((self._kinds[key], float(count)))
+        together = latencies_of(runs, len(self.demand.classes))
+        busy = sum(count for _, count in runs)
+        return self._complete(
+            replace(
+                together, requests_per_s=together.requests_per_s * busy / sum(count for _, count in kinds)
+            )
+        )
+
+    def _complete(self, latencies: Latencies) -> Latencies:
+        """Return latencies with a response time for every class, at the lightest load where no response came."""
+        usual = zip(latencies.responses_s, self.responses_s, strict=True)
+        return replace(
+            latencies, responses_s=tuple(lightest if isnan(mean) else mean for mean, lightest in usual)
+        )
 
     def _requests(self, rate_per_s: float, *, short: bool) -> int:
         """Return the number of requests of a run at a rate."""
@@ -272,13 +403,18 @@ class Trial:
             )  # fmt: skip
         return self._paths[key]
 
-    def _simulated(self, rate_per_s: float, replicas: float, slowness: float, count: int) -> Latencies:
+    def _simulated(
+        self,
+        rate_per_s: float,
+        replicas: float,
+        slowness: float,
+        count: int,
+        users: Sequence[int] | None = None,
+    ) -> Seen:
         share = rate_per_s / self.total_rate
-        offered = self._path(count).offered(share, replicas=replicas, slowness=slowness)
+        offered = self._path(count).offered(share, replicas=replicas, slowness=slowness, users=users)
         outcome = simulate(offered.requests, self._engine, crowd=offered.crowd)
-        seen = _latencies_of(outcome, self.demand, offered.crowd, rate_per_s * slowness)
-        usual = zip(seen.responses_s, self.responses_s, strict=True)
-        return replace(seen, responses_s=tuple(lightest if isnan(mean) else mean for mean, lightest in usual))
+        return _seen_in(outcome, self.demand, offered.crowd, rate_per_s * slowness)
 
     def worst(self, latencies: Latencies, slowness: float, limits: Mapping[Target, float]) -> float:
         """Return the largest ratio of a target's value to its limit: at most 1 if all hold, infinite if the queue grows."""
@@ -400,7 +536,14 @@ class Trial:
 
         Classes are tried from many replicas, whose arrivals are regular, down to few. If fewer replicas than the least of a
         class are enough, the next class with less regular arrivals decides; its result is at most that least number.
+
+        With users, whose number at a replica is whole, fleets of about that many replicas are simulated as they are.
         """
+        if self.demand.users:
+            about = self._about(rate_per_s, slowness, limits)
+            return (
+                None if about is None else self._fewest(about, rate_per_s, slowness, limits, most, at_least)
+            )
         above = inf
         for least in REGULARITY:
             too_little = rate_per_s / min(most, above - 1) if min(most, above - 1) >= 1 else inf
@@ -417,16 +560,59 @@ class Trial:
             above = least
         return None
 
-    def slowest(self, rate_per_s: float, replicas: int, limits: Mapping[Target, float]) -> float:
-        """Return the largest factor by which all steps may be slower than predicted while the targets hold at a rate."""
-        share = regularity_class(replicas)
+    def _about(self, rate_per_s: float, slowness: float, limits: Mapping[Target, float]) -> int | None:
+        """Return about how many replicas meet the targets at a total rate, users in parts; None if none do."""
+        above = inf
+        for least in REGULARITY[-1:] if self._all_users else REGULARITY:
+            limit = self.limit(least, slowness, limits, total=rate_per_s)
+            needed = replicas_at(rate_per_s, limit) if limit > 0.0 else inf
+            if needed >= least:
+                return None if min(needed, above) == inf else int(min(needed, above))
+            above = least
+        return 1
+
+    def meets(
+        self, replicas: int, slowness: float, limits: Mapping[Target, float], traffic_ratio: float = 1.0
+    ) -> bool:
+        """Return whether a fleet of this many replicas meets the targets."""
+        return self.worst(self.fleet(replicas, slowness, traffic_ratio), slowness, limits) <= 1.0
+
+    def _fewest(
+        self,
+        about: int,
+        rate_per_s: float,
+        slowness: float,
+        limits: Mapping[Target, float],
+        most: float,
+        at_least: int,
+    ) -> int | None:
+        """Return the fewest replicas near a number that meet the targets; None above `most`, or if one user each is too many."""
+        ratio = rate_per_s / self.total_rate
+        alone = ceil(ratio * self.demand.users)
+        count, failed = max(about, at_least), at_least - 1
+        while not self.meets(count, slowness, limits, ratio):
+            if count > most or (count >= alone and self._all_users):
+                return None
+            failed, count = count, count + max(1, count // 8)
+        while count - failed > 1 and failed >= about:
+            middle = (count + failed) // 2
+            failed, count = (failed, middle) if self.meets(middle, slowness, limits, ratio) else (middle, count)
+        while count - failed > 1 and self.meets(count - 1, slowness, limits, ratio):
+            count -= 1
+        return count if count <= most else None
+
+    def slowest(self, replicas: int, limits: Mapping[Target, float]) -> float:
+        """Return the largest factor by which all steps of a fleet may be slower than predicted while it meets the targets at the peak."""
+        rate_per_s, share = self.total_rate / replicas, regularity_class(replicas)
         base = floor(STEPS_PER_DOUBLING * log2(rate_per_s))
 
         def slowness(step: int) -> float:
             return scale_rate(step - base) if self.demand.users else scale_rate(step) / rate_per_s
 
         def excess(step: int) -> float:
-            return self.worst(self.at(rate_per_s, share, slowness(step)), slowness(step), limits)
+            factor = slowness(step)
+            seen = self.fleet(replicas, factor) if self.demand.users else self.at(rate_per_s, share, factor)
+            return self.worst(seen, factor, limits)
 
         least = low = base - 2 * STEPS_PER_DOUBLING
         high, stride = base + 3 * STEPS_PER_DOUBLING, 5 * STEPS_PER_DOUBLING

@@ -8,7 +8,7 @@ from capplan.fleet.load.demand import Demand
 from capplan.fleet.plan import AnyPlan, FleetAnswer
 from capplan.fleet.question import Question
 from capplan.fleet.review import phase_times, plan_spec
-from capplan.fleet.sweep import demand_at_replica
+from capplan.fleet.search.trial import demand_at_replica
 from capplan.money.hosted import hosted_traffic
 from capplan.money.who_pays import (
     ClassUse,
