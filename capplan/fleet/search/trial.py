@@ -50,6 +50,8 @@ FULL_SLACK = 2.0 ** (2.0 / STEPS_PER_DOUBLING)
 """Factor between two loads that surely differ in a full run: two steps of the scale, where noise makes up for a part of one."""
 SHORT_REQUESTS_PER_USER = 4
 """Requests of each user that a short run must hold; with fewer, the initial burst of users dominates, and a full run is simulated instead."""
+MOST_LENGTHENED = 4
+"""Largest factor by which a run is longer than asked for, so that the users of a slow class send several requests each."""
 MOST_DOUBLINGS = 60.0
 """Of slowness beyond the last load tried, where latencies hardly grow with it: more than any replica is slow, and still a number."""
 USER_SLACK = 4.0
@@ -379,18 +381,29 @@ class Trial:
         )
 
     def _requests(self, rate_per_s: float, *, short: bool) -> int:
-        """Return the number of requests of a run at a rate."""
+        """Return the number of requests of a run at a rate.
+
+        Users of a slow class send few of the requests beside a quick class, so such a run is up to MOST_LENGTHENED times longer.
+        """
         full = self.question.requests
         few = min(SHORT_REQUESTS, full)
-        share, rates = rate_per_s / self.total_rate, self.demand.rates_of_classes(self.responses_s)
-        of_users = self._path(few).of_users
-        user_rate = sum(rates[index] for index in self.demand.user_classes)
-        enough = all(
-            SHORT_REQUESTS_PER_USER * share * (self.demand.classes[index].users or 0.0) * user_rate
-            <= of_users * rates[index]
-            for index in self.demand.user_classes
-        )
-        return few if short and enough else full
+        needed = self._requests_of_steady_users(rate_per_s)
+        if short and needed <= self._path(few).of_users:
+            return few
+        if len(self.demand.user_classes) < 2:
+            return full
+        doublings = ceil(log2(min(max(needed / full, 1.0), MOST_LENGTHENED)))
+        return full * 2**doublings
+
+    def _requests_of_steady_users(self, rate_per_s: float) -> float:
+        """Return how many requests users send at a rate until each of them, of the slowest class too, has sent some."""
+        rates = self.demand.rates_of_classes(self.responses_s)
+        of_users = self.demand.user_classes
+        all_users_rate = sum(rates[index] for index in of_users)
+        cycles = [
+            (self.demand.classes[index].users or 0.0) * all_users_rate / rates[index] for index in of_users
+        ]
+        return SHORT_REQUESTS_PER_USER * rate_per_s / self.total_rate * max(cycles, default=0.0)
 
     def _path(self, count: int) -> SamplePath:
         q, people = self.question, self.demand.user_classes

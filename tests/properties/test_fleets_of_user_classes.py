@@ -1,0 +1,119 @@
+"""Fleets for several classes of users, quick and slow ones: the closed form, the search and the simulation of its plan agree."""
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from capplan.fleet.load.peak_stream import peak_stream
+from capplan.fleet.search import layouts as screening
+from capplan.fleet.search.cheapest import Search, Terms, busy_replicas
+from capplan.fleet.search.layouts import search
+from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states
+from capplan.fleet.search.trial import Trial
+from capplan.fleet.simulation import simulated_fleet
+from capplan.questions.fleet import asked_fleet
+from capplan.readers.yaml_file import parse_yaml
+from capplan.replica.plans import plans_of
+from capplan.replica.tables import table_of_plans
+from capplan.scenario.scenario import scenario_from
+
+QUICK = "{name: quick, users: 400, think_time: 1 s, input_tokens: 1500, output_tokens: 20}"
+SLOW = "{name: slow, users: 100, think_time: 5 s, input_tokens: 2000, output_tokens: 1500}"
+PAIRS = (
+    (QUICK, SLOW),
+    (
+        "{name: quick, users: 90, think_time: 0.2 s, input_tokens: 100, output_tokens: 10}",
+        "{name: slow, users: 60, think_time: 20 s, input_tokens: 700, output_tokens: 1000}",
+    ),
+    (
+        "{name: quick, users: 200, think_time: 5 s, input_tokens: 3000, output_tokens: 80}",
+        "{name: slow, users: 200, think_time: 5 s, input_tokens: 100, output_tokens: 900}",
+    ),
+)
+ROOT = Path(__file__).resolve().parents[2]
+FREE = Terms(0.0, 0, {name: SimpleNamespace(total_usd_per_hour=1.0) for name in ("h100-sxm", "l40s")})
+
+
+@lru_cache(maxsize=32)
+def question_of(*classes: str, hardware: str = "h100-sxm", requests: int = 15_000):
+    text = f"""name: law
+model: meta-llama/Llama-3.1-8B-Instruct
+traffic: [{", ".join(classes)}]
+slo: {{ttft_p95: 800 ms, tpot_p95: 40 ms, confidence: 50 %}}
+fleet: {{hardware: [{hardware}], tensor_parallel: [1], pipeline_parallel: [1]}}
+"""
+    asked = asked_fleet(scenario_from(parse_yaml(text, "law.yaml"), ROOT), offline=True)
+    return replace(asked.question, requests=requests)
+
+
+def cheapest(question):
+    return Search(question, search(question).candidates, FREE).cheapest(0.5)
+
+
+def test_slow_users_beside_quick_ones_take_no_replicas_away() -> None:
+    """Mixed into one population, the slow users' responses would keep the quick users from asking."""
+    alone, both = (cheapest(question_of(*classes)).busy for classes in ((QUICK,), (QUICK, SLOW)))
+    assert both >= alone
+
+
+@pytest.mark.parametrize("classes", PAIRS)
+def test_the_plan_carries_in_a_simulation_what_its_users_ask_for(classes) -> None:
+    """Each class X = N / (Z + R) with the response that `fleet` found, between 60 and 220 s of 260 s; the slow class sends some hundreds."""
+    question = question_of(*classes)
+    best = cheapest(question)
+    trial = best.trial
+    seen = trial.at(trial.total_rate / best.busy, best.busy)
+    expected = trial.demand.rates_of_classes(seen.responses_s)
+    stream = peak_stream(
+        trial.demand, replicas=best.busy, seed=8, longest=question.max_model_len, seconds=260.0,
+        response_s=seen.responses_s, routing="round_robin",
+    )  # fmt: skip
+    outcome = simulated_fleet(trial.replica, stream, replicas=best.busy, slo=question.slo, warm_share=0.1)
+    arrival_s = np.concatenate([part.arrival_s for part in outcome.parts])
+    seconds = (arrival_s > 60.0) & (arrival_s < 220.0)
+    owner = np.concatenate([part.class_index for part in outcome.parts])
+    found = [np.sum(seconds & (owner == index)) / 160.0 for index in range(2)]
+    assert found == pytest.approx(list(expected), rel=0.1)
+    assert [figures.e2e_s.mean for figures in outcome.classes.values()] == pytest.approx(
+        list(seen.responses_s), rel=0.15
+    )
+    assert outcome.missed(question.slo) == ()
+
+
+@pytest.mark.parametrize("classes", PAIRS)
+def test_the_closed_form_knows_the_response_of_each_class(classes) -> None:
+    """At the load of a simulation, responses are within the slack of the closed form, and rates within half of it: users also think."""
+    question = question_of(*classes)
+    best = cheapest(question)
+    trial, share = best.trial, 1.0 / best.busy
+    seen = trial.at(trial.total_rate * share, best.busy)
+    tokens = np.array([float(trial.replica.kv_blocks * trial.replica.scheduling.block_tokens)])
+    state = steady_states(
+        plans_of([trial.replica.spec]), table_of_plans(trial.replica.table), tokens, trial.demand
+    )
+    at = int(np.argmin(np.abs(carried_shares(state, trial.demand)[0] - share)))
+    assert state.requests_per_s[0, at] == pytest.approx(seen.requests_per_s, rel=0.15)
+    found = [float(response[0, at]) for response in class_responses_s(state, trial.demand)]
+    assert found == pytest.approx(list(seen.responses_s), rel=screening.TARGET_SLACK - 1.0)
+
+
+@pytest.mark.parametrize("classes", PAIRS)
+@pytest.mark.parametrize("hardware", ["h100-sxm", "l40s"])
+def test_the_bounds_leave_out_no_layout_that_would_be_cheapest(classes, hardware) -> None:
+    question = question_of(*classes, hardware=hardware, requests=3000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(screening, "TARGET_SLACK", 50.0)
+        patch.setattr(screening, "RATE_SLACK", 50.0)
+        every = search(question).candidates
+    sizes = []
+    for candidate in every:
+        trial = Trial(candidate, question, {})
+        busy = busy_replicas(trial, trial.limits, 0.5, FREE)
+        if busy is not None:
+            sizes.append(busy * candidate.layout.devices)
+    best = cheapest(question)
+    assert (best and best.gpus) == min(sizes, default=None)
