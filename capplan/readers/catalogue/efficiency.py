@@ -143,11 +143,13 @@ def efficiency_for(device: Device) -> Efficiency:
     known = device.vendor.lower() == "nvidia"
     kinship = kinship_of(device, nearest)
     what = f"kernel efficiencies of {device.name} are borrowed from {nearest}, which was measured"
-    what += f"; as {BORROWED[kinship].says}, typically {100 * BORROWED[kinship].error_fraction:.0f} % off"
-    if not known:
-        what += f"; no {device.vendor} device was measured, so take the result as an upper bound"
+    off = f"{100 * BORROWED[kinship].error_fraction:.0f} % off"
+    if known:
+        what += f"; as {BORROWED[kinship].says}, typically {off}"
+    else:
+        what += f"; no {device.vendor} GPU was measured, and kernels of NVIDIA GPUs that are as unlike each other are {off}"
     taken = _uncrowded(shipped[nearest][0]) if _over_pcie(device) else shipped[nearest][0]
-    return Efficiency(nearest, taken.fits, not_measured(what), kinship=kinship)
+    return Efficiency(nearest, taken.fits, not_measured(what), kinship=kinship, foreign=not known)
 
 
 def _of_slice(whole: Device, name: str) -> Efficiency:
