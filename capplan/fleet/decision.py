@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf, isinf
 
-from capplan.errors import Refusal
 from capplan.fleet.device_lines import dear_line, tight_target, without_plan
 from capplan.fleet.plan import (
     Certainty,

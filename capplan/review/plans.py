@@ -258,5 +258,5 @@ def uneconomical_section(given: Findings) -> Section:
         text=(
             f"The table leaves out devices whose cheapest plan costs more than {DEAR:g} times the cheapest of all, and devices that have no plan.",
         ),
-        lines=tuple(uneconomical_text(row) for row in given.answer.uneconomical),
+        lines=tuple(uneconomical_text(row, given.answer) for row in given.answer.uneconomical),
     )

@@ -80,9 +80,7 @@ def within_budget(scenario: Scenario, answer: FleetAnswer, trials: Callable[[], 
         why = "its mix of commitments is the cheapest of all layouts"
         best = found[0]
         lines = tuple(row for row in left.uneconomical if row.hardware != best.hardware)
-        return replace(
-            left, plans=(best,), choices=Choices(best, best, best, best, why), uneconomical=lines
-        )
+        return replace(left, plans=(best,), choices=Choices(best, best, best, best, why), uneconomical=lines)
     best, least = found or (best, least)
     return replace(left, over_budget=best, over_budget_usd_per_month=least)
 

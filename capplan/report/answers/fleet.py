@@ -7,7 +7,7 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.plan import AnyPlan, Certainty, FleetAnswer, TightTarget, Uneconomical
-from capplan.fleet.price import HOURS_PER_MONTH, PriceChoice
+from capplan.fleet.price import PriceChoice
 from capplan.fleet.question import Question
 from capplan.fleet.review import kernel_assumptions
 from capplan.questions.fleet import AskedFleet
@@ -34,6 +34,7 @@ from capplan.report.answers.fleet_words import (
     sure,
     tight_texts,
     uneconomical_text,
+    usd_per_job,
 )
 from capplan.report.answers.growth import growth_closing, growth_result, growth_tables
 from capplan.report.answers.offers import offers_closing, offers_tables
@@ -144,15 +145,9 @@ def surer_text(plan: AnyPlan, answer: FleetAnswer) -> str:
     if row.gpus is None:
         return f"no plan is {SURER:.0%} sure"
     cost = "" if row.usd_per_month is None else f" for ${row.usd_per_month:,.0f} a month"
-    job = _usd_per_job(answer, row.usd_per_month)
+    job = usd_per_job(answer, row.usd_per_month)
     cost = cost if job is None else f" for ${job:,.0f}"
     return f"{SURER:.0%} sure would take {row.gpus} x {row.hardware}{cost}"
-
-
-def _usd_per_job(answer: FleetAnswer, usd_per_month: float | None) -> float | None:
-    """Return the cost of a job for a fleet of this monthly cost; None for continuous traffic."""
-    hours = answer.bought.money.job_hours if answer.bought and answer.bought.money else None
-    return None if hours is None or usd_per_month is None else usd_per_month / HOURS_PER_MONTH * hours
 
 
 def choice_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
@@ -202,7 +197,7 @@ def decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
         {
             **row,
             "confidence_fraction": row["confidence"],
-            "usd_per_job": _usd_per_job(answer, row["usd_per_month"]),
+            "usd_per_job": usd_per_job(answer, row["usd_per_month"]),
         }
         for row in certainty_rows(answer)
     ]
@@ -211,8 +206,8 @@ def decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
         {
             **row,
             "confidence_fraction": row["confidence"],
-            "usd_per_job": _usd_per_job(answer, row["usd_per_month"]),
-            "more_usd_per_job": _usd_per_job(answer, row["more_usd_per_month"]),
+            "usd_per_job": usd_per_job(answer, row["usd_per_month"]),
+            "more_usd_per_job": usd_per_job(answer, row["more_usd_per_month"]),
         }
         for row in next_steps_rows(answer)
     ]
@@ -238,7 +233,9 @@ def _fleet_result(
 ) -> dict[str, Any]:
     """Return the answer with the keys of the interface."""
     chosen = plan_row(answer.bought) if answer.bought else None
-    uneconomical = [{**_with_limits(row), "sentence": uneconomical_text(row)} for row in answer.uneconomical]
+    uneconomical = [
+        {**_with_limits(row), "sentence": uneconomical_text(row, answer)} for row in answer.uneconomical
+    ]
     return {
         "scenario": asked.scenario.name,
         "plans": rows,
@@ -322,7 +319,7 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
         *slices_texts(answer.plans),
         *tight_texts(answer),
         *measuring_texts(answer),
-        *(uneconomical_text(row) for row in answer.uneconomical),
+        *(uneconomical_text(row, answer) for row in answer.uneconomical),
         *(commitments_closing(outlook.mixes) or offers_closing(answer.bought)),
         *currency_texts(asked.scenario.currency, paid_usd(answer, outlook)),
         *growth_closing(outlook.growth, asked.scenario),

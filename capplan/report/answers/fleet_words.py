@@ -6,7 +6,7 @@ from math import ceil
 from typing import Any
 
 from capplan.fleet.plan import FleetAnswer, FleetPlan, Relaxation, Uneconomical
-from capplan.fleet.price import usd_per_month
+from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet
 from capplan.scenario.host_memory import host_bytes, memory_usd_per_month
 
@@ -21,14 +21,28 @@ def _relaxed_text(at: tuple[tuple[float, int], ...]) -> str:
     return ", and ".join(counts)
 
 
-def uneconomical_text(row: Uneconomical) -> str:
+def usd_per_job(answer: FleetAnswer, usd_per_month: float | None) -> float | None:
+    """Return the cost of a job for a fleet of this monthly cost; None for continuous traffic."""
+    hours = answer.bought.money.job_hours if answer.bought and answer.bought.money else None
+    return None if hours is None or usd_per_month is None else usd_per_month / HOURS_PER_MONTH * hours
+
+
+def _paid_text(answer: FleetAnswer, usd: float) -> str:
+    """Return a monthly cost as it is paid: for the job, or a month."""
+    job = usd_per_job(answer, usd)
+    return f"${usd:,.0f} a month" if job is None else f"${job:,.0f} for the job"
+
+
+def uneconomical_text(row: Uneconomical, answer: FleetAnswer) -> str:
     """Return why a device has no plan among those shown, with the number that decides, and what would change that."""
     if row.reason:
         return f"{row.hardware} has no plan: {row.reason}"
     value, limit = (None if value is None else _seconds(value) for value in (row.value_s, row.limit_s))
     relaxed = _relaxed_text(row.gpus_at)
     if row.gpus is not None:
-        text = f"{row.hardware} takes {row.gpus} GPUs for ${row.usd_per_month:,.0f} a month, {row.cost_ratio:.2g} times the cost of the cheapest plan"
+        text = f"{row.hardware} takes {row.gpus} GPUs"
+        if row.usd_per_month is not None and row.cost_ratio is not None:
+            text += f" for {_paid_text(answer, row.usd_per_month)}, {row.cost_ratio:.2g} times the cost of the cheapest plan"
         if not relaxed:
             return text
         return f"{text}; its {row.target} is {value} on an idle replica, the limit is {limit}, and {relaxed}"
@@ -57,7 +71,7 @@ def tight_texts(answer: FleetAnswer) -> tuple[str, ...]:
     counts = []
     for limit, gpus in tight.gpus_at:
         usd = None if plan.usd_per_month is None else plan.usd_per_month * (1.0 - gpus / plan.gpus)
-        saved = "" if usd is None else f", ${usd:,.0f} a month less"
+        saved = "" if usd is None else f", which saves {_paid_text(answer, usd)}"
         counts.append(f"{gpus} GPUs are enough with a limit of {_seconds(limit)}{saved}")
     return ("; ".join([text, *counts]),)
 
@@ -73,16 +87,16 @@ def measuring_texts(answer: FleetAnswer) -> tuple[str, ...]:
         usd = (
             None if plan.usd_per_month is None else plan.usd_per_month - (steps.predicted_usd_per_month or 0)
         )
-        cost = "" if usd is None else f", ${usd:,.0f} a month"
+        cost = "" if usd is None else f", {_paid_text(answer, usd)}"
         texts.append(
             f"certainty takes {fewer} of the {plan.gpus} GPUs{cost}: {steps.predicted_gpus} are enough for replicas as fast as predicted; "
-            "benchmark one replica for ten minutes to know (capplan calibrate --endpoint URL)"
+            "a benchmark of one replica for ten minutes decides, and capplan verify-plan compares it with the plan"
         )
     for device in steps.unproven:
         usd = (plan.usd_per_month or 0.0) - device.usd_per_month
         texts.append(
             f"no kernel of {device.hardware} was measured, so its certainty is lower: as predicted, {device.gpus} x {device.hardware} are enough for "
-            f"${device.usd_per_month:,.0f} a month, ${usd:,.0f} less than the recommended plan; measure one with capplan calibrate"
+            f"{_paid_text(answer, device.usd_per_month)}, which saves {_paid_text(answer, usd)}; measure one with capplan calibrate"
         )
     return tuple(texts)
 
