@@ -29,6 +29,8 @@ CARDS = frozenset({"l40s"})
 """Fitted graphics cards. The others are server chips."""
 CARD_ARCHITECTURES = frozenset({"ada", "blackwell-rtx"})
 """Architectures that only graphics cards have."""
+SERVER_CHIPS_ON_CARDS = frozenset({"a30", "v100-pcie-32gb"})
+"""PCIe cards with the chip and the stacked memory of an A100 or a V100 module, though with no more bandwidth than a graphics card."""
 
 PCIE_CROWDING_EXPONENT = 0.3
 """How the reached share of PCIe falls with the devices of a server. The timed L40S server has 1.9: its cards share one
@@ -106,6 +108,7 @@ def nearest_device(device: Device, hidden: Collection[str] = ()) -> str:
 def is_card(device: Device) -> bool:
     """Return whether a device is a graphics card: of an architecture that has no other, or of little bandwidth and no link of its own."""
     narrow = device.memory_bytes_per_s < 1.2e12 and _over_pcie(device)
+    narrow = narrow and device.name not in SERVER_CHIPS_ON_CARDS
     return device.vendor.lower() == "nvidia" and (narrow or device.architecture.lower() in CARD_ARCHITECTURES)
 
 
@@ -147,7 +150,7 @@ def efficiency_for(device: Device) -> Efficiency:
     if known:
         what += f"; as {BORROWED[kinship].says}, typically {off}"
     else:
-        what += f"; no {device.vendor} GPU was measured, and kernels of NVIDIA GPUs that are as unlike each other are {off}"
+        what += f"; no device of {device.vendor} was measured, and kernels of NVIDIA GPUs that are as unlike each other are typically {off}"
     taken = _uncrowded(shipped[nearest][0]) if _over_pcie(device) else shipped[nearest][0]
     return Efficiency(nearest, taken.fits, not_measured(what), kinship=kinship, foreign=not known)
 
