@@ -14,6 +14,7 @@ from capplan.fleet.search.layouts import SearchResult
 from capplan.fleet.search.recommended import TIGHT_SHARE, used_fraction
 from capplan.fleet.search.trial import Trial
 from capplan.hardware.device import Device
+from capplan.memory.plan import CONTEXT_TOO_LONG
 from capplan.workload.slo import Target
 
 RELAXED = (1.75, 2.75)
@@ -114,23 +115,33 @@ def _screened(name: str, nearest: Relaxation) -> Uneconomical:
 
 
 def _refused(device: Device, rejected: Rejections, question: Question) -> str:
-    """Return why no layout of a device can run the model: memory with its numbers, else the commonest reason."""
+    """Return why no layout of a device can run the model: the reason of those that came furthest."""
     counts = {why: count for (name, why), count in rejected.items() if name == device.name and count}
     if not counts:
         return "no layout of it is allowed"
-    why = max(counts, key=lambda reason: (reason.code is Refusal.MEMORY, counts[reason]))
-    words = why.words.removeprefix("memory: ")
-    if why.code is not Refusal.MEMORY:
-        return words
-    dtype, kv = next(iter(question.networks)), question.kv_formats[0]
-    ranges = replace(question.ranges, weight_formats=(dtype,), kv_formats=(kv,))
-    legal, _ = layouts(question.networks[dtype], [device], ranges, question.profile)
-    if not legal:
-        return words
-    largest = max(legal, key=lambda item: item.devices)
-    found = fit(spec_of_layout(largest, dtype, question))
-    each, total = found.plan.weight_bytes * 1e-9, found.device_memory_bytes * 1e-9
-    return f"{words}: {float(each):.3g} GB of weights on each of {largest.devices} GPUs with {float(total):.3g} GB"
+    ranks = {Refusal.OVERLOAD: 3, Refusal.SPECULATION: 2, Refusal.MEMORY: 1}
+    why = max(counts, key=lambda reason: (ranks.get(reason.code, 0), counts[reason]))
+    return _memory_lacking(device, question) if why.code is Refusal.MEMORY else why.words
+
+
+def _memory_lacking(device: Device, question: Question) -> str:
+    """Return what memory the largest replica of a device lacks, with the numbers."""
+    legal = []
+    for dtype, network in question.networks.items():
+        for kv_format in question.kv_formats:
+            ranges = replace(question.ranges, weight_formats=(dtype,), kv_formats=(kv_format,))
+            layouts_of_dtype, _ = layouts(network, [device], ranges, question.profile)
+            legal += [(layout, dtype) for layout in layouts_of_dtype]
+    fits = [fit(spec_of_layout(layout, dtype, question)) for layout, dtype in legal]
+    furthest = max(fits, key=lambda item: (int(item.plan.limit_codes), item.spec.devices))
+    plan, gpus = furthest.plan, furthest.spec.devices
+    each = f"each of {gpus} GPUs" if gpus > 1 else "one GPU"
+    if int(plan.limit_codes) == CONTEXT_TOO_LONG:
+        tokens = float(plan.kv_cache_tokens)
+        return f"the KV cache of its largest replica holds {tokens:,.0f} tokens, and a request may have {question.max_model_len:,}"
+    weights, usable = float(plan.weight_bytes) * 1e-9, float(plan.usable_bytes) * 1e-9
+    reason = f"its weights take {weights:.3g} GB on {each}, of which the engine may use {usable:.3g} GB"
+    return reason if weights >= usable else f"{reason}; {plan.limits[0]}"
 
 
 def _usd_per_hour(fleet: Sized, trials: Search) -> float:

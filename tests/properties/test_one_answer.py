@@ -141,7 +141,7 @@ def test_the_commands_agree_on_the_plan_of_a_file(small, capsys):
 def test_a_plan_file_holds_the_answer_and_tells_when_it_is_stale_or_edited(small, capsys):
     asked = asked_fleet(read_scenario(small / "small.yaml"), offline=True)
     fresh, kept = fleet_for(asked), answer_of(read_plan_file(small / "plan.json"), asked)
-    for name in ("plans", "choices", "certainty", "uneconomical", "evaluated"):
+    for name in ("plans", "choices", "certainty", "uneconomical", "tight", "next_steps", "evaluated"):
         assert getattr(kept, name) == getattr(fresh, name)
     other = small / "other"
     other.mkdir()

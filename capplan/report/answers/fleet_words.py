@@ -50,7 +50,7 @@ def uneconomical_text(row: Uneconomical, answer: FleetAnswer) -> str:
     if sure_s is None or row.limit_s is None or sure_s <= row.limit_s:
         text = f"{row.hardware} has no plan: its {row.target} is {value} on an idle replica, and at no load that was tried is it within the limit of {limit}"
     elif sure_s == row.value_s:
-        text = f"{row.hardware} has no plan: its {row.target} is at least {value} even at the lightest load, and the limit is {limit}"
+        text = f"{row.hardware} has no plan: its {row.target} is at least {value} with the required confidence, even at the lightest load, and the limit is {limit}"
     else:
         text = (
             f"{row.hardware} has no plan: its {row.target} on an idle replica is predicted to be {value}, and may be {_seconds(sure_s)} "
