@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from capplan.accuracy.slowness import unmeasured_width
 from capplan.errors import InputError
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import BORROWED, Efficiency, Fit, Kinship, not_measured
@@ -152,7 +153,12 @@ def efficiency_for(device: Device) -> Efficiency:
     else:
         what += f"; no device of {device.vendor} was measured, and kernels of NVIDIA GPUs that are as unlike each other are typically {off}"
     taken = _uncrowded(shipped[nearest][0]) if _over_pcie(device) else shipped[nearest][0]
-    return Efficiency(nearest, taken.fits, not_measured(what), kinship=kinship, foreign=not known)
+    found = Efficiency(nearest, taken.fits, kinship=kinship, foreign=not known)
+    if found.unmeasured:
+        what += (
+            f"; plans are sized for {unmeasured_width(found.unmeasured):.3g} times the usual spread of speed"
+        )
+    return replace(found, borrowed=not_measured(what))
 
 
 def _of_slice(whole: Device, name: str) -> Efficiency:
