@@ -151,7 +151,8 @@ def efficiency_for(device: Device) -> Efficiency:
     if known:
         what += f"; as {BORROWED[kinship].says}, typically {off}"
     else:
-        what += f"; no device of {device.vendor} was measured, and kernels of NVIDIA GPUs that are as unlike each other are typically {off}"
+        vendor = device.title.partition(" ")[0]
+        what += f"; no device of {vendor} was measured, and kernels predicted from another kind of GPU are typically {off}"
     taken = _uncrowded(shipped[nearest][0]) if _over_pcie(device) else shipped[nearest][0]
     found = Efficiency(nearest, taken.fits, kinship=kinship, foreign=not known)
     if found.unmeasured:

@@ -40,7 +40,7 @@ def uneconomical_text(row: Uneconomical, answer: FleetAnswer) -> str:
     value, limit = (None if value is None else _seconds(value) for value in (row.value_s, row.limit_s))
     relaxed = _relaxed_text(row.gpus_at)
     if row.gpus is not None:
-        text = f"{row.hardware} takes {row.gpus} GPUs"
+        text = f"{row.hardware} takes {row.gpus:,} GPUs"
         if row.usd_per_month is not None and row.cost_ratio is not None:
             text += f" for {_paid_text(answer, row.usd_per_month)}, {row.cost_ratio:.2g} times the cost of the cheapest plan"
         if not relaxed:
