@@ -28,8 +28,9 @@ FEW_GROUPS = 12
 FEW_OF_CLASS = 5
 """The same of the groups with networks of one class."""
 UNMEASURED = 1.6
-"""Factor on the width for what no open loop was measured of: a class of networks, or slices of a device (an assumption): times per token of closed
-loops are off by 10 % with latent attention, the only such class, and by 6 % with dense networks."""
+"""Factor on the width for each thing that was not measured (an assumption): a class of networks or slices of a device without an open loop, a generation
+of devices without timed kernels, a vendor without any. Closed loops are off by 10 % with latent attention, the only such class, and on devices that borrow
+the kernels of a distant one; by 6 to 7 % with dense networks, and on devices that borrow those of their own generation, most of the open loops."""
 PROBABILITIES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Where distributions are known; between and beyond them the logarithm is linear in the normal quantile."""
 _KNOTS = np.asarray(standard_normal_quantile(np.array(PROBABILITIES)))
@@ -178,6 +179,33 @@ def slowness_scale(step_s: float, relative: float, host_s: float) -> float:
     return math.hypot(relative, math.log1p(host_s / step_s))
 
 
+def unmeasured_width(grounds: int) -> float:
+    """Return the factor on the width of a distribution for several things that were not measured.
+
+        f = sqrt(1 + n (u^2 - 1))
+
+    Parameters
+    ----------
+    grounds : [-]
+        n, things that were not measured, each independent of the others
+
+    Returns
+    -------
+    [-]
+        f; u is UNMEASURED
+
+    Examples
+    --------
+    >>> unmeasured_width(0), unmeasured_width(1), round(unmeasured_width(2), 2)
+    (1.0, 1.6, 2.03)
+
+    References
+    ----------
+    Independent errors add in quadrature: JCGM 100:2008, "Guide to the expression of uncertainty in measurement", section 5.1.
+    """
+    return math.sqrt(1.0 + grounds * (UNMEASURED**2 - 1.0))
+
+
 def latencies_of_targets(targets: Iterable[Target]) -> tuple[Latencies, Part]:
     """Return the latencies that targets limit, and the furthest part of their distributions.
 
@@ -203,6 +231,7 @@ def slowness_of(
     step_s: float,
     load: Load = "open",
     on_slice: bool = False,
+    unmeasured_kernels: int = 0,
 ) -> Slowness:
     """Return the slowness distribution that decides whether a replica meets some targets.
 
@@ -215,6 +244,8 @@ def slowness_of(
         predicted mean time per output token of the replica at its load
     load : open; overload where requests come faster than they are served
     on_slice : the replica is on a slice of a device, on which no open loop was measured
+    unmeasured_kernels : [-]
+        0 where kernels were timed on the device or on one of its generation; 1 where they were on another generation; 2 of another vendor
 
     Returns
     -------
@@ -225,6 +256,6 @@ def slowness_of(
     of_class = table.classes.get(network_class, 0)
     return regime.scaled(
         slowness_scale(step_s, table.relative, table.host_s),
-        1.0 if of_class and not on_slice else UNMEASURED,
-        thin=on_slice or regime.groups < FEW_GROUPS or of_class < FEW_OF_CLASS,
+        unmeasured_width(max(not of_class, on_slice) + unmeasured_kernels),
+        thin=on_slice or unmeasured_kernels > 0 or regime.groups < FEW_GROUPS or of_class < FEW_OF_CLASS,
     )

@@ -1,29 +1,29 @@
 """The answer of a fleet search: the plans of every device, three choices, the recommendation, and the cost of confidence."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import floor, isfinite, log10
+from math import inf, isinf
 
-from capplan.errors import Refusal
+from capplan.fleet.device_lines import dear_line, tight_target, without_plan
 from capplan.fleet.plan import (
     Certainty,
     Choices,
     FleetAnswer,
     FleetPlan,
-    Insensible,
+    NextSteps,
+    Step,
+    Unproven,
+    whole_gpus,
 )
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.question import Question
-from capplan.fleet.search.candidates import Rejections, rejection_rows
+from capplan.fleet.search.candidates import rejection_rows
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_replicas
-from capplan.fleet.search.confirmed import cost_range, plan_of
+from capplan.fleet.search.confirmed import cost_range, met_probability, plan_of
 from capplan.fleet.search.layouts import CONFIDENCES, search
-from capplan.fleet.search.recommended import by_cost, rank, recommended, sensible, surest_within
+from capplan.fleet.search.recommended import DEAR, best_plan, by_cost, rank, recommended, surest_within
 from capplan.fleet.search.search_cache import SearchCache
-from capplan.fleet.search.trial import Trial
 
-RELAXED = (1.75, 2.75)
-"""Relaxed limits for which GPUs are counted instead, as multiples of the latency of an idle replica."""
 SUREST_WITHIN = 1.25
 """The surest plan may cost at most this times as much as the cheapest."""
 
@@ -49,37 +49,102 @@ def fleet_decision(
         if progress:
             progress(min(done, steps), steps)
 
-    best = []
+    best: dict[str, Sized] = {}
     for device in question.devices:
         fleet = trials.best_of(device.name, question.slo.confidence, rejected)
-        best += [fleet] if fleet else []
+        if fleet is not None:
+            best[device.name] = fleet
         step()
-    best.sort(key=lambda fleet: rank(fleet, terms))
-    poor = [fleet for fleet in best[1:] if not sensible(fleet, trials)]
-    insensible = [_insensible(fleet.trial, fleet.gpus, terms) for fleet in poor]
-    insensible += _without_plan(trials, best, rejected)
-    sized = [fleet for fleet in best if fleet not in poor]
+    rows = {name: best_plan(trials, best[name]) for name in _shown(best, terms)}
+    sized = sorted(rows.values(), key=lambda fleet: rank(fleet, terms))
     if sized:
         step()
-        near = trials.within(SUREST_WITHIN * rank(best[0], terms)[0], question.slo.confidence)
-        shown = {id(fleet.trial) for fleet in best}
+        near = trials.within(SUREST_WITHIN * rank(sized[0], terms)[0], question.slo.confidence)
+        shown = {id(fleet.trial) for fleet in sized}
         sized += [fleet for fleet in near if id(fleet.trial) not in shown]
-    surest = _surest_first(trials, terms, step, best[0]) if sized and question.slo.targets else {}
+    surest = _surest_first(trials, terms, step, sized[0]) if sized and question.slo.targets else {}
     surer = surest.get(min((c for c in CONFIDENCES if c >= question.slo.confidence), default=1.0))
-    if surer is not None and rank(surer, terms)[0] < rank(best[0], terms)[0]:
+    if surer is not None and rank(surer, terms)[0] < rank(sized[0], terms)[0]:
         sized.append(surer)
     sized.sort(key=lambda fleet: rank(fleet, terms))
     pairs = [(fleet, _with_range(plan_of(fleet, terms), fleet, terms)) for fleet in sized]
     pairs.sort(key=by_cost)
+    choices = _choices_of(pairs, terms) if pairs else None
+    chosen = None if choices is None else _sized_as(choices.recommended, pairs)
     return FleetAnswer(
         tuple(plan for _, plan in pairs),
         rejection_rows(rejected),
         result.evaluated,
         () if pairs else tuple(sorted(result.relaxations, key=lambda r: r.needed_s / r.limit_s)[:3]),
-        _choices_of(pairs, terms) if pairs else None,
+        choices,
         tuple(_certainty(confidence, surest[confidence], terms) for confidence in CONFIDENCES if surest),
-        tuple(row for row in insensible if row is not None),
+        tuple(
+            dear_line(best[device.name], pairs[0][0], trials)
+            if device.name in best
+            else without_plan(device, result, rejected, trials)
+            for device in question.devices
+            if device.name not in rows
+        ),
+        None if chosen is None else tight_target(chosen, trials),
+        None if chosen is None or not question.slo.targets else _next_steps(chosen, rows, terms),
     )
+
+
+def _shown(best: Mapping[str, Sized], terms: Terms) -> list[str]:
+    """Return the devices whose best plan costs at most DEAR times the cheapest; one of unknown price is shown too."""
+    costs = {name: rank(fleet, terms)[0] for name, fleet in best.items()}
+    least = min(costs.values(), default=inf)
+    return [name for name, cost in costs.items() if isinf(cost) or cost <= DEAR * least]
+
+
+def _sized_as(plan: FleetPlan, pairs: Sequence[tuple[Sized, FleetPlan]]) -> Sized:
+    """Return the sized layout of a plan that has as many replicas as another one of the same layout, or more."""
+    trial = next(
+        fleet.trial
+        for fleet, other in pairs
+        if (other.layout, other.weight_dtype) == (plan.layout, plan.weight_dtype)
+    )
+    return Sized(trial, plan.busy_replicas, plan.gpus)
+
+
+def _next_steps(chosen: Sized, best: Mapping[str, Sized], terms: Terms) -> NextSteps:
+    """Return the recommended layout sized for more confidence and as predicted, and what unmeasured devices would cost as predicted."""
+    chance = met_probability(chosen.trial, chosen.busy)
+    steps = tuple(_step(chosen, confidence, terms) for confidence in CONFIDENCES if confidence > chance)
+    predicted = _predicted_gpus(chosen, terms)
+    cost = rank(chosen, terms)[0]
+    unproven = []
+    for name, fleet in best.items():
+        if fleet.trial.question.efficiencies[name].borrowed is None:
+            continue
+        gpus, hourly = _predicted_gpus(fleet, terms), terms.hourly(name)
+        if hourly is not None and name != _device_name(chosen) and gpus * hourly < cost:
+            unproven.append(Unproven(name, gpus, float(usd_per_month(gpus * hourly))))
+    return NextSteps(steps, predicted, _usd_per_month(chosen, predicted, terms), tuple(unproven))
+
+
+def _step(chosen: Sized, confidence: float, terms: Terms) -> Step:
+    busy = busy_replicas(chosen.trial, chosen.trial.limits, confidence, terms)
+    if busy is None:
+        return Step(confidence, None, None)
+    gpus = max((busy + terms.spare_replicas) * chosen.trial.candidate.layout.devices, chosen.gpus)
+    return Step(confidence, gpus, _usd_per_month(chosen, gpus, terms))
+
+
+def _predicted_gpus(fleet: Sized, terms: Terms) -> int:
+    """Return the GPUs of a layout whose replicas are as fast as predicted, with headroom and spares; at most those of the fleet."""
+    peak = fleet.trial.total_rate / (1.0 - terms.headroom_fraction)
+    busy = fleet.trial.replicas_for(peak, 1.0, fleet.trial.limits, most=fleet.busy) or fleet.busy
+    return (busy + terms.spare_replicas) * fleet.trial.candidate.layout.devices
+
+
+def _device_name(fleet: Sized) -> str:
+    return fleet.trial.candidate.layout.device.name
+
+
+def _usd_per_month(fleet: Sized, gpus: int, terms: Terms) -> float | None:
+    hourly = terms.hourly(_device_name(fleet))
+    return None if hourly is None else float(usd_per_month(hourly * gpus))
 
 
 def _with_range(plan: FleetPlan, fleet: Sized, terms: Terms) -> FleetPlan:
@@ -101,13 +166,7 @@ def _choices_of(pairs: list[tuple[Sized, FleetPlan]], terms: Terms) -> Choices:
     """
     plans = [plan for _, plan in pairs]
     surest = surest_within(pairs, terms, SUREST_WITHIN) if pairs[0][0].trial.limits else plans[0]
-    return Choices(plans[0], surest, min(plans, key=_whole_gpus), *recommended(pairs, terms))
-
-
-def _whole_gpus(plan: FleetPlan) -> float:
-    """Return the GPUs of a plan, slices as their part of one."""
-    cut = plan.layout.device.partition
-    return plan.gpus / (cut.per_device if cut else 1)
+    return Choices(plans[0], surest, min(plans, key=whole_gpus), *recommended(pairs, terms))
 
 
 def _surest_first(
@@ -146,54 +205,3 @@ def _certainty(confidence: float, fleet: Sized | None, terms: Terms) -> Certaint
         layout=candidate.layout,
         weight_dtype=candidate.weight_dtype,
     )
-
-
-def _without_plan(trials: Search, best: list[Sized], rejected: Rejections) -> list[Insensible | None]:
-    """Return the devices that pass the screening but meet the targets at no simulated load.
-
-    Those that would meet them with more devices than their number or their cost may be are left out.
-    """
-    rows = []
-    limited = {
-        name
-        for (name, why), count in rejected.items()
-        if count and why.code in (Refusal.FLEET_SIZE, Refusal.BUDGET)
-    }
-    met = {fleet.trial.candidate.layout.device.name for fleet in best}
-    for name in dict.fromkeys(fleet.layout.device.name for fleet in trials.candidates):
-        if name not in met and name not in limited and trials.question.slo.targets:
-            mine = [fleet for fleet in trials.candidates if fleet.layout.device.name == name]
-            nearest = max(mine, key=lambda fleet: fleet.share_bound / fleet.layout.devices)
-            rows.append(_insensible(trials.trial(nearest), None, trials.terms))
-    return rows
-
-
-def _insensible(trial: Trial, gpus: int | None, terms: Terms) -> Insensible | None:
-    """Return the limits that would make a device sensible; None where its least load, one user and the rest, is too much for it."""
-    idle = trial.at(
-        trial.total_rate * 1e-3 if not trial.demand.users else trial.total_rate / trial.demand.users, 16
-    )
-    target = max(trial.limits, key=lambda t: idle.value(t) / t.limit_s)
-    value = idle.value(target)
-    if not isfinite(value):
-        return None
-    spares, devices = terms.spare_replicas, trial.candidate.layout.devices
-    at = []
-    for ratio in RELAXED:
-        limit = _two_digits(value * ratio)
-        busy = busy_replicas(trial, {**trial.limits, target: limit}, trial.question.slo.confidence, terms)
-        if busy is not None:
-            at.append((limit, (busy + spares) * devices))
-    name = trial.candidate.layout.device.name
-    return Insensible(name, target.key, value, target.limit_s, gpus, tuple(at))
-
-
-def _two_digits(value: float) -> float:
-    """Round a value to two significant digits.
-
-    Examples
-    --------
-    >>> _two_digits(1.2128), _two_digits(0.0693)
-    (1.2, 0.069)
-    """
-    return round(value, 1 - floor(log10(value)))

@@ -152,18 +152,73 @@ class Certainty:
 
 
 @dataclass(frozen=True, slots=True)
-class Insensible:
-    """A device that keeps less than a tenth of its throughput under a target, and the limits that would make it sensible."""
+class Uneconomical:
+    """A device that was asked for and has no plan among those shown: its best plan costs too much, or it has none."""
 
     hardware: str
+    target: str | None
+    """The target that leaves a replica of it the least room; None where no target decides."""
+    value_s: float | None
+    """The targeted latency on an idle replica."""
+    limit_s: float | None
+    gpus: int | None
+    """GPUs of its best plan; None: it has no plan."""
+    gpus_at: tuple[tuple[float, int], ...]
+    """(relaxed limit [s], GPUs needed at that limit)."""
+    usd_per_month: float | None = None
+    """Cost of its best plan."""
+    cost_ratio: float | None = None
+    """Cost of its best plan over the cost of the cheapest plan."""
+    sure_value_s: float | None = None
+    """The targeted latency on an idle replica that is as slow as the required confidence allows for."""
+    reason: str = ""
+    """Why it has no plan, where no target decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class TightTarget:
+    """The target that leaves the recommended plan a small part of the throughput of its device."""
+
+    used_fraction: float
+    """Throughput of the plan over the throughput of its GPUs without any target."""
     target: str
     value_s: float
     """The targeted latency on an idle replica."""
     limit_s: float
-    gpus: int | None
-    """Devices needed; None: no number of them meets the target."""
     gpus_at: tuple[tuple[float, int], ...]
-    """(relaxed limit [s], devices needed at that limit)."""
+    """(relaxed limit [s], GPUs needed at that limit)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The recommended layout, sized for another confidence."""
+
+    confidence: float
+    gpus: int | None
+    """None: no number of replicas of this layout is enough."""
+    usd_per_month: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    """A device whose kernels were not measured, and whose plan would cost less than the recommended one if they were as predicted."""
+
+    hardware: str
+    gpus: int
+    """GPUs of its layout as predicted, with headroom and spares."""
+    usd_per_month: float
+
+
+@dataclass(frozen=True, slots=True)
+class NextSteps:
+    """What more certainty of the recommended plan takes, on the same device and layout, and what a measurement would save."""
+
+    surer: tuple[Step, ...]
+    """By confidence, above the probability of the plan."""
+    predicted_gpus: int
+    """GPUs for replicas exactly as fast as predicted, with headroom and spares."""
+    predicted_usd_per_month: float | None
+    unproven: tuple[Unproven, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +250,12 @@ class FleetAnswer:
     relaxations: tuple[Relaxation, ...] = ()
     choices: Choices | None = None
     certainty: tuple[Certainty, ...] = ()
-    insensible: tuple[Insensible, ...] = ()
+    uneconomical: tuple[Uneconomical, ...] = ()
+    """The devices that were asked for and have no plan in `plans`."""
+    tight: TightTarget | None = None
+    """What makes the recommended plan large, where it uses a small part of its GPUs; of identical replicas."""
+    next_steps: NextSteps | None = None
+    """Of the recommended plan of identical replicas; None without targets."""
     over_budget: AnyPlan | None = None
     """The cheapest plan, where none is within the budget; with commitments the one of the cheapest mix."""
     over_budget_usd_per_month: float | None = None
@@ -227,6 +287,12 @@ class FleetAnswer:
     def chosen_pools(self) -> PoolsPlan | None:
         """Return the plan with separate pools where it costs less than identical replicas, which is then recommended."""
         return cheaper_pools(self.pools.chosen if self.pools else None, self.chosen)
+
+
+def whole_gpus(plan: FleetPlan) -> float:
+    """Return the GPUs of a plan, slices as their part of one."""
+    cut = plan.layout.device.partition
+    return plan.gpus / (cut.per_device if cut else 1)
 
 
 def cost_of(plan: AnyPlan) -> float:

@@ -54,6 +54,7 @@ class Question:
             network_class=network_class(network),
             step_s=step_s,
             on_slice=device.partition is not None,
+            unmeasured_kernels=self.efficiencies[device.name].unmeasured,
         )
 
 

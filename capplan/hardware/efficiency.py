@@ -73,10 +73,18 @@ class Efficiency:
     merged: Assumption | None = None
     """Set where a calibration replaced or scaled fits: says which, and what it left alone."""
 
+    foreign: bool = False
+    """No device of this vendor was timed."""
+
     @property
     def label(self) -> Label:
         """Whether the numbers were fitted on this device."""
         return "assumed" if self.borrowed else "measured"
+
+    @property
+    def unmeasured(self) -> int:
+        """How far the timed device is: 0 of the same generation, 1 of another, 2 of another vendor."""
+        return (self.kinship in ("neighbour", "distant")) + self.foreign
 
 
 def not_measured(what: str) -> Assumption:

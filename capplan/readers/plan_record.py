@@ -207,15 +207,60 @@ class RelaxedRow(_Row):
     gpus: Count
 
 
-class InsensibleRow(_Row):
-    """A device that makes no sense under a target."""
+class UneconomicalRow(_Row):
+    """A device without a plan among those shown, and why."""
 
     hardware: str
+    target: str | None
+    value_s: Amount | None
+    limit_s: Amount | None
+    gpus: Count | None
+    gpus_at: list[RelaxedRow]
+    usd_per_month: Amount | None = None
+    cost_ratio: Amount | None = None
+    sure_value_s: Amount | None = None
+    reason: str = ""
+
+
+class TightTargetRow(_Row):
+    """The target that leaves the recommended plan a small part of the throughput of its device."""
+
+    used_fraction: Probability
     target: str
     value_s: Amount
     limit_s: Amount
-    gpus: Count | None
     gpus_at: list[RelaxedRow]
+
+
+class StepRow(_Row):
+    """The recommended layout, sized for another confidence."""
+
+    confidence: Probability
+    gpus: Count | None
+    usd_per_month: Amount | None
+
+
+class PredictedRow(_Row):
+    """The recommended layout for replicas as fast as predicted."""
+
+    gpus: Count
+    usd_per_month: Amount | None
+
+
+class UnprovenRow(_Row):
+    """A device whose kernels were not measured, as predicted."""
+
+    hardware: str
+    gpus: Count
+    usd_per_month: Amount
+
+
+class NextStepsRow(_Row):
+    """What more certainty of the recommended plan takes, and what a measurement would save."""
+
+    surer: list[StepRow]
+    as_predicted: PredictedRow
+    unmeasured: list[UnprovenRow]
 
 
 class NamedFileRow(_Row):
@@ -330,7 +375,11 @@ class ResultRow(_Row):
     rejected: list[RejectionRow]
     evaluated: Count
     certainty: list[CertaintyRow]
-    insensible: list[InsensibleRow]
+    uneconomical: list[UneconomicalRow] | None = None
+    insensible: list[UneconomicalRow] | None = None
+    """Name of `uneconomical` in older files."""
+    tight_target: TightTargetRow | None = None
+    next_steps: NextStepsRow | None = None
 
 
 class DisaggregatedRow(_Row):
@@ -352,7 +401,11 @@ class PoolsResultRow(_Row):
     rejected: list[RejectionRow]
     evaluated: Count
     certainty: list[CertaintyRow]
-    insensible: list[InsensibleRow]
+    uneconomical: list[UneconomicalRow] | None = None
+    insensible: list[UneconomicalRow] | None = None
+    """Name of `uneconomical` in older files."""
+    tight_target: TightTargetRow | None = None
+    next_steps: NextStepsRow | None = None
     disaggregated: DisaggregatedRow
 
 

@@ -9,7 +9,7 @@ from capplan.fleet.review import TargetMargin
 from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.report.answer import Table
 from capplan.report.answers.fleet import decision_tables, surer_text
-from capplan.report.answers.fleet_words import relaxation_text, sure
+from capplan.report.answers.fleet_words import measuring_texts, relaxation_text, sure, tight_texts
 from capplan.report.answers.plan_words import cost_texts, purchase_text
 from capplan.report.answers.pools import pools_closing, pools_tables
 from capplan.report.charts.certainty import certainty_chart
@@ -186,14 +186,21 @@ def verdict(probability: float) -> str:
 
 def certainty_section(given: Findings) -> Section:
     """Return what the cheapest fleet costs at each confidence."""
-    table = decision_tables(given.answer, promised=bool(given.margins and given.margins[0]))[1]
+    _, table, own = decision_tables(given.answer, promised=bool(given.margins and given.margins[0]))
+    steps = (Table(own.rows, shown=own.shown, titles=own.titles, title=own.title),) if own.rows else ()
     if not table.rows:
         return Section("What certainty costs")
     chart = None if "usd_per_job" in table.shown else certainty_chart(given.answer.certainty)
     return Section(
         "What certainty costs",
-        text=("The cheapest fleet that meets all targets, by how sure that has to be.",),
-        tables=(Table(table.rows, shown=table.shown, titles=table.titles),),
+        text=(
+            "The cheapest fleet that meets all targets, by how sure that has to be; then more replicas of the recommended plan.",
+            *(
+                f"{text[:1].upper()}{text[1:]}."
+                for text in (*measuring_texts(given.answer), *tight_texts(given.answer))
+            ),
+        ),
+        tables=(Table(table.rows, shown=table.shown, titles=table.titles), *steps),
         pictures=() if chart is None else (chart,),
     )
 

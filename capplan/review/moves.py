@@ -6,6 +6,7 @@ from typing import Any
 
 from capplan.fleet.plan import AnyPlan, FleetPlan
 from capplan.fleet.price import ChosenPrice
+from capplan.fleet.search.recommended import DEAR
 from capplan.fleet.sensitivity import FEW_RATIOS, Swing, Turn, WhatIf, paid_hours
 from capplan.questions.sensitivity import CHANGE, Sensitivity
 from capplan.report.answer import Table
@@ -17,8 +18,6 @@ from capplan.review.findings import Findings, Section
 
 TRAFFIC = "If traffic changes"
 """Title of the section with the slider."""
-DEAR = 4.0
-"""Plans that cost more than this times the cheapest have no line in the chart of traffic."""
 FEW_OFFERS = 3
 """A price from fewer offers is a risk."""
 _SHOWN_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)

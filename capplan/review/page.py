@@ -49,7 +49,7 @@ def _middle(given: Findings) -> list[Section]:
     sections = [workload.workload_section(given), workload.over_time_section(given)]
     if given.chosen is not None:
         sections.append(plans.plans_section(given))
-    sections += [plans.insensible_section(given), evidence.rejections_section(given)]
+    sections += [plans.uneconomical_section(given), evidence.rejections_section(given)]
     sections += [
         moves.moves_section(given),
         moves.traffic_section(given),

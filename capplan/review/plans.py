@@ -6,10 +6,10 @@ from typing import Any
 from capplan.fleet.plan import AnyPlan
 from capplan.fleet.pools.plan import POOLS, PoolsPlan
 from capplan.fleet.review import sizing_of
-from capplan.fleet.search.recommended import SENSIBLE_SHARE
+from capplan.fleet.search.recommended import DEAR
 from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table
-from capplan.report.answers.fleet_words import insensible_text
+from capplan.report.answers.fleet_words import uneconomical_text
 from capplan.report.answers.plan_words import layout_text
 from capplan.report.answers.pools import pools_tables
 from capplan.report.charts.records import Bar, Bars
@@ -246,18 +246,17 @@ def devices_of(given: Findings) -> tuple[str, ...]:
     return tuple(dict.fromkeys(group.layout.device.name for plan in given.plans for group in plan.groups))
 
 
-INSENSIBLE = "Devices that do not suit these targets"
+UNECONOMICAL = "Devices without a plan in the table"
 
 
-def insensible_section(given: Findings) -> Section:
-    """Return the devices without a plan worth showing, each with what would change that."""
-    if not given.answer.insensible:
-        return Section(INSENSIBLE)
+def uneconomical_section(given: Findings) -> Section:
+    """Return the devices that were asked for and have no plan in the table, each with the reason."""
+    if not given.answer.uneconomical:
+        return Section(UNECONOMICAL)
     return Section(
-        INSENSIBLE,
+        UNECONOMICAL,
         text=(
-            f"Within the targets they can serve less than {SENSIBLE_SHARE:.0%} of their capacity, or nothing at all. Each is listed with the "
-            "target that limits it, and the GPUs needed with a higher limit:",
+            f"The table leaves out devices whose cheapest plan costs more than {DEAR:g} times the cheapest of all, and devices that have no plan.",
         ),
-        lines=tuple(insensible_text(row) for row in given.answer.insensible),
+        lines=tuple(uneconomical_text(row, given.answer) for row in given.answer.uneconomical),
     )

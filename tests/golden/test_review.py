@@ -18,8 +18,12 @@ from capplan.fleet.plan import (
     Choices,
     FleetAnswer,
     FleetPlan,
-    Insensible,
+    NextSteps,
     Relaxation,
+    Step,
+    TightTarget,
+    Uneconomical,
+    Unproven,
 )
 from capplan.fleet.review import PlanDetail, plan_spec, target_margins
 from capplan.fleet.search.candidates import Layout, Rejection
@@ -108,7 +112,13 @@ def given(asked):
             Certainty(0.9, "h100-sxm", 5, 7300.0),
             Certainty(0.95, None, None, None),
         ),
-        insensible=(Insensible("a100-sxm-80gb", "ttft_p95", 0.9, 1.0, 200, ((1.5, 24), (2.5, 12))),),
+        uneconomical=(
+            Uneconomical("a100-sxm-80gb", "ttft_p95", 0.9, 1.0, 200, ((1.5, 24), (2.5, 12)), 219000.0, 30.0),
+        ),
+        tight=TightTarget(0.06, "ttft_p95", 0.45, 1.0, ((1.75, 4),)),
+        next_steps=NextSteps(
+            (Step(0.9, 6, 8760.0), Step(0.95, None, None)), 4, 5840.0, (Unproven("mi300x", 3, 5000.0),)
+        ),
     )
     rows = (
         OperatorRow("gate_up", "prefill", 0.006, 3e12, 3e9, "compute"),
@@ -155,7 +165,7 @@ def test_the_review_says_the_decision_first_and_multiplies_across(given):
     assert "$7,300 a month" in review.decision
     assert "$0.868 per million output tokens at the mean load" in review.decision
     assert review.decision.endswith(
-        "It is likely to meet both targets (85%); 90% sure would take 5 x h100-sxm for $7,300 a month."
+        "It is likely to meet both targets (85%); 90% sure would take 6 x h100-sxm for $8,760 a month."
     )
     tables = {section.title: section.tables for section in review.sections}
     for row in tables["Cost"][0].rows:
@@ -184,7 +194,25 @@ def test_the_review_says_the_decision_first_and_multiplies_across(given):
 
 def test_the_page_has_the_choices_the_price_of_certainty_and_the_devices_that_are_a_line(given):
     sections = {section.title: section for section in review_of(given).sections}
-    (choices,), (certainty,) = sections["The three choices"].tables, sections["What certainty costs"].tables
+    (choices,), (certainty, own) = (
+        sections["The three choices"].tables,
+        sections["What certainty costs"].tables,
+    )
+    assert [
+        (row["confidence"], row["gpus"], row["more_gpus"], row["more_usd_per_month"]) for row in own.rows
+    ] == [
+        (0.9, 6, 1, 1460.0),
+        (0.95, None, None, None),
+    ]
+    _, measured, unproven, tight = sections["What certainty costs"].text
+    assert measured.startswith(
+        "Certainty takes 1 of the 5 GPUs, $1,460 a month: 4 are enough for replicas as fast as predicted"
+    )
+    assert "3 x mi300x are enough for $5,000 a month, which saves $2,300 a month" in unproven
+    assert tight.startswith(
+        "The recommended plan uses 6% of the throughput of its 5 x h100-sxm: ttft_p95 decides"
+    )
+    assert tight.endswith("4 GPUs are enough with a limit of 1.75 s, which saves $1,460 a month.")
     assert [(row["choice"], row["gpus"], row["slo_met_probability"]) for row in choices.rows] == [
         ("cheapest", 5, 0.85),
         ("surest, for at most 25% more", 6, 0.94),
@@ -198,11 +226,13 @@ def test_the_page_has_the_choices_the_price_of_certainty_and_the_devices_that_ar
     (text,) = sections["The three choices"].text
     assert "Recommended: 5 x h100-sxm" in text
     assert "it is the cheapest. The rule:" in text
-    (line,) = sections["Devices that do not suit these targets"].lines
-    assert line.startswith("a100-sxm-80gb: ttft_p95 is 900 ms")
-    assert "take 200 GPUs" in line
-    bare = replace(given, answer=replace(given.answer, insensible=()))
-    assert "Devices that do not suit these targets" not in {s.title for s in review_of(bare).sections}
+    (line,) = sections["Devices without a plan in the table"].lines
+    assert line == (
+        "a100-sxm-80gb takes 200 GPUs for $219,000 a month, 30 times the cost of the cheapest plan; its ttft_p95 is 900 ms on an idle "
+        "replica, the limit is 1 s, and 24 GPUs are enough with a limit of 1.5 s, and 12 GPUs are enough with a limit of 2.5 s"
+    )
+    bare = replace(given, answer=replace(given.answer, uneconomical=()))
+    assert "Devices without a plan in the table" not in {s.title for s in review_of(bare).sections}
 
 
 def test_a_job_is_priced_as_a_job_wherever_the_page_speaks_of_money(given):
@@ -225,7 +255,7 @@ def test_a_job_is_priced_as_a_job_wherever_the_page_speaks_of_money(given):
     )
     review = review_of(replace(given, answer=found))
     assert "for $100 for the job of 10 h, $0.1 per thousand requests" in review.decision
-    assert "90% sure would take 5 x h100-sxm for $100." in review.decision
+    assert "90% sure would take 6 x h100-sxm for $120." in review.decision
     sections = {section.title: section for section in review.sections}
     devices, tokens = sections["Cost"].tables
     for row in devices.rows:
@@ -245,7 +275,7 @@ def test_a_job_is_priced_as_a_job_wherever_the_page_speaks_of_money(given):
 
 def test_without_targets_the_page_speaks_of_none(given):
     asked = replace(given.asked, scenario=replace(given.asked.scenario, slo=Slo()))
-    found = replace(given.answer, certainty=(), insensible=())
+    found = replace(given.answer, certainty=(), uneconomical=())
     review = review_of(replace(given, asked=asked, answer=found, margins=((), ())))
     markdown = review_markdown(review)
     assert "No target is set" in review.decision

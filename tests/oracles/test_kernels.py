@@ -4,6 +4,7 @@ The facts are rows of AIConfigurator 0.12.0's kernel tables (Apache-2.0,
 https://github.com/ai-dynamo/aiconfigurator, aic-core/src/aiconfigurator_core/systems/data), in microseconds.
 """
 
+import re
 from math import sqrt
 from statistics import fmean, median
 
@@ -15,8 +16,8 @@ from capplan.accuracy.kernel_rows import DEVICES, kernel_case
 from capplan.accuracy.kernels import predicted_latency
 from capplan.hardware.efficiency import BORROWED
 from capplan.questions.kernel_rows import kernel_row_predictions
-from capplan.readers.catalogue.efficiency import shipped_efficiencies, timed_efficiency
-from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.efficiency import efficiency_for, shipped_efficiencies, timed_efficiency
+from capplan.readers.catalogue.hardware import device, device_names
 from capplan.readers.catalogue.intervals import shipped_intervals
 
 GEMM = {"family": "gemm", "backend": "vllm"}
@@ -62,7 +63,7 @@ def test_a_row_of_an_unknown_device_or_family_is_refused_with_a_reason():
 
 @pytest.mark.parametrize(
     ("name", "kinship"),
-    [("gh200-96gb", "sibling"), ("v100-sxm-32gb", "neighbour"), ("rtx-5090", "distant"), ("mi300x", "distant"), ("l4", "sibling"), ("a10", "distant")],
+    [("gh200-96gb", "sibling"), ("v100-sxm-32gb", "neighbour"), ("rtx-5090", "distant"), ("mi300x", "distant"), ("l4", "sibling"), ("a10", "distant"), ("a30", "sibling"), ("v100-pcie-32gb", "neighbour")],
 )  # fmt: skip
 def test_a_device_that_nobody_timed_is_predicted_with_the_interval_of_its_kinship(name, kinship):
     row = {key: str(value) for key, value in FACTS[0][0].items()} | {
@@ -75,6 +76,26 @@ def test_a_device_that_nobody_timed_is_predicted_with_the_interval_of_its_kinshi
     assert (found.low / found.predicted, found.high / found.predicted) == pytest.approx(
         BORROWED[kinship].interval
     )
+
+
+GRAPHICS_CARDS = re.compile(r"GeForce|RTX|NVIDIA (A10G?|A40|T4|L4|L40S?)\b|GB10")
+"""Titles of devices with GDDR or LPDDR memory, by the datasheets of NVIDIA; all other devices have stacked memory."""
+
+
+def test_only_a_graphics_card_is_called_one():
+    for name in device_names():
+        borrowed = efficiency_for(device(name)).borrowed
+        if borrowed is not None and "graphics card" in borrowed.what:
+            assert GRAPHICS_CARDS.search(device(name).title), name
+
+
+@pytest.mark.parametrize(
+    ("name", "grounds"),
+    [("b200", 0), ("gh200-96gb", 0), ("v100-sxm-32gb", 1), ("rtx-5090", 1), ("gb10", 1), ("mi300x", 2), ("tpu-v6e", 2)],
+)  # fmt: skip
+def test_a_device_is_less_certain_the_further_the_timed_device_is(name, grounds):
+    """Of its generation, of another one, of another vendor; a calibration of the device itself leaves none of it."""
+    assert efficiency_for(device(name)).unmeasured == grounds
 
 
 def test_a_hidden_device_is_described_as_well_as_promised(shared):

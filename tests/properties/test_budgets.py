@@ -1,18 +1,21 @@
 """A budget is a target: no plan is dearer, and one that pays for the cheapest plan changes nothing about it."""
 
 import json
-from itertools import product
+from itertools import permutations, product
 from math import inf
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capplan.fleet.plan import Choices
 from capplan.fleet.search.confirmed import plan_of
 from capplan.money.commitments import GroupUse, Offer, least_usd_per_hour, mix_of, use_fractions
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers.answer import asked_levers
+from capplan.questions.money.budget import _affordable_choices
 from capplan.questions.money.carried_traffic import PARTS, most_parts
 from capplan.questions.outlook import outlook_of
 from capplan.scenario.scenario import read_scenario
@@ -95,6 +98,20 @@ def test_with_commitments_a_budget_is_for_the_mix_that_is_paid(mixed):
     assert (none.plans, none.choices, none.over_budget) == ((), None, least)
     assert none.over_budget_usd_per_month == pytest.approx(usd)
     assert sum(row.count for row in none.rejected if row.code == "budget") >= len(free.plans)
+
+
+def test_with_a_budget_the_fewest_gpus_count_slices_as_their_part_of_one():
+    """Ten sevenths of a GPU are fewer than two GPUs, with a budget as without one."""
+
+    def plan(gpus, per_device):
+        cut = SimpleNamespace(per_device=per_device) if per_device > 1 else None
+        layout = SimpleNamespace(device=SimpleNamespace(partition=cut))
+        return SimpleNamespace(gpus=gpus, layout=layout, slo_met_probability=0.9)
+
+    whole, slices, more = plan(2, 1), plan(10, 7), plan(15, 7)
+    choices = Choices(whole, whole, whole, whole, "it is the cheapest")
+    for order in permutations((whole, slices, more)):
+        assert _affordable_choices(choices, order, lambda _: True).fewest is slices
 
 
 def test_a_large_budget_changes_nothing(answered):

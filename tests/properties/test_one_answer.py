@@ -141,7 +141,7 @@ def test_the_commands_agree_on_the_plan_of_a_file(small, capsys):
 def test_a_plan_file_holds_the_answer_and_tells_when_it_is_stale_or_edited(small, capsys):
     asked = asked_fleet(read_scenario(small / "small.yaml"), offline=True)
     fresh, kept = fleet_for(asked), answer_of(read_plan_file(small / "plan.json"), asked)
-    for name in ("plans", "choices", "certainty", "insensible", "evaluated"):
+    for name in ("plans", "choices", "certainty", "uneconomical", "tight", "next_steps", "evaluated"):
         assert getattr(kept, name) == getattr(fresh, name)
     other = small / "other"
     other.mkdir()
@@ -246,7 +246,7 @@ fleet: {hardware: [a100-sxm-80gb, b200], tensor_parallel: 8, pipeline_parallel: 
     asked = asked_fleet(read_scenario(path), offline=True)
     answer = fleet_for(replace(asked, question=replace(asked.question, requests=4000)))
     assert {plan.layout.device.name for plan in answer.plans} == {"b200"}
-    (line,) = answer.insensible
+    (line,) = answer.uneconomical
     assert (line.hardware, line.target, line.limit_s) == ("a100-sxm-80gb", "ttft_p95", 0.9)
     assert 0.45 < line.value_s < 0.9
     limits, gpus = zip(*line.gpus_at, strict=True)
@@ -261,7 +261,7 @@ def test_alone_on_the_market_it_is_a_plan_all_the_same(tmp_path):
         SMALL.replace("[h100-sxm, l40s]", "[l40s]").replace("ttft_p95: 600 ms", "ttft_p95: 400 ms")
     )
     answer = fleet_for(asked_fleet(read_scenario(path), offline=True))
-    assert answer.insensible == ()
+    assert answer.uneconomical == ()
     assert {plan.layout.device.name for plan in answer.plans} == {"l40s"}
 
 
@@ -400,4 +400,4 @@ def test_without_targets_the_cheapest_is_recommended(small):
     answer = fleet_for(replace(asked, question=replace(asked.question, requests=3000)))
     assert answer.choices.recommended == answer.choices.cheapest == answer.plans[0]
     assert answer.choices.why == "it is the cheapest; no target could be missed"
-    assert answer.certainty == answer.insensible == ()
+    assert answer.certainty == answer.uneconomical == ()

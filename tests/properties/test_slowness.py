@@ -1,7 +1,7 @@
 """Laws of the slowness of a replica: a distribution, wider where less is known."""
 
 from dataclasses import replace
-from math import exp, inf, log1p, sqrt
+from math import exp, inf, log, log1p, sqrt
 
 import numpy as np
 import pytest
@@ -76,6 +76,25 @@ def test_a_class_of_networks_that_nobody_measured_is_wider_and_thin():
     assert mla.quantile(0.9) / mla.quantile(0.1) > dense.quantile(0.9) / dense.quantile(0.1)
     assert mla.thin
     assert unknown.quantile(0.9) >= mla.quantile(0.9)
+
+
+@given(TARGETS, STEPS, st.floats(0.51, 0.999))
+def test_kernels_that_nobody_timed_make_a_plan_less_certain(targets, step_s, confidence):
+    """The median stays, both ends move away from it, and two unknowns are more than one and less than their product."""
+
+    def at(unmeasured, chance):
+        found = slowness_of(
+            shipped_slowness(), targets, network_class="dense", step_s=step_s, unmeasured_kernels=unmeasured
+        )
+        assert found.thin or not unmeasured
+        return log(found.quantile(chance))
+
+    middle = at(0, 0.5)
+    own, kin, foreign = (at(unmeasured, confidence) - middle for unmeasured in (0, 1, 2))
+    assert at(1, 0.5) == pytest.approx(middle)
+    assert own <= kin <= foreign <= 1.6 * kin + 1e-9
+    assert kin == pytest.approx(1.6 * own)
+    assert at(2, 1.0 - confidence) <= at(0, 1.0 - confidence) + 1e-9
 
 
 def test_few_groups_are_called_thin():

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from capplan.fleet.decision import _choices_of, _insensible, fleet_decision
+from capplan.fleet.decision import _choices_of, fleet_decision
+from capplan.fleet.device_lines import _missed
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_bound, busy_replicas
 from capplan.fleet.search.confirmed import cost_range, met_probability, plan_of, target_probability
 from capplan.fleet.search.layouts import search
@@ -142,9 +143,11 @@ def test_the_target_that_binds_an_idle_replica_is_the_one_nearest_to_its_limit(q
     slo = Slo((Target("e2e", "p95", 1000.0), Target("ttft", "p95", 0.25)), 0.8)
     asked = replace(question, slo=slo)
     candidate = next(item for item in search(asked).candidates if item.layout.sharding.tensor == 1.0)
-    row = _insensible(Search(asked, [candidate], TERMS).trial(candidate), 40, TERMS)
-    assert (row.hardware, row.target, row.limit_s, row.gpus) == ("l40s", "ttft_p95", 0.25, 40)
+    trials = Search(asked, [candidate], TERMS)
+    row = _missed(trials.trial(candidate), trials)
+    assert (row.hardware, row.target, row.limit_s, row.gpus) == ("l40s", "ttft_p95", 0.25, None)
     assert 0.1 < row.value_s < 0.25
+    assert row.sure_value_s > row.value_s
     (first, many), (second, few) = row.gpus_at
     assert (first, second) == pytest.approx((1.75 * row.value_s, 2.75 * row.value_s), rel=0.05)  # two digits
     assert many >= few > SPARES

@@ -199,6 +199,17 @@ class Search:
                 break
         return best
 
+    def as_many(self, fleet: Sized, confidence: float) -> list[Sized]:
+        """Return all layouts of a device known to need as many GPUs as its best: `best_of` has sized every one of them."""
+        device = fleet.trial.candidate.layout.device.name
+        return [
+            other
+            for (_, sure), other in self._sizes.items()
+            if sure == confidence
+            and other.gpus == fleet.gpus
+            and other.trial.candidate.layout.device.name == device
+        ]
+
     def within(self, usd_per_hour: float, confidence: float) -> list[Sized]:
         """Return all layouts that meet the targets for at most this many dollars per hour."""
         affordable = []

@@ -13,8 +13,10 @@ SMALL_EXTRA = 1.05
 """A plan that costs less than this times as much as the cheapest is recommended ..."""
 CLEARLY_SURER = 0.05
 """... if its probability to meet the targets is higher by at least this."""
-SENSIBLE_SHARE = 0.1
-"""A device is worth a row if it keeps at least this fraction of its maximum throughput under the targets."""
+DEAR = 4.0
+"""A device whose best plan costs more than this times the cheapest plan is a line of text, not a row of the table."""
+TIGHT_SHARE = 0.1
+"""A recommended plan that uses less than this fraction of the throughput of its GPUs is shown with the target that decides."""
 
 Pair = tuple[Sized, FleetPlan]
 
@@ -88,15 +90,25 @@ def _about_as_cheap(plan: FleetPlan, cheapest: FleetPlan) -> bool:
     return same and cost_of(plan) < SMALL_EXTRA * cost_of(cheapest)
 
 
-def sensible(fleet: Sized, trials: Search) -> bool:
-    """Return whether a device keeps a tenth of its maximum throughput under the targets, or one replica is enough."""
+def best_plan(trials: Search, fleet: Sized) -> Sized:
+    """Return the surest of the layouts of a device that need as few GPUs as its best; the same whatever other devices there are."""
+    ties = trials.as_many(fleet, trials.question.slo.confidence)
+    if len(ties) < 2 or not fleet.trial.limits:
+        return fleet
+    return min(
+        ties, key=lambda other: (-met_probability(other.trial, other.busy), rank(other, trials.terms)[2:])
+    )
+
+
+def used_fraction(fleet: Sized, trials: Search) -> float:
+    """Return the throughput of a fleet under the targets over the largest throughput of its GPUs without any target."""
     mine, slack = fleet.trial.candidate.layout, rate_slack(trials.question)
     most = max(
         other.share_ceiling / slack / other.layout.devices
         for other in trials.candidates
         if other.layout.device.name == mine.device.name
     )
-    return fleet.busy == 1 or 1.0 / (fleet.busy * mine.devices) >= SENSIBLE_SHARE * most
+    return 1.0 / (fleet.busy * mine.devices * most)
 
 
 def near_cheapest(trials: Search, likely: LayoutName | None) -> list[Pair]:
@@ -113,13 +125,9 @@ def near_cheapest(trials: Search, likely: LayoutName | None) -> list[Pair]:
     else:
         names = dict.fromkeys(fleet.layout.device.name for fleet in trials.candidates)
         best = (trials.best_of(name, confidence, Counter()) for name in names)
-        fleets = [fleet for fleet in best if fleet is not None]
-    device = min(fleets, key=lambda fleet: rank(fleet, terms)).trial.candidate.layout.device
+        fleets = [best_plan(trials, fleet) for fleet in best if fleet is not None]
     surer = _surer_for_less(trials, first)
     fleets += [surer] if surer else []
-    fleets = [
-        fleet for fleet in fleets if fleet.trial.candidate.layout.device == device or sensible(fleet, trials)
-    ]
     return sorted(((fleet, plan_of(fleet, terms)) for fleet in fleets), key=by_cost)
 
 

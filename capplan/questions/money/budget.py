@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from capplan.fleet.over_time import RateLine
-from capplan.fleet.plan import AnyPlan, Choices, FleetAnswer, FleetPlan
+from capplan.fleet.plan import AnyPlan, Choices, FleetAnswer, FleetPlan, Uneconomical, whole_gpus
 from capplan.fleet.pools.plan import PoolsAnswer
 from capplan.fleet.price import most_usd, usd_per_month
 from capplan.fleet.scenario import Scenario
@@ -66,8 +66,11 @@ def within_budget(scenario: Scenario, answer: FleetAnswer, trials: Callable[[], 
         plans=kept,
         choices=_affordable_choices(answer.choices, kept, affordable) if kept and answer.choices else None,
         rejected=(*answer.rejected, *_dropped(answer.plans, kept)),
+        uneconomical=(*answer.uneconomical, *_over_budget(answer.plans, kept)),
         pools=pools,
     )
+    if left.chosen != answer.chosen:
+        left = replace(left, tight=None, next_steps=None)
     if left.bought is not None:
         return left
     paid = [mix_usd_per_month(scenario, plan, line) or 0.0 for plan in every]
@@ -76,7 +79,8 @@ def within_budget(scenario: Scenario, answer: FleetAnswer, trials: Callable[[], 
     if found is not None and affordable(found[0]):
         why = "its mix of commitments is the cheapest of all layouts"
         best = found[0]
-        return replace(left, plans=(best,), choices=Choices(best, best, best, best, why))
+        lines = tuple(row for row in left.uneconomical if row.hardware != best.hardware)
+        return replace(left, plans=(best,), choices=Choices(best, best, best, best, why), uneconomical=lines)
     best, least = found or (best, least)
     return replace(left, over_budget=best, over_budget_usd_per_month=least)
 
@@ -91,12 +95,20 @@ def _affordable_choices(
     surest = max(kept, key=lambda plan: plan.slo_met_probability)
     if affordable(choices.surest):
         surest = choices.surest
-    return Choices(kept[0], surest, min(kept, key=lambda plan: plan.gpus), best, why)
+    return Choices(kept[0], surest, min(kept, key=whole_gpus), best, why)
 
 
 def _affordable_pools(pools: PoolsAnswer, affordable: Callable[[AnyPlan], bool]) -> PoolsAnswer:
     kept = tuple(plan for plan in pools.plans if affordable(plan))
     return replace(pools, plans=kept, rejected=(*pools.rejected, *_dropped(pools.plans, kept)))
+
+
+def _over_budget(plans: Sequence[FleetPlan], kept: Sequence[FleetPlan]) -> tuple[Uneconomical, ...]:
+    """Return the lines of devices that have no plan left."""
+    left = {plan.hardware for plan in kept}
+    reason = "the cheapest mix of commitments of each of its plans is over the budget"
+    names = dict.fromkeys(plan.hardware for plan in plans if plan.hardware not in left)
+    return tuple(Uneconomical(name, None, None, None, None, (), reason=reason) for name in names)
 
 
 def _dropped(plans: Sequence[AnyPlan], kept: Sequence[AnyPlan]) -> tuple[Rejection, ...]:

@@ -8,7 +8,18 @@ from typing import Any
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.errors import InputError, Refusal, TargetError
-from capplan.fleet.plan import AnyPlan, Certainty, Choices, FleetAnswer, FleetPlan, Insensible
+from capplan.fleet.plan import (
+    AnyPlan,
+    Certainty,
+    Choices,
+    FleetAnswer,
+    FleetPlan,
+    NextSteps,
+    Step,
+    TightTarget,
+    Uneconomical,
+    Unproven,
+)
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan
 from capplan.fleet.price import HOURS_PER_MONTH
@@ -78,7 +89,11 @@ def _answer(result: Mapping[str, Any], asked: AskedFleet) -> FleetAnswer:
         result["evaluated"],
         choices=choices,
         certainty=tuple(_certainty(row, asked) for row in result["certainty"]),
-        insensible=tuple(_insensible(row) for row in result["insensible"]),
+        uneconomical=tuple(
+            _uneconomical(row) for row in result.get("uneconomical") or result.get("insensible") or ()
+        ),
+        tight=_tight(result.get("tight_target")),
+        next_steps=_next_steps(result.get("next_steps")),
         pools=_pools_in(result["disaggregated"], asked) if has_pools(result) else None,
     )
 
@@ -193,9 +208,30 @@ def _certainty(row: Mapping[str, Any], asked: AskedFleet) -> Certainty:
     )
 
 
-def _insensible(row: Mapping[str, Any]) -> Insensible:
-    at = tuple((entry["limit_s"], entry["gpus"]) for entry in row["gpus_at"])
-    return Insensible(**{**row, "gpus_at": at})
+def _uneconomical(row: Mapping[str, Any]) -> Uneconomical:
+    names = {field.name for field in fields(Uneconomical)}
+    known = {name: value for name, value in row.items() if name in names}
+    return Uneconomical(**{**known, "gpus_at": _gpus_at(row)})
+
+
+def _gpus_at(row: Mapping[str, Any]) -> tuple[tuple[float, int], ...]:
+    return tuple((entry["limit_s"], entry["gpus"]) for entry in row["gpus_at"])
+
+
+def _tight(row: Mapping[str, Any] | None) -> TightTarget | None:
+    return None if row is None else TightTarget(**{**row, "gpus_at": _gpus_at(row)})
+
+
+def _next_steps(row: Mapping[str, Any] | None) -> NextSteps | None:
+    """Return the next steps of a recommended plan; None where it has none, or the file is an older one."""
+    if row is None:
+        return None
+    surer = tuple(Step(step["confidence"], step["gpus"], step["usd_per_month"]) for step in row["surer"])
+    predicted = row["as_predicted"]
+    unproven = tuple(
+        Unproven(device["hardware"], device["gpus"], device["usd_per_month"]) for device in row["unmeasured"]
+    )
+    return NextSteps(surer, predicted["gpus"], predicted["usd_per_month"], unproven)
 
 
 def _spread(values: Mapping[str, float | None]) -> BoundedSpread:

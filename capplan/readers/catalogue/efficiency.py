@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from capplan.accuracy.slowness import unmeasured_width
 from capplan.errors import InputError
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import BORROWED, Efficiency, Fit, Kinship, not_measured
@@ -29,6 +30,8 @@ CARDS = frozenset({"l40s"})
 """Fitted graphics cards. The others are server chips."""
 CARD_ARCHITECTURES = frozenset({"ada", "blackwell-rtx"})
 """Architectures that only graphics cards have."""
+SERVER_CHIPS_ON_CARDS = frozenset({"a30", "v100-pcie-32gb"})
+"""PCIe cards with the chip and the stacked memory of an A100 or a V100 module, though with no more bandwidth than a graphics card."""
 
 PCIE_CROWDING_EXPONENT = 0.3
 """How the reached share of PCIe falls with the devices of a server. The timed L40S server has 1.9: its cards share one
@@ -106,6 +109,7 @@ def nearest_device(device: Device, hidden: Collection[str] = ()) -> str:
 def is_card(device: Device) -> bool:
     """Return whether a device is a graphics card: of an architecture that has no other, or of little bandwidth and no link of its own."""
     narrow = device.memory_bytes_per_s < 1.2e12 and _over_pcie(device)
+    narrow = narrow and device.name not in SERVER_CHIPS_ON_CARDS
     return device.vendor.lower() == "nvidia" and (narrow or device.architecture.lower() in CARD_ARCHITECTURES)
 
 
@@ -143,11 +147,19 @@ def efficiency_for(device: Device) -> Efficiency:
     known = device.vendor.lower() == "nvidia"
     kinship = kinship_of(device, nearest)
     what = f"kernel efficiencies of {device.name} are borrowed from {nearest}, which was measured"
-    what += f"; as {BORROWED[kinship].says}, typically {100 * BORROWED[kinship].error_fraction:.0f} % off"
-    if not known:
-        what += f"; no {device.vendor} device was measured, so take the result as an upper bound"
+    off = f"{100 * BORROWED[kinship].error_fraction:.0f} % off"
+    if known:
+        what += f"; as {BORROWED[kinship].says}, typically {off}"
+    else:
+        vendor = device.title.partition(" ")[0]
+        what += f"; no device of {vendor} was measured, and kernels predicted from another kind of GPU are typically {off}"
     taken = _uncrowded(shipped[nearest][0]) if _over_pcie(device) else shipped[nearest][0]
-    return Efficiency(nearest, taken.fits, not_measured(what), kinship=kinship)
+    found = Efficiency(nearest, taken.fits, kinship=kinship, foreign=not known)
+    if found.unmeasured:
+        what += (
+            f"; plans are sized for {unmeasured_width(found.unmeasured):.3g} times the usual spread of speed"
+        )
+    return replace(found, borrowed=not_measured(what))
 
 
 def _of_slice(whole: Device, name: str) -> Efficiency:

@@ -6,8 +6,8 @@ from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.fleet.decision import SUREST_WITHIN
-from capplan.fleet.plan import AnyPlan, FleetAnswer
-from capplan.fleet.price import HOURS_PER_MONTH, PriceChoice
+from capplan.fleet.plan import AnyPlan, Certainty, FleetAnswer, TightTarget, Uneconomical
+from capplan.fleet.price import PriceChoice
 from capplan.fleet.question import Question
 from capplan.fleet.review import kernel_assumptions
 from capplan.questions.fleet import AskedFleet
@@ -25,11 +25,16 @@ from capplan.report.answers.currency import currency_texts, in_currency, paid_us
 from capplan.report.answers.energy import energy_result, energy_tables
 from capplan.report.answers.fleet_words import (
     host_memory_texts,
-    insensible_text,
+    measuring_texts,
+    next_steps_result,
+    next_steps_rows,
     rejected_text,
     relaxation_text,
     slices_texts,
     sure,
+    tight_texts,
+    uneconomical_text,
+    usd_per_job,
 )
 from capplan.report.answers.growth import growth_closing, growth_result, growth_tables
 from capplan.report.answers.offers import offers_closing, offers_tables
@@ -71,6 +76,9 @@ _TITLES = {
     "usd_per_hour": "",
     "usd_per_month": "",
     "usd_per_job": "",
+    "more_gpus": "more GPUs",
+    "more_usd_per_month": "more",
+    "more_usd_per_job": "more",
     "watts": "power",
     "energy_usd_per_hour": "power",
     "usd_per_million_output_tokens_at_mean": "$/Mtok out",
@@ -126,22 +134,20 @@ def decision(asked: AskedFleet, answer: FleetAnswer) -> str:
 
 
 def surer_text(plan: AnyPlan, answer: FleetAnswer) -> str:
-    """Return what it would cost to be 90 % sure; empty where the plan already is."""
-    row = next((row for row in answer.certainty if row.confidence == SURER), None)
+    """Return what it would cost to be 90 % sure, of the same device and layout if any number is enough; empty where the plan already is."""
+    row: Certainty | None = next((row for row in answer.certainty if row.confidence == SURER), None)
     if row is None or plan.slo_met_probability >= SURER:
         return ""
+    steps = answer.next_steps.surer if answer.next_steps and plan == answer.chosen else ()
+    own = next((step for step in steps if step.confidence == SURER and step.gpus is not None), None)
+    if own is not None:
+        row = Certainty(SURER, plan.hardware, own.gpus, own.usd_per_month)
     if row.gpus is None:
         return f"no plan is {SURER:.0%} sure"
     cost = "" if row.usd_per_month is None else f" for ${row.usd_per_month:,.0f} a month"
-    job = _usd_per_job(answer, row.usd_per_month)
+    job = usd_per_job(answer, row.usd_per_month)
     cost = cost if job is None else f" for ${job:,.0f}"
     return f"{SURER:.0%} sure would take {row.gpus} x {row.hardware}{cost}"
-
-
-def _usd_per_job(answer: FleetAnswer, usd_per_month: float | None) -> float | None:
-    """Return the cost of a job for a fleet of this monthly cost; None for continuous traffic."""
-    hours = answer.bought.money.job_hours if answer.bought and answer.bought.money else None
-    return None if hours is None or usd_per_month is None else usd_per_month / HOURS_PER_MONTH * hours
 
 
 def choice_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
@@ -191,17 +197,32 @@ def decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
         {
             **row,
             "confidence_fraction": row["confidence"],
-            "usd_per_job": _usd_per_job(answer, row["usd_per_month"]),
+            "usd_per_job": usd_per_job(answer, row["usd_per_month"]),
         }
         for row in certainty_rows(answer)
     ]
     cost = "usd_per_job" if "usd_per_job" in names else "usd_per_month"
+    steps = [
+        {
+            **row,
+            "confidence_fraction": row["confidence"],
+            "usd_per_job": usd_per_job(answer, row["usd_per_month"]),
+            "more_usd_per_job": usd_per_job(answer, row["more_usd_per_month"]),
+        }
+        for row in next_steps_rows(answer)
+    ]
     return [
         Table(rows, title="Choices", shown=names, titles=_TITLES),
         Table(
             certain,
             title="Cost of certainty: the cheapest fleet that meets all targets, by confidence",
             shown=("confidence_fraction", "hardware", "gpus", cost),
+            titles=_TITLES,
+        ),
+        Table(
+            steps,
+            title="More certainty of the recommended plan: more replicas of the same device and layout",
+            shown=("confidence_fraction", "gpus", "more_gpus", cost, f"more_{cost}"),
             titles=_TITLES,
         ),
     ]
@@ -212,6 +233,9 @@ def _fleet_result(
 ) -> dict[str, Any]:
     """Return the answer with the keys of the interface."""
     chosen = plan_row(answer.bought) if answer.bought else None
+    uneconomical = [
+        {**_with_limits(row), "sentence": uneconomical_text(row, answer)} for row in answer.uneconomical
+    ]
     return {
         "scenario": asked.scenario.name,
         "plans": rows,
@@ -226,10 +250,10 @@ def _fleet_result(
         if answer.choices
         else None,
         "certainty": certainty_rows(answer),
-        "insensible": [
-            {**asdict(row), "gpus_at": [{"limit_s": limit, "gpus": gpus} for limit, gpus in row.gpus_at]}
-            for row in answer.insensible
-        ],
+        "next_steps": next_steps_result(answer),
+        "tight_target": None if answer.tight is None else _with_limits(answer.tight),
+        "uneconomical": uneconomical,
+        "insensible": uneconomical,
         "disaggregated": pools_result(answer),
         "commitments": commitments_result(outlook.mixes),
         "currency": in_currency(asked.scenario.currency, paid_usd(answer, outlook)),
@@ -257,6 +281,10 @@ def _fleet_result(
             for r in answer.relaxations
         ],
     }
+
+
+def _with_limits(row: Uneconomical | TightTarget) -> dict[str, Any]:
+    return {**asdict(row), "gpus_at": [{"limit_s": limit, "gpus": gpus} for limit, gpus in row.gpus_at]}
 
 
 def _missed(asked: AskedFleet, answer: FleetAnswer) -> float | None:
@@ -289,7 +317,9 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
     return (
         *_recommendation(answer),
         *slices_texts(answer.plans),
-        *(insensible_text(row) for row in answer.insensible),
+        *tight_texts(answer),
+        *measuring_texts(answer),
+        *(uneconomical_text(row, answer) for row in answer.uneconomical),
         *(commitments_closing(outlook.mixes) or offers_closing(answer.bought)),
         *currency_texts(asked.scenario.currency, paid_usd(answer, outlook)),
         *growth_closing(outlook.growth, asked.scenario),

@@ -1,26 +1,141 @@
 """Sentences about devices and layouts that were rejected, and what would let them through."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from math import ceil
+from typing import Any
 
-from capplan.fleet.plan import FleetAnswer, FleetPlan, Insensible, Relaxation
-from capplan.fleet.price import usd_per_month
+from capplan.fleet.plan import FleetAnswer, FleetPlan, Relaxation, Uneconomical
+from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet
 from capplan.scenario.host_memory import host_bytes, memory_usd_per_month
 
 
-def insensible_text(row: Insensible) -> str:
-    """Return why a device has no plan worth showing, and what would change that."""
+def _seconds(value_s: float) -> str:
+    return f"{1e3 * value_s:.3g} ms" if value_s < 1.0 else f"{value_s:.3g} s"
 
-    def milliseconds(value_s: float) -> str:
-        return f"{1e3 * value_s:.3g} ms" if value_s < 1.0 else f"{value_s:.3g} s"
 
-    at = ", ".join(f"{gpus} GPUs at {milliseconds(limit)}" for limit, gpus in row.gpus_at)
-    needed = "no number of GPUs is enough" if row.gpus is None else f"it would take {row.gpus} GPUs"
-    return (
-        f"{row.hardware}: {row.target} is {milliseconds(row.value_s)} on an idle replica, with a limit of {milliseconds(row.limit_s)}"
-        f", so {needed}{f'; with a higher limit, about {at}' if at else ''}"
+def _relaxed_text(at: tuple[tuple[float, int], ...]) -> str:
+    """Return how many GPUs are enough at higher limits; empty where none were counted."""
+    counts = [f"{gpus} GPUs are enough with a limit of {_seconds(limit)}" for limit, gpus in at]
+    return ", and ".join(counts)
+
+
+def usd_per_job(answer: FleetAnswer, usd_per_month: float | None) -> float | None:
+    """Return the cost of a job for a fleet of this monthly cost; None for continuous traffic."""
+    hours = answer.bought.money.job_hours if answer.bought and answer.bought.money else None
+    return None if hours is None or usd_per_month is None else usd_per_month / HOURS_PER_MONTH * hours
+
+
+def _paid_text(answer: FleetAnswer, usd: float) -> str:
+    """Return a monthly cost as it is paid: for the job, or a month."""
+    job = usd_per_job(answer, usd)
+    return f"${usd:,.0f} a month" if job is None else f"${job:,.0f} for the job"
+
+
+def uneconomical_text(row: Uneconomical, answer: FleetAnswer) -> str:
+    """Return why a device has no plan among those shown, with the number that decides, and what would change that."""
+    if row.reason:
+        return f"{row.hardware} has no plan: {row.reason}"
+    value, limit = (None if value is None else _seconds(value) for value in (row.value_s, row.limit_s))
+    relaxed = _relaxed_text(row.gpus_at)
+    if row.gpus is not None:
+        text = f"{row.hardware} takes {row.gpus:,} GPUs"
+        if row.usd_per_month is not None and row.cost_ratio is not None:
+            text += f" for {_paid_text(answer, row.usd_per_month)}, {row.cost_ratio:.2g} times the cost of the cheapest plan"
+        if not relaxed:
+            return text
+        return f"{text}; its {row.target} is {value} on an idle replica, the limit is {limit}, and {relaxed}"
+    sure_s = row.sure_value_s
+    if sure_s is None or row.limit_s is None or sure_s <= row.limit_s:
+        text = f"{row.hardware} has no plan: its {row.target} is {value} on an idle replica, and at no load that was tried is it within the limit of {limit}"
+    elif sure_s == row.value_s:
+        text = f"{row.hardware} has no plan: its {row.target} is at least {value} with the required confidence, even at the lightest load, and the limit is {limit}"
+    else:
+        text = (
+            f"{row.hardware} has no plan: its {row.target} on an idle replica is predicted to be {value}, and may be {_seconds(sure_s)} "
+            f"with the required confidence; the limit is {limit}"
+        )
+    return f"{text}; {relaxed}" if relaxed else text
+
+
+def tight_texts(answer: FleetAnswer) -> tuple[str, ...]:
+    """Return the target that makes the recommended plan large, where it uses a small part of what its GPUs can do."""
+    tight, plan = answer.tight, answer.chosen
+    if tight is None or plan is None or answer.chosen_pools is not None:
+        return ()
+    text = (
+        f"the recommended plan uses {tight.used_fraction:.0%} of the throughput of its {plan.gpus} x {plan.hardware}: {tight.target} decides, "
+        f"which is {_seconds(tight.value_s)} on an idle replica with a limit of {_seconds(tight.limit_s)}"
     )
+    counts = []
+    for limit, gpus in tight.gpus_at:
+        usd = None if plan.usd_per_month is None else plan.usd_per_month * (1.0 - gpus / plan.gpus)
+        saved = "" if usd is None else f", which saves {_paid_text(answer, usd)}"
+        counts.append(f"{gpus} GPUs are enough with a limit of {_seconds(limit)}{saved}")
+    return ("; ".join([text, *counts]),)
+
+
+def measuring_texts(answer: FleetAnswer) -> tuple[str, ...]:
+    """Return what a benchmark would save: of the recommended replica, and of devices whose kernels were not measured."""
+    steps, plan = answer.next_steps, answer.chosen
+    if steps is None or plan is None or answer.chosen_pools is not None:
+        return ()
+    texts = []
+    fewer = plan.gpus - steps.predicted_gpus
+    if fewer > 0:
+        usd = (
+            None if plan.usd_per_month is None else plan.usd_per_month - (steps.predicted_usd_per_month or 0)
+        )
+        cost = "" if usd is None else f", {_paid_text(answer, usd)}"
+        texts.append(
+            f"certainty takes {fewer} of the {plan.gpus} GPUs{cost}: {steps.predicted_gpus} are enough for replicas as fast as predicted; "
+            "a benchmark of one replica for ten minutes decides, and capplan verify-plan compares it with the plan"
+        )
+    for device in steps.unproven:
+        usd = (plan.usd_per_month or 0.0) - device.usd_per_month
+        texts.append(
+            f"no kernel of {device.hardware} was measured, so its certainty is lower: as predicted, {device.gpus} x {device.hardware} are enough for "
+            f"{_paid_text(answer, device.usd_per_month)}, which saves {_paid_text(answer, usd)}; measure one with capplan calibrate"
+        )
+    return tuple(texts)
+
+
+def next_steps_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
+    """Return the recommended layout sized for more confidence; nothing where separate pools are recommended."""
+    steps, plan = answer.next_steps, answer.chosen
+    if steps is None or plan is None or answer.chosen_pools is not None:
+        return []
+    return [
+        {
+            "confidence": step.confidence,
+            "gpus": step.gpus,
+            "more_gpus": None if step.gpus is None else step.gpus - plan.gpus,
+            "usd_per_month": step.usd_per_month,
+            "more_usd_per_month": None
+            if step.usd_per_month is None or plan.usd_per_month is None
+            else step.usd_per_month - plan.usd_per_month,
+        }
+        for step in steps.surer
+    ]
+
+
+def next_steps_result(answer: FleetAnswer) -> dict[str, Any] | None:
+    """Return the next steps of the recommended plan with the keys of JSON; None where it has none."""
+    steps, plan = answer.next_steps, answer.chosen
+    if steps is None or plan is None or answer.chosen_pools is not None:
+        return None
+    usd, predicted = plan.usd_per_month, steps.predicted_usd_per_month
+    return {
+        "surer": next_steps_rows(answer),
+        "as_predicted": {
+            "gpus": steps.predicted_gpus,
+            "fewer_gpus": plan.gpus - steps.predicted_gpus,
+            "usd_per_month": predicted,
+            "saved_usd_per_month": None if usd is None or predicted is None else usd - predicted,
+        },
+        "unmeasured": [asdict(device) for device in steps.unproven],
+    }
 
 
 def relaxation_text(relaxation: Relaxation) -> str:

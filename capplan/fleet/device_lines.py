@@ -1,0 +1,192 @@
+"""A device that was asked for and is not among the plans shown: the one reason, with the number that decides."""
+
+from dataclasses import replace
+from math import floor, inf, isfinite, log10
+
+from capplan.errors import Refusal
+from capplan.fleet.fit import fit
+from capplan.fleet.plan import Relaxation, TightTarget, Uneconomical
+from capplan.fleet.price import usd_per_month
+from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.search.candidates import Rejections, layouts
+from capplan.fleet.search.cheapest import Search, Sized, busy_bound, busy_replicas
+from capplan.fleet.search.layouts import SearchResult
+from capplan.fleet.search.recommended import TIGHT_SHARE, used_fraction
+from capplan.fleet.search.trial import Trial
+from capplan.hardware.device import Device
+from capplan.memory.plan import CONTEXT_TOO_LONG
+from capplan.workload.slo import Target
+
+RELAXED = (1.75, 2.75)
+"""Relaxed limits for which GPUs are counted instead, as multiples of the stated limit, or of the latency of an idle replica."""
+IDLE_SHARE = 1e-3
+"""Share of the traffic of an idle replica, where no users are counted."""
+_LIMITS = (Refusal.FLEET_SIZE, Refusal.BUDGET)
+
+
+def dear_line(fleet: Sized, cheapest: Sized, trials: Search) -> Uneconomical:
+    """Return the line of a device whose best plan costs far more than the cheapest."""
+    hourly, least = (_usd_per_hour(item, trials) for item in (fleet, cheapest))
+    tight = tight_target(fleet, trials)
+    idle = None if tight else _tightest(fleet.trial)
+    return Uneconomical(
+        fleet.trial.candidate.layout.device.name,
+        tight.target if tight else idle and idle[0].key,
+        tight.value_s if tight else idle and idle[1],
+        tight.limit_s if tight else idle and idle[0].limit_s,
+        fleet.gpus,
+        tight.gpus_at if tight else (),
+        float(usd_per_month(hourly)),
+        hourly / least,
+    )
+
+
+def tight_target(fleet: Sized, trials: Search) -> TightTarget | None:
+    """Return the target that leaves a fleet a small part of what its GPUs can do; None where it uses more, or one replica is enough."""
+    used = used_fraction(fleet, trials)
+    tightest = _tightest(fleet.trial)
+    if fleet.busy == 1 or used >= TIGHT_SHARE or tightest is None:
+        return None
+    target, value = tightest
+    at = _gpus_at(fleet.trial, target, value, trials, fewer_than=fleet.gpus)
+    return TightTarget(used, target.key, value, target.limit_s, at)
+
+
+def without_plan(device: Device, result: SearchResult, rejected: Rejections, trials: Search) -> Uneconomical:
+    """Return the line of a device without any plan."""
+    name = device.name
+    mine = [item for item in trials.candidates if item.layout.device.name == name]
+    if mine and any(count and key[0] == name and key[1].code in _LIMITS for key, count in rejected.items()):
+        return _plain(name, _limited(name, trials))
+    if mine and trials.question.slo.targets:
+        nearest = max(mine, key=lambda item: item.share_bound / item.layout.devices)
+        line = _missed(trials.trial(nearest), trials)
+        return line or _plain(
+            name, "the load of a single user is more than one replica serves within the targets"
+        )
+    near = [item for item in result.relaxations if item.layout.device.name == name]
+    if near:
+        return _screened(name, min(near, key=lambda item: item.needed_s / item.limit_s))
+    return _plain(name, _refused(device, rejected, trials.question))
+
+
+def _plain(name: str, reason: str) -> Uneconomical:
+    return Uneconomical(name, None, None, None, None, (), reason=reason)
+
+
+def _limited(name: str, trials: Search) -> str:
+    """Return which limit of the scenario a device exceeds, and by how much as far as the closed form knows."""
+    terms, confidence = trials.terms, trials.question.slo.confidence
+    least = min(
+        (busy_bound(item, confidence, terms) + terms.spare_replicas) * item.layout.devices
+        for item in trials.candidates
+        if item.layout.device.name == name
+    )
+    paid = terms.affordable_devices(name)
+    if terms.max_devices is not None and terms.max_devices <= paid:
+        limit = f"fleet.max_gpus allows {terms.max_devices}"
+    elif terms.hourly(name) is None:
+        return "its price is not known, so no plan is known to be within the budget"
+    else:
+        limit = f"the budget pays for {paid:.0f}"
+    most = terms.most_devices(name)
+    if most < least < inf:
+        return f"it needs at least {least:.0f} GPUs, and {limit}"
+    return f"no plan of that many GPUs meets the targets: {limit}"
+
+
+def _missed(trial: Trial, trials: Search) -> Uneconomical | None:
+    """Return the target that no number of replicas meets; None where even an idle replica cannot be simulated."""
+    tightest = _tightest(trial)
+    if tightest is None:
+        return None
+    target, value = tightest
+    slower = trial.candidate.slowness.quantile(trials.question.slo.confidence)
+    sure = _idle_value(trial, target, slower)
+    at = _gpus_at(trial, target, value, trials)
+    name = trial.candidate.layout.device.name
+    return Uneconomical(name, target.key, value, target.limit_s, None, at, sure_value_s=sure)
+
+
+def _screened(name: str, nearest: Relaxation) -> Uneconomical:
+    """Return the target that the closed form says is out of reach at any load."""
+    needed = nearest.needed_s
+    return Uneconomical(name, nearest.target, needed, nearest.limit_s, None, (), sure_value_s=needed)
+
+
+def _refused(device: Device, rejected: Rejections, question: Question) -> str:
+    """Return why no layout of a device can run the model: the reason of those that came furthest."""
+    counts = {why: count for (name, why), count in rejected.items() if name == device.name and count}
+    if not counts:
+        return "no layout of it is allowed"
+    ranks = {Refusal.OVERLOAD: 3, Refusal.SPECULATION: 2, Refusal.MEMORY: 1}
+    why = max(counts, key=lambda reason: (ranks.get(reason.code, 0), counts[reason]))
+    return _memory_lacking(device, question) if why.code is Refusal.MEMORY else why.words
+
+
+def _memory_lacking(device: Device, question: Question) -> str:
+    """Return what memory the largest replica of a device lacks, with the numbers."""
+    legal = []
+    for dtype, network in question.networks.items():
+        for kv_format in question.kv_formats:
+            ranges = replace(question.ranges, weight_formats=(dtype,), kv_formats=(kv_format,))
+            layouts_of_dtype, _ = layouts(network, [device], ranges, question.profile)
+            legal += [(layout, dtype) for layout in layouts_of_dtype]
+    fits = [fit(spec_of_layout(layout, dtype, question)) for layout, dtype in legal]
+    furthest = max(fits, key=lambda item: (int(item.plan.limit_codes), item.spec.devices))
+    plan, gpus = furthest.plan, furthest.spec.devices
+    each = f"each of {gpus} GPUs" if gpus > 1 else "one GPU"
+    if int(plan.limit_codes) == CONTEXT_TOO_LONG:
+        tokens = float(plan.kv_cache_tokens)
+        return f"the KV cache of its largest replica holds {tokens:,.0f} tokens, and a request may have {question.max_model_len:,}"
+    weights, usable = float(plan.weight_bytes) * 1e-9, float(plan.usable_bytes) * 1e-9
+    reason = f"its weights take {weights:.3g} GB on {each}, of which the engine may use {usable:.3g} GB"
+    return reason if weights >= usable else f"{reason}; {plan.limits[0]}"
+
+
+def _usd_per_hour(fleet: Sized, trials: Search) -> float:
+    hourly = trials.terms.hourly(fleet.trial.candidate.layout.device.name)
+    return inf if hourly is None else hourly * fleet.gpus
+
+
+def _idle_value(trial: Trial, target: Target, slowness: float = 1.0) -> float:
+    """Return the targeted latency on a replica with next to no load: a single user, or a thousandth of the traffic."""
+    users = trial.demand.users
+    rate = trial.total_rate / users if users else trial.total_rate * IDLE_SHARE
+    return trial.at(rate, 16, slowness).value(target) * slowness
+
+
+def _tightest(trial: Trial) -> tuple[Target, float] | None:
+    """Return the target that leaves an idle replica the least room, and its value; None without one that can be met."""
+    values = {target: _idle_value(trial, target) for target in trial.limits}
+    target = max(values, key=lambda item: values[item] / item.limit_s, default=None)
+    return None if target is None or not isfinite(values[target]) else (target, values[target])
+
+
+def _gpus_at(
+    trial: Trial, target: Target, value_s: float, trials: Search, fewer_than: float = inf
+) -> tuple[tuple[float, int], ...]:
+    """Return the GPUs of a layout at relaxed limits of one target, as far as each needs fewer than the limit before it."""
+    spares, devices = trials.terms.spare_replicas, trial.candidate.layout.devices
+    found = []
+    for ratio in RELAXED:
+        limit = two_digits(max(value_s, target.limit_s / RELAXED[0]) * ratio)
+        if limit <= target.limit_s:
+            continue
+        limits = {**trial.limits, target: limit}
+        busy = busy_replicas(trial, limits, trials.question.slo.confidence, trials.terms)
+        if busy is not None and (busy + spares) * devices < fewer_than:
+            fewer_than = (busy + spares) * devices
+            found.append((limit, int(fewer_than)))
+    return tuple(found)
+
+
+def two_digits(value: float) -> float:
+    """Round a value to two significant digits.
+
+    Examples
+    --------
+    >>> two_digits(1.2128), two_digits(0.0693)
+    (1.2, 0.069)
+    """
+    return round(value, 1 - floor(log10(value)))
