@@ -19,7 +19,7 @@ from capplan.fleet.price import usd_per_month
 from capplan.fleet.question import Question
 from capplan.fleet.search.candidates import rejection_rows
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_replicas
-from capplan.fleet.search.confirmed import cost_range, met_probability, plan_of
+from capplan.fleet.search.confirmed import confirmed, cost_range, met_probability
 from capplan.fleet.search.layouts import CONFIDENCES, search
 from capplan.fleet.search.recommended import DEAR, best_plan, by_cost, rank, recommended, surest_within
 from capplan.fleet.search.search_cache import SearchCache
@@ -67,8 +67,8 @@ def fleet_decision(
     if surer is not None and rank(surer, terms)[0] < rank(sized[0], terms)[0]:
         sized.append(surer)
     sized.sort(key=lambda fleet: rank(fleet, terms))
-    pairs = [(fleet, _with_range(plan_of(fleet, terms), fleet, terms)) for fleet in sized]
-    pairs.sort(key=by_cost)
+    checked = [pair for pair in (confirmed(fleet, terms) for fleet in sized) if pair is not None]
+    pairs = sorted(((fleet, _with_range(plan, fleet, terms)) for fleet, plan in checked), key=by_cost)
     choices = _choices_of(pairs, terms) if pairs else None
     chosen = None if choices is None else _sized_as(choices.recommended, pairs)
     return FleetAnswer(

@@ -42,12 +42,10 @@ def shown(path):
     return str(path.relative_to(ROOT))
 
 
-def test_files_are_short_and_named_for_their_subject():
+def test_files_are_named_for_their_subject():
     assert len(SOURCES) > 40
     vague = {"utils", "util", "helpers", "helper", "common", "core", "misc", "base", "tools"}
     assert [shown(p) for p in SOURCES if p.stem in vague] == []
-    lines = {shown(p): p.read_text(encoding="utf-8").count("\n") for p in SOURCES}
-    assert {name: count for name, count in lines.items() if count > 400} == {}
 
 
 def test_names_are_in_base_units_and_flop_is_an_amount(trees):

@@ -14,6 +14,8 @@ from capplan.serving.outcome import Spread
 from capplan.workload.outside import outside_use
 from capplan.workload.slo import Target
 
+MOST_ADDED = 16
+"""Replicas, one by one, that a plan may get to reach the required confidence at its own load."""
 RANGE = (0.1, 0.9)
 """Quantiles of replica slowness for the range of the cost of a fleet: 80 % of the cases."""
 
@@ -102,6 +104,23 @@ def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
         outside=outside_use(demand.classes, latencies.responses_s, HOURS_PER_MONTH),
         class_e2e_s=latencies.responses_s if len(demand.classes) > 1 else (),
     )
+
+
+def confirmed(fleet: Sized, terms: Terms) -> tuple[Sized, FleetPlan] | None:
+    """Return a sized layout and its plan, which reaches the required confidence at its own load; None if the limits on GPUs forbid that.
+
+    A size rests on loads of a scale, so a few replicas may be missing.
+    """
+    trial, confidence = fleet.trial, fleet.trial.question.slo.confidence
+    devices = trial.candidate.layout.devices
+    for more in range(MOST_ADDED):
+        gpus = fleet.gpus + more * devices
+        if more and gpus > terms.most_devices(trial.candidate.layout.device.name):
+            return None
+        if not trial.limits or met_probability(trial, fleet.busy + more) >= confidence:
+            larger = Sized(trial, fleet.busy + more, gpus)
+            return larger, plan_of(larger, terms)
+    return None
 
 
 def cost_range(sized: Sized, terms: Terms) -> tuple[float, float] | None:

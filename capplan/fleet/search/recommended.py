@@ -6,7 +6,7 @@ from math import floor, inf
 
 from capplan.fleet.plan import FleetPlan, cost_of
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms
-from capplan.fleet.search.confirmed import met_probability, plan_of
+from capplan.fleet.search.confirmed import confirmed, met_probability, plan_of
 from capplan.fleet.search.layouts import CONFIDENCES, rate_slack
 
 SMALL_EXTRA = 1.05
@@ -128,7 +128,7 @@ def near_cheapest(trials: Search, likely: LayoutName | None) -> list[Pair]:
         fleets = [best_plan(trials, fleet) for fleet in best if fleet is not None]
     surer = _surer_for_less(trials, first)
     fleets += [surer] if surer else []
-    return sorted(((fleet, plan_of(fleet, terms)) for fleet in fleets), key=by_cost)
+    return sorted((pair for pair in (confirmed(fleet, terms) for fleet in fleets) if pair), key=by_cost)
 
 
 def _surer_for_less(trials: Search, first: Sized) -> Sized | None:

@@ -20,8 +20,10 @@ from capplan.workload.request_class import ResponseTimes
 LOAD_GRID = np.concatenate((np.geomspace(1e-6, 1e-3, 16, endpoint=False), np.geomspace(1e-3, 1.0, 96)))
 """Loads per plan: mean decoding sequences over as many as the KV cache holds; a few next to idle, then 7.5 % apart."""
 LOADS = LOAD_GRID.size
-MIXTURES = 8
-"""Mixtures of the classes' requests that are tried where users of several classes wait for different responses."""
+TOKEN_TIMES_S = tuple(np.geomspace(2e-3, 0.5, 10).tolist())
+"""Times of an output token whose mixtures of requests are tried where users of several classes wait for different responses."""
+PROMPT_TOKENS_PER_TOKEN = 50.0
+"""Prompt tokens that take as long as one output token in these mixtures."""
 
 
 def steady_states(
@@ -35,11 +37,10 @@ def steady_states(
     to. The states are computed for several mixtures, and each plan and load gets the one whose responses are closest to
     the responses that the mixture was made with.
     """
-    first = _of_mixture(plans, table, cache_tokens, demand, rounds)
     if not demand.mix_depends_on_responses:
-        return first
-    assumed = _typical_responses(first, demand)
-    mixtures = [demand.at_responses([float(s) for s in responses]) for responses in assumed]
+        return _of_mixture(plans, table, cache_tokens, demand, rounds)
+    assumed = _typical_responses(demand)
+    mixtures = [demand.at_responses(responses) for responses in assumed]
     states = [_of_mixture(plans, table, cache_tokens, mixture, rounds) for mixture in mixtures]
     errors = [
         sum(
@@ -51,12 +52,15 @@ def steady_states(
     return _picked(states, np.argmin(np.array(errors), axis=0))
 
 
-def _typical_responses(state: SteadyState, demand: Demand) -> list[list[Array]]:
-    """Return the response times of all classes in MIXTURES plans and loads, from the quickest to the slowest tokens."""
-    order = np.argsort(state.tpot_s.mean, axis=None, kind="stable")
-    places = order[np.unique(np.linspace(0, order.size - 1, MIXTURES).round().astype(np.int64))]
-    by_class = class_responses_s(state, demand)
-    return [[response.ravel()[place] for response in by_class] for place in places]
+def _typical_responses(demand: Demand) -> list[list[float]]:
+    """Return the response times of all classes at each of TOKEN_TIMES_S, which are the same whatever plans are compared."""
+    lengths = [
+        (item.input_tokens.mean_tokens, item.output_tokens.mean_tokens - 1.0) for item in demand.classes
+    ]
+    return [
+        [token_s * max(outputs + prompt / PROMPT_TOKENS_PER_TOKEN, 1.0) for prompt, outputs in lengths]
+        for token_s in TOKEN_TIMES_S
+    ]
 
 
 def _picked(states: Sequence[SteadyState], choice: NDArray[np.int_]) -> SteadyState:

@@ -360,7 +360,7 @@ class Trial:
         for kind, count in kinds:
             if self._all_users and not any(kind):
                 continue
-            part = self.question.requests >> min(floor(log2(replicas / count)), MOST_HALVINGS)
+            part = self._requests(rate, short=False) >> min(int(log2(replicas / count)), MOST_HALVINGS)
             key = ("kind", kind, None if self._all_users else rate, arrivals, slowness, part)
             if key not in self._kinds:
                 self._kinds[key] = self._simulated(rate, arrivals, slowness, part, kind)
@@ -609,7 +609,9 @@ class Trial:
             failed, count = count, count + max(1, count // 8)
         while count - failed > 1 and failed >= about:
             middle = (count + failed) // 2
-            failed, count = (failed, middle) if self.meets(middle, slowness, limits, ratio) else (middle, count)
+            failed, count = (
+                (failed, middle) if self.meets(middle, slowness, limits, ratio) else (middle, count)
+            )
         while count - failed > 1 and self.meets(count - 1, slowness, limits, ratio):
             count -= 1
         return count if count <= most else None

@@ -1,0 +1,349 @@
+"""Random scenarios over the product of features, and the laws that hold every command to one answer.
+
+    python -m tests.fuzz.answers --seconds 600 --seed 1 [--kind sessions]
+
+The laws: what `fleet` calls met, a simulation of all replicas of that plan meets, with other random draws, as often as its
+certainty says; k copies of a plan carry k times the load; a device's best plan alone is its best plan among others; every page has one peak.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+from capplan.fleet.load.routed import run_fleet
+from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan, cost_of
+from capplan.fleet.question import spec_of_layout
+from capplan.fleet.search.layouts import search
+from capplan.fleet.simulation import FleetOutcome
+from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
+from capplan.questions.simulation import (
+    Chosen,
+    _plan_of_pools,
+    asked_stream,
+    operation_of_plan,
+)
+from capplan.readers.yaml_file import parse_yaml
+from capplan.replica.replica import replica_of
+from capplan.scenario.engine_use import engine_use_of
+from capplan.scenario.scenario import scenario_from
+from capplan.scenario.simulation_flags import EngineFlags, OperationFlags, RequestFlags, SpeculationFlags
+from capplan.serving.requests import Crowd
+
+ROOT = Path(__file__).resolve().parents[2]
+MODELS = ("llama-3.1-8b", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen3-30B-A3B", "openai/gpt-oss-20b", "Qwen/Qwen3-32B")
+DEVICES = {"l40s": 1.0, "a100-sxm-80gb": 2.5, "h100-sxm": 4.0, "h200-sxm": 4.5, "b200": 6.0}
+KINDS = ("open", "users", "classes", "mixed", "sessions", "session-users", "pools", "drafts")
+NOISE = 1.05
+"""Factor on a target within which a run of a different seed may miss it."""
+SLOW_NOISE = 1.10
+"""Factor on the largest slowness at which targets hold, within which a run of a different seed may differ."""
+REQUESTS_PER_REPLICA = 1500
+MOST_REQUESTS = 60_000
+MOST_TURNS = 12_000
+"""Of sessions, whose blocks are found in a cache one by one."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A law that a scenario breaks."""
+
+    law: str
+    words: str
+
+
+def lengths(random: Random, least: int, most: int) -> str:
+    """Return a length, fixed or spread."""
+    mean = round(least * (most / least) ** random.random())
+    spread = random.choice([1.0, 1.0, 2.0, 3.0])
+    return str(mean) if spread == 1.0 else f"{{mean: {mean}, p95: {round(spread * mean)}}}"
+
+
+def open_class(random: Random, name: str) -> str:
+    """Return a class of requests that come at a rate."""
+    rate = 0.5 * 400.0 ** random.random()
+    return (
+        f"  - {{name: {name}, request_rate: {rate:.3g} req/s, arrival_cv: {random.choice([0.5, 1.0, 1.0, 2.5])}, "
+        f"input_tokens: {lengths(random, 60, 6000)}, output_tokens: {lengths(random, 5, 700)}}}\n"
+    )
+
+
+def user_class(random: Random, name: str) -> str:
+    """Return a class of users who wait for each response."""
+    users = round(3 * 300.0 ** random.random())
+    think = random.choice([0, 0.5, 2, 10, 40])
+    return (
+        f"  - {{name: {name}, users: {users}, think_time: {think} s, "
+        f"input_tokens: {lengths(random, 60, 6000)}, output_tokens: {lengths(random, 5, 700)}}}\n"
+    )
+
+
+def session_class(random: Random, name: str, *, users: bool) -> str:
+    """Return a class of sessions: turns with a prompt that grows."""
+    load = (
+        f"users: {round(10 * 100.0 ** random.random())}"
+        if users
+        else f"request_rate: {0.5 * 60.0 ** random.random():.3g} req/s"
+    )
+    turns = random.randint(3, 15)
+    return (
+        f"  - {{name: {name}, {load}, turns: {{mean: {turns}, p95: {round(2.4 * turns)}}}, think_time: {random.choice([5, 15, 40])} s, "
+        f"input_tokens: {lengths(random, 300, 4000)}, added_tokens: {lengths(random, 50, 800)}, output_tokens: {lengths(random, 30, 400)}}}\n"
+    )
+
+
+def traffic(kind: str, random: Random) -> str:
+    """Return the traffic of a kind of scenario."""
+    if kind == "users":
+        return user_class(random, "u")
+    if kind == "classes":
+        return user_class(random, "a") + user_class(random, "b")
+    if kind == "mixed":
+        return user_class(random, "u") + open_class(random, "o")
+    if kind.startswith("session"):
+        return session_class(random, "s", users=kind == "session-users")
+    return open_class(random, "o")
+
+
+def scenario_text(kind: str, random: Random) -> str:
+    """Return a random scenario of a kind."""
+    devices = random.sample(sorted(DEVICES), random.choice([1, 1, 2, 3]))
+    ttft = round(random.choice([0.4, 0.8, 1.5, 3.0, 6.0]) * random.uniform(0.8, 1.2), 3)
+    tpot = round(random.choice([12, 20, 30, 50, 80]) * random.uniform(0.8, 1.2), 2)
+    pools = ", disaggregation: allowed, kv_link: infiniband-ndr" if kind == "pools" else ""
+    drafts = "speculation: {method: eagle, acceptance: [0.75, 0.68, 0.62], draft_tokens: 3}\n" if kind == "drafts" else ""  # fmt: skip
+    model = "Qwen/Qwen3-32B" if kind == "drafts" else random.choice(MODELS)
+    prices = ", ".join(f"{name}: {usd} $/h" for name, usd in DEVICES.items())
+    confidence = random.choice([50, 80, 80, 90])
+    return (
+        f"name: law\nmodel: {model}\nweight_dtype: {random.choice(['bf16', 'fp8'])}\ntraffic:\n{traffic(kind, random)}"
+        f"slo: {{ttft_{random.choice(['p95', 'p95', 'mean', 'p99'])}: {ttft} s, tpot_{random.choice(['p95', 'mean'])}: {tpot} ms, confidence: {confidence} %}}\n"
+        f"fleet: {{hardware: [{', '.join(devices)}], tensor_parallel: [1, 2], pipeline_parallel: 1, "
+        f"headroom: {random.choice([0, 10, 20])} %, spare_replicas: {random.choice([0, 0, 1])}{pools}}}\n"
+        f"{drafts}prices: {{per_gpu_hour: {{{prices}}}}}\n"
+    )
+
+
+def asked_of(text: str) -> AskedFleet:
+    """Return the question of a scenario that is a text."""
+    return asked_fleet(scenario_from(parse_yaml(text, "law.yaml"), ROOT), offline=True)
+
+
+def as_chosen(asked: AskedFleet, plan: AnyPlan) -> Chosen:
+    """Return a plan as `simulate` takes the recommended one."""
+    if not isinstance(plan, FleetPlan):
+        return _plan_of_pools(asked, plan, None)
+    spec = spec_of_layout(plan.layout, plan.weight_dtype, asked.question)
+    return Chosen(asked, spec, plan.busy_replicas, plan.hardware, "", "", plan)
+
+
+def simulated(asked: AskedFleet, plan: AnyPlan, seed: int, slowness: float = 1.0) -> FleetOutcome:
+    """Simulate all replicas of a plan whose steps take longer by a factor: arrivals and thoughts come sooner, limits are that much shorter."""
+    chosen = as_chosen(asked, plan)
+    operation = operation_of_plan(chosen, OperationFlags(), None)
+    each = plan.decode if not isinstance(plan, FleetPlan) else plan
+    rate = each.request_rate_per_replica * each.busy_replicas
+    most = MOST_TURNS if asked.question.demand.has_sessions else MOST_REQUESTS
+    count = min(max(REQUESTS_PER_REPLICA * chosen.replicas, 6000), most)
+    turns = max(
+        (40.0 * item.sessions.think_time_s for item in asked.question.demand.classes if item.sessions),
+        default=0.0,
+    )
+    sampled = asked_stream(chosen, RequestFlags(None, max(count / rate, turns), seed))
+    use, _ = engine_use_of(
+        asked.scenario, sampled.spec, EngineFlags(), SpeculationFlags(), planned_drafts=chosen.draft_tokens, offline=True
+    )  # fmt: skip
+    stream = sampled.stream
+    if slowness != 1.0:
+        requests, crowd = stream.requests, stream.crowd
+        if requests is not None and requests.arrival_s is not None:
+            requests = replace(requests, arrival_s=requests.arrival_s / slowness)
+        if crowd is not None:
+            crowd = sooner(crowd, slowness)
+        stream = replace(stream, requests=requests, crowd=crowd)
+    return run_fleet(
+        replica_of(sampled.spec), stream, operation, replicas=chosen.replicas, slo=asked.scenario.slo, use=use
+    )
+
+
+def sooner(crowd: Crowd, factor: float) -> Crowd:
+    """Return users who think for a part of their time."""
+    return replace(crowd, think_s=None if crowd.think_s is None else crowd.think_s / factor)
+
+
+def excess(asked: AskedFleet, plan: AnyPlan, seed: int, slowness: float = 1.0) -> tuple[float, str]:
+    """Return the largest ratio of a target's value to its limit, and the words of it."""
+    outcome = simulated(asked, plan, seed, slowness)
+    ratios = [
+        (outcome.value(target) * slowness / target.limit_s, target.key)
+        for target in asked.scenario.slo.targets
+    ]
+    return max(ratios, default=(0.0, "no target"))
+
+
+def best_plans(answer: FleetAnswer) -> list[AnyPlan]:
+    """Return the recommended plan and the cheapest of each device."""
+    first: dict[str, AnyPlan] = {}
+    for plan in answer.all_plans:
+        first.setdefault(plan.hardware, plan)
+    plans = [*([answer.bought] if answer.bought else ()), *first.values()]
+    return [plan for at, plan in enumerate(plans) if plan not in plans[:at]]
+
+
+def called(plan: AnyPlan) -> str:
+    """Return a plan in words."""
+    if isinstance(plan, FleetPlan):
+        return f"{plan.replicas} x {plan.hardware} {plan.layout.in_words(plan.weight_dtype)}"
+    return f"{plan.prefill.replicas} + {plan.decode.replicas} x {plan.hardware}"
+
+
+def met_in_simulation(asked: AskedFleet, answer: FleetAnswer, seed: int) -> list[Broken]:
+    """Hold that what a plan says it meets is met by all of its replicas, as predicted and as slow as its certainty says."""
+    found = []
+    for plan in best_plans(answer)[:2]:
+        ratio, which = min(excess(asked, plan, seed + more) for more in (1000, 2000))
+        sure = plan.slo_met_probability
+        if ratio > NOISE:
+            found.append(
+                Broken("met", f"{called(plan)}, {sure:.0%} sure: {which} is {ratio:.2f} of its limit")
+            )
+        if sure < asked.scenario.slo.confidence - 0.005:
+            found.append(Broken("confidence", f"{called(plan)} is printed and only {sure:.0%} sure"))
+        if isinstance(plan, FleetPlan) and 0.02 < sure < 0.98:
+            found += _certainty(asked, plan, seed)
+    return found
+
+
+def _certainty(asked: AskedFleet, plan: FleetPlan, seed: int) -> list[Broken]:
+    slowest = next(
+        screened.slowness.quantile(plan.slo_met_probability)
+        for screened in search(asked.question).candidates
+        if (screened.layout, screened.weight_dtype) == (plan.layout, plan.weight_dtype)
+    )
+    found = []
+    held, which = min(excess(asked, plan, seed + more, slowest / SLOW_NOISE) for more in (3000, 4000))
+    if held > NOISE:
+        found.append(
+            Broken("certainty", f"{called(plan)}: {which} is {held:.2f} at slowness {slowest / SLOW_NOISE:.2f}, and {plan.slo_met_probability:.0%} are sure of {slowest:.2f}")
+        )  # fmt: skip
+    missed, which = max(excess(asked, plan, seed + more, slowest * SLOW_NOISE) for more in (3000, 4000))
+    if missed <= 1.0 / NOISE:
+        found.append(
+            Broken("certainty", f"{called(plan)}: {which} is only {missed:.2f} at slowness {slowest * SLOW_NOISE:.2f}, where {slowest:.2f} is said to be the most")
+        )  # fmt: skip
+    return found
+
+
+def at_most_linear(text: str, answer: FleetAnswer, random: Random) -> list[Broken]:
+    """Hold that k copies of a plan, spares included, carry k times the load."""
+    copies = random.choice([2, 3])
+    if answer.bought is None:
+        return []
+    more = fleet_for(asked_of(times(text, copies))).bought
+    once = copies * cost_of(answer.bought)
+    if more is None or cost_of(more) > once * (1.0 + 1e-9):
+        said = "no plan" if more is None else f"${cost_of(more):.2f} an hour ({called(more)})"
+        return [Broken("linear", f"{copies} times the load: {said}, and {copies} copies of {called(answer.bought)} ${once:.2f}")]  # fmt: skip
+    return []
+
+
+def times(text: str, copies: int) -> str:
+    """Return a scenario with some times its traffic and its spares."""
+    import yaml
+
+    said = yaml.safe_load(text)
+    for item in said["traffic"]:
+        for key in ("users", "request_rate"):
+            if key in item:
+                number, *unit = str(item[key]).split()
+                value = copies * float(number)
+                item[key] = round(value) if key == "users" else " ".join([f"{value:.12g}", *unit])
+    said["fleet"]["spare_replicas"] *= copies
+    return yaml.safe_dump(said)
+
+
+def alone_as_among(text: str, answer: FleetAnswer) -> list[Broken]:
+    """Hold that the best plan of a device is the same without the others."""
+    asked = asked_of(text)
+    names = [device.name for device in asked.question.devices]
+    found = []
+    for name in names if len(names) > 1 else ():
+        fewer = [device for device in asked.question.devices if device.name == name]
+        alone = fleet_for(replace(asked, question=replace(asked.question, devices=fewer)))
+        mine = [_said(plan) for plan in answer.all_plans if plan.hardware == name][:1]
+        its = [_said(plan) for plan in alone.all_plans if plan.hardware == name][:1]
+        if mine and mine != its:
+            found.append(Broken("alone", f"{name}: {its} alone, {mine} among {names}"))
+    return found
+
+
+def _said(plan: AnyPlan) -> tuple[str, float, float]:
+    return called(plan), cost_of(plan), round(plan.slo_met_probability, 6)
+
+
+def one_peak(asked: AskedFleet, answer: FleetAnswer) -> list[Broken]:
+    """Hold that all replicas of the recommended plan together carry the peak of the answer."""
+    plan = answer.chosen
+    demand = getattr(answer, "demand", None)
+    if plan is None or demand is None or answer.bought is not plan:
+        return []
+    carried = plan.busy_replicas * plan.request_rate_per_replica
+    if abs(carried / demand.peak_requests_per_s - 1.0) > 0.01:
+        return [
+            Broken("peak", f"{carried:.4g} req/s by replicas, {demand.peak_requests_per_s:.4g} by the demand")
+        ]
+    return []
+
+
+def laws(text: str, random: Random) -> list[Broken]:
+    """Return the laws that a scenario breaks."""
+    asked = asked_of(text)
+    answer = fleet_for(asked)
+    seed = random.randint(1, 10**6)
+    return [
+        *met_in_simulation(asked, answer, seed),
+        *one_peak(asked, answer),
+        *at_most_linear(text, answer, random),
+        *alone_as_among(text, answer),
+    ]
+
+
+def asked_question(kind: str, number: int) -> tuple[str, Random]:
+    """Return the scenario of a kind and a number, and the random state for its laws."""
+    random = Random(f"{kind} {number}")
+    return scenario_text(kind, random), random
+
+
+def main(report: Callable[[str], None] = print) -> int:
+    """Ask until the time is over; 1 if a law was broken."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kind", choices=KINDS, action="append", help="repeatable; default: all")
+    given = parser.parse_args()
+    kinds: Sequence[str] = given.kind or KINDS
+    until, asked, broken = time.monotonic() + given.seconds, 0, 0
+    number = given.seed
+    while time.monotonic() < until:
+        for kind in kinds:
+            if time.monotonic() >= until:
+                break
+            text, random = asked_question(kind, number)
+            found = laws(text, random)
+            asked += 1
+            broken += bool(found)
+            for item in found:
+                report(f"FOUND {kind} {number}: {item.law}: {item.words}")
+        number += 1
+    report(json.dumps({"scenarios": asked, "broken": broken, "seeds": [given.seed, number - 1]}))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
