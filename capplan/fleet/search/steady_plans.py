@@ -39,7 +39,7 @@ def steady_states(
     if not demand.mix_depends_on_responses:
         return first
     assumed = _typical_responses(first, demand)
-    mixtures = [demand.at_responses([float(s) for s in responses]) for responses in assumed]
+    mixtures = [replace(demand, lengths=demand.lengths_at(responses)) for responses in assumed]
     states = [_of_mixture(plans, table, cache_tokens, mixture, rounds) for mixture in mixtures]
     errors = [
         sum(
@@ -52,11 +52,13 @@ def steady_states(
 
 
 def _typical_responses(state: SteadyState, demand: Demand) -> list[list[Array]]:
-    """Return the response times of all classes in MIXTURES plans and loads, from the quickest to the slowest tokens."""
-    order = np.argsort(state.tpot_s.mean, axis=None, kind="stable")
-    places = order[np.unique(np.linspace(0, order.size - 1, MIXTURES).round().astype(np.int64))]
+    """Return the response times of all classes at MIXTURES loads of each plan, from the quickest to the slowest tokens, as columns."""
+    order = np.argsort(state.tpot_s.mean, axis=1, kind="stable")
+    places = np.linspace(0, order.shape[1] - 1, MIXTURES).round().astype(np.int64)
     by_class = class_responses_s(state, demand)
-    return [[response.ravel()[place] for response in by_class] for place in places]
+    return [
+        [np.take_along_axis(response, order[:, [place]], axis=1) for response in by_class] for place in places
+    ]
 
 
 def _picked(states: Sequence[SteadyState], choice: NDArray[np.int_]) -> SteadyState:
@@ -107,8 +109,8 @@ def _of_mixture(
 ) -> SteadyState:
     if rounds is not None:
         return _of_rounds(plans, table, cache_tokens, demand, rounds)
-    per_sequence = float(demand.lengths.input_tokens) + float(demand.lengths.output_tokens)
-    most = np.maximum(np.minimum(plans.max_num_seqs, cache_tokens / per_sequence), 1.0)[:, None]
+    per_sequence = demand.lengths.input_tokens + demand.lengths.output_tokens
+    most = np.maximum(np.minimum(plans.max_num_seqs[:, None], cache_tokens[:, None] / per_sequence), 1.0)
     profile, budget = plans.specs[0].profile, plans.max_num_batched_tokens[:, None]
     return screened(
         plans_step_function(table, demand.lengths, budget),
@@ -125,7 +127,7 @@ def _of_mixture(
 
 def _fullest(most: Array, budget: Array, lengths: Lengths) -> Array:
     """Return the largest load to try in decoding sequences: as many as fit, or prompts that fill a step if none decode."""
-    if float(lengths.output_tokens) > 1.0:
+    if np.all(np.asarray(lengths.output_tokens) > 1.0):
         return most
     return np.asarray(decode_rounds(lengths) * budget / prefill_tokens_per_prompt(lengths))
 
@@ -135,8 +137,8 @@ def _of_rounds(
 ) -> SteadyState:
     lengths, tokens = demand.lengths, rounds.tokens_per_round
     budget, scheduling = plans.max_num_batched_tokens[:, None], rounds.replica.scheduling
-    whole = float(lengths.input_tokens) + float(lengths.output_tokens)
-    most = np.maximum(np.minimum(scheduling.max_num_seqs, cache_tokens / whole), 1.0)[:, None]
+    whole = lengths.input_tokens + lengths.output_tokens
+    most = np.maximum(np.minimum(scheduling.max_num_seqs, cache_tokens[:, None] / whole), 1.0)
     state = screened(
         plans_step_function(table, lengths, budget, rounds.query_tokens),
         replace(lengths, output_tokens=1.0 + (lengths.output_tokens - 1.0) / tokens),
