@@ -164,6 +164,19 @@ def carried_shares(state: SteadyState, demand: Demand, response_s: ResponseTimes
     return np.asarray(state.requests_per_s / demand.request_rate_per_s(waits))
 
 
+def usual_states(
+    plans: Plans, table: StepTable, cache_tokens: Array, demand: Demand, state: SteadyState
+) -> SteadyState:
+    """Return the states with the mixture of the lightest load at all loads.
+
+    Overloaded replicas serve mostly those who do not wait long, so a part of their largest rate says nothing of usual loads.
+    """
+    if not demand.mix_depends_on_responses:
+        return state
+    light = [response[:, :1] for response in class_responses_s(state, demand)]
+    return _of_mixture(plans, table, cache_tokens, replace(demand, lengths=demand.lengths_at(light)), None)
+
+
 def _half_loaded(state: SteadyState) -> NDArray[np.int_]:
     """Return the load at which each plan has about half of its largest rate."""
     rates = np.where(state.saturated, 0.0, state.requests_per_s)
