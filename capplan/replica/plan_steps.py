@@ -5,16 +5,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from capplan.numbers import Array, Number
-from capplan.serving.closed_form.steady_steps import Lengths, StepFunction, mean_context_tokens
+from capplan.serving.closed_form.steady_steps import (
+    Lengths,
+    StepFunction,
+    mean_context_tokens,
+    prefill_tokens_per_prompt,
+)
 from capplan.serving.pipeline import prompt_micro_batch, turn_ratio
 from capplan.serving.step_table import StepTable, bracket, prefill_attention_per_token_s
 
 
-def _attention_at_context(tables: StepTable, context_tokens: float) -> Array:
-    """Return decode attention at one mean context, shape (plans, sequences)."""
-    lower, upper, weight = bracket(tables.context_knots, context_tokens)
+def _attention_at_context(tables: StepTable, context_tokens: Number) -> Array:
+    """Return decode attention at one mean context of all plans or of each, shape (plans, sequences)."""
     values = tables.decode_attention_s
-    cut: Array = values[:, :, int(lower)] * (1.0 - weight) + values[:, :, int(upper)] * weight
+    plans = np.arange(values.shape[0])
+    lower, upper, weight = bracket(
+        tables.context_knots, np.broadcast_to(np.ravel(context_tokens), plans.shape)
+    )
+    ratio = weight[:, None]
+    cut: Array = values[plans, :, lower] * (1.0 - ratio) + values[plans, :, upper] * ratio
     return cut
 
 
@@ -37,11 +46,11 @@ class _Line:
 def _attention_along_prompt(tables: StepTable, lengths: Lengths) -> _Line:
     """Return prefill attention per new token of one chunk, halfway through its prompt."""
     new, knots, values = prefill_attention_per_token_s(tables)
-    prompt = max(float(lengths.input_tokens) - float(lengths.cached_tokens), 1.0)
-    past = float(lengths.cached_tokens) + np.maximum(prompt - new, 0.0) / 2.0
+    plans, columns = np.arange(values.shape[0])[:, None], np.arange(new.size)
+    cached = np.broadcast_to(np.reshape(lengths.cached_tokens, (-1, 1)), plans.shape)
+    past = cached + np.maximum(prefill_tokens_per_prompt(lengths).reshape(-1, 1) - new, 0.0) / 2.0
     lower, upper, weight = bracket(knots, past)
-    columns = np.arange(new.size)
-    cut: Array = values[:, columns, lower] * (1.0 - weight) + values[:, columns, upper] * weight
+    cut: Array = values[plans, columns, lower] * (1.0 - weight) + values[plans, columns, upper] * weight
     return _Line(new, cut)
 
 
@@ -53,7 +62,7 @@ def plans_step_function(
     Parameters
     ----------
     tables : step times with a leading axis of plans
-    lengths : of the workload; numbers, the same for all plans
+    lengths : of the workload; numbers, the same for all plans, or columns over plans
     budget_tokens : [tokens]
         token budget of a step, a column over plans; a pipeline splits prompts to the part of one stage
     query_tokens : [tokens]
@@ -64,7 +73,7 @@ def plans_step_function(
     (decoding sequences, mean context, prefill tokens, prompts) -> step time [s]; the context follows from the lengths, the
     argument is ignored. Every pipeline step is assumed to follow one with as many prompts, so that the pipeline is full
     """
-    attention = _attention_at_context(tables, float(mean_context_tokens(lengths)))
+    attention = _attention_at_context(tables, mean_context_tokens(lengths))
     decode = _Line(tables.sequence_knots, tables.decode_s + attention)
     head = _Line(tables.sequence_knots, tables.head_s)
     cache = _Line(tables.sequence_knots, attention)

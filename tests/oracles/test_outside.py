@@ -71,7 +71,7 @@ def test_money_by_hand(result, written):
     assert each["seen_ttft_s"]["p95"] == pytest.approx(plan["ttft_s"]["p95"] + 0.1)
     assert each["seen_e2e_s"]["mean"] == pytest.approx(plan["e2e_s"]["mean"] + 0.08)
     # four turns, and two seconds of tools before each but the first
-    assert rows["agent"]["answer_s"] == pytest.approx(4 * plan["e2e_s"]["mean"] + 3 * 2.0)
+    assert rows["agent"]["answer_s"] == pytest.approx(4 * plan["class_e2e_mean_s"][1] + 3 * 2.0)
     assert rows["chat"]["answer_s"] is None
 
 

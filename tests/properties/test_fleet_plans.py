@@ -62,7 +62,7 @@ def test_a_fleet_carries_its_peak_with_headroom_and_spares(asked, plans):
         busy = plan.replicas - plan.spare_replicas
         assert plan.spare_replicas == 2
         # Users wait for their answers, so their rate follows from the response time.
-        total = 30.0 + 600.0 / (20.0 + plan.e2e_s.mean)
+        total = 30.0 + 600.0 / (20.0 + plan.class_e2e_s[1])
         assert plan.request_rate_per_replica * busy == near(
             total, 0.04
         )  # drawn: 3 % is one standard error of 1,000 thoughts
@@ -75,7 +75,7 @@ def test_a_fleet_carries_its_peak_with_headroom_and_spares(asked, plans):
 
 
 def test_dollars_and_watts_are_of_all_devices_spares_included(asked, plans):
-    lengths = asked.question.demand.lengths
+    prompt = asked.scenario.classes[1].input_tokens.midpoints(64).mean()
     for plan in plans:
         name = plan.layout.device.name
         hourly = plan.gpus * PRICE[name]
@@ -83,10 +83,10 @@ def test_dollars_and_watts_are_of_all_devices_spares_included(asked, plans):
         assert plan.usd_per_month == near(730 * hourly)
         assert plan.watts == near(plan.gpus * WATTS[name])
         served = plan.request_rate_per_replica * plan.busy_replicas
-        assert plan.usd_per_million_output_tokens == near(
-            hourly / (served * lengths.output_tokens * 3600) * 1e6
-        )
-        both = lengths.input_tokens + lengths.output_tokens
+        asking = 600.0 / (20.0 + plan.class_e2e_s[1])
+        outputs = (30.0 * 120 + asking * 60) / (30.0 + asking)
+        assert plan.usd_per_million_output_tokens == near(hourly / (served * outputs * 3600) * 1e6)
+        both = (30.0 * 900 + asking * prompt) / (30.0 + asking) + outputs
         assert plan.usd_per_million_tokens == near(usd_per_million_tokens(hourly, served * both))
     costs = [plan.usd_per_hour for plan in plans]
     assert costs == sorted(costs)

@@ -19,6 +19,7 @@ from capplan.fleet.search.steady_plans import (
     carried_shares,
     steady_states,
     usual_batches,
+    usual_states,
     usual_step_s,
 )
 from capplan.memory.plan import LIMITS
@@ -226,12 +227,13 @@ class _Part:
         tables = plans_tables(plans)
         labels = [rates.label for rates in tables.rates]
         state = steady_states(plans, tables.table, cache_tokens, self.question.demand)
+        usual = usual_states(plans, tables.table, cache_tokens, self.question.demand, state)
         if self.question.drafting is None:
-            return self._chosen(layouts, labels, state, cache_tokens, rejected)
+            return self._chosen(layouts, labels, state, cache_tokens, rejected, usual_step_s(usual))
         sized: list[ScreenedLayout] = []
         near: list[Relaxation] = []
-        batches = usual_batches(state, self.question.demand)
-        for layout, batch, usual_s in zip(layouts, batches, usual_step_s(state), strict=True):
+        batches = usual_batches(usual, self.question.demand)
+        for layout, batch, usual_s in zip(layouts, batches, usual_step_s(usual), strict=True):
             more, closest = self._speculating(layout, batch, usual_s, rejected)
             sized += more
             near += closest
@@ -272,10 +274,9 @@ class _Part:
         state: SteadyState,
         cache_tokens: Array,
         rejected: Rejections,
-        usual_s: Sequence[float] | None = None,
+        usual_s: Sequence[float],
     ) -> tuple[list[ScreenedLayout], list[Relaxation]]:
         q = self.question
-        usual_s = usual_s or usual_step_s(state)
         slownesses = [
             q.slowness(q.slo.targets, self.network, step_s, layout.device)
             for step_s, layout in zip(usual_s, layouts, strict=True)

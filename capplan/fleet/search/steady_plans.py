@@ -20,10 +20,8 @@ from capplan.workload.request_class import ResponseTimes
 LOAD_GRID = np.concatenate((np.geomspace(1e-6, 1e-3, 16, endpoint=False), np.geomspace(1e-3, 1.0, 96)))
 """Loads per plan: mean decoding sequences over as many as the KV cache holds; a few next to idle, then 7.5 % apart."""
 LOADS = LOAD_GRID.size
-TOKEN_TIMES_S = tuple(np.geomspace(2e-3, 0.5, 10).tolist())
-"""Times of an output token whose mixtures of requests are tried where users of several classes wait for different responses."""
-PROMPT_TOKENS_PER_TOKEN = 50.0
-"""Prompt tokens that take as long as one output token in these mixtures."""
+MIXTURES = 8
+"""Mixtures of the classes' requests that are tried where users of several classes wait for different responses."""
 
 
 def steady_states(
@@ -37,10 +35,11 @@ def steady_states(
     to. The states are computed for several mixtures, and each plan and load gets the one whose responses are closest to
     the responses that the mixture was made with.
     """
+    first = _of_mixture(plans, table, cache_tokens, demand, rounds)
     if not demand.mix_depends_on_responses:
-        return _of_mixture(plans, table, cache_tokens, demand, rounds)
-    assumed = _typical_responses(demand)
-    mixtures = [demand.at_responses(responses) for responses in assumed]
+        return first
+    assumed = _typical_responses(first, demand)
+    mixtures = [replace(demand, lengths=demand.lengths_at(responses)) for responses in assumed]
     states = [_of_mixture(plans, table, cache_tokens, mixture, rounds) for mixture in mixtures]
     errors = [
         sum(
@@ -52,14 +51,13 @@ def steady_states(
     return _picked(states, np.argmin(np.array(errors), axis=0))
 
 
-def _typical_responses(demand: Demand) -> list[list[float]]:
-    """Return the response times of all classes at each of TOKEN_TIMES_S, which are the same whatever plans are compared."""
-    lengths = [
-        (item.input_tokens.mean_tokens, item.output_tokens.mean_tokens - 1.0) for item in demand.classes
-    ]
+def _typical_responses(state: SteadyState, demand: Demand) -> list[list[Array]]:
+    """Return the response times of all classes at MIXTURES loads of each plan, from the quickest to the slowest tokens, as columns."""
+    order = np.argsort(state.tpot_s.mean, axis=1, kind="stable")
+    places = np.linspace(0, order.shape[1] - 1, MIXTURES).round().astype(np.int64)
+    by_class = class_responses_s(state, demand)
     return [
-        [token_s * max(outputs + prompt / PROMPT_TOKENS_PER_TOKEN, 1.0) for prompt, outputs in lengths]
-        for token_s in TOKEN_TIMES_S
+        [np.take_along_axis(response, order[:, [place]], axis=1) for response in by_class] for place in places
     ]
 
 
@@ -111,8 +109,8 @@ def _of_mixture(
 ) -> SteadyState:
     if rounds is not None:
         return _of_rounds(plans, table, cache_tokens, demand, rounds)
-    per_sequence = float(demand.lengths.input_tokens) + float(demand.lengths.output_tokens)
-    most = np.maximum(np.minimum(plans.max_num_seqs, cache_tokens / per_sequence), 1.0)[:, None]
+    per_sequence = demand.lengths.input_tokens + demand.lengths.output_tokens
+    most = np.maximum(np.minimum(plans.max_num_seqs[:, None], cache_tokens[:, None] / per_sequence), 1.0)
     profile, budget = plans.specs[0].profile, plans.max_num_batched_tokens[:, None]
     return screened(
         plans_step_function(table, demand.lengths, budget),
@@ -129,7 +127,7 @@ def _of_mixture(
 
 def _fullest(most: Array, budget: Array, lengths: Lengths) -> Array:
     """Return the largest load to try in decoding sequences: as many as fit, or prompts that fill a step if none decode."""
-    if float(lengths.output_tokens) > 1.0:
+    if np.all(np.asarray(lengths.output_tokens) > 1.0):
         return most
     return np.asarray(decode_rounds(lengths) * budget / prefill_tokens_per_prompt(lengths))
 
@@ -139,8 +137,8 @@ def _of_rounds(
 ) -> SteadyState:
     lengths, tokens = demand.lengths, rounds.tokens_per_round
     budget, scheduling = plans.max_num_batched_tokens[:, None], rounds.replica.scheduling
-    whole = float(lengths.input_tokens) + float(lengths.output_tokens)
-    most = np.maximum(np.minimum(scheduling.max_num_seqs, cache_tokens / whole), 1.0)[:, None]
+    whole = lengths.input_tokens + lengths.output_tokens
+    most = np.maximum(np.minimum(scheduling.max_num_seqs, cache_tokens[:, None] / whole), 1.0)
     state = screened(
         plans_step_function(table, lengths, budget, rounds.query_tokens),
         replace(lengths, output_tokens=1.0 + (lengths.output_tokens - 1.0) / tokens),
@@ -164,6 +162,19 @@ def carried_shares(state: SteadyState, demand: Demand, response_s: ResponseTimes
     own_s = class_responses_s(state, demand)
     waits = [np.maximum(response, least) for response, least in zip(own_s, least_s, strict=True)]
     return np.asarray(state.requests_per_s / demand.request_rate_per_s(waits))
+
+
+def usual_states(
+    plans: Plans, table: StepTable, cache_tokens: Array, demand: Demand, state: SteadyState
+) -> SteadyState:
+    """Return the states with the mixture of the lightest load at all loads.
+
+    Overloaded replicas serve mostly those who do not wait long, so a part of their largest rate says nothing of usual loads.
+    """
+    if not demand.mix_depends_on_responses:
+        return state
+    light = [response[:, :1] for response in class_responses_s(state, demand)]
+    return _of_mixture(plans, table, cache_tokens, replace(demand, lengths=demand.lengths_at(light)), None)
 
 
 def _half_loaded(state: SteadyState) -> NDArray[np.int_]:

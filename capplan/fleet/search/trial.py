@@ -393,7 +393,7 @@ class Trial:
         if len(self.demand.user_classes) < 2:
             return full
         doublings = ceil(log2(min(max(needed / full, 1.0), MOST_LENGTHENED)))
-        return int(full * 2**doublings)
+        return full << doublings
 
     def _requests_of_steady_users(self, rate_per_s: float) -> float:
         """Return how many requests users send at a rate until each of them, of the slowest class too, has sent some."""
