@@ -29,6 +29,7 @@ from capplan.readers.calibration.measured_device import (
     refuse_other_machine,
 )
 from capplan.readers.catalogue.hardware import device
+from tests.interrupts import started
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -193,7 +194,7 @@ def test_more_threads_than_the_machine_has_are_refused():
 
 def run(*words, stderr=subprocess.PIPE):
     command = [sys.executable, "-m", "capplan", "calibrate", *words]
-    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=stderr)
+    return started(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=stderr)
 
 
 def shown_on(terminal):
