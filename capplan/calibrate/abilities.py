@@ -1,8 +1,11 @@
-"""What torch's kernels can do on a card, by its compute capability: known before anything runs."""
+"""What torch's kernels can do: on a card by its compute capability, on a processor by what a product of each format takes."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
+
+from capplan.readers.calibration.emulated import emulated_formats
 
 INFINITY_CACHE_BYTES = 256 * 2.0**20
 """Last cache of an AMD Instinct MI300 (256 MB), between the L2 of its dies and memory."""
@@ -19,10 +22,11 @@ class Abilities:
     """Formats and kernels of one device."""
 
     wide: str
-    """The 16-bit dtype that is measured: bf16, or fp16 where bf16 has no fast kernels."""
+    """The dtype that engines would run in and that is measured: bf16, fp16 on cards without units for bf16, fp32 on processors
+    that only emulate both."""
     fp8: torch.dtype | None = None
     formats: tuple[str, ...] = ()
-    """Formats of matmuls besides 16 bits."""
+    """Formats of matmuls besides `wide`."""
     grouped_products: bool = False
     varlen: bool = False
     """FlashAttention with pages and windows in torch."""
@@ -31,9 +35,50 @@ class Abilities:
     is_amd: bool = False
     cache_bytes: float | None = None
     """Last cache before memory, where it is not the L2."""
+    emulated: tuple[str, ...] = ()
+    """Formats that the device has no units for: torch converts every element. They are never timed."""
+    flop_per_s: Mapping[str, float] = field(default_factory=dict)
+    """Rate of one product in each format of a processor, timed before anything is planned."""
 
 
-PROCESSOR = Abilities(wide="bf16", formats=("int8",), is_card=False)
+PROCESSOR_FORMATS = ("bf16", "fp32", "fp16", "int8")
+"""What processors multiply in, if not all of them natively."""
+_SEEN = {"bf16": 1e12, "fp32": 6e10, "fp16": 3e10, "int8": 3e11}
+"""Rates of one thread of a processor with matrix registers, for plans without a processor."""
+
+
+def processor_abilities(flop_per_s: Mapping[str, float]) -> Abilities:
+    """Return what a processor can do, from the rate of one product in each format.
+
+    Parameters
+    ----------
+    flop_per_s : [FLOP/s] by format, fp32 among them; a format that torch cannot multiply is not named
+
+    Returns
+    -------
+    16 bits where they are native, fp32 elsewhere; the narrower formats that are emulated
+
+    Examples
+    --------
+    A processor with AVX2 converts every element of bf16 and fp16:
+
+    >>> old = processor_abilities({"fp32": 100e9, "bf16": 20e9, "fp16": 20e9, "int8": 200e9})
+    >>> old.wide, old.formats, old.emulated
+    ('fp32', ('int8',), ('bf16', 'fp16'))
+    """
+    emulated = emulated_formats(flop_per_s)
+    native = [name for name in PROCESSOR_FORMATS if name in flop_per_s and name not in emulated]
+    wide = next(name for name in ("bf16", "fp16", "fp32") if name in native)
+    return Abilities(
+        wide=wide,
+        formats=tuple(name for name in native if name != wide),
+        is_card=False,
+        emulated=emulated,
+        flop_per_s=flop_per_s,
+    )
+
+
+PROCESSOR = processor_abilities(_SEEN)
 
 
 def abilities_of(capability: str) -> Abilities:
@@ -59,7 +104,7 @@ def abilities_of(capability: str) -> Abilities:
     major, _, minor = capability.partition(".")
     version = (int(major), int(minor or 0))
     if version < (8, 0):
-        return Abilities(wide="fp16", formats=("int8",) if version >= (7, 5) else ())
+        return Abilities(wide="fp16", formats=("int8",) if version >= (7, 5) else (), emulated=("bf16",))
     formats = ["int8", "w4a16"]
     if version >= (8, 9):
         formats += ["fp8", "fp8_row"]

@@ -27,7 +27,7 @@ def test_every_command_of_the_tutorial_runs(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "cpu.calibration.yaml").exists()
 
 
-def test_a_calibration_changes_an_estimate_as_its_rates_do(written, tmp_path, capplan):
+def test_a_calibration_changes_an_estimate_as_its_rates_do(written, wide, tmp_path, capplan):
     """With every time of every kernel twice as long, the time per output token is twice as long."""
     import json
     from dataclasses import replace
@@ -61,6 +61,10 @@ def test_a_calibration_changes_an_estimate_as_its_rates_do(written, tmp_path, ca
             "64",
             "--output-tokens",
             "8",
+            "--weight-dtype",
+            wide,
+            "--kv-dtype",
+            wide,
         )
         ran = capplan("estimate", *words, "--calibration", path, "--offline", "--format", "json")
         assert ran.code == 0, ran.err
