@@ -245,13 +245,11 @@ def _measure_all(
             progress.show(number / (passes * len(kept)), case.title)
             if case.kind not in run.unsupported:
                 ways = 1 if place in run.samples else len(run.open_ways(case, target))
-                expected_s = known.pace.pass_s(case, ways, effort)
-                if now + expected_s > end and not target.is_cuda:
+                if now + known.pace.pass_s(case, ways, effort) > end and not target.is_cuda:
                     late = late or number < len(kept)
                     continue
                 tried.add(place)
                 measure_case(run, place, case, target, effort)
-                known.pace.see(expected_s, time.monotonic() - now)
                 if run.watch is not None and target.is_cuda:
                     run.watch.look()
             if number % TIDY_EVERY == TIDY_EVERY - 1:

@@ -27,8 +27,6 @@ MOST_OF_BUDGET = 0.04
 """Share of the time of a run that one shape may take in one pass."""
 LEAST_OF_KIND = 8
 """Shapes of a kind that are never too slow by themselves, so that every kind has a fit and held-out shapes."""
-LATEST_WEIGHT = 0.2
-"""Weight of the latest shape in the lag."""
 STARTED_CALLS = 2
 """Calls of a slow shape before its repeats: the first touch, and one that shows how often to repeat."""
 
@@ -41,19 +39,12 @@ class Pace:
     """By kind: work of that shape, and the time of one call [s]."""
     build_s: float = 0.0
     """Time to make the operands of a shape."""
-    lag_ratio: float = 1.0
-    """Time that shapes took lately over what was expected, where that is more: others use the machine, or it got slower."""
 
     def learn(self, case: Case, call_s: float) -> None:
         """Keep the time of one call, if none of the kind with more work is known."""
         work, known = case_work(case), self.shown.get(case.kind)
         if known is None or work >= known[0]:
             self.shown[case.kind] = work, call_s
-
-    def see(self, expected_s: float, took_s: float) -> None:
-        """Take in how long a shape took."""
-        if expected_s > 0.0:
-            self.lag_ratio += LATEST_WEIGHT * (max(took_s / expected_s, 1.0) - self.lag_ratio)
 
     def call_s(self, case: Case) -> float:
         """Return the expected time of one call; 0 for a kind of which nothing was timed [s]."""
@@ -72,8 +63,7 @@ class Pace:
         call_s = self.call_s(case)
         calls = STARTED_CALLS + LEAST_SLOW_REPEATS
         one_s = self.build_s + max(effort.seconds, calls * call_s)
-        tried_s = ways * (self.build_s + TRIAL.seconds + calls * call_s) if ways > 1 else 0.0
-        return self.lag_ratio * (one_s + tried_s)
+        return one_s + (ways * (self.build_s + TRIAL.seconds + calls * call_s) if ways > 1 else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
