@@ -8,9 +8,15 @@ from pathlib import Path
 
 import torch
 
-from capplan.calibrate.abilities import PROCESSOR, Abilities, abilities_of, capability_of, processor_abilities
+from capplan.calibrate.abilities import (
+    PROCESSOR,
+    Abilities,
+    abilities_of,
+    capability_of,
+    processor_abilities,
+    product_rates,
+)
 from capplan.calibrate.busy import busy_reason, driver_report
-from capplan.calibrate.native import product_rates
 from capplan.calibrate.readings import Sensors, sensors_of
 from capplan.errors import InputError
 from capplan.readers.calibration.record import Machine
@@ -54,6 +60,19 @@ class Target:
     def is_cuda(self) -> bool:
         """True on an accelerator that torch drives as CUDA (NVIDIA and AMD)."""
         return bool(self.device.type == "cuda")
+
+    @property
+    def emulated_words(self) -> str:
+        """Formats that the device has no units for, and what is timed instead; empty if it has all of them."""
+        able = self.abilities
+        if not able.emulated:
+            return ""
+        times = [
+            able.flop_per_s[able.wide] / able.flop_per_s[n] for n in able.emulated if able.flop_per_s.get(n)
+        ]
+        slower = f", {min(times):.1f} times slower than {able.wide} or more" if times else ""
+        names = " and ".join(able.emulated)
+        return f"{self.machine.name} only emulates {names}{slower}: {able.wide} is timed, and {names} not"
 
     @property
     def usable_bytes(self) -> float:

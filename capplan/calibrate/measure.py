@@ -12,8 +12,7 @@ from capplan.calibrate.kernels import case_bytes
 from capplan.calibrate.kernels.arena import SEED, STORED_IN, prepare_arenas
 from capplan.calibrate.kernels.case import Case
 from capplan.calibrate.machine import Target
-from capplan.calibrate.pace import Announced, announced, left_out
-from capplan.calibrate.progress import Progress
+from capplan.calibrate.pace import Announced, Progress, announced, left_out
 from capplan.calibrate.readings import Sensors, Watch
 from capplan.calibrate.run import HOST_COPIES, DeviceLostError, Run, measure_case, settle
 from capplan.calibrate.shapes import cases, held_out
@@ -123,7 +122,7 @@ def calibrated(
     chosen = list(cases(target.abilities, quick=quick) if planned is None else planned)
     if planned is None and not quick and not target.is_cuda:
         run.remark(f"matmul in fp8 is skipped: {NO_FP8}")
-    if words := emulated_words(target):
+    if words := target.emulated_words:
         run.remark(words)
     beside = target.busy if target.is_cuda else load_beside()
     if beside:
@@ -143,17 +142,6 @@ def calibrated(
         quick=quick,
         seconds=time.monotonic() - started,
     )
-
-
-def emulated_words(target: Target) -> str:
-    """Return which formats a device has no units for, and what is timed instead; empty if it has all of them."""
-    able = target.abilities
-    if not able.emulated:
-        return ""
-    times = [able.flop_per_s[able.wide] / able.flop_per_s[n] for n in able.emulated if able.flop_per_s.get(n)]
-    slower = f", {min(times):.1f} times slower than {able.wide} or more" if times else ""
-    names = " and ".join(able.emulated)
-    return f"{target.machine.name} only emulates {names}{slower}: {able.wide} is timed, and {names} not"
 
 
 def _told(

@@ -4,6 +4,7 @@ One call of a slow shape may take as long as all quick ones together: where a fo
 few shapes of each kind are run once, the time of all others follows from their work, and what does not fit is left out.
 """
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -29,6 +30,9 @@ LEAST_OF_KIND = 8
 """Shapes of a kind that are never too slow by themselves, so that every kind has a fit and held-out shapes."""
 STARTED_CALLS = 2
 """Calls of a slow shape before its repeats: the first touch, and one that shows how often to repeat."""
+
+LINE = 100
+"""Characters of the progress line."""
 
 
 @dataclass(slots=True)
@@ -209,3 +213,34 @@ def left_out(planned: Sequence[Case], untried: Sequence[Case]) -> str:
     every = Counter(case.kind_title for case in planned)
     lacking = Counter(case.kind_title for case in untried)
     return ", ".join(f"{count} of {every[kind]} shapes of {kind}" for kind, count in lacking.items())
+
+
+@dataclass(slots=True)
+class Progress:
+    """Progress of a run with a time budget."""
+
+    expected_s: float
+    started: float = field(default_factory=time.monotonic)
+    shown: bool = field(default_factory=lambda: sys.stderr.isatty())
+
+    def show(self, done_fraction: float, title: str) -> None:
+        """Rewrite the line."""
+        if not self.shown:
+            return
+        left = self.remaining_s(done_fraction)
+        bar = "#" * round(20 * done_fraction)
+        text = f"[{bar:<20}] {done_fraction:4.0%} {int(left) // 60:d}:{int(left) % 60:02d} left  {title}"
+        sys.stderr.write("\r" + text[:LINE].ljust(LINE))
+        sys.stderr.flush()
+
+    def remaining_s(self, done_fraction: float) -> float:
+        """Return the remaining time at the pace so far, at most the rest of the budget [s]."""
+        elapsed = time.monotonic() - self.started
+        left = max(self.expected_s - elapsed, 0.0)
+        return min(elapsed * (1.0 - done_fraction) / done_fraction, left) if done_fraction >= 0.02 else left
+
+    def close(self) -> None:
+        """Clear the line."""
+        if self.shown:
+            sys.stderr.write("\r" + " " * LINE + "\r")
+            sys.stderr.flush()

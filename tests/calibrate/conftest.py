@@ -56,7 +56,11 @@ def calibration(target, tmp_path_factory):
             planned = [
                 case for case in cases(target.abilities, quick=True) if case.operator in KEPT and small(case)
             ]
-            found = calibrated(target, quick=True, minutes=0.25, planned=planned[: 3 * len(planned) // 5])
+            planned = planned[: 3 * len(planned) // 5]
+            for minutes in (0.25, 1.0, 4.0):  # a processor that is slow, or that others use, gets more time
+                found = calibrated(target, quick=True, minutes=minutes, planned=planned)
+                if len(found.measurements) >= 0.9 * len(planned):
+                    break
             kept.write_bytes(pickle.dumps(found))
         return pickle.loads(kept.read_bytes())
 

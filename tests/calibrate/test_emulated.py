@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.calibrate.abilities import abilities_of, processor_abilities
-from capplan.calibrate.measure import calibrated, emulated_words
-from capplan.calibrate.native import product_rates
+from capplan.calibrate.abilities import abilities_of, processor_abilities, product_rates
+from capplan.calibrate.measure import calibrated
 from capplan.calibrate.shapes import cases
 from capplan.engine.lookup import profile
 from capplan.errors import InputError, Refusal
@@ -256,6 +255,6 @@ def test_the_kernels_of_a_gpu_never_stand_for_those_that_a_processor_was_timed_w
 
 def test_the_words_name_formats_and_how_much_slower_they_are(target):
     able = processor_abilities({"fp32": 80e9, "bf16": 10e9, "fp16": 16e9, "int8": 100e9})
-    words = emulated_words(replace(target, abilities=able))
+    words = replace(target, abilities=able).emulated_words
     assert "only emulates bf16 and fp16, 5.0 times slower than fp32 or more: fp32 is timed" in words
-    assert emulated_words(replace(target, abilities=processor_abilities({"fp32": 1.0, "bf16": 2.0}))) == ""
+    assert replace(target, abilities=processor_abilities({"fp32": 1.0, "bf16": 2.0})).emulated_words == ""
