@@ -20,11 +20,11 @@ BYTE_WORK = 4.0
 """Work of a moved byte, in FLOP: processors move about a byte in the time of four."""
 ENOUGH_CALL_S = 5e-3
 """A call that takes this long shows the rate of a kind; shorter ones show what it costs to start."""
-NEXT_CALL_S = 0.1
-"""The next shape to be tried is expected to take at most this long."""
+NEXT_CALL_FRACTION = 1e-3
+"""The next shape to be tried is expected to take at most this share of the time of the run."""
 MOST_TRIED = 5
 """Shapes of a kind that are tried."""
-MOST_OF_BUDGET = 0.04
+MOST_OF_BUDGET = 0.02
 """Share of the time of a run that one shape may take in one pass."""
 LEAST_OF_KIND = 8
 """Shapes of a kind that are never too slow by themselves, so that every kind has a fit and held-out shapes."""
@@ -101,7 +101,7 @@ def announced(
     if target.is_cuda:
         return Announced(tuple(range(len(chosen))), 0.0, Pace())
     begin = time.monotonic()
-    pace = _probed(target, chosen, room_bytes)
+    pace = _probed(target, chosen, room_bytes, NEXT_CALL_FRACTION * budget_s)
     left_s = budget_s - (time.monotonic() - begin)
     costs = [pace.pass_s(case, len(ways_of(case, target.abilities)), effort) for case in chosen]
     kept, total_s = [], 0.0
@@ -122,7 +122,7 @@ def _limits(chosen: Sequence[Case], costs: Sequence[float], most_s: float) -> di
     return limits
 
 
-def _probed(target: Target, chosen: Sequence[Case], room_bytes: float) -> Pace:
+def _probed(target: Target, chosen: Sequence[Case], room_bytes: float, longest_s: float) -> Pace:
     """Return the pace after one call of a few shapes of each kind: from the smallest up, until a call takes long enough."""
     pace = Pace()
     builds: list[float] = []
@@ -134,9 +134,9 @@ def _probed(target: Target, chosen: Sequence[Case], room_bytes: float) -> Pace:
             open_cases = [
                 case
                 for case in cases
-                if known is None or (case_work(case) > known[0] and pace.call_s(case) <= NEXT_CALL_S)
+                if known is None or (case_work(case) > known[0] and pace.call_s(case) <= longest_s)
             ]
-            if not open_cases or (known and known[1] >= ENOUGH_CALL_S):
+            if not open_cases or (known and known[1] >= min(ENOUGH_CALL_S, longest_s)):
                 break
             trial = open_cases[0] if known is None else open_cases[-1]
             timed = _one_call(target, trial)

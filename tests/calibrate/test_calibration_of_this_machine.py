@@ -261,7 +261,7 @@ def test_two_ranks_measure_their_collectives(tmp_path):
         "cpu",
         "--quick",
         "--minutes",
-        "0.04",
+        "0.1",
         "-o",
         str(path),
         "--format",
