@@ -43,7 +43,8 @@ def wide_dtype(device: Device) -> str:
     -------
     bf16 or fp16; fp32 on a processor that emulates both
     """
-    for dtype in ("bf16", "fp16", *(("fp32",) if device.emulated else ())):
+    names: tuple[str, ...] = ("bf16", "fp16", "fp32") if device.emulated else ("bf16", "fp16")
+    for dtype in names:
         if dtype in device.peak_flop_per_s and dtype not in device.emulated:
             return dtype
     raise InputError(
