@@ -3,7 +3,7 @@
 #   make test     set up, then run the tests (the torch ones included) but those marked `long`, of which it runs a sample
 #   make long     the others: what every page prints, searches of every shipped scenario, whole calibrations of this processor
 #   make old-processor  the tests that time this processor again, without AVX-512 and units for bf16: torch and oneDNN are told
-#                 to use AVX2 at most, as on a processor that has no more; continuous integration runs it
+#                 to use AVX2 at most, as on a processor that has no more; one to two minutes on two cores of an EPYC with AVX-512
 #   make lint     ruff and mypy --strict
 #   make check    lint, then every test: test, long and old-processor, which is what continuous integration runs
 #   make bench    start-up time and search speed, as ratios measured in one run

@@ -157,7 +157,7 @@ def _told(
     seconds = min(budget_s, passes * known.pass_s) if known.pass_s else budget_s
     run.tell(
         f"{target.machine.name}: {shapes}, about {seconds / 60:.1f} min and the fit; uses up to "
-        f"{peak_bytes(chosen, target) / 1e9:.2f} GB of {target.free_bytes / 1e9:.1f} GB free; clocks and settings are left unchanged"
+        f"{peak_bytes([chosen[place] for place in known.kept] or chosen, target) / 1e9:.2f} GB of {target.free_bytes / 1e9:.1f} GB free; clocks and settings are left unchanged"
     )
 
 

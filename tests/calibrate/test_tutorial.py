@@ -21,7 +21,9 @@ def test_every_command_of_the_tutorial_runs(wide, tmp_path, monkeypatch, capsys)
         short = ["--minutes", "0.15"] if "-o" in words else []
         offline = ["--offline"] if "--compare" not in words else []
         # as the page says of processors that only emulate bf16
-        old = ["--weight-dtype", wide, "--kv-dtype", wide] if words[1] == "estimate" and wide != "bf16" else []
+        old = (
+            ["--weight-dtype", wide, "--kv-dtype", wide] if words[1] == "estimate" and wide != "bf16" else []
+        )
         code = main([*words[1:], *short, *offline, *old])
         shown = capsys.readouterr()
         assert code == 0, (words, shown.err)
