@@ -2,8 +2,10 @@
 #   make plan     set up, then size and price the fleet of scenarios/support-chat.yaml
 #   make test     set up, then run the tests (the torch ones included) but those marked `long`, of which it runs a sample
 #   make long     the others: what every page prints, searches of every shipped scenario, whole calibrations of this processor
+#   make old-processor  the tests that time this processor again, without AVX-512 and units for bf16: torch and oneDNN are told
+#                 to use AVX2 at most, as on a processor that has no more; one to two minutes on two cores of an EPYC with AVX-512
 #   make lint     ruff and mypy --strict
-#   make check    lint, then every test, test and long: what continuous integration runs
+#   make check    lint, then every test: test, long and old-processor, which is what continuous integration runs
 #   make bench    start-up time and search speed, as ratios measured in one run
 #   make golden   write the golden files anew; review the difference like code
 #   make docs     write docs/commands.md, docs/methodology.md and the output of the marked console blocks of all pages anew,
@@ -31,12 +33,15 @@ CHROMIUM ?= chromium
 BIN := $(VENV)/bin
 # A file of tests runs in one process, so that what its tests share is made once; files come in the order of their names.
 SPREAD := --dist loadfile --no-loadscope-reorder
+# Tests that run torch on this processor; all other tests of calibrations run on virtual cards.
+TIMED := abilities_and_shapes calibration_file calibration_of_this_machine collectives compare_and_bad_input emulated fit layers \
+	pace turns_and_timing tutorial
 # A compiled core that is older than its source would run in its place.
 COMPILED := hatch_build.py $(wildcard capplan/serving/flat_*.py capplan/serving/flat_*.pxd)
 # Compiled modules are kept, even where an image says otherwise: every process of the tests would compile all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: plan test long lint check bench golden docs mutants fuzz constraints installs reliability oracle wheels pictures clean
+.PHONY: plan test long old-processor lint check bench golden docs mutants fuzz constraints installs reliability oracle wheels pictures clean
 .DEFAULT_GOAL := plan
 
 plan: $(VENV)/.ready
@@ -53,7 +58,10 @@ lint: $(VENV)/.ready-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-check: lint test long
+old-processor: $(VENV)/.ready-test
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -n 2 $(SPREAD) -m "not long" $(TIMED:%=tests/calibrate/test_%.py)
+
+check: lint test long old-processor
 
 bench: $(VENV)/.ready
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

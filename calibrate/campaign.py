@@ -116,9 +116,19 @@ def run_step(step: Step, folder: Path, left_s: float) -> Done:
     base = folder / step.name.replace(" ", "-").replace("/", "-")
     begin = time.monotonic()
     with base.with_suffix(".out").open("w") as out, base.with_suffix(".err").open("w") as err:
-        process = subprocess.Popen(step.command, stdout=out, stderr=err)  # noqa: S603 - commands of this file
+        process = subprocess.Popen(  # noqa: S603 - commands of this file
+            step.command,
+            stdout=out,
+            stderr=err,
+            preexec_fn=_hear_ctrl_c,  # noqa: PLW1509 - there is one thread
+        )
         ended = _wait(process, longest_s)
     return Done(step.name, command, time.monotonic() - begin, process.returncode, ended)
+
+
+def _hear_ctrl_c() -> None:
+    """Let a step hear the signal that ends it: where a campaign runs in the background, shells ignore it for all its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _wait(process: subprocess.Popen[bytes], longest_s: float) -> str:

@@ -1,7 +1,7 @@
 """Fit the numbers of a form to measured times: robust, with intervals, and scored on held-out shapes."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -40,7 +40,13 @@ class Fitting:
     failures: list[str] = field(default_factory=list)
 
 
-def fit_all(fitting: Fitting, machine: Machine, peaks: Peaks, family: Family | None = None) -> None:
+def fit_all(
+    fitting: Fitting,
+    machine: Machine,
+    peaks: Peaks,
+    family: Family | None = None,
+    is_late: Callable[[], bool] = lambda: False,
+) -> None:
     """Add the fit of every measured kernel, dtype and library, and its fitted times.
 
     Parameters
@@ -49,6 +55,7 @@ def fit_all(fitting: Fitting, machine: Machine, peaks: Peaks, family: Family | N
     machine : for the fields that are not fitted
     peaks : best measured rates, for the same
     family : numbers of another device of the architecture, as starting values
+    is_late : whether the time is up: the fits that are left start from the priors alone
     """
     for form in FORMS:
         kinds = {(m.dtype, library_of(m)) for m in fitting.measurements if m.operator in form.operators}
@@ -65,7 +72,8 @@ def fit_all(fitting: Fitting, machine: Machine, peaks: Peaks, family: Family | N
                 fixed = sheet(form, dtype, machine, peaks)
                 free = form.numbers(dtype)
                 known = {name: value for name, value in fixed.items() if name not in free}
-                _fit_one(fitting, key, form, dtype, places, known, family or {})
+                starts = STARTS[:1] if is_late() else STARTS
+                _fit_one(fitting, key, form, dtype, places, known, family or {}, starts)
 
 
 def _fit_one(
@@ -76,11 +84,12 @@ def _fit_one(
     places: Sequence[int],
     fixed: Mapping[str, float],
     family: Family,
+    starts: Sequence[float],
 ) -> None:
     members = [fitting.measurements[place] for place in places]
     near = family.get(key.partition("@")[0], {})
     try:
-        fit, predicted = _Problem(form, dtype, members, fixed, near).solved()
+        fit, predicted = _Problem(form, dtype, members, fixed, near, starts).solved()
     except (ArithmeticError, ValueError) as error:  # too few or senseless times; the measurements stay
         fitting.failures.append(f"{key} is measured but not fitted: {error}")
         return
@@ -98,6 +107,7 @@ class _Problem:
     measurements: Sequence[Measurement]
     fixed: Mapping[str, float]
     near: Mapping[str, float]
+    starts: Sequence[float]
 
     def known(self) -> list[Known]:
         return [known_beforehand(name, self.near.get(name)) for name in self.names]
@@ -165,7 +175,8 @@ class _Problem:
             errors = np.log(self.predicted(logs)[seen] / measured[seen]) * weights
             return np.concatenate([errors, NOISE * (logs - center) / width])
 
-        return _best_of_starts(residuals, center, self.bounds(), start)
+        rough = [center + shift for shift in self.starts] if start is None else [start]
+        return _best_of_starts(residuals, center, self.bounds(), rough)
 
     def intervals(self, best: Any, seen: Array) -> Array:
         """Return the standard deviation of each logarithm, from the shapes and the priors."""
@@ -190,7 +201,9 @@ def _operator_weights(measurements: Sequence[Measurement]) -> Array:
     return np.array([np.sqrt(mean / counts[m.operator]) for m in measurements])
 
 
-def _best_of_starts(residuals: Any, center: Array, bounds: tuple[Array, Array], start: Array | None) -> Any:
+def _best_of_starts(
+    residuals: Any, center: Array, bounds: tuple[Array, Array], rough: Sequence[Array]
+) -> Any:
     """Return the local fit with the smallest median error: forms with soft maxima have several local minima.
 
     Cauchy loss nearly ignores shapes that the form cannot explain; they remain in the reported error.
@@ -200,9 +213,8 @@ def _best_of_starts(residuals: Any, center: Array, bounds: tuple[Array, Array], 
         return np.clip(start, bounds[0] + 1e-6, bounds[1] - 1e-6)
 
     options: Any = {"bounds": bounds, "f_scale": TYPICAL_ERROR, "max_nfev": 100}
-    starts = [inside(center + shift) for shift in STARTS] if start is None else [inside(start)]
-    fits = [least_squares(residuals, start, loss="soft_l1", **options) for start in starts]
-    fits += [least_squares(residuals, inside(rough.x), loss="cauchy", **options) for rough in list(fits)]
+    fits = [least_squares(residuals, inside(start), loss="soft_l1", **options) for start in rough]
+    fits += [least_squares(residuals, inside(first.x), loss="cauchy", **options) for first in list(fits)]
 
     def typical(solved: Any) -> float:
         errors = np.abs(residuals(solved.x)[: -len(center)])

@@ -162,8 +162,8 @@ FORMS = (
 def sheet(form: Form, dtype: str, machine: Machine, peaks: Peaks) -> dict[str, float]:
     """Return the fields of a rates record that are not fitted: the best measured rates stand in for the datasheet."""
     link = peaks.link_bytes_per_s or 1.0
-    # attention multiplies in 16 bits whatever its cache holds
-    multiplied = dtype if form.kernel in ("matmul", "experts") else "bf16"
+    # attention multiplies in 16 bits whatever its cache holds, unless the device emulates them
+    multiplied = dtype if form.kernel in ("matmul", "experts") or dtype == "fp32" else "bf16"
     wide = peaks.flop_per_s.get("bf16") or peaks.flop_per_s.get("fp16")
     known = {
         "flop_per_s": peaks.flop_per_s.get(multiplied) or wide or max(peaks.flop_per_s.values(), default=1.0),

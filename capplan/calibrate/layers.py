@@ -1,6 +1,6 @@
 """Real transformer layers with random weights, built from the record of a model, to check predictions against timings.
 
-Every matrix, cache and attention has the shape of the model, in bf16. Where engines run a fused kernel that torch
+Every matrix, cache and attention has the shape of the model, in the dtype that was timed (bf16 where it is native). Where engines run a fused kernel that torch
 does not have, one torch kernel that moves the same bytes stands in: layer norm for the fused norms, a
 product with a table for the rotary embedding, the gated linear unit for the gated activation; residuals
 are added by the matmul before them.
@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from capplan.calibrate.abilities import Abilities
-from capplan.calibrate.kernels.arena import random_operand
+from capplan.calibrate.kernels.arena import ELEMENT_BYTES, random_operand
 from capplan.calibrate.kernels.attention import BACKENDS, attention
 from capplan.calibrate.kernels.experts import (
     GROUPED,
@@ -46,16 +46,16 @@ def refusal(layer: Layer) -> str:
     return f"its matrices {', '.join(strange)} are not built" if strange else ""
 
 
-def layer_bytes(layer: Layer) -> float:
-    """Return the memory of the layer's weights in bf16 [B]."""
+def layer_bytes(layer: Layer, wide: str = "bf16") -> float:
+    """Return the memory of the layer's weights in one dtype [B]."""
     dense = sum(p.inputs * p.outputs for p in layer.projections if p.matmul)
-    return 2.0 * (dense + (layer.experts.parameters if layer.experts else 0))
+    return ELEMENT_BYTES[wide] * (dense + (layer.experts.parameters if layer.experts else 0))
 
 
-def cache_bytes(layer: Layer, sequences: int, context_tokens: int) -> float:
-    """Return the memory of the layer's cache in bf16 [B]."""
+def cache_bytes(layer: Layer, sequences: int, context_tokens: int, wide: str = "bf16") -> float:
+    """Return the memory of the layer's cache in one dtype [B]."""
     elements = sum(part.heads * part.elements for part in layer.mixers[0].description.cache_parts)
-    return 2.0 * sequences * context_tokens * elements
+    return ELEMENT_BYTES[wide] * sequences * context_tokens * elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ def built(layer: Layer, device: torch.device, wide: str = "bf16") -> RealLayer:
     ----------
     layer : of a model
     device : where
-    wide : 16-bit dtype
+    wide : dtype of everything
 
     Returns
     -------

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import torch
 
-from capplan.calibrate.abilities import Abilities, abilities_of, capability_of
+from capplan.calibrate.abilities import (
+    PROCESSOR,
+    Abilities,
+    abilities_of,
+    capability_of,
+    processor_abilities,
+    product_rates,
+)
 from capplan.calibrate.busy import busy_reason, driver_report
 from capplan.calibrate.readings import Sensors, sensors_of
 from capplan.errors import InputError
@@ -46,6 +53,8 @@ class Target:
     """Clock, power and heat; empty where the driver shows none."""
     busy: str = ""
     """Who else uses the device; empty if nobody is seen."""
+    abilities: Abilities = PROCESSOR
+    """What the device's kernels can do."""
 
     @property
     def is_cuda(self) -> bool:
@@ -53,9 +62,17 @@ class Target:
         return bool(self.device.type == "cuda")
 
     @property
-    def abilities(self) -> Abilities:
-        """What the device's kernels can do."""
-        return abilities_of(self.machine.capability)
+    def emulated_words(self) -> str:
+        """Formats that the device has no units for, and what is timed instead; empty if it has all of them."""
+        able = self.abilities
+        if not able.emulated:
+            return ""
+        times = [
+            able.flop_per_s[able.wide] / able.flop_per_s[n] for n in able.emulated if able.flop_per_s.get(n)
+        ]
+        slower = f", {min(times):.1f} times slower than {able.wide} or more" if times else ""
+        names = " and ".join(able.emulated)
+        return f"{self.machine.name} only emulates {names}{slower}: {able.wide} is timed, and {names} not"
 
     @property
     def usable_bytes(self) -> float:
@@ -111,6 +128,7 @@ def _cpu(threads: int) -> Target:
         raise InputError(f"--threads {threads}: this machine has {os.cpu_count()}")
     torch.set_num_threads(threads)
     name = _processor_name()
+    abilities = processor_abilities(product_rates(threads))
     pages, size = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     machine = Machine(
         device="cpu",
@@ -125,8 +143,9 @@ def _cpu(threads: int) -> Target:
         l2_bytes=float(_cache_bytes(2) or UNKNOWN_L2_BYTES),
         tile_rows=CPU_TILE_ROWS,
         clocks={"capability": torch.backends.cpu.get_cpu_capability()},
+        emulated=abilities.emulated,
     )
-    return Target(torch.device("cpu"), machine, float(pages * size))
+    return Target(torch.device("cpu"), machine, float(pages * size), abilities=abilities)
 
 
 def _processor_name() -> str:
@@ -172,6 +191,7 @@ def _cuda(device: torch.device, *, force: bool) -> Target:
             "  timings beside another load do not describe the device; free it, or pass --force"
         )
     capability = capability_of(properties)
+    abilities = abilities_of(capability)
     machine = Machine(
         device=str(device),
         name=properties.name,
@@ -185,6 +205,7 @@ def _cuda(device: torch.device, *, force: bool) -> Target:
         l2_bytes=float(getattr(properties, "L2_cache_size", 0) or UNKNOWN_CARD_L2_BYTES),
         clocks=seen,
         capability=capability,
-        cache_bytes=abilities_of(capability).cache_bytes,
+        cache_bytes=abilities.cache_bytes,
+        emulated=abilities.emulated,
     )
-    return Target(device, machine, float(free), sensors_of(properties), reason)
+    return Target(device, machine, float(free), sensors_of(properties), reason, abilities)

@@ -12,7 +12,7 @@ from capplan.calibrate.kernels import case_bytes
 from capplan.calibrate.kernels.arena import SEED, STORED_IN, prepare_arenas
 from capplan.calibrate.kernels.case import Case
 from capplan.calibrate.machine import Target
-from capplan.calibrate.progress import Progress
+from capplan.calibrate.pace import Announced, Progress, announced, left_out
 from capplan.calibrate.readings import Sensors, Watch
 from capplan.calibrate.run import HOST_COPIES, DeviceLostError, Run, measure_case, settle
 from capplan.calibrate.shapes import cases, held_out
@@ -43,6 +43,8 @@ BUSY_LOAD_FRACTION = 0.5
 NO_FP8 = "processors have no fp8 products, and torch's emulation of them is a thousand times slower"
 PRODUCTS = {"matmul": ("rows", ""), "latent_bmm": ("tokens", "query_heads")}
 """Operators that show the arithmetic peak, and their sizes besides inputs and outputs."""
+FIT_FRACTION = 0.2
+"""Of the time for measuring, after which a fit starts from one point instead of several."""
 TIDY_EVERY = 50
 """Cases after which memory that nothing uses is given back."""
 LEAST_POINTS = 8
@@ -120,20 +122,71 @@ def calibrated(
     chosen = list(cases(target.abilities, quick=quick) if planned is None else planned)
     if planned is None and not quick and not target.is_cuda:
         run.remark(f"matmul in fp8 is skipped: {NO_FP8}")
+    if words := target.emulated_words:
+        run.remark(words)
     beside = target.busy if target.is_cuda else load_beside()
     if beside:
         run.remark(beside if not target.is_cuda else f"measured beside another load: {beside}")
     budget_s = budget_of(target, quick=quick, minutes=minutes)
-    tell(
-        f"{target.machine.name}: {len(chosen)} shapes, about {budget_s / 60:.1f} min; uses up to "
-        f"{peak_bytes(chosen, target) / 1e9:.2f} GB of {target.free_bytes / 1e9:.1f} GB free; clocks and settings are left unchanged"
-    )
     started = time.monotonic()
     run.watch = Watch(target.sensors)
     sustained = _measured(run, chosen, target, QUICK if quick else FULL, budget_s)
     return _finished(
-        run, chosen, linked, group, target, sustained, quick=quick, seconds=time.monotonic() - started
+        run,
+        chosen,
+        linked,
+        group,
+        target,
+        sustained,
+        budget_s,
+        quick=quick,
+        seconds=time.monotonic() - started,
     )
+
+
+def _told(
+    run: Run, chosen: Sequence[Case], known: Announced, target: Target, budget_s: float, passes: int
+) -> None:
+    """Say what will be measured and how long that takes, which is what was timed and at most the budget."""
+    few = len(known.kept) < len(chosen)
+    shapes = (
+        f"{len(known.kept)} of {len(chosen)} shapes (the others take too long here)"
+        if few
+        else f"{len(chosen)} shapes"
+    )
+    seconds = min(budget_s, passes * known.pass_s) if known.pass_s else budget_s
+    run.tell(
+        f"{target.machine.name}: {shapes}, about {seconds / 60:.1f} min and the fit; uses up to "
+        f"{peak_bytes([chosen[place] for place in known.kept] or chosen, target) / 1e9:.2f} GB of {target.free_bytes / 1e9:.1f} GB free; clocks and settings are left unchanged"
+    )
+
+
+def effort_of_a_pass(chosen: Sequence[Case], target: Target, effort: Effort, budget_s: float) -> Effort:
+    """Return how long to repeat one shape in one of the passes over all."""
+    passes = PASSES[target.device.type]
+    return replace(effort, seconds=min(effort.seconds, 0.6 * budget_s / max(len(chosen), 1)) / passes)
+
+
+def prepared(chosen: Sequence[Case], target: Target, effort: Effort, budget_s: float) -> Announced:
+    """Fill the operands of a run, and return which of its shapes are measured and how long a pass takes.
+
+    Parameters
+    ----------
+    chosen : the shapes, in the order in which they are measured
+    target : the device
+    effort : of one pass
+    budget_s : time for measuring [s]
+    """
+    begin = time.monotonic()
+    prepare_arenas(target.device, _arena_dtypes(chosen), target.cold_bytes)
+    return announced(
+        target, chosen, effort, budget_s - (time.monotonic() - begin), _room_bytes(chosen, target)
+    )
+
+
+def _room_bytes(chosen: Sequence[Case], target: Target) -> float:
+    """Return the memory that one case may use besides the arenas."""
+    return (target.usable_bytes - _standing_bytes(chosen, target)) / target.slack_ratio
 
 
 def _measured(
@@ -141,10 +194,16 @@ def _measured(
 ) -> Sustained | None:
     """Measure all cases; whatever ends the run early, what was measured is kept in it."""
     sustained = None
+    begin = time.monotonic()
     try:
-        prepare_arenas(target.device, _arena_dtypes(chosen), target.cold_bytes)
+        each = effort_of_a_pass(chosen, target, effort, budget_s)
+        run.room_bytes = _room_bytes(chosen, target)
+        known = prepared(chosen, target, each, budget_s)
+        _told(run, chosen, known, target, budget_s, PASSES[target.device.type])
         sustained = warmed_up(target, target.abilities.wide, run.watch or Watch(target.sensors))
-        _measure_all(run, chosen, target, effort, budget_s)
+        # a card is warmed up before its time begins, a processor needs none
+        start = time.monotonic() if target.is_cuda else begin
+        _measure_all(run, chosen, known, target, each, start + budget_s)
     except KeyboardInterrupt:
         run.ended_early = f"interrupted after {len(run.samples)} of {len(chosen)} shapes"
         run.stopped = True
@@ -158,20 +217,26 @@ def _measured(
     return sustained
 
 
-def _measure_all(run: Run, chosen: Sequence[Case], target: Target, effort: Effort, budget_s: float) -> None:
+def _measure_all(
+    run: Run, chosen: Sequence[Case], known: Announced, target: Target, effort: Effort, end: float
+) -> None:
+    """Measure what was announced, pass after pass until `end`; a shape that would end later is left out of its pass."""
     passes, most = PASSES[target.device.type], MOST_PASSES[target.device.type]
-    effort = replace(effort, seconds=min(effort.seconds, 0.6 * budget_s / max(len(chosen), 1)) / passes)
-    run.room_bytes = (target.usable_bytes - _standing_bytes(chosen, target)) / target.slack_ratio
-    end = time.monotonic() + budget_s
-    progress = Progress(budget_s)
-    steps = [(place, case) for _ in range(most) for place, case in enumerate(chosen)]
-    done = 0
+    kept = known.kept
+    progress = Progress(end - time.monotonic())
+    done, late, tried = 0, False, set[int]()
     try:
-        for number, (place, case) in enumerate(steps):
-            if time.monotonic() > end:
+        for number, place in enumerate(kept * most):
+            case, now = chosen[place], time.monotonic()
+            if now > end:
                 break
-            progress.show(number / (passes * len(chosen)), case.title)
+            progress.show(number / (passes * len(kept)), case.title)
             if case.kind not in run.unsupported:
+                ways = 1 if place in run.samples else len(run.open_ways(case, target))
+                if now + known.pace.pass_s(case, ways, effort) > end and not target.is_cuda:
+                    late = late or number < len(kept)
+                    continue
+                tried.add(place)
                 measure_case(run, place, case, target, effort)
                 if run.watch is not None and target.is_cuda:
                     run.watch.look()
@@ -180,11 +245,16 @@ def _measure_all(run: Run, chosen: Sequence[Case], target: Target, effort: Effor
             done = number + 1
     finally:
         progress.close()
-        run.passes = done // max(len(chosen), 1)
-    if done < len(chosen):
-        run.ended_early = f"out of time after {done} of {len(chosen)} shapes"
-    elif done < passes * len(chosen):
-        run.tell(f"out of time in pass {done // len(chosen) + 1} of {passes} over all shapes")
+        run.passes = done // max(len(kept), 1)
+    if done < len(kept) or late:
+        run.ended_early = f"out of time after {len(run.samples)} of {len(chosen)} shapes"
+    elif done < passes * len(kept):
+        run.tell(f"out of time in pass {done // len(kept) + 1} of {passes} over all shapes")
+    untried = [
+        case for place, case in enumerate(chosen) if place not in tried and case.kind not in run.unsupported
+    ]
+    if words := left_out(chosen, untried):
+        run.remark(f"left out to keep the time: {words}")
 
 
 def _finished(
@@ -194,6 +264,7 @@ def _finished(
     group: Group | None,
     target: Target,
     sustained: Sustained | None,
+    budget_s: float,
     *,
     quick: bool,
     seconds: float,
@@ -215,7 +286,8 @@ def _finished(
     if group:
         rate = best_link_rate(linked)
         peaks = replace(peaks, link_bytes_per_s=rate, ranks=group.ranks, node_ranks=group.node_ranks)
-    fitting = _fitted(run, marked, target, peaks)
+    late = time.monotonic() + FIT_FRACTION * budget_s
+    fitting = _fitted(run, marked, target, peaks, lambda: time.monotonic() > late)
     missing = missing_kinds(chosen, run)
     for line in run.skipped_remarks():
         run.remark(line)
@@ -235,11 +307,13 @@ def _finished(
     )
 
 
-def _fitted(run: Run, marked: list[Measurement], target: Target, peaks: Peaks) -> Fitting:
+def _fitted(
+    run: Run, marked: list[Measurement], target: Target, peaks: Peaks, is_late: Callable[[], bool]
+) -> Fitting:
     """Return the fits; Ctrl-C ends them early, and keeps those that are done and everything that was measured."""
     fitting = Fitting(marked)
     try:
-        fit_all(fitting, target.machine, peaks, _family_numbers(target))
+        fit_all(fitting, target.machine, peaks, _family_numbers(target), is_late)
         fitting.fits |= _simple_fits(fitting.measurements)
     except KeyboardInterrupt:
         run.stopped = True

@@ -4,17 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from capplan.calibrate.kernels import case_bytes, ways_of
+from capplan.calibrate.kernels.arena import drop_arenas
 from capplan.calibrate.kernels.case import Case
 from capplan.calibrate.machine import Target
-from capplan.calibrate.measure import PASSES, budget_of, peak_bytes
+from capplan.calibrate.measure import PASSES, budget_of, effort_of_a_pass, peak_bytes, prepared
 from capplan.calibrate.shapes import cases, held_out
 from capplan.calibrate.timing import FULL, QUICK
 from capplan.calibrate.warmup import WARM_S
 
-BUILD_S = {"cuda": 0.08, "cpu": 0.05}
-"""Estimated time of one case besides its repeats: operands, warm-up, the recording of a graph."""
-REPEATS_S = {"cuda": 0.04, "cpu": 0.0}
-"""Estimated time of its repeats where they agree at once; 0: they fill their time."""
+BUILD_S = 0.08
+"""Estimated time of one case on a card besides its repeats: operands, warm-up, the recording of a graph."""
+REPEATS_S = 0.04
+"""Estimated time of its repeats where they agree at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,8 @@ def planned_run(target: Target, *, quick: bool, minutes: float | None) -> Plan:
     -------
     kinds of kernels with their shapes, time and memory
     """
-    chosen = cases(target.abilities, quick=quick)
     budget_s = budget_of(target, quick=quick, minutes=minutes)
+    chosen, seconds = _announced(target, cases(target.abilities, quick=quick), budget_s, quick=quick)
     unseen = held_out(chosen)
     groups: dict[tuple[str, str, str], list[int]] = {}
     for place, case in enumerate(chosen):
@@ -68,7 +69,7 @@ def planned_run(target: Target, *, quick: bool, minutes: float | None) -> Plan:
     return Plan(
         tuple(kinds),
         len(chosen),
-        min(budget_s, _expected_s(target, chosen, budget_s, quick=quick)),
+        min(budget_s, seconds),
         budget_s,
         peak_bytes(chosen, target),
         target.free_bytes,
@@ -89,10 +90,15 @@ def _kind(target: Target, chosen: Sequence[Case], places: Sequence[int], unseen:
     )
 
 
-def _expected_s(target: Target, chosen: Sequence[Case], budget_s: float, *, quick: bool) -> float:
+def _announced(
+    target: Target, chosen: Sequence[Case], budget_s: float, *, quick: bool
+) -> tuple[list[Case], float]:
+    """Return what a run would measure of the shapes, and the time for it: on a processor from a few calls of each kind."""
     kind = target.device.type
-    effort = QUICK if quick else FULL
-    each_s = min(effort.seconds, 0.6 * budget_s / len(chosen)) / PASSES[kind]
-    repeats_s = min(REPEATS_S[kind] or each_s, each_s)
-    warm_s = WARM_S if target.is_cuda else 0.0
-    return warm_s + PASSES[kind] * len(chosen) * (BUILD_S[kind] + repeats_s)
+    each = effort_of_a_pass(chosen, target, QUICK if quick else FULL, budget_s)
+    if target.is_cuda:
+        repeats_s = min(REPEATS_S, each.seconds)
+        return list(chosen), WARM_S + PASSES[kind] * len(chosen) * (BUILD_S + repeats_s)
+    known = prepared(chosen, target, each, budget_s)
+    drop_arenas()
+    return [chosen[place] for place in known.kept], PASSES[kind] * known.pass_s

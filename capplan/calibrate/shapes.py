@@ -33,9 +33,9 @@ CONFIGURATION = {
 MOST_ABSORBED_TOKENS = 128
 """Only decode absorbs the expansion of latents, so these products have few rows."""
 ACCELERATOR_MOST_FLOP = 4e13
-PROCESSOR_MOST_FLOP = {"bf16": 7e10, "fp16": 2e9, "fp32": 4e9, "int8": 2e10}
-"""Maximum of one product; larger cases are left out."""
-PROCESSOR_DTYPES = ("bf16", "fp32", "fp16", "int8")
+"""Maximum of one product on a card; larger cases are left out."""
+PROCESSOR_LONGEST_S = 0.07
+"""Maximum of one product on a processor, at the rate that it showed for the format."""
 LEAST_INT8_ROWS = 17
 """torch's int8 product needs more than 16 rows on CUDA."""
 FEW = 3
@@ -120,8 +120,9 @@ def _bandwidth(grid: Grid) -> Iterator[Case]:
 
 def _matmuls(grid: Grid, able: Abilities, *, quick: bool) -> Iterator[Case]:
     if not able.is_card:
-        for dtype in PROCESSOR_DTYPES[:1] if quick else PROCESSOR_DTYPES:
-            yield from _products(dtype, grid.matrices, grid.rows, PROCESSOR_MOST_FLOP[dtype])
+        for dtype in (able.wide,) if quick else (able.wide, *able.formats):
+            most_flop = PROCESSOR_LONGEST_S * able.flop_per_s[dtype]
+            yield from _products(dtype, grid.matrices, grid.rows, most_flop)
         return
     main = [able.wide, *(f for f in ("fp8",) if f in able.formats)]
     for dtype in main:

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from capplan.calibrate.kernels.arena import SEED, drop_arenas, torch_dtype
+from capplan.calibrate.kernels.arena import ELEMENT_BYTES, SEED, drop_arenas, torch_dtype
 from capplan.calibrate.layers import Choice, RealLayer, built, cache_bytes, choices, layer_bytes, refusal
 from capplan.calibrate.machine import Target
 from capplan.calibrate.run import DeviceLostError, settle
@@ -70,7 +70,7 @@ def verified(
 
     Parameters
     ----------
-    network : the model; its weights and cache are bf16 whatever its format
+    network : the model; whatever its format, weights and cache are in the one that was timed: bf16 where that is native
     target : the machine
     device : the same machine in the predictions
     efficiency : from its calibration
@@ -81,7 +81,7 @@ def verified(
     -------
     one row per kind of layer, phase, batch and context; kinds that torch cannot run are left out and reported
     """
-    plain = _in_bf16(network)
+    plain = _in_format(network, target.abilities.wide)
     drop_arenas()
     torch.manual_seed(SEED)
     decodes, prefills = (CUDA_DECODES, CUDA_PREFILLS) if target.is_cuda else (CPU_DECODES, CPU_PREFILLS)
@@ -123,7 +123,7 @@ def _trial(
 ) -> "_Trial":
     fitting = fitted_to_memory(layer, target, tell)
     rates = step_rates(
-        _of(plain, fitting), device, efficiency, profile=profile("vllm"), kv_format="bf16"
+        _of(plain, fitting), device, efficiency, profile=profile("vllm"), kv_format=target.abilities.wide
     ).rates
     return _Trial(plain, fitting, title, count, target, _evenly_routed(rates), QUICK if quick else FULL)
 
@@ -135,19 +135,21 @@ def layer_copies(layer: Layer, target: Target) -> int:
     --------
     An L2 of 126 MB forgets after 504 MB, which is seventeen layers of 30 MB.
     """
-    one = touched_layer_bytes(layer)
+    wide = target.abilities.wide
+    one = touched_layer_bytes(layer, wide)
     wanted = max(COPIES, -(-target.cold_bytes // one)) if target.is_cuda else COPIES
-    room = target.usable_bytes - layer_bytes(layer)
-    return int(np.clip(min(wanted, room // (2 * layer_bytes(layer)) + 1), 1, MOST_COPIES))
+    whole = layer_bytes(layer, wide)
+    room = target.usable_bytes - whole
+    return int(np.clip(min(wanted, room // (2 * whole) + 1), 1, MOST_COPIES))
 
 
-def touched_layer_bytes(layer: Layer) -> float:
+def touched_layer_bytes(layer: Layer, wide: str = "bf16") -> float:
     """Return the weights that one token reads of a layer [B]: few of its experts."""
-    every = layer_bytes(layer)
+    every = layer_bytes(layer, wide)
     if not layer.experts:
         return every
     share = layer.experts.experts_per_token / layer.experts.experts
-    return every - 2.0 * layer.experts.parameters * (1.0 - share)
+    return every - ELEMENT_BYTES[wide] * layer.experts.parameters * (1.0 - share)
 
 
 def _layer_title(number: int, layer: Layer) -> str:
@@ -157,17 +159,17 @@ def _layer_title(number: int, layer: Layer) -> str:
     return f"{number + 1}: {mixer}, {feed}"
 
 
-def _in_bf16(network: Network) -> Network:
-    """Return the network with every matrix in bf16."""
+def _in_format(network: Network, wide: str) -> Network:
+    """Return the network with every matrix in one format."""
     layers = tuple(
         replace(
             layer,
-            projections=tuple(replace(p, weight_format="bf16") for p in layer.projections),
-            experts=replace(layer.experts, weight_format="bf16") if layer.experts else None,
+            projections=tuple(replace(p, weight_format=wide) for p in layer.projections),
+            experts=replace(layer.experts, weight_format=wide) if layer.experts else None,
         )
         for layer in network.layers
     )
-    return replace(network, layers=layers, lm_head=replace(network.lm_head, weight_format="bf16"))
+    return replace(network, layers=layers, lm_head=replace(network.lm_head, weight_format=wide))
 
 
 def _evenly_routed(rates: StepRates) -> StepRates:
@@ -183,8 +185,8 @@ def _of(network: Network, layer: Layer) -> Network:
 
 def fitted_to_memory(layer: Layer, target: Target, tell: Callable[[str], None]) -> Layer:
     """Return the layer, with fewer experts if one copy of it would take more than half of the usable memory."""
-    trial = layer
-    while layer_bytes(trial) > target.usable_bytes / 2 and trial.experts:
+    trial, wide = layer, target.abilities.wide
+    while layer_bytes(trial, wide) > target.usable_bytes / 2 and trial.experts:
         if trial.experts.experts // 2 < trial.experts.experts_per_token:
             break
         trial = replace(trial, experts=replace(trial.experts, experts=trial.experts.experts // 2))
@@ -196,9 +198,9 @@ def fitted_to_memory(layer: Layer, target: Target, tell: Callable[[str], None]) 
             replace(p, outputs=trial.experts.experts) if p.name == "router" else p for p in trial.projections
         )
         trial = replace(trial, projections=router)
-    if layer_bytes(trial) > target.usable_bytes / 2:
+    if layer_bytes(trial, wide) > target.usable_bytes / 2:
         raise InputError(
-            f"one layer takes {layer_bytes(trial) / 1e9:.1f} GB, but only {target.usable_bytes / 1e9:.1f} GB may be used\n"
+            f"one layer takes {layer_bytes(trial, wide) / 1e9:.1f} GB, but only {target.usable_bytes / 1e9:.1f} GB may be used\n"
             "  verify a smaller model on this device"
         )
     return trial
@@ -226,12 +228,12 @@ class _Trial:
         """Add a row for each shape, at once: what was measured stays where the device fails later."""
         able = self.target.abilities
         copies = layer_copies(self.layer, self.target)
-        room = self.target.usable_bytes - copies * layer_bytes(self.layer)
+        room = self.target.usable_bytes - copies * layer_bytes(self.layer, able.wide)
         real = [built(self.layer, self.target.device, able.wide) for _ in range(copies)]
         for phase, shapes in (("prefill", prefills), ("decode", decodes)):
             for sequences, tokens in shapes:
                 what = f"{self.title} {phase} of {sequences} x {tokens}"
-                if copies * cache_bytes(self.layer, sequences, tokens) > room / 2:
+                if copies * cache_bytes(self.layer, sequences, tokens, able.wide) > room / 2:
                     tell(f"left out: {what}: its cache does not fit")
                     continue
                 measured_s = self.measured_s(real, phase, sequences, tokens)
@@ -298,11 +300,18 @@ class _Trial:
 
     def predicted_s(self, phase: str, sequences: int, tokens: int) -> float:
         sharding, decode = Sharding(), phase == "decode"
-        rows = float(sequences if decode else sequences * tokens)
+        rows, element_bytes = (
+            float(sequences if decode else sequences * tokens),
+            ELEMENT_BYTES[self.target.abilities.wide],
+        )
         costs = layer_costs(self.network, self.layer, rows, sharding, self.rates, decode=decode)
         for mixer in self.layer.mixers:
             if decode:
-                costs.append(decode_cost(mixer, float(sequences), float(tokens), 1.0, 2.0, self.rates))
+                costs.append(
+                    decode_cost(mixer, float(sequences), float(tokens), 1.0, element_bytes, self.rates)
+                )
             else:
-                costs.append(prefill_cost(mixer, float(sequences), float(tokens), 0.0, 1.0, 2.0, self.rates))
+                costs.append(
+                    prefill_cost(mixer, float(sequences), float(tokens), 0.0, 1.0, element_bytes, self.rates)
+                )
         return float(total_s(costs))

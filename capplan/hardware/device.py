@@ -95,3 +95,5 @@ class Device:
     """Figures in circulation that mean something else."""
     partition: Partition | None = None
     """Set for a slice of a device."""
+    emulated: tuple[str, ...] = ()
+    """Dtypes that a measured device has no units for: none of their times is known, so nothing is predicted in them."""

@@ -1,6 +1,7 @@
 """Which kernel multiplies a weight format on a device: native, or weight-only with wider arithmetic."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from capplan.errors import InputError, unknown
@@ -31,15 +32,59 @@ class WeightKernel:
     """Names of the fits to look for, nearest first."""
 
 
-def _wide(device: Device) -> str:
-    """Return the 16-bit dtype that the device multiplies in."""
-    for dtype in ("bf16", "fp16"):
-        if dtype in device.peak_flop_per_s:
+def wide_dtype(device: Device) -> str:
+    """Return the dtype that a device multiplies in where a format has no arithmetic of its own.
+
+    Parameters
+    ----------
+    device : as the vendor states it, or as it was measured
+
+    Returns
+    -------
+    bf16 or fp16; fp32 on a processor that emulates both
+    """
+    names: tuple[str, ...] = ("bf16", "fp16", "fp32") if device.emulated else ("bf16", "fp16")
+    for dtype in names:
+        if dtype in device.peak_flop_per_s and dtype not in device.emulated:
             return dtype
     raise InputError(
         f"{device.name}: no peak for bf16 or fp16\n"
         f"  known: {', '.join(sorted(device.peak_flop_per_s))}\n"
         f"  add peak_dense.bf16 to its hardware file"
+    )
+
+
+def wide_fit(device: Device) -> str:
+    """Return the format under which fits of `wide_dtype` are kept: bf16 stands for both formats of 16 bits."""
+    return "fp32" if wide_dtype(device) == "fp32" else "bf16"
+
+
+def emulated_reason(device: Device, formats: Iterable[str]) -> str:
+    """Return why nothing is predicted in some formats on a device, because it only emulates them; empty if it does not.
+
+    Parameters
+    ----------
+    device : as it was measured
+    formats : of weights or of the cache
+
+    Returns
+    -------
+    words for people
+
+    Examples
+    --------
+    >>> old = Device("cpu", "An old processor", "cpu", "cpu", 8e9, None, 2e10, {"fp32": 1e11}, 1, None, None, None, None, 1, None, 1, None, {}, emulated=("bf16", "fp16"))
+    >>> emulated_reason(old, ["fp32"]), emulated_reason(old, ["bf16"])[:47]
+    ('', 'An old processor only emulates bf16, which its ')
+    """
+    named = dict.fromkeys(name.partition("-")[0] for name in formats)
+    lacking = [name for name in named if name in device.emulated]
+    if not lacking:
+        return ""
+    wide = wide_dtype(device)
+    return (
+        f"{device.title} only emulates {' and '.join(lacking)}, which its calibration did not time; run the model in {wide}: "
+        f"--weight-dtype {wide} and --kv-dtype {wide}"
     )
 
 
@@ -111,23 +156,26 @@ def matmul_kernel(device: Device, weight_format: str) -> WeightKernel:
     ('bf16', ('w8a16', 'w4a16', 'bf16'))
     """
     name = _kernel_format(weight_format)
+    if why := emulated_reason(device, [weight_format]):
+        raise InputError(f"{weight_format}: {why}")
     peaks = device.peak_flop_per_s
-    wide = _wide(device)
+    wide, fit = wide_dtype(device), wide_fit(device)
     if name == "fp32":
         return WeightKernel("fp32" if "fp32" in peaks else wide, 4.0, ("fp32", "bf16"))
     if name == "bf16":
-        return WeightKernel(wide, 2.0, ("bf16",))
+        return WeightKernel(wide, 2.0, (fit,))
+    activation_bytes = 4.0 if wide == "fp32" else 2.0
     if name in {"w8a16", "w4a16"}:
         narrow = ("w8a16", "w4a16") if name == "w8a16" else ("w4a16", "w8a16")
-        return WeightKernel(wide, 2.0, (*narrow, "bf16"))
+        return WeightKernel(wide, activation_bytes, (*narrow, fit))
     if name in {"fp8", "fp8_block"} and "fp8" in peaks:
-        return WeightKernel("fp8", 1.0, (name, "fp8", "fp8_block", "bf16"))
+        return WeightKernel("fp8", 1.0, (name, "fp8", "fp8_block", fit))
     if name == "int8" and "int8" in peaks:
-        return WeightKernel("int8", 1.0, ("int8", "fp8", "bf16"))
+        return WeightKernel("int8", 1.0, ("int8", "fp8", fit))
     if name in {"nvfp4", "mxfp4"} and "fp4" in peaks:
-        return WeightKernel("fp4", 0.5625, (name, "nvfp4", "fp8_block", "fp8", "bf16"))
+        return WeightKernel("fp4", 0.5625, (name, "nvfp4", "fp8_block", "fp8", fit))
     narrow = ("w8a16", "w4a16") if name in {"fp8", "fp8_block", "int8"} else ("w4a16", "w8a16")
-    return WeightKernel(wide, 2.0, (*narrow, "bf16"))
+    return WeightKernel(wide, activation_bytes, (*narrow, fit))
 
 
 def experts_kernel(device: Device, weight_format: str) -> WeightKernel:
@@ -156,5 +204,6 @@ def experts_kernel(device: Device, weight_format: str) -> WeightKernel:
         formats = ("w4a8_mxfp4_mxfp8", "w4a16_mxfp4", "nvfp4", "fp8_block", "fp8", "bf16")
         return WeightKernel("fp8", 1.03125, formats)
     if name == "mxfp4":
-        return WeightKernel(_wide(device), 2.0, ("w4a16_mxfp4", "w4a16", "bf16"))
+        wide = wide_dtype(device)
+        return WeightKernel(wide, 4.0 if wide == "fp32" else 2.0, ("w4a16_mxfp4", "w4a16", wide_fit(device)))
     return matmul_kernel(device, weight_format)

@@ -7,7 +7,13 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency, Fit, fit_of, not_measured
-from capplan.hardware.weight_kernel import experts_kernel, matmul_kernel
+from capplan.hardware.weight_kernel import (
+    emulated_reason,
+    experts_kernel,
+    matmul_kernel,
+    wide_dtype,
+    wide_fit,
+)
 from capplan.operators.attention import AttentionRates
 from capplan.operators.collective import LinkRates
 from capplan.operators.elementwise import ElementwiseRates
@@ -90,12 +96,12 @@ def compute_dtype(kernel: str, fmt: str, device: Device) -> str:
     An fp8 product on a device without fp8 units is one of bf16:
 
     >>> from types import SimpleNamespace
-    >>> a100 = SimpleNamespace(architecture="ampere", peak_flop_per_s={"bf16": 312e12})
+    >>> a100 = SimpleNamespace(architecture="ampere", peak_flop_per_s={"bf16": 312e12}, emulated=())
     >>> compute_dtype("matmul", "fp8", a100)
     'bf16'
     """
-    wide = matmul_kernel(device, "bf16").compute_dtype
-    if kernel in {"attention", "latent_attention"} and fmt != "fp8_query":
+    wide = wide_dtype(device)
+    if kernel in {"attention", "latent_attention"} and fmt not in {"fp8_query", "fp32"}:
         return wide
     dtype = _DTYPE_OF_FORMAT.get(fmt, wide)
     return dtype if dtype in device.peak_flop_per_s else wide
@@ -157,11 +163,14 @@ _EITHER_FORMAT = frozenset({"attention", "latent_attention", "elementwise"})
 """Kernels for which the fit of a neighbouring format serves as well: kernels of either query dtype read an fp8 cache."""
 
 
-def _cache_formats(kv_format: str, engine: str) -> tuple[str, ...]:
+def _cache_formats(device: Device, kv_format: str, engine: str) -> tuple[str, ...]:
     """Return the fits to look for, nearest first: vLLM keeps queries in 16 bits over an fp8 cache."""
+    if kv_format == "fp32":
+        return ("fp32", "bf16", "fp8")
     if kv_format not in {"fp8", "int8", "int4", "nvfp4"}:
         return ("bf16", "fp8")
-    return ("fp8", "fp8_query", "bf16") if engine == "vllm" else ("fp8_query", "fp8", "bf16")
+    wide = wide_fit(device)
+    return ("fp8", "fp8_query", wide) if engine == "vllm" else ("fp8_query", "fp8", wide)
 
 
 SCALES_TIMED = frozenset({"trtllm"})
@@ -230,15 +239,17 @@ def device_rates(
     """
     if kv_format not in KV_FORMATS:
         raise InputError(f"unknown KV dtype {kv_format!r}\n  known: {', '.join(KV_FORMATS)}")
+    if why := emulated_reason(device, [kv_format]):
+        raise InputError(f"KV cache in {kv_format}: {why}")
     dense = matmul_kernel(device, weight_format)
     expert = experts_kernel(device, expert_format or weight_format)
     wanted = {
         "matmul": dense.formats,
-        "attention": _cache_formats(kv_format, engine),
-        "latent_attention": _cache_formats(kv_format, engine),
+        "attention": _cache_formats(device, kv_format, engine),
+        "latent_attention": _cache_formats(device, kv_format, engine),
         "experts": expert.formats,
         "linear_attention": ("bf16",),
-        "elementwise": ("quantise", "bf16"),
+        "elementwise": ("quantise", wide_fit(device)),
         "link": ("bf16",),
     }
     dtypes = {"matmul": dense.compute_dtype, "experts": expert.compute_dtype}
@@ -246,7 +257,8 @@ def device_rates(
     rates, assumptions = {}, [line for line in (efficiency.borrowed, efficiency.merged) if line]
     for kernel, formats in wanted.items():
         fit, fmt = fit_of(efficiency, kernel, formats, engines.get(kernel, engine), named.get(kernel, ""))
-        if kernel not in _EITHER_FORMAT and fmt != formats[0]:
+        # a format of 32 bits is read in other kernels than all narrower ones
+        if fmt != formats[0] and (kernel not in _EITHER_FORMAT or formats[0] == "fp32"):
             other = f"{kernel} in {formats[0]}: efficiencies of {fmt} on {efficiency.device}"
             assumptions.append(not_measured(other))
         elif fit.label != "measured":

@@ -64,7 +64,7 @@ def step_rates(
         )
 
     dense = {name: of(name) for name in dense_formats}
-    experts = {name: of("bf16", name) for name in expert_formats}
+    experts = {name: of(dense_formats[0], name) for name in expert_formats}
     read = {name: rates.expert_activation_bytes for name, rates in experts.items()}
     every = [*dense.values(), *experts.values()]
     first = every[0]

@@ -79,7 +79,7 @@ KERNELS = st.builds(
     partial=st.booleans(),
     machine=st.builds(
         Machine, TEXTS, TEXTS, HASHES, st.none() | TEXTS, st.none() | TEXTS, TEXTS, st.none() | COUNTS, SIZES, COUNTS,
-        SIZES, named(SIZES), named(TEXTS), TEXTS, st.none() | SIZES,
+        SIZES, named(SIZES), named(TEXTS), TEXTS, st.none() | SIZES, rows(TEXTS),
     ),
     peaks=st.builds(Peaks, ROUNDED, named(ROUNDED), st.none() | ROUNDED, COUNTS, COUNTS),
     fitted=named(st.builds(KernelFit, named(NUMBERS), named(SCORES), rows(TEXTS)), most=2),
@@ -220,6 +220,6 @@ def test_a_file_of_a_newer_capplan_says_so(tmp_path):
     path = tmp_path / "newer.calibration.yaml"
     path.write_text("schema_version: 99\nchecksum: 'ab'\nmachine: {}\n")
     with pytest.raises(
-        InputError, match=r"schema_version 99 is that of a newer capplan; this one reads up to 3"
+        InputError, match=r"schema_version 99 is that of a newer capplan; this one reads up to 4"
     ):
         read_calibration_file(path)

@@ -14,6 +14,7 @@ import pytest
 from capplan.cli.commands import COMMANDS
 from capplan.fleet.engine_options import Scheduler
 from capplan.serving.replicas.fleet_terms import ROUTINGS
+from tests.interrupts import started
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -367,7 +368,7 @@ def test_ctrl_c_ends_with_130_and_no_traceback(root, tmp_path):
     """Interrupted while it waits for the end of a config that is a pipe."""
     pipe = tmp_path / "config.json"
     os.mkfifo(pipe)
-    running = subprocess.Popen(
+    running = started(
         [sys.executable, "-m", "capplan", "model", str(pipe)],
         cwd=root,
         stdout=subprocess.PIPE,

@@ -20,6 +20,7 @@ from capplan.report.table_text import markdown_text, plain_text, terminal_text
 from capplan.review.findings import Review, Section
 from capplan.review.html import review_html
 from capplan.review.show import review_markdown
+from tests.interrupts import started
 
 NASTY = "# <script>alert(1)</script>\n# HEADING\n[x](javascript:y) \x1b[2J\x1b]0;t\x07\x9b1m\u202e\udcff"
 TRAFFIC = {"request_rate": "2 req/s", "input_tokens": {"mean": 100}, "output_tokens": {"mean": 20}}
@@ -294,7 +295,7 @@ def test_a_concurrency_that_no_memory_holds_is_refused_at_once(capsys):
 def test_ctrl_c_at_any_moment_leaves_no_traceback(root, after_s):
     """While modules are imported as well; the very start of Python itself is not ours."""
     words = [sys.executable, "-m", "capplan", "fleet", "scenarios/support-chat.yaml", "--offline"]
-    running = subprocess.Popen(words, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    running = started(words, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     time.sleep(after_s)
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=60)

@@ -93,11 +93,10 @@ def random_operand(sizes: Sequence[float], dtype: str, device: torch.device) -> 
 def result_space(like: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return memory for a result that is as cold as the operands."""
     arena = _ARENAS.get((device, _RESULTS))
-    values = arena.cut(like.numel()) if arena else None
-    fits = values is not None and values.element_size() == like.element_size()
-    return (
-        values.view(like.dtype).reshape(like.shape) if values is not None and fits else torch.empty_like(like)
-    )
+    values = arena.cut(-(-like.numel() * like.element_size() // 2)) if arena else None
+    if values is None or like.element_size() % 2:
+        return torch.empty_like(like)
+    return values.view(like.dtype).reshape(like.shape)
 
 
 def _drawn(count: int, dtype: str, device: torch.device) -> torch.Tensor:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from capplan.calibrate.kernels.arena import LARGEST_DRAW, random_operand, result_space
+from capplan.calibrate.kernels.arena import ELEMENT_BYTES, LARGEST_DRAW, random_operand, result_space
 from capplan.calibrate.kernels.case import Kernel, Shape, Way
 from capplan.calibrate.timing import Call
 
@@ -28,15 +28,15 @@ def _read(shape: Shape, _dtype: str, device: torch.device) -> Call:
 
 def _activation(shape: Shape, dtype: str, device: torch.device) -> Call:
     """Residual addition: two tensors read, one written."""
-    first = random_operand((shape["moved_bytes"] // 6,), dtype, device)
-    second = random_operand((shape["moved_bytes"] // 6,), dtype, device)
+    count = shape["moved_bytes"] // (3 * ELEMENT_BYTES[dtype])
+    first, second = random_operand((count,), dtype, device), random_operand((count,), dtype, device)
     result = result_space(first, device)
     return lambda: torch.add(first, second, out=result)
 
 
 def _norm(shape: Shape, dtype: str, device: torch.device) -> Call:
     columns = int(shape["columns"])
-    rows = int(shape["moved_bytes"] // (4 * columns))
+    rows = int(shape["moved_bytes"] // (2 * ELEMENT_BYTES[dtype] * columns))
     values = random_operand((rows, columns), dtype, device)
     weight = random_operand((columns,), dtype, device)
     # layer norm stands in for the fused norms of engines: torch has a single kernel for it on every device

@@ -9,7 +9,7 @@ from capplan.engine.lookup import unsupported_reason
 from capplan.engine.profile import EngineProfile
 from capplan.errors import Reason, Refusal
 from capplan.hardware.device import Device
-from capplan.hardware.weight_kernel import no_kernel_reason
+from capplan.hardware.weight_kernel import emulated_reason, no_kernel_reason
 from capplan.model.block_formats import BLOCK_DTYPES
 from capplan.model.block_recipes import RECIPES
 from capplan.model.network import Network, layer_counts
@@ -183,6 +183,10 @@ def _dtype_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
         name in BLOCK_DTYPES or "*" in name for name in stored_formats(network)
     ):
         return Reason(Refusal.WEIGHT_DTYPE, "trtllm does not load GGUF weights")
+    if why := emulated_reason(layout.device, stored_formats(network) if dtype == "auto" else [dtype]):
+        return Reason(Refusal.WEIGHT_DTYPE, why)
+    if why := emulated_reason(layout.device, [layout.kv_format]):
+        return Reason(Refusal.KV_DTYPE, why)
     counted = dtype == "auto" or dtype in RECIPES or no_kernel_reason(dtype)
     run = None if counted else named_weight_format(dtype).dtype
     return unsupported_reason(profile, layout.device.architecture, run, layout.kv_format)

@@ -13,6 +13,7 @@ from pydantic import ConfigDict
 
 from capplan.engine.profile import HostOverhead
 from capplan.errors import InputError
+from capplan.readers.calibration.emulated import emulated_before
 from capplan.readers.calibration.record import SCHEMA_VERSION, Calibration, CalibrationFile, HostRefit
 from capplan.readers.record import plain, validated
 from capplan.readers.yaml_file import Document, read_yaml, yaml_text
@@ -30,6 +31,7 @@ HOST_HEADER = """\
 MIGRATED = {
     1: "before host times and the tiles of processors; its kernels are read as they were fitted",
     2: "before libraries and clock readings; its kernels are read as they were fitted",
+    3: "before emulated formats were told apart; they are known by their rates, and by the capability of the device",
 }
 """Older schemas that are read, and what they lack."""
 
@@ -118,6 +120,9 @@ def _read(path: str, _changed_ns: int) -> CalibrationFile:
     kernels = None
     if isinstance(file, _KernelFile):
         kernels = Calibration(**{f.name: getattr(file, f.name) for f in fields(Calibration)})
+        if file.schema_version in MIGRATED:
+            emulated = emulated_before(kernels.machine, kernels.peaks)
+            kernels = replace(kernels, machine=replace(kernels.machine, emulated=emulated))
     return CalibrationFile(kernels, host, notes)
 
 

@@ -93,6 +93,7 @@ def device_from_calibration(path: str | os.PathLike[str]) -> Device:
         network_bytes_per_s=None,
         labels=dict.fromkeys(measured, "measured"),
         sources=(source,),
+        emulated=machine.emulated,
     )
 
 
@@ -136,26 +137,26 @@ def torch_efficiency(path: str | os.PathLike[str], device: Device) -> Efficiency
 
     Returns
     -------
-    the fits: measured where they were measured, those of the device's family (labelled assumed) elsewhere
+    the fits: measured for kernels that were measured, those of the device's family (labelled assumed) for all others
     """
     calibration = read_calibration(path)
     family = efficiency_for(device)
     measured = [
         key for key in calibration.fitted if key.partition("/")[0] in EFFICIENCY_KERNELS and "@" not in key
     ]
+    # the kernels of another device say nothing where torch's own were timed, in whatever format
+    timed = {key.partition("/")[0] for key in measured}
     fits = {
         key: replace(
             fit, label="assumed", fitted_on=f"{family.device}, not measured on {calibration.machine.name}"
         )
         for key, fit in family.fits.items()
-        if key.partition("@")[0] not in measured
+        if key.partition("/")[0] not in timed
     }
     fits |= {
         key: measured_fit(key, calibration, device, family, Path(path).name, os.fspath(path))
         for key in measured
     }
-    if "bf16" not in {
-        key.partition("/")[2] for key in measured
-    }:  # a card without bf16 runs everything in fp16
+    if "bf16" in calibration.machine.emulated:  # fits of bf16 stand for 16 bits, which are fp16 here
         fits |= {key.replace("/fp16", "/bf16"): fit for key, fit in fits.items() if key.endswith("/fp16")}
     return Efficiency(device=calibration.machine.name, fits=fits, note=partial_note(calibration))

@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import Field, PlainSerializer
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Of a calibration file; raised when a name changes its meaning or a part is added."""
 SIGNIFICANT_DIGITS = 6
 """Of a rounded figure."""
@@ -55,6 +55,8 @@ class Machine:
     """Compute capability (9.0) or architecture (gfx942); empty on a CPU and in older files."""
     cache_bytes: Annotated[Exact, Field(gt=0)] | None = None
     """Last cache before memory, where it is not the L2: the Infinity Cache."""
+    emulated: tuple[str, ...] = ()
+    """Formats that the device has no units for, so that none of their times is here; empty in older files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,7 +234,7 @@ def plan_answer(machine: Machine, plan: Any, busy: str) -> Answer:
             f"{machine.name}: {plan.shapes} shapes, about {plan.seconds:.0f} s of at most {plan.budget_s:.0f} s, up to "
             f"{plan.peak_bytes / 1e9:.1f} GB of {plan.free_bytes / 1e9:.1f} GB free"
         ),
-        closing=("nothing was measured; the fit takes up to a minute more",),
+        closing=("nothing was written; the fit takes up to a minute more",),
         warnings=(f"in use: {busy}; a run needs --force",) if busy else (),
     )
 

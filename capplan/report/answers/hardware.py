@@ -12,7 +12,7 @@ _LISTED = (
     "name", "architecture", "memory_bytes", "memory_bytes_per_s", "peak_flop_per_s.bf16", "peak_flop_per_s.fp8",
     "peak_flop_per_s.fp4", "link", "link_bytes_per_s", "link_domain_devices", "tdp_w",
 )  # fmt: skip
-_FOOTNOTES = ("labels", "figure_sources", "sources", "traps", "partition")
+_FOOTNOTES = ("labels", "figure_sources", "sources", "traps", "partition", "emulated")
 _SLICE = (
     "name",
     "per_device",
