@@ -31,7 +31,7 @@ def test_an_acceptance_is_borrowed_within_its_method_and_kin_alone(method, name)
     network = read_model(name, offline=True)
     known = published_acceptance(method, network)
     assert (known is not None) == bool({(method, network.model_type), (method, "any")} & MEASURED_ON)
-    assert known is None or (known.method == method and "http" in known.source or "arXiv" in known.source)
+    assert known is None or (known.method == method and ("http" in known.source or "arXiv" in known.source))
 
 
 def test_a_method_without_a_published_acceptance_asks_for_it():
