@@ -238,7 +238,7 @@ def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
     return AskedStream(stream, chosen.spec, (stated,), (), rate)
 
 
-def response_s(replica: Replica, demand: Demand, replicas: int, seed: int, longest: int) -> float:
+def response_s(replica: Replica, demand: Demand, replicas: float, seed: int, longest: int) -> float:
     """Return an estimate of the response time that users see: the mean of a short run of one replica."""
     path = SamplePath(demand, count=PILOT_REQUESTS, seed=seed, longest=longest)
     offered = path.offered(1.0 / replicas, replicas=replicas)
