@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capplan.assumption import Label
 from capplan.explain.record import Explained, Input, explained, formula_of, input_of
 from capplan.explain.subject import MEMORY, Subject
 from capplan.memory.capacity import reserved_bytes_per_sequence
@@ -166,7 +165,7 @@ def _weights(memory: _Memory) -> tuple[str, list[Input]]:
     ]
 
 
-def _label(stated: object) -> Label:
+def _label(stated: object) -> str:
     """Return config for a limit that the scenario states, assumed for the default of the engine."""
     return "assumed" if stated is None else "config"
 
