@@ -3,6 +3,7 @@
 Nothing fails for want of a compiler: the uncompiled file gives the same numbers. `CAPPLAN_PURE=1` asks for no compilation.
 """
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("capplan", "serving")
 MODULES = ("flat_queue", "flat_batch", "flat_steps", "flat_core", "flat_router")
+REASON_FILE = "core_not_compiled.txt"
 DIRECTIVES = (
     "language_level=3,boundscheck=False,wraparound=False,initializedcheck=False,annotation_typing=False"
 )
@@ -31,14 +33,19 @@ class CompiledCore(BuildHookInterface[BuilderConfig]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, and tell the wheel that it belongs to this platform."""
-        if self.target_name != "wheel" or os.environ.get("CAPPLAN_PURE"):
+        if self.target_name != "wheel":
             return
         root = Path(self.root)
+        if os.environ.get("CAPPLAN_PURE"):
+            record(root, "CAPPLAN_PURE was set when capplan was built", build_data)
+            return
         libraries = [root / FOLDER / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}" for name in MODULES]
         sources = [root / FOLDER / f"{name}{end}" for name in MODULES for end in (".py", ".pxd")]
         newest = max(source.stat().st_mtime for source in sources)
         current = all(library.exists() and library.stat().st_mtime > newest for library in libraries)
-        if not current and not compiled(root, libraries):
+        reason = "" if current else failure(root, libraries)
+        record(root, reason, build_data)
+        if reason:
             return
         if version != "editable":
             for library in libraries:
@@ -46,12 +53,32 @@ class CompiledCore(BuildHookInterface[BuilderConfig]):
             build_data["pure_python"], build_data["infer_tag"] = False, True
 
 
+def record(root: Path, reason: str, build_data: dict[str, Any]) -> None:
+    """Write why the core is not compiled beside it, for `capplan --version`; remove the file where it is."""
+    path = root / FOLDER / REASON_FILE
+    path.unlink(missing_ok=True)
+    if reason:
+        path.write_text(f"{reason}\n", encoding="utf-8")
+        build_data.setdefault("force_include", {})[str(path)] = str(path.relative_to(root))
+
+
 def compiled(root: Path, libraries: list[Path]) -> bool:
     """Return whether all modules of the core were compiled; none is left behind where one was not."""
-    compiler = shutil.which(os.environ.get("CC", "cc"))
+    return not failure(root, libraries)
+
+
+def failure(root: Path, libraries: list[Path]) -> str:
+    """Compile all modules of the core, and return why that failed; empty where it did not."""
+    name = os.environ.get("CC", "cc")
+    compiler = shutil.which(name)
     if compiler is None:
-        return False
-    include = f"-I{sysconfig.get_path('include')}"
+        return f"no C compiler ({name}) was found"
+    if importlib.util.find_spec("Cython") is None:
+        return "Cython is not installed"
+    headers = sysconfig.get_path("include")
+    if not Path(headers, "Python.h").is_file():
+        return "the headers of Python (Python.h) are missing"
+    include = f"-I{headers}"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / FOLDER).mkdir(parents=True)
@@ -71,9 +98,9 @@ def compiled(root: Path, libraries: list[Path]) -> bool:
             for command in (translate, build):
                 done = subprocess.run(command, cwd=folder, capture_output=True, check=False)  # noqa: S603 - our own words
                 if done.returncode:
-                    return False
+                    return f"{Path(command[0]).name} failed on {stem.name}.py"
         for library in libraries:
             partial = library.with_suffix(".part")
             shutil.copy(folder / library.name, partial)
             partial.replace(library)
-    return True
+    return ""

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from capplan import __version__
 from capplan.cli.commands import COMMANDS, EXAMPLES
+from capplan.cli.core_status import core_missing, core_words
 from capplan.cli.shell import completes
 from capplan.errors import LONGEST_SHOWN, CapplanError, InputError, unknown
 from capplan.report.safe_text import message
@@ -21,6 +23,19 @@ from capplan.report.safe_text import message
 _ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 """What the parser raises for words it cannot use; the base of bad parameters and unknown options."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+SIMULATING = frozenset(
+    {"fleet", "simulate", "sweep", "levers", "report", "compare", "verify-plan", "cascade"}
+)
+"""Commands whose time the simulator decides."""
+
+
+@cache
+def _warn_of_core() -> None:
+    """Say once that the core is not compiled, and why."""
+    if sys.stderr is not None and "--help" not in sys.argv and "-h" not in sys.argv:
+        sys.stderr.write(f"warning: {core_words()}\n")
 
 
 class _LazyCommands(TyperGroup):
@@ -34,6 +49,8 @@ class _LazyCommands(TyperGroup):
         """Return the named command, imported now."""
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name in SIMULATING and core_missing():
+            _warn_of_core()
         module = import_module(f"capplan.cli.{cmd_name.replace('-', '_')}")
         return as_click(cmd_name, module.command)
 
@@ -95,7 +112,7 @@ def as_click(name: str, function: Callable[..., int]) -> Any:
 
 def _print_version(*, wanted: bool) -> None:
     if wanted:
-        typer.echo(f"capplan {__version__}")
+        typer.echo(f"capplan {__version__} ({core_words()})")
         raise typer.Exit
 
 

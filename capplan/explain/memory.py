@@ -165,11 +165,16 @@ def _weights(memory: _Memory) -> tuple[str, list[Input]]:
     ]
 
 
+def _label(stated: object) -> str:
+    """Return config for a limit that the scenario states, assumed for the default of the engine."""
+    return "assumed" if stated is None else "config"
+
+
 def _step_limits(memory: _Memory) -> list[Input]:
     scheduling = memory.of.trial.replica.scheduling
     return [
-        input_of("t", "max_num_batched_tokens", scheduling.max_num_batched_tokens, "config", f"scenario: max_num_batched_tokens, else that of {memory.engine}"),
-        input_of("s", "max_num_seqs", scheduling.max_num_seqs, "config", f"scenario: max_num_seqs, else that of {memory.engine}"),
+        input_of("t", "max_num_batched_tokens", scheduling.max_num_batched_tokens, _label(memory.spec.max_num_batched_tokens), f"scenario: max_num_batched_tokens, else that of {memory.engine}"),
+        input_of("s", "max_num_seqs", scheduling.max_num_seqs, _label(memory.spec.max_num_seqs), f"scenario: max_num_seqs, else that of {memory.engine}"),
     ]  # fmt: skip
 
 
@@ -248,14 +253,14 @@ def _reserved(memory: _Memory) -> tuple[str, list[Input]]:
         "g", "kv_bytes_per_token", _growth(memory.spec), "derived", "explain kv_bytes_per_token"
     )
     block = memory.of.trial.replica.scheduling.block_tokens
-    blocks = input_of("k", "block_tokens", block, "config", memory.engine)
+    blocks = input_of("k", "block_tokens", block, "assumed", memory.engine)
     return formula_of(reserved_bytes_per_sequence), [_context(memory), growth, blocks, *_degrees(memory)]
 
 
 def _running(memory: _Memory) -> Input:
     """Return the sequences that a replica runs at once, which is all that limits an encoder."""
     most = memory.of.trial.replica.scheduling.max_num_seqs
-    return input_of("s", "max_num_seqs", most, "config", memory.engine)
+    return input_of("s", "max_num_seqs", most, _label(memory.spec.max_num_seqs), memory.engine)
 
 
 def _concurrency(memory: _Memory) -> tuple[str, list[Input]]:
@@ -293,7 +298,7 @@ def cache_tokens(of: Subject) -> Explained:
     inputs = (
         memory.held("A", "kv_bytes_available_per_gpu"),
         input_of("g", "kv_bytes_per_token", _growth(memory.spec), "derived", "explain kv_bytes_per_token"),
-        input_of("k", "block_tokens", of.trial.replica.scheduling.block_tokens, "config", memory.engine),
+        input_of("k", "block_tokens", of.trial.replica.scheduling.block_tokens, "assumed", memory.engine),
         *_degrees(memory),
     )
     formula = "A / bytes of a token on one device, in blocks of k, filled with sequences of the usual length, times the groups"

@@ -241,7 +241,7 @@ def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
 
 
 def responses_s(
-    replica: Replica, demand: Demand, replicas: int, seed: int, longest: int
+    replica: Replica, demand: Demand, replicas: float, seed: int, longest: int
 ) -> tuple[float, ...]:
     """Return estimates of the response time of each class: the means of a short run of one replica.
 

@@ -12,10 +12,13 @@ from capplan import __version__
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.readers.json_file import read_json
+from capplan.readers.plan_data import changed_data
 from capplan.readers.plan_record import InputsRow, checked_inputs
 from capplan.readers.text_file import MAX_BYTES, digest, first_bytes
 from capplan.readers.yaml_file import Document
 
+SCHEMA = 1
+"""Number of the form of plan files, raised whenever an older capplan could misread a new one; files without one are older."""
 AGAIN = "write it again with: capplan fleet SCENARIO -o plan.json"
 _ORIGIN = ("scenario", "settings", "scenario_sha256", "prices", "prices_sha256", "inputs", "result_sha256")
 
@@ -35,7 +38,9 @@ class PlanFile:
     """What it was made from, as it was then."""
     assumptions: tuple[Assumption, ...]
     remarks: tuple[str, ...]
-    """What has changed since it was written."""
+    """What has changed since it was written, the shipped data included."""
+    data_remarks: tuple[str, ...]
+    """Of these, what says which of the shipped data changed."""
 
     @property
     def document(self) -> Document:
@@ -62,9 +67,12 @@ def plan_origin(
     price_file: str | None,
     result: Mapping[str, Any],
     inputs: Mapping[str, Any],
+    data: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the origin of a plan file: what it was made from, and the digest of both."""
+    """Return the origin of a plan file: what it was made from, shipped data included, and the digest of both."""
     origin = {
+        "schema": SCHEMA,
+        "data": dict(data),
         "scenario": os.fspath(scenario),
         "settings": list(settings),
         "scenario_sha256": file_digest(scenario),
@@ -94,6 +102,7 @@ def read_plan_file(path: Path) -> PlanFile:
     origin = result.get("plan_file") if isinstance(result, dict) else None
     if envelope.get("command") != "fleet" or not isinstance(result, dict) or not isinstance(origin, dict):
         raise InputError(f"{path}: is not a plan file\n  {AGAIN}")
+    _refuse_newer(path, envelope, origin)
     if "inputs" not in origin and _same(result, origin.get("result_sha256")):
         raise InputError(
             f"{path}: was written by capplan {envelope.get('capplan')}, whose plan files do not hold their inputs\n  {AGAIN}"
@@ -110,6 +119,8 @@ def read_plan_file(path: Path) -> PlanFile:
     if not result.get("chosen"):
         raise InputError(f"{path}: has no plan: no fleet meets the targets of {origin['scenario']}")
     inputs = checked_inputs(path, result)
+    changed = ", ".join(changed_data(origin.get("data", {})))
+    data_remarks = (f"{path}: data of capplan changed since: {changed}; {AGAIN}",) if changed else ()
     scenario = Path(origin["scenario"])
     if file_digest(scenario) is None and file_digest(path.parent / scenario.name) is not None:
         scenario = path.parent / scenario.name
@@ -121,8 +132,19 @@ def read_plan_file(path: Path) -> PlanFile:
         result,
         inputs,
         tuple(_assumptions(envelope)),
-        tuple(_remarks(path, envelope, origin, scenario, inputs)),
+        (*_remarks(path, envelope, origin, scenario, inputs), *data_remarks),
+        data_remarks,
     )
+
+
+def _refuse_newer(path: Path, envelope: Mapping[str, Any], origin: Mapping[str, Any]) -> None:
+    """Raise the error for a plan file whose form this version does not know."""
+    schema = origin.get("schema", 0)
+    if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
+        raise InputError(
+            f"{path}: is a plan file of schema {schema}, and capplan {__version__} reads schemas up to {SCHEMA}\n"
+            f"  read it with the capplan that wrote it ({envelope.get('capplan')}) or a newer one, or {AGAIN}"
+        )
 
 
 def _assumptions(envelope: Mapping[str, Any]) -> Iterator[Assumption]:
@@ -147,6 +169,11 @@ def _wrong(origin: Mapping[str, Any]) -> str | None:
         value = origin[key]
         if not isinstance(value, str) and (value is not None or key == "scenario"):
             return key
+    schema, data = origin.get("schema", 0), origin.get("data", {})
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 0:
+        return "schema"
+    if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
+        return "data"
     settings = origin["settings"]
     sound = isinstance(settings, list) and all(isinstance(setting, str) for setting in settings)
     return None if sound else "settings"

@@ -1,6 +1,6 @@
 """The speculation of a scenario -> how any replica drafts: its method, its acceptance with the source, its draft model."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from capplan.assumption import Assumption
@@ -11,6 +11,7 @@ from capplan.readers.catalogue.model import read_model
 from capplan.readers.yaml_file import KeyPath
 from capplan.recorded.traces.accepted_drafts import accepted_drafts
 from capplan.replica.drafting import DraftPlan, Method
+from capplan.scenario.acceptance import not_published, published_acceptance
 from capplan.scenario.reading import Reading
 from capplan.scenario.scenario_file import Speculation
 
@@ -18,41 +19,10 @@ OF_ITSELF: tuple[Method, ...] = ("eagle", "mtp", "medusa", "ngram")
 """Methods that need neither a draft model nor the time of a draft."""
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """The acceptance of a method where a scenario states none."""
-
-    acceptance_fractions: tuple[float, ...]
-    source: str
-    draft_tokens: int | None = None
-    verified_tokens: int | None = None
-
-
-_SPEC_BENCH = "Spec-Bench, mean over its six tasks, greedy, https://github.com/hemingkx/Spec-Bench/blob/main/Leaderboard.md"
-PUBLISHED: dict[Method, Published] = {
-    "ngram": Published((0.36,), f"1.55 tokens a round of prompt lookup with Vicuna-33B: {_SPEC_BENCH}"),
-    "draft-model": Published((0.50,), f"2.01 tokens a round of a 68M draft with Vicuna-33B: {_SPEC_BENCH}"),
-    "medusa": Published(
-        (0.59,), f"2.33 tokens a round of four heads and a tree with Vicuna-33B: {_SPEC_BENCH}", 4, 64
-    ),
-    "eagle": Published(
-        (0.70,),
-        "3.20 tokens a round of 7 drafts of one layer (MTP of DeepSeek-V3) over MT-bench, HumanEval and GSM8K: "
-        "https://huggingface.co/nebius/MTP-DeepSeek-V3-0324",
-    ),
-    "mtp": Published(
-        (0.85,),
-        "85 to 90 % of the second tokens of DeepSeek-V3: arXiv:2412.19437, section 5.4.3",
-        draft_tokens=1,
-    ),
-}
-"""Acceptance depends on the task: code and quotations do better, free text worse, and a head trained on other text far worse."""
-
-
 def speculation_plan(
     reading: Reading, section: Speculation | None, draft: str | None
 ) -> SpeculationPlan | None:
-    """Return the speculation that a scenario states, with the acceptance of its method where it states none.
+    """Return the speculation that a scenario states; without an acceptance where it states none.
 
     Parameters
     ----------
@@ -69,52 +39,72 @@ def speculation_plan(
         return None
     method = section.method or "draft-model"
     _check_source(reading, section, method)
-    default = PUBLISHED.get(method)
-    fractions = _acceptance(reading, section, method)
-    tokens = section.draft_tokens or (default.draft_tokens if default else None)
+    fractions = _acceptance(reading, section)
+    tokens = section.draft_tokens
     if len(fractions) > 1 and (tokens or 0) > len(fractions):
         at: KeyPath = ("speculation", "draft_tokens")
         raise reading.refuse(
             at, f"{tokens} drafts need as many acceptances, one for each position; there are {len(fractions)}"
         )
-    if tokens is None:
-        reading.assume(
-            "as many drafts in a round as are best at half of the largest rate", "speculation.draft_tokens"
-        )
-    verified = section.verified_tokens or (
-        default.verified_tokens if default and not (section.acceptance or section.metrics) else None
-    )
     return SpeculationPlan(
-        fractions, tokens, draft, section.draft_step_time, method, verified, section.exit_layers
+        fractions,
+        tokens,
+        draft,
+        section.draft_step_time,
+        method,
+        section.verified_tokens,
+        section.exit_layers,
     )
 
 
-def _acceptance(reading: Reading, section: Speculation, method: Method) -> tuple[float, ...]:
-    """Return the acceptance that a scenario states, that an engine counted, or that is published."""
+def _acceptance(reading: Reading, section: Speculation) -> tuple[float, ...]:
+    """Return the acceptance that a scenario states, or that an engine counted; none where the published one is used."""
     if section.acceptance is not None and section.metrics is not None:
         raise reading.refuse(("speculation", "metrics"), "acceptance is stated already; give one of them")
     if section.acceptance is not None:
         return tuple(section.acceptance)
-    if section.metrics is not None:
-        paths = [Path(reading.resolved(name)) for name in section.metrics]
-        seen = accepted_drafts(paths, section.draft_tokens)
-        shares = ", ".join(f"{fraction:.1%}" for fraction in seen.fractions)
-        reading.assume(
-            f"drafts are accepted with {shares} probability, given those before them: {paths[-1].name} counted {seen.counted}",
-            "speculation.acceptance",
-        )
-        return seen.fractions
-    if method not in PUBLISHED:
-        raise reading.refuse(
-            ("speculation",),
-            f"acceptance is missing, and none is published for {method}; e.g. acceptance: 0.7",
-        )
-    published = PUBLISHED[method]
+    if section.metrics is None:
+        return ()
+    paths = [Path(reading.resolved(name)) for name in section.metrics]
+    seen = accepted_drafts(paths, section.draft_tokens)
+    shares = ", ".join(f"{fraction:.1%}" for fraction in seen.fractions)
     reading.assume(
-        f"a draft is accepted with {published.acceptance_fractions[0]:.0%} probability: {published.source}",
+        f"drafts are accepted with {shares} probability, given those before them: {paths[-1].name} counted {seen.counted}",
         "speculation.acceptance",
     )
-    return published.acceptance_fractions
+    return seen.fractions
+
+
+def with_acceptance(plan: SpeculationPlan, target: Network) -> tuple[SpeculationPlan, tuple[Assumption, ...]]:
+    """Return a speculation with the published acceptance of its method on a target, where it states none, and what was assumed.
+
+    Raises
+    ------
+    InputError
+        No acceptance of the method is published for the target or its kin, or for fewer drafts than are wanted.
+    """
+    stated: list[Assumption] = []
+    if not plan.acceptance_fractions:
+        known = published_acceptance(plan.method, target)
+        if known is None:
+            raise InputError(not_published(plan.method, target))
+        tokens = plan.draft_tokens or known.draft_tokens
+        positions = len(known.acceptance_fractions)
+        if 1 < positions < (tokens or 0):
+            raise InputError(
+                f"speculation.draft_tokens: {tokens} is above {positions}, for as many drafts is an acceptance published: {known.source}\n"
+                "  state your own: acceptance: 0.7"
+            )
+        plan = replace(
+            plan,
+            acceptance_fractions=known.acceptance_fractions,
+            draft_tokens=tokens,
+            verified_tokens=plan.verified_tokens or known.verified_tokens,
+        )
+        stated.append(known.assumption)
+    if plan.draft_tokens is None:
+        stated.append(_AS_MANY)
+    return plan, tuple(stated)
 
 
 def _check_source(reading: Reading, section: Speculation, method: Method) -> None:
@@ -145,7 +135,7 @@ def drafting_of(
     Raises
     ------
     InputError
-        a draft with another vocabulary; a head or layers that the target does not have
+        a draft with another vocabulary; a head or layers that the target does not have; no acceptance
     """
     network = None
     if plan.draft is not None:
@@ -159,6 +149,7 @@ def drafting_of(
         raise InputError(
             f"speculation.exit_layers: {plan.exit_layers} is not below the {len(target.layers)} layers of {target.name}"
         )
+    plan, accepted = with_acceptance(plan, target)
     drafting = DraftPlan(
         plan.method,
         plan.acceptance_fractions,
@@ -168,7 +159,7 @@ def drafting_of(
         plan.draft_step_s,
         plan.exit_layers,
     )
-    return drafting, (_COST_OF[plan.method] if plan.draft_step_s is None else _AS_GIVEN,)
+    return drafting, (*accepted, _COST_OF[plan.method] if plan.draft_step_s is None else _AS_GIVEN)
 
 
 def check_vocabulary(draft: Network, target: Network, place: str, instead: str) -> None:
@@ -180,6 +171,9 @@ def check_vocabulary(draft: Network, target: Network, place: str, instead: str) 
         )
 
 
+_AS_MANY = Assumption(
+    "as many drafts in a round as are best at half of the largest rate", "speculation.draft_tokens"
+)
 _AS_GIVEN = Assumption("a draft takes as long as given, and no memory", "speculation.draft_step_time")
 _HEAD = Assumption(
     "a draft head is one more layer of the target, with its embedding and its LM head",

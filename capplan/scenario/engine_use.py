@@ -11,7 +11,7 @@ from capplan.readers.quantity import BYTES, BYTES_PER_S, quantity
 from capplan.replica.drafting import draft_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftModel
-from capplan.scenario.drafting import drafting_of
+from capplan.scenario.drafting import drafting_of, with_acceptance
 from capplan.scenario.simulation_flags import EngineFlags, SpeculationFlags
 from capplan.scenario.speculation import draft_beside
 
@@ -119,6 +119,7 @@ def _speculation(said: SpeculationPlan | None, flags: SpeculationFlags) -> Specu
 def _drafting(
     plan: SpeculationPlan, target: ReplicaSpec, *, offline: bool
 ) -> tuple[Drafting, tuple[Assumption, ...]]:
+    plan, assumed = with_acceptance(plan, target.network)
     fractions = plan.acceptance_fractions
     accepted = fractions[0] if len(fractions) == 1 else fractions
     most = DRAFT_TOKENS if len(fractions) == 1 else len(fractions)
@@ -126,7 +127,7 @@ def _drafting(
     if plan.draft is not None:
         draft: DraftModel | float
         draft, stated = draft_beside(plan.draft, target, offline=offline)
-        return Drafting(draft, accepted, tokens, plan.verified_tokens), stated
+        return Drafting(draft, accepted, tokens, plan.verified_tokens), (*assumed, *stated)
     drafting, stated = drafting_of(plan, target.network, offline=offline)
     if plan.draft_step_s is not None:
         stated = (
@@ -136,4 +137,4 @@ def _drafting(
             ),
         )
     draft = draft_of(replace(drafting, draft_tokens=tokens), target)
-    return Drafting(draft, accepted, tokens, plan.verified_tokens), stated
+    return Drafting(draft, accepted, tokens, plan.verified_tokens), (*assumed, *stated)

@@ -135,7 +135,9 @@ def test_pipelines_are_rejected_with_the_reason(question):
 
 def test_a_plan_says_how_many_drafts_it_takes_and_needs_no_more_gpus_where_decoding_is_the_bottleneck(small):
     plain = fleet_for(asked_fleet(read_scenario(small), offline=True)).chosen
-    fast = fleet_for(asked_fleet(read_scenario(small, ["speculation={method: eagle}"]), offline=True)).chosen
+    fast = fleet_for(
+        asked_fleet(read_scenario(small, ["speculation={method: eagle, acceptance: 0.7}"]), offline=True)
+    ).chosen
     assert plain.draft_tokens is None
     assert fast.draft_tokens >= 1
     assert fast.gpus <= plain.gpus

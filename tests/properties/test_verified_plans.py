@@ -21,7 +21,7 @@ from tests.plan_files import plan_in, with_changes
 from tests.sweeps import size_on_few_requests
 
 SERVED = {
-    "backend": "vllm", "num_prompts": 400, "completed": 400, "duration": 40.0, "total_input_tokens": 360_000, "total_output_tokens": 48_000,
+    "backend": "vllm", "num_prompts": 400, "completed": 400, "duration": 40.0, "total_input_tokens": 720_000, "total_output_tokens": 96_000,
 }  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def own(plan):
     asked, answer = asked_of_plan(None, plan, offline=True)
     chosen = answer.chosen
     result = BenchmarkResult(
-        "t", "p", request_rate_per_s=10.0, requests=400, input_tokens=900.0, output_tokens=120.0
+        "t", "p", request_rate_per_s=10.0, requests=400, input_tokens=1800.0, output_tokens=240.0
     )
     replica = replica_of(spec_of_layout(chosen.layout, chosen.weight_dtype, asked.question))
     return metrics_of(outcome_of(_benchmark(asked, chosen, result, 1), replica), replica.spec.devices)
@@ -77,7 +77,7 @@ def test_what_the_replica_of_a_plan_produces_is_what_is_predicted(capplan, plan,
         assert row["predicted"] == pytest.approx(row["measured"], rel=1e-9)
         assert row["low"] <= row["predicted"] <= row["high"]
         assert row["inside"]
-    assert found["next_settings"] == ["traffic[0].input_tokens=900", "traffic[0].output_tokens=120"]
+    assert found["next_settings"] == ["traffic[0].input_tokens=1800", "traffic[0].output_tokens=240"]
 
 
 def test_a_server_that_is_slower_is_told_and_named(capplan, plan, own, tmp_path):
@@ -109,8 +109,8 @@ def test_replicas_share_the_load(capplan, plan, own, tmp_path):
     two = as_measured(own) | {
         "request_rate": 20.0,
         "completed": 800,
-        "total_input_tokens": 720_000,
-        "total_output_tokens": 96_000,
+        "total_input_tokens": 1_440_000,
+        "total_output_tokens": 192_000,
     }
     both = verified(capplan, plan, tmp_path, two, "--replicas", 2)[1]
     assert [row["predicted"] for row in one["rows"]] == [row["predicted"] for row in both["rows"]]

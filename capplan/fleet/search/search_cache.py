@@ -1,7 +1,7 @@
 """A cache for searches of similar questions: replicas that were built, and the simulations that were run with them."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from capplan.fleet.load.demand import Demand
@@ -15,6 +15,9 @@ from capplan.fleet.search.trial import SeenRuns, Trial
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
 
+_RECORDS = ("network", "device", "efficiency", "profile")
+"""Fields of a specification that are compared by their content; the others are plain values."""
+
 
 class SearchCache:
     """Replicas by their specification and runs by their traffic; neither depends on prices."""
@@ -24,7 +27,7 @@ class SearchCache:
         self._replicas: dict[tuple[object, ...], Replica] = {}
         self._runs: dict[tuple[object, ...], SeenRuns] = {}
         self._joint: dict[tuple[object, ...], JointRuns] = {}
-        self._keys: dict[int, tuple[Any, str]] = {}
+        self._keys: dict[tuple[int, Callable[[Any], Any] | None], tuple[Any, str]] = {}
 
     def trial(
         self,
@@ -54,21 +57,17 @@ class SearchCache:
 
     def _made_of(self, spec: ReplicaSpec) -> tuple[object, ...]:
         """Return a key of everything that a replica is built from."""
-        parts = [self._key(part) for part in (spec.network, spec.device, spec.efficiency, spec.profile)]
-        limits = (
-            spec.max_model_len,
-            spec.max_num_seqs,
-            spec.max_num_batched_tokens,
-            spec.gpu_memory_utilization,
-            spec.typical_context_tokens,
+        return tuple(
+            self._key(value) if field.name in _RECORDS else value
+            for field, value in ((field, getattr(spec, field.name)) for field in fields(spec))
         )
-        return *parts, spec.sharding, spec.kv_format, limits
 
-    def _key(self, part: Any, of: Callable[[Any], Any] = lambda part: part) -> str:
-        """Return the content key of a record, or of the relevant part of it, computed once per record."""
-        if id(part) not in self._keys:
-            self._keys[id(part)] = part, content_key(of(part))
-        return self._keys[id(part)][1]
+    def _key(self, part: Any, of: Callable[[Any], Any] | None = None) -> str:
+        """Return the content key of a record, or of what a function makes of it, computed once per record and function."""
+        key = id(part), of
+        if key not in self._keys:
+            self._keys[key] = part, content_key(part if of is None else of(part))
+        return self._keys[key][1]
 
 
 def _mix(demand: Demand) -> Demand:

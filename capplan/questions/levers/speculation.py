@@ -8,7 +8,7 @@ from capplan.questions.levers.lever import Lever
 from capplan.replica.drafting import DraftPlan, Method, draft_of
 from capplan.replica.replica import replica_of
 from capplan.replica.speculation import speculation
-from capplan.scenario.drafting import PUBLISHED
+from capplan.scenario.acceptance import Published, not_published, published_acceptance
 
 TRIED: tuple[Method, ...] = ("ngram", "eagle", "mtp")
 """Methods that need nothing but the target: a head has to be trained, or is published for it."""
@@ -42,23 +42,23 @@ def _method(base: Base, name: str, method: Method) -> Lever:
         return idle(
             name, change, "the plan as it is has pipeline stages, with which speculation is not modelled"
         )
+    known = published_acceptance(method, network)
+    if known is None:
+        return idle(name, change, not_published(method, network).replace("\n ", ";"))
     settings = (f"speculation={{method: {method}}}",)
-    accepted = PUBLISHED[method].acceptance_fractions[0]
-    risk = (
-        f"pays by its acceptance, here {accepted:.0%}: measure it on your own traffic{_until(base, method)}"
-    )
+    accepted = known.acceptance_fractions[0]
+    risk = f"pays by its acceptance, here {accepted:.0%}: measure it on your own traffic{_until(base, known)}"
     return Lever(name, change, settings, risk, combines=True)
 
 
-def _until(base: Base, method: Method) -> str:
+def _until(base: Base, published: Published) -> str:
     """Return the load from which a method makes the plan as it is no faster, next to the load that it has."""
     plan, question = base.plan, base.asked.question
     if plan is None:
         return ""
     group = plan.groups[0]
     replica = replica_of(spec_of_layout(group.layout, group.weight_dtype, question))
-    published = PUBLISHED[method]
-    drafting = DraftPlan(method, published.acceptance_fractions, published.draft_tokens)
+    drafting = DraftPlan(published.method, published.acceptance_fractions, published.draft_tokens)
     context = float(question.demand.lengths.input_tokens + question.demand.lengths.output_tokens)
     rows = speculation(
         replica,

@@ -1,7 +1,7 @@
 """Does a plan hold in reality: its replica predicted under the load of a measurement, beside what was measured."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -10,25 +10,46 @@ import numpy as np
 from capplan.accuracy.benchmark import Benchmark, Kind
 from capplan.accuracy.bounded import interval_on
 from capplan.accuracy.intervals import Intervals, regime_keys
-from capplan.accuracy.replay import FINISHED, metrics_of, outcome_of, overloaded
+from capplan.accuracy.replay import FINISHED, OVERLOAD_SHARE, metrics_of, outcome_of, overloaded
 from capplan.accuracy.serving import LOADS, network_class
 from capplan.errors import InputError
+from capplan.fleet.engine_options import EngineOptions
+from capplan.fleet.load.demand import drawn_requests
+from capplan.fleet.load.peak_stream import peak_stream
+from capplan.fleet.load.routed import run_fleet
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.question import spec_of_layout
+from capplan.fleet.simulation import Stream
+from capplan.fleet.sweep import demand_at_replica
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_file import asked_of_plan
+from capplan.questions.simulation import response_s
 from capplan.recorded.results.read import read_results
 from capplan.recorded.results.record import BenchmarkResult, Spread
 from capplan.recorded.traces.read import format_of, workload_of
 from capplan.replica.estimate import estimate
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of
+from capplan.scenario.engine_use import engine_use_of
+from capplan.scenario.simulation_flags import EngineFlags, SpeculationFlags
 from capplan.serving.outcome import Outcome
+from capplan.serving.requests import Requests
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 Verdict: TypeAlias = Literal["holds", "slower", "faster"]
+Lengths: TypeAlias = Literal["of the plan", "of the results", "fixed"]
 PROMETHEUS = "Prometheus metrics"
+ALIKE_FRACTION = 0.1
+"""Mean lengths of a run that are this near to those of the plan are taken for its traffic (an assumption)."""
+SEED = 0
+"""Of the requests that are predicted, the default of `simulate`."""
+RUNS = 8
+"""Runs of the traffic of a plan, each with other requests: their mean is predicted, and how far one of them may be off ..."""
+DEVIATIONS = 3.0
+"""... in standard deviations, which widen the interval of the prediction."""
+CLOSED_REQUESTS = 1000
+"""Requests of a closed loop whose number is not stated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +98,8 @@ class Verification:
     """That the measurement is of."""
     rows: tuple[Compared, ...]
     targets: tuple[MissedTarget, ...]
+    lengths: Lengths = "fixed"
+    """Of the requests that were predicted."""
 
     @property
     def verdict(self) -> Verdict:
@@ -171,18 +194,60 @@ def verified(
         raise InputError(
             f"{result.path}: the plan speculates, and measurements with drafts are not compared yet"
         )
+    _refuse_another_model(asked, plan, result)
     _refuse_another_layout(plan, result)
+    for name in ("input_tokens", "output_tokens"):
+        if not getattr(result, name):
+            raise InputError(f"{result.path}: does not state {name}, which the prediction needs")
     replica = replica_of(spec_of_layout(plan.layout, plan.weight_dtype, asked.question))
     benchmark = _benchmark(asked, plan, result, replicas)
-    load, predicted = (
-        _of_steady_load(benchmark, replica, hit_fraction)
-        if result.tool == PROMETHEUS
-        else _of_replay(benchmark, replica)
-    )
-    rows = tuple(_rows(load, replica, predicted, _per_replica(result, replicas), intervals))
+    lengths = _lengths(asked, result)
+    luck: Mapping[str, float] = {}
+    if lengths != "fixed":
+        load, predicted, luck = _of_requests(
+            asked, replica, result, replicas, own=lengths == "of the results"
+        )
+    elif result.tool == PROMETHEUS:
+        load, predicted = _of_steady_load(benchmark, replica, hit_fraction)
+    else:
+        load, predicted = _of_replay(benchmark, replica)
+    rows = tuple(_rows(load, replica, predicted, luck, _per_replica(result, replicas), intervals))
     if not rows:
         raise InputError(f"{result.path}: states none of the latencies and rates that are predicted")
-    return Verification(result, replicas, rows, tuple(_targets(asked, result)))
+    return Verification(result, replicas, rows, tuple(_targets(asked, result)), lengths)
+
+
+def _lengths(asked: AskedFleet, result: BenchmarkResult) -> Lengths:
+    """Return whose lengths a run is predicted with: its own requests, the traffic of the plan, or its mean lengths."""
+    demand = asked.question.demand
+    if result.log and not demand.has_sessions:
+        return "of the results"
+    drawn = drawn_requests(demand, result.requests or CLOSED_REQUESTS, SEED, _longest(asked))
+    alike = all(
+        abs((stated or 0.0) - own.mean())
+        <= ALIKE_FRACTION * own.mean() + DEVIATIONS * own.std() * (2.0 / own.size) ** 0.5
+        for stated, own in (
+            (result.input_tokens, np.asarray(drawn.input_tokens)),
+            (result.output_tokens, np.asarray(drawn.output_tokens)),
+        )
+    )
+    return "of the plan" if alike else "fixed"
+
+
+def _refuse_another_model(asked: AskedFleet, plan: FleetPlan, result: BenchmarkResult) -> None:
+    """Raise the error for a result whose model is called otherwise than that of the plan."""
+    measured = result.model or ""
+    names = {asked.scenario.model, asked.question.networks[plan.weight_dtype].name}
+    own = [_plain(name) for name in names]
+    if not any(name in _plain(measured) or _plain(measured) in name for name in own):
+        raise InputError(
+            f"{result.path}: is of a model called {measured}, and the plan serves {asked.scenario.model}\n"
+            "  give results of that model; if it only has another name there, write the name of the plan into the file of results"
+        )
+
+
+def _plain(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].lower().replace("_", "-")
 
 
 def _refuse_another_layout(plan: FleetPlan, result: BenchmarkResult) -> None:
@@ -198,9 +263,6 @@ def _refuse_another_layout(plan: FleetPlan, result: BenchmarkResult) -> None:
 
 def _benchmark(asked: AskedFleet, plan: FleetPlan, result: BenchmarkResult, replicas: int) -> Benchmark:
     """Return the run as one of the replicas had it."""
-    for name in ("input_tokens", "output_tokens"):
-        if not getattr(result, name):
-            raise InputError(f"{result.path}: does not state {name}, which the prediction needs")
     rate, clients = result.request_rate_per_s, result.concurrency
     kind: Kind = "online_rate" if rate else "online_conc" if clients else "online_burst"
     each = None if clients is None else max(1, round(clients / replicas))
@@ -257,6 +319,125 @@ def _of_replay(benchmark: Benchmark, replica: Replica) -> tuple[str, dict[str, f
     return "overload" if late else LOADS[benchmark.kind], predicted
 
 
+def _of_requests(
+    asked: AskedFleet, replica: Replica, result: BenchmarkResult, replicas: int, *, own: bool
+) -> tuple[str, dict[str, float], dict[str, float]]:
+    """Return the kind of load, what replicas would measure, and how far one run is off by the luck of its requests.
+
+    The requests are those of the run, or the traffic of the plan at its rate. The rates of an open loop that keeps up are
+    those that it was offered, so they say nothing of the replica.
+    """
+    rate = result.request_rate_per_s
+    if rate is None and (asked.question.demand.users or result.tool == PROMETHEUS) and not result.concurrency:
+        rate = result.requests_per_s
+    use, slo = _engine_use(asked, replica), asked.scenario.slo
+    runs = []
+    for seed in (SEED,) if own else range(RUNS):
+        if own:
+            stream = _logged_stream(asked, replica, result, rate)
+        elif rate is not None:
+            stream = _planned_stream(asked, replica, rate, result.requests, replicas, seed)
+        else:
+            stream = _closed_stream(asked, replica, result, seed)
+        runs.append(run_fleet(replica, stream, None, replicas=replicas, slo=slo, use=use).all)
+    late = rate is not None and min(seen.requests_per_s for seen in runs) < OVERLOAD_SHARE * rate
+    columns = {
+        f"{latency}.{statistic}": [float(getattr(getattr(seen, latency), statistic)) for seen in runs]
+        for latency in LATENCIES
+        for statistic in STATISTICS
+    }
+    if late or rate is None:
+        for name in ("output_tokens_per_s", "requests_per_s"):
+            columns[name] = [getattr(seen, name) / replicas for seen in runs]
+    columns = {
+        name: values for name, values in columns.items() if np.isfinite(values).all() and min(values) > 0.0
+    }
+    means = {name: float(np.mean(values)) for name, values in columns.items()}
+    luck = {
+        name: DEVIATIONS * float(np.std(values, ddof=1)) * (1.0 + 1.0 / len(runs)) ** 0.5
+        if len(runs) > 1
+        else 0.0
+        for name, values in columns.items()
+    }
+    return (
+        "overload" if late else "open" if rate else "closed" if result.concurrency else "burst",
+        means,
+        luck,
+    )
+
+
+def _engine_use(asked: AskedFleet, replica: Replica) -> EngineOptions:
+    """Return the options of the engines, as `simulate` sets them."""
+    use, _ = engine_use_of(
+        asked.scenario, replica.spec, EngineFlags(), SpeculationFlags(), planned_drafts=None, offline=True
+    )
+    return use
+
+
+def _planned_stream(
+    asked: AskedFleet, replica: Replica, rate_per_s: float, requests: int | None, replicas: int, seed: int
+) -> Stream:
+    """Return the traffic of the plan at another rate, on some replicas: users and sessions are fewer or more."""
+    demand, longest = asked.question.demand, _longest(asked)
+    share, response = rate_per_s / sum(demand.rates_per_s(0.0)), 0.0
+    if demand.users or demand.has_sessions:
+        response = response_s(
+            replica, demand_at_replica(demand, replica, share / replicas), replicas / share, seed, longest
+        )
+        share = rate_per_s / sum(demand.rates_per_s(response))
+    at_replica = demand_at_replica(demand, replica, share / replicas, response)
+    classes = tuple(
+        replace(
+            item,
+            request_rate_per_s=item.request_rate_per_s and item.request_rate_per_s * share,
+            users=item.users and item.users * share,
+        )
+        for item in at_replica.classes
+    )
+    return peak_stream(
+        replace(at_replica, classes=classes),
+        replicas=replicas,
+        seed=seed,
+        longest=longest,
+        seconds=requests and requests / rate_per_s,
+        response_s=response,
+        routing=asked.scenario.fleet.routing,
+    )
+
+
+def _closed_stream(asked: AskedFleet, replica: Replica, result: BenchmarkResult, seed: int) -> Stream:
+    """Return requests of the plan without arrival times: a number of them in flight, or all at once."""
+    demand = demand_at_replica(asked.question.demand, replica)
+    drawn = drawn_requests(demand, result.requests or CLOSED_REQUESTS, seed, _longest(asked))
+    drawn = replace(drawn, arrival_s=None)
+    clients = None if result.concurrency is None else max(1, round(result.concurrency))
+    return Stream(drawn, tuple(item.name for item in demand.classes), concurrency=clients, seed=seed)
+
+
+def _logged_stream(
+    asked: AskedFleet, replica: Replica, result: BenchmarkResult, rate_per_s: float | None
+) -> Stream:
+    """Return the requests of a log, with the part of their prompts that the plan finds in the prefix cache."""
+    demand = demand_at_replica(asked.question.demand, replica)
+    cached = float(np.max(demand.lengths.cached_tokens)) / float(demand.lengths.input_tokens)
+    log = sorted(result.log, key=lambda record: record.arrival_s)
+    inputs = np.array([max(1, record.input_tokens) for record in log])
+    requests = Requests(
+        input_tokens=inputs,
+        output_tokens=np.array([max(1, record.output_tokens) for record in log]),
+        arrival_s=None
+        if rate_per_s is None and result.concurrency
+        else np.array([record.arrival_s for record in log]),
+        cached_tokens=np.minimum((cached * inputs).astype(np.int64), inputs - 1),
+    )
+    clients = None if requests.arrival_s is not None else max(1, round(result.concurrency or 1))
+    return Stream(requests, ("requests",), concurrency=clients, seed=SEED)
+
+
+def _longest(asked: AskedFleet) -> int:
+    return asked.question.max_model_len or asked.question.demand.longest_tokens
+
+
 def _of_steady_load(
     benchmark: Benchmark, replica: Replica, hit_fraction: float
 ) -> tuple[str, dict[str, float]]:
@@ -271,6 +452,7 @@ def _rows(
     load: str,
     replica: Replica,
     predicted: Mapping[str, float],
+    luck: Mapping[str, float],
     measured: Mapping[str, float],
     intervals: Intervals,
 ) -> Iterator[Compared]:
@@ -283,7 +465,9 @@ def _rows(
             name, load, network_class(replica.spec.network), replica.label, statistic or "mean"
         )
         bounds = interval_on(intervals, keys, replica.spec.device)
-        yield Compared(quantity, known, known * bounds.low_ratio, known * bounds.high_ratio, value)
+        off = luck.get(quantity, 0.0)
+        low, high = max(known - off, 0.0) * bounds.low_ratio, (known + off) * bounds.high_ratio
+        yield Compared(quantity, known, low, high, value)
 
 
 def _statistic(outcome: Outcome, latency: str, statistic: str) -> float | None:

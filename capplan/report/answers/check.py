@@ -32,7 +32,7 @@ def check_answer(asked: AskedFleet, file: PlanFile, checked: PlanCheck) -> Answe
         headline=f"{name}: {plan} no longer holds: {missed}" if failures else f"{name}: {plan} holds",
         closing=(f"search again: capplan fleet {asked.scenario.path} -o {file.path}",) if failures else (),
         assumptions=asked.assumptions,
-        warnings=asked.warnings,
+        warnings=(*file.data_remarks, *asked.warnings),
         exit_code=4 if failures else 0,
     )
 

@@ -14,6 +14,7 @@ from capplan.questions.fleet import AskedFleet
 from capplan.questions.outlook import Outlook
 from capplan.questions.plans.plan_inputs import plan_inputs
 from capplan.questions.plans.plan_row import certainty_row, plan_row
+from capplan.readers.plan_data import data_digests
 from capplan.readers.plan_file import plan_origin
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.commitments import (
@@ -365,7 +366,10 @@ def fleet_answer(
         )
     result = _fleet_result(asked, answer, rows, outlook)
     inputs = plain(plan_inputs(asked, answer.bought))
-    origin = plan_origin(asked.scenario.path, settings, asked.scenario.price_file, plain(result), inputs)
+    data = data_digests((item.name for item in asked.question.devices), asked.scenario.model)
+    origin = plan_origin(
+        asked.scenario.path, settings, asked.scenario.price_file, plain(result), inputs, data
+    )
     return Answer(
         command="fleet",
         result={**result, "plan_file": origin},

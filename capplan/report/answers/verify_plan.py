@@ -16,9 +16,21 @@ _WORDS = {
     "slower": "it is slower than the interval of the prediction",
     "faster": "it is faster than the interval of the prediction, so the plan may buy more than is needed",
 }
-_LENGTHS = Assumption(
-    "all requests of the measurement have its mean lengths", "a run with lengths that do not vary"
-)
+_LENGTHS = {
+    "of the plan": Assumption(
+        "the run had the traffic of the plan at its own rate: lengths, arrivals and prefixes are those of the scenario; "
+        "the intervals include by how much runs of as many requests differ",
+        "results with the lengths of every request",
+    ),
+    "of the results": Assumption(
+        "the requests are those that the results list; prefixes hit as in the plan", "results without them"
+    ),
+    "fixed": Assumption(
+        "the mean lengths of the results are not those of the plan, so all requests have these mean lengths",
+        "results with the lengths of every request",
+    ),
+}
+"""What is predicted, by whose lengths it has."""
 _RATES = {"output_tokens_per_s": "tokens/s", "requests_per_s": "req/s"}
 _CAUSES = {
     "ttft_s": "time to first token: prefill kernels, the wait in the queue and the host, per request",
@@ -57,6 +69,7 @@ def verify_plan_answer(
                 for t in verification.targets
             ],
             "verdict": verdict,
+            "lengths": verification.lengths,
             "recalibrate": list(verification.culprits),
             "next_settings": list(settings),
         },
@@ -69,18 +82,10 @@ def verify_plan_answer(
         headline=f"{asked.scenario.name}: {_WORDS[verdict]}"
         + (f"; missed: {', '.join(target.target for target in missed)}" if missed else ""),
         closing=tuple(_closing(asked, plan, verification, settings, results)),
-        assumptions=(*asked.assumptions, _LENGTHS),
-        warnings=(*asked.warnings, *_another_model(asked, result.model), *result.notes),
+        assumptions=(*asked.assumptions, _LENGTHS[verification.lengths]),
+        warnings=(*asked.warnings, *result.notes),
         exit_code=4 if verdict == "slower" or missed else 0,
     )  # fmt: skip
-
-
-def _another_model(asked: AskedFleet, measured: str | None) -> tuple[str, ...]:
-    """Return the warning for a result whose model is called otherwise than that of the plan."""
-    names = [name.rpartition("/")[2].lower() for name in (asked.scenario.model, measured or "")]
-    if measured is None or names[0] in names[1] or names[1] in names[0]:
-        return ()
-    return (f"the result is of a model called {measured}, and the plan serves {asked.scenario.model}",)
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,173 @@
+"""Searches share a run only if it is the same run: nothing that a run depends on may be left out of its key."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from capplan.fleet.engine_options import TierSize
+from capplan.fleet.pools.link import LinkTerms
+from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.search.layouts import ScreenedLayout, search
+from capplan.fleet.search.search_cache import SearchCache
+from capplan.questions.fleet import asked_fleet
+from capplan.readers.yaml_file import parse_yaml
+from capplan.replica.drafting import DraftPlan
+from capplan.replica.replica import replica_of
+from capplan.replica.spec import ReplicaSpec
+from capplan.scenario.scenario import scenario_from
+from capplan.workload.slo import Slo
+
+SCENARIO = """name: cached
+model: llama-3.1-8b-instruct
+weight_dtype: fp8
+kv_dtype: fp8
+traffic:
+  - {name: chat, request_rate: 20 req/s, input_tokens: 900, output_tokens: 120}
+slo: {ttft_p95: 600 ms, tpot_p95: 30 ms}
+fleet: {hardware: [h100-sxm], tensor_parallel: 1, pipeline_parallel: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def question():
+    asked = asked_fleet(scenario_from(parse_yaml(SCENARIO, "cached.yaml"), Path()), offline=True)
+    return replace(asked.question, requests=300)
+
+
+@pytest.fixture(scope="module")
+def candidate(question):
+    return search(question).candidates[0]
+
+
+def other_question(question):
+    """Return, by field, the question with another value there."""
+    (dtype, network), (device,) = next(iter(question.networks.items())), question.devices
+    first = question.demand.classes[0]
+    efficiency = question.efficiencies[device.name]
+    slower = replace(efficiency, fits=dict(list(efficiency.fits.items())[:-1]))
+    longer = replace(question.demand, classes=(replace(first, arrival_cv=3.0),))
+    return {
+        "networks": {"networks": {dtype: replace(network, layers=network.layers[:-1])}},
+        "efficiencies": {"efficiencies": {device.name: slower}},
+        "profile": {"profile": replace(question.profile, version="0.0.1")},
+        "demand": {"demand": longer},
+        "max_model_len": {"max_model_len": question.max_model_len + 1024},
+        "routing": {"routing": "random" if question.routing != "random" else "round_robin"},
+        "requests": {"requests": 301},
+        "seed": {"seed": 8},
+        "max_num_seqs": {"max_num_seqs": 3},
+        "max_num_batched_tokens": {"max_num_batched_tokens": 512},
+        "gpu_memory_utilization": {"gpu_memory_utilization": 0.6},
+        "drafting": {"drafting": DraftPlan("ngram", (0.4,), 2)},
+    }
+
+
+def other_layout(candidate):
+    """Return, by field, the layout with another value there."""
+    layout, demand = candidate.layout, candidate.demand
+    return {
+        "layout.kv_format": {"layout": replace(layout, kv_format="bf16")},
+        "layout.sharding": {"layout": replace(layout, sharding=replace(layout.sharding, tensor=2.0))},
+        "demand.hit_fractions": {"demand": replace(demand, hit_fractions=(0.5,))},
+        "demand.load_s": {"demand": replace(demand, load_s=0.01)},
+    }
+
+
+NEVER = {
+    "devices", "kv_formats", "ranges", "slo", "intervals", "slowness_table",
+    "weight_dtype", "share_bound", "share_ceiling", "sure_share_bounds", "kv_cache_tokens", "label", "usual_step_s", "slowness",
+}  # fmt: skip
+"""What a search compares with runs or chooses layouts by: no run of a given layout depends on it."""
+
+
+def test_every_field_of_a_question_and_of_a_layout_is_judged(question, candidate):
+    """A new field has to say whether runs depend on it."""
+    judged = {name.partition(".")[0] for name in (*other_question(question), *other_layout(candidate))}
+    known = {field.name for record in (Question, ScreenedLayout) for field in fields(record)}
+    assert known - judged == NEVER | {"rounds"}
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(Question) if f.name not in NEVER])
+def test_questions_that_differ_in_what_a_run_depends_on_share_none(question, candidate, name):
+    cache, changed = SearchCache(), replace(question, **other_question(question)[name])
+    assert cache.trial(candidate, question, {})._seen is not cache.trial(candidate, changed, {})._seen
+
+
+@pytest.mark.parametrize(
+    "name", ["layout.kv_format", "layout.sharding", "demand.hit_fractions", "demand.load_s"]
+)
+def test_layouts_that_differ_share_no_run(question, candidate, name):
+    cache, changed = SearchCache(), replace(candidate, **other_layout(candidate)[name])
+    assert cache.trial(candidate, question, {})._seen is not cache.trial(changed, question, {})._seen
+
+
+def test_equal_questions_share_their_runs_whichever_records_they_are_made_of(question, candidate):
+    again = asked_fleet(scenario_from(parse_yaml(SCENARIO, "cached.yaml"), Path()), offline=True).question
+    again = replace(again, requests=300)
+    assert again.demand is not question.demand
+    cache = SearchCache()
+    assert (
+        cache.trial(candidate, question, {})._seen
+        is cache.trial(search(again).candidates[0], again, {})._seen
+    )
+    looser = replace(again, slo=Slo(()))
+    assert cache.trial(candidate, looser, {})._seen is cache.trial(candidate, question, {})._seen
+
+
+def test_the_same_mixture_at_another_rate_shares_its_runs_and_no_runs_of_pools(question, candidate):
+    """A replica is run at rates of a scale, both pools together at the peak of their question."""
+    (first,) = question.demand.classes
+    demand = replace(
+        question.demand, classes=(replace(first, request_rate_per_s=2 * first.request_rate_per_s),)
+    )
+    busier = replace(question, demand=demand)
+    spec = spec_of_layout(candidate.layout, candidate.weight_dtype, question)
+    replica, link = replica_of(spec), LinkTerms()
+    for order in ((question, busier), (busier, question)):
+        cache = SearchCache()
+        one, two = (cache.trial(candidate, each, {}) for each in order)
+        assert one._seen is two._seen
+        first_pair, second_pair = (cache.joint(each, replica, replica, link) for each in order)
+        assert first_pair._seen is not second_pair._seen
+        assert cache.joint(order[0], replica, replica, link)._seen is first_pair._seen
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"routing": "random"},
+        {"max_model_len": 4096},
+        {"slo": Slo(())},
+        {"link": LinkTerms(bytes_per_s=1e9)},
+        {"tiers": (TierSize("host", 1e9),)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_pools_that_differ_share_no_run(question, candidate, change):
+    replica = replica_of(spec_of_layout(candidate.layout, candidate.weight_dtype, question))
+    link = change.pop("link", LinkTerms())
+    if "tiers" in change:
+        change = {"demand": replace(question.demand, **change)}
+    cache = SearchCache()
+    one = cache.joint(question, replica, replica, LinkTerms())
+    assert cache.joint(replace(question, **change), replica, replica, link)._seen is not one._seen
+
+
+def test_every_field_of_a_specification_is_part_of_its_key(question, candidate):
+    spec = spec_of_layout(candidate.layout, candidate.weight_dtype, question)
+    others = {
+        name: values[name] for name, values in other_question(question).items() if name in values and hasattr(spec, name)
+    } | {
+        "network": replace(spec.network, layers=spec.network.layers[:-1]),
+        "device": replace(spec.device, name="another"),
+        "efficiency": next(iter(other_question(question)["efficiencies"]["efficiencies"].values())),
+        "sharding": replace(spec.sharding, tensor=2.0),
+        "kv_format": "bf16",
+        "typical_context_tokens": 1,
+        "offline": True,
+    }  # fmt: skip
+    assert set(others) == {field.name for field in fields(ReplicaSpec)}
+    cache = SearchCache()
+    for name, value in others.items():
+        assert cache._made_of(replace(spec, **{name: value})) != cache._made_of(spec), name
