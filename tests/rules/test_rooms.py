@@ -8,7 +8,7 @@ ROOMS = (
     "cli", "explain", "library", "review", "report", "deploy", "calibrate", "questions", "scenario", "recorded", "readers", "families",
     "money", "fleet", "accuracy", "replica", "phases", "memory", "operators", "serving", "model", "hardware", "engine", "workload",
 )  # fmt: skip
-BOTTOM = ("assumption", "numbers", "errors")
+BOTTOM = ("assumption", "numbers", "ranges", "errors")
 OWNERS = {
     "pydantic": {"scenario", "readers"},
     "pydantic_core": {"readers"},
