@@ -123,7 +123,7 @@ def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> R
 
     of_load = {field.name for field in fields(LoadFlags)}
     given: dict[str, Any] = {**options}
-    _refuse_options(given, EstimateOptions, "estimate")
+    _refuse_options(given, EstimateOptions)
     model, hardware = _named(model, "model"), _named(hardware, "hardware")
     load = LoadFlags(**{key: value for key, value in given.items() if key in of_load})
     serving = ServingFlags(**{key: value for key, value in given.items() if key not in of_load})
@@ -153,7 +153,7 @@ def kv_size(
     from capplan.readers.catalogue.model import read_model
     from capplan.report.answers.kv_size import kv_answer
 
-    _refuse_options(options, KvOptions, "kv_size")
+    _refuse_options(options, KvOptions)
     model = _named(model, "model")
     return Result(kv_answer(kv_sizes(read_model(model, offline=offline), contexts, **options)))
 
@@ -213,12 +213,12 @@ def compare(
     return Result(compare_answer(compared, asked.scenario.name, asked.scenario.currency))
 
 
-def _refuse_options(given: Mapping[str, object], options: type, function: str) -> None:
+def _refuse_options(given: Mapping[str, object], options: type) -> None:
     """Raise the error for an option that a function does not have, or that is of another kind; ranges of numbers belong to their records."""
     known = get_type_hints(options)
     for name, value in given.items():
         if name not in known:
-            raise unknown("option", name, known, place=function)
+            raise unknown("option", name, known)
         kinds = get_args(known[name]) or (known[name],)
         if Path in kinds:
             _refuse_no_path(value, name)
