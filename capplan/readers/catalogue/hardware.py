@@ -240,7 +240,7 @@ def normalised(name: str) -> str:
     >>> normalised("H100-80GB"), normalised("h100_80gb"), normalised("H100 80GB (lab)")
     ('h10080gb', 'h10080gb', 'h10080gb')
     """
-    return re.sub(r"[^a-z0-9]+", "", re.sub(r"\(.*?\)", "", name.lower()))
+    return re.sub(r"[^a-z0-9]+", "", re.sub(r"\([^()]*\)", "", name.lower()))
 
 
 class AliasFile(Record):
