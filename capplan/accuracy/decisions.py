@@ -108,16 +108,11 @@ def tokens_per_s_per_gpu(
     return clients * output_tokens / (ttft_s + (output_tokens - 1.0) * tpot_s) / gpus
 
 
-def runs_of(rows: Iterable[Mapping[str, str]], predictions: Sequence[Prediction]) -> list[Run]:
-    """Return the closed loops whose mean latencies were measured and predicted; repeats of one as their median."""
-    known: dict[str, dict[str, Prediction]] = {}
-    for prediction in predictions:
-        if prediction.metric in _LATENCIES and prediction.predicted:
-            known.setdefault(prediction.row, {})[prediction.metric] = prediction
+def runs_of(rows: Iterable[tuple[Mapping[str, str], Sequence[Prediction]]]) -> list[Run]:
+    """Return the closed loops whose mean latencies were measured and predicted, from rows with their predictions; repeats of one as their median."""
     runs = []
-    for number, row in enumerate(rows):
-        name = row.get("id") or str(number)
-        own = known.get(name, {})
+    for row, predictions in rows:
+        own = {item.metric: item for item in predictions if item.metric in _LATENCIES and item.predicted}
         if row.get("kind") != "online_conc" or len(own) < len(_LATENCIES) or not row.get("concurrency"):
             continue
         ttft, tpot = (own[metric] for metric in _LATENCIES)
@@ -129,7 +124,16 @@ def runs_of(rows: Iterable[Mapping[str, str]], predictions: Sequence[Prediction]
         predicted_s = [1e-3 * float(item.predicted or 0.0) for item in (ttft, tpot)]
         predicted = tokens_per_s_per_gpu(*load, predicted_s[0], predicted_s[1], gpus)
         runs.append(
-            Run(name, asked, plan, load[0], tpot.measured, float(tpot.predicted or 0.0), measured, predicted)
+            Run(
+                ttft.row,
+                asked,
+                plan,
+                load[0],
+                tpot.measured,
+                float(tpot.predicted or 0.0),
+                measured,
+                predicted,
+            )
         )
     return _medians(runs)
 

@@ -77,8 +77,8 @@ def weighted_quantile(values: Array, weights: Array, fraction: float) -> float:
 
 
 def scored(predictions: Sequence[Prediction]) -> Score:
-    """Return the errors of predictions of one metric; refused rows count in `n` only."""
-    known = [p for p in predictions if p.predicted is not None]
+    """Return the errors of predictions of one metric; refused rows, and rows without weight, count in `n` only."""
+    known = [p for p in predictions if p.predicted is not None and p.weight > 0.0]
     if not known:
         return Score(len(predictions), 0, None, None, None, None, None, None)
     measured = np.array([p.measured for p in known])

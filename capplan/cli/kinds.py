@@ -9,6 +9,7 @@ import typer
 
 from capplan.cli.completion import beginning_with
 from capplan.errors import InputError, unknown
+from capplan.ranges import MOST, Positive, Range, Share, Whole
 
 
 def whole(
@@ -17,10 +18,13 @@ def whole(
     of: str = "",
     metavar: str = "N",
     least: int = 1,
-    most: int = 1_000_000_000,
+    most: int = MOST,
+    allowed: Range | None = None,
 ) -> Any:
-    """Return an option of a whole number of something."""
+    """Return an option of a whole number of something; the range `allowed` of a record's field stands for the other limits."""
     option = names[0]
+    limits = Whole(of, least, most) if allowed is None else allowed
+    of = limits.of if isinstance(limits, Whole) else of
     example = "8192" if of == "tokens" else "8"
 
     def read(text: Any) -> int:
@@ -29,9 +33,7 @@ def whole(
         _refuse_commas(text, option)
         unit = replace(TOKENS if of == "tokens" else COUNT, example=example)
         value = whole_number(text, unit, option, of)
-        if not least <= value <= most:
-            allowed = f"{least} to {most} {of}".rstrip()
-            raise InputError(f"{option}: {text!r} is out of range; {allowed} are allowed")
+        limits.check(value, option, text)
         return value
 
     return _option(*names, read=read, kind="whole number", help=says, metavar=metavar)
@@ -56,8 +58,7 @@ def fraction(name: str, *, says: str) -> Any:
 
         _refuse_commas(text, name)
         value = quantity(text, FRACTION, name)
-        if not 0.0 <= value <= 1.0:
-            raise InputError(f"{name}: {text!r} is out of range; 0 to 1 (or 0 % to 100 %) is allowed")
+        Share().check(value, name, text)
         return value
 
     return _option(name, read=read, kind="fraction", help=says, metavar="FRACTION")
@@ -80,8 +81,7 @@ def measure(
         _refuse_commas(text, name)
         wanted: quantity.Unit = getattr(quantity, unit)
         value = quantity.quantity(text, wanted, name)
-        if not value > 0.0:
-            raise InputError(f"{name}: {text!r} is not above zero; e.g. '{wanted.example}'")
+        Positive(wanted.example).check(value, name, text)
         return value
 
     return _option(name, read=read, kind="quantity", help=says, metavar=metavar)

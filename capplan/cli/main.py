@@ -8,7 +8,7 @@ from contextlib import redirect_stderr
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -146,7 +146,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if sys.stderr is None:  # closed: what print() would then write to stdout goes nowhere
         with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stderr(nowhere):
             return _exit_code(arguments)
-    return _exit_code(arguments)
+    with redirect_stderr(cast("TextIO", _Remarks(sys.stderr))):
+        return _exit_code(arguments)
+
+
+class _Remarks:
+    """The stream of warnings and progress; where nobody can write to it, such as on a full disk, the answer still comes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text, or lose it."""
+        try:
+            return self._stream.write(text)
+        except OSError:
+            self._lose()
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered, or lose it."""
+        try:
+            self._stream.flush()
+        except OSError:
+            self._lose()
+
+    def _lose(self) -> None:
+        """Let what is buffered, and all that follows, go nowhere."""
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), self._stream.fileno())
 
 
 def _exit_code(arguments: Sequence[str] | None) -> int:

@@ -10,7 +10,8 @@ from capplan.cli.completion import devices, kv_dtypes, models, plan_files, scena
 from capplan.cli.groups import Group
 from capplan.cli.kinds import fraction, measure, one_of, whole
 from capplan.errors import InputError
-from capplan.scenario.flags import LoadFlags, OutputFlags, ServingFlags
+from capplan.scenario.flags import LOAD_RANGES, SERVING_RANGES, LoadFlags, OutputFlags, ServingFlags
+from capplan.scenario.simulation_flags import REQUEST_RANGES
 
 _FORMATS = ("table", "json", "csv", "markdown")
 
@@ -22,10 +23,16 @@ HARDWARE = typer.Option(
     autocompletion=devices,
 )
 TENSOR_PARALLEL = whole(
-    "--tensor-parallel", "-tp", of="devices", most=4096, says="Devices that every matrix is split over."
+    "--tensor-parallel",
+    "-tp",
+    allowed=SERVING_RANGES["tensor_parallel"],
+    says="Devices that every matrix is split over.",
 )
 PIPELINE_PARALLEL = whole(
-    "--pipeline-parallel", "-pp", of="devices", most=4096, says="Stages that the layers are distributed over."
+    "--pipeline-parallel",
+    "-pp",
+    allowed=SERVING_RANGES["pipeline_parallel"],
+    says="Stages that the layers are distributed over.",
 )
 
 Model: TypeAlias = Annotated[
@@ -82,15 +89,13 @@ SERVING = Group(
     expert_parallel=whole(
         "--expert-parallel",
         "-ep",
-        of="devices",
-        most=4096,
+        allowed=SERVING_RANGES["expert_parallel"],
         says="Groups that whole experts are distributed over.",
     ),
     data_parallel=whole(
         "--data-parallel",
         "-dp",
-        of="devices",
-        most=4096,
+        allowed=SERVING_RANGES["data_parallel"],
         says="Attention groups, each with different sequences.",
     ),
     weight_dtype=typer.Option(
@@ -111,17 +116,19 @@ SERVING = Group(
     ),
     max_model_len=whole(
         "--max-model-len",
-        of="tokens",
         metavar="TOKENS",
+        allowed=SERVING_RANGES["max_model_len"],
         says="Longest sequence, input and output; default: the model's maximum.",
     ),
     max_num_seqs=whole(
-        "--max-num-seqs", of="sequences", says="Maximum sequences in one step; default: the engine's."
+        "--max-num-seqs",
+        allowed=SERVING_RANGES["max_num_seqs"],
+        says="Maximum sequences in one step; default: the engine's.",
     ),
     max_num_batched_tokens=whole(
         "--max-num-batched-tokens",
-        of="tokens",
         metavar="TOKENS",
+        allowed=SERVING_RANGES["max_num_batched_tokens"],
         says="Maximum tokens in one step; default: the engine's.",
     ),
     gpu_memory_utilization=fraction(
@@ -142,15 +149,27 @@ SERVED = Group(
         ("generate", "pooling"),
         says="generate, or pooling for the vectors and scores of embedding models and rerankers.",
     ),
-    max_loras=whole("--max-loras", of="adapters", most=100_000, says="Slots of LoRA adapters, all in use."),
-    max_lora_rank=whole("--max-lora-rank", most=512, says="Rank of the adapters; default 16."),
+    max_loras=whole(
+        "--max-loras", allowed=SERVING_RANGES["max_loras"], says="Slots of LoRA adapters, all in use."
+    ),
+    max_lora_rank=whole(
+        "--max-lora-rank", allowed=SERVING_RANGES["max_lora_rank"], says="Rank of the adapters; default 16."
+    ),
 )
 """Of commands that judge one replica by what it is served for, too."""
 LOAD = Group(
     "Load",
-    input_tokens=whole("--input-tokens", of="tokens", metavar="TOKENS", says="Mean input length."),
-    output_tokens=whole("--output-tokens", of="tokens", metavar="TOKENS", says="Mean output length."),
-    concurrency=whole("--concurrency", of="requests", says="Requests in flight at any time (closed loop)."),
+    input_tokens=whole(
+        "--input-tokens", metavar="TOKENS", allowed=LOAD_RANGES["input_tokens"], says="Mean input length."
+    ),
+    output_tokens=whole(
+        "--output-tokens", metavar="TOKENS", allowed=LOAD_RANGES["output_tokens"], says="Mean output length."
+    ),
+    concurrency=whole(
+        "--concurrency",
+        allowed=LOAD_RANGES["concurrency"],
+        says="Requests in flight at any time (closed loop).",
+    ),
     request_rate=measure(
         "--request-rate",
         "REQUESTS_PER_S",
@@ -190,4 +209,4 @@ Lengths: TypeAlias = Annotated[LoadFlags, LOAD.only("input_tokens", "output_toke
 Output: TypeAlias = Annotated[OutputFlags, OUTPUT]
 Calibration: TypeAlias = Annotated[Path | None, SERVING["calibration"]]
 Offline: TypeAlias = Annotated[bool, SERVING["offline"]]
-SEED = whole("--seed", least=0, says="Seed of the random draws.")
+SEED = whole("--seed", allowed=REQUEST_RANGES["seed"], says="Seed of the random draws.")

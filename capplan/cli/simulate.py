@@ -9,6 +9,7 @@ from capplan.cli.completion import devices, models
 from capplan.cli.groups import Group, grouped
 from capplan.cli.kinds import fraction, measure, one_of, whole
 from capplan.scenario.simulation_flags import (
+    PLAN_RANGES,
     EngineFlags,
     OperationFlags,
     PlanFlags,
@@ -44,8 +45,7 @@ Plan = Annotated[
         pipeline_parallel=o.PIPELINE_PARALLEL,
         replicas=whole(
             "--replicas",
-            of="replicas",
-            most=100_000,
+            allowed=PLAN_RANGES["replicas"],
             says="Replicas in service; default: the plan's, without spares.",
         ),
     ),

@@ -117,7 +117,7 @@ def _program(words: Sequence[str], place: str) -> tuple[str, str | None, list[st
                 return engine, version, _variables(words[:at]), list(words[at + len(program) :])
         image = _IMAGE.fullmatch(word) if at and Path(words[0]).name in _CONTAINER else None
         if image is not None:
-            tag = re.search(r"\d+\.\d+(?:\.\d+)?", image["tag"] or "")
+            tag = re.search(r"(?<!\d)\d+\.\d+(?:\.\d+)?", image["tag"] or "")
             version = tag[0] if tag else None
             if image[0].partition(":")[0].endswith("vllm-openai") and not _starts_an_engine(words[at + 1 :]):
                 return "vllm", version, _variables(words[:at]), list(words[at + 1 :])

@@ -7,6 +7,7 @@ from typing import Any
 from capplan.deploy.command_words import CONFIG_FILE, Command, command_of
 from capplan.deploy.engine_option import option
 from capplan.deploy.fleet_launch import FleetLaunch, Group
+from capplan.deploy.written_text import unexpanded
 from capplan.errors import InputError
 
 PORT = 8000
@@ -45,7 +46,7 @@ def pod(
     serves : it answers requests, so that its health can be asked
     """
     command = container_command(group)
-    program, arguments = program_and_arguments(group, (*command.words, *extra))
+    program, arguments = program_and_arguments(group, (*unexpanded(command.words), *extra))
     devices = group.launch.devices // fleet.servers(group)
     container: dict[str, Any] = {
         "name": "engine",

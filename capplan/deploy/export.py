@@ -9,6 +9,7 @@ from capplan.deploy.containers import container_command, server_words
 from capplan.deploy.fleet_launch import FleetLaunch, Group
 from capplan.deploy.kubernetes import kubernetes_objects, scaled_objects
 from capplan.deploy.platforms import chart_values, compose_file, dynamo_graph, inference_service
+from capplan.deploy.written_text import comment
 from capplan.errors import InputError, unknown
 from capplan.readers.plan_file import PlanFile
 
@@ -63,12 +64,7 @@ def export_text(file: PlanFile, fleet: FleetLaunch, target: str) -> str:
         body = "---\n".join(yaml_text(value, short=False) for value in _OBJECTS[target](fleet))
     else:
         raise unknown("target", target, TARGETS, place="--target")
-    return "".join(f"# {_in_one_line(line)}\n" for line in _header(file, fleet, target)) + body
-
-
-def _in_one_line(text: str) -> str:
-    """Return a comment without line ends and control characters, so that a name in it stays a comment."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+    return "".join(f"{comment(line)}\n" for line in _header(file, fleet, target)) + body
 
 
 def _header(file: PlanFile, fleet: FleetLaunch, target: str) -> Iterator[str]:
@@ -134,7 +130,7 @@ def _commands(fleet: FleetLaunch) -> Iterator[str]:
     for group in fleet.groups:
         command, servers = command_of(group.launch), fleet.servers(group)
         if len(fleet.groups) > 1:
-            yield f"# {group.launch.role}: {group.replicas} replicas on {group.hardware}\n"
+            yield comment(f"{group.launch.role}: {group.replicas} replicas on {group.hardware}") + "\n"
         if command.config:
             yield _here(command)
         if servers == 1:
@@ -142,7 +138,7 @@ def _commands(fleet: FleetLaunch) -> Iterator[str]:
             continue
         for rank in range(servers):
             words = (*container_command(group).words, *server_words(group, servers, str(rank), _LEADER))
-            yield f"# server {rank} of {servers}; {_LEADER} is server 0\n{shell_text(Command(words))}"
+            yield f"{comment(f'server {rank} of {servers}; {_LEADER} is server 0')}\n{shell_text(Command(words))}"
 
 
 def _here(command: Command) -> str:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from capplan.deploy.replica_launch import ReplicaLaunch, Role, launch_of
-from capplan.errors import LONGEST_SHOWN, InputError
+from capplan.deploy.written_text import checked_name
+from capplan.errors import InputError
 from capplan.readers.plan_file import AGAIN, PlanFile
 from capplan.readers.plan_record import LaunchRow
 
@@ -18,6 +19,8 @@ IMAGES = {
 """Engine -> image of a release, for NVIDIA devices."""
 RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 """Vendor -> what Kubernetes calls its devices."""
+SLICE = re.compile(r"[0-9]+g\.[0-9]+gb(\.me)?")
+"""MIG profile behind the name of a device, as NVIDIA's device plugin spells it; a device of one's own may have any name."""
 USUAL_SERVER = 8
 """Devices of a server, for plan files that do not say."""
 LONGEST_NAME = 40
@@ -69,7 +72,8 @@ class FleetLaunch:
     @property
     def slice(self) -> str:
         """Profile of the MIG slices that the replicas are on; empty on whole devices."""
-        return self.groups[0].hardware.partition(":")[2]
+        profile = self.groups[0].hardware.partition(":")[2]
+        return profile if SLICE.fullmatch(profile) else ""
 
     @property
     def engine(self) -> str:
@@ -131,8 +135,15 @@ def fleet_launch(
     _refuse_unsaid(file, inputs.launch)
     name = dns_label(str(inputs.content.get("name", "")))
     groups = tuple(_groups(file, inputs.launch, name, checkpoint, draft))
-    for what, written in (("model", groups[0].launch.model), ("--draft", draft), ("--image", image)):
-        _refuse_odd_name(what, written)
+    launch = groups[0].launch
+    drafted = launch.drafts.draft if launch.drafts else None
+    for what, written in (
+        ("model", launch.model),
+        ("revision", launch.revision),
+        ("draft", drafted),
+        ("--image", image),
+    ):
+        checked_name(what, written)
     asked = inputs.content.get("commitments") or {}
     least = asked.get("min_replicas", groups[-1].spare_replicas + 1)
     return FleetLaunch(
@@ -190,12 +201,6 @@ def _groups(
         yield Group(
             f"{name}-{role}", launch, pool["hardware"], pool["replicas"], pool["spare_replicas"], planned
         )
-
-
-def _refuse_odd_name(what: str, name: str | None) -> None:
-    """Raise the error for a name that no registry and no folder has, and that could write lines of its own."""
-    if name is not None and (not name.strip() or not name.isprintable() or name.startswith("-")):
-        raise InputError(f"{what}: {name[:LONGEST_SHOWN]!r} is not a name that an engine can be started with")
 
 
 def _planned_rate(file: PlanFile) -> float:

@@ -5,6 +5,7 @@ from typing import Any
 from capplan.deploy.command_words import CONFIG_FILE
 from capplan.deploy.containers import CONFIG_FOLDER, PORT, container_command, pod, program_and_arguments
 from capplan.deploy.fleet_launch import FleetLaunch, Group
+from capplan.deploy.written_text import refuse_variables, unexpanded
 from capplan.errors import InputError
 
 _TAKEN = ("--tensor-parallel-size", "--data-parallel-size")
@@ -36,15 +37,15 @@ def compose_file(fleet: FleetLaunch) -> dict[str, Any]:
                 f"compose: starts one server, and a replica of {group.name} spans {fleet.servers(group)}; try --target k8s"
             )
         command = container_command(group)
-        program, arguments = program_and_arguments(group, command.words)
+        program, arguments = program_and_arguments(group, tuple(unexpanded(command.words)))
         if command.config:
-            configs[group.name] = {"content": yaml_text(command.config, short=False)}
+            configs[group.name] = {"content": unexpanded([yaml_text(command.config, short=False)])[0]}
         for index in range(min(group.replicas, (fleet.devices_per_server - taken) // group.launch.devices)):
             devices = [str(taken + place) for place in range(group.launch.devices)]
             taken += group.launch.devices
             reserved = {"driver": "nvidia", "device_ids": devices, "capabilities": ["gpu"]}
             services[f"{group.name}-{index}"] = {
-                "image": fleet.needed_image(),
+                "image": unexpanded([fleet.needed_image()])[0],
                 "entrypoint": program,
                 "command": arguments,
                 "ports": [f"{PORT + len(services)}:{PORT}"],
@@ -92,6 +93,7 @@ def inference_service(fleet: FleetLaunch) -> dict[str, Any]:
     import shlex
 
     _of_vllm(fleet, "kserve")
+    refuse_variables("kserve", fleet.groups[-1].launch.model)
 
     def workload(group: Group) -> dict[str, Any]:
         launch = group.launch
@@ -103,7 +105,9 @@ def inference_service(fleet: FleetLaunch) -> dict[str, Any]:
         container = {
             "name": "main",
             "image": fleet.needed_image(),
-            "env": [{"name": "VLLM_ADDITIONAL_ARGS", "value": shlex.join(_additional(group))}],
+            "env": [
+                {"name": "VLLM_ADDITIONAL_ARGS", "value": unexpanded([shlex.join(_additional(group))])[0]}
+            ],
             "resources": {"limits": {fleet.resource: str(launch.devices)}},
         }
         return {
@@ -132,6 +136,7 @@ def inference_service(fleet: FleetLaunch) -> dict[str, Any]:
 def chart_values(fleet: FleetLaunch) -> dict[str, Any]:
     """Return the values of the Helm chart llm-d-modelservice."""
     _of_vllm(fleet, "llm-d")
+    refuse_variables("llm-d", fleet.groups[-1].launch.model)
 
     def workload(group: Group) -> dict[str, Any]:
         launch = group.launch
@@ -140,7 +145,7 @@ def chart_values(fleet: FleetLaunch) -> dict[str, Any]:
             "image": fleet.needed_image(),
             "modelCommand": "vllmServe",
             "args": [
-                *_additional(group),
+                *unexpanded(_additional(group)),
                 *(["--enable-expert-parallel"] if launch.expert_parallel > 1 else []),
             ],
             "resources": {"limits": {fleet.resource: str(launch.devices)}},
@@ -203,7 +208,7 @@ def dynamo_graph(fleet: FleetLaunch) -> dict[str, Any]:
         container |= {
             "name": "main",
             "command": ["python3", "-m", _DYNAMO[fleet.engine]],
-            "args": _dynamo_words(group),
+            "args": unexpanded(_dynamo_words(group)),
         }
         title = "Worker" if role is None else f"{role.title()}Worker"
         components.append(

@@ -1,15 +1,17 @@
 """The functions of `import capplan`: each asks what the command of its name asks, through the same rooms."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, get_args, get_type_hints
 
+from capplan.errors import InputError, unknown
 from capplan.fleet.scenario import Scenario
 from capplan.library.results import FleetResult, Result
 from capplan.library.simulated import SimulationRecords, simulated
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
+from capplan.ranges import Text, check_list
 from capplan.scenario.flags import LoadFlags, ServingFlags
 from capplan.scenario.simulation_flags import RequestFlags
 
@@ -74,6 +76,8 @@ def load_scenario(path: str | PathLike[str], *settings: str) -> Scenario:
     """
     from capplan.scenario.scenario import read_scenario
 
+    _refuse_no_path(path, "path")
+    check_list(settings, Text(), "settings")
     return read_scenario(Path(path), settings)
 
 
@@ -119,6 +123,8 @@ def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> R
 
     of_load = {field.name for field in fields(LoadFlags)}
     given: dict[str, Any] = {**options}
+    _refuse_options(given, EstimateOptions)
+    model, hardware = _named(model, "model"), _named(hardware, "hardware")
     load = LoadFlags(**{key: value for key, value in given.items() if key in of_load})
     serving = ServingFlags(**{key: value for key, value in given.items() if key not in of_load})
     asked = asked_replica(model, hardware, serving)
@@ -147,6 +153,8 @@ def kv_size(
     from capplan.readers.catalogue.model import read_model
     from capplan.report.answers.kv_size import kv_answer
 
+    _refuse_options(options, KvOptions)
+    model = _named(model, "model")
     return Result(kv_answer(kv_sizes(read_model(model, offline=offline), contexts, **options)))
 
 
@@ -172,6 +180,7 @@ def simulate(
     -------
     `data` has latencies, goodput, prefix hits and occupancy, for all and by class
     """
+    _refuse_no_path(trace, "trace")
     requests = RequestFlags(None if trace is None else Path(trace), until_s, seed)
     return Result(
         simulated(_asked(scenario, offline=offline), None, SimulationRecords(requests), offline=offline)
@@ -197,13 +206,46 @@ def compare(
     from capplan.questions.money.price_age import current_day
     from capplan.report.answers.compare import compare_answer
 
+    check_list(apis, Text(), "apis")
     asked = _asked(scenario, offline=offline)
     prices = asked_prices(apis, asked)
     compared = asked_comparison(asked, fleet_for(asked), prices, current_day())
     return Result(compare_answer(compared, asked.scenario.name, asked.scenario.currency))
 
 
+def _refuse_options(given: Mapping[str, object], options: type) -> None:
+    """Raise the error for an option that a function does not have, or that is of another kind; ranges of numbers belong to their records."""
+    known = get_type_hints(options)
+    for name, value in given.items():
+        if name not in known:
+            raise unknown("option", name, known)
+        kinds = get_args(known[name]) or (known[name],)
+        if Path in kinds:
+            _refuse_no_path(value, name)
+        elif value is not None and str in kinds:
+            Text().check(value, name)
+        elif kinds == (bool,) and not isinstance(value, bool):
+            raise InputError(f"{name}: {value!r} is neither True nor False")
+
+
+def _named(value: object, name: str) -> str:
+    """Return the name or path of a model or device as text."""
+    if not isinstance(value, (str, PathLike)):
+        raise InputError(f"{name}: {value!r} is neither a name nor a path")
+    return fspath(value)
+
+
+def _refuse_no_path(value: object, name: str) -> None:
+    """Raise the error for what is given and names no file."""
+    if value is not None and not isinstance(value, (str, PathLike)):
+        raise InputError(f"{name}: {value!r} is not the path of a file")
+
+
 def _asked(scenario: Scenario | str | PathLike[str], *, offline: bool) -> AskedFleet:
+    if not isinstance(scenario, (Scenario, str, PathLike)):
+        raise InputError(
+            f"scenario: a {type(scenario).__name__} is not a scenario; give the path of a YAML file, or what load_scenario returned"
+        )
     return asked_fleet(
         scenario if isinstance(scenario, Scenario) else load_scenario(scenario), offline=offline
     )

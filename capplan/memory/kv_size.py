@@ -23,6 +23,7 @@ from capplan.model.kv_cache import (
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import FORMATS, kv_bytes_per_element
+from capplan.ranges import DEVICES, TOKENS, Whole, check_list
 
 _USUAL_CONTEXTS = (4096, 16384, 65536, 131072)
 _USUAL_DEVICE_BYTES = 80 * 2.0**30
@@ -102,6 +103,14 @@ def kv_sizes(
     >>> size.kv_bytes_per_token, size.kv_bytes_per_sequence, size.engine_reserved_bytes_per_sequence
     (2048.0, 204800.0, 229376.0)
     """
+    check_list(contexts, TOKENS, "contexts")
+    for name, value, allowed in (
+        ("sequences", sequences, Whole("sequences")),
+        ("tensor_parallel", tensor_parallel, DEVICES),
+        ("max_num_batched_tokens", max_num_batched_tokens, TOKENS),
+    ):
+        if value is not None:
+            allowed.check(value, name)
     rules = profile(engine, engine_version)
     dtype, assumptions = cache_dtype(network, kv_dtype)
     step_tokens = max_num_batched_tokens

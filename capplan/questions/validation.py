@@ -100,15 +100,17 @@ def validation(
     scored: list[Prediction] = []
     runs: list[Run] = []
     for file_kind, rows in files:
-        first = len(every)
+        core: list[tuple[dict[str, str], list[Prediction]]] = []
         for row, of_row in zip(rows, _predictions(file_kind, rows, calibration, intervals), strict=True):
             every += of_row
-            scored += of_row if is_core(row) else []
+            if is_core(row):
+                scored += of_row
+                core.append((row, of_row))
             done += 1
             if progress:
                 progress(done, total)
         if file_kind == "serving":
-            runs += runs_of((row for row in rows if is_core(row)), every[first:])
+            runs += runs_of(core)
     return Validation(total, tuple(every), tuple(scored), tuple(runs))
 
 

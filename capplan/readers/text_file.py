@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import os
+import select
 import stat
 import zlib
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ MAX_BYTES = 8_000_000
 """The largest file that is read whole; a model's config is about 5 KB, a price list about 60 KB."""
 MAX_RESULT_BYTES = 512 * 1024**2
 """The largest result file of a tool, decompressed."""
+PIPE_WAIT_MS = 20_000
 MAX_DEPTH = 40
 """How deep mappings and lists may be nested."""
 MOST_RATIO = 200
@@ -83,6 +85,20 @@ class _Packed(gzip.GzipFile):
         return content
 
 
+def _patient(path: str, flags: int) -> int:
+    """Open a file; of a pipe that nobody writes to, wait for a while instead of for ever."""
+    if not stat.S_ISFIFO(os.stat(path).st_mode):  # noqa: PTH116
+        return os.open(path, flags)
+    pipe = os.open(path, flags | os.O_NONBLOCK)
+    waiting = select.poll()
+    waiting.register(pipe, select.POLLIN | select.POLLHUP)
+    if not waiting.poll(PIPE_WAIT_MS):
+        os.close(pipe)
+        raise InputError(f"{path}: a pipe to which nobody wrote for {PIPE_WAIT_MS / 1000:.0f} s")
+    os.set_blocking(pipe, True)
+    return pipe
+
+
 _KEPT: ContextVar[Mapping[object, str]] = ContextVar("kept", default=MappingProxyType({}))
 
 
@@ -109,7 +125,7 @@ def _opened(
     name = os.fspath(path)
     tail = f"; {kind} is expected" + (f"\n  {way_out}" if way_out else "")
     try:
-        with Path(path).open("rb") as raw:
+        with open(path, "rb", opener=_patient) as raw:
             what = os.fstat(raw.fileno())
             if option := _KEPT.get().get((what.st_dev, what.st_ino)):
                 raise InputError(f"{option}: {name!r} is read by this command; name another file")

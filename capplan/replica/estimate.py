@@ -1,6 +1,6 @@
 """Latency and throughput of one replica at a load, and where the time goes."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isnan
 
 import numpy as np
@@ -144,7 +144,7 @@ def estimate(replica: Replica, load: Load) -> Estimate:
     network = replica.spec.network
     refuse_prefixes(network, load.prefix_hit_fraction)
     generated = load.output_tokens if network.generates else 0
-    check_load(replace(load, output_tokens=generated), served_context_tokens(replica.spec))
+    check_load(load, served_context_tokens(replica.spec), generated)
     requests, warm = requests_for(load)
     outcome = simulate(requests, replica.engine, concurrency=load.concurrency)
     rate = _steady_rate(outcome, warm)

@@ -24,17 +24,18 @@ class Load:
     seed: int = 1
 
 
-def check_load(load: Load, longest_context: int) -> None:
-    """Refuse a load without exactly one of concurrency and rate, or with requests longer than the replica accepts."""
+def check_load(load: Load, longest_context: int, output_tokens: int | None = None) -> None:
+    """Refuse a load without exactly one of concurrency and rate, or with requests longer than the replica accepts, with `output_tokens` generated instead of those of the load."""
     if (load.concurrency is None) == (load.request_rate is None):
         raise InputError("give either --concurrency N or --request-rate R, and not both")
     if (load.concurrency or 0) > MOST_IN_FLIGHT:
         raise InputError(
             f"--concurrency: {load.concurrency} is out of range; 1 to {MOST_IN_FLIGHT} requests are allowed"
         )
-    total = load.input_tokens + load.output_tokens
+    generated = load.output_tokens if output_tokens is None else output_tokens
+    total = load.input_tokens + generated
     if total > longest_context:
         raise InputError(
-            f"input {load.input_tokens} + output {load.output_tokens} = {total} tokens exceeds the longest context "
+            f"input {load.input_tokens} + output {generated} = {total} tokens exceeds the longest context "
             f"of {longest_context} tokens\n  raise --max-model-len, or use shorter requests"
         )

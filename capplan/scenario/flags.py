@@ -4,10 +4,35 @@
 imports only what a record needs, because `--help` imports it too.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from capplan.ranges import DEVICES, TOKENS, Positive, Range, Share, Text, Whole, check_fields
 from capplan.replica.load import Load
+
+SERVING_RANGES: Mapping[str, Range] = {
+    "tensor_parallel": DEVICES,
+    "pipeline_parallel": DEVICES,
+    "expert_parallel": DEVICES,
+    "data_parallel": DEVICES,
+    "max_model_len": TOKENS,
+    "max_num_seqs": Whole("sequences"),
+    "max_num_batched_tokens": TOKENS,
+    "gpu_memory_utilization": Share(),
+    "max_loras": Whole("adapters", most=100_000),
+    "max_lora_rank": Whole(most=512),
+    **dict.fromkeys(("weight_dtype", "kv_dtype", "engine", "engine_version", "runner", "revision"), Text()),
+}
+"""What the fields of `ServingFlags` may be."""
+LOAD_RANGES: Mapping[str, Range] = {
+    "input_tokens": TOKENS,
+    "output_tokens": TOKENS,
+    "concurrency": Whole("requests"),
+    "request_rate": Positive("20 req/s"),
+    "prefix_hit_fraction": Share(),
+}
+"""What the fields of `LoadFlags` may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +74,10 @@ class ServingFlags:
     offline: bool = False
     """Never open a connection."""
 
+    def __post_init__(self) -> None:
+        """Refuse numbers that are out of their ranges."""
+        check_fields(self, SERVING_RANGES)
+
 
 @dataclass(frozen=True, slots=True)
 class LoadFlags(Load):
@@ -56,6 +85,10 @@ class LoadFlags(Load):
 
     input_tokens: int = 1024
     output_tokens: int = 256
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are out of their ranges."""
+        check_fields(self, LOAD_RANGES)
 
     def of_prompts(self) -> "LoadFlags":
         """Return the load of prompts that are answered by a vector or a score, which comes with the prefill."""

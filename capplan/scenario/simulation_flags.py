@@ -1,7 +1,17 @@
 """The options of `capplan simulate` as plain records: requests, plan, operation, engines, speculation."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from capplan.ranges import DEVICES, Positive, Range, Whole, check_fields
+
+REQUEST_RANGES: Mapping[str, Range] = {"until_s": Positive("10 min"), "seed": Whole(least=0)}
+PLAN_RANGES: Mapping[str, Range] = {
+    "tensor_parallel": DEVICES,
+    "pipeline_parallel": DEVICES,
+    "replicas": Whole("replicas", most=100_000),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +22,10 @@ class RequestFlags:
     until_s: float | None = None
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        """Refuse numbers that are out of their ranges."""
+        check_fields(self, REQUEST_RANGES)
+
 
 @dataclass(frozen=True, slots=True)
 class PlanFlags:
@@ -21,6 +35,10 @@ class PlanFlags:
     tensor_parallel: int | None = None
     pipeline_parallel: int | None = None
     replicas: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are out of their ranges."""
+        check_fields(self, PLAN_RANGES)
 
 
 @dataclass(frozen=True, slots=True)

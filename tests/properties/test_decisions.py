@@ -70,10 +70,10 @@ def test_rows_become_runs_by_littles_law():
         Prediction("a", "ttft_ms_mean", 1000.0, 2000.0),
         Prediction("a", "tpot_ms_mean", 10.0, 20.0),
     ]
-    (found,) = runs_of([row], predictions)
+    (found,) = runs_of([(row, predictions)])
     assert (found.tokens_per_s, found.predicted_tokens_per_s) == (pytest.approx(101.0), pytest.approx(50.5))
     again = [replace(p, row="b", measured=3.0 * p.measured) for p in predictions]
-    (both,) = runs_of([row, {**row, "id": "b"}], [*predictions, *again])
+    (both,) = runs_of([(row, predictions), ({**row, "id": "b"}, again)])
     assert both.tpot_ms == pytest.approx(20.0)
-    assert runs_of([{**row, "kind": "online_rate"}], predictions) == []
-    assert runs_of([row], predictions[:1]) == []
+    assert runs_of([({**row, "kind": "online_rate"}, predictions)]) == []
+    assert runs_of([(row, predictions[:1])]) == []

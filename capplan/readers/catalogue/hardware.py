@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from capplan.errors import InputError, unknown
 from capplan.hardware.device import Device
@@ -19,6 +19,16 @@ from capplan.readers.text_file import path_of
 from capplan.readers.yaml_file import Document, read_yaml
 
 SUFFIXES = (".yaml", ".yml")
+
+
+def _one_line(written: str) -> str:
+    if not written.strip() or not written.isprintable():
+        raise ValueError("is blank, or has line ends or control characters; write one line of plain text")
+    return written
+
+
+OneLine = Annotated[str, AfterValidator(_one_line)]
+"""Text that stays on its line wherever it is printed or exported."""
 
 
 def _as_list(written: object) -> object:
@@ -124,9 +134,9 @@ class Node(Record):
 class HardwareFile(Record):
     """One accelerator, as its vendor states it."""
 
-    name: str
-    title: str
-    vendor: str
+    name: OneLine
+    title: OneLine
+    vendor: OneLine
     architecture: str
     """Family, such as hopper: a device without a calibration borrows the efficiencies of its family."""
     memory: Memory
@@ -230,7 +240,7 @@ def normalised(name: str) -> str:
     >>> normalised("H100-80GB"), normalised("h100_80gb"), normalised("H100 80GB (lab)")
     ('h10080gb', 'h10080gb', 'h10080gb')
     """
-    return re.sub(r"[^a-z0-9]+", "", re.sub(r"\(.*?\)", "", name.lower()))
+    return re.sub(r"[^a-z0-9]+", "", re.sub(r"\([^()]*\)", "", name.lower()))
 
 
 class AliasFile(Record):

@@ -55,7 +55,13 @@ def hub_file(
     """
     from huggingface_hub import constants, try_to_load_from_cache
 
-    cached = try_to_load_from_cache(repository, filename, revision=revision)
+    try:
+        cached = try_to_load_from_cache(repository, filename, revision=revision)
+    except (OSError, ValueError) as error:  # a file of the cache that is no text, or that cannot be read
+        raise InputError(
+            f"model {repository!r}: its folder in the local Hugging Face cache cannot be read ({type(error).__name__})\n"
+            "  delete that folder, or give the path of a config.json"
+        ) from None
     if isinstance(cached, str):
         return Path(cached)
     absent = cached is not None  # the cache records that the hub has no such file

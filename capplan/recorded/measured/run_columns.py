@@ -11,7 +11,7 @@ NOTED = {
 }  # fmt: skip
 """Name in a note such as `n_requests=100` -> column."""
 
-_PAIR = re.compile(r"(\w+)=(\d+)")
+_PAIR = re.compile(r"\b(\w+)=(\d+)")
 
 
 def noted_columns(notes: str) -> dict[str, str]:

@@ -15,7 +15,6 @@ from capplan.scenario.scenario import DEFAULT_HARDWARE, SCHEMA, scenario_from
 ASSUMED = "assumed; replace it"
 _COLUMN = 46
 """Where comments start."""
-_LIST = re.compile(r"\s*,\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ def answers_of(asked: Asked, text: str) -> dict[str, object]:
             f"{text!r}: {len(asked.fields)} parts between ';' are expected, such as {asked.default!r}"
         )
     if asked.fields == ("hardware",):
-        return {"hardware": _LIST.split(parts[0])}
+        return {"hardware": _listed(parts[0])}
     return dict(zip(asked.fields, parts, strict=True))
 
 
@@ -209,9 +208,13 @@ def _traffic(first: FirstScenario, known: Known, default: Mapping[str, str]) -> 
             )
 
 
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
 def _lengths(text: str) -> object:
     """Return a length as a scenario has it: the mean, or the mean and its 95th percentile."""
-    mean, *rest = _LIST.split(text.strip())
+    mean, *rest = _listed(text)
     if len(rest) > 1:
         raise InputError(f"{text!r}: write a mean, or a mean and a 95th percentile, such as 1500,4500")
     return {"mean": _number(mean), "p95": _number(rest[0])} if rest else _number(mean)
