@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from pathlib import Path
 from random import Random
 
@@ -24,9 +23,9 @@ from capplan.fleet.simulation import FleetOutcome, simulated_fleet
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.questions.simulation import (
     Chosen,
+    _plan_of_pools,
     asked_stream,
     operation_of_plan,
-    _plan_of_pools,
 )
 from capplan.readers.yaml_file import parse_yaml
 from capplan.replica.replica import replica_of
@@ -150,7 +149,10 @@ def simulated(asked: AskedFleet, plan: AnyPlan, seed: int, slowness: float = 1.0
     rate = each.request_rate_per_replica * each.busy_replicas
     most = MOST_TURNS if asked.question.demand.has_sessions else MOST_REQUESTS
     count = min(max(REQUESTS_PER_REPLICA * chosen.replicas, 6000), most)
-    turns = max((40.0 * item.sessions.think_time_s for item in asked.question.demand.classes if item.sessions), default=0.0)
+    turns = max(
+        (40.0 * item.sessions.think_time_s for item in asked.question.demand.classes if item.sessions),
+        default=0.0,
+    )
     sampled = asked_stream(chosen, RequestFlags(None, max(count / rate, turns), seed))
     use, _ = engine_use_of(
         asked.scenario, sampled.spec, EngineFlags(), SpeculationFlags(), planned_drafts=chosen.draft_tokens, offline=True
@@ -163,9 +165,16 @@ def simulated(asked: AskedFleet, plan: AnyPlan, seed: int, slowness: float = 1.0
         if crowd is not None:
             crowd = sooner(crowd, slowness)
         stream = replace(stream, requests=requests, crowd=crowd)
-    if asked.question.demand.has_sessions and operation is None:  # caches are filled before anything is counted
+    if (
+        asked.question.demand.has_sessions and operation is None
+    ):  # caches are filled before anything is counted
         return simulated_fleet(
-            replica_of(sampled.spec), stream, replicas=chosen.replicas, slo=asked.scenario.slo, use=use, warm_share=0.4
+            replica_of(sampled.spec),
+            stream,
+            replicas=chosen.replicas,
+            slo=asked.scenario.slo,
+            use=use,
+            warm_share=0.4,
         )
     return run_fleet(
         replica_of(sampled.spec), stream, operation, replicas=chosen.replicas, slo=asked.scenario.slo, use=use
@@ -181,7 +190,8 @@ def excess(asked: AskedFleet, plan: AnyPlan, seed: int, slowness: float = 1.0) -
     """Return the largest ratio of a target's value to its limit, and the words of it."""
     outcome = simulated(asked, plan, seed, slowness)
     ratios = [
-        (outcome.value(target) * slowness / target.limit_s, target.key) for target in asked.scenario.slo.targets
+        (outcome.value(target) * slowness / target.limit_s, target.key)
+        for target in asked.scenario.slo.targets
     ]
     return max(ratios, default=(0.0, "no target"))
 
@@ -294,7 +304,9 @@ def one_peak(asked: AskedFleet, answer: FleetAnswer) -> list[Broken]:
         return []
     carried = plan.busy_replicas * plan.request_rate_per_replica
     if abs(carried / demand.peak_requests_per_s - 1.0) > 0.01:
-        return [Broken("peak", f"{carried:.4g} req/s by replicas, {demand.peak_requests_per_s:.4g} by the demand")]
+        return [
+            Broken("peak", f"{carried:.4g} req/s by replicas, {demand.peak_requests_per_s:.4g} by the demand")
+        ]
     return []
 
 
@@ -319,7 +331,9 @@ def asked_question(kind: str, number: int) -> tuple[str, Random]:
 
 def main(report: Callable[[str], None] = print) -> int:
     """Ask until the time is over; 1 if a law was broken."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=KINDS, action="append", help="repeatable; default: all")

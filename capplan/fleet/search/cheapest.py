@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from math import ceil, floor, inf
 
-import numpy as np
-
 from capplan.errors import Reason, Refusal
 from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.price import ChosenPrice
@@ -391,9 +389,7 @@ class Search:
     def trial_at_share(self, candidate: ScreenedLayout, share: float) -> Trial:
         """Return the trial of a candidate with the prefix-cache hits of a replica that carries this share of the traffic."""
         trial = self.trial(candidate)
-        rates = trial.demand.rates_of_classes(trial.responses_s)
-        response_s = float(np.average(trial.responses_s, weights=rates))
-        demand = demand_at_replica(self.question.demand, trial.replica, share, response_s)
+        demand = demand_at_replica(self.question.demand, trial.replica, share, trial.responses_s)
         if (
             demand.hit_fractions == candidate.demand.hit_fractions
             and demand.load_s == candidate.demand.load_s

@@ -26,6 +26,7 @@ from capplan.serving.gauges import WeightedHistogram
 from capplan.serving.outcome import Outcome, Spread, histogram_spread, spread, weighted_spread
 from capplan.serving.requests import Crowd
 from capplan.serving.simulator import simulate
+from capplan.workload.request_class import ResponseTimes
 from capplan.workload.slo import Target
 
 WARM_SHARE = 0.15
@@ -153,7 +154,7 @@ def with_load_time(replica: Replica, demand: Demand) -> Replica:
 
 
 def demand_at_replica(
-    demand: Demand, replica: Replica, share: float = 1.0, response_s: float = 0.0
+    demand: Demand, replica: Replica, share: float = 1.0, response_s: ResponseTimes = 0.0
 ) -> Demand:
     """Return the demand with the prefix-cache hits of a replica.
 
@@ -167,7 +168,8 @@ def demand_at_replica(
         tier_in_tokens(spec.network, spec.device, spec.sharding, spec.kv_format, size, prompt)
         for size in demand.tiers
     ]
-    return demand.with_cache(float(tokens), tiers, float(demand.in_flight_tokens(share, response_s)))
+    mean_s = np.average(demand.responses_s(response_s), weights=demand.rates_of_classes(response_s))
+    return demand.with_cache(float(tokens), tiers, float(demand.in_flight_tokens(share, float(mean_s))))
 
 
 def _seen_in(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: float) -> Seen:

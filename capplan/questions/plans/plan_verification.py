@@ -19,11 +19,11 @@ from capplan.fleet.load.peak_stream import peak_stream
 from capplan.fleet.load.routed import run_fleet
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.question import spec_of_layout
+from capplan.fleet.search.trial import demand_at_replica
 from capplan.fleet.simulation import Stream
-from capplan.fleet.sweep import demand_at_replica
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_file import asked_of_plan
-from capplan.questions.simulation import response_s
+from capplan.questions.simulation import responses_s
 from capplan.recorded.results.read import read_results
 from capplan.recorded.results.record import BenchmarkResult, Spread
 from capplan.recorded.traces.read import format_of, workload_of
@@ -34,6 +34,7 @@ from capplan.scenario.engine_use import engine_use_of
 from capplan.scenario.simulation_flags import EngineFlags, SpeculationFlags
 from capplan.serving.outcome import Outcome
 from capplan.serving.requests import Requests
+from capplan.workload.request_class import ResponseTimes
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
@@ -379,9 +380,10 @@ def _planned_stream(
 ) -> Stream:
     """Return the traffic of the plan at another rate, on some replicas: users and sessions are fewer or more."""
     demand, longest = asked.question.demand, _longest(asked)
-    share, response = rate_per_s / sum(demand.rates_per_s(0.0)), 0.0
+    share = rate_per_s / sum(demand.rates_per_s(0.0))
+    response: ResponseTimes = 0.0
     if demand.users or demand.has_sessions:
-        response = response_s(
+        response = responses_s(
             replica, demand_at_replica(demand, replica, share / replicas), replicas / share, seed, longest
         )
         share = rate_per_s / sum(demand.rates_per_s(response))
