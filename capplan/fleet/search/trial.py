@@ -581,7 +581,9 @@ class Trial:
         for least in REGULARITY[-1:] if self._all_users else REGULARITY:
             too_little = rate_per_s / (above - 1) if above > 1 else inf
             enough = rate_per_s / (least - 1) if least > 1 else inf
-            limit = self.limit(least, slowness, limits, enough=enough, too_little=too_little, total=rate_per_s)
+            limit = self.limit(
+                least, slowness, limits, enough=enough, too_little=too_little, total=rate_per_s
+            )
             needed = replicas_at(rate_per_s, limit) if limit > 0.0 else inf
             if needed >= least:
                 return None if min(needed, above) == inf else int(min(needed, above))

@@ -1,0 +1,21 @@
+"""What `fleet` calls met is met in simulation, copies carry copies of the load, a device alone is that device among others: a sample.
+
+`make fuzz` asks new scenarios: see tests/fuzz/answers.py.
+"""
+
+import pytest
+
+from tests.fuzz.answers import KINDS, asked_question, laws
+from tests.sweeps import long_but
+
+SAMPLE = {"open": 1, "users": 3, "classes": 2, "mixed": 2, "sessions": 3, "session-users": 1, "drafts": 1}
+
+
+@pytest.mark.parametrize("kind", long_but(("open", "users", "classes"), SAMPLE))
+def test_the_laws_of_an_answer_hold(kind):
+    text, random = asked_question(kind, SAMPLE[kind])
+    assert laws(text, random) == [], text
+
+
+def test_every_kind_of_scenario_is_asked():
+    assert set(SAMPLE) | {"pools"} == set(KINDS)
