@@ -12,7 +12,7 @@ from capplan.scenario.scenario_file import Fleet, ScenarioFile
 from capplan.workload.request_class import RequestClass
 
 POOL_KEYS = ("prefill_hardware", "decode_hardware", "kv_link", "kv_link_latency")
-OFF = "fleet.disaggregation is off, so nothing would read it; give disaggregation: allowed, or leave it out"
+OFF = "fleet.disaggregation is not given, so nothing would read it; give disaggregation: allowed or off, or leave it out"
 
 Devices = Callable[[str, list[str]], tuple[Device, ...]]
 """(key of fleet, names) -> devices."""
@@ -32,7 +32,7 @@ def pools_limits(
     """
     fleet = file.fleet
     if fleet.disaggregation in (None, "off"):
-        for key in POOL_KEYS:
+        for key in POOL_KEYS if fleet.disaggregation is None else ():  # what is turned off may be stated all the same
             if getattr(fleet, key) is not None:
                 reading.note(reading.refuse(("fleet", key), OFF), ("fleet", key))
         return None

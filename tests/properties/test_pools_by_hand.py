@@ -20,19 +20,9 @@ class Told(Joint):
     """Pools of which is told where they fail: from which load or slowness they miss targets, or their queues grow."""
 
     def __init__(
-        self,
-        *,
-        load=9.0,
-        slowness=9.0,
-        misses=(LATER,),
-        grows=9.0,
-        first_grows=9.0,
-        links=(0.0, 0.0),
-        linked=True,
-        at_peak=(),
+        self, *, load=9.0, slowness=9.0, misses=(LATER,), grows=9.0, links=(0.0, 0.0), linked=True, at_peak=()
     ):
         self.most, self.misses, self.grows, self.links = (load, slowness), misses, grows, links
-        self.first_grows = first_grows
         self.linked, self.runs = linked, []
         self.question = SimpleNamespace(slo=None)
         self.peak = SimpleNamespace(missed=lambda _: at_peak)
@@ -41,8 +31,8 @@ class Told(Joint):
         self.runs.append((load, slowness))
         return self.misses if load > self.most[0] or slowness > self.most[1] else ()
 
-    def steady(self, _pair, load, slowness, *, first=False):
-        return load * slowness < (self.first_grows if first else min(self.grows, self.first_grows))
+    def steady(self, _pair, load, slowness):
+        return load * slowness < self.grows
 
     def link_use(self, _pair, load=1.0):
         return LinkUse("wire", 1.0, 1.0, 1.0, *(load * share for share in self.links))
@@ -110,9 +100,6 @@ BUSY, IDLE = 1.01 * BUSY_LINK / ROOM, 0.99 * BUSY_LINK / ROOM
         ({"grows": 1.24}, "decode"),
         ({"grows": 1.4}, "decode"),
         ({"grows": 1.51}, ""),
-        # A queue that grows before the first token is that of the prefill pool, though no token is late yet.
-        ({"first_grows": 1.24}, "prefill"),
-        ({"grows": 1.24, "first_grows": 1.24}, "prefill"),
         # Every request of the peak counts in the end, not only the first ones.
         ({"at_peak": (LATER,)}, "decode"),
         ({"at_peak": (FIRST,)}, "prefill"),

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from math import ceil, exp, log
+from math import exp, log
 from typing import TypeAlias
 
 import numpy as np
@@ -19,9 +19,7 @@ from capplan.replica.replica import Replica
 from capplan.workload.slo import Target
 
 SIZING_REQUESTS = 3000
-"""Requests simulated for each small pair of replica counts; the latencies of the plan are those of all requests of the peak."""
-SIZING_REPLICAS = 15.0
-"""Replicas of a pair above which more requests are simulated in proportion: a short run ends before it shows whether a queue grows."""
+"""Simulated for each pair of replica counts; the latencies of the plan are those of all requests of the peak."""
 SEED = 0
 """Of the requests, the default of `simulate`."""
 SLOWNESSES = (0.25, 4.0)
@@ -96,7 +94,7 @@ class Joint:
 
     def sized(self, pair: Pair, load: float = 1.0, slowness: float = 1.0) -> FleetOutcome:
         """Return what the first requests see at a multiple of the peak, in units of `slowness` seconds."""
-        return self._run(pair, load, slowness, ceil(SIZING_REQUESTS * max(1.0, sum(pair) / SIZING_REPLICAS)))
+        return self._run(pair, load, slowness, SIZING_REQUESTS)
 
     def _run(self, pair: Pair, load: float, slowness: float, count: int | None) -> FleetOutcome:
         key = (pair, load, slowness, count)
@@ -118,10 +116,10 @@ class Joint:
         targets = self.question.slo.targets
         return tuple(t for t in targets if not outcome.value(t) * slowness <= t.limit_s)
 
-    def steady(self, pair: Pair, load: float, slowness: float, *, first: bool = False) -> bool:
-        """Return whether no queue keeps growing; or only no queue before the `first` token, which is that of the prefill pool."""
+    def steady(self, pair: Pair, load: float, slowness: float) -> bool:
+        """Return whether no queue keeps growing."""
         (part,) = self.sized(pair, load, slowness).parts
-        return is_steady(part.arrival_s, part.arrival_s + (part.ttft_s if first else part.e2e_s))
+        return is_steady(part.arrival_s, part.arrival_s + part.e2e_s)
 
     def link_use(self, pair: Pair, load: float = 1.0) -> LinkUse:
         """Return size, time and load of the transfers at a multiple of the peak."""
@@ -152,10 +150,8 @@ class Joint:
         later: Lacking = _EITHER if use.prefill_load_fraction > BUSY_LINK else frozenset({"decode"})
         for load, factor in demanded:
             missed = self.missed(pair, load, factor)
-            if _late_first(missed) or not self.steady(pair, load, factor, first=True):
-                return _PREFILL
             if missed or not self.steady(pair, load, factor):
-                return later
+                return _PREFILL if _late_first(missed) else later
         missed = self.at_peak(pair).missed(self.question.slo)
         return frozenset() if not missed else _PREFILL if _late_first(missed) else later
 

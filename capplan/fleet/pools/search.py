@@ -22,16 +22,7 @@ from capplan.fleet.pools.link import LinkTerms, check_known
 from capplan.fleet.pools.phases import decode_question, prefill_question
 from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan, summed_usd_per_hour
 from capplan.fleet.pools.ratio import Lacking, Pair, Phase
-from capplan.fleet.pools.sizing import (
-    MOST_TIMES,
-    MOST_TRIED,
-    Contender,
-    cheapest_from,
-    costs,
-    hourly,
-    pools_sizing,
-    with_range,
-)
+from capplan.fleet.pools.sizing import Contender, cheapest_from, costs, hourly, pools_sizing, with_range
 from capplan.fleet.price import HOURS_PER_MONTH, most_usd, usd_per_month
 from capplan.fleet.question import Question
 from capplan.fleet.scenario import PoolsLimits
@@ -246,10 +237,9 @@ def _unmet(joint: Joint, alone: Pair) -> Reason:
         return Reason(Refusal.LINK_DOMAIN, words)
     use = joint.link_use(alone)
     busy = f", which would be busy {use.load_fraction:.0%} of the time" if use.load_fraction >= 1.0 else ""
-    most = f"{MOST_TIMES * alone[0] + MOST_TRIED} + {MOST_TIMES * alone[1] + MOST_TRIED}"
     return Reason(
         Refusal.SIMULATION,
-        f"misses a target with up to {most} replicas, once both pools are simulated with {use.name} between them{busy}",
+        f"misses a target once both pools are simulated with {use.name} between them{busy}",
     )
 
 

@@ -11,7 +11,7 @@ from capplan.fleet.plan import Certainty, FleetAnswer
 from capplan.fleet.pools.joint import Demanded, Joint, demanded_of
 from capplan.fleet.pools.phases import decode_question, prefill_question
 from capplan.fleet.pools.plan import PoolsPlan, summed_usd_per_hour
-from capplan.fleet.pools.ratio import Lacking, Pair, cheap_pair_in_strides, cheapest_pair
+from capplan.fleet.pools.ratio import Lacking, Pair, cheapest_pair
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.question import Question
 from capplan.fleet.search.cheapest import Sized, Terms, busy_replicas
@@ -24,11 +24,7 @@ from capplan.fleet.search.trial import Trial
 LEAST_SHARE = 0.8
 """Where a pool is as small as it was tried, this share of its replicas is tried next."""
 MOST_TRIED = 16
-"""Pairs of replica counts that are tried in order of their cost."""
-SMALL = 12
-"""Replicas that a phase takes alone, up to which pairs are tried in order of their cost."""
-MOST_TIMES = 4
-"""Multiple of what either phase takes alone beyond which no pair is tried."""
+"""Pairs of replica counts of two layouts before the search gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +78,6 @@ def cheapest_from(
 ) -> tuple[Pair | None, int]:
     """Return the cheapest pair, from what either phase takes alone, and below it where that many are not needed together.
 
-    Small pairs are tried in order of their cost; where that takes too many tries, or either phase takes many replicas alone,
-    counts move in strides, up to MOST_TIMES what either phase takes alone.
-
     Parameters
     ----------
     start : replicas that either phase takes alone
@@ -97,15 +90,9 @@ def cheapest_from(
     the pair, or None; and the number of pairs tried
     """
     least, tried = start, 0
-    largest = MOST_TIMES * start[0] + MOST_TRIED, MOST_TIMES * start[1] + MOST_TRIED
     while True:
-        if max(start) > SMALL:
-            return cheap_pair_in_strides(lacking, start, each, most_cost=most_cost, largest=largest)
         pair, more = cheapest_pair(lacking, least, each, most_cost=most_cost, most_tried=MOST_TRIED)
         tried += more
-        if pair is None and more >= MOST_TRIED:
-            pair, more = cheap_pair_in_strides(lacking, start, each, most_cost=most_cost, largest=largest)
-            return pair, tried + more
         lower = tuple(
             max(floor(LEAST_SHARE * count), 1) if pair and pair[side] == count else count
             for side, count in enumerate(least)
