@@ -7,8 +7,8 @@ import pytest
 
 from capplan.fleet.pools.joint import BUSY_LINK, Joint, demanded_of
 from capplan.fleet.pools.link import LinkUse
+from capplan.fleet.pools.ratio import cheapest_pair
 from capplan.fleet.pools.search import _met_probability
-from capplan.fleet.pools.sizing import cheapest_from
 from capplan.workload.slo import Target
 
 FIRST, LATER = Target("ttft", "p95", 1.0), Target("tpot", "p95", 0.02)
@@ -20,10 +20,10 @@ class Told(Joint):
     """Pools of which is told where they fail: from which load or slowness they miss targets, or their queues grow."""
 
     def __init__(
-        self, *, load=9.0, slowness=9.0, misses=(LATER,), grows=9.0, links=(0.0, 0.0), linked=True, at_peak=()
-    ):
+        self, *, load=9.0, slowness=9.0, misses=(LATER,), grows=9.0, first_grows=9.0, links=(0.0, 0.0), linked=True, at_peak=()
+    ):  # fmt: skip
         self.most, self.misses, self.grows, self.links = (load, slowness), misses, grows, links
-        self.linked, self.runs = linked, []
+        self.linked, self.first_grows, self.runs = linked, first_grows, []
         self.question = SimpleNamespace(slo=None)
         self.peak = SimpleNamespace(missed=lambda _: at_peak)
 
@@ -32,7 +32,10 @@ class Told(Joint):
         return self.misses if load > self.most[0] or slowness > self.most[1] else ()
 
     def steady(self, _pair, load, slowness):
-        return load * slowness < self.grows
+        return load * slowness < min(self.grows, self.first_grows)
+
+    def steady_first(self, _pair, load, slowness):
+        return load * slowness < self.first_grows
 
     def link_use(self, _pair, load=1.0):
         return LinkUse("wire", 1.0, 1.0, 1.0, *(load * share for share in self.links))
@@ -100,6 +103,10 @@ BUSY, IDLE = 1.01 * BUSY_LINK / ROOM, 0.99 * BUSY_LINK / ROOM
         ({"grows": 1.24}, "decode"),
         ({"grows": 1.4}, "decode"),
         ({"grows": 1.51}, ""),
+        # A queue that grows before the first token is that of the prefill pool, even if no target is missed so far.
+        ({"first_grows": 1.4}, "prefill"),
+        ({"first_grows": 1.2, "load": 1.24}, "prefill"),
+        ({"first_grows": 1.51}, ""),
         # Every request of the peak counts in the end, not only the first ones.
         ({"at_peak": (LATER,)}, "decode"),
         ({"at_peak": (FIRST,)}, "prefill"),
@@ -128,12 +135,38 @@ def test_replicas_are_as_many_as_needed_even_where_either_pool_alone_takes_more(
             if count < least
         )
 
-    pair, tried = cheapest_from((9, 9), lacks, costs, 1e9)
+    pair, tried = cheapest_pair(lacks, (9, 9), costs, most_cost=1e9)
     assert pair == needs
-    assert tried <= 60
+    assert tried <= 20
     cost = costs[0] * needs[0] + costs[1] * needs[1]
-    assert cheapest_from(needs, lacks, costs, cost)[0] == needs
-    assert cheapest_from(needs, lacks, costs, 0.99 * cost)[0] is None
+    assert cheapest_pair(lacks, needs, costs, most_cost=cost)[0] == needs
+    assert cheapest_pair(lacks, needs, costs, most_cost=0.99 * cost)[0] is None
+    assert cheapest_pair(lacks, (1, 1), costs, joined=lambda pair: sum(pair) <= sum(needs))[0] == needs
+    assert cheapest_pair(lacks, (1, 1), costs, joined=lambda pair: sum(pair) < sum(needs))[0] is None
+
+
+@pytest.mark.parametrize("needs", [(100, 7), (7, 130), (300, 310)])
+def test_pools_much_larger_than_either_phase_takes_alone_are_found_in_a_few_strides(needs):
+    """From ten of each; the old walk in steps of one replica gave up after 16 pairs."""
+
+    def lacks(pair):
+        short = [
+            name
+            for name, count, least in zip(("prefill", "decode"), pair, needs, strict=True)
+            if count < least
+        ]
+        return frozenset(short[:1])
+
+    pair, tried = cheapest_pair(lacks, (10, 10), (1.0, 1.0))
+    assert pair == needs
+    assert tried <= 45
+
+
+def test_a_target_that_no_number_of_replicas_meets_ends_the_walk():
+    for missing in ({"prefill"}, {"decode"}, {"prefill", "decode"}):
+        pair, tried = cheapest_pair(lambda _pair, missing=missing: frozenset(missing), (3, 4), (1.0, 1.0))
+        assert pair is None
+        assert tried <= 20
 
 
 def test_a_plan_that_bears_what_was_asked_for_is_as_sure_as_asked():

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from math import exp, log
+from math import ceil, exp, inf, log
 from typing import TypeAlias
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from capplan.fleet.load.peak_stream import peak_stream
 from capplan.fleet.load.routed import Operation, run_fleet
 from capplan.fleet.pools.link import LinkTerms, LinkUse, link_use, unlinked_reason
-from capplan.fleet.pools.ratio import Lacking, Pair
+from capplan.fleet.pools.ratio import Lacking, Pair, cheapest_pair
 from capplan.fleet.question import Question
 from capplan.fleet.search.trial import demand_at_replica, is_steady, with_load_time
 from capplan.fleet.simulation import FleetOutcome, Stream
@@ -19,7 +19,9 @@ from capplan.replica.replica import Replica
 from capplan.workload.slo import Target
 
 SIZING_REQUESTS = 3000
-"""Simulated for each pair of replica counts; the latencies of the plan are those of all requests of the peak."""
+"""Simulated at least for each pair of replica counts; the latencies of the plan are those of all requests of the peak."""
+STAYS = 40
+"""Requests are simulated for at least this many times the mean stay of a request that has both pools to itself."""
 SEED = 0
 """Of the requests, the default of `simulate`."""
 SLOWNESSES = (0.25, 4.0)
@@ -30,6 +32,8 @@ TWICE = 2.0
 """Multiple of the peak up to which it is looked for what a pair carries ..."""
 LOAD_HALVINGS = 4
 """... with this many halvings, to 4.4 %."""
+NO_LOAD = 1e-6
+"""Multiple of the peak at which no request waits for another one."""
 BUSY_LINK = 0.2
 """Fraction of time for which the links of a prefill replica send, from which more of them shorten the wait for a transfer."""
 JointRuns: TypeAlias = dict[tuple[Pair, float, float, int | None], FleetOutcome]
@@ -38,6 +42,7 @@ Demanded: TypeAlias = tuple[tuple[float, float], ...]
 """Multiples of the peak, each with a slowness, at which all targets have to hold."""
 _EITHER: Lacking = frozenset({"prefill", "decode"})
 _PREFILL: Lacking = frozenset({"prefill"})
+_DECODE: Lacking = frozenset({"decode"})
 
 
 def demanded_of(headroom_fraction: float, slowness: float) -> Demanded:
@@ -94,7 +99,13 @@ class Joint:
 
     def sized(self, pair: Pair, load: float = 1.0, slowness: float = 1.0) -> FleetOutcome:
         """Return what the first requests see at a multiple of the peak, in units of `slowness` seconds."""
-        return self._run(pair, load, slowness, SIZING_REQUESTS)
+        return self._run(pair, load, slowness, self._sizing_requests)
+
+    @cached_property
+    def _sizing_requests(self) -> int:
+        """Requests enough that queues which grow stand out from pools that only fill."""
+        stay_s = self._run((1, 1), NO_LOAD, 1.0, SIZING_REQUESTS).all.e2e_s.mean
+        return max(SIZING_REQUESTS, ceil(STAYS * self.rate * stay_s))
 
     def _run(self, pair: Pair, load: float, slowness: float, count: int | None) -> FleetOutcome:
         key = (pair, load, slowness, count)
@@ -120,6 +131,11 @@ class Joint:
         """Return whether no queue keeps growing."""
         (part,) = self.sized(pair, load, slowness).parts
         return is_steady(part.arrival_s, part.arrival_s + part.e2e_s)
+
+    def steady_first(self, pair: Pair, load: float, slowness: float) -> bool:
+        """Return whether the queue of the prefill pool does not keep growing."""
+        (part,) = self.sized(pair, load, slowness).parts
+        return is_steady(part.arrival_s, part.arrival_s + part.ttft_s)
 
     def link_use(self, pair: Pair, load: float = 1.0) -> LinkUse:
         """Return size, time and load of the transfers at a multiple of the peak."""
@@ -147,13 +163,42 @@ class Joint:
         use = self.link_use(pair, max(load for load, _ in demanded))
         if use.load_fraction >= 1.0:
             return frozenset({"prefill" if use.prefill_load_fraction >= 1.0 else "decode"})
-        later: Lacking = _EITHER if use.prefill_load_fraction > BUSY_LINK else frozenset({"decode"})
+        later: Lacking = _EITHER if use.prefill_load_fraction > BUSY_LINK else _DECODE
         for load, factor in demanded:
             missed = self.missed(pair, load, factor)
             if missed or not self.steady(pair, load, factor):
-                return _PREFILL if _late_first(missed) else later
+                first = _late_first(missed) or not self.steady_first(pair, load, factor)
+                return _PREFILL if first else later
         missed = self.at_peak(pair).missed(self.question.slo)
         return frozenset() if not missed else _PREFILL if _late_first(missed) else later
+
+    def cheapest(
+        self, alone: Pair, costs: tuple[float, float], demanded: Demanded, most_cost: float = inf
+    ) -> tuple[Pair | None, int]:
+        """Return the cheapest pair of at most a cost that meets what is demanded, or None, and how many pairs were tried."""
+        if self.unlinked_reason((1, 1)) or self.out_of_reach(demanded):
+            return None, 0
+
+        def lacking(pair: Pair) -> Lacking:
+            return self.lacking(pair, demanded)
+
+        def joined(pair: Pair) -> bool:
+            return not self.unlinked_reason(pair)
+
+        return cheapest_pair(lacking, alone, costs, joined=joined, most_cost=most_cost)
+
+    def out_of_reach(self, demanded: Demanded) -> str:
+        """Return which target no number of replicas meets, as a request that has both pools to itself misses it; else empty."""
+        for factor in sorted({factor for _, factor in demanded}):
+            missed = self.missed((1, 1), NO_LOAD, factor)
+            if missed:
+                value = self.sized((1, 1), NO_LOAD, factor).value(missed[0]) * factor
+                use = self.link_use((1, 1))
+                return (
+                    f"{missed[0].key} is {value * 1000.0:.3g} ms however many replicas there are,"
+                    f" {use.transfer_s * 1000.0:.3g} ms of it the transfer of a mean prompt over {use.name}"
+                )
+        return ""
 
     def slowest(self, pair: Pair, asked: float, alone: Target | None = None) -> float:
         """Return the largest factor by which all steps may be slower than predicted while the targets, or one `alone`, hold at the peak.

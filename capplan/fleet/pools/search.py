@@ -9,7 +9,6 @@ for a device is then simulated together, with the link, and the cheapest pair of
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from math import inf
 
@@ -17,12 +16,12 @@ from capplan.accuracy.bounded import BoundedSpread, load_interval
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
 from capplan.fleet.plan import cost_of
-from capplan.fleet.pools.joint import Joint, demanded_of
+from capplan.fleet.pools.joint import Demanded, Joint, demanded_of
 from capplan.fleet.pools.link import LinkTerms, check_known
 from capplan.fleet.pools.phases import decode_question, prefill_question
 from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan, summed_usd_per_hour
 from capplan.fleet.pools.ratio import Lacking, Pair, Phase
-from capplan.fleet.pools.sizing import Contender, cheapest_from, costs, hourly, pools_sizing, with_range
+from capplan.fleet.pools.sizing import Contender, costs, hourly, pools_sizing, with_range
 from capplan.fleet.price import HOURS_PER_MONTH, most_usd, usd_per_month
 from capplan.fleet.question import Question
 from capplan.fleet.scenario import PoolsLimits
@@ -214,13 +213,13 @@ def _confirmed(
         sides = (contender.prefill.trial.replica, contender.decode.trial.replica)
         joint = asking.cache.joint(question, *sides, asking.link)
         slowness = contender.slowness(question).quantile(question.slo.confidence)
-        lacking = partial(joint.lacking, demanded=demanded_of(terms.headroom_fraction, slowness))
-        pair, more = cheapest_from(alone, lacking, each, most_cost - spares)
+        demanded = demanded_of(terms.headroom_fraction, slowness)
+        pair, more = joint.cheapest(alone, each, demanded, most_cost - spares)
         tried += more
         if pair is not None:
             best, most_cost = (contender, joint, pair), each[0] * pair[0] + each[1] * pair[1] + spares
         elif best is None and contender is group[-1]:
-            rejected[contender.hardware, _unmet(joint, alone)] += 1
+            rejected[contender.hardware, _unmet(joint, alone, demanded)] += 1
     if best is None:
         return None, tried
     plan = _plan(*best, terms, beyond=asking.beyond)
@@ -230,17 +229,17 @@ def _confirmed(
     return plan if reason is None else None, tried
 
 
-def _unmet(joint: Joint, alone: Pair) -> Reason:
+def _unmet(joint: Joint, alone: Pair, demanded: Demanded) -> Reason:
     """Return why no number of replicas was found, given what either phase takes alone."""
     words = joint.unlinked_reason(alone)
     if words:
         return Reason(Refusal.LINK_DOMAIN, words)
     use = joint.link_use(alone)
     busy = f", which would be busy {use.load_fraction:.0%} of the time" if use.load_fraction >= 1.0 else ""
-    return Reason(
-        Refusal.SIMULATION,
-        f"misses a target once both pools are simulated with {use.name} between them{busy}",
+    words = joint.out_of_reach(demanded) or (
+        f"misses a target once both pools are simulated with {use.name} between them"
     )
+    return Reason(Refusal.SIMULATION, words + busy)
 
 
 def _over(plan: PoolsPlan, terms: Terms) -> Reason | None:

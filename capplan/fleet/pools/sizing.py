@@ -1,9 +1,8 @@
 """One layout of either pool: its cost, and the cheapest pair of replica counts that meets the targets once both are simulated together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from math import floor, inf
+from math import inf
 
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason
@@ -11,7 +10,7 @@ from capplan.fleet.plan import Certainty, FleetAnswer
 from capplan.fleet.pools.joint import Demanded, Joint, demanded_of
 from capplan.fleet.pools.phases import decode_question, prefill_question
 from capplan.fleet.pools.plan import PoolsPlan, summed_usd_per_hour
-from capplan.fleet.pools.ratio import Lacking, Pair, cheapest_pair
+from capplan.fleet.pools.ratio import Pair
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.question import Question
 from capplan.fleet.search.cheapest import Sized, Terms, busy_replicas
@@ -20,11 +19,6 @@ from capplan.fleet.search.layouts import CONFIDENCES
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
-
-LEAST_SHARE = 0.8
-"""Where a pool is as small as it was tried, this share of its replicas is tried next."""
-MOST_TRIED = 16
-"""Pairs of replica counts of two layouts before the search gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,35 +65,6 @@ def costs(contender: Contender, terms: Terms) -> tuple[float, float]:
         devices = [float(side.trial.replica.spec.devices) for side in contender.sides]
         return devices[0], devices[1]
     return prefill, decode
-
-
-def cheapest_from(
-    start: Pair, lacking: Callable[[Pair], Lacking], each: tuple[float, float], most_cost: float = inf
-) -> tuple[Pair | None, int]:
-    """Return the cheapest pair, from what either phase takes alone, and below it where that many are not needed together.
-
-    Parameters
-    ----------
-    start : replicas that either phase takes alone
-    lacking : what a pair lacks
-    each : cost of one replica of either pool
-    most_cost : of a pair that is tried
-
-    Returns
-    -------
-    the pair, or None; and the number of pairs tried
-    """
-    least, tried = start, 0
-    while True:
-        pair, more = cheapest_pair(lacking, least, each, most_cost=most_cost, most_tried=MOST_TRIED)
-        tried += more
-        lower = tuple(
-            max(floor(LEAST_SHARE * count), 1) if pair and pair[side] == count else count
-            for side, count in enumerate(least)
-        )
-        if lower == least:
-            return pair, tried
-        least = (lower[0], lower[1])
 
 
 def contender_of(
@@ -152,8 +117,7 @@ class PoolsSizing:
         prefill, decode = alone
         if prefill is None or decode is None:
             return None
-        lacking = partial(self.joint.lacking, demanded=demanded)
-        return cheapest_from((prefill, decode), lacking, costs(self.contender, self.terms))[0]
+        return self.joint.cheapest((prefill, decode), costs(self.contender, self.terms), demanded)[0]
 
 
 def pools_sizing(
