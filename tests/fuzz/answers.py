@@ -42,6 +42,8 @@ NOISE = 1.05
 """Factor on a target within which a run of a different seed may miss it."""
 SLOW_NOISE = 1.10
 """Factor on the largest slowness at which targets hold, within which a run of a different seed may differ."""
+POOLS_SLACK = 0.03
+"""Part of the cost by which k copies of two pools may be cheaper than pools for k times the load: a replica or two, sized on short runs."""
 REQUESTS_PER_REPLICA = 1500
 MOST_REQUESTS = 60_000
 MOST_TURNS = 12_000
@@ -256,7 +258,8 @@ def at_most_linear(text: str, answer: FleetAnswer, random: Random) -> list[Broke
         return []
     more = fleet_for(asked_of(times(text, copies))).bought
     once = copies * cost_of(answer.bought)
-    if more is None or cost_of(more) > once * (1.0 + 1e-9):
+    slack = 0.0 if isinstance(answer.bought, FleetPlan) and isinstance(more, FleetPlan) else POOLS_SLACK
+    if more is None or cost_of(more) > once * (1.0 + slack + 1e-9):
         said = "no plan" if more is None else f"${cost_of(more):.2f} an hour ({called(more)})"
         return [Broken("linear", f"{copies} times the load: {said}, and {copies} copies of {called(answer.bought)} ${once:.2f}")]  # fmt: skip
     return []
