@@ -342,7 +342,8 @@ def test_slower_steps_are_the_same_requests_in_another_unit_of_time(joint):
 
 
 def test_a_fleet_that_may_disaggregate_is_never_dearer(path, allowed):
-    off = fleet_for(asked_of(path, "fleet.disaggregation=off", "fleet.kv_link=null"))
+    off = fleet_for(asked_of(path, "fleet.disaggregation=off"))
+    assert off == fleet_for(asked_of(path, "fleet.disaggregation=off", "fleet.kv_link=null"))
     answer = allowed[1]
     assert [plan.usd_per_month for plan in off.plans] == [plan.usd_per_month for plan in answer.plans]
     listed = [(plan.layout, plan.weight_dtype, plan.replicas) for plan in answer.plans]
@@ -387,7 +388,7 @@ def test_more_devices_than_allowed_and_a_link_that_is_too_slow_are_said(path):
     ("changes", "said"),
     [
         (("fleet.disaggregation=maybe",), "fleet.disaggregation: "),
-        (("fleet.disaggregation=off",), "fleet.kv_link: fleet.disaggregation is off"),
+        (("fleet.disaggregation=null",), "fleet.kv_link: fleet.disaggregation is left out"),
         (("fleet.prefill_hardware=[h1000]",), "fleet.prefill_hardware"),
         (("fleet.decode_hardware=[]",), "fleet.decode_hardware: is empty"),
         (("fleet.kv_link=12 apples",), "fleet.kv_link: "),
