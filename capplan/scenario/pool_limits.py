@@ -12,9 +12,7 @@ from capplan.scenario.scenario_file import Fleet, ScenarioFile
 from capplan.workload.request_class import RequestClass
 
 POOL_KEYS = ("prefill_hardware", "decode_hardware", "kv_link", "kv_link_latency")
-LEFT_OUT = (
-    "fleet.disaggregation is left out, so nothing would read it; give disaggregation: allowed, or leave it out too"
-)
+LEFT_OUT = "fleet.disaggregation is left out, so nothing would read it; give disaggregation: allowed, or leave it out too"
 
 Devices = Callable[[str, list[str]], tuple[Device, ...]]
 """(key of fleet, names) -> devices."""

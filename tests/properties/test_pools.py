@@ -170,6 +170,32 @@ def pools_at(tmp_path, rate, link="infiniband-ndr"):
     return pools_decision(asked.question, asked.scenario.fleet.pools, terms_of(asked), beyond=False)
 
 
+def test_plans_of_both_kinds_compete_in_one_table_and_for_each_choice(tmp_path, capsys):
+    """The headline bought pools while the table, the cheapest and the fewest GPUs were of identical replicas."""
+    file, plan_file = tmp_path / "both.yaml", tmp_path / "plan.json"
+    file.write_text(disaggregated(20).replace("only", "allowed"))
+    assert main(["fleet", str(file), "--offline", "--format", "json"]) == 0
+    text = capsys.readouterr().out
+    plan_file.write_text(text)
+    result = json.loads(text)["result"]
+    costs = [row["usd_per_month"] for row in result["plans"]]
+    assert {"pools" in row for row in result["plans"]} == {True, False}
+    assert costs == sorted(costs)
+    assert result["chosen"] == result["choices"]["cheapest"] == result["plans"][0]
+    assert "pools" in result["chosen"]
+    assert result["choices"]["fewest"]["gpus"] == min(row["gpus"] for row in result["plans"])
+    near = [row for row in result["plans"] if row["usd_per_month"] <= 1.25 * costs[0]]
+    assert result["choices"]["surest"]["slo_met_probability"] >= max(
+        row["slo_met_probability"] for row in near
+    )
+    for form in ("table", "markdown"):
+        assert main(["fleet", str(file), "--offline", "--format", form]) == 0
+        listed = capsys.readouterr().out.split("lans, cheapest first")[1].split("Prefill and decode apart")[0]
+        assert "prefill TP1" in listed
+    assert main(["check", "--plan", str(plan_file), "--offline"]) == 0
+    capsys.readouterr()
+
+
 # --- the ratio ---
 
 
@@ -366,7 +392,7 @@ def test_simulate_prints_what_fleet_prints(path, capsys):
     assert run["transfer"] == plan["transfer"]
     assert (run["gpus"], run["requests"]) == (plan["gpus"], plan["simulated_requests"])
     assert run["missed"] == []
-    assert results[0]["plans"] == []
+    assert all("pools" in row for row in results[0]["plans"])
 
 
 def test_more_devices_than_allowed_and_a_link_that_is_too_slow_are_said(path):
