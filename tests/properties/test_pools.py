@@ -196,6 +196,27 @@ def test_plans_of_both_kinds_compete_in_one_table_and_for_each_choice(tmp_path, 
     capsys.readouterr()
 
 
+@pytest.mark.parametrize("confidence", [0.5, 0.8, 0.95, 0.99])
+def test_a_plan_with_pools_reaches_the_confidence_asked_for_at_its_own_load(tmp_path, confidence):
+    """At 99% replicas may be several times as slow as predicted, beyond the range in which the slowest is looked for."""
+    file = tmp_path / "sure.yaml"
+    file.write_text(
+        disaggregated(10)
+        .replace("tpot_p95: 15 ms", f"tpot_p95: 60 ms, confidence: {confidence}")
+        .replace("ttft_p95: 1 s", "ttft_p95: 9 s")
+    )
+    asked = asked_of(file)
+    answer = pools_decision(asked.question, asked.scenario.fleet.pools, terms_of(asked))
+    assert answer.plans
+    for plan in answer.plans:
+        assert plan.slo_met_probability >= confidence
+        sizing = pools_sizing(asked.question, plan, terms_of(asked))
+        pair = (plan.prefill.busy_replicas, plan.decode.busy_replicas)
+        slower = sizing.contender.slowness(asked.question).quantile(confidence)
+        outcome = sizing.joint.sized(pair, 1.0, slower)
+        assert all(outcome.value(target) * slower <= target.limit_s for target in asked.question.slo.targets)
+
+
 # --- the ratio ---
 
 
