@@ -25,9 +25,9 @@ def choices_group(planned: Planned) -> Group:
 
 
 def plans_group(planned: Planned) -> Group:
-    """Return the plans of identical replicas, cheapest first."""
+    """Return the plans of identical replicas and of separate pools, cheapest first."""
     return _plans_group(
-        "plans", planned.asked, {(place,): plan for place, plan in enumerate(planned.answer.plans)}
+        "plans", planned.asked, {(place,): plan for place, plan in enumerate(planned.answer.all_plans)}
     )
 
 

@@ -124,12 +124,12 @@ class Relaxation:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Three plans to choose from, and the recommended one."""
+    """Three plans to choose from, identical replicas or separate pools, and the recommended one of identical replicas."""
 
-    cheapest: FleetPlan
-    surest: FleetPlan
+    cheapest: AnyPlan
+    surest: AnyPlan
     """The plan most likely to meet its targets among those that cost at most a quarter more than the cheapest."""
-    fewest: FleetPlan
+    fewest: AnyPlan
     """The plan with the fewest devices."""
     recommended: FleetPlan
     why: str
@@ -289,10 +289,10 @@ class FleetAnswer:
         return cheaper_pools(self.pools.chosen if self.pools else None, self.chosen)
 
 
-def whole_gpus(plan: FleetPlan) -> float:
+def whole_gpus(plan: AnyPlan) -> float:
     """Return the GPUs of a plan, slices as their part of one."""
-    cut = plan.layout.device.partition
-    return plan.gpus / (cut.per_device if cut else 1)
+    cuts = [(group.gpus, group.layout.device.partition) for group in plan.groups]
+    return sum(gpus / (cut.per_device if cut else 1) for gpus, cut in cuts)
 
 
 def cost_of(plan: AnyPlan) -> float:

@@ -11,12 +11,12 @@ from capplan.engine.lookup import profile
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.families.head import pooled
-from capplan.fleet.decision import fleet_decision
+from capplan.fleet.decision import SUREST_WITHIN, fleet_decision
 from capplan.fleet.load.demand import Demand, demand_of
 from capplan.fleet.plan import FleetAnswer, FleetPlan, cost_of
 from capplan.fleet.pools.chunks import smaller_chunks
 from capplan.fleet.pools.search import pools_decision
-from capplan.fleet.pools.sizing import with_certainty_of_pools
+from capplan.fleet.pools.sizing import with_certainty_of_pools, with_choice_of_pools
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.question import Question
 from capplan.fleet.scenario import Scenario
@@ -296,7 +296,8 @@ def _either_way(
         return fleet_decision(asked.question, terms, progress, cache)
     pools = pools_decision(asked.question, limits, terms, progress=progress, cache=cache)
     alike = FleetAnswer((), (), 0) if limits.only else fleet_decision(asked.question, terms, progress, cache)
-    answer = with_certainty_of_pools(replace(alike, pools=pools), asked.question, terms, cache)
+    answer = with_choice_of_pools(replace(alike, pools=pools), SUREST_WITHIN)
+    answer = with_certainty_of_pools(answer, asked.question, terms, cache)
     if answer.chosen is None:
         return answer
     return replace(answer, chunked=smaller_chunks(asked.question, terms, answer.chosen))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from capplan.assumption import Label
 from capplan.readers.record import LARGEST_WHOLE, Record, validated
@@ -158,12 +158,22 @@ class PoolsRow(_Row):
     usd_per_thousand_requests: Amount | None
 
 
+def _kind_of_plan(row: Any) -> str:
+    """Return whether a row is a plan with separate pools or of identical replicas."""
+    return "apart" if isinstance(row, Mapping) and "pools" in row else "together"
+
+
+AnyPlanRow: TypeAlias = Annotated[
+    Annotated[PlanRow, Tag("together")] | Annotated[PoolsRow, Tag("apart")], Discriminator(_kind_of_plan)
+]
+
+
 class ChoicesRow(_Row):
     """The plans to choose from."""
 
-    cheapest: PlanRow
-    surest: PlanRow
-    fewest: PlanRow
+    cheapest: AnyPlanRow
+    surest: AnyPlanRow
+    fewest: AnyPlanRow
 
 
 class RejectionRow(_Row):
@@ -368,7 +378,7 @@ class InputsRow(_Row):
 class ResultRow(_Row):
     """The answer of a fleet search."""
 
-    plans: Annotated[list[PlanRow], Field(min_length=1)]
+    plans: Annotated[list[AnyPlanRow], Field(min_length=1)]
     chosen: PlanRow
     why: str
     choices: ChoicesRow
@@ -394,7 +404,7 @@ class DisaggregatedRow(_Row):
 class PoolsResultRow(_Row):
     """The answer of a fleet search that recommends separate pools."""
 
-    plans: list[PlanRow]
+    plans: list[AnyPlanRow]
     chosen: PoolsRow
     why: str | None
     choices: ChoicesRow | None

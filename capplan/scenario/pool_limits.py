@@ -12,7 +12,7 @@ from capplan.scenario.scenario_file import Fleet, ScenarioFile
 from capplan.workload.request_class import RequestClass
 
 POOL_KEYS = ("prefill_hardware", "decode_hardware", "kv_link", "kv_link_latency")
-OFF = "fleet.disaggregation is not given, so nothing would read it; give disaggregation: allowed or off, or leave it out"
+LEFT_OUT = "fleet.disaggregation is left out, so nothing would read it; give disaggregation: allowed, or leave it out too"
 
 Devices = Callable[[str, list[str]], tuple[Device, ...]]
 """(key of fleet, names) -> devices."""
@@ -31,10 +31,12 @@ def pools_limits(
     devices : looks up the devices of a key
     """
     fleet = file.fleet
-    if fleet.disaggregation in (None, "off"):
-        for key in POOL_KEYS if fleet.disaggregation is None else ():  # what is turned off may be stated all the same
+    if fleet.disaggregation == "off":
+        return None  # keys of pools stay, so that pools can be switched off and on
+    if fleet.disaggregation is None:
+        for key in POOL_KEYS:
             if getattr(fleet, key) is not None:
-                reading.note(reading.refuse(("fleet", key), OFF), ("fleet", key))
+                reading.note(reading.refuse(("fleet", key), LEFT_OUT), ("fleet", key))
         return None
     pools = {
         key: devices(key, names) if (names := getattr(fleet, key)) else hardware

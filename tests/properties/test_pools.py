@@ -170,6 +170,53 @@ def pools_at(tmp_path, rate, link="infiniband-ndr"):
     return pools_decision(asked.question, asked.scenario.fleet.pools, terms_of(asked), beyond=False)
 
 
+def test_plans_of_both_kinds_compete_in_one_table_and_for_each_choice(tmp_path, capsys):
+    """The headline bought pools while the table, the cheapest and the fewest GPUs were of identical replicas."""
+    file, plan_file = tmp_path / "both.yaml", tmp_path / "plan.json"
+    file.write_text(disaggregated(20).replace("only", "allowed"))
+    assert main(["fleet", str(file), "--offline", "--format", "json"]) == 0
+    text = capsys.readouterr().out
+    plan_file.write_text(text)
+    result = json.loads(text)["result"]
+    costs = [row["usd_per_month"] for row in result["plans"]]
+    assert {"pools" in row for row in result["plans"]} == {True, False}
+    assert costs == sorted(costs)
+    assert result["chosen"] == result["choices"]["cheapest"] == result["plans"][0]
+    assert "pools" in result["chosen"]
+    assert result["choices"]["fewest"]["gpus"] == min(row["gpus"] for row in result["plans"])
+    near = [row for row in result["plans"] if row["usd_per_month"] <= 1.25 * costs[0]]
+    assert result["choices"]["surest"]["slo_met_probability"] >= max(
+        row["slo_met_probability"] for row in near
+    )
+    for form in ("table", "markdown"):
+        assert main(["fleet", str(file), "--offline", "--format", form]) == 0
+        listed = capsys.readouterr().out.split("lans, cheapest first")[1].split("Prefill and decode apart")[0]
+        assert "prefill TP1" in listed
+    assert main(["check", "--plan", str(plan_file), "--offline"]) == 0
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.8, 0.95, 0.99])
+def test_a_plan_with_pools_reaches_the_confidence_asked_for_at_its_own_load(tmp_path, confidence):
+    """At 99% replicas may be several times as slow as predicted, beyond the range in which the slowest is looked for."""
+    file = tmp_path / "sure.yaml"
+    file.write_text(
+        disaggregated(10)
+        .replace("tpot_p95: 15 ms", f"tpot_p95: 60 ms, confidence: {confidence}")
+        .replace("ttft_p95: 1 s", "ttft_p95: 9 s")
+    )
+    asked = asked_of(file)
+    answer = pools_decision(asked.question, asked.scenario.fleet.pools, terms_of(asked))
+    assert answer.plans
+    for plan in answer.plans:
+        assert plan.slo_met_probability >= confidence
+        sizing = pools_sizing(asked.question, plan, terms_of(asked))
+        pair = (plan.prefill.busy_replicas, plan.decode.busy_replicas)
+        slower = sizing.contender.slowness(asked.question).quantile(confidence)
+        outcome = sizing.joint.sized(pair, 1.0, slower)
+        assert all(outcome.value(target) * slower <= target.limit_s for target in asked.question.slo.targets)
+
+
 # --- the ratio ---
 
 
@@ -343,6 +390,7 @@ def test_slower_steps_are_the_same_requests_in_another_unit_of_time(joint):
 
 def test_a_fleet_that_may_disaggregate_is_never_dearer(path, allowed):
     off = fleet_for(asked_of(path, "fleet.disaggregation=off"))
+    assert off == fleet_for(asked_of(path, "fleet.disaggregation=off", "fleet.kv_link=null"))
     answer = allowed[1]
     assert [plan.usd_per_month for plan in off.plans] == [plan.usd_per_month for plan in answer.plans]
     listed = [(plan.layout, plan.weight_dtype, plan.replicas) for plan in answer.plans]
@@ -365,7 +413,7 @@ def test_simulate_prints_what_fleet_prints(path, capsys):
     assert run["transfer"] == plan["transfer"]
     assert (run["gpus"], run["requests"]) == (plan["gpus"], plan["simulated_requests"])
     assert run["missed"] == []
-    assert results[0]["plans"] == []
+    assert all("pools" in row for row in results[0]["plans"])
 
 
 def test_more_devices_than_allowed_and_a_link_that_is_too_slow_are_said(path):
@@ -387,7 +435,7 @@ def test_more_devices_than_allowed_and_a_link_that_is_too_slow_are_said(path):
     ("changes", "said"),
     [
         (("fleet.disaggregation=maybe",), "fleet.disaggregation: "),
-        (("fleet.disaggregation=null",), "fleet.kv_link: fleet.disaggregation is not given"),
+        (("fleet.disaggregation=null",), "fleet.kv_link: fleet.disaggregation is left out"),
         (("fleet.prefill_hardware=[h1000]",), "fleet.prefill_hardware"),
         (("fleet.decode_hardware=[]",), "fleet.decode_hardware: is empty"),
         (("fleet.kv_link=12 apples",), "fleet.kv_link: "),

@@ -211,6 +211,10 @@ class Joint:
         most_borne = _largest(lambda factor: self._holds(pair, 1.0, factor, alone), between)
         return max(most_borne, asked) if enough else most_borne
 
+    def bears(self, pair: Pair, slowness: float) -> bool:
+        """Return whether all targets hold at the peak with replicas that are slower than predicted by a factor."""
+        return self._holds(pair, 1.0, slowness)
+
     def most_load(self, pair: Pair, headroom_fraction: float, slowness: float) -> float:
         """Return the multiple of the peak that a pair carries by the rule that sized it, at least 1 and at most TWICE.
 

@@ -223,7 +223,7 @@ def _confirmed(
     if best is None:
         return None, tried
     plan = _plan(*best, terms, beyond=asking.beyond)
-    reason = _over(plan, terms)
+    reason = _over(plan, terms) or _unsure(plan, question)
     if reason is not None:
         rejected[group[0].hardware, reason] += 1
     return plan if reason is None else None, tried
@@ -240,6 +240,14 @@ def _unmet(joint: Joint, alone: Pair, demanded: Demanded) -> Reason:
         f"misses a target once both pools are simulated with {use.name} between them"
     )
     return Reason(Refusal.SIMULATION, words + busy)
+
+
+def _unsure(plan: PoolsPlan, question: Question) -> Reason | None:
+    """Return that a plan does not reach the required confidence at its own load; None if it does, or without targets."""
+    if not question.slo.targets or plan.slo_met_probability >= question.slo.confidence:
+        return None
+    words = f"meets the targets at its own load with a probability of {plan.slo_met_probability:.0%} alone"
+    return Reason(Refusal.SIMULATION, words)
 
 
 def _over(plan: PoolsPlan, terms: Terms) -> Reason | None:
@@ -274,7 +282,8 @@ def _plan(contender: Contender, joint: Joint, pair: Pair, terms: Terms, *, beyon
         ends = values.mean * interval.low_ratio, values.mean * interval.high_ratio
         return BoundedSpread(values.mean, values.p50, values.p90, values.p95, values.p99, *ends)
 
-    together = _met_probability(slowness, joint.slowest(pair, asked), asked, question.slo.confidence)
+    slowest = max(joint.slowest(pair, asked), asked if joint.bears(pair, asked) else 0.0)
+    together = _met_probability(slowness, slowest, asked, question.slo.confidence)
     return PoolsPlan(
         prefill,
         decode,

@@ -6,7 +6,7 @@ from math import inf
 
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason
-from capplan.fleet.plan import Certainty, FleetAnswer
+from capplan.fleet.plan import AnyPlan, Certainty, FleetAnswer, cost_of, whole_gpus
 from capplan.fleet.pools.joint import Demanded, Joint, demanded_of
 from capplan.fleet.pools.phases import decode_question, prefill_question
 from capplan.fleet.pools.plan import PoolsPlan, summed_usd_per_hour
@@ -160,6 +160,31 @@ def with_range(question: Question, plan: PoolsPlan, terms: Terms, cache: SearchC
         return plan
     low, high = (usd_per_month_of(plan, sizing.at_speed(part)) for part in RANGE)
     return replace(plan, usd_per_month_low=low, usd_per_month_high=high)
+
+
+def with_choice_of_pools(answer: FleetAnswer, surest_within: float) -> FleetAnswer:
+    """Return an answer whose choices are those among plans of identical replicas and of separate pools.
+
+    Parameters
+    ----------
+    answer : its choices are those of identical replicas
+    surest_within : multiple of the cost of the cheapest plan that the surest one may cost
+    """
+    if answer.choices is None or answer.pools is None:
+        return answer
+    known = answer.choices
+    priced = known.cheapest.usd_per_hour is not None
+    apart = [plan for plan in answer.pools.plans if (plan.usd_per_hour is not None) == priced]
+    every: list[AnyPlan] = [known.cheapest, *apart]
+    cheapest = min(every, key=cost_of)
+    near = [plan for plan in (known.surest, *every) if cost_of(plan) <= surest_within * cost_of(cheapest)]
+    choices = replace(
+        known,
+        cheapest=cheapest,
+        surest=max(near, key=lambda plan: (plan.slo_met_probability, -cost_of(plan))),
+        fewest=min((known.fewest, *apart), key=whole_gpus),
+    )
+    return replace(answer, choices=choices)
 
 
 def with_certainty_of_pools(

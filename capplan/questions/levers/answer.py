@@ -203,8 +203,8 @@ def asking_of(
 
 def levers_beside(asking: Asking, asked: AskedFleet, answer: FleetAnswer) -> tuple[Asking, Base]:
     """Return the scenario as it is, with the plan that was found for it."""
-    together = answer.choices.cheapest if answer.choices else None
-    best = cheaper_pools(answer.pools.chosen if answer.pools else None, together) or together
+    apart = answer.pools.chosen if answer.pools else None
+    best = answer.choices.cheapest if answer.choices else apart
     missing = "" if answer.bought else asking.why_none(asked)
     return asking, Base(_record(asking), asked, answer.bought, best, missing)
 

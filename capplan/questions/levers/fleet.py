@@ -8,7 +8,6 @@ from capplan.questions.levers.as_it_is import Base, idle
 from capplan.questions.levers.lever import Lever, merged_settings
 from capplan.readers.catalogue.hardware import device_names
 from capplan.readers.catalogue.prices import Commitment, price_records, read_prices
-from capplan.scenario.pool_limits import POOL_KEYS
 
 COMMITMENT_RISKS = {
     "on-demand": "none: machines can be handed back at any hour",
@@ -100,10 +99,9 @@ def disaggregation(base: Base) -> list[Lever]:
     name, change = "disaggregation", "prefill and decode in separate pools"
     scenario = base.asked.scenario
     if scenario.fleet.pools is not None:
-        keys = [key for key in POOL_KEYS if getattr(base.file.fleet, key) is not None]
-        settings = ("fleet.disaggregation=off", *(f"fleet.{key}=null" for key in keys))
         risk = "none: replicas that do both are simpler to run"
-        return [Lever(name, "prefill and decode in the same replicas", settings, risk, combines=True)]
+        change, settings = "prefill and decode in the same replicas", ("fleet.disaggregation=off",)
+        return [Lever(name, change, settings, risk, combines=True)]
     if any(item.users is not None for item in scenario.classes):
         return [idle(name, change, "not modelled with users who wait for each response")]
     if scenario.speculation is not None or scenario.kv_offload:

@@ -4,9 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.over_time import RateLine
 from capplan.fleet.plan import AnyPlan, Choices, FleetAnswer, FleetPlan, Uneconomical, whole_gpus
 from capplan.fleet.pools.plan import PoolsAnswer
+from capplan.fleet.pools.sizing import with_choice_of_pools
 from capplan.fleet.price import most_usd, usd_per_month
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search.candidates import Rejection
@@ -69,6 +71,7 @@ def within_budget(scenario: Scenario, answer: FleetAnswer, trials: Callable[[], 
         uneconomical=(*answer.uneconomical, *_over_budget(answer.plans, kept)),
         pools=pools,
     )
+    left = with_choice_of_pools(left, SUREST_WITHIN)
     if left.chosen != answer.chosen:
         left = replace(left, tight=None, next_steps=None)
     if left.bought is not None:
@@ -92,7 +95,7 @@ def _affordable_choices(
     best, why = kept[0], "it is the cheapest of those whose mix of commitments is within the budget"
     if affordable(choices.recommended):
         best, why = choices.recommended, choices.why
-    surest = max(kept, key=lambda plan: plan.slo_met_probability)
+    surest: AnyPlan = max(kept, key=lambda plan: plan.slo_met_probability)
     if affordable(choices.surest):
         surest = choices.surest
     return Choices(kept[0], surest, min(kept, key=whole_gpus), best, why)

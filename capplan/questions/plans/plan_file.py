@@ -77,11 +77,11 @@ def _refuse_other_targets(file: PlanFile, asked: AskedFleet) -> None:
 
 
 def _answer(result: Mapping[str, Any], asked: AskedFleet) -> FleetAnswer:
-    plans = tuple(_plan(row, asked) for row in result["plans"])
+    plans = tuple(_plan(row, asked) for row in result["plans"] if "pools" not in row)
     choices = None
     if result["choices"] is not None:
-        named = {name: _plan(result["choices"][name], asked) for name in ("cheapest", "surest", "fewest")}
-        best = named["cheapest"] if has_pools(result) else _plan(result["chosen"], asked)
+        named = {name: _either(result["choices"][name], asked) for name in ("cheapest", "surest", "fewest")}
+        best = plans[0] if has_pools(result) else _plan(result["chosen"], asked)
         choices = Choices(**named, recommended=best, why=result["why"])
     return FleetAnswer(
         plans,
@@ -166,6 +166,14 @@ def _layout(row: Mapping[str, Any], asked: AskedFleet) -> Layout:
     if row["weight_dtype"] not in asked.question.networks:
         raise KeyError(row["weight_dtype"])
     return Layout(hardware, Sharding(*degrees), row["weight_dtype"], row["kv_dtype"])
+
+
+def _either(row: Mapping[str, Any], asked: AskedFleet) -> AnyPlan:
+    """Return a plan of identical replicas, or of separate pools."""
+    limits = asked.scenario.fleet.pools
+    if "pools" not in row:
+        return _plan(row, asked)
+    return _pools_plan(row, limits.link if limits else LinkTerms(), asked)
 
 
 def _plan(row: Mapping[str, Any], asked: AskedFleet) -> FleetPlan:

@@ -160,7 +160,7 @@ def choice_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
         f"surest, for at most {SUREST_WITHIN - 1.0:.0%} more": answer.choices.surest,
         "fewest GPUs": answer.choices.fewest,
     }
-    kv = several_kv_dtypes(tuple(plans.values()))
+    kv = several_kv_dtypes(answer.plans)
     return [
         {"choice": name, **plan_row(plan), "plan": layout_text(plan, kv=kv)} for name, plan in plans.items()
     ]
@@ -338,12 +338,17 @@ def fleet_answer(
     """Return the plans, cheapest first, and the rejections by reason; exit code 4 where nothing is feasible."""
     outlook = outlook or Outlook()
     over_time = over_time_parts(outlook)
-    rows = [plan_row(plan) for plan in answer.plans]
+    rows = [plan_row(plan) for plan in answer.all_plans]
     kv = several_kv_dtypes(answer.plans)
-    shown = [{**row, "plan": layout_text(plan, kv=kv)} for row, plan in zip(rows, answer.plans, strict=True)]
+    shown = [
+        {**row, "plan": layout_text(plan, kv=kv)} for row, plan in zip(rows, answer.all_plans, strict=True)
+    ]
     rejected = [asdict(item) for item in answer.rejected]
     assumed = frozenset(
-        (i, name) for i, plan in enumerate(answer.plans) if plan.label == "assumed" for name in _PREDICTED
+        (i, name)
+        for i, plan in enumerate(answer.all_plans)
+        if "assumed" in {group.label for group in plan.groups}
+        for name in _PREDICTED
     )
     columns: tuple[str, ...] = _POWERED if asked.scenario.prices.usd_per_kwh is not None else _SHOWN
     columns = columns if asked.scenario.slo.targets else columns[:-1]
