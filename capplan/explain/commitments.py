@@ -18,7 +18,7 @@ _SIDES = {"usd_per_month_low": "low_ratio", "usd_per_month_high": "high_ratio"}
 def commitments_group(planned: Planned) -> Group:
     """Return the mix of the recommended plan that `capplan fleet` prints, where the scenario names commitments."""
     scenario = planned.asked.scenario
-    asked = asked_mix(scenario, planned.plan, rate_line(scenario))
+    asked = asked_mix(scenario, planned.plan, rate_line(scenario, planned.plan.responses_s))
     result = commitments_result((asked,)) if asked else None
     numbers = {place: value for place, value in places_of(result) if place[0] != "plans"}
     return Group(numbers, partial(_explain, asked.mix if asked else None, numbers))

@@ -36,7 +36,7 @@ class _Grown:
 def growth_group(planned: Planned) -> Group:
     """Return the months to come that `capplan fleet` prints, where the scenario states a growth."""
     scenario = planned.asked.scenario
-    growth = asked_growth(scenario, planned.plan, rate_line(scenario))
+    growth = asked_growth(scenario, planned.plan, rate_line(scenario, planned.plan.responses_s))
     numbers = dict(places_of(growth_result(growth)))
     return Group(numbers, partial(_explain, _Grown(planned, numbers)))
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from capplan.accuracy.bounded import load_interval
-from capplan.explain.record import Explained, explained, input_of
+from capplan.explain.record import Explained, Input, explained, input_of
 from capplan.explain.subject import ACCURACY, KERNELS, SIMULATION, Subject
-from capplan.fleet.search.trial import WARM_SHARE, regularity_class
+from capplan.fleet.load.demand import planned_demand
+from capplan.fleet.search.trial import WARM_SHARE
 from capplan.replica.estimate import breakdown_of
 from capplan.replica.load import Load
 
@@ -97,7 +98,7 @@ def replicas(of: Subject) -> Explained:
     """Explain the replicas, spares included."""
     steps = tuple(rate_limit(of, name, sure=sure) for name, sure in LIMITS.items())
     inputs = (
-        input_of("R", "request_rate", of.trial.total_rate, "config", "scenario: traffic, at its peak"),
+        _peak(of),
         of.of_scenario("h", "headroom_fraction", of.terms.headroom_fraction, "fleet.headroom"),
         *(
             input_of(symbol, step.quantity, step.value, step.label, f"explain {step.quantity}")
@@ -128,19 +129,29 @@ def rate_limit(of: Subject, quantity: str, *, sure: bool) -> Explained:
         input_of("s", "slowness_ratio", factor, "measured" if sure else "derived", source),
         *of.limits(),
     )
-    value = of.trial.limit(regularity_class(of.busy), factor, of.trial.limits)
+    value = of.trial.rate_limit(of.busy, factor)
     formula = "largest rate at which all targets hold if every step takes s times as long, simulated"
     return explained(quantity, value, formula, inputs, SIMULATION, label=of.plan.label)
+
+
+def _peak(of: Subject) -> Input:
+    """Return the requests of all replicas at the peak."""
+    demand = of.trial.demand
+    peak = planned_demand(demand, of.latencies.responses_s).peak_requests_per_s
+    if demand.users:
+        source = "scenario: users / (think time + mean response), explain e2e_s.mean"
+        return input_of("R", "request_rate", peak, "derived", source)
+    return input_of("R", "request_rate", peak, "config", "scenario: traffic, at its peak")
 
 
 def request_rate(of: Subject) -> Explained:
     """Explain the rate of a replica at the peak."""
     inputs = (
-        input_of("R", "request_rate", of.trial.total_rate, "config", "scenario: traffic, at its peak"),
+        _peak(of),
         input_of("n", "busy_replicas", of.busy, "derived", "explain replicas, without spares"),
     )
     value = of.latencies.requests_per_s
-    return explained("request_rate_per_replica", value, "R / n; with users, as simulated", inputs, SIMULATION)
+    return explained("request_rate_per_replica", value, "R / n", inputs, SIMULATION)
 
 
 def concurrency(of: Subject) -> Explained:

@@ -43,7 +43,7 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
     scenario, chosen = asked.scenario, answer.bought
     if chosen is None:
         return Outlook()
-    line = rate_line(scenario)
+    line = rate_line(scenario, chosen.responses_s)
     growth = asked_growth(scenario, chosen, line)
     power = asked_energy(scenario, asked.question, chosen) or AskedEnergy(None)
     every: tuple[AnyPlan, ...] = (*answer.plans, *(answer.pools.plans if answer.pools else ()))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
+from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.load.routed import run_fleet
 from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan, cost_of
 from capplan.fleet.question import spec_of_layout
@@ -302,11 +303,11 @@ def _said(plan: AnyPlan) -> tuple[str, float, float]:
 def one_peak(asked: AskedFleet, answer: FleetAnswer) -> list[Broken]:
     """Hold that all replicas of the recommended plan together carry the peak of the answer."""
     plan = answer.chosen
-    demand = getattr(answer, "demand", None)
-    if plan is None or demand is None or answer.bought is not plan:
+    if plan is None or answer.bought is not plan:
         return []
+    demand = planned_demand(asked.question.demand, plan.responses_s)
     carried = plan.busy_replicas * plan.request_rate_per_replica
-    if abs(carried / demand.peak_requests_per_s - 1.0) > 0.01:
+    if abs(carried / demand.peak_requests_per_s - 1.0) > 1e-6:
         return [
             Broken("peak", f"{carried:.4g} req/s by replicas, {demand.peak_requests_per_s:.4g} by the demand")
         ]

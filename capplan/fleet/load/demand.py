@@ -202,6 +202,38 @@ def demand_of_classes(classes: tuple[RequestClass, ...]) -> Demand:
     return Demand(classes, Lengths(*map(float, astuple(mixed))), math.ceil(longest))
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedDemand:
+    """Requests per second of all classes, at the response times of a plan: the one peak and the one mean that every page states."""
+
+    peak_requests_per_s: float
+    mean_requests_per_s: float
+
+
+def planned_demand(demand: Demand, response_s: ResponseTimes) -> PlannedDemand:
+    """Return the peak and the mean of the traffic, whose users send the next request after a response of a plan.
+
+        R = sum_k r_k,   M = sum_k f_k r_k,   r_k = N_k / (Z_k + T_k) of users
+
+    Parameters
+    ----------
+    demand : classes k with rates r, or N users who think for Z; mean over peak f
+    response_s : [s]
+        T, of all classes or of each
+
+    Returns
+    -------
+    R, M [1/s]
+
+    References
+    ----------
+    Denning, Buzen 1978, "The operational analysis of queueing network models", doi:10.1145/356733.356735, interactive response time formula.
+    """
+    rates = demand.rates_of_classes(response_s)
+    mean = sum(rate * item.mean_rate_fraction for rate, item in zip(rates, demand.classes, strict=True))
+    return PlannedDemand(sum(rates), mean)
+
+
 def drawn_requests(
     demand: Demand,
     count: int,

@@ -6,7 +6,7 @@ from capplan.accuracy.bounded import BoundedSpread, load_interval
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_million_tokens, usd_per_month
 from capplan.fleet.search.cheapest import Sized, Terms
-from capplan.fleet.search.trial import Trial, regularity_class
+from capplan.fleet.search.trial import Trial
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.replica.estimate import bottleneck_of, breakdown_of
 from capplan.replica.load import Load
@@ -48,7 +48,6 @@ def target_probability(trial: Trial, busy: int, target: Target) -> float:
 def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
     """Return the plan, with latencies simulated at the peak."""
     trial, candidate, question = sized.trial, sized.trial.candidate, sized.trial.question
-    limits = trial.limits
     latencies = trial.fleet(sized.busy)
     demand = candidate.demand.at_responses(latencies.responses_s)
     lengths = demand.lengths
@@ -60,7 +59,6 @@ def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
     hourly = price.total_usd_per_hour * sized.gpus if price else None
     output_rate = latencies.requests_per_s * sized.busy * demand.generated_tokens
     input_rate = latencies.requests_per_s * sized.busy * float(lengths.input_tokens)
-    among = regularity_class(sized.busy)
 
     def per_million(tokens_per_s: float) -> float | None:
         return (
@@ -76,9 +74,9 @@ def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
         spare_replicas=terms.spare_replicas,
         concurrency_per_replica=in_replica,
         request_rate_per_replica=latencies.requests_per_s,
-        request_rate_limit_per_replica=trial.limit(among, 1.0, limits),
-        sure_rate_limit_per_replica=trial.limit(
-            among, candidate.slowness.quantile(question.slo.confidence), limits
+        request_rate_limit_per_replica=trial.rate_limit(sized.busy, 1.0),
+        sure_rate_limit_per_replica=trial.rate_limit(
+            sized.busy, candidate.slowness.quantile(question.slo.confidence)
         ),
         ttft_s=_bounded(latencies.ttft_s, "ttft", trial),
         tpot_s=_bounded(latencies.tpot_s, "tpot", trial),

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.fleet.engine_options import tier_in_tokens
-from capplan.fleet.load.demand import Demand
+from capplan.fleet.load.demand import Demand, planned_demand
 from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.load.stream_split import dealt_users
 from capplan.fleet.question import Question, spec_of_layout
@@ -367,7 +367,10 @@ class Trial:
             if key not in self._kinds:
                 self._kinds[key] = self._simulated(rate, arrivals, slowness, part, kind)
             runs.append((self._kinds[key], float(count)))
-        together = latencies_of(runs, len(self.demand.classes))
+        together = self._complete(latencies_of(runs, len(self.demand.classes)))
+        if traffic_ratio == 1.0:  # by the response times, as every page counts the requests of users
+            peak = planned_demand(self.demand, together.responses_s).peak_requests_per_s
+            return replace(together, requests_per_s=peak / replicas)
         busy = sum(count for _, count in runs)
         return self._complete(
             replace(
@@ -589,6 +592,19 @@ class Trial:
                 return None if min(needed, above) == inf else int(min(needed, above))
             above = least
         return 1
+
+    def rate_limit(self, replicas: int, slowness: float) -> float:
+        """Return the largest rate of one replica of a fleet within the targets [1/s], in the requests that the fleet gets at the peak.
+
+            l = x R
+
+        x is the largest share of the traffic with which a replica meets the targets, R the peak at the response times of the
+        fleet; so R / l replicas carry the peak, whether its requests arrive or users send them.
+        """
+        share = self.limit(regularity_class(replicas), slowness, self.limits) / self.total_rate
+        if not self.demand.users:
+            return share * self.total_rate
+        return share * self.fleet(replicas).requests_per_s * replicas
 
     def meets(
         self, replicas: int, slowness: float, limits: Mapping[Target, float], traffic_ratio: float = 1.0

@@ -275,7 +275,7 @@ def _autoscaled(base: Base) -> list[LeverRow]:
     """Return the plan with replicas that follow the load: as observed, and ahead of a load that is known."""
     name, plan, scenario = AUTOSCALING, base.plan, base.asked.scenario
     ways = {"replicas follow the load": False, "replicas are started ahead of a known load": True}
-    line = rate_line(scenario) if plan else None
+    line = rate_line(scenario, plan.responses_s) if plan else None
     if plan is None or line is None or plan.usd_per_hour is None:
         why = (
             "there is no plan to scale"

@@ -59,7 +59,7 @@ def paid_plan(asked: AskedFleet, answer: FleetAnswer, otherwise: str, today: dat
         raise InputError(
             f"{scenario.path}: the price of {plan.hardware} is not known; give prices.per_gpu_hour"
         )
-    mix = asked_mix(scenario, plan, rate_line(scenario))
+    mix = asked_mix(scenario, plan, rate_line(scenario, plan.responses_s))
     rented = plan.usd_per_month if mix is None else float(usd_per_month(mix.mix.usd_per_hour))
     job = plan.money.usd_per_job if plan.money else None
     hours = (plan.money.job_hours if plan.money else None) or HOURS_PER_MONTH

@@ -190,7 +190,7 @@ def _money(
         usd = float(usd_per_month(hourly))
         if asked.scenario.commitments is not None and chosen["weight_dtype"] in asked.question.networks:
             plan = chosen_in(file, asked)
-            usd = mix_usd_per_month(asked.scenario, plan, rate_line(asked.scenario)) or usd
+            usd = mix_usd_per_month(asked.scenario, plan, rate_line(asked.scenario, plan.responses_s)) or usd
         yield _at_most("budget.usd_per_month", budget, usd)
     for name in dict.fromkeys(row["hardware"] for row in rows):
         paid = next((row for row in file.inputs.prices if row.hardware == name), None)

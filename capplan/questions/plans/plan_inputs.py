@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.plan import AnyPlan, FleetPlan
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.question import spec_of_layout
@@ -47,7 +48,9 @@ def plan_inputs(asked: AskedFleet, chosen: AnyPlan | None) -> dict[str, Any]:
         "confidence": scenario.slo.confidence,
         "budget_usd_per_month": scenario.budget_usd_per_month,
         "headroom_fraction": scenario.fleet.headroom_fraction,
-        "request_rate": sum(item.request_rate_at() for item in question.demand.classes),
+        "request_rate": planned_demand(
+            question.demand, chosen.responses_s if chosen else 0.0
+        ).peak_requests_per_s,
         "input_tokens": float(lengths.input_tokens),
         "output_tokens": float(lengths.output_tokens),
         "prices": [_price(name, price) for name, price in asked.prices.items() if price],

@@ -6,6 +6,7 @@ from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.fleet.decision import SUREST_WITHIN
+from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.plan import AnyPlan, Certainty, FleetAnswer, TightTarget, Uneconomical
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.question import Question
@@ -239,6 +240,9 @@ def _fleet_result(
     ]
     return {
         "scenario": asked.scenario.name,
+        "demand": asdict(
+            planned_demand(asked.question.demand, answer.bought.responses_s if answer.bought else 0.0)
+        ),
         "plans": rows,
         "rejected": [asdict(item) for item in answer.rejected],
         "evaluated": answer.evaluated,
