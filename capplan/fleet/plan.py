@@ -92,8 +92,24 @@ class FleetPlan:
         return min(limit, self.sure_rate_limit_per_replica)
 
     def resized(self, replicas: Sequence[int]) -> "FleetPlan":
-        """Return the plan with another number of replicas, spares included."""
-        return replace(self, replicas=replicas[0])
+        """Return the plan with another number of replicas, spares included: its cost and power grow with them, its range is not known."""
+        ratio = replicas[0] / self.replicas
+
+        def scaled(value: float | None) -> float | None:
+            return None if value is None else ratio * value
+
+        return replace(
+            self,
+            replicas=replicas[0],
+            usd_per_hour=scaled(self.usd_per_hour),
+            usd_per_month=scaled(self.usd_per_month),
+            usd_per_million_output_tokens=scaled(self.usd_per_million_output_tokens),
+            usd_per_million_tokens=scaled(self.usd_per_million_tokens),
+            watts=scaled(self.watts),
+            money=None if self.money is None else self.money.scaled(ratio),
+            usd_per_month_low=None,
+            usd_per_month_high=None,
+        )
 
     @property
     def gpus(self) -> int:

@@ -1,6 +1,6 @@
 """Cost of a fleet by what it delivers: per token at the mean load, and per batch job."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.price import usd_per_million_tokens
@@ -20,6 +20,15 @@ class UnitCosts:
     usd_per_job: float | None = None
     usd_per_thousand_requests: float | None = None
     """Of a batch job, or where no tokens are generated."""
+
+    def scaled(self, ratio: float) -> "UnitCosts":
+        """Return the costs of the same traffic on a fleet that costs some times as much; a job takes its time as before."""
+        costs = {
+            field.name: ratio * getattr(self, field.name)
+            for field in fields(self)
+            if field.name.startswith("usd_") and getattr(self, field.name) is not None
+        }
+        return replace(self, **costs)
 
 
 def mean_tokens_per_s(demand: Demand, response_s: ResponseTimes) -> tuple[float, float]:

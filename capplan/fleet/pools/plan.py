@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.fleet.pools.link import LinkTerms, LinkUse
-from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
+from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice, usd_per_month
 from capplan.fleet.replica_group import ReplicaGroup
 from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.unit_costs import UnitCosts
@@ -113,12 +113,22 @@ class PoolsPlan:
         return self.pools
 
     def resized(self, replicas: Sequence[int]) -> "PoolsPlan":
-        """Return the plan with other numbers of replicas, spares included."""
+        """Return the plan with other numbers of replicas, spares included: its cost follows, its range is not known."""
         prefill, decode = (
             replace(pool, busy_replicas=count - pool.spare_replicas)
             for pool, count in zip(self.pools, replicas, strict=True)
         )
-        return replace(self, prefill=prefill, decode=decode)
+        usd = summed_usd_per_hour((prefill, decode))
+        before = summed_usd_per_hour(self.pools)
+        return replace(
+            self,
+            prefill=prefill,
+            decode=decode,
+            usd_per_month=None if usd is None else float(usd_per_month(usd)),
+            money=self.money.scaled(usd / before) if self.money and usd and before else None,
+            usd_per_month_low=None,
+            usd_per_month_high=None,
+        )
 
     @property
     def gpus(self) -> int:
