@@ -106,7 +106,8 @@ def test_with_a_budget_the_fewest_gpus_count_slices_as_their_part_of_one():
     def plan(gpus, per_device):
         cut = SimpleNamespace(per_device=per_device) if per_device > 1 else None
         layout = SimpleNamespace(device=SimpleNamespace(partition=cut))
-        return SimpleNamespace(gpus=gpus, layout=layout, slo_met_probability=0.9)
+        group = SimpleNamespace(gpus=gpus, layout=layout)
+        return SimpleNamespace(gpus=gpus, groups=(group,), slo_met_probability=0.9)
 
     whole, slices, more = plan(2, 1), plan(10, 7), plan(15, 7)
     choices = Choices(whole, whole, whole, whole, "it is the cheapest")

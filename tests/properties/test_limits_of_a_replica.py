@@ -35,6 +35,9 @@ class Formula(Trial):
     def at(self, rate_per_s, replicas, slowness=1.0, **_how):
         return SimpleNamespace(load=rate_per_s * slowness, capacity=self.capacity[replicas])
 
+    def fleet(self, replicas, slowness=1.0):
+        return self.at(self.total_rate / replicas, regularity_class(replicas), slowness)
+
     def worst(self, latencies, _slowness, limits):
         """Return the excess that `limits` gives a share of the capacity."""
         return limits(latencies.load / latencies.capacity)
@@ -123,8 +126,9 @@ def test_steps_may_be_slower_until_the_load_reaches_the_limit(
     """Where latency is a power of the load, logarithms are interpolated exactly; where it jumps, a step of the scale is missing at most."""
     trial = Formula(ceiling, capacity, users)
     room = capacity[regularity_class(replicas)] / rate
-    smooth = trial.slowest(rate, replicas, lambda share: share**power)
-    jump = trial.slowest(rate, replicas, lambda share: 0.5 if share <= 1.0 else inf)
+    trial.total_rate = rate * replicas
+    smooth = trial.slowest(replicas, lambda share: share**power)
+    jump = trial.slowest(replicas, lambda share: 0.5 if share <= 1.0 else inf)
     if room > 0.25:
         assert smooth == pytest.approx(room, rel=1e-6)
         # Tried are eight times the steps with users, else the whole scale, and a step more than the rate itself.

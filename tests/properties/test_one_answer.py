@@ -274,10 +274,7 @@ def test_certainty_is_what_the_replicas_give_and_grows_with_them(small):
     assert all(after >= before - 0.015 for before, after in pairwise(chances))
     assert chances[-1] > chances[0] + 0.05
     with_slack = {target: 1.3 * target.limit_s for target in question.slo.targets}
-    slowest = [
-        best.trial.slowest(best.trial.total_rate / best.busy, best.busy, limits)
-        for limits in (best.trial.limits, with_slack)
-    ]
+    slowest = [best.trial.slowest(best.busy, limits) for limits in (best.trial.limits, with_slack)]
     assert slowest[0] < slowest[1] < 1.35 * slowest[0]
 
 

@@ -64,7 +64,9 @@ REGULARITY = (16, 8, 4, 2, 1)
 MANY_USERS = 48
 """Users of a replica from which one user more changes no latency by more than a run does."""
 MOST_HALVINGS = 2
-"""A kind of replica of which a fleet has few is simulated with half or a quarter of the requests of a run."""
+"""A kind of replica of which a fleet has few is simulated with half or a quarter of the requests of a run, and no fewer than ..."""
+LEAST_OF_KIND = 3000
+"""... this many, if a run has them."""
 STEADY_SHARE = 0.97
 """A run is steady if requests finish at no less than this fraction of the arrival rate; otherwise its queue grows."""
 
@@ -362,7 +364,8 @@ class Trial:
         for kind, count in kinds:
             if self._all_users and not any(kind):
                 continue
-            part = self._requests(rate, short=False) >> min(int(log2(replicas / count)), MOST_HALVINGS)
+            whole = self._requests(rate, short=False)
+            part = max(whole >> min(int(log2(replicas / count)), MOST_HALVINGS), min(whole, LEAST_OF_KIND))
             key = ("kind", kind, None if self._all_users else rate, arrivals, slowness, part)
             if key not in self._kinds:
                 self._kinds[key] = self._simulated(rate, arrivals, slowness, part, kind)

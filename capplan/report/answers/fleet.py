@@ -336,6 +336,12 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
     )
 
 
+def _assumed_cells(plans: Sequence[AnyPlan]) -> frozenset[tuple[int, str]]:
+    """Return row and column of what rests on kernels that nobody measured."""
+    rows = [at for at, plan in enumerate(plans) if "assumed" in {group.label for group in plan.groups}]
+    return frozenset((at, name) for at in rows for name in _PREDICTED)
+
+
 def fleet_answer(
     asked: AskedFleet, answer: FleetAnswer, outlook: Outlook | None = None, settings: Sequence[str] = ()
 ) -> Answer:
@@ -348,12 +354,7 @@ def fleet_answer(
         {**row, "plan": layout_text(plan, kv=kv)} for row, plan in zip(rows, answer.all_plans, strict=True)
     ]
     rejected = [asdict(item) for item in answer.rejected]
-    assumed = frozenset(
-        (i, name)
-        for i, plan in enumerate(answer.all_plans)
-        if "assumed" in {group.label for group in plan.groups}
-        for name in _PREDICTED
-    )
+    assumed = _assumed_cells(answer.all_plans)
     columns: tuple[str, ...] = _POWERED if asked.scenario.prices.usd_per_kwh is not None else _SHOWN
     columns = columns if asked.scenario.slo.targets else columns[:-1]
     columns = _of_prompts(columns) if asked.scenario.pooled else columns
@@ -361,13 +362,15 @@ def fleet_answer(
         columns = (*columns[:6], "price_basis", *columns[6:])
     if any(row["usd_per_job"] for row in rows):
         columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)
-    tables = [Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed)]
-    tables += pools_tables(answer)
-    tables += commitments_tables(outlook.mixes)
-    tables += growth_tables(outlook.growth)
-    tables += energy_tables(outlook.energy)
-    tables += outside_tables(answer.bought)
-    tables += decision_tables(answer, promised=bool(asked.scenario.slo.targets))
+    tables = [
+        Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed),
+        *pools_tables(answer),
+        *commitments_tables(outlook.mixes),
+        *growth_tables(outlook.growth),
+        *energy_tables(outlook.energy),
+        *outside_tables(answer.bought),
+        *decision_tables(answer, promised=bool(asked.scenario.slo.targets)),
+    ]
     tables += () if outlook.mixes else offers_tables(_plans(answer))
     if rejected:
         tables.append(
