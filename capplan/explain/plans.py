@@ -102,14 +102,13 @@ def _sized_for(asked: AskedFleet, row: Certainty) -> Subject:
     assert row.weight_dtype is not None
     assert row.replicas is not None
     assert row.gpus is not None
-    trial = trial_of(surer.question, row.layout, row.weight_dtype, terms)
+    busy = row.replicas - (row.spare_replicas or 0)
+    trial = trial_of(surer.question, row.layout, row.weight_dtype, terms, busy=busy)
     if isinstance(trial, Reason):
         raise InputError(
             f"the layout of {row.gpus} x {row.hardware} no longer serves the model: {trial.words}"
         )
-    return Subject(
-        surer, plan_of(Sized(trial, row.replicas - (row.spare_replicas or 0), row.gpus), terms), trial
-    )
+    return Subject(surer, plan_of(Sized(trial, busy, row.gpus), terms), trial)
 
 
 PLANS: Mapping[str, Callable[[Planned], Group]] = {

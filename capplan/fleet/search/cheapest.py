@@ -10,6 +10,7 @@ from heapq import heapify, heappop, heappush
 from math import ceil, floor, inf
 
 from capplan.errors import Reason, Refusal
+from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.question import Question
@@ -388,13 +389,12 @@ class Search:
 
     def trial_at_share(self, candidate: ScreenedLayout, share: float) -> Trial:
         """Return the trial of a candidate with the prefix-cache hits of a replica that carries this share of the traffic."""
-        trial = self.trial(candidate)
-        demand = demand_at_replica(self.question.demand, trial.replica, share, trial.responses_s)
-        if (
-            demand.hit_fractions == candidate.demand.hit_fractions
-            and demand.load_s == candidate.demand.load_s
-        ):
-            return trial
+        demand, replica = self.question.demand, self.trial(candidate).replica
+        emptiest = self._with_hits(candidate, demand_at_replica(demand, replica, LEAST_SHARE))
+        return self._with_hits(candidate, demand_at_replica(demand, replica, share, emptiest.responses_s))
+
+    def _with_hits(self, candidate: ScreenedLayout, demand: Demand) -> Trial:
+        """Return the trial of a candidate whose demand has other prefix-cache hits."""
         key = id(candidate), demand.hit_fractions, demand.load_s
         if key not in self._at_hits:
             hit = replace(candidate, demand=demand)

@@ -19,7 +19,13 @@ _ANY_LATENCY_S = 1e9
 
 
 def trial_of(
-    question: Question, layout: Layout, weight_dtype: str, terms: Terms, cache: SearchCache | None = None
+    question: Question,
+    layout: Layout,
+    weight_dtype: str,
+    terms: Terms,
+    cache: SearchCache | None = None,
+    *,
+    busy: int | None = None,
 ) -> Trial | Reason:
     """Return the trial of one layout under the traffic and the targets of a question.
 
@@ -30,6 +36,7 @@ def trial_of(
     weight_dtype : one of the question's networks
     terms : headroom, spares and prices
     cache : replicas and runs of questions before
+    busy : replicas in service, whose part of the peak decides about the prefix-cache hits of sessions; None: the largest load of a replica
 
     Returns
     -------
@@ -53,7 +60,10 @@ def trial_of(
     result = search(replace(alone, slo=replace(question.slo, targets=loose)))
     if not result.candidates:
         return max(result.rejected.items(), key=lambda entry: entry[1])[0][1]
-    return Search(alone, result.candidates, terms, cache).trial(result.candidates[0])
+    found, candidate = Search(alone, result.candidates, terms, cache), result.candidates[0]
+    if busy is not None and question.demand.has_sessions:
+        return found.trial_at_share(candidate, 1.0 / busy)
+    return found.trial(candidate)
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,11 +158,11 @@ def _measured(asked: AskedFleet, chosen: Mapping[str, Any]) -> Iterator[Check]:
     device = next(item for item in asked.question.devices if item.name == chosen["hardware"])
     sharding = Sharding(*(float(chosen[name]) for name in DEGREES))
     layout = Layout(device, sharding, chosen["weight_dtype"], chosen["kv_dtype"])
-    trial = trial_of(asked.question, layout, chosen["weight_dtype"], terms)
+    busy = chosen["replicas"] - chosen["spare_replicas"]
+    trial = trial_of(asked.question, layout, chosen["weight_dtype"], terms, busy=busy)
     if isinstance(trial, Reason):
         yield Check(f"layout: {trial.words}", None, layout.in_words(chosen["weight_dtype"]), holds=False)
         return
-    busy = chosen["replicas"] - chosen["spare_replicas"]
     now = adequacy(trial, busy, terms.headroom_fraction)
     for target, value in now.values_s.items():
         yield _at_most(f"slo.{target.key}", target.limit_s, value)
