@@ -261,34 +261,42 @@ def drawn_requests(
 
     Returns
     -------
-    Requests with their classes and cached tokens
+    Requests with their classes and cached tokens; the first requests of a longer draw are those of a shorter one
+
+    Notes
+    -----
+    Classes, input lengths, output lengths and hits have generators of their own, so that a length does not depend on how
+    many requests are drawn.
     """
-    random = np.random.default_rng([seed, 0, stream])
+
+    def random(*what: int) -> np.random.Generator:
+        return np.random.default_rng([seed, 0, stream, *what])
+
     shares = np.array(
         [
             rate if of is None or index in of else 0.0
             for index, rate in enumerate(demand.rates_of_classes(response_s))
         ]
     )
-    chosen = random.choice(len(demand.classes), size=count, p=shares / shares.sum())
+    chosen = random(0).choice(len(demand.classes), size=count, p=shares / shares.sum())
     inputs, outputs = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     cached = np.zeros(count, dtype=np.int64)
     for index, request_class in enumerate(demand.classes):
         rows = np.flatnonzero(chosen == index)
-        inputs[rows] = np.minimum(request_class.input_tokens.sample(rows.size, random), longest - 2)
-        outputs[rows] = np.minimum(
-            request_class.output_tokens.sample(rows.size, random), longest - 1 - inputs[rows]
-        )
+        prompts = request_class.input_tokens.sample(rows.size, random(1, index))
+        answers = request_class.output_tokens.sample(rows.size, random(2, index))
+        inputs[rows] = np.minimum(prompts, longest - 2)
+        outputs[rows] = np.minimum(answers, longest - 1 - inputs[rows])
         if request_class.reuse is not None:
             hit_fraction = demand.hit_fractions[index] if demand.hit_fractions else 0.0
             part = max(CACHED_SHARE, hit_fraction)
-            hit = random.random(rows.size) < hit_fraction / part
+            hit = random(3, index).random(rows.size) < hit_fraction / part
             shared = np.minimum(np.rint(part * inputs[rows]).astype(np.int64), inputs[rows] - 1)
         else:
-            hit = random.random(rows.size) < request_class.prefix_hit_fraction
+            hit = random(3, index).random(rows.size) < request_class.prefix_hit_fraction
             shared = np.minimum(int(request_class.shared_prefix_tokens), inputs[rows] - 1)
             if request_class.repeated_fraction:
-                again = random.random(rows.size) < request_class.repeated_fraction
+                again = random(4, index).random(rows.size) < request_class.repeated_fraction
                 hit, shared = hit | again, np.where(again, inputs[rows] - 1, shared)
         cached[rows] = np.where(hit, shared, 0)
     return Requests(inputs, np.maximum(outputs, 1), cached_tokens=cached, class_index=chosen.astype(np.int64))

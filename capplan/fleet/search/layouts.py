@@ -35,7 +35,7 @@ from capplan.workload.slo import Slo, Target
 
 TARGET_SLACK = 1.3
 """Factor by which the closed form may overstate a latency: a layout that misses a target by more at every load is dropped."""
-RATE_SLACK = 1.1
+RATE_SLACK = 1.12
 """Factor by which the closed form may understate a rate; a test over random scenarios checks both factors."""
 FORM_SLACK, DEVIATIONS = 1.05, 3.0
 """The part of it that is not the luck of a run, and how lucky a run may be, in standard deviations of its rate."""
@@ -56,7 +56,7 @@ Flags = NDArray[np.bool_]
 def rate_slack(question: Question) -> float:
     """Return the factor by which the closed form may understate a rate: a run of few or of bursty requests may be a lucky one.
 
-        f = max(1.1, 1.05 + 3 v / n^(1/2))
+        f = max(1.12, 1.05 + 3 v / n^(1/2))
 
     v is the coefficient of variation of the gaps between arrivals, n the requests of a run: its rate is off by v / n^(1/2).
     """
