@@ -80,15 +80,12 @@ def _phase(planned: Planned, energy: Energy, position: int, key: str) -> Explain
     power = planned.asked.scenario.power or PowerTerms()
     if key == "watts_per_gpu":
         measured = getattr(power, f"{doing}_watts") is not None
-        fraction = getattr(power, f"{doing}_fraction")
-        label = "config" if measured or fraction is not None else "assumed"
-        stated = input_of(
-            "w",
-            f"{doing}_watts",
-            phase.watts_per_gpu,
-            label,
-            f"{_POWER}.{doing}: measured, or a share of the thermal design power",
+        source = (
+            f"{_POWER}.measured.{doing}"
+            if measured
+            else f"{_POWER}.{doing}, a share of the thermal design power"
         )
+        stated = input_of("w", f"{doing}_watts", phase.watts_per_gpu, "config", source)
         return explained(key, phase.watts_per_gpu, "w", (stated,), MONEY)  # fmt: skip
     formula = {
         "prefill": "mean over the hours of rate times the prefill of a request, over the replicas; spares idle",
@@ -140,7 +137,11 @@ def _host(energy: Energy) -> Input:
 def _facility_watts(planned: Planned, energy: Energy, row: Row, value: float) -> Explained:
     del planned
     ratio = input_of(
-        "e", "facility_ratio", energy.terms.facility_ratio, "config", f"{_POWER}.facility_ratio, else 1"
+        "e",
+        "facility_ratio",
+        energy.terms.facility_ratio,
+        "config",
+        f"{_POWER}.facility_ratio; 1 unless stated",
     )
     return explained("facility_watts", value, "w e", (row.input("w", "server_watts"), ratio), MONEY)
 
@@ -164,7 +165,7 @@ def _of_a_rack(planned: Planned, energy: Energy, row: Row, value: float, *, key:
     terms = energy.terms
     limit = input_of("L", "rack_limit_watts", terms.rack_limit_watts, "config", f"{_POWER}.rack_limit")
     server = input_of(
-        "d", "gpus_per_server", terms.server_devices, "config", f"{_POWER}.gpus_per_server, else 8"
+        "d", "gpus_per_server", terms.server_devices, "config", f"{_POWER}.gpus_per_server; 8 unless stated"
     )
     each = input_of(
         "W",

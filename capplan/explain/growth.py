@@ -65,7 +65,7 @@ def _month(grown: _Grown, row: Row, place: Place, value: float) -> Explained:
         today = group.request_rate_per_replica * group.busy_replicas
         ratio = grown.planned.asked.scenario.growth[month]
         inputs = (
-            input_of("r", "request_rate", today, "config", "the peak of today: explain request_rate_per_replica, times the busy replicas"),
+            input_of("r", "request_rate", today, "derived", "the peak of today: explain request_rate_per_replica, times the busy replicas"),
             input_of("x", "traffic_ratio", ratio, "config", "scenario: growth, traffic of the month over that of today"),
         )  # fmt: skip
         return explained(key, value, "r x", inputs, MONEY)
@@ -98,7 +98,7 @@ def _replicas(grown: _Grown, row: Row, place: Place, value: float) -> Explained:
     inputs = (
         row.input("r", "request_rate"),
         input_of("c", "planned_request_rate_per_replica", planned, group.label, source),
-        input_of("s", "spare_replicas", group.spare_replicas, "config", "explain spare_replicas"),
+        input_of("s", "spare_replicas", group.spare_replicas, "config", "scenario: fleet.spare_replicas"),
     )
     needed = formula_of(replicas_over_time).rpartition("= ")[2].replace("r_i", "r")
     return explained("replicas", value, f"{needed} + s", inputs, MONEY)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capplan.explain.record import Explained, Input, explained, formula_of, input_of
+from capplan.explain.record import Explained, Input, explained, formula_of, input_of, is_written
 from capplan.explain.subject import MEMORY, Subject
 from capplan.memory.capacity import reserved_bytes_per_sequence
 from capplan.memory.plan import MemoryPlan
@@ -149,7 +149,7 @@ def _weights(memory: _Memory) -> tuple[str, list[Input]]:
             "weight_bytes",
             sum(weight_bytes_by_class(network).values()),
             "config",
-            "scenario: weight_dtype, else the checkpoint's",
+            _format_source(memory, "weight_dtype"),
         ),
         *_degrees(memory),
     ]
@@ -157,7 +157,13 @@ def _weights(memory: _Memory) -> tuple[str, list[Input]]:
     if network.adapters is None:
         return formula, inputs
     each = float(np.asarray(adapter_bytes_per_rank(network, memory.spec.sharding)))
-    slots = input_of("s", "max_loras", network.adapters.slots, "config", "scenario: lora.max_loras")
+    slots = input_of(
+        "s",
+        "max_loras",
+        network.adapters.slots,
+        "config",
+        "scenario: lora.max_loras; unless stated, the default of the engine",
+    )
     return f"{formula}, and s x of adapters", [
         *inputs,
         slots,
@@ -165,16 +171,18 @@ def _weights(memory: _Memory) -> tuple[str, list[Input]]:
     ]
 
 
-def _label(stated: object) -> str:
-    """Return config for a limit that the scenario states, assumed for the default of the engine."""
-    return "assumed" if stated is None else "config"
+def _format_source(memory: _Memory, key: str) -> str:
+    """Return where the format of weights or cache is stated: a key of the scenario, else the configuration of the model."""
+    written = memory.of.asked.scenario.written
+    stated = next((path for path in (key, f"fleet.{key}s") if is_written(path, written)), "")
+    return f"scenario: {stated}" if stated else f"config.json of {memory.spec.network.name}"
 
 
 def _step_limits(memory: _Memory) -> list[Input]:
     scheduling = memory.of.trial.replica.scheduling
     return [
-        input_of("t", "max_num_batched_tokens", scheduling.max_num_batched_tokens, _label(memory.spec.max_num_batched_tokens), f"scenario: max_num_batched_tokens, else that of {memory.engine}"),
-        input_of("s", "max_num_seqs", scheduling.max_num_seqs, _label(memory.spec.max_num_seqs), f"scenario: max_num_seqs, else that of {memory.engine}"),
+        input_of("t", "max_num_batched_tokens", scheduling.max_num_batched_tokens, "config", f"scenario: max_num_batched_tokens; unless stated, the default of {memory.engine}"),
+        input_of("s", "max_num_seqs", scheduling.max_num_seqs, "config", f"scenario: max_num_seqs; unless stated, the default of {memory.engine}"),
     ]  # fmt: skip
 
 
@@ -222,15 +230,13 @@ def _graphs(memory: _Memory) -> tuple[str, list[Input]]:
 def _context(memory: _Memory) -> Input:
     tokens = served_context_tokens(memory.spec)
     return memory.of.of_scenario(
-        "n", "max_model_len", tokens, "max_model_len, else room for the longest requests"
+        "n", "max_model_len", tokens, "max_model_len; unless stated, room for the longest requests"
     )
 
 
 def _cache_format(memory: _Memory) -> Input:
     element = kv_bytes_per_element(memory.spec.kv_format)
-    return memory.of.of_scenario(
-        "b", "kv_bytes_per_element", element, "kv_dtype, else the checkpoint's or that of activations"
-    )
+    return input_of("b", "kv_bytes_per_element", element, "config", _format_source(memory, "kv_dtype"))
 
 
 def _layers(memory: _Memory) -> Input:
@@ -260,7 +266,13 @@ def _reserved(memory: _Memory) -> tuple[str, list[Input]]:
 def _running(memory: _Memory) -> Input:
     """Return the sequences that a replica runs at once, which is all that limits an encoder."""
     most = memory.of.trial.replica.scheduling.max_num_seqs
-    return input_of("s", "max_num_seqs", most, _label(memory.spec.max_num_seqs), memory.engine)
+    return input_of(
+        "s",
+        "max_num_seqs",
+        most,
+        "config",
+        f"scenario: max_num_seqs; unless stated, the default of {memory.engine}",
+    )
 
 
 def _concurrency(memory: _Memory) -> tuple[str, list[Input]]:

@@ -41,6 +41,6 @@ def stated(planned: Planned) -> tuple[Input, ...]:
     """Return overhead and people."""
     terms = planned.asked.scenario.own
     return (
-        input_of("f", "overhead_fraction", terms.overhead_fraction, "config" if terms.overhead_fraction else "assumed", "scenario: prices.overhead"),
-        input_of("p", "people_usd_per_month", terms.people_usd_per_month, "config" if terms.people_usd_per_month else "assumed", "scenario: prices.people"),
+        input_of("f", "overhead_fraction", terms.overhead_fraction, "config", "scenario: prices.overhead"),
+        input_of("p", "people_usd_per_month", terms.people_usd_per_month, "config", "scenario: prices.people"),
     )  # fmt: skip

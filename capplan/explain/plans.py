@@ -56,7 +56,7 @@ def certainty_group(planned: Planned) -> Group:
     """Return the cheapest fleet at each confidence."""
     fleets = planned.answer.certainty
     subjects = {
-        name_of(("certainty", place)): cache(partial(_sized_for, planned.asked, row))
+        name_of(("certainty", place)): cache(partial(sized_for, planned.asked, row))
         for place, row in enumerate(fleets)
         if row.layout is not None
     }
@@ -89,7 +89,7 @@ def _certain(
     return of_plan(group, subjects[group](), key)
 
 
-def _sized_for(asked: AskedFleet, row: Certainty) -> Subject:
+def sized_for(asked: AskedFleet, row: Certainty) -> Subject:
     """Return the plan of the cheapest fleet at one confidence, as one that has to be that sure."""
     slo = replace(asked.question.slo, confidence=row.confidence)
     surer = replace(

@@ -76,7 +76,7 @@ class PoolsSubject:
             inputs = {f"g_{name[0]}": f"pools.{name}.gpus" for name in _BOTH}
             return self._worked(quantity, "w_p g_p + w_d g_d", inputs, MONEY, tuple(powers))
         if quantity.startswith("outside."):
-            return explained_outside(self.asked, self.plan, quantity, value, self.label)
+            return explained_outside(self.plan, quantity, value, self.label)
         if quantity.startswith("offers."):
             return self._at_an_offer(quantity, value)
         if quantity.startswith("transfer."):

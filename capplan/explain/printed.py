@@ -11,13 +11,17 @@ from capplan.explain.energy import energy_group
 from capplan.explain.growth import growth_group
 from capplan.explain.plans import PLANS, of_plan
 from capplan.explain.quantities import quantities, subject_of
-from capplan.explain.record import Explained
+from capplan.explain.record import Explained, labelled
 from capplan.explain.row import Group, Planned
 from capplan.explain.simulated import simulation_group
+from capplan.explain.steps import next_steps_group, tight_target_group
 from capplan.explain.subject import name_of
+from capplan.report.answers.fleet_words import next_steps_result
 
 GROUPS: Mapping[str, Callable[[Planned], Group]] = {
     **PLANS,
+    "next_steps": next_steps_group,
+    "tight_target": tight_target_group,
     "energy": energy_group,
     "growth": growth_group,
     "commitments": commitments_group,
@@ -35,6 +39,8 @@ def groups_of(planned: Planned) -> tuple[str, ...]:
         "choices": answer.choices is not None,
         "certainty": bool(answer.certainty),
         "plans": bool(answer.plans),
+        "next_steps": next_steps_result(answer) is not None,
+        "tight_target": answer.tight is not None,
         "energy": scenario.power is not None,
         "growth": bool(scenario.growth),
         "commitments": scenario.commitments is not None,
@@ -50,6 +56,12 @@ def printed(planned: Planned, path: str | None) -> Explained | dict[str, float]:
     InputError
         nothing is printed at the path, or the scenario does not ask for it
     """
+    found = _found(planned, path)
+    return labelled(found, planned.asked.scenario.written) if isinstance(found, Explained) else found
+
+
+def _found(planned: Planned, path: str | None) -> Explained | dict[str, float]:
+    """Return what `printed` returns, before the labels of keys that the scenario does not state are corrected."""
     if path is None:
         return quantities(subject_of(planned.asked, planned.plan))
     name = _first(path)

@@ -83,7 +83,7 @@ def explained_quantity(of: AnySubject, quantity: str) -> Explained:
     if metric == "target_probabilities":
         return serving.probability(of, quantity, part)
     if metric == "outside":
-        return explained_outside(of.asked, of.plan, quantity, float(row[quantity]), of.plan.label)
+        return explained_outside(of.plan, quantity, float(row[quantity]), of.plan.label)
     if metric == "offers":
         return money.at_an_offer(of, quantity)
     own = _BY_NAME.get(quantity)

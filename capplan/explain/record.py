@@ -51,6 +51,8 @@ _ORDER = ("spec", "config", "derived", "measured", "assumed")
 _FORMULA = re.compile(r"\n\n((?: {4}.*\n?)+)")
 _EXPLAINED_BY = re.compile(r"explain ([\w.\[\]]+)(.*)")
 """A source that is another number, and what is said of it."""
+_OF_SCENARIO = re.compile(r"scenario: ([\w-]+(?:\.[\w-]+)*)")
+"""A source that is a key of the scenario."""
 _PARAMETER = re.compile(r"^(\w+) : \[([^\]]+)\]\n\s+(\w+)(?=[,.;: ]|$)", re.MULTILINE)
 
 
@@ -150,6 +152,46 @@ def within(group: str, item: Explained, numbers: Container[str]) -> Explained:
         inputs=tuple(replace(each, source=source_in(each.source)) for each in item.inputs),
         steps=tuple(within(group, step, numbers) for step in item.steps),
     )
+
+
+def labelled(item: Explained, written: Mapping[str, Any]) -> Explained:
+    """Return an explanation whose inputs from the scenario say `config` if their key is written there, and else `assumed`.
+
+    Parameters
+    ----------
+    item : explained, its steps too
+    written : the scenario as its file has it
+    """
+    inputs = tuple(_labelled_input(each, written) for each in item.inputs)
+    steps = tuple(labelled(step, written) for step in item.steps)
+    before = {each.label for each in item.inputs} | {step.label for step in item.steps}
+    own = "derived" if item.label in before else item.label
+    labels = [own, *(each.label for each in inputs), *(step.label for step in steps)]
+    return replace(item, inputs=inputs, steps=steps, label=max(labels, key=_ORDER.index))
+
+
+def _labelled_input(each: Input, written: Mapping[str, Any]) -> Input:
+    match = _OF_SCENARIO.match(each.source)
+    if match is None or each.label not in {"config", "assumed"}:
+        return each
+    return replace(each, label="config" if is_written(match[1], written) else "assumed")
+
+
+def is_written(path: str, written: Any) -> bool:
+    """Return whether a mapping states the key at a path, in one of its records if a key on the way holds a list.
+
+    Examples
+    --------
+    >>> is_written("prices.people", {"prices": {"overhead": 0.1}})
+    False
+    >>> is_written("traffic.users", {"traffic": [{"name": "chat", "users": 40}]})
+    True
+    """
+    if isinstance(written, list):
+        return any(is_written(path, part) for part in written)
+    first, _, rest = path.partition(".")
+    value = written.get(first) if isinstance(written, Mapping) else None
+    return value is not None and (not rest or is_written(rest, value))
 
 
 def worked(

@@ -22,7 +22,7 @@ def latency(of: Subject, metric: str, statistic: str) -> Explained:
             "r",
             "request_rate_per_replica",
             of.trial.total_rate / of.busy,
-            "config",
+            "derived",
             "explain request_rate_per_replica",
         ),
         input_of("n", "busy_replicas", of.busy, "derived", "explain replicas, without spares"),
@@ -47,8 +47,8 @@ def operators(of: Subject) -> Iterator[Explained]:
     rows = breakdown_of(of.trial.replica, load, now.requests_per_s * now.e2e_s.mean)
     for row in sorted(rows, key=lambda row: -row.seconds):
         inputs = (
-            input_of("F", "flop", row.flop, "config", "config of the model"),
-            input_of("Q", "moved_bytes", row.bytes, "config", "config of the model"),
+            input_of("F", "flop", row.flop, "derived", "config.json of the model, at the mean load"),
+            input_of("Q", "moved_bytes", row.bytes, "derived", "config.json of the model, at the mean load"),
         )
         host = f"per step and per sequence, fitted for {profile.engine} {profile.version}"
         formula = host if row.operator == "host" else f"t(F, Q), bound by {row.bound}: {of.kernels}"
@@ -139,7 +139,7 @@ def _peak(of: Subject) -> Input:
     demand = of.trial.demand
     peak = planned_demand(demand, of.latencies.responses_s).peak_requests_per_s
     if demand.users:
-        source = "scenario: users / (think time + mean response), explain e2e_s.mean"
+        source = "scenario: traffic.users over the think time and the mean response, explain e2e_s.mean"
         return input_of("R", "request_rate", peak, "derived", source)
     return input_of("R", "request_rate", peak, "config", "scenario: traffic, at its peak")
 
@@ -158,7 +158,7 @@ def concurrency(of: Subject) -> Explained:
     """Explain the requests in a replica at the peak."""
     rate, response_s = of.latencies.requests_per_s, of.latencies.e2e_s.mean
     inputs = (
-        input_of("r", "request_rate_per_replica", rate, "config", "explain request_rate_per_replica"),
+        input_of("r", "request_rate_per_replica", rate, "derived", "explain request_rate_per_replica"),
         input_of("t", "e2e_s.mean", response_s, of.plan.label, "explain e2e_s.mean"),
     )
     return explained("concurrency_per_replica", rate * response_s, "r t (Little's law)", inputs, SIMULATION)

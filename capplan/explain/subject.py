@@ -113,10 +113,7 @@ class Subject:
 
     def of_scenario(self, symbol: str, name: str, value: float | None, key: str) -> Input:
         """Return an input that a key of the scenario states, or its default."""
-        stated: Any = self.asked.scenario.written
-        for part in key.split(",")[0].split("."):
-            stated = stated.get(part) if isinstance(stated, Mapping) else None
-        return input_of(symbol, name, value, "assumed" if stated is None else "config", f"scenario: {key}")
+        return input_of(symbol, name, value, "config", f"scenario: {key}")
 
     def limits(self, key: str = "") -> list[Input]:
         """Return the limits of all targets, or of one."""

@@ -9,8 +9,11 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.explain import printed as paths
+from capplan.explain.quantities import explained_quantity, quantities, subject_of
+from capplan.explain.record import labelled
 from capplan.explain.row import Planned
 from capplan.questions.plans.plan_file import answered
+from capplan.scenario.scenario_file import ScenarioFile
 from tests.shipped import FLEETS, Fleet
 from tests.sweeps import long_but
 
@@ -74,6 +77,72 @@ def plan(request, tmp_path_factory, few_requests):
     return path
 
 
+def stated(document, path):
+    """Return whether a YAML document states a key, in any record of a list on the way."""
+    if not path:
+        return document is not None
+    if isinstance(document, list):
+        return any(stated(record, path) for record in document)
+    return isinstance(document, dict) and path[0] in document and stated(document[path[0]], path[1:])
+
+
+def in_schema(schema, path):
+    """Return whether the published schema has a key, in any of its alternatives."""
+
+    def below(node):
+        if "$ref" in node:
+            return below(schema["$defs"][node["$ref"].rpartition("/")[2]])
+        inner = [
+            *node.get("anyOf", ()),
+            *node.get("oneOf", ()),
+            *([node["items"]] if "items" in node else []),
+        ]
+        return [node, *(found for each in inner for found in below(each))]
+
+    nodes = below(schema)
+    for key in path:
+        nodes = [
+            found
+            for node in nodes
+            for value in [node.get("properties", {}).get(key) or node.get("additionalProperties")]
+            if isinstance(value, dict)
+            for found in below(value)
+        ]
+    return bool(nodes)
+
+
+def keys_of_sources(item):
+    """Yield the label and the key of each input that names a key of the scenario, in all steps."""
+    for each in item.inputs:
+        match = re.match(r"scenario: ([a-z_0-9-]+(?:\.[a-z_0-9-]+)*)", each.source)
+        if match:
+            yield each.label, match[1].split(".")
+    for step in item.steps:
+        yield from keys_of_sources(step)
+
+
+def test_config_is_what_the_scenario_states_and_a_default_is_assumed(plan):
+    planned = Planned(*answered(plan, offline=True), API[1:])
+    document = planned.asked.scenario.written
+    schema = ScenarioFile.model_json_schema()
+    subject = subject_of(planned.asked, planned.plan)
+    found = [explained_quantity(subject, name) for name in quantities(subject)]
+    for name in paths.groups_of(planned):
+        if name not in COMMANDS:
+            group = paths.GROUPS[name](planned)
+            found += [group.explain(place, value) for place, value in list(group.numbers.items())[:40]]
+    labels = set()
+    for item in found:
+        for label, key in keys_of_sources(labelled(item, document)):
+            assert in_schema(schema, key), (item.quantity, key)
+            assert label in ("derived", "config" if stated(document, key) else "assumed"), (
+                item.quantity,
+                key,
+            )
+            labels.add(label)
+    assert "config" in labels
+
+
 def result_of(capsys, command, plan):
     api = API if command == "compare" else ()
     assert main([command, "--plan", str(plan), *api, "--offline", "--format", "json"]) in (0, 4)
@@ -114,7 +183,7 @@ def test_a_path_without_a_number_lists_those_below_it(small, capsys):
     assert listed["certainty[1].gpus"] == result["certainty"][1]["gpus"]
     assert all(name.startswith("certainty[1].") for name in listed)
     groups = explained(capsys, small)["groups"]
-    assert {"certainty", "choices", "plans", "bill", "compare", "simulate"} == set(groups)
+    assert {"certainty", "choices", "plans", "next_steps", "bill", "compare", "simulate"} == set(groups)
 
 
 def test_a_source_that_is_another_number_can_be_explained(small, capsys):

@@ -256,7 +256,7 @@ def _fleet_result(
         else None,
         "certainty": certainty_rows(answer),
         "next_steps": next_steps_result(answer),
-        "tight_target": None if answer.tight is None else _with_limits(answer.tight),
+        "tight_target": tight_target_result(answer),
         "uneconomical": uneconomical,
         "insensible": uneconomical,
         "disaggregated": pools_result(answer),
@@ -286,6 +286,11 @@ def _fleet_result(
             for r in answer.relaxations
         ],
     }
+
+
+def tight_target_result(answer: FleetAnswer) -> dict[str, Any] | None:
+    """Return the SLO target that costs the most throughput, with the keys of JSON; None where there is none."""
+    return None if answer.tight is None else _with_limits(answer.tight)
 
 
 def _with_limits(row: Uneconomical | TightTarget) -> dict[str, Any]:
