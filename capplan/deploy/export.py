@@ -94,8 +94,10 @@ def _load(file: PlanFile, group: Group) -> Iterator[str]:
         rate = file.inputs.request_rate / group.busy_replicas
         yield (
             f"a replica serves {rate:.4g} req/s at the peak and counts as full at {group.planned_rate:.4g} req/s, "
-            "headroom and confidence included"
+            "headroom and required confidence included"
         )
+    if group.predicted_rate:
+        yield f"as predicted, a replica meets its targets up to {group.predicted_rate:.4g} req/s"
 
 
 def _left_out(fleet: FleetLaunch, target: str) -> Iterator[str]:

@@ -40,6 +40,8 @@ class Group:
     spare_replicas: int
     planned_rate: float
     """Largest that one replica is planned for [1/s]: at which its targets just hold, less headroom, and with the confidence."""
+    predicted_rate: float | None = None
+    """Rate at which its targets just hold as predicted [1/s]; None for one of two pools."""
 
     @property
     def busy_replicas(self) -> int:
@@ -189,6 +191,7 @@ def _groups(
             chosen["replicas"],
             chosen["spare_replicas"],
             _planned_rate(file),
+            chosen["request_rate_limit_per_replica"],
         )
         return
     decode = pools["decode"]

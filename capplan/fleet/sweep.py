@@ -58,6 +58,8 @@ class Contender:
     """Of one replica, or of the replicas in service of both pools."""
     decode: DecodePool | None = None
     """A load is then that of both pools together."""
+    planned_requests_per_s: float | None = None
+    """Load that `fleet` plans for: less than a replica carries as predicted, by headroom and required confidence."""
 
     @property
     def devices(self) -> int:
@@ -280,8 +282,16 @@ def swept(points: Sequence[Point], run: Runner, *, refine: bool = True) -> list[
     )
 
 
-def summaries(rows: Sequence[Row], slo: Slo) -> list[Row]:
-    """Return for each plan the knee, and the largest load that meets the targets."""
+def summaries(rows: Sequence[Row], slo: Slo, planned: Mapping[str, float | None]) -> list[Row]:
+    """Return for each plan the knee, the largest load that meets the targets as predicted, and the load that `fleet` plans for.
+
+    Parameters
+    ----------
+    rows : all points
+    slo : its targets
+    planned : [1/s]
+        by plan; None or left out where no fleet was planned
+    """
     result = []
     for name in dict.fromkeys(row["plan"] for row in rows):
         plan_rows = [row for row in rows if row["plan"] == name]
@@ -301,6 +311,7 @@ def summaries(rows: Sequence[Row], slo: Slo) -> list[Row]:
                 "knee_e2e_s": best["e2e_s"]["mean"],
                 "knee_load": load_of(best),
                 "largest_load_that_holds": load_of(top) if top else None,
+                "planned_requests_per_s": planned.get(name),
                 "largest_goodput_requests_per_s": top["goodput_requests_per_s"] if top else None,
                 "output_tokens_per_s_per_gpu": top["output_tokens_per_s_per_gpu"]
                 if top

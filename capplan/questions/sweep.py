@@ -15,6 +15,7 @@ from capplan.fleet.pools.phases import decode_question, prefill_question
 from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.sweep import CONCURRENCIES, Contender, DecodePool, Point, offered_rates
+from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.simulation import (
     Chosen,
     asked_scenario,
@@ -137,7 +138,7 @@ def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, *, offline: boo
         every = fleet_plans(asked)
         best = {(plan.hardware, len(plan.groups)): plan for plan in reversed(every)}
         picked = every[: flags.plans] if flags.plans else sorted(best.values(), key=every.index)
-        contenders += [_contender(plan, asked.question) for plan in picked]
+        contenders += [_contender(plan, asked) for plan in picked]
     if any(item.think_time_s == 0.0 for item in asked.scenario.classes) and not loads.concurrencies:
         raise InputError(
             f"sweep {path}: users with a think_time of 0 s have no rate, only a number in flight\n  e.g. --concurrency 1,8,64"
@@ -151,8 +152,9 @@ def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, *, offline: boo
     )
 
 
-def _contender(plan: AnyPlan, question: Question) -> Contender:
+def _contender(plan: AnyPlan, asked: AskedFleet) -> Contender:
     """Return one replica of a plan, or both of its pools."""
+    question, headroom = asked.question, terms_of(asked).headroom_fraction
     specs = [spec_of_layout(group.layout, group.weight_dtype, question) for group in plan.groups]
     if isinstance(plan, PoolsPlan):
         usd = [None if pool.usd_per_hour is None else pool.usd_per_hour / pool.replicas * pool.busy_replicas for pool in plan.pools]  # fmt: skip
@@ -161,9 +163,11 @@ def _contender(plan: AnyPlan, question: Question) -> Contender:
         name = f"{count} apart: {layout_name(prefill.layout, prefill.weight_dtype)}, {layout_name(decode.layout, decode.weight_dtype)}"
         pool = DecodePool(specs[1], (prefill.busy_replicas, decode.busy_replicas), plan.link_terms)
         known = [each for each in usd if each is not None]
-        return Contender(name, specs[0], sum(known) if len(known) == len(usd) else None, pool)
+        planned = min(each.sized_rate_per_replica(headroom) * each.busy_replicas for each in plan.pools)
+        return Contender(name, specs[0], sum(known) if len(known) == len(usd) else None, pool, planned)
     hourly = plan.usd_per_hour / plan.replicas if plan.usd_per_hour is not None else None
-    return Contender(layout_name(plan.layout, plan.weight_dtype), specs[0], hourly)
+    name, planned = layout_name(plan.layout, plan.weight_dtype), plan.sized_rate_per_replica(headroom)
+    return Contender(name, specs[0], hourly, planned_requests_per_s=planned)
 
 
 def _offered_rates(question: Question, seed: int, contender: Contender) -> list[float]:

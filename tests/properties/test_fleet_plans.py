@@ -236,7 +236,7 @@ def test_summaries_name_the_knee_and_the_most_that_holds():
         row("p", 1.0, 1.0, 1.0, holds=True), row("p", 2.0, 2.0, 1.5, holds=True), row("p", 3.0, 2.9, 2.4, holds=True),
         row("p", 4.0, 3.2, 9.0, holds=False), row("q", 1.0, 1.0, 5.0, holds=False),
     ]  # fmt: skip
-    first, second = summaries(rows, Slo((Target("e2e", "mean", 3.0),)))
+    first, second = summaries(rows, Slo((Target("e2e", "mean", 3.0),)), {})
     assert (first["plan"], first["knee_load"], first["knee_requests_per_s"], first["knee_e2e_s"]) == (
         "p",
         2.0,
@@ -250,7 +250,7 @@ def test_summaries_name_the_knee_and_the_most_that_holds():
     assert (second["largest_load_that_holds"], second["largest_goodput_requests_per_s"]) == (None, None)
     assert second["output_tokens_per_s_per_gpu"] == 10.0
     assert second["usd_per_million_output_tokens"] == 100.0
-    free, _ = summaries(rows, Slo())
+    free, _ = summaries(rows, Slo(), {})
     assert free["largest_load_that_holds"] is None
     assert free["output_tokens_per_s_per_gpu"] == 20.0  # of the knee
 

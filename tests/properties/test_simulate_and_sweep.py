@@ -164,7 +164,7 @@ def test_more_in_flight_serves_more_and_takes_longer():
 def test_the_last_good_load_is_closed_in_on():
     sweep = asked(concurrency="1, 256")
     rows = swept(sweep.points, runner(None, PointFile(None)))
-    (summary,) = summaries(rows, sweep.slo)
+    (summary,) = summaries(rows, sweep.slo, {})
     missed = min(load_of(row) for row in rows if not row["holds"])
     assert 1 < summary["largest_load_that_holds"] < missed <= summary["largest_load_that_holds"] + 16
 
@@ -278,3 +278,28 @@ def test_the_loads_of_a_sweep_double_or_reach_the_capacity_in_steps():
     assert CONCURRENCIES[0] == 1
     assert list(SHARES_OF_CAPACITY) == sorted(set(SHARES_OF_CAPACITY))
     assert SHARES_OF_CAPACITY[-1] == 1.0
+
+
+def test_a_sweep_shows_the_load_that_the_fleet_is_planned_for_beside_the_predicted_one(
+    scenario, tmp_path, capsys
+):
+    """`export` counts a replica as full at the same rate, and the plan file has both."""
+    plan = tmp_path / "plan.json"
+    assert main(["fleet", str(scenario), "-o", str(plan), "--offline"]) == 0
+    chosen = json.loads(plan.read_text())["result"]["chosen"]
+    capsys.readouterr()
+    assert (
+        main(["sweep", str(scenario), "--offline", "--format", "json", "--request-rate", "1, 2 req/s"]) == 0
+    )
+    swept_plans = json.loads(capsys.readouterr().out)["result"]["plans"]
+    (row,) = [row for row in swept_plans if row["plan"].startswith(chosen["hardware"])]
+    headroom = json.loads(plan.read_text())["result"]["plan_file"]["inputs"]["headroom_fraction"]
+    planned = min(
+        chosen["request_rate_limit_per_replica"] * (1.0 - headroom),
+        chosen["sure_request_rate_limit_per_replica"],
+    )
+    assert row["planned_requests_per_s"] == pytest.approx(planned)
+    assert main(["export", str(plan), "--target", "k8s"]) == 0
+    text = capsys.readouterr().out
+    assert f"counts as full at {planned:.4g} req/s" in text
+    assert f"up to {chosen['request_rate_limit_per_replica']:.4g} req/s" in text

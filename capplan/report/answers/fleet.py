@@ -83,8 +83,8 @@ _TITLES = {
     "more_usd_per_job": "more",
     "watts": "power",
     "energy_usd_per_hour": "power",
-    "usd_per_million_output_tokens_at_mean": "$/Mtok out",
-    "usd_per_million_tokens_at_mean": "$/Mtok",
+    "usd_per_million_output_tokens_at_mean": "$/Mtok out at mean load",
+    "usd_per_million_tokens_at_mean": "$/Mtok at mean load",
     "usd_per_thousand_requests": "",
     "usd_per_month_low": "at best",
     "usd_per_month_high": "at worst",
@@ -101,8 +101,10 @@ _MET_READING = (
     "targets met: the probability that all targets are met at the peak, taking all replicas to be slower or faster than "
     "predicted by about the same factor"
 )
-_TOKENS_READING = f"$/Mtok out: cost per million output tokens at the mean load; {_MET_READING}"
-_PROMPTS_READING = f"$/Mtok: cost per million tokens of the prompts at the mean load; {_MET_READING}"
+_TOKENS_READING = f"$/Mtok out at mean load: cost per million output tokens at the mean load; {_MET_READING}"
+_PROMPTS_READING = (
+    f"$/Mtok at mean load: cost per million tokens of the prompts at the mean load; {_MET_READING}"
+)
 
 
 def _reading(prices: PriceChoice, *, pooled: bool) -> tuple[str, ...]:

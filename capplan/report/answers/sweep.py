@@ -8,7 +8,7 @@ from capplan.questions.sweep import AskedSweep
 from capplan.report.answer import Answer, Table
 
 _POINTS = ("plan", "request_rate", "concurrency", "requests_per_s", "output_tokens_per_s_per_gpu", "ttft_s.p95", "tpot_s.mean", "tpot_s.p95", "e2e_s.mean", "slo_met_fraction", "holds")  # fmt: skip
-_TITLES = {"request_rate": "offered", "requests_per_s": "served", "knee_requests_per_s": "knee", "largest_load_that_holds": "largest load within targets"}  # fmt: skip
+_TITLES = {"request_rate": "offered", "requests_per_s": "served", "knee_requests_per_s": "knee", "largest_load_that_holds": "largest load within targets, as predicted", "planned_requests_per_s": "load planned for, with headroom and confidence", "usd_per_million_output_tokens": "at that load"}  # fmt: skip
 
 
 def by_plan(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
@@ -21,7 +21,8 @@ def by_plan(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
 
 def sweep_answer(asked: AskedSweep, rows: Sequence[Row], *, reused: int, interrupted: bool) -> Answer:
     """Return all points and a summary of each plan; exit code 130 where the run was cut short."""
-    by_plan_rows = summaries(rows, asked.slo)
+    planned = {each.contender.name: each.contender.planned_requests_per_s for each in asked.points}
+    by_plan_rows = summaries(rows, asked.slo, planned)
     closed = bool(rows) and rows[0]["request_rate"] is None
     apart = any(point.contender.decode is not None for point in asked.points)
     unit = "requests in flight" if closed else "req/s" if apart else "req/s per replica"
