@@ -299,7 +299,7 @@ def test_a_sweep_shows_the_load_that_the_fleet_is_planned_for_beside_the_predict
         chosen["sure_request_rate_limit_per_replica"],
     )
     assert row["planned_requests_per_s"] == pytest.approx(planned)
-    assert main(["export", str(plan), "--target", "k8s"]) == 0
+    assert main(["export", "--plan", str(plan), "--target", "k8s"]) == 0
     text = capsys.readouterr().out
     assert f"counts as full at {planned:.4g} req/s" in text
     assert f"up to {chosen['request_rate_limit_per_replica']:.4g} req/s" in text
