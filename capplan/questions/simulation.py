@@ -220,7 +220,11 @@ def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
     longest = chosen.spec.max_model_len or demand.longest_tokens
     response: ResponseTimes = 0.0
     if demand.users or demand.has_sessions:
-        response = responses_s(replica, demand, chosen.replicas, seed, longest)
+        plan = chosen.plan
+        if plan is not None and plan.busy_replicas == chosen.replicas:
+            response = plan.responses_s
+        else:
+            response = responses_s(replica, demand, chosen.replicas, seed, longest)
     rate = sum(demand.rates_per_s(response))
     stream = peak_stream(
         demand, replicas=chosen.replicas, seed=seed, longest=longest, seconds=seconds, response_s=response,

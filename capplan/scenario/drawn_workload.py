@@ -31,7 +31,8 @@ class _Drawn:
     path: Path
     requests: Requests
     block_tokens: int
-    format: str = "drawn from a scenario"
+    format: str
+    """What the requests were drawn from, in words."""
     omissions: Omissions = field(default_factory=Omissions)
 
     def parts(self) -> Iterator[TracePart]:
@@ -76,4 +77,7 @@ def drawn_workload(path: Path, policies: tuple[str, ...] = ()) -> WorkloadSummar
         raise InputError(
             f"{path}: when its users send requests follows from the responses\n  simulate it: capplan simulate {path.name}"
         )
-    return trace_summary(_Drawn(path, offered.requests, session_block_tokens(demand)), policies)
+    told = "drawn from a scenario"
+    if offered.crowd is not None:
+        told += f" without its {offered.crowd.users:,} users, whose requests follow from the responses"
+    return trace_summary(_Drawn(path, offered.requests, session_block_tokens(demand), told), policies)
