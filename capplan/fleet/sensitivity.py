@@ -11,7 +11,7 @@ from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.question import Question
 from capplan.fleet.search.cheapest import Terms, busy_replicas
 from capplan.fleet.search.confirmed import RANGE, replicas_at_speed
-from capplan.fleet.search.one_layout import trial_of
+from capplan.fleet.search.one_layout import replicas_of_layout, trial_of
 from capplan.fleet.search.search_cache import SearchCache
 
 WHAT_IF_RATIOS = tuple(2.0 ** (step / 4.0) for step in range(-8, 9))
@@ -104,10 +104,7 @@ def resized(question: Question, plan: AnyPlan, terms: Terms, cache: SearchCache 
     if isinstance(plan, PoolsPlan):
         sizing = pools_sizing(question, plan, terms, cache)
         return None if isinstance(sizing, Reason) else sizing.at_confidence(question.slo.confidence)
-    trial = trial_of(question, plan.layout, plan.weight_dtype, terms, cache)
-    if isinstance(trial, Reason):
-        return None
-    busy = busy_replicas(trial, trial.limits, question.slo.confidence, terms)
+    busy = replicas_of_layout(question, plan.layout, plan.weight_dtype, terms, cache)
     return None if busy is None else (busy,)
 
 
@@ -127,7 +124,7 @@ def _at_speed(
     if isinstance(plan, PoolsPlan):
         sizing = pools_sizing(question, plan, terms, cache)
         return None if isinstance(sizing, Reason) else sizing.at_speed(part)
-    trial = trial_of(question, plan.layout, plan.weight_dtype, terms, cache)
+    trial = trial_of(question, plan.layout, plan.weight_dtype, terms, cache, busy=plan.busy_replicas)
     busy = None if isinstance(trial, Reason) else replicas_at_speed(trial, part, terms)
     return None if busy is None else (busy,)
 

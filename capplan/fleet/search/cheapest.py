@@ -334,6 +334,10 @@ class Search:
         """Return the replicas beside the spares that this many GPUs are enough for."""
         return floor(gpus / candidate.layout.devices) - self.terms.spare_replicas if gpus < inf else inf
 
+    def sized(self, candidate: ScreenedLayout, confidence: float) -> Sized | None:
+        """Return the fewest replicas of a layout that meet the targets with a probability; None if no number does."""
+        return self._sized(candidate, confidence, inf)
+
     def _sized(self, candidate: ScreenedLayout, confidence: float, most_gpus: float) -> Sized | None:
         known = id(candidate), confidence
         if known not in self._sizes:

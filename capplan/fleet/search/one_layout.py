@@ -9,7 +9,7 @@ from capplan.fleet.question import Question
 from capplan.fleet.search.candidates import Layout
 from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.confirmed import met_probability
-from capplan.fleet.search.layouts import search
+from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
 from capplan.workload.slo import Target
@@ -42,6 +42,31 @@ def trial_of(
     -------
     the trial, also of a layout that misses the targets; the reason where it cannot serve the model at all
     """
+    screened = _screened(question, layout, weight_dtype, terms, cache)
+    if isinstance(screened, Reason):
+        return screened
+    found, candidate = screened
+    if busy is not None and question.demand.has_sessions:
+        return found.trial_at_share(candidate, 1.0 / busy)
+    return found.trial(candidate)
+
+
+def replicas_of_layout(
+    question: Question, layout: Layout, weight_dtype: str, terms: Terms, cache: SearchCache | None = None
+) -> int | None:
+    """Return the fewest replicas of one layout that meet the targets of a question, spares left out; None if no number does."""
+    screened = _screened(question, layout, weight_dtype, terms, cache)
+    if isinstance(screened, Reason):
+        return None
+    found, candidate = screened
+    sized = found.sized(candidate, question.slo.confidence)
+    return None if sized is None else sized.busy
+
+
+def _screened(
+    question: Question, layout: Layout, weight_dtype: str, terms: Terms, cache: SearchCache | None
+) -> tuple[Search, ScreenedLayout] | Reason:
+    """Return the search among one layout alone, whatever its latencies, or the reason why it cannot serve the model at all."""
     degrees = layout.sharding
     loose = tuple(replace(target, limit_s=_ANY_LATENCY_S) for target in question.slo.targets)
     alone = replace(
@@ -60,10 +85,7 @@ def trial_of(
     result = search(replace(alone, slo=replace(question.slo, targets=loose)))
     if not result.candidates:
         return max(result.rejected.items(), key=lambda entry: entry[1])[0][1]
-    found, candidate = Search(alone, result.candidates, terms, cache), result.candidates[0]
-    if busy is not None and question.demand.has_sessions:
-        return found.trial_at_share(candidate, 1.0 / busy)
-    return found.trial(candidate)
+    return Search(alone, result.candidates, terms, cache), result.candidates[0]
 
 
 @dataclass(frozen=True, slots=True)
