@@ -33,8 +33,10 @@ def replayed(question: Question, plan: FleetPlan, seed: int) -> tuple[float, flo
         response_s=plan.e2e_s.mean if demand.users else 0.0,
     )  # fmt: skip
     offered = path.offered(1.0)
-    stream = Stream(offered.requests, tuple(c.name for c in demand.classes), crowd=offered.crowd)
-    outcome = simulated_fleet(replica, stream, replicas=plan.busy_replicas, slo=question.slo, warm_share=0.15)
+    stream = Stream(
+        offered.requests, tuple(c.name for c in demand.classes), crowd=offered.crowd, warm_up_share=0.15
+    )
+    outcome = simulated_fleet(replica, stream, replicas=plan.busy_replicas, slo=question.slo)
     return outcome.all.ttft_s.p95, outcome.all.tpot_s.p95
 
 

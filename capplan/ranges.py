@@ -48,17 +48,20 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Positive:
-    """Finite quantities above zero."""
+    """Finite quantities above zero, or from zero."""
 
     example: str
     """As people write one."""
+    or_zero: bool = False
 
     def check(self, value: Any, place: str, written: object = None) -> None:
         """Raise the error for a value that is not in the range; `written` is the text that it was read from."""
         if isinstance(value, bool) or not isinstance(value, Real):
             raise _not_a_number(value, place)
         shown = _short(value if written is None else written)
-        if not float(value) > 0.0:
+        if self.or_zero and float(value) < 0.0:
+            raise InputError(f"{place}: {shown} is below zero; e.g. '{self.example}'")
+        if not float(value) > 0.0 and not (self.or_zero and float(value) == 0.0):
             raise InputError(f"{place}: {shown} is not above zero; e.g. '{self.example}'")
         if not isfinite(float(value)):
             raise InputError(f"{place}: {shown} is not finite; e.g. '{self.example}'")

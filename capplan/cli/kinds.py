@@ -70,8 +70,9 @@ def measure(
     *,
     says: str,
     metavar: str = "TIME",
+    or_zero: bool = False,
 ) -> Any:
-    """Return an option of a positive quantity, `unit` being a name of `readers.quantity`."""
+    """Return an option of a positive quantity, or of one that may be zero, `unit` being a name of `readers.quantity`."""
 
     def read(text: Any) -> float:
         if isinstance(text, float):
@@ -81,7 +82,7 @@ def measure(
         _refuse_commas(text, name)
         wanted: quantity.Unit = getattr(quantity, unit)
         value = quantity.quantity(text, wanted, name)
-        Positive(wanted.example).check(value, name, text)
+        Positive(wanted.example, or_zero).check(value, name, text)
         return value
 
     return _option(name, read=read, kind="quantity", help=says, metavar=metavar)

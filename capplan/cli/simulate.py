@@ -29,6 +29,11 @@ Requests = Annotated[
             says="Stop after this simulated time, such as '10 min'; default: when all requests are done.",
         ),
         seed=o.SEED,
+        warm_up_s=measure(
+            "--warm-up",
+            says="Leave requests that arrive before this time out of all figures; default: the first 15% of drawn requests, the time in which sessions fill the caches, nothing of a trace.",
+            or_zero=True,
+        ),
     ),
 ]
 Plan = Annotated[

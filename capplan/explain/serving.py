@@ -6,7 +6,7 @@ from capplan.accuracy.bounded import load_interval
 from capplan.explain.record import Explained, Input, explained, input_of
 from capplan.explain.subject import ACCURACY, KERNELS, SIMULATION, Subject
 from capplan.fleet.load.demand import planned_demand
-from capplan.fleet.search.trial import WARM_SHARE
+from capplan.fleet.load.offered import WARM_UP_SHARE
 from capplan.replica.estimate import breakdown_of
 from capplan.replica.load import Load
 
@@ -16,7 +16,7 @@ BOUNDS = {"low": "low_ratio", "high": "high_ratio"}
 def latency(of: Subject, metric: str, statistic: str) -> Explained:
     """Explain a statistic of a latency: that of a simulation, whose steps are sums of operators."""
     value = float(getattr(getattr(of.latencies, metric), statistic))
-    warm = f"requests of a simulated run, the first {WARM_SHARE:.0%} left out"
+    warm = f"requests of a simulated run, the first {WARM_UP_SHARE:.0%} left out"
     inputs = (
         input_of(
             "r",

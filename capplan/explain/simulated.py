@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from capplan.explain.record import Explained, Input, explained, input_of
 from capplan.explain.row import Group, Planned, Row
 from capplan.explain.subject import SIMULATION, Place, places_of
-from capplan.fleet.simulation import FleetOutcome, goodput_limits
+from capplan.fleet.simulation import FleetOutcome, arrived_in, finished_in, goodput_limits
 from capplan.library.simulated import Simulation, SimulationRecords, simulation
 from capplan.numbers import Array
-from capplan.serving.outcome import FINISHED, slo_met
+from capplan.serving.outcome import slo_met
 
 _SPREADS = ("ttft_s", "tpot_s", "e2e_s", "queue_s")
 _COLUMNS = (*_SPREADS, "status", "arrival_s", "input_tokens", "output_tokens", "class_index")
@@ -38,12 +38,13 @@ class _Run:
         plan = self.simulation.chosen.plan or self.simulation.chosen.pools
         return plan.groups[0].label if plan else "derived"
 
-    def requests_of(self, place: Place) -> NDArray[np.intp]:
-        """Return the positions of the requests that a number is of: of a class, or all."""
-        of_class = self.columns["class_index"]
-        if place[0] != "classes":
-            return np.arange(of_class.size)
-        return np.flatnonzero(of_class == list(self.outcome.classes).index(str(place[1])))
+    def requests_of(self, place: Place, *, finished: bool = False) -> NDArray[np.intp]:
+        """Return the positions of the requests of a class, or of all, that arrived, or finished, in the measured time."""
+        in_time = finished_in if finished else arrived_in
+        counted = in_time(self.columns, self.outcome.from_s, self.outcome.until_s)
+        if place[0] == "classes":
+            counted &= self.columns["class_index"] == list(self.outcome.classes).index(str(place[1]))
+        return np.flatnonzero(counted)
 
     def row(self, place: Place) -> Row:
         """Return the numbers beside the one at a place."""
@@ -176,40 +177,45 @@ def _plain(formula: str, source: str) -> Callable[[_Run, Place, float], Explaine
 
 
 def _per_second(run: _Run, place: Place, value: float) -> Explained:
-    row, name = run.row(place), str(place[-1])
-    seconds = Row("simulate", run.numbers, (), run.label).input("T", "seconds")
+    name = str(place[-1])
+    of_run = Row("simulate", run.numbers, (), run.label)
+    time = of_run.input("b", "measured_until_s"), of_run.input("a", "measured_from_s")
+    done = run.requests_of(place, finished=True)
     if name == "requests_per_s":
-        return explained(name, value, "f / T", (row.input("f", "finished"), seconds), SIMULATION)
+        finished = input_of(
+            "f", "finished", done.size, run.label, "requests that finished in the measured time"
+        )
+        return explained(name, value, "f / (b - a)", (finished, *time), SIMULATION)
     if name == "goodput_requests_per_s":
-        return explained(name, value, "g / T", (_good(run, place), seconds), SIMULATION)
-    done = run.requests_of(place)
-    done = done[run.columns["status"][done] == FINISHED]
+        return explained(name, value, "g / (b - a)", (_good(run, done), *time), SIMULATION)
     total = input_of(
         "o",
         "output_tokens",
         float(run.columns["output_tokens"][done].sum()),
         "config",
-        "of the requests that finished",
+        "of the requests that finished in the measured time",
     )
-    return explained(name, value, "o / T", (total, seconds), SIMULATION)  # fmt: skip
+    return explained(name, value, "o / (b - a)", (total, *time), SIMULATION)  # fmt: skip
 
 
-def _good(run: _Run, place: Place) -> Input:
+def _good(run: _Run, rows: NDArray[np.intp]) -> Input:
     limits = goodput_limits(run.simulation.chosen.asked.scenario.slo)
     met = np.concatenate([slo_met(part, **limits) for part in run.outcome.parts])
     stated = ", ".join(f"{name} {limit:g}" for name, limit in limits.items() if np.isfinite(limit))
-    good = int(np.count_nonzero(met[run.requests_of(place)]))
+    good = int(np.count_nonzero(met[rows]))
     return input_of("g", "requests_within_limits", good, run.label, f"finished within {stated or 'no limit'}")
 
 
 def _met(run: _Run, place: Place, value: float) -> Explained:
-    inputs = (_good(run, place), run.row(place).input("n", "requests"))
+    inputs = (_good(run, run.requests_of(place)), run.row(place).input("n", "requests"))
     return explained("slo_met_fraction", value, "g / n", inputs, SIMULATION)
 
 
-_ARRIVED = "requests that arrived: drawn from the traffic at its peak, or of the trace"
+_ARRIVED = "requests that arrived in the measured time: drawn from the traffic at its peak, or of the trace"
 _COUNTED: Mapping[str, Callable[[_Run, Place, float], Explained]] = {
     "requests": _plain("counted", _ARRIVED),
+    "measured_from_s": _plain("end of the warm-up", "the run: docs/simulation.md"),
+    "measured_until_s": _plain("last arrival, or when the first user found no request left", "the run: docs/simulation.md"),
     "finished": _plain("counted", "requests that got all their tokens"),
     "shed": _plain("counted", "requests that were refused, or waited beyond their deadline"),
     "unfinished": _plain("counted", "requests still under way at the end"),

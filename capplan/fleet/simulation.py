@@ -12,6 +12,7 @@ from capplan.assumption import Assumption
 from capplan.fleet.engine_options import EngineOptions, Engines, engines_of, with_named_blocks
 from capplan.fleet.load.stream_split import split_at_random, split_by_prefix, split_crowd, split_round_robin
 from capplan.fleet.search.target_values import target_values, undecided
+from capplan.numbers import Array
 from capplan.replica.replica import Replica
 from capplan.serving.gauges import WeightedHistogram
 from capplan.serving.outcome import (
@@ -21,6 +22,7 @@ from capplan.serving.outcome import (
     Outcome,
     Spread,
     histogram_spread,
+    joint_timeline,
     slo_met,
     spread,
 )
@@ -54,6 +56,10 @@ class Stream:
     """Of the router; None: by prefix if prompts have block ids, else round-robin."""
     seed: int = 0
     """Of random routing."""
+    warm_up_s: float = 0.0
+    """Time from the start that figures leave out."""
+    warm_up_share: float = 0.0
+    """Share of the requests, in order of arrival, that figures leave out, if their time is longer."""
 
     @property
     def mean_input_tokens(self) -> float:
@@ -65,6 +71,11 @@ class Stream:
         """Return the number of requests, those of users included."""
         asked = self.crowd.requests if self.crowd else None
         return len(self.requests or ()) + (len(asked) if isinstance(asked, Requests) else 0)
+
+    @property
+    def crowd_share(self) -> float:
+        """Return the share of the requests that users send."""
+        return 1.0 - len(self.requests or ()) / max(self.requests_drawn, 1)
 
     @property
     def representative(self) -> Requests:
@@ -105,6 +116,11 @@ class FleetOutcome:
     all: Figures
     classes: dict[str, Figures]
     seconds: float
+    """Time of the whole run, until the last step ended."""
+    from_s: float
+    """Start of the time that rates and latencies are of: the end of the warm-up."""
+    until_s: float
+    """End of that time: the last arrival, or when the first user found no request left; what follows is the drain."""
     itl_s: Spread
     prefix_hit_fraction: float
     preemptions: int
@@ -203,7 +219,6 @@ def simulated_fleet(
     slo: Slo,
     until_s: float = inf,
     admission: Admission | None = None,
-    warm_share: float = 0.0,
     use: EngineOptions = ENGINE_DEFAULTS,
 ) -> FleetOutcome:
     """Simulate identical replicas separately, on a stream that is split beforehand.
@@ -217,8 +232,6 @@ def simulated_fleet(
     until_s : [s]
         stop at this time
     admission : admission rules; None: admit all
-    warm_share : [-]
-        fraction of the requests, in order of arrival, that latencies leave out as warm-up
     use : options of the engines
 
     Returns
@@ -242,57 +255,69 @@ def simulated_fleet(
             stream, replicas, by_prefix=bool(setup.caching) and not use.reuse_preempted
         )
     ]
-    outcome = fleet_outcome(parts, stream.class_names, slo, warm_share, until_s)
+    outcome = fleet_outcome(parts, stream, slo, until_s)
     return replace(outcome, **simulation_summary(engines, outcome, parts, replicas))
 
 
-_COLUMNS = ("status", "queue_s", "ttft_s", "tpot_s", "e2e_s", "output_tokens", "class_index", "arrival_s")
+_COLUMNS = ("status", "queue_s", "ttft_s", "tpot_s", "e2e_s", "input_tokens", "output_tokens", "class_index", "arrival_s")  # fmt: skip
+MOSTLY = 0.5
+"""Share of the requests that users send from which the load ends with the requests of the users."""
 
 
 def fleet_outcome(
     parts: Sequence[Outcome],
-    class_names: Sequence[str],
+    stream: Stream,
     slo: Slo,
-    warm_share: float = 0.0,
     until_s: float = inf,
 ) -> FleetOutcome:
-    """Return the combined results of several replicas."""
+    """Return the combined results of several replicas.
+
+    Requests count if they arrived in the measured time, from the end of the warm-up until the load ends; rates are what
+    finished in that time, over its length. Gauges of the engines are means over the same time.
+
+    Parameters
+    ----------
+    parts : by replica
+    stream : the load, with its warm-up
+    slo : limits for goodput
+    until_s : [s]
+        when the run was stopped
+    """
     seconds = max(part.seconds for part in parts)
-    limits = goodput_limits(slo)
-    met = np.concatenate([slo_met(part, **limits) for part in parts])
+    met = np.concatenate([slo_met(part, **goodput_limits(slo)) for part in parts])
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
-    warm = np.zeros(met.size, dtype=bool)
-    if warm_share > 0.0 and met.size:
-        warm = columns["arrival_s"] < np.quantile(columns["arrival_s"], warm_share)
+    begin, end = measured_time(columns, stream, min(seconds, until_s))
+    done = finished_in(columns, begin, end)
+    if not done.any():  # shorter than one response: the time until the last of them counts
+        end = seconds
+        done = finished_in(columns, begin, end)
+    seen = arrived_in(columns, begin, end)
     histogram = WeightedHistogram()
     for part in parts:
         histogram.merge(part.itl)
-    whole, totals = _totals(parts)
-    busy_s = [part.busy_fraction * part.seconds for part in parts]
-    there_s = len(parts) * seconds or 1.0
     itl_s = histogram_spread(histogram)
-
-    def figures(rows: NDArray[np.bool_], of: ClassTotals) -> Figures:
-        return _figures(columns, met, rows, warm, seconds, of)
-
+    measured = _Measured(columns, met, seen, done, end - begin, parts)
+    gauges = _gauges(parts, seconds, begin, end)
+    every = _figures(measured, np.ones(met.size, dtype=bool))
     return FleetOutcome(
-        all=figures(np.ones(met.size, dtype=bool), whole),
+        all=every,
         classes={
-            name: figures(columns["class_index"] == index, totals.get(index, ClassTotals()))
-            for index, name in enumerate(class_names)
+            name: _figures(measured, columns["class_index"] == index)
+            for index, name in enumerate(stream.class_names)
         },
         seconds=seconds,
+        from_s=begin,
+        until_s=end,
         itl_s=itl_s,
-        prefix_hit_fraction=whole.cached_tokens / whole.prompt_tokens if whole.prompt_tokens else 0.0,
-        preemptions=whole.preemptions,
-        kv_occupancy_mean=sum(part.kv_occupancy_mean * part.seconds for part in parts) / there_s,
+        prefix_hit_fraction=every.prefix_hit_fraction,
+        preemptions=every.preemptions,
+        kv_occupancy_mean=gauges.kv_occupancy,
         kv_occupancy_p99=max(part.kv_occupancy_p99 for part in parts),
-        batch_mean=sum(part.batch_mean * busy for part, busy in zip(parts, busy_s, strict=True))
-        / (sum(busy_s) or 1.0),
-        busy_fraction=sum(busy_s) / there_s,
+        batch_mean=gauges.batch,
+        busy_fraction=gauges.busy,
         replicas=len(parts),
         parts=tuple(parts),
-        target_values=target_values(columns, ~warm, slo, until_s, itl_s),
+        target_values=target_values(columns, seen, slo, until_s, itl_s),
         undecided=undecided(columns, slo, until_s),
     )
 
@@ -327,46 +352,141 @@ def simulation_summary(
     }
 
 
-def _totals(parts: Sequence[Outcome]) -> tuple[ClassTotals, dict[int, ClassTotals]]:
-    """Return the totals over all replicas, overall and by class."""
-    cached = sum(part.cached_tokens for part in parts)
-    prefilled = sum(part.prefill_tokens for part in parts)
-    by_class: dict[int, ClassTotals] = {}
-    for part in parts:
-        for index, totals in part.class_totals.items():
-            by_class.setdefault(index, ClassTotals()).add(totals)
-    return ClassTotals(cached + prefilled, cached, sum(part.preemptions for part in parts)), by_class
+def measured_time(
+    columns: Mapping[str, NDArray[Any]], stream: Stream, stopped_s: float
+) -> tuple[float, float]:
+    """Return from when until when a run is measured [s].
+
+    It begins when the warm-up of the stream is over, and ends with the load: at the last arrival, or, where most requests are
+    those of users, when the first of them found no request left.
+
+    Parameters
+    ----------
+    columns : of the requests, by name: arrival_s, e2e_s
+    stream : the load
+    stopped_s : [s]
+        when the run ended
+    """
+    arrival = columns["arrival_s"]
+    if not arrival.size:
+        return 0.0, stopped_s
+    end = float(arrival.max())
+    if stream.crowd is not None and (stream.requests is None or stream.crowd_share >= MOSTLY):
+        ends = np.sort(arrival + np.nan_to_num(columns["e2e_s"]))
+        after = ends.size - stream.crowd.first_turns().size
+        end = float(ends[after]) if 0 <= after < ends.size else end
+    elif stream.crowd is not None and stream.requests is not None and stream.requests.arrival_s is not None:
+        end = float(np.max(stream.requests.arrival_s))
+    begin = max(stream.warm_up_s, float(np.quantile(arrival, stream.warm_up_share)))
+    end = min(end, stopped_s)
+    return (begin, end) if begin < end else (0.0, stopped_s)
 
 
-def _figures(
-    columns: dict[str, NDArray[Any]],
-    met: NDArray[np.bool_],
-    rows: NDArray[np.bool_],
-    warm: NDArray[np.bool_],
-    seconds: float,
-    totals: ClassTotals,
-) -> Figures:
-    status = columns["status"][rows]
-    finished = status == FINISHED
-    count, total = int(finished.sum()), int(rows.sum())
-    shed = int(np.count_nonzero(status == SHED))
-    good = int(np.count_nonzero(met[rows]))
-    per_s = 1.0 / seconds if seconds > 0 else 0.0
-    seen = rows & ~warm
+def arrived_in(columns: Mapping[str, NDArray[Any]], begin: float, end: float) -> NDArray[np.bool_]:
+    """Return which requests arrived in a time, both ends included."""
+    arrival: Array = columns["arrival_s"]
+    return (arrival >= begin) & (arrival <= end)
+
+
+def finished_in(columns: Mapping[str, NDArray[Any]], begin: float, end: float) -> NDArray[np.bool_]:
+    """Return which requests got their last token in a time, its beginning excluded."""
+    ends = columns["arrival_s"] + columns["e2e_s"]
+    finished: NDArray[np.bool_] = (columns["status"] == FINISHED) & (ends > begin) & (ends <= end)
+    return finished
+
+
+@dataclass(frozen=True, slots=True)
+class _Gauges:
+    """Means over the measured time, of all replicas."""
+
+    busy: float
+    batch: float
+    kv_occupancy: float
+
+
+def _gauges(parts: Sequence[Outcome], seconds: float, begin: float, end: float) -> _Gauges:
+    """Return the gauges of the whole run, scaled to the measured time by the timeline of all replicas together."""
+    busy_s = [part.busy_fraction * part.seconds for part in parts]
+    there_s = len(parts) * seconds or 1.0
+    batches = sum(part.batch_mean * busy for part, busy in zip(parts, busy_s, strict=True))
+    whole = _Gauges(
+        sum(busy_s) / there_s,
+        batches / (sum(busy_s) or 1.0),
+        sum(part.kv_occupancy_mean * part.seconds for part in parts) / there_s,
+    )
+    line = joint_timeline([part.timeline for part in parts])
+    ends = np.minimum(line.start_s + line.span_s, seconds)
+    spans = np.maximum(ends - line.start_s, 0.0)
+    inside = np.maximum(np.minimum(ends, end) - np.maximum(line.start_s, begin), 0.0)
+
+    def ratio(values: Array) -> float:
+        """Return the mean over the measured time over the mean of the whole run."""
+        there, all_of_it = float(values @ inside), float(values @ spans)
+        return there / all_of_it * spans.sum() / inside.sum() if all_of_it and inside.any() else 1.0
+
+    busy = ratio(line.busy_fraction)
+    return _Gauges(
+        min(whole.busy * busy, 1.0),
+        whole.batch * (ratio(line.batch_sequences) / busy if busy else 1.0),
+        min(whole.kv_occupancy * ratio(line.kv_blocks), 1.0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What the figures of some of the requests are taken from."""
+
+    columns: Mapping[str, NDArray[Any]]
+    met: NDArray[np.bool_]
+    """Requests that met all limits."""
+    seen: NDArray[np.bool_]
+    """Requests that arrived in the measured time."""
+    done: NDArray[np.bool_]
+    """Requests that finished in it."""
+    seconds: float
+    parts: Sequence[Outcome]
+
+    def totals(self, rows: NDArray[np.bool_]) -> ClassTotals:
+        """Return the totals of the engines over some of the requests that arrived in the measured time."""
+        classes = np.unique(self.columns["class_index"][rows]).tolist()
+        total, first = ClassTotals(), 0
+        for part in self.parts:
+            mine = (rows & self.seen)[first : first + part.status.size]
+            first += part.status.size
+            of_classes = [part.class_totals.get(index, ClassTotals()) for index in classes]
+            preemptions = sum(each.preemptions for each in of_classes)
+            if part.admitted_tokens is None or part.found_tokens is None:
+                for each in of_classes:
+                    total.add(each)
+            else:
+                admitted, found = (
+                    int(tokens[mine].sum()) for tokens in (part.admitted_tokens, part.found_tokens)
+                )
+                total.add(ClassTotals(admitted, found, preemptions))
+        return total
+
+
+def _figures(measured: _Measured, rows: NDArray[np.bool_]) -> Figures:
+    columns, seen = measured.columns, rows & measured.seen
+    status = columns["status"][seen]
+    finished, shed = (int(np.count_nonzero(status == kind)) for kind in (FINISHED, SHED))
+    done, count = rows & measured.done, int(np.count_nonzero(seen))
+    per_s = 1.0 / measured.seconds if measured.seconds > 0 else 0.0
+    totals = measured.totals(rows)
     return Figures(
-        requests=total,
-        finished=count,
+        requests=count,
+        finished=finished,
         shed=shed,
-        unfinished=total - count - shed,
+        unfinished=count - finished - shed,
         ttft_s=spread(columns["ttft_s"][seen]),
         tpot_s=spread(columns["tpot_s"][seen]),
         e2e_s=spread(columns["e2e_s"][seen]),
         queue_s=spread(columns["queue_s"][seen]),
-        input_tokens_per_s=totals.prompt_tokens * per_s,
-        output_tokens_per_s=float(columns["output_tokens"][rows][finished].sum()) * per_s,
-        requests_per_s=count * per_s,
-        goodput_requests_per_s=good * per_s,
-        slo_met_fraction=good / total if total else 0.0,
+        input_tokens_per_s=float(columns["input_tokens"][done].sum()) * per_s,
+        output_tokens_per_s=float(columns["output_tokens"][done].sum()) * per_s,
+        requests_per_s=int(np.count_nonzero(done)) * per_s,
+        goodput_requests_per_s=int(np.count_nonzero(done & measured.met)) * per_s,
+        slo_met_fraction=int(np.count_nonzero(measured.met[seen])) / count if count else 0.0,
         prefix_hit_fraction=totals.cached_tokens / totals.prompt_tokens if totals.prompt_tokens else 0.0,
         preemptions=totals.preemptions,
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from capplan import __version__
 from capplan.fleet.load.demand import Demand, drawn_requests
-from capplan.fleet.load.offered import SamplePath
+from capplan.fleet.load.offered import WARM_UP_SHARE, SamplePath
 from capplan.fleet.load.routed import Operation, run_fleet
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import usd_per_million_tokens
@@ -23,7 +23,6 @@ from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.serving.replicas.fleet_terms import Routing
 from capplan.workload.slo import Slo
 
-WARM_SHARE = 0.15
 SHARES_OF_CAPACITY = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0)
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 REFINEMENTS = 4
@@ -191,7 +190,7 @@ def _outcome(point: Point, replica: Replica, share: float, response_s: float = 0
     demand = demand_at_replica(point.demand, replica, share, response_s)
     replica = with_load_time(replica, demand)
     stream = _stream(point, demand, served_context_tokens(point.contender.spec))
-    return simulated_fleet(replica, stream, slo=point.slo, warm_share=WARM_SHARE)
+    return simulated_fleet(replica, stream, slo=point.slo)
 
 
 def _outcome_of_pools(point: Point, decode: DecodePool) -> FleetOutcome:
@@ -217,12 +216,12 @@ def _stream(point: Point, demand: Demand, longest: int, *, split: bool = True) -
     if point.concurrency is not None:
         count = int(np.clip(8 * point.concurrency, LEAST_REQUESTS, MOST_REQUESTS))
         requests = drawn_requests(demand, count, point.seed, longest)
-        return Stream(requests, names, concurrency=point.concurrency)
+        return Stream(requests, names, concurrency=point.concurrency, warm_up_share=WARM_UP_SHARE)
     total = sum(demand.rates_per_s(0.0))
     share = (point.request_rate or 1.0) / total
     path = SamplePath(demand, count=SAMPLED_REQUESTS, seed=point.seed, longest=longest, routing=point.routing)
     offered = path.offered(share, replicas=1.0 / share if split else 1.0)
-    return Stream(offered.requests, names, crowd=offered.crowd)
+    return Stream(offered.requests, names, crowd=offered.crowd, warm_up_share=WARM_UP_SHARE)
 
 
 def _known(values: Mapping[str, float]) -> dict[str, float | None]:

@@ -163,6 +163,7 @@ def simulate(
     *,
     seed: int = 0,
     until_s: float | None = None,
+    warm_up_s: float | None = None,
     trace: str | PathLike[str] | None = None,
     offline: bool = False,
 ) -> Result:
@@ -173,6 +174,7 @@ def simulate(
     scenario : or its path
     seed : of the random draws
     until_s : [s] of simulated time; None: until all requests are done
+    warm_up_s : [s] from the start that figures leave out; None: as the traffic needs it
     trace : requests to replay instead of the scenario's traffic
     offline : never open a connection
 
@@ -181,7 +183,7 @@ def simulate(
     `data` has latencies, goodput, prefix hits and occupancy, for all and by class
     """
     _refuse_no_path(trace, "trace")
-    requests = RequestFlags(None if trace is None else Path(trace), until_s, seed)
+    requests = RequestFlags(None if trace is None else Path(trace), until_s, seed, warm_up_s)
     return Result(
         simulated(_asked(scenario, offline=offline), None, SimulationRecords(requests), offline=offline)
     )

@@ -99,9 +99,10 @@ def simulation(
     utilisation = inputs.utilisation_of(replica, stream, most, use, operation)
     warn_of_overload(stream, utilisation)
     limits = (given.running.queue_limit, given.running.deadline_s)
+    until_s = given.requests.until_s
     outcome = run_fleet(
         replica, stream.stream, operation, replicas=chosen.replicas, slo=scenario.slo, use=use,
-        until_s=given.requests.until_s or float("inf"),
+        until_s=float("inf") if until_s is None else stream.stream.warm_up_s + until_s,
         admission=inputs.admission_of(stream.stream, *limits, scenario.classes),
     )  # fmt: skip
     return Simulation(chosen, stream, outcome, given.requests.seed, utilisation, stated, operation)

@@ -205,12 +205,36 @@ def asked_stream(chosen: Chosen, flags: RequestFlags) -> AskedStream:
     trace_of_class = classes[0].trace if len(classes) == 1 else None
     path = trace or (Path(trace_of_class) if trace_of_class else None)
     if path is not None and not is_workload(path.name):
-        return _replayed(chosen, read_trace(path, strict=False), flags.until_s)
+        return _warmed(_replayed(chosen, read_trace(path, strict=False), flags.until_s), flags.warm_up_s)
     if trace is not None:
         raise InputError(
             f"--trace {trace}: a workload YAML is a description, not requests\n  name it in the scenario instead: traffic: [{{trace: {trace.name}}}]"
         )
-    return _sampled(chosen, flags.seed, flags.until_s)
+    return _warmed(_sampled(chosen, flags.seed, flags.until_s), flags.warm_up_s)
+
+
+def _warmed(asked: AskedStream, warm_up_s: float | None) -> AskedStream:
+    """Return a stream that says which part of its beginning figures leave out: the stated time, or the warm-up of the traffic."""
+    stream = asked.stream
+    if warm_up_s is not None:
+        arrival_s = None if stream.requests is None else stream.requests.arrival_s
+        last_s = inf if arrival_s is None else float(np.max(arrival_s))
+        if warm_up_s >= last_s:
+            raise InputError(
+                f"--warm-up: {warm_up_s:g} s leaves no request, the last one arrives after {last_s:.4g} s"
+            )
+        stream = replace(stream, warm_up_s=warm_up_s, warm_up_share=0.0)
+        words = f"the first {warm_up_s:g} s are left out"
+    elif stream.warm_up_s:
+        words = f"sessions start with the run, and the first {stream.warm_up_s:.0f} s, in which they fill the caches, are left out"
+    elif stream.warm_up_share:
+        words = (
+            f"the first {stream.warm_up_share:.0%} of the requests, which meet empty replicas, are left out"
+        )
+    else:
+        return asked
+    stated = (*asked.assumptions, Assumption(words, "--warm-up"))
+    return replace(asked, stream=stream, assumptions=stated)
 
 
 def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:

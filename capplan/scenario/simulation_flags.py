@@ -6,7 +6,11 @@ from pathlib import Path
 
 from capplan.ranges import DEVICES, Positive, Range, Whole, check_fields
 
-REQUEST_RANGES: Mapping[str, Range] = {"until_s": Positive("10 min"), "seed": Whole(least=0)}
+REQUEST_RANGES: Mapping[str, Range] = {
+    "until_s": Positive("10 min"),
+    "seed": Whole(least=0),
+    "warm_up_s": Positive("2 min", or_zero=True),
+}
 PLAN_RANGES: Mapping[str, Range] = {
     "tensor_parallel": DEVICES,
     "pipeline_parallel": DEVICES,
@@ -21,6 +25,8 @@ class RequestFlags:
     trace: Path | None = None
     until_s: float | None = None
     seed: int = 0
+    warm_up_s: float | None = None
+    """Time from the start that figures leave out; None: that of the traffic, none for a trace."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that are out of their ranges."""

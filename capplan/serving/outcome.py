@@ -83,6 +83,10 @@ class Outcome:
     timeline: Timeline
     class_totals: dict[int, ClassTotals]
     """By traffic class."""
+    admitted_tokens: NDArray[np.int64] | None = None
+    """Prompt tokens of each request, once for each admission; None where the engine keeps the sum alone."""
+    found_tokens: NDArray[np.int64] | None = None
+    """Of these, prefix-cache hits."""
     hit_blocks: tuple[int, ...] = ()
     """Prefix-cache hits of admitted prompts, in block ids: on the device, then in each offload tier."""
 
@@ -208,8 +212,10 @@ class Ledger:
         "_queue",
         "_status",
         "_ttft",
+        "admitted_tokens",
         "cached_tokens",
         "class_totals",
+        "found_tokens",
         "in_flight",
         "itl",
         "preemptions",
@@ -222,6 +228,8 @@ class Ledger:
         self._arrival, self._queue, self._ttft, self._e2e = (array("d") for _ in range(4))
         self._input, self._output = array("l"), array("l")
         self._class = array("l")
+        self.admitted_tokens: dict[int, int] = {}
+        self.found_tokens: dict[int, int] = {}
         self._status = bytearray()
         self.itl = WeightedHistogram()
         self.preemptions = 0
@@ -261,6 +269,8 @@ class Ledger:
         totals.prompt_tokens += flight.prompt_tokens
         totals.cached_tokens += flight.cached_tokens
         self.cached_tokens += flight.cached_tokens
+        _add(self.admitted_tokens, flight.index, flight.prompt_tokens)
+        _add(self.found_tokens, flight.index, flight.cached_tokens)
 
     def preempted(self, flight: InFlight) -> None:
         """Count a preemption."""
@@ -296,6 +306,12 @@ class Ledger:
         self.steps += other.steps
         for index, totals in other.class_totals.items():
             self.class_totals.setdefault(index, ClassTotals()).add(totals)
+        for mine, its in (
+            (self.admitted_tokens, other.admitted_tokens),
+            (self.found_tokens, other.found_tokens),
+        ):
+            for index, tokens in its.items():
+                _add(mine, index, tokens)
         self.itl.merge(other.itl)
 
     def outcome(
@@ -342,7 +358,22 @@ class Ledger:
             busy_fraction=busy / sum(spans_s) if sum(spans_s) else 0.0,
             timeline=joint_timeline([gauge.timeline(seconds) for gauge in gauges], lifetimes_s),
             class_totals=self.class_totals,
+            admitted_tokens=_by_row(self.admitted_tokens, len(self._status)),
+            found_tokens=_by_row(self.found_tokens, len(self._status)),
         )
+
+
+def _add(tokens: dict[int, int], index: int, more: int) -> None:
+    tokens[index] = tokens.get(index, 0) + more
+
+
+def _by_row(tokens: dict[int, int], rows: int) -> NDArray[np.int64] | None:
+    """Return tokens by request; None where none were counted by request."""
+    if not tokens:
+        return None
+    column = np.zeros(rows, dtype=np.int64)
+    column[list(tokens)] = list(tokens.values())
+    return column
 
 
 def _column(values: Any) -> NDArray[Any]:

@@ -15,13 +15,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
+from capplan.errors import Reason
 from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.load.routed import run_fleet
 from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan, cost_of
 from capplan.fleet.question import spec_of_layout
 from capplan.fleet.search.layouts import search
-from capplan.fleet.simulation import FleetOutcome, simulated_fleet
-from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
+from capplan.fleet.search.one_layout import trial_of
+from capplan.fleet.simulation import FleetOutcome
+from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, terms_of
 from capplan.questions.simulation import (
     Chosen,
     _plan_of_pools,
@@ -146,17 +148,15 @@ def as_chosen(asked: AskedFleet, plan: AnyPlan) -> Chosen:
 
 def simulated(asked: AskedFleet, plan: AnyPlan, seed: int, slowness: float = 1.0) -> FleetOutcome:
     """Simulate all replicas of a plan whose steps take longer by a factor: arrivals and thoughts come sooner, limits are that much shorter."""
+    if slowness != 1.0 and isinstance(plan, FleetPlan) and asked.question.demand.has_sessions:
+        plan = _as_slow(asked, plan, slowness)
     chosen = as_chosen(asked, plan)
     operation = operation_of_plan(chosen, OperationFlags(), None)
     each = plan.decode if not isinstance(plan, FleetPlan) else plan
     rate = each.request_rate_per_replica * each.busy_replicas
     most = MOST_TURNS if asked.question.demand.has_sessions else MOST_REQUESTS
     count = min(max(REQUESTS_PER_REPLICA * chosen.replicas, 6000), most)
-    turns = max(
-        (40.0 * item.sessions.think_time_s for item in asked.question.demand.classes if item.sessions),
-        default=0.0,
-    )
-    sampled = asked_stream(chosen, RequestFlags(None, max(count / rate, turns), seed))
+    sampled = asked_stream(chosen, RequestFlags(None, count / rate, seed))
     use, _ = engine_use_of(
         asked.scenario, sampled.spec, EngineFlags(), SpeculationFlags(), planned_drafts=chosen.draft_tokens, offline=True
     )  # fmt: skip
@@ -167,21 +167,19 @@ def simulated(asked: AskedFleet, plan: AnyPlan, seed: int, slowness: float = 1.0
             requests = replace(requests, arrival_s=requests.arrival_s / slowness)
         if crowd is not None:
             crowd = sooner(crowd, slowness)
-        stream = replace(stream, requests=requests, crowd=crowd)
-    if (
-        asked.question.demand.has_sessions and operation is None
-    ):  # caches are filled before anything is counted
-        return simulated_fleet(
-            replica_of(sampled.spec),
-            stream,
-            replicas=chosen.replicas,
-            slo=asked.scenario.slo,
-            use=use,
-            warm_share=0.4,
-        )
+        stream = replace(stream, requests=requests, crowd=crowd, warm_up_s=stream.warm_up_s / slowness)
     return run_fleet(
         replica_of(sampled.spec), stream, operation, replicas=chosen.replicas, slo=asked.scenario.slo, use=use
     )
+
+
+def _as_slow(asked: AskedFleet, plan: FleetPlan, slowness: float) -> FleetPlan:
+    """Return a plan whose response times are those of slower replicas: users send the next turn of a session after them."""
+    busy = plan.busy_replicas
+    trial = trial_of(asked.question, plan.layout, plan.weight_dtype, terms_of(asked), busy=busy)
+    assert not isinstance(trial, Reason)
+    waits = tuple(slowness * response_s for response_s in trial.fleet(busy, slowness).responses_s)
+    return replace(plan, class_e2e_s=waits)
 
 
 def sooner(crowd: Crowd, factor: float) -> Crowd:

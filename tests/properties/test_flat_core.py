@@ -76,6 +76,8 @@ def assert_equal(fast, slow) -> None:
         elif field.name == "timeline":
             for name in ("start_s", "span_s", "batch_sequences", "kv_blocks", "busy_fraction"):
                 assert np.array_equal(getattr(left, name), getattr(right, name)), name
+        elif field.name in ("admitted_tokens", "found_tokens"):
+            assert left is None  # the compiled core keeps the sums, which are compared
         elif isinstance(right, np.ndarray):
             assert left.tobytes() == right.tobytes(), field.name
         elif field.name != "hit_blocks":

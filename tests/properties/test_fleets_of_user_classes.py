@@ -72,7 +72,7 @@ def test_the_plan_carries_in_a_simulation_what_its_users_ask_for(classes) -> Non
         trial.demand, replicas=best.busy, seed=8, longest=question.max_model_len, seconds=260.0,
         response_s=seen.responses_s, routing="round_robin",
     )  # fmt: skip
-    outcome = simulated_fleet(trial.replica, stream, replicas=best.busy, slo=question.slo, warm_share=0.1)
+    outcome = simulated_fleet(trial.replica, stream, replicas=best.busy, slo=question.slo)
     arrival_s = np.concatenate([part.arrival_s for part in outcome.parts])
     seconds = (arrival_s > 60.0) & (arrival_s < 220.0)
     owner = np.concatenate([part.class_index for part in outcome.parts])

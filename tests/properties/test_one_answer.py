@@ -82,9 +82,10 @@ def test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated(fleet):
         trial.demand, count=3 * requests, seed=11, longest=question.max_model_len,
         response_s=alone.e2e_s.mean if trial.demand.users else 0.0,
     ).offered(3 * share)  # fmt: skip
-    stream = Stream(whole.requests, tuple(c.name for c in trial.demand.classes), crowd=whole.crowd)
+    names = tuple(c.name for c in trial.demand.classes)
+    stream = Stream(whole.requests, names, crowd=whole.crowd, warm_up_share=0.15)
     replica, use = as_simulated(trial)
-    together = simulated_fleet(replica, stream, replicas=3, slo=question.slo, use=use, warm_share=0.15)
+    together = simulated_fleet(replica, stream, replicas=3, slo=question.slo, use=use)
     if all(item.pooled for item in trial.demand.classes):  # a vector has no time between tokens
         assert np.isnan([together.all.tpot_s.mean, alone.tpot_s.mean]).all()
     else:
@@ -224,8 +225,8 @@ def test_users_who_do_not_think_are_a_closed_loop(tmp_path):
     )
     assert crowd.users == round(1000 / best.busy)
     rows = replace(crowd.requests, class_index=None)
-    closed = Stream(rows, ("chat",), concurrency=crowd.users)
-    outcome = simulated_fleet(best.trial.replica, closed, slo=question.slo, warm_share=0.15)
+    closed = Stream(rows, ("chat",), concurrency=crowd.users, warm_up_share=0.15)
+    outcome = simulated_fleet(best.trial.replica, closed, slo=question.slo)
     assert outcome.missed(question.slo) == ()
     seen = best.trial.at(best.trial.total_rate / best.busy, best.busy)
     assert seen.tpot_s.p95 == pytest.approx(outcome.all.tpot_s.p95, rel=0.05)

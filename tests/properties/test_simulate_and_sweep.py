@@ -131,7 +131,7 @@ def test_replicas_side_by_side_are_the_sum_of_their_parts(replica):
     together = simulated_fleet(replica, Stream(whole, ("a", "b")), replicas=3, slo=slo_of(()))
     alone = [simulated_fleet(replica, Stream(part, ("a", "b")), slo=slo_of(())) for part in dealt]
     assert together.all.finished == sum(one.all.finished for one in alone) == 301
-    again = fleet_outcome([one.parts[0] for one in alone], ("a", "b"), slo_of(()))
+    again = fleet_outcome([one.parts[0] for one in alone], Stream(None, ("a", "b")), slo_of(()))
     assert again.all == together.all
 
 

@@ -16,6 +16,8 @@ from capplan.serving.replicas.fleet_terms import Routing
 from capplan.serving.requests import Crowd, Requests, joined_crowd
 from capplan.workload.request_class import ResponseTimes
 
+WARM_UP_SHARE = 0.15
+"""Share of the requests of a run that latencies and rates leave out: the first ones meet empty replicas."""
 STEADY_CV = 1e-3
 """Below this coefficient of variation, times between arrivals are constant."""
 

@@ -1,8 +1,8 @@
 """The traffic of a scenario at its peak as a stream of requests: what `simulate` runs, and what pools are sized with."""
 
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.load.offered import SamplePath
-from capplan.fleet.load.session_load import offered_with_sessions, session_block_tokens
+from capplan.fleet.load.offered import WARM_UP_SHARE, SamplePath
+from capplan.fleet.load.session_load import offered_with_sessions, session_block_tokens, session_warm_up_s
 from capplan.fleet.simulation import Stream
 from capplan.serving.replicas.fleet_terms import Routing
 from capplan.workload.request_class import ResponseTimes
@@ -36,13 +36,24 @@ def peak_stream(
     response_s : [s]
         approximate response times of users and of the turns of sessions
     routing : of the router
+
+    Returns
+    -------
+    Stream; a fleet with sessions starts without any of them, and its warm-up comes before the time that is asked for; otherwise
+    the warm-up is the first part of it
     """
     rate = sum(demand.rates_per_s(response_s))
+    warm_up_s = session_warm_up_s(demand, response_s)
     span = SAMPLED_SECONDS if seconds is None else seconds
     count = min(max(round(rate * span), 2 * replicas, 10), MOST_SAMPLED)
     if demand.has_sessions:
         offered = offered_with_sessions(
-            demand, seconds=count / rate, seed=seed, longest=longest, response_s=response_s
+            demand,
+            seconds=count / rate,
+            seed=seed,
+            longest=longest,
+            response_s=response_s,
+            warm_up_s=warm_up_s,
         )
     else:
         offered = SamplePath(demand, count=count, seed=seed, longest=longest, response_s=response_s).offered(
@@ -50,4 +61,7 @@ def peak_stream(
         )
     names = tuple(request_class.name for request_class in demand.classes)
     blocks = session_block_tokens(demand)
-    return Stream(offered.requests, names, blocks, crowd=offered.crowd, routing=routing, seed=seed)
+    return Stream(
+        offered.requests, names, blocks, crowd=offered.crowd, routing=routing, seed=seed, warm_up_s=warm_up_s,
+        warm_up_share=0.0 if warm_up_s else WARM_UP_SHARE,
+    )  # fmt: skip

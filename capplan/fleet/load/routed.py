@@ -116,7 +116,7 @@ def _routed_fleet(
         run = _behind_one_router(engines.setup, stream, operation, routing, replicas, until_s, admission)
     stopped = {failure.replica for failure in operation.failures if failure.repair_s == inf}
     is_dead = len(stopped) >= replicas and operation.autoscaling is None and not _is_disaggregated(operation)
-    outcome = fleet_outcome([run.outcome], stream.class_names, slo, until_s=inf if is_dead else until_s)
+    outcome = fleet_outcome([run.outcome], stream, slo, until_s=inf if is_dead else until_s)
     count = most_replicas(operation, replicas)
     summary = simulation_summary(engines, outcome, [run.outcome], count)
     summary["assumptions"] += assumed(operation)

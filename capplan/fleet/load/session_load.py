@@ -23,6 +23,8 @@ from capplan.workload.sessions import (
     turn_starts_s,
 )
 
+WARM_QUANTILE = 0.95
+"""Of the turns of a session, for which a fleet warms up."""
 COUNTED_SESSIONS = 2000
 """From which the turns of a session are counted, where some end early at the longest context."""
 
@@ -38,12 +40,19 @@ def session_block_tokens(demand: Demand) -> int:
 
 
 def offered_with_sessions(
-    demand: Demand, *, seconds: float, seed: int, longest: int, response_s: ResponseTimes
+    demand: Demand,
+    *,
+    seconds: float,
+    seed: int,
+    longest: int,
+    response_s: ResponseTimes,
+    warm_up_s: float | None = None,
 ) -> Offered:
     """Return the requests of some time: the turns of sessions with their blocks, all other requests as a sample path.
 
     A turn is sent its think time after the mean response to the turn before it. Sessions of a class with a rate start as a
-    Poisson process, early enough that as many as usual are in flight at time zero; those of users follow each other.
+    Poisson process, those of users follow each other. With a warm-up the first sessions start with it, at time zero; without
+    one, early enough that as many as usual are in flight at time zero.
 
     Parameters
     ----------
@@ -54,11 +63,14 @@ def offered_with_sessions(
         sessions end before a turn that exceeds it, other requests are truncated to it
     response_s : [s]
         mean response times
+    warm_up_s : [s]
+        before the time that is asked for; None: no warm-up
 
     Returns
     -------
     Offered
     """
+    seconds += warm_up_s or 0.0
     responses_s = demand.responses_s(response_s)
     plain = [index for index, request_class in enumerate(demand.classes) if request_class.sessions is None]
     block_tokens, first_id = session_block_tokens(demand), 0
@@ -77,13 +89,38 @@ def offered_with_sessions(
         if request_class.sessions is not None:
             random = np.random.default_rng([seed, 4, index])
             turns, arrival_s = _turns_in_time(
-                request_class, request_class.sessions, seconds, responses_s[index], longest, random
+                request_class,
+                request_class.sessions,
+                seconds,
+                responses_s[index],
+                longest,
+                random,
+                cold=warm_up_s is not None,
             )
             parts.append(
                 _with_blocks(turns, arrival_s, request_class.sessions, block_tokens, first_id, index)
             )
             first_id = 1 + max(int(ids.max(initial=first_id)) for ids in _block_ids(parts[-1]))
     return Offered(_merged(parts), crowd)
+
+
+def session_warm_up_s(demand: Demand, response_s: ResponseTimes) -> float:
+    """Return the time after which a fleet without any session has about as many in flight as at any later time [s].
+
+        t = max over the classes of q_0.95(n) (z + r)
+
+    n turns, z their think time, r the mean response: 95 % of the sessions that the start lacks would have ended by then, and
+    those in flight have all of their turns in the caches.
+    """
+    responses_s = demand.responses_s(response_s)
+    return max(
+        (
+            float(item.sessions.turns.quantile(WARM_QUANTILE)) * (item.sessions.think_time_s + wait_s)
+            for item, wait_s in zip(demand.classes, responses_s, strict=True)
+            if item.sessions is not None
+        ),
+        default=0.0,
+    )
 
 
 def _block_ids(requests: Requests) -> list[NDArray[np.int64]]:
@@ -117,11 +154,13 @@ def _turns_in_time(
     response_s: float,
     longest: int,
     random: np.random.Generator,
+    *,
+    cold: bool,
 ) -> tuple[Turns, Array]:
-    """Return the turns that are sent in a time, and when."""
+    """Return the turns that are sent in a time, and when; from a cold start no session began before it."""
     gap_s = max(sessions.think_time_s + response_s, LEAST_GAP_S)
     kept_turns = len(drawn_turns(sessions, COUNTED_SESSIONS, random, longest)) / COUNTED_SESSIONS
-    before_s = gap_s * float(sessions.turns.quantile(0.999))
+    before_s = 0.0 if cold else gap_s * float(sessions.turns.quantile(0.999))
     count = max(round(request_class.request_rate_at(response_s) / kept_turns * (seconds + before_s)), 1)
     turns = drawn_turns(sessions, count, random, longest)
     gaps = drawn_gaps_s(sessions, len(turns), response_s, random)

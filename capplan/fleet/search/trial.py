@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.load.demand import Demand, planned_demand
-from capplan.fleet.load.offered import SamplePath
+from capplan.fleet.load.offered import WARM_UP_SHARE, SamplePath
 from capplan.fleet.load.stream_split import dealt_users
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.search.layouts import ScreenedLayout, rate_slack
@@ -29,8 +29,6 @@ from capplan.serving.simulator import simulate
 from capplan.workload.request_class import ResponseTimes
 from capplan.workload.slo import Target
 
-WARM_SHARE = 0.15
-"""Fraction of a run that is left out as warm-up."""
 FEW = 0.05
 """Fraction of the requests below which open-loop or users' requests end no run: without them its load is almost the same."""
 LEAST_SEEN = 0.5
@@ -195,7 +193,7 @@ def _seen_in(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: 
             end,
             max(users_idle_from_s(outcome, by_users, crowd), float(arrival[int(LEAST_SEEN * arrival.size)])),
         )
-    begin = float(arrival[int(WARM_SHARE * arrival.size)])
+    begin = float(arrival[int(WARM_UP_SHARE * arrival.size)])
     seen = (arrival >= begin) & (arrival <= end)
     counted = float(np.count_nonzero(seen)) / max(end - begin, 1e-12)
     return Seen(
@@ -372,7 +370,8 @@ class Trial:
             runs.append((self._kinds[key], float(count)))
         together = self._complete(latencies_of(runs, len(self.demand.classes)))
         if traffic_ratio == 1.0:  # by the response times, as every page counts the requests of users
-            peak = planned_demand(self.demand, together.responses_s).peak_requests_per_s
+            waits = tuple(slowness * response_s for response_s in together.responses_s)
+            peak = slowness * planned_demand(self.demand, waits).peak_requests_per_s
             return replace(together, requests_per_s=peak / replicas)
         busy = sum(count for _, count in runs)
         return self._complete(

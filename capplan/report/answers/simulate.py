@@ -16,6 +16,18 @@ from capplan.serving.outcome import Spread, joint_timeline
 from capplan.serving.replicas.fleet_simulator import FleetRun
 from capplan.workload.slo import Slo
 
+_TITLES = {
+    "requests": "requests that arrived",
+    "seconds": "whole run",
+    "measured_from_s": "measured from",
+    "measured_until_s": "measured until",
+    "requests_per_s": "throughput",
+    "slo_met_fraction": "requests within all SLO limits",
+    "busy_fraction": "share of time in steps",
+    "utilisation_fraction": "offered rate over capacity",
+    "batch_mean": "mean batch in steps",
+}
+"""Headings of totals whose key says too little."""
 TIMELINE_ROWS = 24
 """Spans of a timeline, about."""
 
@@ -74,6 +86,8 @@ def simulate_result(chosen: Chosen, outcome: FleetOutcome, seed: int) -> dict[st
         "seed": seed,
         **result,
         "seconds": outcome.seconds,
+        "measured_from_s": outcome.from_s,
+        "measured_until_s": outcome.until_s,
         "itl_s": known(asdict(outcome.itl_s)),
         "prefix_hit_fraction": outcome.prefix_hit_fraction,
         "prefix_hit_fractions": outcome.hit_fractions,
@@ -204,7 +218,7 @@ def _tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> list[Tab
         for t in slo.targets
     ]  # fmt: skip
     rate = "output_tokens_per_s" if result["output_tokens_per_s"] else "input_tokens_per_s"
-    totals = {key: result[key] for key in ("requests", "finished", "shed", "unfinished", "seconds", "requests_per_s", "goodput_requests_per_s", "slo_met_fraction", rate, "prefix_hit_fraction", "preemptions", "batch_mean", "busy_fraction", "utilisation_fraction")}  # fmt: skip
+    totals = {key: result[key] for key in ("requests", "finished", "shed", "unfinished", "seconds", "measured_from_s", "measured_until_s", "requests_per_s", "goodput_requests_per_s", "slo_met_fraction", rate, "prefix_hit_fraction", "preemptions", "batch_mean", "busy_fraction", "utilisation_fraction")}  # fmt: skip
     totals |= {
         "kv_occupancy_fraction": outcome.kv_occupancy_mean,
         "kv_occupancy_p99_fraction": outcome.kv_occupancy_p99,
@@ -213,7 +227,7 @@ def _tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> list[Tab
         totals["tokens_per_step"] = outcome.tokens_per_step
     tables = [
         Table(_latency_rows(outcome.all, outcome.itl_s), title="Latencies"),
-        Table([totals], title="Totals", upright=True),
+        Table([totals], title="Totals of the measured time", upright=True, titles=_TITLES),
     ]
     if len(outcome.hit_fractions) > 1:
         hits = [
