@@ -303,3 +303,37 @@ def test_a_sweep_shows_the_load_that_the_fleet_is_planned_for_beside_the_predict
     text = capsys.readouterr().out
     assert f"counts as full at {planned:.4g} req/s" in text
     assert f"up to {chosen['request_rate_limit_per_replica']:.4g} req/s" in text
+
+
+USERS = SCENARIO.replace("request_rate: 4 req/s", "users: 60, think_time: 5 s")
+
+
+def simulated_text(capsys, path, *flags):
+    assert main(["simulate", str(path), *NAMED, *flags, "--format", "json"]) in (0, 4)
+    return json.loads(capsys.readouterr().out)["result"]
+
+
+def test_users_that_are_dealt_in_turn_stay_with_their_replica(tmp_path, capsys):
+    """`--routing round_robin` names the rule that is used anyway, so it changes nothing."""
+    path = tmp_path / "users.yaml"
+    path.write_text(USERS)
+    assert simulated_text(capsys, path, "--routing", "round_robin") == simulated_text(capsys, path)
+
+
+def test_throughput_is_the_offered_rate_where_it_is_served_however_long_the_drain(tmp_path, capsys):
+    """Responses take some 10 s of a run of two minutes, which a mean over the whole run would count as time with traffic."""
+    path, trace = tmp_path / "long.yaml", tmp_path / "long.csv"
+    path.write_text(SCENARIO)
+    lines = "".join(f"{number / 6:.4f},400,1200\n" for number in range(720))
+    trace.write_text(f"arrival_s,input_tokens,output_tokens\n{lines}")
+    result = simulated_text(capsys, path, "--trace", str(trace), "--warm-up", "30 s")
+    assert result["seconds"] > result["measured_until_s"] + 5.0
+    length = result["measured_until_s"] - result["measured_from_s"]
+    assert result["requests_per_s"] == pytest.approx(6.0, rel=0.05)
+    assert 720 / result["seconds"] < 5.7
+    assert length == pytest.approx(90.0, rel=0.01)
+
+
+def test_a_warm_up_that_leaves_nothing_is_refused(scenario, capsys):
+    assert main(["simulate", str(scenario), *NAMED, "--warm-up", "30 min"]) == 2
+    assert "leaves no request" in capsys.readouterr().err

@@ -304,6 +304,7 @@ CASES = {
         "--plan": Case("plan.json", line="simulate small.yaml --until 20s --offline"),
         "--trace": Case("day.csv"),
         "--until": Case("9s"),
+        "--warm-up": Case("4s"),
         "--seed": Case("5"),
         "--hardware": Case("h200-sxm"),
         "--tensor-parallel": Case("2"),

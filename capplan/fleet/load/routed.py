@@ -29,6 +29,9 @@ from capplan.serving.requests import Admission, offered
 from capplan.serving.terms import EngineSetup
 from capplan.workload.slo import Slo
 
+DEALT: tuple[Routing, ...] = ("round_robin", "random")
+"""Rules of a router that do not look at the replicas."""
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
@@ -46,6 +49,11 @@ class Operation:
     """Between prefill and decode replicas."""
     decode: Replica | None = None
     """One of the decode replicas; None: as the prefill replicas."""
+
+    @property
+    def is_dealt(self) -> bool:
+        """Return whether there is a router alone, which does not look at the replicas."""
+        return self == Operation(routing=self.routing) and self.routing in DEALT
 
     def pool_devices(self, prefill: ReplicaSpec) -> int:
         """Return the devices of both pools."""
@@ -163,9 +171,14 @@ def run_fleet(
     admission: Admission | None = None,
     use: EngineOptions = ENGINE_DEFAULTS,
 ) -> FleetOutcome:
-    """Simulate a fleet: replicas one by one on a stream split beforehand if that is enough, else behind a router."""
+    """Simulate a fleet: replicas one by one on a stream split beforehand if that is enough, else behind a router.
+
+    Users that are dealt to replicas in turn or at random stay with theirs, as `fleet` sizes for: no router is needed.
+    """
     if operation is None and stream.routing == "least_loaded" and replicas > 1:
         operation = Operation()
+    if stream.crowd is not None and operation is not None and operation.is_dealt:
+        stream, operation = replace(stream, routing=operation.routing), None
     if operation is None:
         return simulated_fleet(
             replica, stream, replicas=replicas, slo=slo, until_s=until_s, admission=admission, use=use
