@@ -21,7 +21,9 @@ from capplan.workload.slo import Target
 SIZING_REQUESTS = 3000
 """Simulated at least for each pair of replica counts; the latencies of the plan are those of all requests of the peak."""
 STAYS = 40
-"""Requests are simulated for at least this many times the mean stay of a request that has both pools to itself."""
+"""Requests are simulated for at least this many times the mean stay of a request that has both pools to itself, and its allowed wait ..."""
+MOST_SIZING_REQUESTS = 48_000
+"""... but no more of them than this."""
 SEED = 0
 """Of the requests, the default of `simulate`."""
 SLOWNESSES = (0.25, 4.0)
@@ -103,9 +105,11 @@ class Joint:
 
     @cached_property
     def _sizing_requests(self) -> int:
-        """Requests enough that queues which grow stand out from pools that only fill."""
+        """Requests enough that queues which grow stand out from pools that fill up to the wait that targets allow."""
         stay_s = self._run((1, 1), NO_LOAD, 1.0, SIZING_REQUESTS).all.e2e_s.mean
-        return max(SIZING_REQUESTS, ceil(STAYS * self.rate * stay_s))
+        waits = [target.limit_s for target in self.question.slo.targets if target.metric == "ttft"]
+        wanted = ceil(STAYS * self.rate * (stay_s + min(waits, default=0.0)))
+        return min(max(SIZING_REQUESTS, wanted), MOST_SIZING_REQUESTS)
 
     def _run(self, pair: Pair, load: float, slowness: float, count: int | None) -> FleetOutcome:
         key = (pair, load, slowness, count)
