@@ -32,7 +32,7 @@ class Server(EngineState):
             if feed.next_s <= self.now_s or line.deadlines:
                 line.receive(self.now_s)
             preempted = self._make_room()
-            chunks = [] if preempted else self._plan()
+            chunks = self._plan(admits=not preempted)
             if chunks:
                 self._work_on(chunks)
             elif self._decoding:
@@ -47,18 +47,45 @@ class Server(EngineState):
         line.receive(self.now_s)
 
     def _make_room(self) -> bool:
-        """Preempt until every decoding sequence has room for its next token; return whether any was preempted."""
+        """Preempt until every decoding sequence has room for its next token, and the next piece of a prompt for its blocks.
+
+        Return whether any was preempted.
+        """
         terms, kv, preempted = self._terms, self._kv, False
         while kv.sequences:
             after = int((self._step + 1) * terms.growth)
             block = kv.block_tokens
             if kv.tokens + kv.sequences * (after + block) <= (self._cap - self._held) * block:
-                return preempted
+                break
             if kv.blocks(after) + self._held <= self._cap:
-                return preempted
+                break
+            self._preempt()
+            preempted = True
+        while self._partial is not None and not self._extends(self._partial):
             self._preempt()
             preempted = True
         return preempted
+
+    def _extends(self, flight: InFlight) -> bool:
+        """Take the blocks for the next piece of a prompt; return False if there are too few."""
+        terms = self._terms
+        new = min(flight.prompt_tokens - flight.done_tokens, max(self._budget(), 0))
+        whole = terms.blocks_of(flight)[0]
+        more = terms.piece_blocks(flight, flight.done_tokens + new, whole) - flight.blocks
+        if more <= 0:
+            return True
+        used = self._kv.blocks(int((self._step + 1) * terms.growth)) + self._held + more
+        if used > self._cap:
+            return False
+        flight.blocks += more
+        self._held += more
+        self._trim(used)
+        return True
+
+    def _budget(self) -> int:
+        """Return the tokens of a step that the decoding sequences leave to prompts."""
+        terms = self._terms
+        return terms.max_num_batched_tokens - (len(self._decoding) * terms.query_tokens if terms.mixed else 0)
 
     def _preempt(self) -> None:
         """Preempt the request of the lowest priority that was admitted last: send it back to the queue."""
@@ -75,10 +102,12 @@ class Server(EngineState):
         self._ledger.preempted(flight)
         self._line.push(flight)
 
-    def _plan(self) -> list[tuple[InFlight, int]]:
-        """Admit what fits; return the prompts of the next step, each with the number of tokens to prefill."""
+    def _plan(self, *, admits: bool) -> list[tuple[InFlight, int]]:
+        """Admit what fits, unless a request was just preempted; return the prompts of the next step, each with the tokens to prefill."""
         partial = self._partial
         line = self._line
+        if not admits and partial is None:
+            return []
         if not line.count:
             self._hold_from, self._gather_from, self._released = -1, -1, False
             if partial is None and not self._loading:
@@ -87,13 +116,15 @@ class Server(EngineState):
         if (terms.hold_steps or terms.poll_steps) and partial is None and not self._loading and self._waits():
             return []
         running = len(self._decoding)
-        budget = terms.max_num_batched_tokens - (running * terms.query_tokens if terms.mixed else 0)
-        chunks = []
+        budget = self._budget()
+        chunks: list[tuple[InFlight, int]] = []
         if partial is not None and budget > 0:
             new = min(partial.prompt_tokens - partial.done_tokens, budget)
             chunks.append((partial, new))
             budget -= new
         running += partial is not None
+        if not admits:
+            return chunks
         if self._loading:
             running += len(self._loading)
             budget = self._plan_loaded(chunks, budget)
@@ -106,6 +137,9 @@ class Server(EngineState):
                 running += 1
                 used = -1
                 continue
+            if used < 0 and self._cache:
+                used = self._kv.blocks(int((self._step + 1) * terms.growth)) + self._held
+                self._trim(used)
             if self._cache and flight.block_ids:
                 self._look_up(flight)
             loads = flight.ready_s > self.now_s
@@ -119,8 +153,9 @@ class Server(EngineState):
             if used + blocks + pinned > self._cap or self._committed + commit > self._cap:
                 break
             line.pop()
-            self._start(flight, blocks, commit)
-            used += blocks
+            taken = blocks if loads else terms.piece_blocks(flight, flight.cached_tokens + new, blocks)
+            self._start(flight, taken, commit)
+            used += taken
             self._trim(used)
             running += 1
             budget -= new

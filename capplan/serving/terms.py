@@ -101,6 +101,12 @@ class EngineTerms:
         reserved = private_tokens + self.reserved_output_fraction * (flight.remaining_tokens - 1)
         return blocks, ceil(reserved / self.block_tokens)
 
+    def piece_blocks(self, flight: InFlight, tokens: int, whole: int) -> int:
+        """Return the blocks of the first `tokens` tokens of a prompt; engines with separate prefill steps take all `whole` at once."""
+        if not self.mixed:
+            return whole
+        return min(-(-max(tokens - flight.shared_tokens, 0) // self.block_tokens), whole)
+
     def too_long(self, flight: InFlight) -> bool:
         """Return whether a request cannot run even alone."""
         flight.cached_tokens = min(flight.cached_tokens, flight.prompt_tokens - 1)
