@@ -1,7 +1,7 @@
 """The steps that the simulator takes for a recorded run: the same requests, the same step times, batch by batch.
 
-Time is counted in steps of the engine. A request arrives with the first step that was planned after the scheduler had it, and every
-step takes one unit; so order and duration of events are those that were measured, whatever the clock of the machine did.
+Time is counted in steps of the engine. A request arrives when the first step was planned after the scheduler had it (with
+asynchronous scheduling, when the step before that one began), and every step takes one unit; so order and duration of events are those that were measured, whatever the clock of the machine did.
 """
 
 from collections.abc import Sequence
@@ -64,8 +64,10 @@ def simulated(log: StepLog) -> tuple[Step, ...]:
     """Return the steps that the simulator takes under the limits of a recorded run."""
     limits = log.limits
     scheduling = Scheduling(
-        "mixed", limits["max_num_seqs"], limits["max_num_batched_tokens"], limits["chunked"], limits["block_tokens"]
+        "mixed", limits["max_num_seqs"], limits["max_num_batched_tokens"], limits["chunked"], limits["block_tokens"],
+        asynchronous=limits["asynchronous"],
     )  # fmt: skip
+    ahead = 1 if scheduling.asynchronous else 0
     blocks = limits["blocks"] - 1 if limits["blocks"] else MANY_BLOCKS
     caching = PrefixCaching(limits["block_tokens"]) if limits["caching"] else None
     rows = log.requests
@@ -73,7 +75,7 @@ def simulated(log: StepLog) -> tuple[Step, ...]:
     requests = Requests(
         _column(row.prompt_tokens for row in rows),
         _column(row.output_tokens for row in rows),
-        np.array([float(row.from_step) for row in rows]),
+        np.array([float(max(row.from_step - ahead, 0)) for row in rows]),
         class_index=_column(priorities.index(row.priority) for row in rows),
     )
     if caching:

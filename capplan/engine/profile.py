@@ -41,6 +41,9 @@ class Scheduling:
     """... and then this many further steps."""
     poll_steps: int = 0
     """Steps of a running batch between two looks for new prompts (SGLang: scheduler_recv_interval)."""
+    asynchronous: bool = False
+    """A step is planned when the one before it begins: what arrives or ends during a step counts for the step after the next (vLLM:
+    --async-scheduling)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,13 @@ class Server(EngineState):
         """Run every step that starts before a time; a running step completes."""
         feed, line = self._feed, self._line
         while self.now_s < until_s:
-            if feed.next_s <= self.now_s or line.deadlines:
-                line.receive(self.now_s)
+            seen_s = self._planned_s if self._terms.asynchronous else self.now_s
+            if feed.next_s <= seen_s or line.deadlines:
+                line.receive(seen_s)
             preempted = self._make_room()
             chunks = self._plan(admits=not preempted)
+            if self._terms.asynchronous and self._waits_for_output(idle=not (chunks or self._decoding)):
+                continue
             if chunks:
                 self._work_on(chunks)
             elif self._decoding:
@@ -45,6 +48,17 @@ class Server(EngineState):
             else:
                 return
         line.receive(self.now_s)
+
+    def _waits_for_output(self, *, idle: bool) -> bool:
+        """Note the plan of a step; return whether there was nothing to plan before the output of the running step."""
+        late = self._planned_s < self.now_s
+        self._planned_s = self.now_s
+        for flight in self._ended:
+            self._held -= flight.blocks
+            self._close(flight)
+        waited = idle and (late or bool(self._ended))
+        self._ended.clear()
+        return waited
 
     def _make_room(self) -> bool:
         """Preempt until every decoding sequence has room for its next token, and the next piece of a prompt for its blocks.
@@ -115,7 +129,7 @@ class Server(EngineState):
         terms = self._terms
         if (terms.hold_steps or terms.poll_steps) and partial is None and not self._loading and self._waits():
             return []
-        running = len(self._decoding)
+        running = len(self._decoding) + len(self._ended)
         budget = self._budget()
         chunks: list[tuple[InFlight, int]] = []
         if partial is not None and budget > 0:
@@ -325,7 +339,7 @@ class Server(EngineState):
         before = kv.blocks(self._counter) + self._held
         context = (kv.tokens + self._shared) / sequences + self._step * terms.growth
         row = self._clock.row(sequences)
-        if self._gaps.groups:
+        if self._gaps.groups or terms.asynchronous:
             steps = 1
         steps, seconds = row.run(context, steps, limit - start, terms.growth)
         self.now_s = start + seconds
@@ -348,12 +362,21 @@ class Server(EngineState):
         while ends and ends[0][0] <= step:
             flight = heappop(ends)[2]
             self._leave(flight)
+            flight.blocks = -(-(flight.base + self._counter) // self._terms.block_tokens)
             self._finish(flight)
             self._drop_stale()
 
     def _finish(self, flight: InFlight) -> None:
+        if self._terms.asynchronous:
+            self._held += flight.blocks
+            self._ended.append(flight)
+        else:
+            self._close(flight)
+        self._ledger.finished(flight, self.now_s)
+        self._feed.ended(flight, self.now_s)
+
+    def _close(self, flight: InFlight) -> None:
+        """Give back the blocks of a request that has ended; with a prefix cache they stay cached."""
         if flight.output_ids and self._cache:
             self._cache.keep(flight.output_ids)
         self._release(flight)
-        self._ledger.finished(flight, self.now_s)
-        self._feed.ended(flight, self.now_s)

@@ -65,6 +65,8 @@ class EngineTerms:
     poll_steps: int
     """Steps of a running batch between two polls of the queue; 0: every step."""
 
+    asynchronous: bool
+    """A step is planned when the one before it begins."""
     caching: PrefixCaching | None
     """Prompts with block ids share their blocks; None: only given cached tokens are shared."""
 
@@ -166,6 +168,7 @@ def engine_terms(engine: EngineSetup) -> EngineTerms:
         hold_prompts=scheduling.hold_prompts,
         gather_steps=scheduling.gather_steps,
         poll_steps=scheduling.poll_steps,
+        asynchronous=scheduling.asynchronous,
         growth=tokens_per_step,
         query_tokens=query_tokens,
         reserved_output_fraction=reserved,
