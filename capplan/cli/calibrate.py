@@ -85,7 +85,7 @@ _STATED = Group(
 )
 _SERVING = o.SERVING.only(
     "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel", "weight_dtype", "kv_dtype", "engine",
-    "engine_version", "calibration", "offline",
+    "engine_version", "calibration", "offline", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
 )  # fmt: skip
 Stated = Annotated[StatedResult, _STATED]
 Serving = Annotated[ServingFlags, _SERVING]
