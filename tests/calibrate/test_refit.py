@@ -24,6 +24,8 @@ from capplan.readers.catalogue.hardware import device
 from capplan.recorded.results.read import read_results
 from capplan.recorded.results.record import BenchmarkResult, Spread
 from capplan.replica.replica import replica_of
+from capplan.report.answers.calibrate import refit_answer
+from capplan.report.grid import grid_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 
@@ -118,6 +120,15 @@ def test_one_result_is_matched_and_leaves_wide_intervals(spec, refit):
         alone, many = one.numbers[name], refit.numbers[name]
         assert alone.high - alone.low > many.high - many.low, name
     assert not any(number.constrained for number in one.numbers.values())
+
+
+def test_measured_and_replayed_times_share_a_unit(refit):
+    """Otherwise a row shows 12,000 ms measured next to 9.1 s replayed."""
+    points = tuple(replace(point, after_s=1.5e3 * point.after_s) for point in refit.points)
+    table = refit_answer(replace(refit, points=points), None).tables[0]
+    headings = [heading for heading in grid_of(table).headings if "(" in heading]
+    assert len(headings) == 4
+    assert {heading.rpartition(" ")[2] for heading in headings} == {"(ms)"}
 
 
 def slow_device(factor):
