@@ -16,7 +16,15 @@ from capplan.calibrate.endpoint.client import Answered, Endpoint, Question, answ
 from capplan.calibrate.endpoint.loops import open_loop, shared_loop
 
 INPUT, OUTPUT = 128, 32
-LIMITS = ("--max-model-len", "4096", "--max-num-seqs", "32", "--max-num-batched-tokens", "512", "--no-enable-prefix-caching")
+LIMITS = (
+    "--max-model-len",
+    "4096",
+    "--max-num-seqs",
+    "32",
+    "--max-num-batched-tokens",
+    "512",
+    "--no-enable-prefix-caching",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +63,14 @@ def questions(load: Load, draw: random.Random) -> list[Question]:
         return max(4, min(1500, round(mean * draw.lognormvariate(-(load.sigma**2) / 2, load.sigma))))
 
     return [
-        Question(tokens(draw, length(load.input_tokens)), length(load.output_tokens)) for _ in range(load.requests)
+        Question(tokens(draw, length(load.input_tokens)), length(load.output_tokens))
+        for _ in range(load.requests)
     ]
 
 
 def run(load: Load, server: Endpoint, seed: int) -> list[Answered]:
     """Send a load."""
-    draw = random.Random(seed)  # noqa: S311  # lengths and times
+    draw = random.Random(seed)  # lengths and times
     asked = questions(load, draw)
     if load.users:
         return shared_loop(server, asked, load.users)
@@ -72,7 +81,9 @@ def run(load: Load, server: Endpoint, seed: int) -> list[Answered]:
     return open_loop(server, asked, times)
 
 
-def measured(loads: Sequence[Load], environment: Path, folder: Path, seed: int, flags: Sequence[str] = ()) -> None:
+def measured(
+    loads: Sequence[Load], environment: Path, folder: Path, seed: int, flags: Sequence[str] = ()
+) -> None:
     """Start the engine, warm it, run the loads, and write a record each and the log of its steps."""
     model = write_model(folder / "tiny")
     at = folder / "server"

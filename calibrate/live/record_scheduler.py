@@ -7,7 +7,7 @@ from pathlib import Path
 
 from calibrate.live.model import write_model
 from calibrate.live.scheduler_runs import SETTINGS, SMALL, Setting, traffic
-from calibrate.live.server import NoServer, running
+from calibrate.live.server import NoServerError, running
 from capplan.calibrate.endpoint.client import Question, answered, endpoint_of
 
 
@@ -32,7 +32,7 @@ def main(words: list[str]) -> int:
         if not names or setting.name in names:
             try:
                 record(setting, Path(environment), Path(folder))
-            except NoServer as problem:
+            except NoServerError as problem:
                 print(f"{setting.name}: {problem}", file=sys.stderr)
     return 0
 

@@ -52,7 +52,7 @@ def planned(scheduler: Any, output: Any, start_s: float) -> dict[str, Any]:
 
 def keep_asynchronous() -> None:
     """Let vLLM plan a step before the output of the one before it is there, which it leaves out on processors."""
-    from vllm.platforms.cpu import CpuPlatform  # type: ignore[import-not-found]  # noqa: PLC0415
+    from vllm.platforms.cpu import CpuPlatform  # type: ignore[import-not-found]
 
     check = CpuPlatform.check_and_update_config.__func__
 
@@ -70,7 +70,7 @@ def register() -> None:
         return
     if os.environ.get(ASYNCHRONOUS):
         keep_asynchronous()
-    from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found]  # noqa: PLC0415
+    from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found]
 
     if hasattr(Scheduler, "capplan_recorded"):
         return

@@ -8,7 +8,13 @@ from calibrate.live.model import CONFIG
 from capplan.calibrate.endpoint.client import Answered, Endpoint, Question
 from capplan.calibrate.endpoint.loops import closed_loop, open_loop
 
-SMALL = {**CONFIG, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4}
+SMALL = {
+    **CONFIG,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
 """Steps of a few milliseconds: the order of events is of interest here, not their time."""
 BLOCK = 32
 
@@ -78,7 +84,7 @@ def _open(
     for _ in range(count):
         prompt, output = _lengths(draw)
         questions.append(Question(tokens(draw, prompt), output, priority()))
-        now_s += draw.expovariate(rate) * (0.2 if draw.random() < 0.7 else 2.8)  # noqa: PLR2004
+        now_s += draw.expovariate(rate) * (0.2 if draw.random() < 0.7 else 2.8)
         times.append(now_s)
     return open_loop(server, questions, times)
 
@@ -104,9 +110,7 @@ def sessions(server: Endpoint, draw: random.Random) -> list[Answered]:
         for _ in range(9):
             new, output = tokens(draw, draw.randrange(10, 90)), draw.randrange(4, 50)
 
-            def turn(
-                answers: list[Answered], new: tuple[int, ...] = new, output: int = output
-            ) -> Question:
+            def turn(answers: list[Answered], new: tuple[int, ...] = new, output: int = output) -> Question:
                 if answers:
                     said.extend(int(word[1:]) for word in answers[-1].text.split())
                 said.extend(new)
@@ -120,7 +124,7 @@ def sessions(server: Endpoint, draw: random.Random) -> list[Answered]:
 
 def traffic(setting: Setting, server: Endpoint, seed: int) -> list[Answered]:
     """Send what the setting asks for."""
-    draw = random.Random(seed)  # noqa: S311  # lengths and times
+    draw = random.Random(seed)  # lengths and times
     if setting.traffic == "shared":
         return shared(server, draw)
     if setting.traffic == "sessions":

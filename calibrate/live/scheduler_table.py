@@ -30,7 +30,9 @@ def recorded(setting: Setting, folder: Path) -> StepLog:
 def main(words: list[str]) -> int:
     """Print one line a setting; with a name after --show, the steps around its first difference."""
     folder = Path(words[0])
-    print(f"{'setting':20} {'requests':>8} {'steps':>6} {'prompts':>7} {'preempted':>9} {'equal':>6}  first difference")
+    print(
+        f"{'setting':20} {'requests':>8} {'steps':>6} {'prompts':>7} {'preempted':>9} {'equal':>6}  first difference"
+    )
     for setting in SETTINGS:
         if not (folder / f"{setting.name}.jsonl").exists():
             continue

@@ -37,7 +37,7 @@ class Live:
     """What the server printed."""
 
 
-class NoServer(RuntimeError):
+class NoServerError(RuntimeError):
     """The server ended, or did not answer in time."""
 
 
@@ -45,7 +45,7 @@ def answers(url: str) -> bool:
     """Return whether the server is ready."""
     try:
         with urlopen(f"{url}/health", timeout=2.0) as answer:  # noqa: S310  # the address is this machine
-            return bool(answer.status == 200)  # noqa: PLR2004
+            return bool(answer.status == 200)
     except (URLError, OSError):
         return False
 
@@ -82,7 +82,7 @@ def running(
     write_plugin(folder / "plugin")
     live = Live(f"http://{HOST}:{port}", folder / "steps.jsonl", folder / "server.log")
     if answers(live.url):
-        raise NoServer(f"another server answers at {live.url}; end it or choose another port")
+        raise NoServerError(f"another server answers at {live.url}; end it or choose another port")
     live.steps.unlink(missing_ok=True)
     words = [
         str(environment / "bin" / "vllm"), "serve", str(model), "--load-format", "dummy", "--dtype", "float32",
@@ -111,7 +111,7 @@ def _await(process: subprocess.Popen[bytes], live: Live, within_s: float) -> Non
         if process.poll() is not None or time.monotonic() > until_s:
             tail = "\n".join(live.log.read_text(errors="replace").splitlines()[-12:])
             state = "ended" if process.poll() is not None else f"did not answer within {within_s:g} s"
-            raise NoServer(f"the server {state}; its log {live.log} ends with\n{tail}")
+            raise NoServerError(f"the server {state}; its log {live.log} ends with\n{tail}")
         time.sleep(0.5)
 
 

@@ -168,7 +168,9 @@ class _Problem:
     @property
     def start(self) -> Array:
         values = [getattr(self.before, name) for name in NAMES]
-        return np.array([np.log(v) if free.is_ratio else v for v, free in zip(values, FREE.values(), strict=True)])
+        return np.array(
+            [np.log(v) if free.is_ratio else v for v, free in zip(values, FREE.values(), strict=True)]
+        )
 
     @property
     def measured(self) -> Array:
@@ -184,7 +186,9 @@ class _Problem:
         return np.array([place for place, run in enumerate(self.runs) for _ in run.values])
 
     def host(self, numbers: Array) -> HostOverhead:
-        return replace(self.before, **{name: _natural(name, x) for name, x in zip(NAMES, numbers.tolist(), strict=True)})
+        return replace(
+            self.before, **{name: _natural(name, x) for name, x in zip(NAMES, numbers.tolist(), strict=True)}
+        )
 
     def replayed(self, numbers: Array) -> Array:
         host = self.host(numbers)

@@ -48,7 +48,9 @@ class Run:
         """The run and what it measured: equal if one result was read twice."""
         return repr(self.benchmark), self.values, self.replica.spec.network.name
 
-    tables: dict[tuple[float, float, float], DeviceTables] = field(default_factory=dict, compare=False, repr=False)
+    tables: dict[tuple[float, float, float], DeviceTables] = field(
+        default_factory=dict, compare=False, repr=False
+    )
     """Step times of the device at other rates, by their ratios."""
 
     def device_tables(self, host: HostOverhead) -> DeviceTables:

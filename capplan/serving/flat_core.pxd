@@ -24,6 +24,7 @@ cdef class FlatEngine(FlatSteps):
     cdef long long piece(self, Py_ssize_t row, long long budget) noexcept
     @cython.locals(row=cython.Py_ssize_t, running=cython.longlong, budget=cython.longlong, used=cython.longlong, new=cython.longlong, blocks=cython.longlong, commit=cython.longlong)
     cdef void plan(self) noexcept
+    cdef long long piece_blocks(self, Py_ssize_t row, long long new, long long whole) noexcept
     cdef bint waits(self) noexcept
     cdef bint lacks_company(self) noexcept
     @cython.locals(steps=cython.longlong)

@@ -107,6 +107,12 @@ class FlatEngine(FlatSteps):
             return max(budget, 0)
         return new if not self.chunks and new > self.budget else 0
 
+    def piece_blocks(self, row: int, new: int, whole: int) -> int:
+        """Return the blocks of the first piece of a prompt; engines with separate prefill steps take all `whole` at once."""
+        if not self.shared_steps:
+            return whole
+        return -(-max(self.cached[row] + new - self.shared[row], 0) // self.block_tokens)
+
     def plan(self) -> None:
         """Admit what fits; choose the prompts of the next step, each with the number of tokens to prefill."""
         row = self.partial
@@ -145,8 +151,7 @@ class FlatEngine(FlatSteps):
             commit = self.reserved_blocks(row)
             if used + blocks > self.capacity or self.committed + commit > self.capacity:
                 break
-            if self.shared_steps:
-                blocks = -(-max(self.cached[row] + new - self.shared[row], 0) // self.block_tokens)
+            blocks = self.piece_blocks(row, new, blocks)
             self.queue_pop()
             self.admit(row, blocks, commit)
             used += blocks

@@ -142,6 +142,12 @@ class Server(EngineState):
         if self._loading:
             running += len(self._loading)
             budget = self._plan_loaded(chunks, budget)
+        self._admit(chunks, budget, running)
+        return chunks
+
+    def _admit(self, chunks: list[tuple[InFlight, int]], budget: int, running: int) -> None:
+        """Admit waiting requests in order while sequence slots, token budget and blocks last; add their pieces."""
+        line, terms = self._line, self._terms
         used = -1
         while line.count and running < terms.max_num_seqs and budget > 0:
             flight = line.head()
@@ -151,10 +157,10 @@ class Server(EngineState):
                 running += 1
                 used = -1
                 continue
-            if used < 0 and self._cache:
-                used = self._kv.blocks(int((self._step + 1) * terms.growth)) + self._held
-                self._trim(used)
             if self._cache and flight.block_ids:
+                if used < 0:
+                    used = self._kv.blocks(int((self._step + 1) * terms.growth)) + self._held
+                    self._trim(used)
                 self._look_up(flight)
             loads = flight.ready_s > self.now_s
             new = 0 if loads else self._piece(flight, budget, alone=not chunks)
@@ -174,7 +180,6 @@ class Server(EngineState):
             running += 1
             budget -= new
             (self._loading.append(flight) if loads else chunks.append((flight, new)))
-        return chunks
 
     def _waits(self) -> bool:
         """Return whether waiting prompts stay out of this step: no poll of the queue is due, or they are held back."""

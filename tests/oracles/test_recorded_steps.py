@@ -28,6 +28,9 @@ def test_the_runs_hold_what_they_are_about() -> None:
     assert len(logs) == 15
     preempted = {name: sum(len(step.preempted) for step in log.steps) for name, log in logs.items()}
     assert min(preempted[name] for name in ("small-cache", "small-cache-128", "asynchronous-small")) >= 10
-    hits = {name: sum(before > 0 for step in log.steps for _, _, before in step.prompts) for name, log in logs.items()}
+    hits = {
+        name: sum(before > 0 for step in log.steps for _, _, before in step.prompts)
+        for name, log in logs.items()
+    }
     assert min(hits["sessions"], hits["shared-prefix"]) >= 50
     assert all(len(log.steps) > 300 for log in logs.values())

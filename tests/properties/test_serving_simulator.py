@@ -256,7 +256,11 @@ class Reference:
             budget = max(self.scheduling.max_num_batched_tokens - decoding, 0)
             begun = under_way.begun
             under_way.begun = max(begun, min(under_way.target, under_way.computed + budget))
-            if self.scheduling.policy != "mixed" or under_way.begun == begun or self.used(extra=1) <= self.capacity:
+            if (
+                self.scheduling.policy != "mixed"
+                or under_way.begun == begun
+                or self.used(extra=1) <= self.capacity
+            ):
                 break
             under_way.begun = begun
             self.preempt()

@@ -94,7 +94,9 @@ class TieredReference(Reference):
             decodes = request.computed >= request.target
             mixed = self.scheduling.policy == "mixed" and not decodes
             begun = self.begun_blocks(request) if mixed else 0
-            total += begun if mixed else self.own(request, request.base + gained if decodes else request.target)
+            total += (
+                begun if mixed else self.own(request, request.base + gained if decodes else request.target)
+            )
         return total
 
     def begun_blocks(self, request):

@@ -106,7 +106,9 @@ def connection(server: Endpoint) -> http.client.HTTPConnection:
     """Return a connection that is not open yet; no proxy of the environment is used."""
     if server.secure:
         context = ssl.create_default_context()
-        return http.client.HTTPSConnection(server.host, server.port, timeout=server.silence_s, context=context)
+        return http.client.HTTPSConnection(
+            server.host, server.port, timeout=server.silence_s, context=context
+        )
     return http.client.HTTPConnection(server.host, server.port, timeout=server.silence_s)
 
 
@@ -196,7 +198,7 @@ def _refused(answer: http.client.HTTPResponse, sent_s: float) -> Answered:
     """Return the error of a status other than 200; redirects are not followed."""
     status = answer.status
     why = f"status {status}"
-    if 300 <= status < 400:  # noqa: PLR2004  # redirects
+    if 300 <= status < 400:  # redirects
         why += ": the server redirects to another address, which is not followed"
     else:
         text = answer.read(4096).decode("utf-8", errors="replace")

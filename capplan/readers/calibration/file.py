@@ -157,7 +157,9 @@ def _checked_host(host: HostRefit, document: Document) -> HostRefit:
                 place = document.place(("host", "numbers", name, end))
                 raise InputError(f"{place}: {getattr(number, end)} should be greater than or equal to 0")
     later = {"stream_s": 0.0, "compute_rate_ratio": 1.0, "memory_rate_ratio": 1.0, "link_rate_ratio": 1.0}
-    lacking = {name: value for name, value in later.items() if name not in host.numbers and name not in host.kept}
+    lacking = {
+        name: value for name, value in later.items() if name not in host.numbers and name not in host.kept
+    }
     kept = {**host.kept, **lacking}
     written, known = [*host.numbers, *kept], [f.name for f in fields(HostOverhead)]
     if sorted(written) != sorted(known):
