@@ -51,7 +51,7 @@ def answers(url: str) -> bool:
 
 
 @contextlib.contextmanager
-def running(
+def started(
     environment: Path,
     model: Path,
     folder: Path,
@@ -59,10 +59,9 @@ def running(
     *,
     cache_gib: float = 1,
     port: int = 8123,
-    within_s: float = 300.0,
     asynchronous: bool = False,
-) -> Iterator[Live]:
-    """Yield a server of vLLM with random weights; it and its processes end with the block, Ctrl-C included.
+) -> Iterator[tuple[Live, subprocess.Popen[bytes]]]:
+    """Yield a server of vLLM with random weights that starts; it and its processes end with the block, Ctrl-C included.
 
     Parameters
     ----------
@@ -74,8 +73,6 @@ def running(
         KV cache
     port : [-]
         port on this machine
-    within_s : [s]
-        how long it may take to start
     asynchronous : plan a step while the one before it runs, as on GPUs
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -99,10 +96,25 @@ def running(
             words, env=variables, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            _await(process, live, within_s)
-            yield live
+            yield live, process
         finally:
             _end(process)
+
+
+@contextlib.contextmanager
+def running(
+    environment: Path,
+    model: Path,
+    folder: Path,
+    flags: Sequence[str] = (),
+    *,
+    within_s: float = 300.0,
+    asynchronous: bool = False,
+) -> Iterator[Live]:
+    """Yield a server that answers, or fail after a time; see `started`."""
+    with started(environment, model, folder, flags, asynchronous=asynchronous) as (live, process):
+        _await(process, live, within_s)
+        yield live
 
 
 def _await(process: subprocess.Popen[bytes], live: Live, within_s: float) -> None:
