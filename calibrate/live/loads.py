@@ -16,6 +16,8 @@ from capplan.calibrate.endpoint.client import Answered, Endpoint, Question, answ
 from capplan.calibrate.endpoint.loops import open_loop, shared_loop
 
 INPUT, OUTPUT = 128, 32
+SEED = 1
+"""Of prompts and arrivals: repeats are the same load."""
 LIMITS = (
     "--max-model-len",
     "4096",
@@ -82,7 +84,7 @@ def run(load: Load, server: Endpoint, seed: int) -> list[Answered]:
 
 
 def measured(
-    loads: Sequence[Load], environment: Path, folder: Path, seed: int, flags: Sequence[str] = ()
+    loads: Sequence[Load], environment: Path, folder: Path, repeat: int, flags: Sequence[str] = ()
 ) -> None:
     """Start the engine, warm it, run the loads, and write a record each and the log of its steps."""
     model = write_model(folder / "tiny")
@@ -92,7 +94,7 @@ def measured(
         for count in (16, 128, 512):
             answered(server, Question(tuple(range(10, 10 + count)), 8))
         for load in loads:
-            answers = run(load, server, seed)
+            answers = run(load, server, SEED)
             record = bench_record(
                 answers,
                 model="tiny",
@@ -100,17 +102,17 @@ def measured(
                 max_concurrency=load.users or None,
                 burstiness=load.burstiness,
             )
-            (folder / f"{load.name}.{seed}.json").write_text(json.dumps(record) + "\n")
+            (folder / f"{load.name}.{repeat}.json").write_text(json.dumps(record) + "\n")
             shown = {name: round(record[f"mean_{name}_ms"]) for name in ("ttft", "tpot")}
-            print(load.name, seed, shown, record["failed"], "failed", flush=True)
-    shutil.copy(live.steps, folder / f"steps.{loads[0].name}.{seed}.jsonl")
+            print(load.name, repeat, shown, record["failed"], "failed", flush=True)
+    shutil.copy(live.steps, folder / f"steps.{loads[0].name}.{repeat}.jsonl")
 
 
 def main(words: list[str]) -> int:
-    """Run one series, with a seed for each repeat."""
-    environment, folder, series, *seeds = words
-    for seed in seeds or ["1", "2"]:
-        measured(CLOSED if series == "closed" else OPEN, Path(environment), Path(folder), int(seed))
+    """Run one series, as often as there are repeats; each sends the same requests at the same times."""
+    environment, folder, series, *repeats = words
+    for repeat in repeats or ["1", "2"]:
+        measured(CLOSED if series == "closed" else OPEN, Path(environment), Path(folder), int(repeat))
     return 0
 
 

@@ -12,6 +12,7 @@ from capplan.calibrate.endpoint.client import Question, answered, endpoint_of
 from capplan.calibrate.endpoint.loops import closed_loop, open_loop, shared_loop
 from capplan.calibrate.endpoint.probe import probed, prompts_for, served_model
 from capplan.calibrate.endpoint.series import designed
+from capplan.cli.main import main
 from capplan.errors import InputError
 from capplan.readers.calibration.file import read_calibration_file
 from tests.calibrate.endpoint_stub import stub
@@ -225,3 +226,77 @@ def test_a_dry_run_sends_nothing_and_needs_no_server(capplan):
     assert ran.code == 0
     assert "nothing was sent" in ran.out
     assert "tokens" in ran.out
+
+
+PLAN = """name: small
+model: qwen3-0.6b
+slo: {ttft_p95: 800 ms, tpot_p95: 60 ms}
+fleet: {hardware: [l4], tensor_parallel: 1, pipeline_parallel: 1}
+traffic:
+  - {name: chat, request_rate: 8 req/s, input_tokens: 200, output_tokens: 20, shared_prefix: {tokens: 96, hit_fraction: 1.0}}
+"""
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("endpoint-plan")
+    (folder / "small.yaml").write_text(PLAN)
+    assert main(["fleet", str(folder / "small.yaml"), "-o", str(folder / "plan.json"), "--offline"]) == 0
+    return folder / "plan.json"
+
+
+def test_a_slow_replica_gets_the_traffic_of_the_plan_and_does_not_verify(capplan, plan_file):
+    with stub(prompt_s=0.2, token_s=0.05) as server:
+        words = (
+            "verify-plan",
+            "--plan",
+            plan_file,
+            "--endpoint",
+            server.url,
+            "--minutes",
+            "0.05",
+            "--offline",
+        )
+        ran = capplan(*words, "--format", "json")
+        seen = [body for _, body in server.seen[1:]]
+    assert ran.code == 4, ran.err
+    found = json.loads(ran.out)["result"]
+    assert found["verdict"] == "slower"
+    assert {row["quantity"] for row in found["rows"]} >= {"ttft_s.p95", "tpot_s.p50", "e2e_s.mean"}
+    assert [len(body["prompt"]) for body in seen] == [200] * len(seen)
+    assert {body["max_tokens"] for body in seen} == {20}
+    assert len(seen) >= 20
+    assert len({tuple(body["prompt"][:96]) for body in seen}) == 1
+    assert len({tuple(body["prompt"]) for body in seen}) == len(seen)
+
+
+def test_a_slow_replica_means_more_machines(capplan, plan_file):
+    with stub(prompt_s=0.2, token_s=0.05) as server:
+        ran = capplan(
+            "verify-plan", "--plan", plan_file, "--endpoint", server.url, "--minutes", "0.02", "--offline"
+        )
+    assert re.search(r"times as long as predicted: about \d+ busy replicas instead of 1", ran.out), ran.out
+    assert f"capplan calibrate --endpoint {server.url}" in ran.out
+
+
+def test_a_replica_that_sheds_load_is_not_compared(capplan, plan_file):
+    with stub(lambda number: "busy" if number % 4 == 0 else "") as server:
+        ran = capplan(
+            "verify-plan", "--plan", plan_file, "--endpoint", server.url, "--minutes", "0.02", "--offline"
+        )
+    assert ran.code == 2
+    assert "requests failed: status 429" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ((), "needs what was measured"),
+        (("--endpoint", "localhost:9", "--results", "a.json"), "needs what was measured"),
+        (("--endpoint", "localhost:9", "--replicas", "2"), "an endpoint is one replica"),
+        (("--results", "a.json", "--minutes", "2"), "--minutes is of --endpoint"),
+    ],
+)
+def test_a_plan_is_verified_with_results_or_with_a_server(capplan, plan_file, more, words):
+    ran = capplan("verify-plan", "--plan", plan_file, *more, "--offline")
+    assert (ran.code, words in ran.err) == (2, True), ran.err

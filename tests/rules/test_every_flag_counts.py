@@ -137,6 +137,10 @@ CASES = {
             "90s", "verify-plan --plan plan.json --results latencies.txt --interval 60s --offline"
         ),
         "--replicas": Case("2"),
+        "--endpoint": Case(
+            "localhost:9?key=1", "verify-plan --plan plan.json --offline", "user name or a query"
+        ),
+        "--minutes": Case("2", refused="--minutes is of --endpoint"),
         "--offline": HUB._replace(line="verify-plan --plan hub-plan.json --results served.json"),
         **OUT,
     },

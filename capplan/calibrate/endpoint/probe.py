@@ -198,7 +198,7 @@ def _open(
     rate = OPEN_SHARE * (best.requests_per_s or 0.0)
     count = int(min(max(rate * series.seconds * OPEN_TIME_SHARE, LEAST_ANSWERS), MOST_REQUESTS))
     point = Point(1, round(best.input_tokens or 1), round(best.output_tokens or 1))
-    name = f"{rate:.3g} requests/s, {point.input_tokens} tokens in, {point.output_tokens} out"
+    name = f"{rate:.3g} requests per s, {point.input_tokens} tokens in, {point.output_tokens} out"
     tell(f"{len(series.points) + 1} of {len(series.points) + 1}: open loop, {name}")
     times = np.cumsum([draw.expovariate(rate) for _ in range(count)]).tolist()
     answers = open_loop(server, [prompts.question(draw, point) for _ in times], times)
