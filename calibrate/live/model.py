@@ -30,7 +30,7 @@ CONFIG: dict[str, Any] = {
     "use_cache": True,
 }
 """About 85 million parameters."""
-TOKENIZER = {
+TOKENIZER: dict[str, Any] = {
     "version": "1.0",
     "truncation": None,
     "padding": None,

@@ -69,14 +69,15 @@ def measured_table(steps: Sequence[tuple[int, int, float]], request_s: float) ->
     by_sequences = _medians(decodes)
     by_tokens = _medians(prompts)
     one, zero = np.ones(1), np.zeros(1)
-    sizes, tokens = np.array([n for n, _ in by_sequences], float), np.array([n for n, _ in by_tokens], float)
+    sizes = np.array([n for n, _ in by_sequences], float)
+    token_knots = np.array([n for n, _ in by_tokens], float)
     return StepTable(
         sequence_knots=sizes,
         decode_s=np.array([seconds for _, seconds in by_sequences]),
         head_s=np.zeros(sizes.size),
         context_knots=zero,
         decode_attention_s=np.zeros((sizes.size, 1)),
-        token_knots=tokens,
+        token_knots=token_knots,
         mixed_s=np.array([seconds for _, seconds in by_tokens]),
         new_knots=one,
         past_knots=zero,
@@ -113,9 +114,10 @@ def front_end_s(record: dict[str, Any], lines: Sequence[str], skip: int) -> floa
             for name in waiting:
                 first.setdefault(name, row["output_s"] + row["updated_s"])
     names = list(added)[skip : skip + len(record["ttfts"])]
-    return median(
-        ttft - (first[name] - added[name]) for name, ttft in zip(names, record["ttfts"], strict=True)
-    )
+    outside = [
+        float(ttft) - (first[name] - added[name]) for name, ttft in zip(names, record["ttfts"], strict=True)
+    ]
+    return median(outside)
 
 
 def simulated(record: dict[str, Any], engine: EngineSetup) -> dict[str, Array]:

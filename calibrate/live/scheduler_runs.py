@@ -129,5 +129,8 @@ def traffic(setting: Setting, server: Endpoint, seed: int) -> list[Answered]:
         return shared(server, draw)
     if setting.traffic == "sessions":
         return sessions(server, draw)
-    ranks = (lambda: draw.randrange(3)) if setting.traffic == "priority" else lambda: None
-    return _open(server, draw, 200, 45.0, ranks)
+
+    def rank() -> int | None:
+        return draw.randrange(3) if setting.traffic == "priority" else None
+
+    return _open(server, draw, 200, 45.0, rank)

@@ -4,7 +4,7 @@ Time is counted in steps of the engine. A request arrives when the first step wa
 asynchronous scheduling, when the step before that one began), and every step takes one unit; so order and duration of events are those that were measured, whatever the clock of the machine did.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from capplan.engine.profile import Scheduling
 from capplan.serving.cache.block_cache import PrefixCaching
 from capplan.serving.feed import Feed
 from capplan.serving.outcome import Ledger
-from capplan.serving.requests import Admission, InFlight, Requests
+from capplan.serving.requests import Admission, Counts, InFlight, Requests
 from capplan.serving.server import Server
 from capplan.serving.step_clock import StepClock
 from capplan.serving.step_table import StepTable
@@ -94,8 +94,8 @@ def simulated(log: StepLog) -> tuple[Step, ...]:
     return tuple(server.steps)
 
 
-def _column(values: object) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    return np.array(list(values), dtype=np.int64)  # type: ignore[call-overload, no-any-return]
+def _column(values: Iterable[int]) -> Counts:
+    return np.array(list(values), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,9 @@ def read_log(lines: Iterable[str], limits: dict[str, Any]) -> tuple[StepLog, lis
     numbers = {row["added"]: place for place, row in enumerate(row for row in rows if "added" in row)}
     ended = {row["finished"]: row for row in rows if "finished" in row}
     ids: dict[str, int] = {}
-    requests, steps, times = [], [], []
+    requests: list[LoggedRequest] = []
+    steps: list[Step] = []
+    times: list[float] = []
     prefills = _Prefills()
     for row in rows:
         if "added" in row:
@@ -104,7 +106,8 @@ class _Prefills:
 
 def pack(log: StepLog) -> dict[str, Any]:
     """Return a run as small JSON: decoding requests are written only where they differ from the step before."""
-    steps, before = [], None
+    steps: list[list[Any]] = []
+    before: tuple[int, ...] | None = None
     for step in log.steps:
         changed = step.decodes != before
         before = step.decodes
@@ -120,10 +123,11 @@ def pack(log: StepLog) -> dict[str, Any]:
 def unpack(data: dict[str, Any]) -> StepLog:
     """Return the run that `pack` wrote."""
     requests = tuple(
-        LoggedRequest(*row[:4], tuple(row[4]), tuple(row[5]))  # type: ignore[arg-type]
-        for row in data["requests"]
+        LoggedRequest(from_step, prompt, output, priority, tuple(prompt_ids), tuple(output_ids))
+        for from_step, prompt, output, priority, prompt_ids, output_ids in data["requests"]
     )
-    steps, decodes = [], ()
+    steps: list[Step] = []
+    decodes: tuple[int, ...] = ()
     for prompts, changed, *preempted in data["steps"]:
         decodes = decodes if changed == 0 else tuple(changed)
         steps.append(

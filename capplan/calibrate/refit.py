@@ -275,7 +275,8 @@ def _numbers(
         value, reach = float(solution[place]), 1.96 * float(half[place])
         constrained = bool(half[place] < NARROWED * widths[place]) and value < 0.99 * free.high
         ends = max(value - reach, free.low), min(value + reach, free.high)
-        numbers[name] = FittedNumber(*(_natural(name, x) for x in (value, *ends)), constrained)
+        low, high = (_natural(name, end) for end in ends)
+        numbers[name] = FittedNumber(_natural(name, value), low, high, constrained)
         if not constrained and not (name == "link_rate_ratio" and not problem.linked):
             lacking = name in OF_PROMPTS and not prompts
             needed = "times to first token" if lacking else "more different concurrencies and lengths"
