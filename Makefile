@@ -16,6 +16,9 @@
 #                 RECORD=1 (adds the cases to the figures of docs/reliability.md)
 #   make oracle   every model type of transformers against our reading of config.json; writes docs/models.md and the sample
 #                 that make test reads: SEED=1 CHANGED=2 (files with changed values for each type)
+#   make live     a running vLLM with random weights on this processor, in an environment of its own, next to what capplan predicts
+#                 (docs/live.md); about 45 minutes on two cores; Linux, Python 3.11, 4 GB of disk: PARTS="scheduler loads"
+#                 LIVE_PYTHON=python3.11 TORCH_INDEX=URL (where pip finds a torch without CUDA, where it does not by itself)
 #   make constraints  write constraints/ anew: the versions that make plan and make test install, with the hashes of their files
 #   make installs     the lowest, tested and newest versions in empty environments, a build twice, the same bytes everywhere:
 #                     OTHERS="python3.12 python3.13"; writes docs/reliability.md
@@ -29,6 +32,10 @@ SEED ?= 7
 SECONDS ?= 60
 WHEELS_PYTHON ?= 3.12
 OTHERS ?=
+LIVE ?= .live
+LIVE_PYTHON ?= python3.11
+TORCH_INDEX ?=
+PARTS ?=
 CHROMIUM ?= chromium
 BIN := $(VENV)/bin
 # A file of tests runs in one process, so that what its tests share is made once; files come in the order of their names.
@@ -41,7 +48,7 @@ COMPILED := hatch_build.py $(wildcard capplan/serving/flat_*.py capplan/serving/
 # Compiled modules are kept, even where an image says otherwise: every process of the tests would compile all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: plan test long old-processor lint check bench golden docs mutants fuzz constraints installs reliability oracle wheels pictures clean
+.PHONY: plan test long old-processor lint check bench golden docs mutants fuzz constraints installs reliability oracle live wheels pictures clean
 .DEFAULT_GOAL := plan
 
 plan: $(VENV)/.ready
@@ -103,6 +110,10 @@ reliability: $(VENV)/.ready
 oracle: $(VENV)/.ready-oracle
 	$(BIN)/python -m tests.differential $(if $(CHANGED),--changed $(CHANGED),--write) $(if $(filter command line,$(origin SEED)),--seed $(SEED))
 
+live: $(VENV)/.ready-test
+	PYTHONPATH=. $(LIVE_PYTHON) -m calibrate.live.environment $(LIVE)/environment $(TORCH_INDEX)
+	$(BIN)/python -m calibrate.live $(LIVE)/environment $(LIVE)/results $(PARTS)
+
 wheels: $(BIN)/python
 	$(BIN)/python -m pip download --quiet --only-binary :all: --python-version $(WHEELS_PYTHON) --dest wheels pydantic pyyaml scipy typer rich huggingface-hub
 
@@ -117,7 +128,7 @@ pictures: $(VENV)/.ready
 	$(BIN)/python -m docs.generators.pictures
 
 clean:
-	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .hypothesis .mutants
+	rm -rf $(VENV) $(LIVE) build dist site .mypy_cache .ruff_cache .hypothesis .mutants
 
 # The stamp files keep set-up from being repeated until what is declared, constrained or compiled changes.
 $(BIN)/python:

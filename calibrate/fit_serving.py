@@ -14,7 +14,7 @@ changed: the numbers of all others stand. A full search takes half an hour on tw
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -247,7 +247,7 @@ def host_times_text(times: Mapping[str, Mapping[str, HostOverhead]]) -> str:
     for engine, eras in times.items():
         lines.append(f'    "{engine}": {{')
         for since, host in eras.items():
-            numbers = ", ".join(f"{value:.4g}" for value in astuple(host))
+            numbers = ", ".join(f"{value:.4g}" for value in host.without_rates())
             lines.append(f'        "{since}": HostOverhead({numbers}),')
         lines.append("    },")
     lines += ["}", '"""Engine -> version from which the numbers hold -> numbers."""', ""]

@@ -16,8 +16,8 @@ from capplan.readers.calibration.record import FittedNumber, HostRefit, ResultPo
 from capplan.recorded.results.record import BenchmarkResult
 from capplan.replica.spec import ReplicaSpec
 
-LEAST_RESULTS = 6
-"""Results that a refit needs."""
+LEAST_RESULTS = 1
+"""Results that a refit needs; with few of them the intervals are wide."""
 TYPICAL_ERROR = 0.1
 NOISE = 0.02
 """Relative error of one result, which sets the weight of the priors."""
@@ -34,7 +34,14 @@ class Free:
     step: float
     """Step of its derivative: below this, the granularity of a replay shows."""
     usual: float
-    """Width of the prior around the value of the engine version; at least that value."""
+    """Width of the prior around the value of the engine version; at least that value. Of a ratio: of its logarithm."""
+    is_ratio: bool = False
+    """A ratio of rates, which is fitted by its logarithm."""
+
+    @property
+    def low(self) -> float:
+        """Return the lower bound, of the logarithm for a ratio."""
+        return -self.high if self.is_ratio else 0.0
 
 
 FREE = {
@@ -43,9 +50,14 @@ FREE = {
     "request_s": Free(2.0, 2e-3, 2e-2),
     "decode_excess_ratio": Free(6.0, 0.05, 0.5),
     "prefill_excess_ratio": Free(9.0, 0.1, 0.7),
+    "compute_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
+    "memory_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
+    "link_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
 }
-"""Fields of `HostOverhead` that results constrain. The others stay: launches outside graphs (eager_layer_s, graph_tokens), streaming of an embedded engine (stream_s)."""
+"""Fields of `HostOverhead` that results constrain. Rates have those of the datasheet or the calibration as prior. The others stay: launches outside graphs (eager_layer_s, graph_tokens), streaming of an embedded engine (stream_s)."""
 NAMES = tuple(FREE)
+UNKNOWN_RATE = 3.0
+"""Times the usual width for the rates of a device whose kernels were not measured."""
 OF_PROMPTS = ("request_s", "prefill_excess_ratio")
 
 
@@ -155,7 +167,10 @@ class _Problem:
 
     @property
     def start(self) -> Array:
-        return np.array([getattr(self.before, name) for name in NAMES])
+        values = [getattr(self.before, name) for name in NAMES]
+        return np.array(
+            [np.log(v) if free.is_ratio else v for v, free in zip(values, FREE.values(), strict=True)]
+        )
 
     @property
     def measured(self) -> Array:
@@ -171,7 +186,9 @@ class _Problem:
         return np.array([place for place, run in enumerate(self.runs) for _ in run.values])
 
     def host(self, numbers: Array) -> HostOverhead:
-        return replace(self.before, **dict(zip(NAMES, numbers.tolist(), strict=True)))
+        return replace(
+            self.before, **{name: _natural(name, x) for name, x in zip(NAMES, numbers.tolist(), strict=True)}
+        )
 
     def replayed(self, numbers: Array) -> Array:
         host = self.host(numbers)
@@ -185,7 +202,10 @@ class _Problem:
         """Return their derivatives, over steps larger than the granularity of a replay."""
         here = self.residuals(numbers)
         columns = []
-        for place, free in enumerate(FREE.values()):
+        for place, (name, free) in enumerate(FREE.items()):
+            if name == "link_rate_ratio" and not self.linked:
+                columns.append(np.zeros_like(here))
+                continue
             step = free.step if numbers[place] + free.step <= free.high else -free.step
             moved = numbers.copy()
             moved[place] += step
@@ -195,7 +215,14 @@ class _Problem:
     @property
     def widths(self) -> Array:
         """Return the standard deviation of the prior of each number."""
-        return np.maximum([free.usual for free in FREE.values()], self.start)
+        known = all(run.replica.label != "assumed" for run in self.runs)
+        usual = [free.usual * (1.0 if known or not free.is_ratio else UNKNOWN_RATE) for free in FREE.values()]
+        return np.maximum(usual, np.where([free.is_ratio for free in FREE.values()], 0.0, self.start))
+
+    @property
+    def linked(self) -> bool:
+        """Whether any replica sends messages between devices."""
+        return any(run.replica.spec.devices > 1 for run in self.runs)
 
     def informed(self, residuals: Array, numbers: Array) -> Array:
         """Return the residuals, followed by the deviations of the numbers from their priors."""
@@ -204,9 +231,10 @@ class _Problem:
     def fitted(self, residuals: Any, start: Array, **options: Any) -> Array:
         """Return the numbers with the smallest robust error."""
         high = np.array([free.high for free in FREE.values()])
-        inside = np.clip(start, 1e-3 * self.widths, 0.999 * high)
+        low = np.array([free.low for free in FREE.values()])
+        inside = np.clip(start, np.where(low < 0.0, 0.999 * low, 1e-3 * self.widths), 0.999 * high)
         solved = least_squares(
-            residuals, inside, bounds=(np.zeros(len(high)), high), loss="soft_l1", f_scale=TYPICAL_ERROR,
+            residuals, inside, bounds=(low, high), loss="soft_l1", f_scale=TYPICAL_ERROR,
             x_scale=self.widths, **options,
         )  # fmt: skip
         return np.asarray(solved.x)
@@ -238,8 +266,7 @@ def _numbers(
 ) -> tuple[dict[str, FittedNumber], list[str]]:
     """Return the numbers with 95 % intervals, and which of them the results do not constrain."""
     widths = problem.widths
-    freedom = max(len(rest) - len(NAMES), 1)
-    deviation = max(1.4826 * float(np.median(np.abs(rest))) * np.sqrt(len(rest) / freedom), LEAST_NOISE)
+    deviation = _deviation(rest)
     information = jacobian.T @ jacobian / deviation**2 + np.diag(1.0 / widths**2)
     half = np.sqrt(np.diag(np.linalg.inv(information)))
     prompts = any(value.metric == "ttft_s" for run in problem.runs for value in run.values)
@@ -247,14 +274,27 @@ def _numbers(
     for place, (name, free) in enumerate(FREE.items()):
         value, reach = float(solution[place]), 1.96 * float(half[place])
         constrained = bool(half[place] < NARROWED * widths[place]) and value < 0.99 * free.high
-        numbers[name] = FittedNumber(
-            value, max(value - reach, 0.0), min(value + reach, free.high), constrained
-        )
-        if not constrained:
+        ends = max(value - reach, free.low), min(value + reach, free.high)
+        low, high = (_natural(name, end) for end in ends)
+        numbers[name] = FittedNumber(_natural(name, value), low, high, constrained)
+        if not constrained and not (name == "link_rate_ratio" and not problem.linked):
             lacking = name in OF_PROMPTS and not prompts
             needed = "times to first token" if lacking else "more different concurrencies and lengths"
             remarks.append(f"{name} is not constrained by these results: it needs {needed}")
     return numbers, remarks
+
+
+def _natural(name: str, number: float) -> float:
+    """Return a number as it is written: a ratio of rates is fitted by its logarithm."""
+    return float(np.exp(number)) if FREE[name].is_ratio else number
+
+
+def _deviation(rest: Array) -> float:
+    """Return the deviation of one value; with no more values than numbers, that of a typical model."""
+    freedom = len(rest) - len(NAMES)
+    if freedom <= 0:
+        return TYPICAL_ERROR
+    return max(1.4826 * float(np.median(np.abs(rest))) * float(np.sqrt(len(rest) / freedom)), LEAST_NOISE)
 
 
 def _points(problem: _Problem, solution: Array, jacobian: Array, rest: Array) -> tuple[ResultPoint, ...]:

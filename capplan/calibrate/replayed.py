@@ -1,6 +1,6 @@
 """A result of a benchmark tool -> the run to replay, and the values it measured."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -10,12 +10,14 @@ from capplan.engine.profile import HostOverhead
 from capplan.recorded.results.record import BenchmarkResult, Spread
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
-from capplan.replica.tables import table_of_plan, with_host
+from capplan.replica.tables import DeviceTables, table_of_plan, with_host
 
 FIRST_TOKEN_WEIGHT = 0.6
 """Weight of a time to first token relative to a time per token: repeats differ by 4 to 29 %, instead of 0.5 to 3.5 %."""
 UNIFORM_MEAN = 0.9
 """Mean length over nominal length in InferenceX."""
+MOST_TABLES = 8
+"""Step times at other rates that a run keeps: a fit comes back to the last ones."""
 MOST_REPLAYED = 5000
 """Maximum requests of one run that are replayed: a refit replays each run some forty times."""
 
@@ -46,11 +48,28 @@ class Run:
         """The run and what it measured: equal if one result was read twice."""
         return repr(self.benchmark), self.values, self.replica.spec.network.name
 
+    tables: dict[tuple[float, float, float], DeviceTables] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """Step times of the device at other rates, by their ratios."""
+
+    def device_tables(self, host: HostOverhead) -> DeviceTables:
+        """Return the step times of the device at the rates of these numbers."""
+        ratios, spec = host.rate_ratios, self.replica.spec
+        if ratios == spec.profile.host.rate_ratios:
+            return self.replica.device_tables
+        if ratios not in self.tables:
+            if len(self.tables) >= MOST_TABLES:
+                self.tables.clear()
+            scaled = replica_of(replace(spec, profile=replace(spec.profile, host=host)))
+            self.tables[ratios] = scaled.device_tables
+        return self.tables[ratios]
+
     def replayed_s(self, host: HostOverhead) -> list[float]:
         """Return the replayed time of each value with these host times [s]."""
         spec = self.replica.spec
         layers = len(spec.network.layers)
-        table = table_of_plan(with_host(self.replica.device_tables, host, layers, offline=spec.offline), 0)
+        table = table_of_plan(with_host(self.device_tables(host), host, layers, offline=spec.offline), 0)
         columns = metrics_of(outcome_of(self.benchmark, replace(self.replica, table=table)), spec.devices)
         return [_seconds(value.column, columns[value.column]) for value in self.values]
 

@@ -30,6 +30,8 @@ class Measuring:
     threads: int = 1
     force: bool = False
     dry_run: bool = False
+    endpoint: str | None = None
+    max_concurrency: int = 16
 
 
 Files = Annotated[
@@ -48,7 +50,15 @@ Measure = Annotated[
         threads=whole("--threads", of="threads", says="CPU threads; one gives the steadiest times."),
         force=typer.Option("--force", help="Measure even if the device is in use."),
         dry_run=typer.Option(
-            "--dry-run", help="Only say what would be measured, how long and with how much memory."
+            "--dry-run", help="Only say what would be measured or sent, how long and with how much memory."
+        ),
+        endpoint=typer.Option(
+            "--endpoint",
+            metavar="URL",
+            help="Measure a running server instead, with streamed requests: an OpenAI-compatible address such as http://localhost:8000.",
+        ),
+        max_concurrency=whole(
+            "--max-concurrency", of="requests", says="With --endpoint: the most requests in flight."
         ),
     ),
 ]
@@ -85,7 +95,7 @@ _STATED = Group(
 )
 _SERVING = o.SERVING.only(
     "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel", "weight_dtype", "kv_dtype", "engine",
-    "engine_version", "calibration", "offline",
+    "engine_version", "calibration", "offline", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
 )  # fmt: skip
 Stated = Annotated[StatedResult, _STATED]
 Serving = Annotated[ServingFlags, _SERVING]
@@ -102,6 +112,7 @@ _MEASURED = ("device", "quick", "threads", "force", "verify", "offline")
 _OF_ENGINE = "--verify with --results"
 _READ = {
     "--compare": ("compare",),
+    "--endpoint": ("endpoint", "max_concurrency", "minutes", "dry_run", "model", "hardware", *_SERVING),
     "--from": ("results", "files", *_STATED, *_SERVING),
     "--verify with --calibration": (*_MEASURED, "calibration"),
     _OF_ENGINE: ("verify", "engine_results", "files", *_STATED, *_SERVING),
@@ -130,6 +141,8 @@ def command(
 
     asked = _asked(measuring, verify, engine_results, results, compare, serving)
     _refuse_unread(context, asked)
+    if measuring.endpoint:
+        return show(_of_endpoint(measuring, stated, serving, to.file), OutputFlags(to.form))
     more = [*(files or [])]
     if compare:
         return show(_compared(*compare), to)
@@ -160,6 +173,8 @@ def _asked(
     serving: ServingFlags,
 ) -> str:
     """Return the mode, a key of `_READ`."""
+    if measuring.endpoint:
+        return "--endpoint"
     if compare or results:
         return "--compare" if compare else "--from"
     if measuring.dry_run:
@@ -198,6 +213,32 @@ def _opened(measuring: Measuring) -> Any:
 
     device = own_device(measuring.device or default_device())
     return opened(device, threads=measuring.threads, force=measuring.force)
+
+
+def _of_endpoint(
+    measuring: Measuring, stated: StatedResult, serving: ServingFlags, output: Path | None
+) -> "Answer":
+    """Measure a running server and write its calibration, or say what would be sent."""
+    from capplan.calibrate.endpoint.client import endpoint_of
+    from capplan.calibrate.endpoint.deployment import measured_deployment, planned_series
+    from capplan.report.answers.endpoint import deployment_answer, series_answer
+
+    server = endpoint_of(measuring.endpoint or "")
+    if measuring.dry_run:
+        return series_answer(server.shown, planned_series(measuring.minutes, measuring.max_concurrency))
+    if output is None or output.suffix not in SUFFIXES:
+        raise InputError("calibrate writes a file: name it with -o FILE.calibration.yaml")
+    if not output.resolve().parent.is_dir():
+        raise InputError(f"--output: the folder of {str(output)!r} does not exist; nothing was sent")
+    _require("scipy")
+    found = measured_deployment(
+        server, stated, serving, minutes=measuring.minutes, most=measuring.max_concurrency, tell=_tell
+    )
+    from capplan.readers.calibration.file import calibration_text
+    from capplan.report.show import send
+
+    send(calibration_text(found.kernels, found.refit), output)
+    return deployment_answer(found, output)
 
 
 def _planned(measuring: Measuring) -> "Answer":

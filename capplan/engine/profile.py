@@ -1,7 +1,7 @@
 """What a version of a serving engine does: scheduling, defaults, memory accounting, host overhead."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -41,6 +41,9 @@ class Scheduling:
     """... and then this many further steps."""
     poll_steps: int = 0
     """Steps of a running batch between two looks for new prompts (SGLang: scheduler_recv_interval)."""
+    asynchronous: bool = False
+    """A step is planned when the one before it begins: what arrives or ends during a step counts for the step after the next (vLLM:
+    --async-scheduling)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,21 @@ class HostOverhead:
     """Per running sequence and step, where the engine process itself streams every token to the client [s]."""
     ranks_s: float = 0.0
     """Per step of a model that is split over several devices, besides step_s: the broadcast of the step to their processes [s]."""
+    compute_rate_ratio: float = 1.0
+    """Rate at which this engine's kernels compute on the device, over the rate that the kernels of its record or calibration reach."""
+    memory_rate_ratio: float = 1.0
+    """The same for reads of memory."""
+    link_rate_ratio: float = 1.0
+    """The same for messages between devices."""
+
+    @property
+    def rate_ratios(self) -> tuple[float, float, float]:
+        """Return the ratios of compute, memory and links."""
+        return self.compute_rate_ratio, self.memory_rate_ratio, self.link_rate_ratio
+
+    def without_rates(self) -> tuple[float, ...]:
+        """Return the other numbers, in order."""
+        return tuple(getattr(self, f.name) for f in fields(self) if not f.name.endswith("_rate_ratio"))
 
     def each_step_s(self, ranks: Number) -> Number:
         """Return what every step of a model on this many ranks takes besides its sequences [s].

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from capplan.assumption import Assumption, Label
-from capplan.engine.profile import EngineProfile
+from capplan.engine.profile import EngineProfile, HostOverhead
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import MERGED, Efficiency, not_measured
 from capplan.model.network import Network, layer_counts
@@ -40,6 +40,28 @@ def _formats(network: Network) -> tuple[list[str], list[str]]:
     return sorted(dense), sorted(experts)
 
 
+def at_rates(device: Device, host: HostOverhead) -> Device:
+    """Return the device at the rates that results of an engine showed; the device itself where they showed none.
+
+    Launches keep their time: an efficiency record states it apart from rates.
+    """
+    compute, memory, links = host.rate_ratios
+    if host.rate_ratios == (1.0, 1.0, 1.0):
+        return device
+
+    def scaled(rate: float | None) -> float | None:
+        return None if rate is None else rate * links
+
+    return replace(
+        device,
+        peak_flop_per_s={name: rate * compute for name, rate in device.peak_flop_per_s.items()},
+        memory_bytes_per_s=device.memory_bytes_per_s * memory,
+        link_bytes_per_s=scaled(device.link_bytes_per_s),
+        pcie_bytes_per_s=scaled(device.pcie_bytes_per_s),
+        network_bytes_per_s=scaled(device.network_bytes_per_s),
+    )
+
+
 def step_rates(
     network: Network,
     device: Device,
@@ -49,6 +71,7 @@ def step_rates(
     kv_format: str,
 ) -> LabelledRates:
     """Return the rates of all kernels in a step of the network on the device."""
+    device = at_rates(device, profile.host)
     dense_formats, expert_formats = _formats(network)
 
     def of(weight_format: str, expert_format: str | None = None) -> DeviceRates:

@@ -3,7 +3,7 @@
 Terminal and Markdown print the same grid.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ from capplan.report.safe_text import one_line
 from capplan.report.screen_units import Screen, is_number, screen_of, shown_money, shown_number
 
 _STATISTICS = ("mean_s", "p50_s", "p90_s", "p95_s", "p99_s", "low_s", "high_s")
+_COMPARED = ("measured_s", "predicted_s", "shipped_s", "before_s", "after_s", "left_out_s")
+"""Columns that a reader compares across a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ def grid_of(table: Table) -> Grid:
     headings, right, columns, exact = [], [], [], []
     for name in names:
         values = [row.get(name) for row in rows]
-        scaled_by = [_least_time(rows)] if name in _STATISTICS else values
+        group = next((group for group in (_STATISTICS, _COMPARED) if name in group), ())
+        scaled_by = [_least_time(rows, group)] if group else values
         screen = screen_of(name, scaled_by, title=table.titles.get(name))
         numbers = any(is_number(value) for value in values)
         unit = screen.unit if numbers else ""
@@ -57,9 +60,9 @@ def footnotes(answer: Answer) -> list[str]:
     return [heading, *(f"  {a.what}; replace with {a.replace}" for a in answer.assumptions)]
 
 
-def _least_time(rows: list[dict[str, Any]]) -> float:
-    """Return the shortest time of a table of statistics: its columns are compared, so they share one unit."""
-    cells = (row.get(name) for row in rows for name in _STATISTICS)
+def _least_time(rows: list[dict[str, Any]], names: Sequence[str]) -> float:
+    """Return the shortest time in columns that are compared, so that they share one unit."""
+    cells = (row.get(name) for row in rows for name in names)
     return min(
         (float(cell) for cell in cells if cell is not None and is_number(cell) and cell > 0.0), default=0.0
     )

@@ -25,6 +25,7 @@ class EngineState:
         "_committed",
         "_counter",
         "_decoding",
+        "_ended",
         "_ends",
         "_feed",
         "_filled",
@@ -38,6 +39,7 @@ class EngineState:
         "_loading",
         "_looked",
         "_partial",
+        "_planned_s",
         "_released",
         "_serial",
         "_shared",
@@ -81,6 +83,10 @@ class EngineState:
         self._filled = 0.0
         """Micro-batches of the pipeline that held prompts in the previous step."""
         self._gaps = TokenGaps()
+        self._planned_s = 0.0
+        """When the step that comes next is planned, with asynchronous scheduling: when the one before it began."""
+        self._ended: list[InFlight] = []
+        """Requests that ended with the last step and keep seat and blocks while the next one is planned."""
 
     @property
     def load(self) -> int:

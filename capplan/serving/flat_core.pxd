@@ -18,10 +18,13 @@ cdef class FlatEngine(FlatSteps):
     cpdef void advance(self, double until_s) noexcept
     @cython.locals(preempted=cython.bint, block=cython.longlong, after=cython.longlong, room=cython.longlong)
     cdef bint make_room(self) noexcept
+    @cython.locals(budget=cython.longlong, tokens=cython.longlong, more=cython.longlong)
+    cdef bint extends(self, Py_ssize_t row) noexcept
     @cython.locals(new=cython.longlong)
     cdef long long piece(self, Py_ssize_t row, long long budget) noexcept
     @cython.locals(row=cython.Py_ssize_t, running=cython.longlong, budget=cython.longlong, used=cython.longlong, new=cython.longlong, blocks=cython.longlong, commit=cython.longlong)
     cdef void plan(self) noexcept
+    cdef long long piece_blocks(self, Py_ssize_t row, long long new, long long whole) noexcept
     cdef bint waits(self) noexcept
     cdef bint lacks_company(self) noexcept
     @cython.locals(steps=cython.longlong)

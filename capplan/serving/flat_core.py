@@ -48,7 +48,7 @@ class FlatEngine(FlatSteps):
         while self.now_s < until_s:
             if self.next_s <= self.now_s:
                 self.receive()
-            preempted = bool(self.sequences) and self.make_room()
+            preempted = (self.sequences > 0 or self.partial >= 0) and self.make_room()
             self.chunks = 0
             if not preempted and (self.waiting or self.partial >= 0 or self.hold_steps):
                 self.plan()
@@ -66,19 +66,37 @@ class FlatEngine(FlatSteps):
         self.receive()
 
     def make_room(self) -> bool:
-        """Preempt until every decoding sequence has room for its next token; return whether any was preempted."""
+        """Preempt until every decoding sequence has room for its next token, and the next piece of a prompt for its blocks."""
         preempted = False
         block = self.block_tokens
         while self.sequences:
             after = self.grown(self.step + 1)
             room = self.capacity - self.held
             if self.tokens + self.sequences * (after + block) <= room * block:
-                return preempted
+                break
             if self.blocks_at(after) <= room:
-                return preempted
+                break
+            self.preempt()
+            preempted = True
+        while self.partial >= 0 and not self.extends(self.partial):
             self.preempt()
             preempted = True
         return preempted
+
+    def extends(self, row: int) -> bool:
+        """Take the blocks for the next piece of a prompt; return False if there are too few."""
+        if not self.shared_steps:
+            return True
+        budget = max(self.budget - self.sequences * self.query_tokens, 0)
+        tokens = min(self.prompt_now[row], self.done[row] + budget) - self.shared[row]
+        more = -(-max(tokens, 0) // self.block_tokens) - self.blocks[row]
+        if more <= 0:
+            return True
+        if self.blocks_at(self.grown(self.step + 1)) + self.held + more > self.capacity:
+            return False
+        self.blocks[row] += more
+        self.held += more
+        return True
 
     def piece(self, row: int, budget: int) -> int:
         """Return the prompt tokens that fit in the step; without chunking, a prompt that is alone may exceed the budget."""
@@ -88,6 +106,12 @@ class FlatEngine(FlatSteps):
         if self.chunked:
             return max(budget, 0)
         return new if not self.chunks and new > self.budget else 0
+
+    def piece_blocks(self, row: int, new: int, whole: int) -> int:
+        """Return the blocks of the first piece of a prompt; engines with separate prefill steps take all `whole` at once."""
+        if not self.shared_steps:
+            return whole
+        return -(-max(self.cached[row] + new - self.shared[row], 0) // self.block_tokens)
 
     def plan(self) -> None:
         """Admit what fits; choose the prompts of the next step, each with the number of tokens to prefill."""
@@ -127,6 +151,7 @@ class FlatEngine(FlatSteps):
             commit = self.reserved_blocks(row)
             if used + blocks > self.capacity or self.committed + commit > self.capacity:
                 break
+            blocks = self.piece_blocks(row, new, blocks)
             self.queue_pop()
             self.admit(row, blocks, commit)
             used += blocks

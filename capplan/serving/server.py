@@ -29,10 +29,13 @@ class Server(EngineState):
         """Run every step that starts before a time; a running step completes."""
         feed, line = self._feed, self._line
         while self.now_s < until_s:
-            if feed.next_s <= self.now_s or line.deadlines:
-                line.receive(self.now_s)
+            seen_s = self._planned_s if self._terms.asynchronous else self.now_s
+            if feed.next_s <= seen_s or line.deadlines:
+                line.receive(seen_s)
             preempted = self._make_room()
-            chunks = [] if preempted else self._plan()
+            chunks = self._plan(admits=not preempted)
+            if self._terms.asynchronous and self._waits_for_output(idle=not (chunks or self._decoding)):
+                continue
             if chunks:
                 self._work_on(chunks)
             elif self._decoding:
@@ -46,19 +49,57 @@ class Server(EngineState):
                 return
         line.receive(self.now_s)
 
+    def _waits_for_output(self, *, idle: bool) -> bool:
+        """Note the plan of a step; return whether there was nothing to plan before the output of the running step."""
+        late = self._planned_s < self.now_s
+        self._planned_s = self.now_s
+        for flight in self._ended:
+            self._held -= flight.blocks
+            self._close(flight)
+        waited = idle and (late or bool(self._ended))
+        self._ended.clear()
+        return waited
+
     def _make_room(self) -> bool:
-        """Preempt until every decoding sequence has room for its next token; return whether any was preempted."""
+        """Preempt until every decoding sequence has room for its next token, and the next piece of a prompt for its blocks.
+
+        Return whether any was preempted.
+        """
         terms, kv, preempted = self._terms, self._kv, False
         while kv.sequences:
             after = int((self._step + 1) * terms.growth)
             block = kv.block_tokens
             if kv.tokens + kv.sequences * (after + block) <= (self._cap - self._held) * block:
-                return preempted
+                break
             if kv.blocks(after) + self._held <= self._cap:
-                return preempted
+                break
+            self._preempt()
+            preempted = True
+        while self._partial is not None and not self._extends(self._partial):
             self._preempt()
             preempted = True
         return preempted
+
+    def _extends(self, flight: InFlight) -> bool:
+        """Take the blocks for the next piece of a prompt; return False if there are too few."""
+        terms = self._terms
+        new = min(flight.prompt_tokens - flight.done_tokens, max(self._budget(), 0))
+        whole = terms.blocks_of(flight)[0]
+        more = terms.piece_blocks(flight, flight.done_tokens + new, whole) - flight.blocks
+        if more <= 0:
+            return True
+        used = self._kv.blocks(int((self._step + 1) * terms.growth)) + self._held + more
+        if used > self._cap:
+            return False
+        flight.blocks += more
+        self._held += more
+        self._trim(used)
+        return True
+
+    def _budget(self) -> int:
+        """Return the tokens of a step that the decoding sequences leave to prompts."""
+        terms = self._terms
+        return terms.max_num_batched_tokens - (len(self._decoding) * terms.query_tokens if terms.mixed else 0)
 
     def _preempt(self) -> None:
         """Preempt the request of the lowest priority that was admitted last: send it back to the queue."""
@@ -75,10 +116,12 @@ class Server(EngineState):
         self._ledger.preempted(flight)
         self._line.push(flight)
 
-    def _plan(self) -> list[tuple[InFlight, int]]:
-        """Admit what fits; return the prompts of the next step, each with the number of tokens to prefill."""
+    def _plan(self, *, admits: bool) -> list[tuple[InFlight, int]]:
+        """Admit what fits, unless a request was just preempted; return the prompts of the next step, each with the tokens to prefill."""
         partial = self._partial
         line = self._line
+        if not admits and partial is None:
+            return []
         if not line.count:
             self._hold_from, self._gather_from, self._released = -1, -1, False
             if partial is None and not self._loading:
@@ -86,17 +129,25 @@ class Server(EngineState):
         terms = self._terms
         if (terms.hold_steps or terms.poll_steps) and partial is None and not self._loading and self._waits():
             return []
-        running = len(self._decoding)
-        budget = terms.max_num_batched_tokens - (running * terms.query_tokens if terms.mixed else 0)
-        chunks = []
+        running = len(self._decoding) + len(self._ended)
+        budget = self._budget()
+        chunks: list[tuple[InFlight, int]] = []
         if partial is not None and budget > 0:
             new = min(partial.prompt_tokens - partial.done_tokens, budget)
             chunks.append((partial, new))
             budget -= new
         running += partial is not None
+        if not admits:
+            return chunks
         if self._loading:
             running += len(self._loading)
             budget = self._plan_loaded(chunks, budget)
+        self._admit(chunks, budget, running)
+        return chunks
+
+    def _admit(self, chunks: list[tuple[InFlight, int]], budget: int, running: int) -> None:
+        """Admit waiting requests in order while sequence slots, token budget and blocks last; add their pieces."""
+        line, terms = self._line, self._terms
         used = -1
         while line.count and running < terms.max_num_seqs and budget > 0:
             flight = line.head()
@@ -107,6 +158,9 @@ class Server(EngineState):
                 used = -1
                 continue
             if self._cache and flight.block_ids:
+                if used < 0:
+                    used = self._kv.blocks(int((self._step + 1) * terms.growth)) + self._held
+                    self._trim(used)
                 self._look_up(flight)
             loads = flight.ready_s > self.now_s
             new = 0 if loads else self._piece(flight, budget, alone=not chunks)
@@ -119,13 +173,13 @@ class Server(EngineState):
             if used + blocks + pinned > self._cap or self._committed + commit > self._cap:
                 break
             line.pop()
-            self._start(flight, blocks, commit)
-            used += blocks
+            taken = blocks if loads else terms.piece_blocks(flight, flight.cached_tokens + new, blocks)
+            self._start(flight, taken, commit)
+            used += taken
             self._trim(used)
             running += 1
             budget -= new
             (self._loading.append(flight) if loads else chunks.append((flight, new)))
-        return chunks
 
     def _waits(self) -> bool:
         """Return whether waiting prompts stay out of this step: no poll of the queue is due, or they are held back."""
@@ -290,7 +344,7 @@ class Server(EngineState):
         before = kv.blocks(self._counter) + self._held
         context = (kv.tokens + self._shared) / sequences + self._step * terms.growth
         row = self._clock.row(sequences)
-        if self._gaps.groups:
+        if self._gaps.groups or terms.asynchronous:
             steps = 1
         steps, seconds = row.run(context, steps, limit - start, terms.growth)
         self.now_s = start + seconds
@@ -313,12 +367,21 @@ class Server(EngineState):
         while ends and ends[0][0] <= step:
             flight = heappop(ends)[2]
             self._leave(flight)
+            flight.blocks = -(-(flight.base + self._counter) // self._terms.block_tokens)
             self._finish(flight)
             self._drop_stale()
 
     def _finish(self, flight: InFlight) -> None:
+        if self._terms.asynchronous:
+            self._held += flight.blocks
+            self._ended.append(flight)
+        else:
+            self._close(flight)
+        self._ledger.finished(flight, self.now_s)
+        self._feed.ended(flight, self.now_s)
+
+    def _close(self, flight: InFlight) -> None:
+        """Give back the blocks of a request that has ended; with a prefix cache they stay cached."""
         if flight.output_ids and self._cache:
             self._cache.keep(flight.output_ids)
         self._release(flight)
-        self._ledger.finished(flight, self.now_s)
-        self._feed.ended(flight, self.now_s)

@@ -65,6 +65,8 @@ class EngineTerms:
     poll_steps: int
     """Steps of a running batch between two polls of the queue; 0: every step."""
 
+    asynchronous: bool
+    """A step is planned when the one before it begins."""
     caching: PrefixCaching | None
     """Prompts with block ids share their blocks; None: only given cached tokens are shared."""
 
@@ -100,6 +102,12 @@ class EngineTerms:
             return blocks, 0
         reserved = private_tokens + self.reserved_output_fraction * (flight.remaining_tokens - 1)
         return blocks, ceil(reserved / self.block_tokens)
+
+    def piece_blocks(self, flight: InFlight, tokens: int, whole: int) -> int:
+        """Return the blocks of the first `tokens` tokens of a prompt; engines with separate prefill steps take all `whole` at once."""
+        if not self.mixed:
+            return whole
+        return min(-(-max(tokens - flight.shared_tokens, 0) // self.block_tokens), whole)
 
     def too_long(self, flight: InFlight) -> bool:
         """Return whether a request cannot run even alone."""
@@ -160,6 +168,7 @@ def engine_terms(engine: EngineSetup) -> EngineTerms:
         hold_prompts=scheduling.hold_prompts,
         gather_steps=scheduling.gather_steps,
         poll_steps=scheduling.poll_steps,
+        asynchronous=scheduling.asynchronous,
         growth=tokens_per_step,
         query_tokens=query_tokens,
         reserved_output_fraction=reserved,

@@ -24,6 +24,8 @@ from capplan.readers.catalogue.hardware import device
 from capplan.recorded.results.read import read_results
 from capplan.recorded.results.record import BenchmarkResult, Spread
 from capplan.replica.replica import replica_of
+from capplan.report.answers.calibrate import refit_answer
+from capplan.report.grid import grid_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 
@@ -103,12 +105,45 @@ def test_numbers_that_the_results_cannot_tell_are_said(spec):
     assert found.numbers["request_s"].value == pytest.approx(spec.profile.host.request_s, rel=0.01)
 
 
-def test_a_refit_needs_its_stated_number_of_results(spec):
-    with pytest.raises(InputError, match="3 usable results of 4: a refit needs at least 6") as raised:
-        refitted([*results_with(spec, TRUE, (1, 2, 4), (200.0,)), (result(4.0), spec)])
+def test_a_refit_needs_a_usable_result(spec):
+    with pytest.raises(InputError, match="0 usable results of 1: a refit needs at least 1") as raised:
+        refitted([(result(4.0), spec)])
     assert "no time per output token" in str(raised.value)
     with pytest.raises(InputError, match="0 usable results of 0"):
         refitted([])
+
+
+def test_one_result_is_matched_and_leaves_wide_intervals(spec, refit):
+    one = refitted(results_with(spec, TRUE, (16,), (400.0,)))
+    assert one.after_median_ape < 0.03 < one.before_median_ape
+    for name in ("step_s", "sequence_s", "request_s"):
+        alone, many = one.numbers[name], refit.numbers[name]
+        assert alone.high - alone.low > many.high - many.low, name
+    assert not any(number.constrained for number in one.numbers.values())
+
+
+def test_measured_and_replayed_times_share_a_unit(refit):
+    """Otherwise a row shows 12,000 ms measured next to 9.1 s replayed."""
+    points = tuple(replace(point, after_s=1.5e3 * point.after_s) for point in refit.points)
+    table = refit_answer(replace(refit, points=points), None).tables[0]
+    headings = [heading for heading in grid_of(table).headings if "(" in heading]
+    assert len(headings) == 4
+    assert {heading.rpartition(" ")[2] for heading in headings} == {"(ms)"}
+
+
+def slow_device(factor):
+    """Return results of a replica on a device whose rates are lower than its record says."""
+    return {**TRUE, "compute_rate_ratio": factor, "memory_rate_ratio": factor}
+
+
+@pytest.mark.parametrize("factor", [0.25, 3.0])
+def test_results_of_a_device_that_its_record_misses_teach_its_rates(spec, factor):
+    made = results_with(spec, slow_device(factor), (1, 4, 16, 64), (100.0, 400.0))
+    found = refitted(made)
+    assert found.before_median_ape > 0.2
+    assert found.left_out_median_ape < 0.05
+    for name in ("compute_rate_ratio", "memory_rate_ratio"):
+        assert (found.numbers[name].value < 0.7) if factor < 1.0 else (found.numbers[name].value > 1.1), name
 
 
 def test_copies_of_one_result_count_once(spec):
@@ -265,7 +300,7 @@ def test_the_command_refits_from_files_and_estimate_uses_what_it_wrote(capplan, 
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)["result"]
     assert found["after"]["median_ape"] < found["before"]["median_ape"]
-    assert set(found["fitted"]) == set(TRUE)
+    assert set(found["fitted"]) == {*TRUE, "compute_rate_ratio", "memory_rate_ratio", "link_rate_ratio"}
     assert found["file"] == str(path)
     load = ("--concurrency", "16", "--input-tokens", "1000", "--output-tokens", "500")
     errors = []

@@ -42,6 +42,8 @@ class Request:
     generated: int = 0
     computed: int = 0
     target: int = 0
+    begun: int = 0
+    """Tokens of the pieces of the prompt that steps have begun."""
     state: str = "waiting"
     started_s: float = nan
     first_s: float = nan
@@ -95,11 +97,15 @@ class Reference:
         return self.blocks(tokens - request.cached // block * block)
 
     def used(self, extra=0):
-        """Blocks held: a prompt under way holds all of its blocks, a decoding sequence those of its tokens."""
+        """Blocks held: those of a sequence's tokens, and of a prompt under way those of the pieces that it has begun.
+
+        An engine that prefills in steps of their own holds all blocks of a prompt.
+        """
         total = 0
         for request in self.running:
             decoding = request.computed >= request.target
-            total += self.own(request, request.computed + extra if decoding else request.target)
+            begun = request.begun if self.scheduling.policy == "mixed" else request.target
+            total += self.own(request, request.computed + extra if decoding else begun)
         return total
 
     def reserved(self, request, target, remaining):
@@ -239,8 +245,29 @@ class Reference:
             self.released = True
         return False
 
-    def prompts(self, decoding):
-        """Return the prompt tokens of a step, of running requests and of those that it admits."""
+    def make_room(self):
+        """Preempt until all decoding sequences have room for a token and a prompt under way for its next piece."""
+        before = self.preemptions
+        while any(r.computed >= r.target for r in self.running) and self.used(extra=1) > self.capacity:
+            self.preempt()
+        while any(r.computed < r.target for r in self.running):
+            decoding = sum(r.computed >= r.target for r in self.running)
+            under_way = next(r for r in self.running if r.computed < r.target)
+            budget = max(self.scheduling.max_num_batched_tokens - decoding, 0)
+            begun = under_way.begun
+            under_way.begun = max(begun, min(under_way.target, under_way.computed + budget))
+            if (
+                self.scheduling.policy != "mixed"
+                or under_way.begun == begun
+                or self.used(extra=1) <= self.capacity
+            ):
+                break
+            under_way.begun = begun
+            self.preempt()
+        return self.preemptions > before
+
+    def prompts(self, decoding, *, admits):
+        """Return the prompt tokens of a step, of running requests and, unless one was preempted, of those that it admits."""
         s, chunks = self.scheduling, []
         budget = s.max_num_batched_tokens - (len(decoding) if s.policy == "mixed" else 0)
         for request in self.running:
@@ -248,7 +275,7 @@ class Reference:
                 new = min(request.target - request.computed, budget)
                 chunks.append((request, new))
                 budget -= new
-        closed = self.stay_out(decoding)
+        closed = not admits or self.stay_out(decoding)
         while not closed and self.waiting and len(self.running) < s.max_num_seqs and budget > 0:
             request = self.waiting[0]
             target = request.prompt + request.generated
@@ -265,6 +292,7 @@ class Reference:
             self.waiting.pop(0)
             request.log.append(commit)
             request.target, request.computed = target, request.cached
+            request.begun = request.cached + new
             self.cached_tokens += request.cached
             if np.isnan(request.started_s):
                 request.started_s = self.now
@@ -275,12 +303,9 @@ class Reference:
 
     def step(self):
         s = self.scheduling
-        preempted = False
-        while any(r.computed >= r.target for r in self.running) and self.used(extra=1) > self.capacity:
-            self.preempt()
-            preempted = True
+        preempted = self.make_room()
         decoding = [r for r in self.running if r.computed >= r.target]
-        chunks = [] if preempted else self.prompts(decoding)
+        chunks = self.prompts(decoding, admits=not preempted)
         if not chunks and not decoding:
             return preempted
         if chunks and s.policy == "prefill_first":

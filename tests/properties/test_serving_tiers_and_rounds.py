@@ -92,8 +92,37 @@ class TieredReference(Reference):
         total = 0
         for request in self.running:
             decodes = request.computed >= request.target
-            total += self.own(request, request.base + gained if decodes else request.target)
+            mixed = self.scheduling.policy == "mixed" and not decodes
+            begun = self.begun_blocks(request) if mixed else 0
+            total += (
+                begun if mixed else self.own(request, request.base + gained if decodes else request.target)
+            )
         return total
+
+    def begun_blocks(self, request):
+        """Blocks of the pieces that are begun, without those that have names."""
+        return max(self.own(request, request.begun), 0)
+
+    def make_room(self):
+        """Preempt until all decoding sequences have room for a round and a prompt under way for its next piece."""
+        before, mixed = self.preemptions, self.scheduling.policy == "mixed"
+        while self.decoding() and self.used(extra=1) > self.capacity - self.shared():
+            self.preempt()
+        while mixed:
+            under_way = next((r for r in self.running if not r.loading and r.computed < r.target), None)
+            if under_way is None:
+                break
+            budget = max(self.scheduling.max_num_batched_tokens - len(self.decoding()) * self.query, 0)
+            held, begun = self.begun_blocks(under_way), under_way.begun
+            under_way.begun = max(begun, min(under_way.target, under_way.computed + budget))
+            if self.begun_blocks(under_way) == held:
+                break
+            if self.used(extra=1) <= self.capacity - self.shared():
+                self.trim(self.used(extra=1))
+                break
+            under_way.begun = begun
+            self.preempt()
+        return self.preemptions > before
 
     def trim(self, private):
         if not self.caching:
@@ -209,11 +238,11 @@ class TieredReference(Reference):
             return min(new, budget) if budget > 0 else None
         return new if new <= budget or (alone and new > self.scheduling.max_num_batched_tokens) else None
 
-    def plan(self, decoding):
+    def plan(self, decoding, *, admits):
         s, chunks = self.scheduling, []
         budget = s.max_num_batched_tokens - (len(decoding) * self.query if s.policy == "mixed" else 0)
         begun = [r for r in self.running if not r.loading and r.computed < r.target]
-        loaded = [r for r in self.running if r.loading and r.ready <= self.now]
+        loaded = [r for r in self.running if r.loading and r.ready <= self.now and admits]
         for request in begun + loaded:
             if not request.loading and budget <= 0:
                 continue
@@ -226,7 +255,9 @@ class TieredReference(Reference):
                 self.known.update(request.ids)
             chunks.append((request, new))
             budget -= new
-        while self.waiting and len(self.running) < s.max_num_seqs and budget > 0:
+        if admits and self.waiting and len(self.running) < s.max_num_seqs and budget > 0:
+            self.trim(self.used(extra=1))
+        while admits and self.waiting and len(self.running) < s.max_num_seqs and budget > 0:
             request = self.waiting[0]
             target = request.prompt + request.generated
             found, counts, ready = self.look_up(request)
@@ -243,6 +274,7 @@ class TieredReference(Reference):
             request.log.append(commit)
             self.take(request, found, counts, ready)
             request.target, request.computed = target, cached
+            request.begun = target if request.loading else cached + new
             if np.isnan(request.started_s):
                 request.started_s = self.now
             self.running.append(request)
@@ -268,12 +300,9 @@ class TieredReference(Reference):
         return clock.mixed_step_s(len(decoding), context, parts, self.query)
 
     def step(self):
-        preempted = False
-        while self.decoding() and self.used(extra=1) > self.capacity - self.shared():
-            self.preempt()
-            preempted = True
+        preempted = self.make_room()
         decoding = self.decoding()
-        chunks = [] if preempted else self.plan(decoding)
+        chunks = self.plan(decoding, admits=not preempted)
         if not chunks and not decoding:
             return preempted
         if chunks and self.scheduling.policy == "prefill_first":

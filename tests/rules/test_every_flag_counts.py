@@ -137,6 +137,10 @@ CASES = {
             "90s", "verify-plan --plan plan.json --results latencies.txt --interval 60s --offline"
         ),
         "--replicas": Case("2"),
+        "--endpoint": Case(
+            "localhost:9?key=1", "verify-plan --plan plan.json --offline", "user name or a query"
+        ),
+        "--minutes": Case("2", refused="--minutes is of --endpoint"),
         "--offline": HUB._replace(line="verify-plan --plan hub-plan.json --results served.json"),
         **OUT,
     },
@@ -387,6 +391,11 @@ CASES = {
         "--threads": Case("2", refused="threads=2"),
         "--force": Case(refused="force=True"),
         "--dry-run": Case(line="calibrate --device cpu", refused="a plan for"),
+        "--endpoint": Case("localhost:9?key=1", "calibrate --minutes 2", "user name or a query"),
+        "--max-concurrency": Case("5", "calibrate --endpoint localhost:9 --dry-run"),
+        "--max-model-len": Case("2000", f"calibrate {RESULTS}", "limits 2000 "),
+        "--max-num-seqs": Case("3", f"calibrate {RESULTS}", "limits None 3 "),
+        "--max-num-batched-tokens": Case("300", f"calibrate {RESULTS}", "limits None None 300"),
         "--results": Case(
             "third.json",
             "calibrate --verify llama-3.1-8b --calibration host.calibration.yaml --hardware h100-sxm --offline",
@@ -474,6 +483,12 @@ UNREAD = {
         "--model qwen3-8b",
         "--calibration host.calibration.yaml",
         "--concurrency 3",
+    ],
+    "calibrate --endpoint localhost:9 --dry-run": [
+        "--quick",
+        "--device cpu",
+        "--concurrency 3",
+        "--input-tokens 9",
     ],
     f"calibrate {RESULTS}": ["--quick", "--device cpu", "--minutes 3"],
     "calibrate --compare host.calibration.yaml h100-sxm": ["--offline", "--engine vllm", "--verify qwen3-8b"],

@@ -337,7 +337,7 @@ def _of_requests(
         if own:
             stream = _logged_stream(asked, replica, result, rate)
         elif rate is not None:
-            stream = _planned_stream(asked, replica, rate, result.requests, replicas, seed)
+            stream = planned_stream(asked, replica, rate, result.requests, replicas, seed)
         else:
             stream = _closed_stream(asked, replica, result, seed)
         runs.append(run_fleet(replica, stream, None, replicas=replicas, slo=slo, use=use).all)
@@ -375,7 +375,7 @@ def _engine_use(asked: AskedFleet, replica: Replica) -> EngineOptions:
     return use
 
 
-def _planned_stream(
+def planned_stream(
     asked: AskedFleet, replica: Replica, rate_per_s: float, requests: int | None, replicas: int, seed: int
 ) -> Stream:
     """Return the traffic of the plan at another rate, on some replicas: users and sessions are fewer or more."""

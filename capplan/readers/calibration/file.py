@@ -150,13 +150,17 @@ def _migration(document: Document) -> tuple[str, ...]:
 
 
 def _checked_host(host: HostRefit, document: Document) -> HostRefit:
-    """Return the refitted host times, each known to this version and given once; older files have no streams."""
+    """Return the refitted host times, each known to this version and given once; older files have no streams and no rates."""
     for name, number in host.numbers.items():
         for end in ("value", "low", "high"):
             if getattr(number, end) < 0:
                 place = document.place(("host", "numbers", name, end))
                 raise InputError(f"{place}: {getattr(number, end)} should be greater than or equal to 0")
-    kept = {**host.kept, "stream_s": host.kept.get("stream_s", 0.0)}
+    later = {"stream_s": 0.0, "compute_rate_ratio": 1.0, "memory_rate_ratio": 1.0, "link_rate_ratio": 1.0}
+    lacking = {
+        name: value for name, value in later.items() if name not in host.numbers and name not in host.kept
+    }
+    kept = {**host.kept, **lacking}
     written, known = [*host.numbers, *kept], [f.name for f in fields(HostOverhead)]
     if sorted(written) != sorted(known):
         odd = sorted(set(written) ^ set(known)) or sorted(host.numbers.keys() & kept.keys())

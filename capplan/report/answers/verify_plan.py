@@ -1,5 +1,6 @@
 """What `capplan verify-plan` shows: predicted beside measured, which targets held, and what to do next."""
 
+import math
 import shlex
 from pathlib import Path
 from typing import Any
@@ -124,9 +125,20 @@ def _closing(
     said = [
         f"recalibrate: {cause}" for cause in dict.fromkeys(_CAUSES[name] for name in verification.culprits)
     ]
-    if verification.verdict != "holds" and verification.result.tool != PROMETHEUS:
-        words = ["capplan", "calibrate", "--from", str(results[0]), "--model", asked.scenario.model]
-        words += ["--hardware", plan.layout.device.name, "-o", "own.calibration.yaml"]
+    own = [
+        "--model",
+        asked.scenario.model,
+        "--hardware",
+        plan.layout.device.name,
+        "-o",
+        "own.calibration.yaml",
+    ]
+    said += _machines(plan, verification)
+    if verification.verdict != "holds" and not results:
+        words = ["capplan", "calibrate", "--endpoint", verification.result.path, *own]
+        said.append(f"with this server: {shlex.join(words)}")
+    elif verification.verdict != "holds" and verification.result.tool != PROMETHEUS:
+        words = ["capplan", "calibrate", "--from", str(results[0]), *own]
         said.append(f"with this result: {shlex.join(words)}")
     elif verification.verdict != "holds":
         said.append(
@@ -136,3 +148,16 @@ def _closing(
         words = [part for setting in settings for part in ("--set", setting)]
         said.append(f"next version: {shlex.join(['capplan', 'fleet', asked.scenario.path, *words])}")
     return said
+
+
+def _machines(plan: FleetPlan, verification: Verification) -> list[str]:
+    """Return what a slower replica means for their number: steps that take s times as long carry 1/s of the load."""
+    row = next((row for row in verification.rows if row.quantity == "e2e_s.mean"), None)
+    if verification.verdict != "slower" or row is None or row.measured <= row.predicted:
+        return []
+    slowness = row.measured / row.predicted
+    needed = math.ceil(plan.busy_replicas * slowness - 1e-9)
+    return [
+        f"a replica takes {slowness:.3g} times as long as predicted: about {needed} busy replicas instead of {plan.busy_replicas} "
+        "for the same latencies; a new plan with a calibration says it exactly"
+    ]

@@ -1,0 +1,120 @@
+"""Loads for times: closed loops for the fit, open loops that are not in it, each repeated: `python -m calibrate.live.loads ENVIRONMENT FOLDER closed|open`."""
+
+import json
+import random
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from calibrate.live.bench_files import bench_record
+from calibrate.live.model import write_model
+from calibrate.live.scheduler_runs import tokens
+from calibrate.live.server import running
+from capplan.calibrate.endpoint.client import Answered, Endpoint, Question, answered, endpoint_of
+from capplan.calibrate.endpoint.loops import open_loop, shared_loop
+
+INPUT, OUTPUT = 128, 32
+SEED = 1
+"""Of prompts and arrivals: repeats are the same load."""
+LIMITS = (
+    "--max-model-len",
+    "4096",
+    "--max-num-seqs",
+    "32",
+    "--max-num-batched-tokens",
+    "512",
+    "--no-enable-prefix-caching",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One run."""
+
+    name: str
+    users: int = 0
+    rate: float = 0.0
+    burstiness: float = 1.0
+    sigma: float = 0.0
+    """Of lognormal lengths; 0: all alike."""
+    requests: int = 60
+    input_tokens: int = INPUT
+    output_tokens: int = OUTPUT
+
+
+CLOSED = tuple(
+    Load(f"closed-{users}", users=users, requests=max(8, 5 * users)) for users in (1, 2, 4, 6, 8, 12)
+)
+OPEN = (
+    Load("open-0.6", rate=0.6, requests=30),
+    Load("open-1.2", rate=1.2, requests=50),
+    Load("open-1.8", rate=1.8, requests=70),
+    Load("bursty-1.2", rate=1.2, burstiness=0.25, requests=50),
+    Load("lognormal-1.2", rate=1.2, sigma=0.7, requests=50),
+)
+
+
+def questions(load: Load, draw: random.Random) -> list[Question]:
+    """Return the requests of a load, no two with the same prompt."""
+
+    def length(mean: int) -> int:
+        if not load.sigma:
+            return mean
+        return max(4, min(1500, round(mean * draw.lognormvariate(-(load.sigma**2) / 2, load.sigma))))
+
+    return [
+        Question(tokens(draw, length(load.input_tokens)), length(load.output_tokens))
+        for _ in range(load.requests)
+    ]
+
+
+def run(load: Load, server: Endpoint, seed: int) -> list[Answered]:
+    """Send a load."""
+    draw = random.Random(seed)  # lengths and times
+    asked = questions(load, draw)
+    if load.users:
+        return shared_loop(server, asked, load.users)
+    times, now_s = [], 0.0
+    for _ in asked:
+        times.append(now_s)
+        now_s += draw.gammavariate(load.burstiness, 1.0 / (load.rate * load.burstiness))
+    return open_loop(server, asked, times)
+
+
+def measured(
+    loads: Sequence[Load], environment: Path, folder: Path, repeat: int, flags: Sequence[str] = ()
+) -> None:
+    """Start the engine, warm it, run the loads, and write a record each and the log of its steps."""
+    model = write_model(folder / "tiny")
+    at = folder / "server"
+    with running(environment, model, at, [*LIMITS, *flags]) as live:
+        server = replace(endpoint_of(live.url), model="tiny")
+        for count in (16, 128, 512):
+            answered(server, Question(tuple(range(10, 10 + count)), 8))
+        for load in loads:
+            answers = run(load, server, SEED)
+            record = bench_record(
+                answers,
+                model="tiny",
+                request_rate=load.rate or None,
+                max_concurrency=load.users or None,
+                burstiness=load.burstiness,
+            )
+            (folder / f"{load.name}.{repeat}.json").write_text(json.dumps(record) + "\n")
+            shown = {name: round(record[f"mean_{name}_ms"]) for name in ("ttft", "tpot")}
+            print(load.name, repeat, shown, record["failed"], "failed", flush=True)
+    shutil.copy(live.steps, folder / f"steps.{loads[0].name}.{repeat}.jsonl")
+
+
+def main(words: list[str]) -> int:
+    """Run one series, as often as there are repeats; each sends the same requests at the same times."""
+    environment, folder, series, *repeats = words
+    for repeat in repeats or ["1", "2"]:
+        measured(CLOSED if series == "closed" else OPEN, Path(environment), Path(folder), int(repeat))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

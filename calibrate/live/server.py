@@ -1,0 +1,141 @@
+"""Start vLLM on this machine and end it with all its processes."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from calibrate.live.recorder import ASYNCHRONOUS, LOG, write_plugin
+
+HOST = "127.0.0.1"
+ENGINE = {
+    "VLLM_TARGET_DEVICE": "cpu",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+"""One thread for the engine, so that the other core is free for client and HTTP server; nothing is fetched or sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A running server."""
+
+    url: str
+    steps: Path
+    """Log of the recorder, one line of JSON an event."""
+    log: Path
+    """What the server printed."""
+
+
+class NoServerError(RuntimeError):
+    """The server ended, or did not answer in time."""
+
+
+def answers(url: str) -> bool:
+    """Return whether the server is ready."""
+    try:
+        with urlopen(f"{url}/health", timeout=2.0) as answer:  # noqa: S310  # the address is this machine
+            return bool(answer.status == 200)
+    except (URLError, OSError):
+        return False
+
+
+@contextlib.contextmanager
+def started(
+    environment: Path,
+    model: Path,
+    folder: Path,
+    flags: Sequence[str] = (),
+    *,
+    cache_gib: float = 1,
+    port: int = 8123,
+    asynchronous: bool = False,
+) -> Iterator[tuple[Live, subprocess.Popen[bytes]]]:
+    """Yield a server of vLLM with random weights that starts; it and its processes end with the block, Ctrl-C included.
+
+    Parameters
+    ----------
+    environment : folder of the virtual environment that has vLLM
+    model : folder with config and tokenizer
+    folder : where logs go
+    flags : more options of `vllm serve`; the last one of a name counts
+    cache_gib : [GiB]
+        KV cache
+    port : [-]
+        port on this machine
+    asynchronous : plan a step while the one before it runs, as on GPUs
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    write_plugin(folder / "plugin")
+    live = Live(f"http://{HOST}:{port}", folder / "steps.jsonl", folder / "server.log")
+    if answers(live.url):
+        raise NoServerError(f"another server answers at {live.url}; end it or choose another port")
+    live.steps.unlink(missing_ok=True)
+    words = [
+        str(environment / "bin" / "vllm"), "serve", str(model), "--load-format", "dummy", "--dtype", "float32",
+        "--enforce-eager", "--host", HOST, "--port", str(port), "--served-model-name", "tiny", *flags,
+    ]  # fmt: skip
+    paths = f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
+    variables = {
+        **os.environ, **ENGINE, "VLLM_CPU_KVCACHE_SPACE": f"{cache_gib:g}", "PATH": paths,
+        "PYTHONPATH": str(folder / "plugin"), LOG: str(live.steps.resolve()),
+        ASYNCHRONOUS: "1" if asynchronous else "",
+    }  # fmt: skip
+    with live.log.open("w") as log:
+        process = subprocess.Popen(  # noqa: S603  # the words above
+            words, env=variables, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            yield live, process
+        finally:
+            _end(process)
+
+
+@contextlib.contextmanager
+def running(
+    environment: Path,
+    model: Path,
+    folder: Path,
+    flags: Sequence[str] = (),
+    *,
+    within_s: float = 300.0,
+    asynchronous: bool = False,
+) -> Iterator[Live]:
+    """Yield a server that answers, or fail after a time; see `started`."""
+    with started(environment, model, folder, flags, asynchronous=asynchronous) as (live, process):
+        _await(process, live, within_s)
+        yield live
+
+
+def _await(process: subprocess.Popen[bytes], live: Live, within_s: float) -> None:
+    until_s = time.monotonic() + within_s
+    while not answers(live.url):
+        if process.poll() is not None or time.monotonic() > until_s:
+            tail = "\n".join(live.log.read_text(errors="replace").splitlines()[-12:])
+            state = "ended" if process.poll() is not None else f"did not answer within {within_s:g} s"
+            raise NoServerError(f"the server {state}; its log {live.log} ends with\n{tail}")
+        time.sleep(0.5)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process group of the server: first politely, then for good."""
+    for kind, patience_s in ((signal.SIGINT, 10.0), (signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, kind)
+        try:
+            process.wait(patience_s)
+            break
+        except subprocess.TimeoutExpired:
+            continue
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

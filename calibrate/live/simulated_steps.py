@@ -1,0 +1,125 @@
+"""The steps that the simulator takes for a recorded run: the same requests, the same step times, batch by batch.
+
+Time is counted in steps of the engine. A request arrives when the first step was planned after the scheduler had it (with
+asynchronous scheduling, when the step before that one began), and every step takes one unit; so order and duration of events are those that were measured, whatever the clock of the machine did.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from calibrate.live.step_logs import Step, StepLog
+from capplan.engine.profile import Scheduling
+from capplan.serving.cache.block_cache import PrefixCaching
+from capplan.serving.feed import Feed
+from capplan.serving.outcome import Ledger
+from capplan.serving.requests import Admission, Counts, InFlight, Requests
+from capplan.serving.server import Server
+from capplan.serving.step_clock import StepClock
+from capplan.serving.step_table import StepTable
+from capplan.serving.terms import EngineSetup, engine_terms
+from capplan.serving.waiting_line import WaitingLine
+
+MANY_BLOCKS = 1_000_000
+
+
+class WatchedServer(Server):
+    """A server that writes down what each step works on."""
+
+    __slots__ = ("_gone", "steps")
+
+    def __init__(self, *setup: object) -> None:
+        """Start idle."""
+        super().__init__(*setup)  # type: ignore[arg-type]
+        self.steps: list[Step] = []
+        self._gone: list[int] = []
+
+    def _note(self, chunks: Sequence[tuple[InFlight, int]]) -> None:
+        prompts = sorted((flight.index, new, flight.done_tokens) for flight, new in chunks)
+        decodes = tuple(sorted(self._decoding)) if self._terms.mixed or not chunks else ()
+        self.steps.append(Step(tuple(prompts), decodes, tuple(sorted(self._gone))))
+        self._gone.clear()
+
+    def _give_up(self, flight: InFlight) -> None:
+        self._gone.append(flight.index)
+        super()._give_up(flight)
+
+    def _work_on(self, chunks: Sequence[tuple[InFlight, int]]) -> None:
+        self._note(chunks)
+        super()._work_on(chunks)
+
+    def _decode(self, until_s: float, most: int) -> None:  # noqa: ARG002  # one step at a time
+        self._note(())
+        super()._decode(until_s, 1)
+
+
+def unit_clock() -> StepClock:
+    """Return a clock on which every step takes one unit of time."""
+    one, zero = np.ones(1), np.zeros(1)
+    return StepClock(StepTable(one, one, zero, one, zero[None], one, one, one, zero, zero[None]))
+
+
+def simulated(log: StepLog) -> tuple[Step, ...]:
+    """Return the steps that the simulator takes under the limits of a recorded run."""
+    limits = log.limits
+    scheduling = Scheduling(
+        "mixed", limits["max_num_seqs"], limits["max_num_batched_tokens"], limits["chunked"], limits["block_tokens"],
+        asynchronous=limits["asynchronous"],
+    )  # fmt: skip
+    ahead = 1 if scheduling.asynchronous else 0
+    blocks = limits["blocks"] - 1 if limits["blocks"] else MANY_BLOCKS
+    caching = PrefixCaching(limits["block_tokens"]) if limits["caching"] else None
+    rows = log.requests
+    priorities = sorted({row.priority for row in rows})
+    requests = Requests(
+        _column(row.prompt_tokens for row in rows),
+        _column(row.output_tokens for row in rows),
+        np.array([float(max(row.from_step - ahead, 0)) for row in rows]),
+        class_index=_column(priorities.index(row.priority) for row in rows),
+    )
+    if caching:
+        requests = replace(
+            requests,
+            block_ids=_column(block for row in rows for block in row.prompt_ids),
+            block_counts=_column(len(row.prompt_ids) for row in rows),
+            output_ids=_column(block for row in rows for block in row.output_ids),
+            output_counts=_column(len(row.output_ids) for row in rows),
+        )
+    admission = Admission(priority=tuple(priorities) if len(priorities) > 1 else ())
+    terms, ledger = engine_terms(EngineSetup(unit_clock(), scheduling, blocks, caching=caching)), Ledger()
+    line = WaitingLine(Feed(requests, priority=admission.priority), terms, ledger, admission)
+    server = WatchedServer(unit_clock(), terms, line, ledger)
+    server.advance()
+    return tuple(server.steps)
+
+
+def _column(values: Iterable[int]) -> Counts:
+    return np.array(list(values), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How many steps of a recorded run the simulator takes in the same way."""
+
+    steps: int
+    equal: int
+    first: int | None
+    """First step that differs; None if all are equal."""
+
+    @property
+    def exact(self) -> bool:
+        """Return whether every step is equal."""
+        return self.first is None
+
+
+def agreement(log: StepLog) -> Agreement:
+    """Return how far the simulator takes the recorded steps."""
+    ours = simulated(log)
+    pairs = list(zip(log.steps, ours, strict=False))
+    equal = sum(theirs == own for theirs, own in pairs)
+    count = max(len(log.steps), len(ours))
+    first = next((place for place, (theirs, own) in enumerate(pairs) if theirs != own), None)
+    if first is None and len(log.steps) != len(ours):
+        first = len(pairs)
+    return Agreement(count, equal, first)

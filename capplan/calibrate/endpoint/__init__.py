@@ -1,0 +1,1 @@
+"""Measure a running server that speaks the OpenAI protocol."""

@@ -1,0 +1,292 @@
+"""Send streamed completions to a server and note when each token arrives; what a server may do wrong becomes an error of one request."""
+
+import http.client
+import json
+import os
+import socket
+import ssl
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from capplan.errors import InputError
+
+KEYS = ("CAPPLAN_API_KEY", "OPENAI_API_KEY")
+"""Environment variables that may hold the API key; it is neither written nor printed."""
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+MOST_LINE_BYTES = 1 << 20
+MOST_ANSWER_BYTES = 64 << 20
+MOST_ERROR_CHARACTERS = 160
+OK = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A server, and how long one answer may take."""
+
+    host: str
+    port: int
+    secure: bool
+    path: str
+    """Path before /v1, mostly empty."""
+    model: str = ""
+    key: str = field(default="", repr=False)
+    answer_s: float = 300.0
+    """Longest time of one whole answer."""
+    silence_s: float = 120.0
+    """Longest time without a byte."""
+
+    @property
+    def shown(self) -> str:
+        """Return the address, for people."""
+        return f"{'https' if self.secure else 'http'}://{self.host}:{self.port}{self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One request: token ids, or text for servers that take no ids."""
+
+    prompt: tuple[int, ...] | str
+    output_tokens: int
+    priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What came back."""
+
+    sent_s: float
+    """When the request was sent, on the monotonic clock."""
+    token_s: tuple[float, ...] = ()
+    """When each piece of the stream that holds text arrived."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    text: str = ""
+    ended_s: float = 0.0
+    error: str = ""
+    """Why the request does not count; empty if it does."""
+    busy: bool = False
+    """The server refused because it is busy (429 or 503)."""
+
+
+def endpoint_of(url: str, model: str = "") -> Endpoint:
+    """Return the server at an address such as http://localhost:8000 or https://host/v1.
+
+    Raises
+    ------
+    InputError
+        the address has no host, another scheme, or holds a user name or a query
+    """
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InputError(f"--endpoint: {url!r} is not the address of a server, such as http://localhost:8000")
+    if parts.username or parts.query or parts.fragment:
+        raise InputError(
+            "--endpoint: the address holds a user name or a query\n"
+            f"  put the API key into the environment variable {KEYS[0]}"
+        )
+    try:
+        port = parts.port
+    except ValueError:
+        raise InputError(f"--endpoint: the port of {url!r} is not a number from 1 to 65535") from None
+    secure = parts.scheme == "https"
+    key = next((os.environ[name] for name in KEYS if os.environ.get(name)), "")
+    if key and not secure and parts.hostname not in LOOPBACK:
+        raise InputError(
+            f"--endpoint: the API key would go to {parts.hostname} unencrypted\n"
+            "  use https, or unset the environment variable with the key"
+        )
+    path = parts.path.rstrip("/").removesuffix("/v1")
+    return Endpoint(parts.hostname, port or (443 if secure else 80), secure, path, model, key)
+
+
+def connection(server: Endpoint) -> http.client.HTTPConnection:
+    """Return a connection that is not open yet; no proxy of the environment is used."""
+    if server.secure:
+        context = ssl.create_default_context()
+        return http.client.HTTPSConnection(
+            server.host, server.port, timeout=server.silence_s, context=context
+        )
+    return http.client.HTTPConnection(server.host, server.port, timeout=server.silence_s)
+
+
+def headers(server: Endpoint) -> dict[str, str]:
+    """Return the headers of a request."""
+    base = {"Content-Type": "application/json", "Accept": "text/event-stream"}
+    return {**base, "Authorization": f"Bearer {server.key}"} if server.key else base
+
+
+def fetched(server: Endpoint, path: str, most_bytes: int = 4 << 20, within_s: float = 10.0) -> str:
+    """Return the text at a path of the server; empty if there is none."""
+    line = connection(server)
+    line.timeout = min(within_s, server.silence_s)
+    try:
+        with _Limit(line, within_s):
+            line.request("GET", server.path + path, headers=headers(server))
+            answer = line.getresponse()
+            if answer.status != OK:
+                return ""
+            text = answer.read(most_bytes + 1)
+            return "" if len(text) > most_bytes else text.decode("utf-8", errors="replace")
+    except (OSError, http.client.HTTPException, ValueError):
+        return ""
+    finally:
+        line.close()
+
+
+class _Limit:
+    """Shuts a connection when its time is over, however slowly the server sends."""
+
+    def __init__(self, line: http.client.HTTPConnection, seconds: float) -> None:
+        self._line = line
+        self.over = False
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+
+    def _end(self) -> None:
+        self.over = True
+        if self._line.sock is not None:
+            try:
+                self._line.sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                return
+
+    def __enter__(self) -> "_Limit":
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+
+def answered(server: Endpoint, question: Question) -> Answered:
+    """Send one request and read its stream to the end."""
+    body: dict[str, Any] = {
+        "model": server.model,
+        "prompt": question.prompt if isinstance(question.prompt, str) else list(question.prompt),
+        "max_tokens": question.output_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if question.priority is not None:
+        body["priority"] = question.priority
+    line = connection(server)
+    sent_s = time.monotonic()
+    stream = _Stream(question.output_tokens)
+    with _Limit(line, server.answer_s) as limit:
+        try:
+            line.request("POST", f"{server.path}/v1/completions", json.dumps(body), headers(server))
+            answer = line.getresponse()
+            if answer.status != OK:
+                return _refused(answer, sent_s)
+            stream.read(answer)
+        except (OSError, http.client.HTTPException, ValueError) as problem:
+            why = str(problem) or type(problem).__name__
+            stream.error = f"no whole answer within {server.answer_s:g} s" if limit.over else why
+        finally:
+            line.close()
+    if limit.over and not stream.done:
+        stream.error = f"no whole answer within {server.answer_s:g} s"
+    return stream.result(sent_s)
+
+
+def _refused(answer: http.client.HTTPResponse, sent_s: float) -> Answered:
+    """Return the error of a status other than 200; redirects are not followed."""
+    status = answer.status
+    why = f"status {status}"
+    if 300 <= status < 400:  # redirects
+        why += ": the server redirects to another address, which is not followed"
+    else:
+        text = answer.read(4096).decode("utf-8", errors="replace")
+        why += f": {' '.join(text.split())[:MOST_ERROR_CHARACTERS]}"
+    return Answered(sent_s, error=why, busy=status in (429, 503), ended_s=time.monotonic())
+
+
+class _Stream:
+    """Server-sent events of one answer."""
+
+    def __init__(self, wanted_tokens: int) -> None:
+        self._wanted = wanted_tokens
+        self._at_s: list[float] = []
+        self._text: list[str] = []
+        self._usage: dict[str, Any] = {}
+        self.error = ""
+        self.done = False
+
+    def read(self, answer: http.client.HTTPResponse) -> None:
+        """Read to the end of the stream, or to its first fault."""
+        size = 0
+        while not self.done and not self.error:
+            raw = answer.readline(MOST_LINE_BYTES + 1)
+            now_s = time.monotonic()
+            size += len(raw)
+            if not raw:
+                break
+            if len(raw) > MOST_LINE_BYTES or size > MOST_ANSWER_BYTES:
+                self.error = "the answer is larger than a completion can be"
+                break
+            self._line(raw, now_s)
+        if not self.done and not self.error:
+            self.error = self._cut()
+
+    def _cut(self) -> str:
+        """Return what is wrong with a stream that ended without its last line; some servers send none."""
+        tokens = int(self._usage.get("completion_tokens") or len(self._at_s))
+        if tokens >= self._wanted:
+            return ""
+        if not self._at_s:
+            return "the answer is not a stream of server-sent events"
+        return f"the stream ended after {tokens} of {self._wanted} tokens"
+
+    def _line(self, raw: bytes, now_s: float) -> None:
+        line = raw.strip()
+        if not line.startswith(b"data:"):
+            return
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            self.done = True
+            return
+        record = json.loads(data)
+        if not isinstance(record, dict):
+            self.error = "the stream holds something other than records"
+        elif record.get("error"):
+            self.error = f"the server reports: {str(record['error'])[:MOST_ERROR_CHARACTERS]}"
+        else:
+            self._record(record, now_s)
+
+    def _record(self, record: dict[str, Any], now_s: float) -> None:
+        choices = record.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if not isinstance(choice, dict):
+                continue
+            delta = choice.get("delta")
+            text = choice.get("text") or (delta.get("content") if isinstance(delta, dict) else "")
+            ids = choice.get("token_ids")
+            if text or ids or (text == "" and choice.get("finish_reason") is None):
+                self._at_s.append(now_s)
+                self._text.append(str(text or ""))
+        usage = record.get("usage")
+        if isinstance(usage, dict):
+            self._usage = usage
+
+    def result(self, sent_s: float) -> Answered:
+        """Return the answer; it counts only with at least one token and the number of tokens that was asked for."""
+        count = self._usage.get("completion_tokens")
+        tokens = count if isinstance(count, int) and count > 0 else len(self._at_s)
+        prompt = self._usage.get("prompt_tokens")
+        error = self.error
+        if not error and not self._at_s:
+            error = "the stream held no token"
+        return Answered(
+            sent_s=sent_s,
+            token_s=tuple(self._at_s),
+            input_tokens=prompt if isinstance(prompt, int) else 0,
+            output_tokens=tokens,
+            text="".join(self._text),
+            ended_s=self._at_s[-1] if self._at_s else time.monotonic(),
+            error=error,
+        )

@@ -1,0 +1,281 @@
+"""Run a series against a server and return results, as if a benchmark tool had written them."""
+
+import json
+import random
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from capplan.calibrate.endpoint.client import Answered, Endpoint, Question, answered, fetched
+from capplan.calibrate.endpoint.loops import open_loop, shared_loop
+from capplan.calibrate.endpoint.series import (
+    MOST_REQUESTS,
+    OPEN_SHARE,
+    OPEN_TIME_SHARE,
+    REPEATS,
+    Point,
+    Series,
+)
+from capplan.errors import InputError
+from capplan.recorded.results.record import BenchmarkResult, Spread
+
+TOOL = "capplan calibrate --endpoint"
+IDS = (1000, 20000)
+"""Range of the token ids that are sent: in the vocabulary of every model of today, and none of them special."""
+WORDS = ("river", "stone", "cloud", "paper", "light", "garden", "winter", "metal", "harbor", "signal")
+MOST_WRONG_SHARE = 0.5
+"""Share of failed requests above which a point does not count."""
+LEAST_ANSWERS = 2
+COUNTERS = {
+    "steps": ("vllm:iteration_tokens_total_count",),
+    "preemptions": ("vllm:num_preemptions_total",),
+    "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+    "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+    "accepted_drafts": ("vllm:spec_decode_num_accepted_tokens_total",),
+}
+"""What is read of /metrics, by the names that servers give it."""
+
+
+@dataclass(slots=True)
+class Probed:
+    """What a series brought."""
+
+    results: list[BenchmarkResult] = field(default_factory=list)
+    answers: list[tuple[str, list[Answered]]] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    counted: dict[str, float] = field(default_factory=dict)
+    """Difference of the server's own counters over the series."""
+    stopped: bool = False
+    """Ended by Ctrl-C."""
+
+
+def served_model(server: Endpoint) -> tuple[Endpoint, int | None]:
+    """Return the endpoint with the name of the model that it serves, and its longest context if it says so.
+
+    Raises
+    ------
+    InputError
+        nothing answers, or it serves several models and none was named, or another one than the named one
+    """
+    text = fetched(server, "/v1/models")
+    try:
+        data = json.loads(text)["data"]
+        rows = {
+            str(row["id"]): row.get("max_model_len") for row in data if isinstance(row, dict) and "id" in row
+        }
+    except (ValueError, TypeError, KeyError):
+        rows = {}
+    if not rows:
+        raise InputError(
+            f"--endpoint: {server.shown}/v1/models names no model\n  give the address of an OpenAI-compatible server that runs"
+        )
+    if server.model and server.model not in rows:
+        known = ", ".join(list(rows)[:5])
+        raise InputError(
+            f"--endpoint: {server.shown} serves no model called {server.model!r}\n  it serves: {known}"
+        )
+    if not server.model and len(rows) > 1:
+        raise InputError(
+            f"--endpoint: {server.shown} serves several models: {', '.join(list(rows)[:5])}\n  a series needs a server with one"
+        )
+    name = server.model or next(iter(rows))
+    longest = rows[name]
+    return replace(server, model=name), longest if isinstance(longest, int) and longest > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """How to write prompts of a length for a server."""
+
+    takes_ids: bool
+    words_per_token: float = 1.0
+
+    def question(self, draw: random.Random, point: Point) -> Question:
+        """Return a request whose prompt is like no other."""
+        if self.takes_ids:
+            return Question(
+                tuple(draw.randrange(*IDS) for _ in range(point.input_tokens)), point.output_tokens
+            )
+        words = max(round(point.input_tokens * self.words_per_token), 1)
+        return Question(" ".join(draw.choice(WORDS) for _ in range(words)), point.output_tokens)
+
+
+def prompts_for(server: Endpoint, draw: random.Random) -> tuple[Prompts, Answered]:
+    """Return how the server takes prompts, and a first answer, which also warms it.
+
+    Raises
+    ------
+    InputError
+        it answers neither token ids nor text
+    """
+    first = answered(server, Prompts(takes_ids=True).question(draw, Point(1, 64, 8)))
+    if not first.error:
+        return Prompts(takes_ids=True), first
+    text = Prompts(takes_ids=False)
+    second = answered(server, text.question(draw, Point(1, 64, 8)))
+    if second.error:
+        raise InputError(f"--endpoint: {server.shown} does not answer: {second.error}")
+    if second.input_tokens:
+        text = replace(text, words_per_token=64 / second.input_tokens)
+    return text, second
+
+
+def probed(server: Endpoint, series: Series, tell: Callable[[str], None], seed: int = 0) -> Probed:
+    """Send a series; what was measured before Ctrl-C is kept.
+
+    Parameters
+    ----------
+    server : with the name of its model
+    series : of `designed`
+    tell : receives a line for each point
+    seed : of prompts and arrivals
+
+    Returns
+    -------
+    results by point, and what the server counted
+    """
+    draw = random.Random(seed)  # prompts and arrivals
+    found = Probed()
+    prompts, _ = prompts_for(server, draw)
+    if not prompts.takes_ids:
+        found.remarks.append(
+            "the server takes no token ids: prompts are words, and their lengths those that it counted"
+        )
+    before, start_s = counters(server), time.monotonic()
+    try:
+        for number, point in enumerate(series.points):
+            tell(f"{number + 1} of {len(series.points) + 1}: {point.name}")
+            _closed(server, point, prompts, draw, series, found)
+            if _late(series, number, start_s):
+                skipped = len(series.points) - number - 1
+                found.remarks.append(
+                    f"out of time: {skipped} of {len(series.points)} closed loops were left out"
+                )
+                break
+        _open(server, prompts, draw, series, found, tell)
+    except KeyboardInterrupt:
+        found.stopped = True
+        found.remarks.append(
+            f"stopped by Ctrl-C after {len(found.results)} of {len(series.points) + 1} points"
+        )
+    after = counters(server)
+    found.counted = {name: after[name] - before[name] for name in after if name in before}
+    return found
+
+
+def _late(series: Series, number: int, start_s: float) -> bool:
+    """Return whether the points so far took so long that the next one would end after the time."""
+    spent_s = time.monotonic() - start_s
+    left = number + 1 < len(series.points)
+    return left and spent_s + spent_s / (number + 1) > series.seconds * (1.0 - 0.5 * OPEN_TIME_SHARE)
+
+
+def _closed(
+    server: Endpoint, point: Point, prompts: Prompts, draw: random.Random, series: Series, found: Probed
+) -> None:
+    count = min(max(REPEATS * point.concurrency, MOST_REQUESTS), MOST_REQUESTS)
+    asked = [prompts.question(draw, point) for _ in range(count)]
+    answers = shared_loop(server, asked, point.concurrency, until_s=time.monotonic() + series.point_s)
+    _keep(found, point.name, answers, BenchmarkResult(TOOL, point.name, concurrency=float(point.concurrency)))
+
+
+def _open(
+    server: Endpoint,
+    prompts: Prompts,
+    draw: random.Random,
+    series: Series,
+    found: Probed,
+    tell: Callable[[str], None],
+) -> None:
+    """Send requests at random times, at a share of the highest rate that a closed loop with short prompts had."""
+    rated = [result for result in found.results if result.requests_per_s]
+    if not rated:
+        return
+    best = max(rated, key=lambda result: result.requests_per_s or 0.0)
+    rate = OPEN_SHARE * (best.requests_per_s or 0.0)
+    count = int(min(max(rate * series.seconds * OPEN_TIME_SHARE, LEAST_ANSWERS), MOST_REQUESTS))
+    point = Point(1, round(best.input_tokens or 1), round(best.output_tokens or 1))
+    name = f"{rate:.3g} requests per s, {point.input_tokens} tokens in, {point.output_tokens} out"
+    tell(f"{len(series.points) + 1} of {len(series.points) + 1}: open loop, {name}")
+    times = np.cumsum([draw.expovariate(rate) for _ in range(count)]).tolist()
+    answers = open_loop(server, [prompts.question(draw, point) for _ in times], times)
+    _keep(found, name, answers, BenchmarkResult(TOOL, name, request_rate_per_s=rate))
+
+
+def _keep(found: Probed, name: str, answers: Sequence[Answered], bare: BenchmarkResult) -> None:
+    """Keep the result of a point, unless too many of its requests failed."""
+    good = [answer for answer in answers if not answer.error]
+    wrong = [answer for answer in answers if answer.error]
+    found.answers.append((name, list(answers)))
+    if wrong:
+        busy = sum(answer.busy for answer in wrong)
+        limited = f", {busy} because the server limits its load" if busy else ""
+        found.remarks.append(
+            f"{name}: {len(wrong)} of {len(answers)} requests failed{limited}: {wrong[0].error}"
+        )
+    if len(good) < LEAST_ANSWERS or len(wrong) > MOST_WRONG_SHARE * len(answers):
+        found.remarks.append(f"{name}: left out, {len(good)} of {len(answers)} requests count")
+        return
+    found.results.append(summary(good, bare))
+
+
+def summary(good: Sequence[Answered], bare: BenchmarkResult) -> BenchmarkResult:
+    """Return a result with the latencies and rates of answers.
+
+    Parameters
+    ----------
+    good : answers without an error
+    bare : the result without them
+    """
+    seconds = max(answer.ended_s for answer in good) - min(answer.sent_s for answer in good)
+    outputs = sum(answer.output_tokens for answer in good)
+    tpot = [
+        (answer.token_s[-1] - answer.token_s[0]) / (answer.output_tokens - 1)
+        for answer in good
+        if answer.output_tokens > 1 and len(answer.token_s) > 1
+    ]
+    return replace(
+        bare,
+        requests=len(good),
+        input_tokens=float(np.mean([answer.input_tokens for answer in good])) or None,
+        output_tokens=outputs / len(good),
+        ttft_s=_spread([answer.token_s[0] - answer.sent_s for answer in good]),
+        tpot_s=_spread(tpot),
+        e2e_s=_spread([answer.token_s[-1] - answer.sent_s for answer in good]),
+        requests_per_s=len(good) / seconds if seconds > 0.0 else None,
+        output_tokens_per_s=outputs / seconds if seconds > 0.0 else None,
+    )
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    if not values:
+        return Spread()
+    return Spread(float(np.mean(values)), *(float(np.percentile(values, part)) for part in (50, 90, 95, 99)))
+
+
+_SAMPLE = re.compile(r"^([A-Za-z_:][A-Za-z0-9_:]*)(?:\{[^}]*\})?\s+([0-9.eE+-]+)", re.MULTILINE)
+
+
+def counters(server: Endpoint) -> dict[str, float]:
+    """Return the sums of the server's own counters; those that it does not have are left out.
+
+    Examples
+    --------
+    >>> [(name, float(value)) for name, value in _SAMPLE.findall('vllm:num_preemptions_total{engine="0"} 3.0')]
+    [('vllm:num_preemptions_total', 3.0)]
+    """
+    sums: dict[str, float] = {}
+    for name, value in _SAMPLE.findall(fetched(server, "/metrics")):
+        try:
+            sums[name] = sums.get(name, 0.0) + float(value)
+        except ValueError:
+            continue
+    found = {}
+    for short, names in COUNTERS.items():
+        known = next((name for name in names if name in sums), None)
+        if known:
+            found[short] = sums[known]
+    return found

@@ -1,0 +1,302 @@
+"""A running server is measured with requests; whatever it does wrong costs single requests, and never more than the time."""
+
+import json
+import random
+import re
+import time
+from dataclasses import replace
+
+import pytest
+
+from capplan.calibrate.endpoint.client import Question, answered, endpoint_of
+from capplan.calibrate.endpoint.loops import closed_loop, open_loop, shared_loop
+from capplan.calibrate.endpoint.probe import probed, prompts_for, served_model
+from capplan.calibrate.endpoint.series import designed
+from capplan.cli.main import main
+from capplan.errors import InputError
+from capplan.readers.calibration.file import read_calibration_file
+from tests.calibrate.endpoint_stub import stub
+
+ASKED = Question(tuple(range(1000, 1010)), 6)
+
+
+def of(server, **limits):
+    return replace(endpoint_of(server.url), model="tiny", **limits)
+
+
+@pytest.mark.parametrize("behaviour", ["", "chat", "other lines", "no usage", "no end"])
+def test_every_format_of_a_stream_gives_the_same_tokens(behaviour):
+    with stub(behaviour, prompt_s=0.05, token_s=0.01) as server:
+        answer = answered(of(server), ASKED)
+    assert answer.error == ""
+    assert (len(answer.token_s), answer.output_tokens) == (6, 6)
+    assert answer.text.split() == [f"w{place}" for place in range(6)]
+    assert 0.05 <= answer.token_s[0] - answer.sent_s < 0.5
+    assert answer.token_s[-1] - answer.token_s[0] >= 0.05
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "words"),
+    [
+        ("cuts", "incompleteread|stream ended after 3 of 6|reset"),
+        ("fails", "status 500: out of memory"),
+        ("busy", "status 429"),
+        ("redirects", "status 307: the server redirects"),
+        ("no stream", "not a stream"),
+        ("not json", "Expecting|delimiter|property"),
+        ("reports", "engine died"),
+        ("huge", "larger than a completion"),
+        ("hangs", "no whole answer within 0.4 s|timed out"),
+        ("drips", "no whole answer within 0.4 s"),
+    ],
+)
+def test_a_fault_of_the_server_is_an_error_of_its_request_and_ends_in_time(behaviour, words):
+    start_s = time.monotonic()
+    with stub(behaviour, hangs_s=1.0) as server:
+        answer = answered(of(server, answer_s=0.4), ASKED)
+        took_s = time.monotonic() - start_s
+    assert re.search(words, answer.error, re.IGNORECASE), answer.error
+    assert took_s < 3.0
+    assert answer.busy == (behaviour == "busy")
+
+
+def test_a_redirect_is_not_followed():
+    with stub() as other, stub("redirects", elsewhere=other.server_address[1]) as server:
+        assert answered(of(server), ASKED).error
+        assert other.seen == []
+
+
+def test_the_key_comes_from_the_environment_goes_to_the_server_and_is_shown_nowhere(monkeypatch):
+    monkeypatch.setenv("CAPPLAN_API_KEY", "sk-secret")
+    with stub("fails") as server:
+        endpoint = of(server)
+        answer = answered(endpoint, ASKED)
+        assert server.seen[0][0]["Authorization"] == "Bearer sk-secret"
+    assert "sk-secret" not in repr(endpoint) + repr(answer) + endpoint.shown
+    with pytest.raises(InputError, match="unencrypted"):
+        endpoint_of("http://example.org:8000")
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("ftp://host", "not the address"),
+        ("http://user:pass@host", "user name or a query"),
+        ("http://host/v1?key=1", "user name or a query"),
+        ("http://host:99999", "not a number from 1 to 65535"),
+        ("http://", "not the address"),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_refused(url, words):
+    with pytest.raises(InputError, match=words):
+        endpoint_of(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        ("localhost:8000", ("localhost", 8000, False, "")),
+        ("https://host/v1/", ("host", 443, True, "")),
+        ("https://host/api/v1", ("host", 443, True, "/api")),
+    ],
+)
+def test_an_address_is_read_with_or_without_scheme_and_version(url, parts):
+    server = endpoint_of(url)
+    assert (server.host, server.port, server.secure, server.path) == parts
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "name", "words"),
+    [
+        ("no models", "", "names no model"),
+        ("huge models", "", "names no model"),
+        ("two models", "", "several models: tiny, other"),
+        ("", "llama", "no model called 'llama'"),
+    ],
+)
+def test_a_server_without_the_model_is_refused(behaviour, name, words):
+    with stub(behaviour) as server, pytest.raises(InputError, match=words):
+        served_model(replace(endpoint_of(server.url), model=name))
+
+
+def test_text_is_sent_to_servers_that_take_no_ids():
+    with stub("text only") as server:
+        prompts, first = prompts_for(of(server), random.Random(0))
+    assert (prompts.takes_ids, first.error) == (False, "")
+
+
+def test_a_closed_loop_keeps_its_concurrency_and_an_open_one_its_times():
+    with stub(prompt_s=0.05) as server:
+        answers = shared_loop(of(server), [ASKED] * 9, 3)
+        starts = sorted(answer.sent_s for answer in answers)
+        ends = sorted(answer.ended_s for answer in answers)
+        assert all(starts[place + 3] >= ends[place] - 1e-3 for place in range(6))
+        times = [0.0, 0.02, 0.3]
+        sent = [answer.sent_s for answer in open_loop(of(server), [ASKED] * 3, times)]
+        assert [at - sent[0] for at in sent] == pytest.approx(times, abs=0.05)
+        turns = [ASKED, lambda before: Question(f"again after {before[0].output_tokens}", 2)]
+        rows = closed_loop(of(server), [turns])
+        assert [row.output_tokens for row in rows[0]] == [6, 2]
+        assert server.seen[-1][1]["prompt"] == "again after 6"
+
+
+def test_a_series_grows_with_the_concurrency_and_fits_the_context():
+    for most in (1, 2, 3, 7, 8, 64, 100):
+        points = designed(3.0, most).points
+        assert points[0].concurrency == 1
+        assert max(point.concurrency for point in points) == most
+        assert len({point.input_tokens for point in points}) == 2
+    assert all(p.input_tokens + p.output_tokens <= 300 for p in designed(3.0, 8, 300).points)
+    series = designed(2.0, 8)
+    assert series.point_s * len(series.points) < series.seconds == 120.0
+
+
+def test_a_series_returns_results_counts_failures_and_keeps_to_its_time():
+    series = designed(0.03, 4, 600)
+    with stub(lambda number: "busy" if number % 7 == 3 else "") as server:
+        start_s = time.monotonic()
+        found = probed(of(server), series, lambda _line: None)
+        took_s = time.monotonic() - start_s
+        seen = len(server.seen)
+    assert took_s < 3.0 * series.seconds
+    assert len(found.results) >= 4
+    assert found.results[0].ttft_s.mean > 0.004
+    assert found.results[-1].request_rate_per_s
+    assert any("status 429" in remark and "limits its load" in remark for remark in found.remarks)
+    assert found.counted["steps"] == seen - 1
+
+
+def test_a_server_that_stops_answering_costs_its_points_and_no_more():
+    series = designed(0.02, 2, 600)
+    with stub(lambda number: "fails" if number > 5 else "") as server:
+        found = probed(of(server), series, lambda _line: None)
+    assert any("left out" in remark for remark in found.remarks)
+
+
+def test_ctrl_c_keeps_what_was_measured():
+    lines = []
+
+    def tell(line):
+        lines.append(line)
+        if len(lines) == 3:
+            raise KeyboardInterrupt
+
+    with stub() as server:
+        found = probed(of(server), designed(0.1, 4, 600), tell)
+    assert found.stopped
+    assert len(found.results) == 2
+    assert any("Ctrl-C after 2 of" in remark for remark in found.remarks)
+
+
+def test_the_command_writes_a_calibration_that_estimate_uses(capplan, tmp_path):
+    path = tmp_path / "made.calibration.yaml"
+    model = ("--model", "qwen3-0.6b", "--hardware", "h100-sxm", "--offline")
+    with stub(prompt_s=0.03, token_s=0.004) as server:
+        ran = capplan(
+            "calibrate",
+            "--endpoint",
+            server.url,
+            *model,
+            "--minutes",
+            "0.05",
+            "--max-concurrency",
+            "4",
+            "-o",
+            path,
+        )
+        assert ran.code == 0, ran.err
+    assert "closed loops and an open loop" in ran.err
+    refit = read_calibration_file(path).host
+    assert refit.hardware == "h100-sxm"
+    assert refit.after_median_ape < refit.before_median_ape
+    load = ("--concurrency", "2", "--input-tokens", "128", "--output-tokens", "64", "--format", "json")
+    ran = capplan(
+        "estimate", "qwen3-0.6b", "--hardware", "h100-sxm", "--calibration", path, "--offline", *load
+    )
+    assert ran.code == 0, ran.err
+    assert 0.0035 < json.loads(ran.out)["result"]["tpot_s"]["mean"] < 0.0065, (
+        "a token of the server takes 4 ms and a little"
+    )
+
+
+def test_a_dry_run_sends_nothing_and_needs_no_server(capplan):
+    with stub() as server:
+        ran = capplan("calibrate", "--endpoint", server.url, "--dry-run", "--minutes", "2")
+        assert server.seen == []
+    assert ran.code == 0
+    assert "nothing was sent" in ran.out
+    assert "tokens" in ran.out
+
+
+PLAN = """name: small
+model: qwen3-0.6b
+slo: {ttft_p95: 800 ms, tpot_p95: 60 ms}
+fleet: {hardware: [l4], tensor_parallel: 1, pipeline_parallel: 1}
+traffic:
+  - {name: chat, request_rate: 8 req/s, input_tokens: 200, output_tokens: 20, shared_prefix: {tokens: 96, hit_fraction: 1.0}}
+"""
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("endpoint-plan")
+    (folder / "small.yaml").write_text(PLAN)
+    assert main(["fleet", str(folder / "small.yaml"), "-o", str(folder / "plan.json"), "--offline"]) == 0
+    return folder / "plan.json"
+
+
+def test_a_slow_replica_gets_the_traffic_of_the_plan_and_does_not_verify(capplan, plan_file):
+    with stub(prompt_s=0.2, token_s=0.05) as server:
+        words = (
+            "verify-plan",
+            "--plan",
+            plan_file,
+            "--endpoint",
+            server.url,
+            "--minutes",
+            "0.05",
+            "--offline",
+        )
+        ran = capplan(*words, "--format", "json")
+        seen = [body for _, body in server.seen[1:]]
+    assert ran.code == 4, ran.err
+    found = json.loads(ran.out)["result"]
+    assert found["verdict"] == "slower"
+    assert {row["quantity"] for row in found["rows"]} >= {"ttft_s.p95", "tpot_s.p50", "e2e_s.mean"}
+    assert [len(body["prompt"]) for body in seen] == [200] * len(seen)
+    assert {body["max_tokens"] for body in seen} == {20}
+    assert len(seen) >= 20
+    assert len({tuple(body["prompt"][:96]) for body in seen}) == 1
+    assert len({tuple(body["prompt"]) for body in seen}) == len(seen)
+
+
+def test_a_slow_replica_means_more_machines(capplan, plan_file):
+    with stub(prompt_s=0.2, token_s=0.05) as server:
+        ran = capplan(
+            "verify-plan", "--plan", plan_file, "--endpoint", server.url, "--minutes", "0.02", "--offline"
+        )
+    assert re.search(r"times as long as predicted: about \d+ busy replicas instead of 1", ran.out), ran.out
+    assert f"capplan calibrate --endpoint {server.url}" in ran.out
+
+
+def test_a_replica_that_sheds_load_is_not_compared(capplan, plan_file):
+    with stub(lambda number: "busy" if number % 4 == 0 else "") as server:
+        ran = capplan(
+            "verify-plan", "--plan", plan_file, "--endpoint", server.url, "--minutes", "0.02", "--offline"
+        )
+    assert ran.code == 2
+    assert "requests failed: status 429" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ((), "needs what was measured"),
+        (("--endpoint", "localhost:9", "--results", "a.json"), "needs what was measured"),
+        (("--endpoint", "localhost:9", "--replicas", "2"), "an endpoint is one replica"),
+        (("--results", "a.json", "--minutes", "2"), "--minutes is of --endpoint"),
+    ],
+)
+def test_a_plan_is_verified_with_results_or_with_a_server(capplan, plan_file, more, words):
+    ran = capplan("verify-plan", "--plan", plan_file, *more, "--offline")
+    assert (ran.code, words in ran.err) == (2, True), ran.err
