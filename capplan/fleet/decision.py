@@ -78,15 +78,20 @@ def fleet_decision(
         () if pairs else tuple(sorted(result.relaxations, key=lambda r: r.needed_s / r.limit_s)[:3]),
         choices,
         tuple(_certainty(confidence, surest[confidence], terms) for confidence in CONFIDENCES if surest),
-        tuple(
+        uneconomical=tuple(
             dear_line(best[device.name], pairs[0][0], trials)
             if device.name in best
             else without_plan(device, result, rejected, trials)
             for device in question.devices
             if device.name not in rows
         ),
-        None if chosen is None else tight_target(chosen, trials),
-        None if chosen is None or not question.slo.targets else _next_steps(chosen, rows, terms),
+        dear=tuple(
+            pair[1]
+            for name, fleet in best.items()
+            if name not in rows and (pair := confirmed(fleet, terms)) is not None
+        ),
+        tight=None if chosen is None else tight_target(chosen, trials),
+        next_steps=None if chosen is None or not question.slo.targets else _next_steps(chosen, rows, terms),
     )
 
 

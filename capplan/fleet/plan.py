@@ -268,6 +268,8 @@ class FleetAnswer:
     certainty: tuple[Certainty, ...] = ()
     uneconomical: tuple[Uneconomical, ...] = ()
     """The devices that were asked for and have no plan in `plans`."""
+    dear: tuple[FleetPlan, ...] = ()
+    """The best plans of devices that cost too much to be among `plans`."""
     tight: TightTarget | None = None
     """What makes the recommended plan large, where it uses a small part of its GPUs; of identical replicas."""
     next_steps: NextSteps | None = None

@@ -51,8 +51,28 @@ class SharingModel:
         return next(iter(self.asked.question.networks.values())).name
 
     def plan_on(self, hardware: str) -> FleetPlan | None:
-        """Return the cheapest plan on a device; None where there is none."""
-        return next((plan for plan in self.answer.plans if plan.hardware == hardware), None)
+        """Return the cheapest plan on a device, however dear beside the best device; None where there is none."""
+        every = (*self.answer.plans, *self.answer.dear)
+        return next((plan for plan in every if plan.hardware == hardware), None)
+
+    def lacking_on(self, hardware: str, slices: int) -> str:
+        """Return what the model lacks on a device, with the number that decides; times are those that its users see."""
+        line = next((row for row in self.answer.uneconomical if row.hardware == hardware), None)
+        if line is None or line.target is None or line.value_s is None or line.limit_s is None:
+            counted = [row for row in self.answer.rejected if row.hardware == hardware]
+            most = max(counted, key=lambda row: row.count, default=None)
+            return line.reason if line and line.reason else most.reason if most else "it has no layout"
+        value_s, limit_s, sure_s = (
+            time_s * slices for time_s in (line.value_s, line.limit_s, line.sure_value_s or line.value_s)
+        )
+        shared = f" in one of {slices} time slices" if slices > 1 else ""
+        if sure_s > limit_s >= value_s:
+            confidence = self.asked.scenario.slo.confidence
+            return (
+                f"{line.target} of an idle replica{shared} is predicted to be {1e3 * value_s:.3g} ms and may be {1e3 * sure_s:.3g} ms "
+                f"with the required confidence of {confidence:.0%}; the limit is {1e3 * limit_s:.3g} ms"
+            )
+        return f"{line.target} of an idle replica{shared} is predicted to be {1e3 * value_s:.3g} ms; the limit is {1e3 * limit_s:.3g} ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +140,7 @@ def sharing_for(parts_asked: PartsAsked) -> SharingAnswer:
     assumptions, warnings = assumptions_and_warnings(
         scenario, [(model.asked, model.paid) for model in models], _stated(terms)
     )
-    pool = _cheapest_pool(scenario, models, terms)
+    pool = _cheapest_pool(scenario, models, terms, slices)
     return SharingAnswer(scenario, terms, tuple(models), pool, slices, assumptions, warnings)
 
 
@@ -174,7 +194,9 @@ def sliced_scenario(scenario: Scenario, slices: int, memory_fraction: float) -> 
     )
 
 
-def _cheapest_pool(scenario: Scenario, models: Sequence[SharingModel], terms: SharingTerms) -> SharedPool:
+def _cheapest_pool(
+    scenario: Scenario, models: Sequence[SharingModel], terms: SharingTerms, slices: int
+) -> SharedPool:
     """Return the cheapest pool of one kind of device; TargetError where none serves all models, InputError without a price."""
     found = [
         _pool_of_slices(name, models) if terms.by == "mig" else _pool_on(name, models, terms)
@@ -190,13 +212,20 @@ def _cheapest_pool(scenario: Scenario, models: Sequence[SharingModel], terms: Sh
                 f"{scenario.path}: the price of {best.hardware} is not known; give prices.per_gpu_hour"
             )
         return best
-    lacking = [model for model in models if not model.answer.plans]
-    why = "each of them has a plan, but no two on the same device"
-    if lacking:
-        reason = max(lacking[0].answer.rejected, key=lambda item: item.count).reason
-        why = f"{lacking[0].name}: {reason}"
+    names = [
+        f"{item.name}:{cut.profile}" if cut else item.name
+        for item in scenario.fleet.hardware
+        for cut in (partitions(item.name) if terms.by == "mig" else (None,))
+    ]
+    lacks = [
+        f"\n  {name}: {model.name} has no plan: {model.lacking_on(name, slices)}"
+        for model in models
+        if terms.by != "mig" or not any(model.plan_on(name) for name in names)
+        for name in names
+        if model.plan_on(name) is None
+    ]
     raise TargetError(
-        f"{scenario.path}: sharing: no device in fleet.hardware serves all models within their targets; {why}\n"
+        f"{scenario.path}: sharing: no device in fleet.hardware serves all models within their targets{''.join(lacks)}\n"
         f"  give another device{' or other parts of its memory' if terms.by == 'device' else ''}, or a fleet for each: "
         "capplan fleet with --set sharing=null"
     )
