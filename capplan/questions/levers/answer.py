@@ -22,6 +22,7 @@ from capplan.fleet.search.search_cache import SearchCache
 from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.levers import engine, fleet, promise
 from capplan.questions.levers.as_it_is import Base, first_line, idle, put_off
+from capplan.questions.levers.dearer import why_dearer
 from capplan.questions.levers.lever import (
     Combination,
     Lever,
@@ -263,7 +264,10 @@ def _row(asking: Asking, base: Base, lever: Lever) -> LeverRow:
     plan = asking.plans(asked, base.plan)[0]
     if plan is None:
         return lever_row(lever, None, base.plan, asking.why_none(asked))
-    return lever_row(lever, plan, base.plan, "", _memory(base, asked.scenario, plan))
+    row = lever_row(lever, plan, base.plan, "", _memory(base, asked.scenario, plan))
+    if base.plan is None or row.gpus_saved is None or row.gpus_saved >= 0:
+        return row
+    return replace(row, dearer=why_dearer(base.asked, asked, base.plan, asking.shared))
 
 
 def _memory(base: Base, scenario: Scenario, plan: AnyPlan | None) -> tuple[float, float]:

@@ -54,6 +54,8 @@ class LeverRow:
     """Why it is not applicable or meets no targets; empty where it does."""
     memory_usd_per_month: float = 0.0
     """Of host memory in offload tiers, on top of the plan; 0 where it has no price."""
+    dearer: str = ""
+    """Why it costs more than the plan as it is: the target that decides; empty where it does not."""
 
     @property
     def applicable(self) -> bool:

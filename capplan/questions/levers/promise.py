@@ -87,7 +87,7 @@ def _scaled(record: LengthFields) -> Iterator[str]:
 
 
 def admission_control(base: Base) -> list[Lever]:
-    """Return a fleet for most of the peak; the rest is refused."""
+    """Return a fleet for most of the peak; the rest is refused, also from a mean that is above what is served."""
     name, change = "admission-control", f"the busiest {1.0 - SERVED:.0%} of the peak is refused"
     settings = []
     for index, item in enumerate(base.file.traffic):
@@ -97,7 +97,9 @@ def admission_control(base: Base) -> list[Lever]:
                 settings.append(
                     f"traffic[{index}].{key}={SERVED * value!r}" + (" req/s" if key == "request_rate" else "")
                 )
-    if len(settings) < len(base.file.traffic):
+        if item.request_rate and item.mean_rate and item.mean_rate > SERVED * item.request_rate:
+            settings.append(f"traffic[{index}].mean_rate={SERVED * item.request_rate!r} req/s")
+    if any(item.request_rate is None and item.users is None for item in base.file.traffic):
         why = "a rate or users are needed, of which a part can be refused; not a trace or a batch job"
         return [idle(name, change, why)]
     broken = f"{1.0 - SERVED:.0%} of the requests are refused at the peak"

@@ -72,6 +72,11 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
                 ),
                 Table(tried, title="Each lever alone, most saved first", shown=_SHOWN, titles=_TITLES),
                 _memory_table(tried),
+                Table(
+                    _dearer(answer.rows),
+                    title="Why a change takes more GPUs",
+                    shown=("lever", "change", "why"),
+                ),
                 Table(_risks(answer.rows), title="Risks", shown=("lever", "change", "risk")),
                 Table(missed, title="No plan meets the targets", shown=("lever", "change", "reason")),
                 Table(put_off, title="Not tried", shown=("lever", "change", "reason")),
@@ -106,6 +111,7 @@ def _row(row: LeverRow) -> dict[str, Any]:
         "tpot_p95_s": plan.tpot_s.p95 if plan else None,
         "confidence": plan.slo_met_probability if plan else None,
         "risk": row.lever.risk or None,
+        "dearer": row.dearer or None,
         "host_memory_bytes": _host_bytes(row),
         "host_memory_bytes_per_replica": row.lever.host_bytes or None,
         "host_memory_usd_per_month": row.memory_usd_per_month or None,
@@ -188,6 +194,12 @@ def _compared(answer: LeversAnswer) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _dearer(rows: Sequence[LeverRow]) -> list[dict[str, Any]]:
+    return [
+        {"lever": row.lever.name, "change": row.lever.change, "why": row.dearer} for row in rows if row.dearer
+    ]
 
 
 def _risks(rows: Sequence[LeverRow]) -> list[dict[str, Any]]:
