@@ -12,6 +12,7 @@ from capplan.fleet.plan import (
     FleetPlan,
     NextSteps,
     Step,
+    Uneconomical,
     Unproven,
     whole_gpus,
 )
@@ -93,6 +94,44 @@ def fleet_decision(
         tight=None if chosen is None else tight_target(chosen, trials),
         next_steps=None if chosen is None or not question.slo.targets else _next_steps(chosen, rows, terms),
     )
+
+
+class FleetsByDevice:
+    """The best fleet of each device of a question, by itself; one that nobody asks for is not confirmed."""
+
+    def __init__(self, question: Question, terms: Terms) -> None:
+        """Search every device."""
+        self._result = search(question)
+        self._trials, self._rejected = (
+            Search(question, self._result.candidates, terms),
+            self._result.rejected.copy(),
+        )
+        self._plans: dict[str, FleetPlan | None] = {}
+        self._sized: dict[str, Sized] = {}
+        for device in question.devices:
+            fleet = self._trials.best_of(device.name, question.slo.confidence, self._rejected)
+            if fleet is not None:
+                self._sized[device.name] = best_plan(self._trials, fleet)
+
+    def busy(self, hardware: str) -> int | None:
+        """Return the replicas without spares on a device; None where it has no plan. Confirmed plans may have more of them."""
+        if hardware in self._plans:
+            plan = self._plans[hardware]
+            return None if plan is None else plan.busy_replicas
+        return self._sized[hardware].busy if hardware in self._sized else None
+
+    def plan(self, hardware: str) -> FleetPlan | None:
+        """Return the plan on a device; None where it has none."""
+        if hardware not in self._plans:
+            sized = self._sized.get(hardware)
+            pair = None if sized is None else confirmed(sized, self._trials.terms)
+            self._plans[hardware] = None if pair is None else pair[1]
+        return self._plans[hardware]
+
+    def line(self, hardware: str) -> Uneconomical:
+        """Return why a device has no plan."""
+        device = next(item for item in self._trials.question.devices if item.name == hardware)
+        return without_plan(device, self._result, self._rejected, self._trials)
 
 
 def _shown(best: Mapping[str, Sized], terms: Terms) -> list[str]:

@@ -9,13 +9,14 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
+from capplan.fleet.decision import FleetsByDevice
 from capplan.fleet.over_time import Counts, replicas_over_time
 from capplan.fleet.plan import FleetAnswer, FleetPlan
 from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.replica_group import planned_rate_per_replica
 from capplan.fleet.scenario import Scenario, SharingTerms
 from capplan.money.shared_pool import devices_by_hour, fewest_when_cut
-from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
+from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, terms_of
 from capplan.questions.money.paid_plan import PaidPlan, paid_plan
 from capplan.questions.part_fleets import PartsAsked, assumptions_and_warnings
 from capplan.readers.catalogue.hardware import device
@@ -40,7 +41,7 @@ class SharingModel:
     """For a fleet of its own."""
     paid: PaidPlan | None
     """That fleet; None where the model is idle."""
-    answer: FleetAnswer
+    fleets: FleetsByDevice | FleetAnswer
     """Its plans in the pool: with time slices, sized for k times the load and 1/k of each latency target; with MIG, on each slice."""
     memory_fraction: float | None
     """Of each device; None where a device or a slice has one model at a time."""
@@ -52,16 +53,26 @@ class SharingModel:
 
     def plan_on(self, hardware: str) -> FleetPlan | None:
         """Return the cheapest plan on a device, however dear beside the best device; None where there is none."""
-        every = (*self.answer.plans, *self.answer.dear)
+        if isinstance(self.fleets, FleetsByDevice):
+            return self.fleets.plan(hardware)
+        every = (*self.fleets.plans, *self.fleets.dear)
         return next((plan for plan in every if plan.hardware == hardware), None)
+
+    def busy_on(self, hardware: str) -> int | None:
+        """Return the replicas without spares on a device, before its plan is confirmed; None where there is none."""
+        if isinstance(self.fleets, FleetsByDevice):
+            return self.fleets.busy(hardware)
+        plan = self.plan_on(hardware)
+        return None if plan is None else plan.busy_replicas
 
     def lacking_on(self, hardware: str, slices: int) -> str:
         """Return what the model lacks on a device, with the number that decides; times are those that its users see."""
-        line = next((row for row in self.answer.uneconomical if row.hardware == hardware), None)
-        if line is None or line.target is None or line.value_s is None or line.limit_s is None:
-            counted = [row for row in self.answer.rejected if row.hardware == hardware]
-            most = max(counted, key=lambda row: row.count, default=None)
-            return line.reason if line and line.reason else most.reason if most else "it has no layout"
+        if isinstance(self.fleets, FleetsByDevice):
+            line = self.fleets.line(hardware)
+        else:
+            line = next(row for row in self.fleets.uneconomical if row.hardware == hardware)
+        if line.target is None or line.value_s is None or line.limit_s is None:
+            return line.reason
         value_s, limit_s, sure_s = (
             time_s * slices for time_s in (line.value_s, line.limit_s, line.sure_value_s or line.value_s)
         )
@@ -163,7 +174,7 @@ def _searched(parts_asked: PartsAsked, terms: SharingTerms, index: int, slices: 
     fraction = None if terms.by == "mig" else terms.memory_fractions[index]
     parts = in_slices(scenario) if fraction is None else sliced_scenario(scenario, slices, fraction)
     sliced = asked_fleet(parts, offline=parts_asked.offline)
-    return SharingModel(name, asked, paid, fleet_for(sliced, parts_asked.progress), fraction)
+    return SharingModel(name, asked, paid, FleetsByDevice(sliced.question, terms_of(sliced)), fraction)
 
 
 def sliced_scenario(scenario: Scenario, slices: int, memory_fraction: float) -> Scenario:
@@ -250,32 +261,39 @@ def _pool_on(hardware: str, models: Sequence[SharingModel], terms: SharingTerms)
 def _pool_of_slices(hardware: str, models: Sequence[SharingModel]) -> SharedPool | None:
     """Return the fewest GPUs of one kind whose slices hold the replicas of all models."""
     profiles = partitions(hardware)
-    plans = [
-        {at: plan for at, cut in enumerate(profiles) if (plan := model.plan_on(f"{hardware}:{cut.profile}"))}
-        for model in models
-    ]
-    counts = [{at: plan.busy_replicas for at, plan in options.items()} for options in plans]
-    found = fewest_when_cut(profiles, counts)
-    if found is None:
-        return None
-    choice, devices = found
-    chosen = tuple(options[at] for options, at in zip(plans, choice, strict=True))
+    names = [f"{hardware}:{cut.profile}" for cut in profiles]
+    while True:
+        counts = [
+            {at: busy for at, name in enumerate(names) if (busy := model.busy_on(name)) is not None}
+            for model in models
+        ]
+        found = fewest_when_cut(profiles, counts)
+        if found is None:
+            return None
+        choice, devices = found
+        chosen = [model.plan_on(names[at]) for model, at in zip(models, choice, strict=True)]
+        if all(
+            plan is not None and plan.busy_replicas == options[at]
+            for plan, options, at in zip(chosen, counts, choice, strict=True)
+        ):
+            break  # else a plan has more replicas once it is confirmed, or is none
+    plans = tuple(plan for plan in chosen if plan is not None)
     scenario = models[0].asked.scenario
     prices, _ = scenario_prices(
         replace(scenario, fleet=replace(scenario.fleet, hardware=(device(hardware),)))
     )
-    names = tuple(
+    cuts = tuple(
         tuple(cut.profile for cut, n in zip(profiles, amounts, strict=True) for _ in range(n))
         for amounts in devices
     )
     return SharedPool(
         hardware,
-        chosen,
-        np.repeat([[plan.busy_replicas] for plan in chosen], HOURS, axis=1),
+        plans,
+        np.repeat([[plan.busy_replicas] for plan in plans], HOURS, axis=1),
         np.full(HOURS, len(devices), dtype=np.int64),
-        max(plan.spare_replicas for plan in chosen),
+        max(plan.spare_replicas for plan in plans),
         prices[hardware],
-        names,
+        cuts,
     )
 
 
