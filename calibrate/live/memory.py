@@ -86,14 +86,18 @@ def printed_concurrency(environment: Path, model: Path, folder: Path) -> float |
             if match:
                 return float(match.group(3))
             if process.poll() is not None:
-                errors = [line for line in text.splitlines() if re.search(r"(Error|Exception): ", line)]
-                return (
-                    re.sub(r".*?([A-Za-z]*(Error|Exception): )", r"\1", errors[0])[:160]
-                    if errors
-                    else "ended"
-                )
+                return _reason(text)
             time.sleep(0.5)
     return f"did not start in {LONGEST_S:g} s"
+
+
+def _reason(log: str) -> str:
+    """Return the first error in a log, without what stands before it."""
+    lines = [line for line in log.splitlines() if "WARNING" not in line]
+    found = [
+        match.group(0) for line in lines if (match := re.search(r"[A-Za-z]*(Error|Exception): .+", line))
+    ]
+    return found[0][:160] if found else "ended without an error in its log"
 
 
 def predicted_concurrency(model: Path) -> float | str:

@@ -169,7 +169,11 @@ def simulated(record: dict[str, Any], engine: EngineSetup) -> dict[str, Array]:
     users = record["max_concurrency"]
     load, crowd = offered(replace(requests, arrival_s=None) if users else requests, users, None)
     outcome = served(load, engine, crowd=crowd)
-    return {"ttft": outcome.ttft_s, "tpot": outcome.tpot_s[np.isfinite(outcome.tpot_s)]}
+    return {
+        "ttft": outcome.ttft_s,
+        "tpot": outcome.tpot_s[np.isfinite(outcome.tpot_s)],
+        "e2e": outcome.e2e_s,
+    }
 
 
 def measured(record: dict[str, Any]) -> dict[str, Array]:
