@@ -43,12 +43,10 @@ def command(
     to: o.Output,
 ) -> int:
     """Show the KV cache and state bytes of a model, as needed and as the engine reserves them."""
-    from capplan.fleet.search.refusal import refuse_heads
     from capplan.memory.kv_size import kv_sizes
+    from capplan.model.heads import refuse_heads
     from capplan.readers.catalogue.model import read_model
     from capplan.report.answers.kv_size import kv_answer
-    from capplan.report.charts.allocation import allocation_chart
-    from capplan.report.charts.picture import chart_picture
     from capplan.report.show import show, shown_anyway
 
     network = read_model(model, revision=serving.revision, offline=serving.offline)
@@ -66,6 +64,9 @@ def command(
     sizes = sizes_at(context or ())
     answer = kv_answer(sizes)
     if picture:
+        from capplan.report.charts.allocation import allocation_chart
+        from capplan.report.charts.picture import chart_picture
+
         most = max(network.max_context_tokens or 0, *(size.context_tokens for size in sizes.rows))
         with shown_anyway(answer, to):
             chart_picture(picture, [allocation_chart(sizes.rows, sizes_at((most,)).rows[0])])

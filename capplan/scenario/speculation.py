@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.fleet.search.refusal import refuse_heads
+from capplan.model.heads import refuse_heads
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions

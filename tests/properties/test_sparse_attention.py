@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.engine.lookup import profile
-from capplan.fleet.search.candidates import head_reason
 from capplan.memory.packed_pool import (
     PackedLayout,
     SlidingGroup,
@@ -19,6 +18,7 @@ from capplan.memory.packed_pool import (
     packed_layout,
     summed_capacity,
 )
+from capplan.model.heads import head_reason
 from capplan.model.network import Attention, CompressedAttention
 from capplan.operators.compressed_attention import visible_pairs, visible_vectors
 from capplan.phases.mixer_work import decode_cost, prefill_cost

@@ -83,3 +83,26 @@ def test_reading_a_model_imports_the_file_of_its_family_alone(model, file):
     assert {
         name for name in found if name.startswith(("capplan.families.attention.", "capplan.families.hybrid."))
     } == {f"capplan.families.{file}"}
+
+
+QUICK = {
+    "kv-size llama-3.1-8b --context 8192": (
+        120,
+        {"fleet", "money", "serving", "accuracy", "questions", "operators", "phases", "workload"},
+    ),
+    "model llama-3.1-8b": (120, {"fleet", "money", "serving", "accuracy", "questions", "phases", "workload"}),
+    "hardware h100-sxm": (
+        120,
+        {"fleet", "money", "serving", "accuracy", "questions", "operators", "phases", "families"},
+    ),
+}
+"""Quick command -> the most modules of its own that it may import, and the rooms that it has no use for."""
+
+
+@pytest.mark.parametrize("line", QUICK)
+def test_a_quick_command_imports_what_it_needs(line):
+    most, unneeded = QUICK[line]
+    own = {name for name in modules(line) if name.startswith("capplan.")}
+    rooms = {name.split(".")[1] for name in own}
+    assert rooms.isdisjoint(unneeded), sorted(rooms & unneeded)
+    assert len(own) <= most, sorted(own)

@@ -12,7 +12,8 @@ from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import emulated_reason, no_kernel_reason
 from capplan.model.block_formats import BLOCK_DTYPES
 from capplan.model.block_recipes import RECIPES
-from capplan.model.network import Network, layer_counts
+from capplan.model.heads import head_reason
+from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import named_weight_format, stored_formats
 
@@ -77,39 +78,6 @@ def rejection_rows(rejected: Rejections) -> tuple[Rejection, ...]:
     """Return the rejections by device, most frequent reason first."""
     rows = sorted(rejected.items(), key=lambda entry: (entry[0][0], -entry[1]))
     return tuple(Rejection(hardware, why.words, count, why.code) for (hardware, why), count in rows if count)
-
-
-def head_reason(network: Network, tensor_parallel: int) -> Reason | None:
-    """Return why the heads of the network cannot be split over this many ranks, or None if they can.
-
-    Query heads must divide evenly; KV heads must divide or replicate evenly; groups of heads that share an output matrix
-    must stay whole.
-
-    Examples
-    --------
-    12 query heads and 4 KV heads on 8 ranks:
-
-    >>> from capplan.model.network import Attention, Layer, Projection
-    >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
-    >>> network = Network("n", "t", 64, 1000, (Layer((Attention(12, 4, 64, 64),), ()),), head, True, 64000)
-    >>> head_reason(network, 4), head_reason(network, 8).words
-    (None, '12 heads do not divide over tensor-parallel 8')
-    """
-    divided = (
-        part
-        for layer, _ in layer_counts(network)
-        for mixer in layer.mixers
-        for part in mixer.description.heads
-    )
-    for heads in dict.fromkeys(divided):
-        if heads.count % tensor_parallel == 0:
-            continue
-        over = f"over tensor-parallel {tensor_parallel}"
-        if not heads.replicable:
-            return Reason(Refusal.HEADS, f"{heads.count} {heads.name} do not divide {over}")
-        if tensor_parallel % heads.count:
-            return Reason(Refusal.HEADS, f"{heads.count} {heads.name} neither divide nor replicate {over}")
-    return None
 
 
 def _expert_reason(network: Network, sharding: Sharding) -> Reason | None:
