@@ -33,6 +33,7 @@ def _delta_attention(config: Config, hidden: int) -> StateBlock:
     mixer = LinearAttention(
         "kda", heads_count, heads_count, head_dim, head_dim,
         conv_channels=3 * inner, conv_kernel=kernel, state_elements=heads_count * head_dim**2,
+        state_stated=True,
     )  # fmt: skip
     gate = (
         (Projection("g", "attention", hidden, inner, "columns"),)
