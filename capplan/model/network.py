@@ -196,6 +196,9 @@ class Network:
     kv_format: str | None = None
     """KV cache format that the checkpoint asks for (kv_cache_scheme); None where it asks for none."""
     max_context_tokens: int | None = None
+    """Longest context, scaled rotary positions included."""
+    stated_context_tokens: int | None = None
+    """The same where an engine takes the positions of the config as they stand; None: no different."""
     scaled_rotary_tokens: int = 0
     """Positions of a second rotary table, which linear scaling extends beyond the context; 0 without one."""
     mtp_experts: Experts | None = None

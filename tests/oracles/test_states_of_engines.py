@@ -24,11 +24,16 @@ def held(network, engine="vllm"):
 
 def nemotron_h(**keys):
     config, name = shipped_config("nvidia/Nemotron-H-56B-Base-8K")
-    return read_network({key: value for key, value in config.items() if "ssm_cache" not in key} | keys, name), config
+    return read_network(
+        {key: value for key, value in config.items() if "ssm_cache" not in key} | keys, name
+    ), config
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-@pytest.mark.parametrize(("keys", "state_bytes"), [({}, 4), ({"mamba_ssm_cache_dtype": "float32"}, 4), ({"mamba_ssm_cache_dtype": "bfloat16"}, 2)])
+@pytest.mark.parametrize(
+    ("keys", "state_bytes"),
+    [({}, 4), ({"mamba_ssm_cache_dtype": "float32"}, 4), ({"mamba_ssm_cache_dtype": "bfloat16"}, 2)],
+)
 def test_nemotron_h_keeps_fp32_unless_its_config_says_otherwise(engine, keys, state_bytes):
     network, config = nemotron_h(**keys)
     heads, size, state = config["mamba_num_heads"], config["mamba_head_dim"], config["ssm_state_size"]

@@ -117,7 +117,16 @@ def mamba2(
     taps = channels * kernel + (channels if conv_bias else 0)
     return StateBlock(
         StateSpace(
-            2, inner, shape.heads, shape.head_dim, shape.state, shape.groups, channels, kernel, state_format, state_stated
+            2,
+            inner,
+            shape.heads,
+            shape.head_dim,
+            shape.state,
+            shape.groups,
+            channels,
+            kernel,
+            state_format,
+            state_stated,
         ),
         projections,
         taps + 3 * shape.heads,

@@ -28,7 +28,15 @@ class LinearAttention:
     @property
     def description(self) -> Description:
         """The mixer as other rooms read it."""
-        states = [StatePart(self.state_elements, self.state_elements, self.state_format, recurrent=True, stated=self.state_stated)]
+        states = [
+            StatePart(
+                self.state_elements,
+                self.state_elements,
+                self.state_format,
+                recurrent=True,
+                stated=self.state_stated,
+            )
+        ]
         if self.conv_channels:
             states.append(convolution_columns(self.conv_channels, self.conv_kernel))
         return Description(self.kind, (Heads(self.value_heads),), state_parts=tuple(states))
