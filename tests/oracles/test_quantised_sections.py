@@ -353,3 +353,16 @@ def test_modelopt_can_quantise_the_cache_alone():
 def test_a_section_of_mlx_is_refused_in_its_own_words():
     with pytest.raises(InputError, match="MLX"):
         llama_3_1_8b(group_size=64, bits=4)
+
+
+def test_a_pattern_for_q_means_nothing_where_the_checkpoint_has_q_k_and_v_as_one():
+    """Phi-3.5-mini: its tensors are qkv_proj and gate_up_proj."""
+    config, name = shipped_config("microsoft/Phi-3.5-mini-instruct")
+    for pattern, left in (
+        (r"re:.*\.q_proj", set()),
+        ("re:.*self_attn.*", {"qkv", "o"}),
+        ("re:.*qkv_proj", {"qkv"}),
+    ):
+        section = compressed(ignore=["lm_head", pattern])
+        held = quantised(read_network(config, name), config | {"quantization_config": section})
+        assert {p.name for p in held.layers[0].projections if p.weight_format == "bf16"} == left

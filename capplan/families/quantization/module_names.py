@@ -59,6 +59,8 @@ _FUSED: dict[str, tuple[tuple[str, ...], ...]] = {
     "in_proj_ba": (("in_proj_ba", "in_proj_b"), ("in_proj_ba", "in_proj_a")),
 }
 """Matrices that an engine fuses -> the spellings of each of those that a checkpoint has."""
+_STORED_FUSED = {"phi3", "phi3_v", "phi4mm", "phi4_multimodal"}
+"""Model types whose checkpoints have the fused matrices too."""
 _STEMS = {"qkv_proj": "qkv", "gate_up_proj": "gate_up", "in_proj_qkvz": "qkvz", "in_proj_ba": "in_proj_ba"}
 """Name of a fused matrix -> what a pattern has in it that means it: `.*v_proj` means v, not the `qkv_proj` of which v is a part."""
 _EXPERT_MATRICES = (
@@ -107,6 +109,8 @@ def projection_names(
         return tuple(f"{base}.{spelling}" for base in bases for spelling in spellings)
 
     fused = _FUSED.get(name)
+    if fused is not None and network.model_type in _STORED_FUSED:
+        return ((projection.outputs, below(tuple(dict.fromkeys(names[1] for names in fused)))),)
     if fused is None:
         return ((projection.outputs, below(_SPELLINGS.get(name, (name,)))),)
     sizes = _sizes(layer, projection, len(fused))
@@ -131,6 +135,8 @@ def _bases(model_type: str, layer: Layer, projection: Projection) -> tuple[str, 
         if projection.name.startswith(("in_proj", "out_proj")) or _only_states(layer):
             linear = any(mixer.description.name in _LINEAR_KINDS for mixer in layer.mixers)
             return (_LINEAR.get(family, "linear_attn") if linear else _STATE.get(family, "mamba"),)
+        if not layer.mixers:  # of mllama: it reads the image
+            return ("cross_attn",)
         return (_ATTENTION.get(family, "self_attn"),)
     if projection.tensor_class == "shared_expert":
         parent = _EXPERTS.get(family, "mlp.experts").rpartition(".")[0]
@@ -199,13 +205,14 @@ class NameList:
 
     def value(self, index: int, names: Iterable[str]) -> str | None:
         """Return the value of the first name of a layer's module that is listed, or None."""
-        listed = self.by_layer.get(index, {})
+        listed, names = self.by_layer.get(index, {}), tuple(names)
+        parts = any(name.rpartition(".")[2] not in _STEMS for name in names)
         for name in names:
             for entry, value in listed.items():
                 if _is_or_is_inside(name, entry):
                     return value
             full = f"model.layers.{index}.{name}"
-            stem = _STEMS.get(name.rpartition(".")[2], "")
+            stem = _STEMS.get(name.rpartition(".")[2], "") if parts else ""
             for pattern, value in self.patterns:
                 if stem in pattern and _matches(pattern, f"layers.{index}.{name}"):
                     return value
