@@ -162,6 +162,8 @@ class EngineProfile:
     """As in Scheduling."""
     window_kernels: bool = True
     """Sliding-window layers read only their window; otherwise every layer reads all tokens unless a window is set."""
+    derives_context: bool = True
+    """The longest context is original positions x factor for yarn; otherwise the stated positions where the original ones are stated."""
     streams_in_engine: bool = False
     """The engine runs in its client's process and streams every token there; a server has a separate process for that."""
     fuses_quantise: bool = False

@@ -50,6 +50,7 @@ _BASE = EngineProfile(
     policy="prefill_first",
     chunked=True,
     block_tokens=1,
+    derives_context=False,
     reserved_output_fraction=0.4,  # new_token_ratio falls from 0.7 to 0.1 while requests run
     tiers=_TIERS,
     memory=_MEMORY,

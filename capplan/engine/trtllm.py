@@ -48,6 +48,7 @@ _BASE = EngineProfile(
     weight_dtypes=TRTLLM_WEIGHT_DTYPES,
     kv_dtypes=TRTLLM_KV_DTYPES,
     window_kernels=False,
+    derives_context=False,
     fuses_quantise=True,
     decode_group_exponent=FIRST_GROUP_EXPONENT,
     expert_kernels=dict.fromkeys(("blackwell", "grace-blackwell", "blackwell-ultra"), "cutlass"),

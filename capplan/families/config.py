@@ -123,7 +123,7 @@ class Config:
         unread = []
         for key, value in self.values.items():
             usual = next((known.defaults[name] for name in known.same(key) if name in known.defaults), None)
-            off = value is None or value is False or value in ([], {}, "")
+            off = value is None or value is False or value in ([], {}, "", 0)
             settled = any(self.section_path + name in self.settled for name in known.same(key))
             if settled or is_inert(key, kind) or value == usual or (off and not usual):
                 continue

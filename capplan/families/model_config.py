@@ -8,6 +8,7 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.families.config import MOST_KEYS_NAMED, Config
+from capplan.families.context import with_scaled_context
 from capplan.families.gguf.architectures import config_of
 from capplan.families.gguf.tensors import tables, with_stored_formats
 from capplan.families.head import with_stated_head
@@ -47,15 +48,28 @@ def read_network(config: Any, name: str, place: str = "config.json") -> Network:
     read = family(model_type)
     if read is None:
         raise _unknown(reader, model_type)
-    network = with_stated_head(read(reader, name), reader)
+    network = with_scaled_context(with_stated_head(read(reader, name), reader), reader)
+    for section in reader.sections:
+        _refuse_more_kinds_than_layers(section)
     unread = _not_read(reader)
     return replace(
         network,
         notes=(*network.notes, *(one.what for one in unread)),
         doubts=(*reader.doubts, *unread),
         activation_format=_activation_format(reader),
-        scaled_rotary_tokens=_scaled_rotary_tokens(reader, network.max_context_tokens or 0),
     )
+
+
+def _refuse_more_kinds_than_layers(section: Config) -> None:
+    """Raise the error for a list of the kinds of layers that is longer than the model: its class does not load such a file."""
+    kinds, layers = section.values.get("layer_types"), section.values.get("num_hidden_layers")
+    if section.stated_class is None or not isinstance(kinds, list) or not isinstance(layers, int):
+        return
+    drafting = section.values.get("num_nextn_predict_layers")
+    if len(kinds) > layers + (drafting if isinstance(drafting, int) else 0):
+        raise section.error(
+            "layer_types", f"has {len(kinds)} entries for {layers} layers", "allowed: one entry per layer"
+        )
 
 
 def _not_read(config: Config) -> list[Assumption]:
@@ -70,17 +84,6 @@ def _not_read(config: Config) -> list[Assumption]:
     named = ", ".join(keys[:MOST_KEYS_NAMED]) + (f" and {more} more" if more > 0 else "")
     what = f"not read: {named}; if one of them changes parameters or cache, the figures here do not show it"
     return [Assumption(what, "a config.json without them")]
-
-
-def _scaled_rotary_tokens(config: Config, context_tokens: int) -> int:
-    """Return the positions of a linearly scaled rotary table: engines keep context x factor rows of it."""
-    for section in (config.section("text_config"), config):
-        scaling = section.section("rope_scaling") if section else None
-        if scaling and scaling.text("rope_type", "type", default="") == "linear" and scaling.has("factor"):
-            factor = scaling.values["factor"]
-            if isinstance(factor, int | float) and 1 < factor <= 1024:
-                return round(context_tokens * factor)
-    return 0
 
 
 def _model_type(config: Config) -> str:

@@ -110,6 +110,8 @@ def no_kernel_reason(weight_format: str) -> str:
     """
     if weight_format.partition("-")[0] in WEIGHT_FORMATS:
         return ""
+    if all(part.partition("*")[0].partition("-")[0] in WEIGHT_FORMATS for part in weight_format.split("+")):
+        return "engines hold q, k and v, and gate and up, as one matrix, and load it in one format only"
     if _BLOCKS.fullmatch(weight_format):
         return (
             "engines run GGUF weights through kernels that nobody has measured here; the documentation of vLLM calls them "

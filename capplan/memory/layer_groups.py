@@ -28,12 +28,15 @@ class CacheKind:
     chunked: bool = False
 
 
-def held_recurrent_format(network: Network, recurrent_format: str | None = None) -> str | None:
-    """Return the format in which an engine stores recurrent states, or None where the config states it.
+def held_format(
+    part: StatePart, activation_format: str | None, recurrent_format: str | None = None
+) -> str | None:
+    """Return the format in which an engine stores a state, or None for the dtype of the model.
 
     Parameters
     ----------
-    network : the model
+    part : the state
+    activation_format : dtype of the model
     recurrent_format : of the engine (`MemoryRules.recurrent_format`); None: the dtype of the model
 
     Returns
@@ -42,13 +45,17 @@ def held_recurrent_format(network: Network, recurrent_format: str | None = None)
 
     Examples
     --------
-    >>> from capplan.model.network import Projection
-    >>> network = Network("n", "t", 8, 10, (), Projection("lm_head", "lm_head", 8, 10, "columns"), True, 80)
-    >>> held_recurrent_format(network), held_recurrent_format(network, "fp32")
+    >>> held_format(StatePart(8, 8, "fp32", recurrent=True), "bf16"), held_format(StatePart(8, 8, "fp32"), "bf16")
     ('bf16', 'fp32')
+
+    References
+    ----------
+    vLLM, `MambaStateDtypeCalculator` in vllm/model_executor/layers/mamba/mamba_utils.py, and `NemotronHForCausalLMConfig` in
+    vllm/model_executor/models/config.py, which stores fp32 where the config states nothing; KDA is always in fp32.
     """
-    stated = any("ssm" in key and "dtype" in key for key in network.keys_used)
-    return None if stated else recurrent_format or network.activation_format
+    if part.recurrent and not part.stated:
+        return recurrent_format or activation_format
+    return part.state_format
 
 
 def narrow_states(network: Network, rules: MemoryRules, engine: str) -> tuple[Assumption, ...]:
@@ -73,17 +80,17 @@ def narrow_states(network: Network, rules: MemoryRules, engine: str) -> tuple[As
     >>> [len(narrow_states(network, profile(name).memory, name)) for name in ("vllm", "sglang")]
     [1, 0]
     """
-    held = held_recurrent_format(network, rules.recurrent_format)
-    needed = {
-        part.state_format
+    pairs = {
+        (part.state_format, held_format(part, network.activation_format, rules.recurrent_format))
         for layer, _ in layer_counts(network)
         for mixer in layer.mixers
         for part in mixer.description.state_parts
-        if part.recurrent and part.state_format
+        if part.recurrent
     }
-    wider = {name for name in needed if held and FORMATS[name].bits > FORMATS[held].bits}
+    wider = {name: kept for name, kept in pairs if name and kept and FORMATS[name].bits > FORMATS[kept].bits}
     if not wider:
         return ()
+    held = next(iter(wider.values()))
     what = (
         f"recurrent states are reserved in {held}, the dtype of the model, as {engine} holds them by default; what a "
         f"sequence needs counts them in {', '.join(sorted(wider))}, as the reference implementation keeps them"
@@ -128,7 +135,6 @@ def cache_kinds(
     for layer, count in layer_counts(network):
         for description in (mixer.description for mixer in layer.mixers):
             layers[description.cache_parts, description.state_parts] += count
-    held_format = held_recurrent_format(network, recurrent_format)
     kinds = []
     for (cache_parts, state_parts), count in layers.items():
         growing: dict[tuple[float, bool], Number] = {}
@@ -140,7 +146,9 @@ def cache_kinds(
             kind: Literal["full", "window"] = "full" if window_tokens == np.inf else "window"
             kinds.append(CacheKind(kind, count, size, 0.0, window_tokens, chunked))
         if state_parts:
-            held = state_bytes_held(state_parts, tensor_parallel, activation_bytes, held_format)
+            held = state_bytes_held(
+                state_parts, tensor_parallel, activation_bytes, network.activation_format, recurrent_format
+            )
             kinds.append(CacheKind("state", count, 0.0, held))
     return _merged(kinds)
 
@@ -149,6 +157,7 @@ def state_bytes_held(
     parts: tuple[StatePart, ...],
     tensor_parallel: Number = 1.0,
     activation_bytes: Number = 2.0,
+    activation_format: str | None = None,
     recurrent_format: str | None = None,
 ) -> Number:
     """Return the fixed state of one sequence in one layer as engines store it.
@@ -162,7 +171,8 @@ def state_bytes_held(
         ranks
     activation_bytes : [B]
         of the model dtype
-    recurrent_format : in which the engine stores recurrent states; None: the one that the mixer states
+    activation_format : dtype of the model; None: every state in the format that the mixer states
+    recurrent_format : in which the engine stores recurrent states that nothing else states; None: the dtype of the model
 
     Returns
     -------
@@ -181,7 +191,7 @@ def state_bytes_held(
     """
     size: Number = 0.0 * tensor_parallel * activation_bytes
     for part in parts:
-        name = (recurrent_format if part.recurrent else None) or part.state_format
+        name = held_format(part, activation_format, recurrent_format) or part.state_format
         each = activation_bytes if name is None else FORMATS[name].bytes_per_element
         size = size + state_elements_on_rank(part.held_elements, part.pieces, tensor_parallel) * each
     return size

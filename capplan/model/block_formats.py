@@ -117,7 +117,7 @@ def blend_name(elements: Mapping[str, int]) -> str:
 
 
 def blend_shares(name: str) -> dict[str, int] | None:
-    """Return the shares that the name of a blend has; None for any other name.
+    """Return the shares that the name of a blend has, of formats of any kind; None for any other name.
 
     Parameters
     ----------
@@ -133,6 +133,6 @@ def blend_shares(name: str) -> dict[str, int] | None:
     ({'q4_k': 5, 'q6_k': 1}, None)
     """
     parts = [part.rpartition("*") for part in name.split("+")]
-    if any(of not in BLOCKS or not share.isdecimal() or share == "0" for of, _, share in parts):
+    if any(not of or not share.isdecimal() or share == "0" for of, _, share in parts):
         return None
     return {of: int(share) for of, _, share in parts}

@@ -43,7 +43,9 @@ class StatePart:
     pieces: int | None = None
     """Indivisible pieces; every tensor-parallel rank holds at least one. None: split evenly."""
     recurrent: bool = False
-    """Engines store it in the dtype of the model unless the config states another."""
+    """Engines store it in the dtype of the model unless `stated`."""
+    stated: bool = False
+    """The config, or the engines' code for this family, says `state_format`."""
 
 
 def cache_elements_on_rank(elements: Number, heads: Number, tensor_parallel: Number = 1.0) -> Number:

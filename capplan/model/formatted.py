@@ -9,7 +9,7 @@ from capplan.model.network import Experts, Layer, Network, Projection
 def with_formats(
     network: Network,
     projection_format: Callable[[int, Projection], str],
-    experts_format: Callable[[int, Experts], str],
+    experts_format: Callable[[int, Experts], str | tuple[str, str]],
 ) -> Network:
     """Return the network with the format of each layer's matrices chosen by two functions.
 
@@ -17,7 +17,8 @@ def with_formats(
     ----------
     network : the model
     projection_format : format of a projection, given the index of its layer
-    experts_format : format of the routed experts, given the index of their layer
+    experts_format : format of the routed experts, given the index of their layer; two where the matrix that writes the hidden
+        state has its own
 
     Returns
     -------
@@ -32,22 +33,33 @@ def with_formats(
     >>> changed.layers[0].projections[0].weight_format
     'fp8'
     """
-    seen: dict[tuple[Layer, tuple[str, ...]], Layer] = {}
+    seen: dict[tuple[Layer, tuple[str, ...], str | tuple[str, str]], Layer] = {}
     layers = []
     for index, layer in enumerate(network.layers):
-        names = [projection_format(index, projection) for projection in layer.projections]
-        names.append(experts_format(index, layer.experts) if layer.experts else "")
-        key = (layer, tuple(names))
+        names = tuple(projection_format(index, projection) for projection in layer.projections)
+        key = (layer, names, experts_format(index, layer.experts) if layer.experts else "")
         if key not in seen:
-            seen[key] = _layer_in(layer, names)
+            seen[key] = _layer_in(*key)
         layers.append(seen[key])
     return replace(network, layers=tuple(layers))
 
 
-def _layer_in(layer: Layer, names: list[str]) -> Layer:
+def _layer_in(layer: Layer, names: tuple[str, ...], of_experts: str | tuple[str, str]) -> Layer:
     projections = tuple(
         replace(projection, weight_format=name)
-        for projection, name in zip(layer.projections, names[:-1], strict=True)
+        for projection, name in zip(layer.projections, names, strict=True)
     )
-    experts = replace(layer.experts, weight_format=names[-1]) if layer.experts else None
+    experts = experts_in(layer.experts, of_experts) if layer.experts else None
     return replace(layer, projections=projections, experts=experts)
+
+
+def experts_in(experts: Experts, name: str | tuple[str, str]) -> Experts:
+    """Return experts in one format, or in one for the matrices that read the hidden state and one for the matrix that writes it.
+
+    Examples
+    --------
+    >>> experts_in(Experts(4, 2, 8, 16), ("fp8", "bf16")).matrices
+    (('fp8', 256, 32), ('bf16', 128, 8))
+    """
+    into, out_of = (name, name) if isinstance(name, str) else name
+    return replace(experts, weight_format=into, down_format=None if out_of == into else out_of)

@@ -97,16 +97,23 @@ class Experts:
     bias: int = 0
     """Bias elements of one expert."""
     weight_format: str = "bf16"
+    """Key of `weight_format.FORMATS`: of the matrices that read the hidden state, and of all where `down_format` is None."""
+    down_format: str | None = None
+    """Format of the matrix that writes the hidden state, where a quantiser gave it another one."""
+
+    @property
+    def matrices(self) -> tuple[tuple[str, int, int], ...]:
+        """Format, elements and outputs of the matrices of one expert: those that read the hidden state, the one that writes it."""
+        inner = (2 if self.gated else 1) * self.intermediate_size
+        return (
+            (self.weight_format, inner * self.inputs, inner),
+            (self.down_format or self.weight_format, self.intermediate_size * self.inputs, self.inputs),
+        )
 
     @property
     def parameters_per_expert(self) -> int:
         """Elements of one expert."""
         return (3 if self.gated else 2) * self.inputs * self.intermediate_size + self.bias
-
-    @property
-    def outputs_per_expert(self) -> int:
-        """Outputs of the matrices of one expert: rows that a scale per output is stored for."""
-        return (2 if self.gated else 1) * self.intermediate_size + self.inputs
 
     @property
     def parameters(self) -> int:
@@ -189,6 +196,9 @@ class Network:
     kv_format: str | None = None
     """KV cache format that the checkpoint asks for (kv_cache_scheme); None where it asks for none."""
     max_context_tokens: int | None = None
+    """Longest context, scaled rotary positions included."""
+    stated_context_tokens: int | None = None
+    """The same where an engine takes the positions of the config as they stand; None: no different."""
     scaled_rotary_tokens: int = 0
     """Positions of a second rotary table, which linear scaling extends beyond the context; 0 without one."""
     mtp_experts: Experts | None = None

@@ -217,7 +217,9 @@ def _pieces(network: Network, *, mtp: bool) -> Iterable[Piece]:
     if mtp and network.mtp_parameters:
         held = network.mtp_experts
         if held:
-            yield "mtp", held.weight_format, held.parameters, held.experts * held.outputs_per_expert
+            for name, elements, outputs in held.matrices:
+                yield "mtp", name, held.experts * elements, held.experts * outputs
+            yield "mtp", plain, held.experts * held.bias, 0
         yield "mtp", plain, network.mtp_parameters - (held.parameters if held else 0), 0
 
 
@@ -231,8 +233,8 @@ def _layer_pieces(layer: Layer, plain: str) -> Iterable[Piece]:
     if layer.experts is not None:
         held = layer.experts
         bias = held.experts * held.bias
-        outputs = held.experts * held.outputs_per_expert
-        yield "expert", held.weight_format, held.parameters - bias, outputs
+        for name, elements, outputs in held.matrices:
+            yield "expert", name, held.experts * elements, held.experts * outputs
         if bias:
             yield "expert", plain, bias, 0
     vectors: tuple[tuple[TensorClass, int], ...] = (

@@ -123,11 +123,9 @@ def expert_bytes_per_rank(experts: Experts, ranks: Number, expert: Number, plain
     ----------
     vLLM documentation, "Expert Parallel Deployment": https://docs.vllm.ai/en/latest/serving/expert_parallel_deployment.html.
     """
-    stored = FORMATS[experts.weight_format]
-    elements = experts.parameters_per_expert - experts.bias
-    divided = (
-        stored.matrix_bytes(elements, experts.outputs_per_expert - experts.inputs) + experts.bias * plain
-    )
-    repeated = stored.matrix_bytes(0, experts.inputs)
+    (into, elements, outputs), (out_of, others, repeats) = experts.matrices
+    divided = FORMATS[into].matrix_bytes(elements, outputs) + FORMATS[out_of].matrix_bytes(others, 0)
+    divided = divided + experts.bias * plain
+    repeated = FORMATS[out_of].matrix_bytes(0, repeats)
     held: Number = np.ceil(experts.experts / expert) * (divided * expert / ranks + repeated)
     return held

@@ -5,13 +5,14 @@ A format is a name; `FORMATS[name]` gives its size. Names such as `w4a16-g128` a
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from capplan.assumption import Assumption
 from capplan.errors import unknown
 from capplan.model.block_formats import BLOCK_DTYPES, blend_shares, block_bits
 from capplan.model.block_recipes import RECIPES, in_recipe
-from capplan.model.formatted import with_formats
+from capplan.model.formatted import experts_in, with_formats
 from capplan.model.network import Experts, Network
 from capplan.model.stated_bits import CODEBOOKS, MIXTURE, SCALES_OF_INT2, coded_bits
 from capplan.numbers import Number
@@ -64,14 +65,16 @@ class WeightFormat:
         return self.bits < 16
 
 
-_GROUPED = re.compile(r"w(?P<bits>[2-8])a(?P<activation>16|8|4)(?:-g(?P<group>\d+))?(?P<zero>-zp)?")
+_GROUPED = re.compile(r"w(?P<bits>[2-8])a(?P<activation>16|8|4)(?:-g(?P<group>\d+))?(?P<zero>-zp(?:16)?)?")
+_BLOCK = re.compile(r"fp8_block-(?P<rows>[1-9]\d{0,4})x(?P<columns>[1-9]\d{0,4})")
+_SPARSE = "-2of4"
 
 
 def grouped_format(name: str) -> WeightFormat | None:
     """Return the format that a name such as `w4a16-g128` or `w4a16-g128-zp` describes, or None.
 
-    Each group stores an fp16 scale; with `-zp` also a zero point as wide as a weight. Without `-g` every
-    output stores them, the scale in fp32 where activations are quantised too.
+    Each group stores an fp16 scale; with `-zp` also a zero point as wide as a weight, with `-zp16` one of 16 bits. Without
+    `-g` every output stores them, the scale in fp32 where activations are quantised too.
 
     Parameters
     ----------
@@ -97,7 +100,7 @@ def grouped_format(name: str) -> WeightFormat | None:
     if match["group"] and not 8 <= group <= 65536:
         return None
     compute = {16: "bf16", 8: "int8" if bits == 8 else "fp8", 4: "int4"}[activation]
-    zero_bytes = bits / 8.0 if match["zero"] else 0.0
+    zero_bytes = {None: 0.0, "-zp": bits / 8.0, "-zp16": 2.0}[match["zero"]]
     if not group:
         channel_bytes = (2.0 if activation == 16 else 4.0) + zero_bytes
         return WeightFormat(name, f"int{bits}", float(bits), compute, channel_bytes=channel_bytes)
@@ -105,14 +108,37 @@ def grouped_format(name: str) -> WeightFormat | None:
 
 
 def _parsed(name: str) -> WeightFormat | None:
-    """Return the format that a name describes: groups with scales, codebooks, or parts in several block formats."""
+    """Return the format that a name describes: groups or blocks with scales, codebooks, 2:4 sparsity, or parts in several formats."""
     bits, shares = coded_bits(name), blend_shares(name)
     if bits is not None:
         return WeightFormat(name, name.partition("-")[0], bits, "bf16")
     if shares is not None:
-        mean = sum(count * block_bits(part) for part, count in shares.items()) / sum(shares.values())
-        return WeightFormat(name, max(shares, key=shares.__getitem__), mean, "bf16")
+        return _blend(name, shares)
+    if name.endswith(_SPARSE):
+        return _sparse(name)
+    if block := _BLOCK.fullmatch(name):
+        return WeightFormat(name, "fp8", 8, "fp8", int(block["rows"]) * int(block["columns"]), 4.0)
     return grouped_format(name)
+
+
+def _blend(name: str, shares: Mapping[str, int]) -> WeightFormat | None:
+    parts = [(FORMATS.get(part) or _parsed(part), count) for part, count in shares.items()]
+    bits = channel = 0.0
+    for part, count in parts:
+        if part is None:
+            return None
+        bits += 8.0 * part.bytes_per_element * count
+        channel += part.channel_bytes * count
+    every = sum(shares.values())
+    largest = max(shares, key=shares.__getitem__)
+    return WeightFormat(name, FORMATS[largest].dtype, bits / every, "bf16", channel_bytes=channel / every)
+
+
+def _sparse(name: str) -> WeightFormat | None:
+    """Return a format with two of four weights: half of the weights and one bit for each, which of them they are."""
+    base = name.removesuffix(_SPARSE)
+    dense = FORMATS.get(base) or _parsed(base)
+    return None if dense is None else replace(dense, name=name, bits=dense.bits / 2.0 + 1.0)
 
 
 class _Formats(dict[str, WeightFormat]):
@@ -280,13 +306,16 @@ def in_weight_format(network: Network, dtype: str) -> Network:
     changed = with_formats(
         network,
         lambda _, projection: matrix(projection.tensor_class, projection.weight_format),
-        lambda _, experts: matrix("expert", experts.weight_format),
+        lambda _, experts: (
+            matrix("expert", experts.matrices[0][0]),
+            matrix("expert", experts.matrices[1][0]),
+        ),
     )
     return replace(changed, mtp_experts=_experts_in(network.mtp_experts, wanted.name))
 
 
 def _experts_in(experts: Experts | None, name: str) -> Experts | None:
-    return replace(experts, weight_format=name) if experts else None
+    return experts_in(experts, name) if experts else None
 
 
 def weight_format_assumptions(network: Network, dtype: str) -> tuple[Assumption, ...]:
@@ -349,8 +378,8 @@ def stored_formats(network: Network) -> tuple[str, ...]:
             name = projection.weight_format
             elements[name] = elements.get(name, 0) + projection.parameters
         if layer.experts:
-            name = layer.experts.weight_format
-            elements[name] = elements.get(name, 0) + layer.experts.parameters
+            for name, of_expert, _ in layer.experts.matrices:
+                elements[name] = elements.get(name, 0) + layer.experts.experts * of_expert
     return tuple(sorted(elements, key=lambda name: -elements[name]))
 
 

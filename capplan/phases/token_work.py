@@ -49,6 +49,9 @@ def _experts_cost(experts: Experts, tokens: Number, sharding: Sharding, rates: S
     """Return the cost of the routed experts of one layer on one rank, routing and combining included."""
     expert_rates = rates.experts[experts.weight_format]
     ranks = sharding.tensor * sharding.data
+    each = sum(
+        named_weight_format(name).bytes_per_element * elements for name, elements, _ in experts.matrices
+    ) / sum(elements for _, elements, _ in experts.matrices)
     shape = (
         tokens,
         float(experts.experts),
@@ -57,7 +60,7 @@ def _experts_cost(experts: Experts, tokens: Number, sharding: Sharding, rates: S
         float(experts.inputs),
         experts.intermediate_size * sharding.expert / ranks,
         experts.gated,
-        named_weight_format(experts.weight_format).bytes_per_element,
+        each,
     )
     activation_bytes = rates.expert_activation_bytes[experts.weight_format]
     flop = experts_flop(*shape[:7])

@@ -195,10 +195,10 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
     network = benchmark_network(benchmark.model, benchmark.weight_format)
     gpu = device(benchmark.device)
     tokens = int(CONTEXT_MARGIN * (benchmark.input_tokens + benchmark.output_tokens)) + 256
-    longest = network.max_context_tokens or tokens
     recipe = recipe_settings(benchmark)
     engine = profile(benchmark.engine, recipe.engine_version or benchmark.engine_version)
     network = network_as_served(network, engine)
+    longest = network.max_context_tokens or tokens
     sharding = benchmark.sharding
     if recipe.data_parallel and float(sharding.data) == 1.0:
         sharding = Sharding(1.0, sharding.pipeline, sharding.tensor, sharding.tensor)

@@ -205,8 +205,8 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     assumed += adapter_assumptions(first, "lora")
     drafting, draft_assumed = _drafting(scenario, first, offline=offline)
     kv_formats, kv_assumed = _kv_formats(scenario, first)
-    tokens, context_assumed, warnings = _context(scenario, first, demand)
     engine = _profile(scenario, first)
+    tokens, context_assumed, warnings = _context(scenario, network_as_served(first, engine), demand)
     calibration = Path(scenario.calibration) if scenario.calibration else None
     limits = scenario.fleet
     hosts = [refitted_profile(calibration, engine, device) for device in limits.devices]

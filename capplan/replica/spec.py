@@ -44,7 +44,9 @@ class ReplicaSpec:
 
 
 def network_as_served(network: Network, profile: EngineProfile) -> Network:
-    """Return the model as an engine runs it: without sliding windows if the engine's kernels ignore them by default."""
+    """Return the model as an engine runs it: with the context that it derives, without windows that its kernels ignore by default."""
+    if not profile.derives_context and network.stated_context_tokens is not None:
+        network = replace(network, max_context_tokens=network.stated_context_tokens)
     if profile.window_kernels:
         return network
     layers = tuple(

@@ -94,7 +94,7 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
             *host_assumptions,
             *_memory_assumptions(target),
         ),
-        (*_warnings(served, flags.max_model_len), *host_warnings),
+        (*_warnings(served, flags.max_model_len), *_shared_ranks(flags), *host_warnings),
     )
 
 
@@ -149,6 +149,19 @@ def _memory_assumptions(target: Device) -> tuple[Assumption, ...]:
             f"memory visible to a process on {target.name}: that of the datasheet, less a typical driver reserve",
             "memory.engine_total in your own hardware YAML",
         ),
+    )
+
+
+def _shared_ranks(flags: ServingFlags) -> tuple[str, ...]:
+    """Return what SGLang means by the same numbers: its attention groups divide the tensor-parallel ranks, here they multiply them."""
+    tensor, data = flags.tensor_parallel, flags.data_parallel
+    if flags.engine != "sglang" or min(tensor, data) < 2 or tensor % data:
+        return ()
+    devices = tensor * data * flags.pipeline_parallel
+    return (
+        f"--tensor-parallel {tensor} --data-parallel {data} are {devices} devices here: {data} attention groups of {tensor} ranks; "
+        f"SGLang's --tp-size {tensor} --dp-size {data} --enable-dp-attention, which share {tensor} devices, are "
+        f"--tensor-parallel {tensor // data} --data-parallel {data}",
     )
 
 

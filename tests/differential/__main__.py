@@ -13,6 +13,7 @@ from tests.differential.files import files
 from tests.differential.flop import OTHERWISE, flop_difference
 from tests.differential.kept import Kept
 from tests.differential.page import page
+from tests.differential.quantised import quantised_differences
 from tests.differential.reference import CONTEXTS, MODEL_TYPES
 from tests.differential.stored import store
 from tests.differential.verdict import CACHE_ELSEWHERE, Compared, compared
@@ -54,6 +55,11 @@ def main() -> int:
         print(f"wrong\t{kind}\t{difference}")
     same = sum(difference == "" for difference in flop.values())
     print(f"matrix products of {same} model types within 1 %, {len(off)} not")
+    of_formats = {kind: quantised_differences(kind) for kind in results if kind in families()}
+    for kind, differences in of_formats.items():
+        for difference in differences:
+            print(f"wrong\t{kind}\tquantised: {difference}")
+    off |= {kind: differences[0] for kind, differences in of_formats.items() if differences}
     every = [one for listed in results.values() for one in listed]
     counts = collections.Counter(one.verdict for one in every)
     print(f"{dict(counts)} of {len(every)} files in {time.process_time() - begun:.0f} s of CPU")

@@ -1,4 +1,4 @@
-"""Files to read: defaults, small models, one to three keys changed or left out, as two versions of transformers save them."""
+"""Files to read: defaults, small models, one to five keys changed or left out, as two versions of transformers save them."""
 
 import copy
 import json
@@ -133,7 +133,7 @@ def files(kind: str, seed: int, changed: int) -> Iterator[File]:
     for _ in range(changed):
         typed = copy.deepcopy(small)
         said = []
-        for path in chance.sample(paths, min(len(paths), chance.choice([1, 1, 1, 2, 3]))):
+        for path in chance.sample(paths, min(len(paths), chance.choice([1, 1, 2, 3, 4, 5]))):
             section = at(typed, path)
             section[path[-1]] = other_value(section[path[-1]], chance)
             said.append(f"{'.'.join(path)} = {json.dumps(section[path[-1]])}")

@@ -61,7 +61,8 @@ SECTIONS = {
     "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 32}, "w4a16-g32-zp"),
     "gptq per channel": ({"quant_method": "gptq", "bits": 8, "group_size": -1}, "w8a16-zp"),
     "auto-round": ({"quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True}, "w4a16-g128-zp"),
-    "compressed int4": ({"quant_method": "compressed-tensors", "config_groups": {"group_0": GROUP}}, "w4a16-g128"),
+    "compressed int4": ({"quant_method": "compressed-tensors", "config_groups": {"group_0": GROUP},
+                         "ignore": ["lm_head"]}, "w4a16-g128"),
     "bitsandbytes 8": ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
     "bitsandbytes 4": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "nf4"),
     "modelopt nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
@@ -92,7 +93,7 @@ def test_mxfp4_applies_to_experts_only():
 
 @pytest.mark.parametrize(
     "pattern",
-    ["model.layers.1.self_attn*", "model.layers.1.self_attn.q_proj", "re:.*layers\\.1\\.self_attn\\.q.*",
+    ["model.layers.1.self_attn*", "re:.*layers\\.1\\.self_attn\\.(q|k|v)_proj",
      "language_model.model.layers.1.self_attn", "model.language_model.layers.1.self_attn*"],
 )  # fmt: skip
 def test_a_name_left_out_keeps_its_layer_in_16_bit(pattern):
@@ -121,9 +122,10 @@ def test_vision_names_do_not_touch_the_text_layers():
 def test_mixed_precision_takes_each_module_as_listed():
     layers = {f"model.layers.{i}.self_attn.{p}_proj": {"quant_algo": "FP8"} for i in range(3) for p in "qkvo"}
     layers |= {
-        f"model.layers.{i}.mlp.experts.{e}.gate_proj": {"quant_algo": "NVFP4", "group_size": 16}
+        f"model.layers.{i}.mlp.experts.{e}.{matrix}_proj": {"quant_algo": "NVFP4", "group_size": 16}
         for i in range(3)
         for e in range(4)
+        for matrix in ("gate", "up", "down")
     }
     layers["lm_head"] = {"quant_algo": "W4A16_NVFP4", "group_size": 16}
     network = mixture(quant_method="modelopt", quant_algo="MIXED_PRECISION", quantized_layers=layers)
@@ -149,10 +151,22 @@ def test_the_cache_format_is_what_the_checkpoint_asks_for(section, expected):
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"quant_method": "hqq"}, "hqq"),
+        ({"quant_method": "hqq"}, "quant_config"),
+        ({"quant_method": "spqr"}, "spqr"),
+        ({"quant_method": "torchao", "quant_type": {"default": {"_type": "UIntXWeightOnlyConfig"}}}, "UIntX"),
+        ({"quant_method": "auto-round", "data_type": "nv_fp", "bits": 8}, "nv_fp"),
+        ({"quant_method": "gptq", "dynamic": {"+:.*": 4}}, "dynamic"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"g": {"weights": {"num_bits": 8, "type": "float"}}},
+                "sparsity_config": {"format": "sparse-bitmask"},
+            },
+            "sparse-bitmask",
+        ),
         ({"quant_method": 7}, "7"),
         ({"quant_method": "modelopt", "quant_algo": "FP3"}, "FP3"),
-        ({"quant_method": "fp8", "weight_block_size": [64, 64]}, "[64, 64]"),
+        ({"quant_method": "fp8", "weight_block_size": [0, 64]}, "[0, 64]"),
         ({"quant_method": "awq", "bits": 1}, "bits"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 3}, "group_size"),
         ({"quant_method": "compressed-tensors"}, "config_groups"),

@@ -160,7 +160,7 @@ def read_gemma3n(config: Config, name: str) -> Network:
     for i, (width, window) in enumerate(zip(widths, windows, strict=True)):
         cached = i < first_sharing
         matmuls = (*_mixing(shape, cached=cached, bias=bias), *gated_mlp(hidden, width), *beside)
-        norms = 5 * hidden + extra.norms(hidden) + _head_norms(shape, cached=cached) + altup
+        norms = 6 * hidden + _head_norms(shape, cached=cached) + altup
         stack.append(Layer((attention(shape, window, cached=cached),), matmuls, None, norms))
     stream = Projection("altup_projection", "other", hidden, hidden, "none")
     before = extra.first_layer(hidden, layers) + (stream,) * (streams - 1)

@@ -124,7 +124,13 @@ def read_mpt(config: Config, name: str) -> Network:
     attention_config = config.section("attn_config")
     kv_heads = attention_config.optional("kv_n_heads") if attention_config else None
     shape = _even_heads(config, hidden, "n_heads", "num_attention_heads", kv_heads=kv_heads)
-    intermediate = hidden * config.dimension("expansion_ratio", default=4)
+    if (ratio := config.dimension("expansion_ratio", default=4)) != 4:
+        raise config.error(
+            "expansion_ratio",
+            f"{ratio} is not modelled: transformers builds 4, vLLM what the key says",
+            "allowed: 4",
+        )
+    intermediate = 4 * hidden
     layer = block(shape, Traits(gated=False), (plain_mlp(hidden, intermediate), None))
     layers = config.layers("n_layers", "num_hidden_layers")
     return decoder(config, name, [layer] * layers, hidden=hidden, tied_default=True)
@@ -153,9 +159,14 @@ def read_falcon(config: Config, name: str) -> Network:
         kv_heads = 1
     bias = config.flag("bias", default=False)
     parallel = config.flag("parallel_attn", default=True)
-    norms = 1 if parallel else 2
-    if new:
-        norms = config.optional("num_ln_in_parallel_attn") or 2
+    first = config.optional("num_ln_in_parallel_attn") or (2 if new else 1)
+    if new is not parallel and (new or first == 2):
+        raise config.error(
+            "num_ln_in_parallel_attn",
+            f"{first} does not run: the class has two norms before attention and feed-forward where both are parallel, and uses "
+            "them where new_decoder_architecture is true",
+        )
+    norms = 2 if first == 2 or not parallel else 1
     traits = Traits(qkv_bias=bias, output_bias=bias, gated=False, norms=norms, norm_bias=True)
     shape = Heads(hidden, query_heads, kv_heads, head_dim, head_dim)
     intermediate = config.optional("ffn_hidden_size") or 4 * hidden

@@ -20,7 +20,14 @@ def read_llama(config: Config, name: str) -> Network:
 
 def read_helium(config: Config, name: str) -> Network:
     """Return a Helium: a Llama without a bias behind its attention."""
-    return block_decoder(config, name, replace(_biased(config), output_bias=False))
+    network = block_decoder(config, name, replace(_biased(config), output_bias=False))
+    (output,) = {p.inputs for layer, _ in network.distinct_layers for p in layer.projections if p.name == "o"}
+    if output != network.hidden_size:
+        raise config.error(
+            "head_dim",
+            f"heads of {output} together do not run: the class multiplies them by hidden_size = {network.hidden_size}",
+        )
+    return network
 
 
 def read_apertus(config: Config, name: str) -> Network:

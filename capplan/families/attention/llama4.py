@@ -38,8 +38,8 @@ def read_llama4_text(config: Config, name: str) -> Network:
         shared=width,
     )
     step = config.optional("interleave_moe_layer_step") or 1
-    listed = config.whole_numbers("moe_layers")
-    mixed_layers = set(range(step - 1, layers, step)) if listed is None else set(listed)
+    listed = config.whole_numbers("moe_layers")  # those that the model has not are none
+    mixed_layers = set(range(step - 1, layers, step)) if listed is None else {*listed} & {*range(layers)}
     config.unused("intermediate_size_mlp", "interleave_moe_layer_step")
     dense = dense_mlp(config, shape, traits, "intermediate_size_mlp") if len(mixed_layers) < layers else mixed
     chunk = config.optional("attention_chunk_size") or 8192

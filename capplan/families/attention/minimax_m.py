@@ -110,4 +110,13 @@ def read_minimax_m3(config: Config, name: str) -> Network:
 def read_minimax_m3_vl(config: Config, name: str) -> Network:
     """Return a MiniMax M3 with its vision tower."""
     network = read_minimax_m3(config.needed_section("text_config"), name)
+    if vision := config.section("vision_config"):
+        vision.unused(
+            "image_size",
+            "projection_dim",
+            "rope_mode",
+            "vocab_size",
+            "vision_segment_max_frames",
+            "img_token_compression_config",
+        )
     return with_tower(network, config, lambda vision, hidden: minimax_vision(vision, config, hidden))

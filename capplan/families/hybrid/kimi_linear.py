@@ -33,6 +33,7 @@ def _delta_attention(config: Config, hidden: int) -> StateBlock:
     mixer = LinearAttention(
         "kda", heads_count, heads_count, head_dim, head_dim,
         conv_channels=3 * inner, conv_kernel=kernel, state_elements=heads_count * head_dim**2,
+        state_stated=True,
     )  # fmt: skip
     gate = (
         (Projection("g", "attention", hidden, inner, "columns"),)
@@ -110,6 +111,8 @@ def _kinds(config: Config, count: int) -> list[str]:
         return layer_kinds(config, ("layer_types",), count, _KINDS)
     section = config.section("linear_attn_config")
     attending = section.items("full_attn_layers") if section else None
+    if section:
+        section.unused("kda_layers")  # the other layers
     if attending is None:
         return ["attention" if index and index % 4 == 0 else "state" for index in range(count)]
     return ["attention" if index + 1 in attending else "state" for index in range(count)]
@@ -118,6 +121,7 @@ def _kinds(config: Config, count: int) -> list[str]:
 def read_kimi_k3(config: Config, name: str) -> Network:
     """Return a Kimi K3; the vision tower's size is not derived from its config."""
     text = config.needed_section("text_config")
+    config.unused("vision_config")
     config.uncounted(
         "no reference implementation counts this model_type: parameters follow its published shapes; the vision "
         "tower is not counted"

@@ -67,6 +67,7 @@ class _Blocks:
             bias=config.flag("use_bias", "mamba_proj_bias", default=False),
             conv_bias=config.flag("use_conv_bias", "mamba_conv_bias", default=True),
             state_format=state_format(config, "mamba_ssm_cache_dtype"),
+            state_stated=True,
         )
         return mixer.layer(self.hidden)
 

@@ -98,6 +98,7 @@ def mamba2(
     output_bias: bool | None = None,
     gated_norm: bool = True,
     state_format: str = "fp32",
+    state_stated: bool = False,
 ) -> StateBlock:
     """Return a Mamba-2 block: one input matmul for gate, x, B, C and step size; `output_bias` where the other matmul has its own key."""
     output_bias = bias if output_bias is None else output_bias
@@ -116,7 +117,16 @@ def mamba2(
     taps = channels * kernel + (channels if conv_bias else 0)
     return StateBlock(
         StateSpace(
-            2, inner, shape.heads, shape.head_dim, shape.state, shape.groups, channels, kernel, state_format
+            2,
+            inner,
+            shape.heads,
+            shape.head_dim,
+            shape.state,
+            shape.groups,
+            channels,
+            kernel,
+            state_format,
+            state_stated,
         ),
         projections,
         taps + 3 * shape.heads,
@@ -147,7 +157,7 @@ def gated_delta_net(
     mixer = LinearAttention(
         "gated_delta", key_heads, value_heads, key_dim, value_dim,
         conv_channels=channels, conv_kernel=kernel, state_elements=value_heads * key_dim * value_dim,
-        state_format=state_format(config, "mamba_ssm_dtype"),
+        state_format=state_format(config, "mamba_ssm_dtype"), state_stated=config.has("mamba_ssm_dtype"),
     )  # fmt: skip
     projections = (
         Projection("in_proj_qkvz", "attention", hidden, channels + inner, "columns"),

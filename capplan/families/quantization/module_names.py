@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from capplan.errors import InputError
 from capplan.families.quantization.regular import check_regular
-from capplan.model.network import Layer, Network, Projection
+from capplan.model.network import Layer, LinearAttention, Network, Projection
 
 _ATTENTION = {"llama4": "self_attn", "nemotron_h": "mixer", "deepseek_v4": "attn"}
 _FEED_FORWARD = {
@@ -37,7 +37,6 @@ _LINEAR_KINDS = {"gated_delta", "lightning", "kda"}
 _LINEAR = {"minimax": "self_attn", "kimi_linear": "self_attn", "kimi_k3": "self_attn"}
 
 _SPELLINGS = {
-    "qkv": ("q_proj", "k_proj", "v_proj", "qkv_proj"),
     "o": ("o_proj", "out_proj", "wo_b"),
     "o_a": ("o_a_proj", "wo_a"),
     "q": ("q_proj",),
@@ -48,24 +47,29 @@ _SPELLINGS = {
     "index_q": ("indexer.wq_b", "index_q_proj"),
     "index_k": ("indexer.wk", "index_k_proj"),
     "index_weights": ("indexer.weights_proj",),
-    "gate_up": ("gate_proj", "up_proj", "gate_up_proj", "w1", "w3"),
     "up": ("up_proj", "fc1"),
     "down": ("down_proj", "w2", "fc2"),
     "latent_down": ("fc1_latent_proj",),
     "latent_up": ("fc2_latent_proj",),
-    "in_proj_qkvz": ("in_proj_qkvz", "in_proj_qkv", "in_proj_z"),
-    "in_proj_ba": ("in_proj_ba", "in_proj_a", "in_proj_b"),
 }
+_FUSED: dict[str, tuple[tuple[str, ...], ...]] = {
+    "qkv": (("q_proj", "qkv_proj"), ("k_proj", "qkv_proj"), ("v_proj", "qkv_proj")),
+    "gate_up": (("gate_proj", "gate_up_proj", "w1"), ("up_proj", "gate_up_proj", "w3")),
+    "in_proj_qkvz": (("in_proj_qkvz", "in_proj_qkv"), ("in_proj_qkvz", "in_proj_z")),
+    "in_proj_ba": (("in_proj_ba", "in_proj_b"), ("in_proj_ba", "in_proj_a")),
+}
+"""Matrices that an engine fuses -> the spellings of each of those that a checkpoint has."""
+_STORED_FUSED = {"phi3", "phi3_v", "phi4mm", "phi4_multimodal"}
+"""Model types whose checkpoints have the fused matrices too."""
+_STEMS = {"qkv_proj": "qkv", "gate_up_proj": "gate_up", "in_proj_qkvz": "qkvz", "in_proj_ba": "in_proj_ba"}
+"""Name of a fused matrix -> what a pattern has in it that means it: `.*v_proj` means v, not the `qkv_proj` of which v is a part."""
 _EXPERT_MATRICES = (
-    "0.gate_proj",
-    "0.up_proj",
-    "0.down_proj",
-    "0.w1",
-    "0.w2",
-    "0.w3",
-    "gate_up_proj",
-    "down_proj",
+    ("0.gate_proj", "0.w1", "gate_up_proj"),
+    ("0.up_proj", "0.w3", "gate_up_proj"),
+    ("0.down_proj", "0.w2", "down_proj"),
 )
+_PREFIXES = ("model", "language_model.model", "model.language_model")
+"""What stands before `layers` in the names of text models, and of text models within others."""
 MOST_PATTERNS = 2_000
 """Of one config; each is held against the name of every matrix."""
 MOST_NAMES = 100_000
@@ -75,8 +79,10 @@ _LAYER = re.compile(r"(?:^|.*\.)layers\.(\d{1,6})(?:\.(.+))?")
 _EXPERT_NUMBER = re.compile(r"\bexperts\.(\d+)\b")
 
 
-def projection_names(network: Network, layer: Layer, projection: Projection) -> tuple[str, ...]:
-    """Return the names, below its layer, that a projection has in the checkpoint.
+def projection_names(
+    network: Network, layer: Layer, projection: Projection
+) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """Return the matrices of the checkpoint that a projection is made of: the outputs of each and its names below the layer.
 
     Parameters
     ----------
@@ -86,7 +92,7 @@ def projection_names(network: Network, layer: Layer, projection: Projection) -> 
 
     Returns
     -------
-    names such as self_attn.q_proj; a fused matrix has several
+    outputs [-] and names such as self_attn.q_proj; one pair where the checkpoint has the same matrix
 
     Examples
     --------
@@ -94,15 +100,33 @@ def projection_names(network: Network, layer: Layer, projection: Projection) -> 
     >>> down = Projection("down", "ffn", 8, 8, "rows")
     >>> layer = Layer((), (down,))
     >>> projection_names(Network("n", "llama", 8, 10, (layer,), head, True, 80), layer, down)
-    ('mlp.down_proj', 'mlp.w2', 'mlp.fc2')
+    ((8, ('mlp.down_proj', 'mlp.w2', 'mlp.fc2')),)
     """
     name = projection.name.removeprefix("shared_")
-    spellings = _SPELLINGS.get(name, (name,))
-    return tuple(
-        f"{base}.{spelling}"
-        for base in _bases(network.model_type, layer, projection)
-        for spelling in spellings
-    )
+    bases = _bases(network.model_type, layer, projection)
+
+    def below(spellings: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(f"{base}.{spelling}" for base in bases for spelling in spellings)
+
+    fused = _FUSED.get(name)
+    if fused is not None and network.model_type in _STORED_FUSED:
+        return ((projection.outputs, below(tuple(dict.fromkeys(names[1] for names in fused)))),)
+    if fused is None:
+        return ((projection.outputs, below(_SPELLINGS.get(name, (name,)))),)
+    sizes = _sizes(layer, projection, len(fused))
+    return tuple((size, below(names)) for size, names in zip(sizes, fused, strict=True))
+
+
+def _sizes(layer: Layer, projection: Projection, parts: int) -> tuple[int, ...]:
+    """Return the outputs of each matrix of a fused one."""
+    outputs = projection.outputs
+    if parts == 3:
+        of_keys = (projection.kv_outputs or outputs * 2 // 3) // 2
+        return (outputs - 2 * of_keys, of_keys, of_keys)
+    linear = next((mixer for mixer in layer.mixers if isinstance(mixer, LinearAttention)), None)
+    if projection.name == "in_proj_qkvz" and linear is not None:
+        return (linear.conv_channels, outputs - linear.conv_channels)
+    return (outputs - outputs // 2, outputs // 2)
 
 
 def _bases(model_type: str, layer: Layer, projection: Projection) -> tuple[str, ...]:
@@ -111,6 +135,8 @@ def _bases(model_type: str, layer: Layer, projection: Projection) -> tuple[str, 
         if projection.name.startswith(("in_proj", "out_proj")) or _only_states(layer):
             linear = any(mixer.description.name in _LINEAR_KINDS for mixer in layer.mixers)
             return (_LINEAR.get(family, "linear_attn") if linear else _STATE.get(family, "mamba"),)
+        if not layer.mixers:  # of mllama: it reads the image
+            return ("cross_attn",)
         return (_ATTENTION.get(family, "self_attn"),)
     if projection.tensor_class == "shared_expert":
         parent = _EXPERTS.get(family, "mlp.experts").rpartition(".")[0]
@@ -122,8 +148,8 @@ def _only_states(layer: Layer) -> bool:
     return bool(layer.mixers) and not any(mixer.description.softmax for mixer in layer.mixers)
 
 
-def expert_names(network: Network) -> tuple[str, ...]:
-    """Return the names, below their layer, of the routed experts' matrices in the checkpoint.
+def expert_names(network: Network) -> tuple[tuple[str, ...], ...]:
+    """Return the names, below their layer, of the gate, up and down matrices of the routed experts in the checkpoint.
 
     Parameters
     ----------
@@ -131,16 +157,16 @@ def expert_names(network: Network) -> tuple[str, ...]:
 
     Returns
     -------
-    names of the first expert; all experts of a layer are alike
+    names of the first expert, for each of the three matrices; all experts of a layer are alike
 
     Examples
     --------
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
-    >>> expert_names(Network("n", "mixtral", 8, 10, (), head, True, 80))[3]
+    >>> expert_names(Network("n", "mixtral", 8, 10, (), head, True, 80))[0][1]
     'block_sparse_moe.experts.0.w1'
     """
     base = _EXPERTS.get(network.model_type.removesuffix("_text"), "mlp.experts")
-    return tuple(f"{base}.{matrix}" for matrix in _EXPERT_MATRICES)
+    return tuple(tuple(f"{base}.{name}" for name in names) for names in _EXPERT_MATRICES)
 
 
 @dataclass(slots=True)
@@ -179,18 +205,33 @@ class NameList:
 
     def value(self, index: int, names: Iterable[str]) -> str | None:
         """Return the value of the first name of a layer's module that is listed, or None."""
-        listed = self.by_layer.get(index, {})
+        listed, names = self.by_layer.get(index, {}), tuple(names)
+        parts = any(name.rpartition(".")[2] not in _STEMS for name in names)
         for name in names:
             for entry, value in listed.items():
                 if _is_or_is_inside(name, entry):
                     return value
             full = f"model.layers.{index}.{name}"
+            stem = _STEMS.get(name.rpartition(".")[2], "") if parts else ""
             for pattern, value in self.patterns:
-                if _matches(pattern, full):
+                if stem in pattern and _matches(pattern, f"layers.{index}.{name}"):
                     return value
             for entry, value in self.anywhere.items():
                 if f".{entry}." in f".{full}.":
                     return value
+        return None
+
+    def value_of_head(self) -> str | None:
+        """Return the value of the LM head, where it is listed."""
+        if "lm_head" in self.anywhere:
+            return self.anywhere["lm_head"]
+        for pattern, value in self.patterns:
+            if pattern.startswith("re:"):
+                found = any(_regular(pattern[3:]).match(name) for name in ("lm_head", "model.lm_head"))
+            else:
+                found = _glob(pattern).match("lm_head") is not None
+            if found:
+                return value
         return None
 
 
@@ -237,15 +278,16 @@ def _is_or_is_inside(name: str, entry: str) -> bool:
     return any(mark in entry for mark in "*?[") and _glob(entry).match(name) is not None
 
 
-def _matches(pattern: str, full_name: str) -> bool:
+def _matches(pattern: str, tail: str) -> bool:
+    """Return whether a pattern includes the name of a module, given from `layers` on."""
     if pattern.startswith("re:"):
-        return _regular(pattern[3:]).match(full_name) is not None
+        regular = _regular(pattern[3:])
+        return any(regular.match(f"{prefix}.{tail}") is not None for prefix in _PREFIXES)
     start = pattern.find("layers.")
     if start >= 0:
-        tail = full_name[full_name.index("layers.") :]
         wanted = pattern[start:]
         return _glob(wanted).match(tail) is not None or _glob(wanted + ".*").match(tail) is not None
-    return _glob(pattern).match(full_name) is not None
+    return any(_glob(pattern).match(f"{prefix}.{tail}") is not None for prefix in _PREFIXES)
 
 
 @lru_cache(maxsize=4096)

@@ -1,5 +1,6 @@
 """The quantisation in a checkpoint's config -> the format of every matrix of its network."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,19 +10,25 @@ from capplan.families.config import Config
 from capplan.families.quantization.module_names import NameList, expert_names, name_list, projection_names
 from capplan.families.quantization.schemes import (
     algorithm_format,
+    block_format,
     compressed_format,
     kv_format,
     packed_format,
     quark_format,
+    rounded_format,
+    sparse_ending,
+    torchao_format,
 )
 from capplan.families.quantization.section import LEFT_OUT, left_out, quantization_section
-from capplan.model.formatted import with_formats
+from capplan.model.block_formats import blend_name
+from capplan.model.formatted import experts_in, with_formats
 from capplan.model.network import Experts, Network, Projection
 from capplan.model.stated_bits import coded_bits
 from capplan.model.weight_format import QUANTISED_CLASSES
 
 METHODS = (
-    "aqlm", "auto-round", "awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "mxfp4", "quark",
+    "aqlm", "auto-round", "awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "hqq", "modelopt", "mxfp4",
+    "quark", "torchao",
 )  # fmt: skip
 """Supported values of quant_method."""
 
@@ -39,13 +46,15 @@ class Scheme:
     kv_format: str | None = None
     expert_format: str | None = None
     """Format of routed experts where it differs from the default."""
+    head: str | None = None
+    """Format of an LM head that no name mentions; None leaves it as it is."""
 
 
 def quantised(
     network: Network,
     config: Mapping[str, Any],
     place: str = "config.json",
-    hf_quant_config: Mapping[str, Any] | None = None,
+    beside: tuple[str, Mapping[str, Any]] | None = None,
 ) -> Network:
     """Return the network in the formats that its checkpoint is quantised in.
 
@@ -54,7 +63,7 @@ def quantised(
     network : the model, unquantised
     config : the parsed config.json
     place : the file, as errors name it
-    hf_quant_config : the parsed hf_quant_config.json beside it, where there is one (NVIDIA's checkpoints)
+    beside : name and content of the file beside it that states the quantisation, where there is one
 
     Returns
     -------
@@ -69,7 +78,7 @@ def quantised(
     >>> quantised(network, {"quantization_config": section}).layers[0].projections[0].weight_format
     'fp8_block'
     """
-    section = quantization_section(config, place, hf_quant_config)
+    section = quantization_section(config, place, beside)
     if section is None:
         return network
     return in_scheme(network, read_scheme(section, expert_dtype=_expert_dtype(config)))
@@ -98,7 +107,12 @@ def in_scheme(network: Network, scheme: Scheme) -> Network:
     >>> in_scheme(Network("n", "llama", 8, 10, (), head, True, 80), Scheme("fp8", name_list([], "n"), kv_format="fp8")).kv_format
     'fp8'
     """
-    names: dict[tuple[int, Projection], tuple[str, ...]] = {}
+    names: dict[tuple[int, Projection], tuple[tuple[int, tuple[str, ...]], ...]] = {}
+
+    def chosen(index: int, listed: tuple[str, ...], default: str | None, current: str) -> str:
+        value = scheme.named.value(index, listed)
+        value = default if value is None else value
+        return current if value in (None, LEFT_OUT) else str(value)
 
     def projection_format(index: int, projection: Projection) -> str:
         if projection.tensor_class not in QUANTISED_CLASSES:
@@ -107,34 +121,39 @@ def in_scheme(network: Network, scheme: Scheme) -> Network:
         key = (id(layer), projection)
         if key not in names:
             names[key] = projection_names(network, layer, projection)
-        chosen = scheme.named.value(index, names[key])
-        if chosen is None and projection.tensor_class in scheme.classes:
-            chosen = scheme.default
-        return projection.weight_format if chosen in (None, LEFT_OUT) else str(chosen)
+        default = scheme.default if projection.tensor_class in scheme.classes else None
+        found = [
+            (chosen(index, listed, default, projection.weight_format), size) for size, listed in names[key]
+        ]
+        return _joined(found)
 
-    expert_modules = expert_names(network)
+    gate, up, down = expert_names(network)
 
-    def experts_format(index: int, experts: Experts) -> str:
-        chosen = scheme.named.value(index, expert_modules)
-        if chosen is None and "expert" in scheme.classes:
-            chosen = scheme.expert_format or scheme.default
-        return experts.weight_format if chosen in (None, LEFT_OUT) else str(chosen)
+    def experts_format(index: int, experts: Experts) -> tuple[str, str]:
+        default = (scheme.expert_format or scheme.default) if "expert" in scheme.classes else None
+        first = [(chosen(index, up, default, experts.weight_format), 1)]
+        if experts.gated:
+            first.append((chosen(index, gate, default, experts.weight_format), 1))
+        return _joined(first), chosen(index, down, default, experts.weight_format)
 
     changed = with_formats(network, projection_format, experts_format)
-    head = scheme.named.anywhere.get("lm_head", LEFT_OUT)
-    if head != LEFT_OUT:
-        changed = replace(changed, lm_head=replace(changed.lm_head, weight_format=head))
-    if network.mtp_experts is not None:
+    head = scheme.named.value_of_head() or scheme.head
+    if head not in (None, LEFT_OUT) and not network.tied_embeddings:
+        changed = replace(changed, lm_head=replace(changed.lm_head, weight_format=str(head)))
+    experts = network.mtp_experts
+    if experts is not None and scheme.named.mtp != LEFT_OUT:
         changed = replace(
-            changed, mtp_experts=_mtp_experts(network, network.mtp_experts, scheme, experts_format)
+            changed, mtp_experts=experts_in(experts, experts_format(len(network.layers), experts))
         )
     return replace(changed, kv_format=scheme.kv_format or network.kv_format)
 
 
-def _mtp_experts(network: Network, experts: Experts, scheme: Scheme, experts_format: Any) -> Experts:
-    if scheme.named.mtp == LEFT_OUT:
-        return experts
-    return replace(experts, weight_format=experts_format(len(network.layers), experts))
+def _joined(found: Iterable[tuple[str, int]]) -> str:
+    """Return the format of matrices that an engine holds as one, given the format and the outputs of each."""
+    outputs: dict[str, int] = {}
+    for name, size in found:
+        outputs[name] = outputs.get(name, 0) + size
+    return blend_name(outputs)
 
 
 def read_scheme(section: Config, *, expert_dtype: str | None = None) -> Scheme:
@@ -156,6 +175,12 @@ def read_scheme(section: Config, *, expert_dtype: str | None = None) -> Scheme:
     """
     stated = section.values
     method = stated.get("quant_method")
+    if method is None and isinstance(stated.get("bits"), int) and "config_groups" not in stated:
+        raise section.error(
+            "quant_method",
+            "missing: a section with bits and group_size alone is that of MLX, which runs on Apple devices; no engine here reads it",
+            "use the checkpoint that it was made of, with --weight-dtype w4a16-g64-zp16 for the same bytes in the layers",
+        )
     if method is None:
         method = (
             "modelopt" if "quant_algo" in stated or "quantized_layers" in stated else "compressed-tensors"
@@ -196,16 +221,7 @@ def _object(section: Config, key: str) -> Mapping[str, Any]:
 
 def _fp8(section: Config) -> Scheme:
     block = section.values.get("weight_block_size")
-    if block is None:
-        name = "fp8"
-    elif block == [128, 128]:
-        name = "fp8_block"
-    elif block == [1, 32]:
-        name = "mxfp8"
-    else:
-        raise section.error(
-            "weight_block_size", f"{block!r} is not modelled", "known: [128, 128], [1, 32], null"
-        )
+    name = "fp8" if block is None else block_format(block, section.where("weight_block_size"))
     return Scheme(name, name_list(left_out(section), section.where()), kv_format=_cache(section))
 
 
@@ -234,15 +250,42 @@ def _awq(section: Config) -> Scheme:
 
 
 def _gptq(section: Config) -> Scheme:
-    name = packed_format(
-        _whole(section, "bits", 4),
-        _whole(section, "group_size", 128),
-        zero_points=True,
-        place=section.where(),
-    )
-    skipped = [(f"re:{key[2:]}", LEFT_OUT) for key in _object(section, "dynamic") if key.startswith("-:")]
-    head = [("lm_head", name)] if section.flag("lm_head", default=False) else []
-    return Scheme(name, name_list([*skipped, *left_out(section), *head], section.where()))
+    """Return the scheme of GPTQ and GPTQModel: `dynamic` overrides modules by expressions, of which the first that matches counts.
+
+    References
+    ----------
+    vLLM, `get_dynamic_override` and `is_layer_gptq_quantized` in vllm/model_executor/layers/quantization/utils/gptq_utils.py.
+    """
+    bits, group = _whole(section, "bits", 4), _whole(section, "group_size", 128)
+    name = packed_format(bits, group, zero_points=True, place=section.where())
+    named: list[tuple[str, str]] = []
+    for key, entry in _object(section, "dynamic").items():
+        pattern = f"re:{key.removeprefix('-:').removeprefix('+:')}"
+        if key.startswith("-:"):
+            named.append((pattern, LEFT_OUT))
+            continue
+        place = section.where(f"dynamic.{key}")
+        if not isinstance(entry, Mapping):
+            raise InputError(f"{place}: not an object with bits or group_size")
+        own = Config({"bits": bits, "group_size": group, **entry}, place)
+        sizes = _whole(own, "bits", bits), _whole(own, "group_size", group)
+        named.append((pattern, packed_format(*sizes, zero_points=True, place=place)))
+    named += left_out(section)
+    inside = _blocks(section)
+    named += [(f"re:.*{re.escape(module)}", name) for module in inside]
+    head = name if section.flag("lm_head", default=False) else None
+    return Scheme(None if inside else name, name_list(named, section.where()), head=head)
+
+
+def _blocks(section: Config) -> list[str]:
+    """Return the names of the modules within a layer that are quantised, where a section lists them; lists may be nested."""
+    listed: list[Any] = []
+    for entry in section.items("modules_in_block_to_quantize") or ():
+        listed += entry if isinstance(entry, list) else [entry]
+    for module in listed:
+        if not isinstance(module, str):
+            raise section.error("modules_in_block_to_quantize", f"{module!r} is not a module name")
+    return list(dict.fromkeys(listed))
 
 
 def _aqlm(section: Config) -> Scheme:
@@ -258,25 +301,13 @@ def _aqlm(section: Config) -> Scheme:
 
 
 def _auto_round(section: Config) -> Scheme:
-    bits, group = _whole(section, "bits", 4), _whole(section, "group_size", 128)
-    symmetric = bool(section.values.get("sym", True))
-    packing = str(section.values.get("packing_format", "auto_round:auto_gptq"))
-    name = packed_format(bits, group, zero_points="gptq" in packing or not symmetric, place=section.where())
+    _whole(section, "bits", 4), _whole(section, "group_size", 128)
+    name = rounded_format(section.values, section.where())
     named = list(left_out(section))
     for module, entry in _object(section, "extra_config").items():
         if not isinstance(entry, Mapping):
             raise section.error(f"extra_config.{module}", "not an object")
-        module_bits, module_group = entry.get("bits", bits), entry.get("group_size", group)
-        if not isinstance(module_group, int):
-            raise section.error(
-                f"extra_config.{module}.group_size", f"{module_group!r} is not a whole number"
-            )
-        unquantised = not isinstance(module_bits, int) or module_bits >= 16
-        value = (
-            LEFT_OUT
-            if unquantised
-            else packed_format(module_bits, module_group, zero_points=True, place=section.where())
-        )
+        value = rounded_format({**section.values, **entry}, section.where(f"extra_config.{module}"))
         pattern = f"re:{module}" if any(mark in module for mark in "\\^$(") or ".*" in module else module
         named.append((pattern, value))
     return Scheme(name, name_list(named, section.where()))
@@ -294,24 +325,27 @@ def _bitsandbytes(section: Config) -> Scheme:
 
 def _compressed_tensors(section: Config) -> Scheme:
     groups = _object(section, "config_groups")
-    if not groups:
+    sparse = sparse_ending(section)
+    if not groups and not sparse:
         raise section.error("config_groups", "missing or empty")
-    default, named = None, list(left_out(section))
+    default, named = None if groups else f"bf16{sparse}", list(left_out(section))
+    head = default
     for key, group in groups.items():
         if not isinstance(group, Mapping) or not isinstance(group.get("weights"), Mapping | None):
             raise section.error(f"config_groups.{key}", "not an object with weights")
         if group.get("weights") is None:
             continue
-        name = compressed_format(group, section.where(f"config_groups.{key}"))
+        name = compressed_format(group, section.where(f"config_groups.{key}")) + sparse
         targets = group.get("targets") or ["Linear"]
         if not isinstance(targets, list):
             raise section.error(f"config_groups.{key}.targets", "not a list of module names")
         for target in targets:
             if target in ("Linear", "MoEGMM", "FusedMoE"):
                 default = default or name
+                head = head or (name if target == "Linear" else None)
             elif isinstance(target, str):
                 named.append((target, name))
-    return Scheme(default, name_list(named, section.where()), kv_format=_cache(section))
+    return Scheme(default, name_list(named, section.where()), kv_format=_cache(section), head=head)
 
 
 def _modelopt(section: Config) -> Scheme:
@@ -320,8 +354,10 @@ def _modelopt(section: Config) -> Scheme:
     named.extend(_algorithms(layers, section.where("quantized_layers")))
     algorithm = section.values.get("quant_algo")
     default: str | None = None
-    if isinstance(algorithm, str) and algorithm.upper() != "MIXED_PRECISION":
+    if isinstance(algorithm, str) and algorithm and algorithm.upper() != "MIXED_PRECISION":
         default = algorithm_format(algorithm, _whole(section, "group_size", 0), section.where("quant_algo"))
+    elif not algorithm and not layers and _cache(section) and not section.values.get("config_groups"):
+        default = None  # the cache alone is quantised
     elif algorithm is None and not layers:
         return replace(_compressed_tensors(section), kv_format=_cache(section))
     elif section.values.get("quant_method") == "fp8":
@@ -348,6 +384,9 @@ def _algorithms(layers: Mapping[str, Any], place: str) -> Iterator[tuple[str, st
 def _quark(section: Config) -> Scheme:
     overall = _object(section, "global_quant_config")
     default = quark_format(overall, section.where("global_quant_config"))
+    for kind, entry in _object(section, "layer_type_quant_config").items():
+        if "linear" in kind.lower() and isinstance(entry, Mapping):
+            default = quark_format(entry, section.where(f"layer_type_quant_config.{kind}")) or default
     named: Iterable[tuple[str, str]] = [
         *left_out(section),
         *((module, quark_format(entry, section.where()) or LEFT_OUT)
@@ -355,6 +394,33 @@ def _quark(section: Config) -> Scheme:
           if isinstance(entry, Mapping) and entry.get("weight")),
     ]  # fmt: skip
     return Scheme(default, name_list(named, section.where()), kv_format=_cache(section))
+
+
+def _hqq(section: Config) -> Scheme:
+    """Return integers in groups with a scale and a zero point of 16 bits each, as engines hold them.
+
+    References
+    ----------
+    vLLM, `HQQMarlinMethod.create_weights` in vllm/model_executor/layers/quantization/hqq_marlin.py.
+    """
+    weights = _section(section, "quant_config", "weight_quant_params")
+    bits, group = _whole(weights, "nbits", 4), _whole(weights, "group_size", 64)
+    name = f"{packed_format(bits, group, zero_points=False, place=weights.where())}-zp16"
+    skipped = [(str(module), LEFT_OUT) for module in section.items("skip_modules") or ("lm_head",)]
+    return Scheme(name, name_list([*skipped, *left_out(section)], section.where()))
+
+
+def _torchao(section: Config) -> Scheme:
+    """Return the format of the type that torchao states for every matrix but those left out."""
+    kind = _section(section, "quant_type", "default")
+    name = torchao_format(kind.values, kind.where())
+    return Scheme(name, name_list(left_out(section), section.where()))
+
+
+def _section(section: Config, *keys: str) -> Config:
+    for key in keys:
+        section = section.needed_section(key)
+    return section
 
 
 def _cache(section: Config) -> str | None:
@@ -376,4 +442,6 @@ _READERS = {
     "bitsandbytes": _bitsandbytes,
     "compressed-tensors": _compressed_tensors,
     "quark": _quark,
+    "hqq": _hqq,
+    "torchao": _torchao,
 }

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from capplan.errors import InputError, unknown
+from capplan.families.config import Config
+from capplan.families.quantization.section import LEFT_OUT
 from capplan.model.weight_format import KV_FORMATS
 
 _ALGORITHMS = {
@@ -135,7 +137,8 @@ def _float_format(bits: Any, size: int, activation_bits: int, weights: Mapping[s
     if bits == 8 and size == 32:
         return "mxfp8"
     if bits == 8 and weights.get("strategy") == "block":
-        return "fp8_block"
+        block = weights.get("block_structure")
+        return "fp8_block" if block is None else block_format(block, f"{place}.weights.block_structure")
     if bits == 8 and size <= 0:
         name = "fp8_channel" if weights.get("strategy") == "channel" else "fp8"
         return name if activation_bits < 16 else f"{name}_w8a16"
@@ -165,11 +168,17 @@ def quark_format(entry: Mapping[str, Any], place: str) -> str | None:
     weight = entry.get("weight")
     if weight is None:
         return None
-    if isinstance(weight, list) and weight:
-        weight = weight[0]
-    if not isinstance(weight, Mapping):
+    stages = weight if isinstance(weight, list) and weight else [weight]
+    if not all(isinstance(stage, Mapping) for stage in stages):
         raise InputError(f"{place}.weight: not an object")
+    if [stage.get("dtype") for stage in stages[:2]] == ["fp8_e4m3", "int4"]:
+        weight = stages[1]  # int4 is what is stored; fp8 is what it is multiplied in
+        size = weight.get("group_size") or 0
+        return f"w4a8-g{size}" if weight.get("qscheme") == "per_group" and size > 0 else "w4a8"
+    weight = stages[0]
     dtype, size = weight.get("dtype"), weight.get("group_size") or 0
+    if dtype == "fp4" and size == 16:
+        return "nvfp4"
     if dtype in ("fp8_e4m3", "fp8_e5m2"):
         return "fp8_channel" if weight.get("qscheme") == "per_channel" else "fp8"
     if dtype == "fp4" and size == 32:
@@ -179,7 +188,144 @@ def quark_format(entry: Mapping[str, Any], place: str) -> str | None:
     if dtype in ("int4", "uint4"):
         return f"w4a16{f'-g{size}' if size > 0 else ''}{'-zp' if dtype == 'uint4' else ''}"
     raise InputError(
-        f"{place}.weight.dtype: {dtype!r} is not modelled\n  known: fp8_e4m3, fp4 in groups of 32, int8, int4"
+        f"{place}.weight.dtype: {dtype!r} is not modelled\n  known: fp8_e4m3, fp4 in groups of 16 or 32, int8, int4, and fp8_e4m3 followed by int4"
+    )
+
+
+def block_format(block: Any, place: str) -> str:
+    """Return the format of fp8 weights with a scale per block of rows and columns.
+
+    Parameters
+    ----------
+    block : rows and columns
+    place : file and key, as errors name them
+
+    Returns
+    -------
+    name of a weight format
+
+    Examples
+    --------
+    >>> block_format([128, 128], "here"), block_format([1, 32], "here"), block_format([64, 128], "here")
+    ('fp8_block', 'mxfp8', 'fp8_block-64x128')
+    """
+    whole = isinstance(block, list) and len(block) == 2 and all(type(side) is int for side in block)
+    if not whole or not all(1 <= side <= 65536 for side in block) or max(block) < 8:
+        raise InputError(f"{place}: {block!r} is not modelled\n  known: rows and columns, such as [128, 128]")
+    known = {(128, 128): "fp8_block", (1, 32): "mxfp8"}
+    return known.get((block[0], block[1]), f"fp8_block-{block[0]}x{block[1]}")
+
+
+def rounded_format(entry: Mapping[str, Any], place: str) -> str:
+    """Return the format that AutoRound states for a model or, merged with that, for one of its modules.
+
+    Parameters
+    ----------
+    entry : an object with bits, group_size, sym, data_type, packing_format
+    place : the section, as errors name it
+
+    Returns
+    -------
+    name of a weight format, or LEFT_OUT for 16 bits
+
+    Examples
+    --------
+    >>> rounded_format({"bits": 4, "group_size": 128, "sym": True}, "here"), rounded_format({"bits": 16}, "here")
+    ('w4a16-g128-zp', 'left out')
+    >>> rounded_format({"bits": 4, "group_size": 32, "data_type": "mx_fp"}, "here")
+    'mxfp4'
+    """
+    bits, group, kind = entry.get("bits", 4), entry.get("group_size", 128), str(entry.get("data_type", "int"))
+    if isinstance(group, bool) or not isinstance(group, int):
+        raise InputError(f"{place}.group_size: {group!r} is not a whole number")
+    if not isinstance(bits, int) or bits >= 16:
+        return LEFT_OUT
+    if kind.startswith("int"):
+        packing = str(entry.get("packing_format", "auto_round:auto_gptq"))
+        zero_points = "gptq" in packing or not entry.get("sym", True)
+        return packed_format(bits, group, zero_points=zero_points, place=place)
+    wide = (entry.get("act_bits") or 16) >= 16
+    if kind.startswith("nv_fp") and bits == 4:
+        return "nvfp4_w4a16" if wide else "nvfp4"
+    if kind.startswith("mx_fp") and bits in (4, 8) and group == 32:
+        return f"mxfp{bits}"
+    if kind.startswith("fp") and bits == 8 and group <= 0:
+        name = "fp8_channel" if group == -1 else "fp8"
+        return f"{name}_w8a16" if wide else name
+    raise InputError(
+        f"{place}.data_type: {kind!r} of {bits!r} bits in groups of {group} is not modelled\n"
+        "  known: int, nv_fp of 4 bits, mx_fp of 4 or 8 bits in groups of 32, fp of 8 bits"
+    )
+
+
+def sparse_ending(section: Config) -> str:
+    """Return what compressed-tensors adds to the names of its formats where two of four weights are stored; else nothing.
+
+    Parameters
+    ----------
+    section : the object under `quantization_config`
+
+    Examples
+    --------
+    >>> sparse_ending(Config({"format": "marlin-24"}, "config.json")), sparse_ending(Config({}, "config.json"))
+    ('-2of4', '')
+
+    References
+    ----------
+    vLLM, `CompressedTensorsW4A16Sparse24.create_weights`: packed weights of half the inputs, and an int16 of metadata for 16
+    weights; compressed-tensors, `Sparse24BitMaskCompressor`: half of the weights, and a bit for each.
+    """
+    if section.values.get("format") == "marlin-24":
+        return "-2of4"
+    stated = section.section("sparsity_config") if section.values.get("sparsity_config") else None
+    kind = stated.text("format", default="dense") if stated else "dense"
+    if kind == "sparse-24-bitmask":
+        return "-2of4"
+    if kind not in ("dense", "dense-quantized"):
+        assert stated is not None
+        raise stated.error("format", f"{kind!r} is not modelled", "known: dense, sparse-24-bitmask")
+    return ""
+
+
+def torchao_format(kind: Mapping[str, Any], place: str) -> str:
+    """Return the format of a configuration of torchao, in which the checkpoint and engines hold it.
+
+    Parameters
+    ----------
+    kind : an object with `_type` and `_data`
+    place : file and key, as errors name them
+
+    Returns
+    -------
+    name of a weight format
+
+    Examples
+    --------
+    >>> torchao_format({"_type": "Int4WeightOnlyConfig", "_data": {"group_size": 64}}, "here")
+    'w4a16-g64-zp16'
+    >>> torchao_format({"_type": "Int8WeightOnlyConfig", "_data": {}}, "here")
+    'w8a16'
+
+    References
+    ----------
+    torchao, `torchao/quantization/quant_api.py`: https://github.com/pytorch/ao.
+    """
+    name, data = kind.get("_type"), kind.get("_data")
+    data = data if isinstance(data, Mapping) else {}
+    group = data.get("group_size")
+    if name == "Int4WeightOnlyConfig":
+        return f"{packed_format(4, 128 if group is None else group, zero_points=False, place=place)}-zp16"
+    if name == "Int8WeightOnlyConfig" and group is None:
+        return "w8a16"
+    if name == "Int8DynamicActivationInt8WeightConfig":
+        return "int8"
+    if name == "Float8WeightOnlyConfig":
+        return "fp8_channel_w8a16"
+    if name == "Float8DynamicActivationFloat8WeightConfig":
+        return "fp8_channel" if "PerRow" in str(data.get("granularity")) else "fp8"
+    raise InputError(
+        f"{place}._type: {name!r} is not modelled\n  known: Int4WeightOnlyConfig, Int8WeightOnlyConfig without groups, "
+        "Int8DynamicActivationInt8WeightConfig, Float8WeightOnlyConfig, Float8DynamicActivationFloat8WeightConfig"
     )
 
 

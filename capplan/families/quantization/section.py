@@ -1,5 +1,6 @@
 """The section of a config that states the quantisation, and the modules that it leaves out."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,12 @@ _LISTS = (
     "ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules", "exclude",
 )  # fmt: skip
 """Keys under which quantisers list such modules."""
+FILES = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
+"""Files beside config.json in which NVIDIA's quantiser, AutoGPTQ and AutoAWQ state what config.json may not."""
+_TEXT = re.compile(r"(?:text|llm|language|thinker|decoder|model|llm_model|language_model)(?:_config)?")
+"""Sections of a file that hold a text model."""
+_DEEPEST = 3
+"""Sections within sections that are looked into."""
 
 
 def left_out(section: Config) -> Iterator[tuple[str, str]]:
@@ -27,7 +34,7 @@ def left_out(section: Config) -> Iterator[tuple[str, str]]:
 
 
 def quantization_section(
-    config: Mapping[str, Any], place: str, hf_quant_config: Mapping[str, Any] | None = None
+    config: Mapping[str, Any], place: str, beside: tuple[str, Mapping[str, Any]] | None = None
 ) -> Config | None:
     """Return the section that states the quantisation, or None for an unquantised checkpoint.
 
@@ -35,7 +42,7 @@ def quantization_section(
     ----------
     config : the parsed config.json
     place : the file, as errors name it
-    hf_quant_config : the parsed hf_quant_config.json, where there is one
+    beside : name and content of the first of `FILES` beside it, where there is one
 
     Returns
     -------
@@ -46,17 +53,38 @@ def quantization_section(
     >>> quantization_section({"quantization_config": None}, "config.json") is None
     True
     """
-    for path, holder in (("", config), ("text_config.", config.get("text_config"))):
+    for path, holder in _text_parts(config):
         for key in ("quantization_config", "compression_config"):
-            values = holder.get(key) if isinstance(holder, Mapping) else None
+            values = holder.get(key)
             if values is None or values == {}:
                 continue
             if not isinstance(values, Mapping):
                 raise InputError(f"{place}: {path}{key}: not an object")
             return Config(values, place, f"{path}{key}.")
-    if hf_quant_config is not None:
-        inner = hf_quant_config.get("quantization", hf_quant_config)
-        if not isinstance(inner, Mapping):
-            raise InputError("hf_quant_config.json: quantization: not an object")
-        return Config({"quant_method": "modelopt", **inner}, "hf_quant_config.json", "quantization.")
-    return None
+    return None if beside is None else _of_file(*beside)
+
+
+def _text_parts(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the file and the sections of its text model, however deep, with the path of each; towers are left out."""
+    waiting: list[tuple[str, Mapping[str, Any]]] = [("", config)]
+    for path, holder in waiting:
+        yield path, holder
+        waiting.extend(
+            (f"{path}{key}.", inner)
+            for key, inner in holder.items()
+            if isinstance(inner, Mapping) and _TEXT.fullmatch(key) and path.count(".") < _DEEPEST
+        )
+
+
+def _of_file(name: str, values: Mapping[str, Any]) -> Config:
+    """Return the section of a file beside config.json: of NVIDIA's quantiser, or of early AutoGPTQ and AutoAWQ."""
+    inner = values.get("quantization", values)
+    if not isinstance(inner, Mapping):
+        raise InputError(f"{name}: quantization: not an object")
+    if "quant_method" in inner:
+        return Config(inner, name)
+    if "w_bit" in inner or "q_group_size" in inner:
+        return Config({"quant_method": "awq", **inner}, name)
+    if "bits" in inner:
+        return Config({"quant_method": "gptq", **inner}, name)
+    return Config({"quant_method": "modelopt", **inner}, name, "quantization." if inner is not values else "")

@@ -22,11 +22,21 @@ class LinearAttention:
     state_elements: int = 0
     """Recurrent state of one sequence in this layer."""
     state_format: str = "fp32"
+    state_stated: bool = False
+    """Engines store the state in `state_format`, whatever the dtype of the model."""
 
     @property
     def description(self) -> Description:
         """The mixer as other rooms read it."""
-        states = [StatePart(self.state_elements, self.state_elements, self.state_format, recurrent=True)]
+        states = [
+            StatePart(
+                self.state_elements,
+                self.state_elements,
+                self.state_format,
+                recurrent=True,
+                stated=self.state_stated,
+            )
+        ]
         if self.conv_channels:
             states.append(convolution_columns(self.conv_channels, self.conv_kernel))
         return Description(self.kind, (Heads(self.value_heads),), state_parts=tuple(states))

@@ -21,6 +21,8 @@ class StateSpace:
     conv_channels: int
     conv_kernel: int
     state_format: str = "fp32"
+    state_stated: bool = False
+    """Engines store the state in `state_format`, whatever the dtype of the model."""
 
     @property
     def description(self) -> Description:
@@ -30,7 +32,7 @@ class StateSpace:
         (Dao, Gu 2024, "Transformers are SSMs", arXiv:2405.21060, section 8.2).
         """
         size = self.inner_size * self.state_size
-        recurrent = StatePart(size, size, self.state_format, recurrent=True)
+        recurrent = StatePart(size, size, self.state_format, recurrent=True, stated=self.state_stated)
         shared = 2 * self.groups * self.state_size if self.version == 2 else 0
         columns = [convolution_columns(self.conv_channels - shared, self.conv_kernel)]
         if shared:

@@ -9,6 +9,7 @@ from typing import Any
 from capplan.errors import InputError, unknown
 from capplan.families.model_config import read_gguf_network, read_network
 from capplan.families.quantization.network_formats import quantised
+from capplan.families.quantization.section import FILES
 from capplan.hardware.device import Source
 from capplan.model.network import Network
 from capplan.model.stored_tensor import StoredModel
@@ -28,7 +29,8 @@ from capplan.readers.json_file import read_json
 from capplan.readers.text_file import is_there, path_of, printable, whole_path
 
 _KIND = "a model's config.json"
-_QUANTISATION = "hf_quant_config.json"
+_NAMED_FOR = {"quantize_config.json": ("gptq", "awq"), "quant_config.json": ("awq",)}
+"""File of a quantiser -> what the id of a repository on the hub has in it where the file is asked for."""
 
 
 def read_model(
@@ -169,13 +171,8 @@ def _from_path(path: Path) -> Network:
             "  give the folder of a Hugging Face model, the path of its config.json, or a GGUF file"
         )
     title = printable(whole_path(file.parent).name if file.name == "config.json" else file.stem)
-    beside = file.with_name(_QUANTISATION)
-    return _network(
-        read_json(file, kind=_KIND, infinities=True),
-        title,
-        printable(str(file)),
-        beside if is_there(beside) else None,
-    )
+    beside = next(filter(is_there, map(file.with_name, FILES)), None)
+    return _network(read_json(file, kind=_KIND, infinities=True), title, printable(str(file)), beside)
 
 
 def _from_hub(name: str, revision: str | None, *, offline: bool) -> Network:
@@ -187,11 +184,15 @@ def _from_hub(name: str, revision: str | None, *, offline: bool) -> Network:
             f"{error}\n  shipped, of similar name: {', '.join(near)}" if near else str(error)
         ) from error
     assert file is not None
-    beside = hub_file(name, _QUANTISATION, revision=revision, offline=offline, optional=True)
+    wanted = (
+        one for one in FILES if one not in _NAMED_FOR or any(of in name.lower() for of in _NAMED_FOR[one])
+    )
+    asked = (hub_file(name, one, revision=revision, offline=offline, optional=True) for one in wanted)
+    beside = next(filter(None, asked), None)
     return _network(read_json(file, kind=_KIND, infinities=True), name, f"{name}/config.json", beside)
 
 
 def _network(config: Mapping[str, Any], title: str, place: str, beside: Path | None = None) -> Network:
     network = read_network(config, title, place)
-    scheme = read_json(beside, kind=f"a model's {_QUANTISATION}") if beside else None
+    scheme = (beside.name, read_json(beside, kind=f"a model's {beside.name}")) if beside else None
     return replace(quantised(network, config, place, scheme), name=title)
