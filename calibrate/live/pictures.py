@@ -15,7 +15,8 @@ from capplan.serving.terms import EngineSetup
 
 def in_system(start_s: Array, end_s: Array, at_s: Array) -> Array:
     """Return how many requests have been sent and not answered at each time."""
-    return np.searchsorted(np.sort(start_s), at_s, side="right") - np.searchsorted(np.sort(end_s), at_s)
+    counted = np.searchsorted(np.sort(start_s), at_s, side="right") - np.searchsorted(np.sort(end_s), at_s)
+    return counted.astype(np.float64)
 
 
 def draw(folder: Path, load: str, file: Path, repeat: int = 1) -> None:

@@ -1,7 +1,9 @@
 """The recommended fleet: the surest of those that cost about as much as the cheapest."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from math import floor, inf
 
 from capplan.fleet.plan import FleetPlan, cost_of
@@ -52,7 +54,8 @@ def surest_within(pairs: Sequence[Pair], terms: Terms, ratio: float) -> FleetPla
         top = met_probability(fleet.trial, most)
         if top <= best.slo_met_probability + 0.01:
             continue
-        busy = next(n for n in range(fleet.busy, most + 1) if met_probability(fleet.trial, n) >= top - 0.01)
+        numbers = range(fleet.busy, most)  # more replicas are never less sure
+        busy = fleet.busy + bisect_left(numbers, top - 0.01, key=partial(met_probability, fleet.trial))
         gpus = (busy + terms.spare_replicas) * plan.layout.devices
         best = plan_of(Sized(fleet.trial, busy, gpus), terms)
     return best
