@@ -72,9 +72,12 @@ def _of_section(values: Mapping[str, Any]) -> Iterator[Scaling]:
     for one in layers or [values]:
         kind, factor = one.get("rope_type", one.get("type")), one.get("factor")
         original = one.get("original_max_position_embeddings")
-        good = (
-            isinstance(factor, int | float) and not isinstance(factor, bool) and 1 < factor <= _LARGEST_FACTOR
-        )
-        if kind in _SCALED and good:
+        if (
+            not isinstance(factor, int | float)
+            or isinstance(factor, bool)
+            or not 1 < factor <= _LARGEST_FACTOR
+        ):
+            continue
+        if kind in _SCALED:
             whole = isinstance(original, int) and not isinstance(original, bool) and 0 < original < 2**31
             yield Scaling(str(kind), float(factor), original if whole else None)
