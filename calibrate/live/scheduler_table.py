@@ -27,9 +27,9 @@ def recorded(setting: Setting, folder: Path) -> StepLog:
         return read_log(lines, limits(setting))[0]
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Print one line a setting; with a name after --show, the steps around its first difference."""
-    folder = Path(words[0])
+    folder = Path(arguments[0])
     print(
         f"{'setting':20} {'requests':>8} {'steps':>6} {'prompts':>7} {'preempted':>9} {'equal':>6}  first difference"
     )
@@ -44,13 +44,13 @@ def main(words: list[str]) -> int:
             f"{setting.name:20} {len(log.requests):8} {result.steps:6} {prompts:7} {gone:9} {result.equal:6}  "
             f"{'none' if result.exact else result.first}"
         )
-        if "--show" in words and setting.name in words and result.first is not None:
+        if "--show" in arguments and setting.name in arguments and result.first is not None:
             ours = simulated(log)
             for place in range(max(result.first - 2, 0), result.first + 3):
                 print("  ", place, "engine   ", log.steps[place])
                 print("  ", place, "simulator", ours[place])
-        if "--pack" in words:
-            to = Path(words[words.index("--pack") + 1])
+        if "--pack" in arguments:
+            to = Path(arguments[arguments.index("--pack") + 1])
             write_packed(log, to / f"{setting.name}.json.gz")
     return 0
 

@@ -286,10 +286,12 @@ def fleet_outcome(
     seconds = max(part.seconds for part in parts)
     met = np.concatenate([slo_met(part, **goodput_limits(slo)) for part in parts])
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
-    begin, end = measured_time(columns, stream, min(seconds, until_s))
+    # Replicas that are down do not see the rest of the load, which belongs to the run.
+    over_s = max(seconds, float(np.max(columns["arrival_s"], initial=0.0)))
+    begin, end = measured_time(columns, stream, min(over_s, until_s))
     done = finished_in(columns, begin, end)
     if not done.any():  # shorter than one response: the time until the last of them counts
-        end = seconds
+        end = over_s
         done = finished_in(columns, begin, end)
     seen = arrived_in(columns, begin, end)
     histogram = WeightedHistogram()

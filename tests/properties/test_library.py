@@ -20,7 +20,7 @@ SURFACE = {
     "estimate": "(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> Result",
     "kv_size": "(model: str, contexts: Sequence[int] = (), *, offline: bool = False, **options: Unpack[KvOptions]) -> Result",
     "simulate": "(scenario: Scenario | str | PathLike[str], *, seed: int = 0, until_s: float | None = None, "
-    "trace: str | PathLike[str] | None = None, offline: bool = False) -> Result",
+    "warm_up_s: float | None = None, trace: str | PathLike[str] | None = None, offline: bool = False) -> Result",
     "compare": "(scenario: Scenario | str | PathLike[str], apis: Sequence[str] = (), *, offline: bool = False) -> Result",
 }
 OPTIONS = {

@@ -291,18 +291,19 @@ HYBRIDS = [
 ]
 
 
-@pytest.mark.parametrize(("keys", "element"), [((), 2), (("mamba_ssm_cache_dtype",), 4)])
+@pytest.mark.parametrize(("stated", "element"), [(False, 2), (True, 4)])
 @pytest.mark.parametrize(("mixer", "columns", "recurrent"), HYBRIDS)
-def test_a_block_of_a_hybrid_covers_the_state_of_a_layer(mixer, columns, recurrent, keys, element):
+def test_a_block_of_a_hybrid_covers_the_state_of_a_layer(mixer, columns, recurrent, stated, element):
     """One state for three layers, one cache: blocks grow, in steps of 16 tokens, until a page of keys holds a state.
 
     States are kept in the dtype of the model unless the config names another.
     """
     state = 2 * columns + element * recurrent
-    model = network(layers=(Layer((mixer,), ()),) * 3 + (Layer((ATTENTION,), ()),), keys_used=keys)
+    mixer = replace(mixer, state_stated=stated)
+    model = network(layers=(Layer((mixer,), ()),) * 3 + (Layer((ATTENTION,), ()),))
     page = ceil(state / (16 * 512)) * 16 * 512  # keys and values of a token take 512 bytes
     tokens = page / 512
     held = plan(model, context=4000)
     assert held.reserved_bytes_per_sequence == near(page * (ceil(4000 / tokens) + 3))
-    alone = network(Layer((mixer,), ()), keys_used=keys)
+    alone = network(Layer((mixer,), ()))
     assert plan(alone).reserved_bytes_per_sequence == near(LAYERS * state)

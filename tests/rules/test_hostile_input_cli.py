@@ -299,6 +299,8 @@ def test_ctrl_c_at_any_moment_leaves_no_traceback(root, after_s):
     time.sleep(after_s)
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=60)
-    # on a busy machine the signal may come before Python hears signals at all, and ends it by itself
+    if "<frozen " in err and f"{root}{os.sep}capplan" not in err:
+        return  # on a busy machine Python itself may still be starting
+    # or the signal may come before Python hears signals at all, and ends it by itself
     assert running.returncode in {130, -signal.SIGINT}
     assert "Traceback" not in err
