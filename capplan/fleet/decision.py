@@ -78,7 +78,11 @@ def fleet_decision(
         result.evaluated,
         () if pairs else tuple(sorted(result.relaxations, key=lambda r: r.needed_s / r.limit_s)[:3]),
         choices,
-        tuple(_certainty(confidence, surest[confidence], terms) for confidence in CONFIDENCES if surest),
+        tuple(
+            _certainty(confidence, _least(surest[confidence], confidence, pairs, terms), terms)
+            for confidence in CONFIDENCES
+            if surest
+        ),
         uneconomical=tuple(
             dear_line(best[device.name], pairs[0][0], trials)
             if device.name in best
@@ -231,6 +235,15 @@ def _surest_first(
         fleets[confidence] = surer = min(known, key=lambda fleet: rank(fleet, terms)[:2], default=None)
         step()
     return fleets
+
+
+def _least(
+    fleet: Sized | None, confidence: float, pairs: Sequence[tuple[Sized, FleetPlan]], terms: Terms
+) -> Sized | None:
+    """Return the cheapest of a fleet and of the listed plans that are as sure."""
+    listed = [sized for sized, plan in pairs if plan.slo_met_probability >= confidence]
+    known = [fleet, *listed] if fleet else listed
+    return min(known, key=lambda sized: rank(sized, terms)[:2], default=None)
 
 
 def _certainty(confidence: float, fleet: Sized | None, terms: Terms) -> Certainty:

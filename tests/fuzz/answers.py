@@ -3,7 +3,8 @@
     python -m tests.fuzz.answers --seconds 600 --seed 1 [--kind sessions]
 
 The laws: what `fleet` calls met, a simulation of all replicas of that plan meets, with other random draws, as often as its
-certainty says; k copies of a plan carry k times the load; a device's best plan alone is its best plan among others; every page has one peak.
+certainty says; k copies of a plan carry k times the load; a device's best plan alone is its best plan among others; every page has one peak; no listed
+plan is as sure as a step of the ladder of certainty for less.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -312,6 +314,38 @@ def one_peak(asked: AskedFleet, answer: FleetAnswer) -> list[Broken]:
     return []
 
 
+def one_ladder(answer: FleetAnswer) -> list[Broken]:
+    """Hold that the cost of certainty grows with it, and that no listed plan nor next step is as sure for less."""
+    rows = [row for row in answer.certainty if row.usd_per_month is not None]
+    broken = [
+        Broken(
+            "ladder",
+            f"{a.confidence:.0%} costs ${a.usd_per_month:.0f}, {b.confidence:.0%} ${b.usd_per_month:.0f}",
+        )
+        for a, b in pairwise(rows)
+        if a.usd_per_month > b.usd_per_month * (1.0 + 1e-9)
+    ]
+    listed = [
+        (plan.slo_met_probability, plan.usd_per_month, called(plan))
+        for plan in answer.all_plans
+        if plan.usd_per_month is not None
+    ]
+    steps = answer.next_steps.surer if answer.next_steps else ()
+    listed += [
+        (step.confidence, step.usd_per_month, "next step") for step in steps if step.usd_per_month is not None
+    ]
+    for row in rows:
+        for probability, cost, name in listed:
+            if probability >= row.confidence and cost < row.usd_per_month * (1.0 - 1e-9):
+                broken.append(
+                    Broken(
+                        "ladder",
+                        f"{row.confidence:.0%} for ${row.usd_per_month:.0f}, but {name} for ${cost:.0f}",
+                    )
+                )
+    return broken
+
+
 def laws(text: str, random: Random) -> list[Broken]:
     """Return the laws that a scenario breaks."""
     asked = asked_of(text)
@@ -320,6 +354,7 @@ def laws(text: str, random: Random) -> list[Broken]:
     return [
         *met_in_simulation(asked, answer, seed),
         *one_peak(asked, answer),
+        *one_ladder(answer),
         *at_most_linear(text, answer, random),
         *alone_as_among(text, answer),
     ]

@@ -1,6 +1,7 @@
 """The cheapest fleet is the cheapest there is: laws of the search over random scenarios, and questions that it once got wrong."""
 
 import os
+from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,10 +16,11 @@ from capplan.fleet.search.cheapest import Search, Terms, busy_replicas, layout_n
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial, regularity_class
-from capplan.questions.fleet import asked_fleet
+from capplan.questions.fleet import asked_fleet, terms_of
 from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.scenario import scenario_from
 from capplan.workload.slo import Slo
+from tests.fuzz.answers import asked_question
 from tests.sweeps import examples
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -332,3 +334,31 @@ fleet: {hardware: [h100-sxm], tensor_parallel: [1], pipeline_parallel: [1]}
     trial = Trial(search(question).candidates[0], question, {})
     bound = trial.rate_bound(1.0, trial.limits)
     assert bound / 1.6 < trial.limit(16, 1.0, trial.limits) <= bound
+
+
+CODER = """name: coder
+model: Qwen/Qwen3-Coder-480B-A35B-Instruct
+weight_dtype: fp8
+kv_dtype: fp8
+traffic:
+  - {name: dev, users: 300, think_time: 25 s, turns: {mean: 20, p95: 50}, input_tokens: {mean: 12000, p95: 30000},
+     added_tokens: {p50: 700, p95: 6000}, output_tokens: {mean: 350, p95: 1200}}
+slo: {ttft_p95: 4 s, tpot_p95: 50 ms}
+fleet: {hardware: [b200], tensor_parallel: [4, 8], pipeline_parallel: 1, data_parallel: 1}
+"""
+
+
+@pytest.mark.parametrize(
+    "text", [CODER, asked_question("sessions", 1)[0], asked_question("session-users", 2)[0]]
+)
+def test_with_sessions_the_best_layout_is_the_least_of_all_that_are_sized(text):
+    """Hits depend on the load, so bounds rest on the most hits that a layout may have."""
+    asked = asked_fleet(scenario_from(parse_yaml(text, "law.yaml"), ROOT), offline=True)
+    question, terms, sure = asked.question, terms_of(asked), asked.question.slo.confidence
+    layouts = search(question).candidates
+    for device in question.devices:
+        best = Search(question, layouts, terms).best_of(device.name, sure, Counter())
+        each = Search(question, layouts, terms)
+        sized = [each.sized(layout, sure) for layout in layouts if layout.layout.device.name == device.name]
+        least = min((fleet.gpus for fleet in sized if fleet is not None), default=None)
+        assert (None if best is None else best.gpus) == least

@@ -326,7 +326,9 @@ class Search:
             if simulated:
                 return bound, candidate
             most = self._busy(candidate, allowed(candidate) if allowed else inf)
-            busy = _short_bound(self.trial(candidate), confidence, self.terms, most) if most >= 1.0 else inf
+            busy = inf
+            if most >= 1.0:
+                busy = _short_bound(self._at_best(candidate, most), confidence, self.terms, most)
             closer = weight(candidate) * (busy + self.terms.spare_replicas) * candidate.layout.devices
             heappush(waiting, (max(bound, closer), name, True, candidate))
 
@@ -341,10 +343,13 @@ class Search:
     def _sized(self, candidate: ScreenedLayout, confidence: float, most_gpus: float) -> Sized | None:
         known = id(candidate), confidence
         if known not in self._sizes:
-            trial, most = self.trial(candidate), self._busy(candidate, most_gpus)
+            most = self._busy(candidate, most_gpus)
             slower = candidate.slowness.quantile(confidence)
-            if most < 1.0 or not _may_do(trial, slower, self.terms, most, short=False):
+            if most < 1.0 or not _may_do(
+                self._at_best(candidate, most), slower, self.terms, most, short=False
+            ):
                 return None
+            trial = self.trial(candidate)
             if candidate.demand.has_sessions:
                 found = self._sized_for_sessions(candidate, confidence, most)
                 if found is None:
@@ -390,6 +395,12 @@ class Search:
             middle = (busy + failed) // 2
             failed, busy = (failed, middle) if meets(middle) else (middle, busy)
         return None if busy > most else (at_load(1.0 / busy), busy)
+
+    def _at_best(self, candidate: ScreenedLayout, most: float) -> Trial:
+        """Return the trial of a candidate with the most prefix-cache hits that it has with at most so many replicas."""
+        if not candidate.demand.has_sessions:
+            return self.trial(candidate)
+        return self.trial_at_share(candidate, max(1.0 / most, LEAST_SHARE))
 
     def trial_at_share(self, candidate: ScreenedLayout, share: float) -> Trial:
         """Return the trial of a candidate with the prefix-cache hits of a replica that carries this share of the traffic."""

@@ -83,7 +83,7 @@ class ScreenedLayout:
     slowness: Slowness
     """How much slower than predicted its steps may be."""
     demand: Demand
-    """With the prefix-cache hits of this replica."""
+    """With the prefix-cache hits of this replica; with sessions, at its largest load, while the bounds rest on the most hits."""
     rounds: Rounds | None = None
     """The replica that speculates, if it does."""
 
@@ -164,11 +164,9 @@ class _Part:
         """Return the layouts that may meet the targets at some load, and how far the others miss them."""
         if not self.question.demand.reuses or self.question.demand.hit_fractions:
             return self.with_one_demand(layouts, cache_tokens, rejected)
-        held = self._in_flight_tokens(layouts, cache_tokens) if self.question.demand.has_sessions else None
-        demands = [
-            self._seen(layout, float(tokens), None if held is None else float(held[row]))
-            for row, (layout, tokens) in enumerate(zip(layouts, cache_tokens, strict=True))
-        ]
+        sessions = self.question.demand.has_sessions
+        fewest = np.ones(len(layouts)) if sessions else [None] * len(layouts)
+        demands = self._seen_by(layouts, cache_tokens, fewest)  # the most hits bound the load from above
         sized: list[ScreenedLayout] = []
         near: list[Relaxation] = []
         kinds = [(demand.hit_fractions, demand.load_s) for demand in demands]
@@ -178,6 +176,11 @@ class _Part:
             more, closest = part.with_one_demand([layouts[row] for row in rows], cache_tokens[rows], rejected)
             sized += more
             near += closest
+        if sessions:
+            held = self._in_flight_tokens(layouts, cache_tokens)
+            at_largest = zip(map(id, layouts), self._seen_by(layouts, cache_tokens, held), strict=True)
+            demand_of = dict(at_largest)
+            sized = [replace(candidate, demand=demand_of[id(candidate.layout)]) for candidate in sized]
         return sized, near
 
     def _in_flight_tokens(self, layouts: list[Layout], cache_tokens: Array) -> Array:
@@ -202,6 +205,15 @@ class _Part:
             excess.append(np.log(cache_tokens / np.maximum(held, 1.0) / cover))
         covers = [np.interp(0.0, row[::-1], np.log(COVERS)[::-1]) for row in np.array(excess).T]
         return np.asarray(cache_tokens / np.exp(covers))
+
+    def _seen_by(
+        self, layouts: Sequence[Layout], cache_tokens: Array, in_flight_tokens: Sequence[float | None] | Array
+    ) -> list[Demand]:
+        """Return the demand with the prefix-cache hits of a replica of each layout, by its prompts of sessions in flight."""
+        return [
+            self._seen(layout, float(tokens), None if held is None else float(held))
+            for layout, tokens, held in zip(layouts, cache_tokens, in_flight_tokens, strict=True)
+        ]
 
     def _seen(self, layout: Layout, cache_tokens: float, in_flight_tokens: float | None) -> Demand:
         """Return the demand with the prefix-cache hits of a replica of a layout."""
