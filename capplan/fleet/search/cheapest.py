@@ -24,7 +24,7 @@ LEAST_SHARE = 1e-6
 """Share of the traffic with which a replica has room for every prefix of its sessions."""
 SIMULATED = Reason(Refusal.SIMULATION, "misses a target when simulated with the scenario's own lengths")
 OVER_BUDGET = Reason(Refusal.BUDGET, "costs more than the budget, or its price is not known")
-DEARER = Reason(Refusal.COST, "costs more than another layout of this device")
+DEARER = Reason(Refusal.COST, "another layout of this device costs no more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,16 +185,23 @@ class Search:
             (candidate for candidate in self.candidates if candidate.layout.device.name == device), confidence
         )
         best: Sized | None = None
+        allowed = most
+
+        def as_few(candidate: ScreenedLayout) -> float:
+            del candidate
+            return allowed if best else inf
+
         while waiting:
-            bound, candidate = self._next(waiting, confidence)
-            allowed = min(best.gpus if best else inf, most)
+            bound, candidate = self._next(waiting, confidence, allowed=as_few)
             sized = self._sized(candidate, confidence, allowed) if bound <= allowed else None
             if sized is not None and (best is None or (sized.gpus, sized.busy) < (best.gpus, best.busy)):
-                best = sized
+                best, allowed = sized, min(sized.gpus, most)
             elif sized is None:
-                rejected[device, _too_many(max(bound, allowed), most, over_budget=over_budget)] += 1
+                needed = allowed if best else max(bound, allowed)
+                rejected[device, _too_many(needed, most, over_budget=over_budget)] += 1
             if bound > allowed:
-                rejected[device, _too_many(bound, most, over_budget=over_budget)] += len(waiting)
+                needed = allowed if best else bound
+                rejected[device, _too_many(needed, most, over_budget=over_budget)] += len(waiting)
                 break
         return best
 

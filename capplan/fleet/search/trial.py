@@ -48,7 +48,7 @@ SHORT_TARGET_SLACK = 1.15
 FULL_SLACK = 2.0 ** (2.0 / STEPS_PER_DOUBLING)
 """Factor between two loads that surely differ in a full run: two steps of the scale, where noise makes up for a part of one."""
 SHORT_REQUESTS_PER_USER = 4
-"""Requests of each user that a short run must hold; with fewer, the initial burst of users dominates, and a full run is simulated instead."""
+"""Requests of each user that a short run must hold: with fewer, the initial burst of users dominates, and a longer run is simulated."""
 MOST_LENGTHENED = 4
 """Largest factor by which a run is longer than asked for, so that the users of a slow class send several requests each."""
 MOST_DOUBLINGS = 60.0
@@ -65,6 +65,8 @@ MOST_HALVINGS = 2
 """A kind of replica of which a fleet has few is simulated with half or a quarter of the requests of a run, and no fewer than ..."""
 LEAST_OF_KIND = 3000
 """... this many, if a run has them."""
+LIKELY_STRIDE = 4
+"""Steps from the likely largest load to the next one that is tried, doubled until the targets hold on one side of it alone."""
 STEADY_SHARE = 0.97
 """A run is steady if requests finish at no less than this fraction of the arrival rate; otherwise its queue grows."""
 
@@ -302,6 +304,8 @@ class Trial:
                 self._engine, tokens_per_step=rounds.tokens_per_round, query_tokens=rounds.query_tokens
             )
         self._seen: SeenRuns = {} if seen is None else seen
+        self._likely_step = floor(STEPS_PER_DOUBLING * log2(candidate.share_bound * self.total_rate))
+        """Where the largest load is looked for first: at the closed form's, then at the one found last."""
         self._kinds: dict[tuple[object, ...], Seen] = {}
 
     def at(
@@ -393,10 +397,12 @@ class Trial:
         Users of a slow class send few of the requests beside a quick class, so such a run is up to MOST_LENGTHENED times longer.
         """
         full = self.question.requests
-        few = min(SHORT_REQUESTS, full)
         needed = self._requests_of_steady_users(rate_per_s)
-        if short and needed <= self._path(few).of_users:
-            return few
+        few = min(SHORT_REQUESTS, full)
+        while short and few < full:
+            if needed <= self._path(few).of_users:
+                return few
+            few *= 2
         if len(self.demand.user_classes) < 2:
             return full
         doublings = ceil(log2(min(max(needed / full, 1.0), MOST_LENGTHENED)))
@@ -493,6 +499,7 @@ class Trial:
         """
         least, top = self.scale
         low, high = least, top
+        middle, stride = min(max(self._likely_step, least + 1), top - 1), LIKELY_STRIDE
         while high - low > 1:
             if scale_rate(high) / slowness <= too_little:
                 return scale_rate(low) / slowness
@@ -503,11 +510,18 @@ class Trial:
                 > 0
             ):
                 break
-            middle = max((low + high) // 2, high - FIRST_STRIDE)
             if self.holds(scale_rate(middle) / slowness, replicas, slowness, limits, short=short):
                 low = middle
             else:
                 high = middle
+            halfway, stride = (low + high) // 2, 2 * stride
+            if high == top:
+                middle = min(low + stride, halfway)
+            elif low == least:
+                middle = max(high - stride, halfway)
+            else:
+                middle = halfway
+        self._likely_step = low
         if low == least and not self.holds(
             scale_rate(low) / slowness, replicas, slowness, limits, short=short
         ):
