@@ -44,7 +44,7 @@ SPREAD := --dist loadfile --no-loadscope-reorder
 TIMED := abilities_and_shapes calibration_file calibration_of_this_machine collectives compare_and_bad_input emulated fit layers \
 	pace turns_and_timing tutorial
 # A compiled core that is older than its source would run in its place.
-COMPILED := hatch_build.py $(wildcard capplan/serving/flat_*.py capplan/serving/flat_*.pxd)
+COMPILED := hatch_build.py capplan/serving/flat_core.py capplan/serving/flat_core.pxd
 # Compiled modules are kept, even where an image says otherwise: every process of the tests would compile all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 

@@ -17,7 +17,7 @@ from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("capplan", "serving")
-MODULES = ("flat_queue", "flat_batch", "flat_steps", "flat_core", "flat_router")
+CORE = "flat_core"
 REASON_FILE = "core_not_compiled.txt"
 DIRECTIVES = (
     "language_level=3,boundscheck=False,wraparound=False,initializedcheck=False,annotation_typing=False"
@@ -39,17 +39,15 @@ class CompiledCore(BuildHookInterface[BuilderConfig]):
         if os.environ.get("CAPPLAN_PURE"):
             record(root, "CAPPLAN_PURE was set when capplan was built", build_data)
             return
-        libraries = [root / FOLDER / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}" for name in MODULES]
-        sources = [root / FOLDER / f"{name}{end}" for name in MODULES for end in (".py", ".pxd")]
-        newest = max(source.stat().st_mtime for source in sources)
-        current = all(library.exists() and library.stat().st_mtime > newest for library in libraries)
-        reason = "" if current else failure(root, libraries)
+        library = root / FOLDER / f"{CORE}{sysconfig.get_config_var('EXT_SUFFIX')}"
+        newest = max((root / FOLDER / f"{CORE}{end}").stat().st_mtime for end in (".py", ".pxd"))
+        current = library.exists() and library.stat().st_mtime > newest
+        reason = "" if current else failure(root, library)
         record(root, reason, build_data)
         if reason:
             return
         if version != "editable":
-            for library in libraries:
-                build_data["force_include"][str(library)] = str(library.relative_to(root))
+            build_data["force_include"][str(library)] = str(library.relative_to(root))
             build_data["pure_python"], build_data["infer_tag"] = False, True
 
 
@@ -62,13 +60,8 @@ def record(root: Path, reason: str, build_data: dict[str, Any]) -> None:
         build_data.setdefault("force_include", {})[str(path)] = str(path.relative_to(root))
 
 
-def compiled(root: Path, libraries: list[Path]) -> bool:
-    """Return whether all modules of the core were compiled; none is left behind where one was not."""
-    return not failure(root, libraries)
-
-
-def failure(root: Path, libraries: list[Path]) -> str:
-    """Compile all modules of the core, and return why that failed; empty where it did not."""
+def failure(root: Path, library: Path) -> str:
+    """Compile the core, and return why that failed; empty if it did not."""
     name = os.environ.get("CC", "cc")
     compiler = shutil.which(name)
     if compiler is None:
@@ -84,23 +77,18 @@ def failure(root: Path, libraries: list[Path]) -> str:
         (folder / FOLDER).mkdir(parents=True)
         for package in (FOLDER.parent, FOLDER):
             (folder / package / "__init__.py").touch()
-        for module in MODULES:
-            shutil.copy(root / FOLDER / f"{module}.pxd", folder / FOLDER)
-            source = (root / FOLDER / f"{module}.py").read_text(encoding="utf-8")
-            source = source.replace(
-                "from capplan.serving.c_math import", "from cython.cimports.libc.math import"
-            )
-            (folder / FOLDER / f"{module}.py").write_text(source, encoding="utf-8")
-        for library in libraries:
-            stem = FOLDER / library.name.partition(".")[0]
-            translate = [sys.executable, "-m", "cython", "-3", "-X", DIRECTIVES, f"{stem}.py"]
-            build = [compiler, *FLAGS, include, f"{stem}.c", "-o", library.name]
-            for command in (translate, build):
-                done = subprocess.run(command, cwd=folder, capture_output=True, check=False)  # noqa: S603 - our own words
-                if done.returncode:
-                    return f"{Path(command[0]).name} failed on {stem.name}.py"
-        for library in libraries:
-            partial = library.with_suffix(".part")
-            shutil.copy(folder / library.name, partial)
-            partial.replace(library)
+        shutil.copy(root / FOLDER / f"{CORE}.pxd", folder / FOLDER)
+        source = (root / FOLDER / f"{CORE}.py").read_text(encoding="utf-8")
+        source = source.replace("from capplan.serving.c_math import", "from cython.cimports.libc.math import")
+        (folder / FOLDER / f"{CORE}.py").write_text(source, encoding="utf-8")
+        stem = FOLDER / CORE
+        translate = [sys.executable, "-m", "cython", "-3", "-X", DIRECTIVES, f"{stem}.py"]
+        build = [compiler, *FLAGS, include, f"{stem}.c", "-o", library.name]
+        for command in (translate, build):
+            done = subprocess.run(command, cwd=folder, capture_output=True, check=False)  # noqa: S603 - our own words
+            if done.returncode:
+                return f"{Path(command[0]).name} failed on {CORE}.py"
+        partial = library.with_suffix(".part")
+        shutil.copy(folder / library.name, partial)
+        partial.replace(library)
     return ""

@@ -6,7 +6,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parents[1] / "serving"
 REASON_FILE = "core_not_compiled.txt"
 """Written by hatch_build.py beside the core where it could not compile it."""
-MODULES = ("flat_queue", "flat_batch", "flat_steps", "flat_core", "flat_router")
+CORE = "flat_core"
 TIMES_SLOWER = 40
 """How many times as long simulations take without the compiled core, about."""
 UNRECORDED = "its compiled files are missing"
@@ -14,7 +14,7 @@ UNRECORDED = "its compiled files are missing"
 
 def core_missing(folder: Path = FOLDER) -> str:
     """Return why the core is not compiled; empty where it is."""
-    if all(any((folder / f"{name}{end}").is_file() for end in EXTENSION_SUFFIXES) for name in MODULES):
+    if any((folder / f"{CORE}{end}").is_file() for end in EXTENSION_SUFFIXES):
         return ""
     recorded = folder / REASON_FILE
     return recorded.read_text(encoding="utf-8").strip() if recorded.is_file() else UNRECORDED

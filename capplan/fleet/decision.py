@@ -78,11 +78,7 @@ def fleet_decision(
         result.evaluated,
         () if pairs else tuple(sorted(result.relaxations, key=lambda r: r.needed_s / r.limit_s)[:3]),
         choices,
-        tuple(
-            _certainty(confidence, _least(surest[confidence], confidence, pairs, terms), terms)
-            for confidence in CONFIDENCES
-            if surest
-        ),
+        _ladder(surest, pairs, terms),
         uneconomical=tuple(
             dear_line(best[device.name], pairs[0][0], trials)
             if device.name in best
@@ -237,13 +233,17 @@ def _surest_first(
     return fleets
 
 
-def _least(
-    fleet: Sized | None, confidence: float, pairs: Sequence[tuple[Sized, FleetPlan]], terms: Terms
-) -> Sized | None:
-    """Return the cheapest of a fleet and of the listed plans that are as sure."""
-    listed = [sized for sized, plan in pairs if plan.slo_met_probability >= confidence]
-    known = [fleet, *listed] if fleet else listed
-    return min(known, key=lambda sized: rank(sized, terms)[:2], default=None)
+def _ladder(
+    surest: Mapping[float, Sized | None], pairs: Sequence[tuple[Sized, FleetPlan]], terms: Terms
+) -> tuple[Certainty, ...]:
+    """Return the cheapest fleet at each confidence: the one found for it, or a listed plan that is as sure for less."""
+    rows = []
+    for confidence, fleet in sorted(surest.items()):
+        known = [sized for sized, plan in pairs if plan.slo_met_probability >= confidence]
+        known += [fleet] if fleet else []
+        least = min(known, key=lambda sized: rank(sized, terms)[:2], default=None)
+        rows.append(_certainty(confidence, least, terms))
+    return tuple(rows)
 
 
 def _certainty(confidence: float, fleet: Sized | None, terms: Terms) -> Certainty:

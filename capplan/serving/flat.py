@@ -9,8 +9,7 @@ from math import inf
 import numpy as np
 
 from capplan.numbers import Array
-from capplan.serving.flat_core import FlatEngine
-from capplan.serving.flat_queue import FlatLimits, FlatRequests
+from capplan.serving.flat_core import FlatEngine, FlatLimits, FlatRequests
 from capplan.serving.gauges import Gauges, WeightedHistogram
 from capplan.serving.outcome import ClassTotals, Ledger, Outcome
 from capplan.serving.requests import NO_REQUESTS, Admission, Counts, Crowd, Requests, check_requests

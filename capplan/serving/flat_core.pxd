@@ -1,7 +1,111 @@
 # Types for flat_core.py when Cython compiles it; without a compiler nothing reads this file.
 cimport cython
 
-from capplan.serving.flat_steps cimport FlatSteps
+cdef long long SHED, UNFINISHED
+
+cdef class FlatQueue:
+    cdef public Py_ssize_t position
+    cdef Py_ssize_t count, users, arrivals, arrived, asked, first_end, ends_count, thinking_count, waiting, next_waiting
+    cdef Py_ssize_t ranked_count, over, last_over
+    cdef bint chunked
+    cdef public double now_s
+    cdef double delay_s, next_s, growth, last_over_s
+    cdef public long long capacity
+    cdef long long max_num_seqs, budget, block_tokens
+    cdef public double[::1] arrival, offered_s, enqueued, first_token
+    cdef double[::1] ends, thinking_s
+    cdef long long[::1] offered_prompt, offered_output, offered_cached, offered_class, thinking
+    cdef long long[::1] user_group, taken_row, taken_group, ends_group, next_of_group, end_of_group
+    cdef public long long[::1] prompt, output, cached, class_index, remaining, prompt_now, shared, received, rank, status
+    cdef long long[::1] ranked_heap
+
+    @cython.locals(row=cython.Py_ssize_t)
+    cdef send(self, double at_s, double arrival_s, long long prompt, long long output, long long cached, long long class_index, double first_token_s, long long rank)
+    cpdef make_rows(self, Py_ssize_t more)
+    cdef long long unfinished(self, double at_s) noexcept
+    @cython.locals(next_s=cython.double)
+    cdef void find_next(self) noexcept
+    @cython.locals(group=cython.Py_ssize_t, size=cython.Py_ssize_t, first=cython.Py_ssize_t, place=cython.Py_ssize_t)
+    cdef void ended(self, Py_ssize_t row, double at_s) noexcept
+    @cython.locals(kept=cython.Py_ssize_t, size=cython.Py_ssize_t, first=cython.Py_ssize_t, place=cython.Py_ssize_t)
+    cdef void drop_ends(self, Py_ssize_t group) noexcept
+    @cython.locals(group=cython.Py_ssize_t, taken=cython.Py_ssize_t, row=cython.Py_ssize_t, place=cython.Py_ssize_t, at_s=cython.double)
+    cdef void think(self) noexcept
+    @cython.locals(times="double[::1]", rows="long long[::1]", size=cython.Py_ssize_t, place=cython.Py_ssize_t, child=cython.Py_ssize_t, at_s=cython.double, row=cython.longlong)
+    cdef void thought(self) noexcept
+    @cython.locals(place=cython.Py_ssize_t, taken=cython.Py_ssize_t)
+    cdef void bring(self, Py_ssize_t row) noexcept
+    @cython.locals(row=cython.Py_ssize_t)
+    cdef void receive(self) noexcept
+    @cython.locals(tokens=cython.longlong)
+    cdef bint too_long(self, Py_ssize_t row) noexcept
+    cdef Py_ssize_t queue_head(self) noexcept
+    @cython.locals(heap="long long[::1]", size=cython.Py_ssize_t, place=cython.Py_ssize_t, moved=cython.longlong, child=cython.Py_ssize_t)
+    cdef void queue_pop(self) noexcept
+    @cython.locals(heap="long long[::1]", place=cython.Py_ssize_t, key=cython.longlong)
+    cdef void queue_push(self, long long row) noexcept
+    @cython.locals(tokens=cython.longlong, place=cython.Py_ssize_t, row=cython.Py_ssize_t)
+    cdef long long waiting_tokens(self) noexcept
+
+cdef class FlatBatch(FlatQueue):
+    cdef Py_ssize_t end_count, chunks, groups
+    cdef double reserved_output_fraction
+    cdef long long query_tokens, counter
+    cdef long long phase_sum, sequences, tokens, shared_sum, held, committed, step, serials
+    cdef long long partial, last
+    cdef public long long steps, preemptions, prefill_tokens, cached_tokens
+    cdef public double[::1] scheduled, last_token, queue_s, ttft_s, e2e_s
+    cdef double[::1] group_since
+    cdef public long long[::1] done, blocks, commit, base, end_step, serial, before, after
+    cdef long long[::1] phases
+    cdef long long[::1] group_sequences, end_keys, end_rows
+    cdef public long long[::1] class_prompt, class_cached, class_preempted, class_seen
+
+    @cython.locals(keys="long long[::1]", rows="long long[::1]", place=cython.Py_ssize_t)
+    cdef void ends_push(self, long long key, long long row) noexcept
+    @cython.locals(keys="long long[::1]", rows="long long[::1]", size=cython.Py_ssize_t, place=cython.Py_ssize_t, child=cython.Py_ssize_t, key=cython.longlong, row=cython.longlong)
+    cdef void ends_pop(self) noexcept
+    cdef void drop_stale(self) noexcept
+    cdef long long grown(self, long long step) noexcept
+    cdef long long decode_steps(self, long long tokens) noexcept
+    @cython.locals(block=cython.longlong, part=cython.longlong, below=cython.longlong, phase=cython.Py_ssize_t, pads=cython.longlong)
+    cdef long long blocks_at(self, long long counter) noexcept
+    @cython.locals(reach=cython.longlong, block=cython.longlong, low=cython.longlong, high=cython.longlong, middle=cython.longlong)
+    cdef long long within(self, long long capacity, long long most) noexcept
+    @cython.locals(base=cython.longlong, phase=cython.longlong)
+    cdef void join(self, Py_ssize_t row) noexcept
+    @cython.locals(base=cython.longlong, phase=cython.longlong)
+    cdef void leave(self, Py_ssize_t row) noexcept
+    @cython.locals(row=cython.Py_ssize_t, joined=cython.longlong, produced=cython.longlong)
+    cdef void preempt(self) noexcept
+
+cdef class FlatSteps(FlatBatch):
+    cdef Py_ssize_t knots, last_knot
+    cdef long long stages
+    cdef double stage_tokens, stage_fraction, filled
+    cdef double[::1] context_knots, decode_base, decode_values, decode_slopes
+    cdef double[::1] mixed, head, new_knots, past_knots, prefill
+    cdef long long[::1] chunk_rows, chunk_tokens
+
+    @cython.locals(tokens=cython.longlong, seconds=cython.double, place=cython.Py_ssize_t)
+    cdef double step_s(self, long long decoding, double context) noexcept
+    @cython.locals(stages=cython.longlong, beside=cython.longlong, before=cython.double, tokens=cython.longlong, longest=cython.longlong, decode_s=cython.double, attention_s=cython.double, chunks_s=cython.double, place=cython.Py_ssize_t, room=cython.double, largest=cython.longlong, filled=cython.double, seconds=cython.double, part=cython.double, ratio=cython.double)
+    cdef double turn_s(self, long long decoding, double context) noexcept
+    @cython.locals(offset=cython.Py_ssize_t, last=cython.Py_ssize_t, base=cython.double, i=cython.Py_ssize_t, done=cython.longlong, total=cython.double, slope=cython.double, rise=cython.double, first=cython.double, count=cython.longlong, seconds=cython.double, half=cython.double)
+    cdef double run(self, long long sequences, double context, long long steps, double limit_s) noexcept
+    @cython.locals(knots="double[::1]", low=cython.Py_ssize_t, high=cython.Py_ssize_t, middle=cython.Py_ssize_t)
+    cdef Py_ssize_t knot_below(self, double context) noexcept
+    cdef double attention_s(self, long long sequences, double context) noexcept
+    @cython.locals(offset=cython.Py_ssize_t, i=cython.Py_ssize_t)
+    cdef double decode_s(self, long long sequences, double context) noexcept
+    @cython.locals(new="double[::1]", past="double[::1]", width=cython.Py_ssize_t, i=cython.Py_ssize_t, j=cython.Py_ssize_t, u=cython.double, v=cython.double, low=cython.Py_ssize_t, high=cython.Py_ssize_t, at_low=cython.double, at_high=cython.double)
+    cdef double prefill_s(self, double new_tokens, double past_tokens) noexcept
+
+@cython.locals(low=cython.Py_ssize_t, high=cython.Py_ssize_t, middle=cython.Py_ssize_t)
+cdef Py_ssize_t place_below(double[::1] knots, double value) noexcept
+
+@cython.locals(half=cython.double, linear=cython.double, root=cython.double, guess=cython.double, steps=cython.longlong)
+cdef long long steps_to_reach(double first_s, double rise_s, double limit_s, long long most) noexcept
 
 cdef Py_ssize_t HISTOGRAM_ZERO, HISTOGRAM_BINS, TIMELINE_BINS, OCCUPANCY_BINS
 cdef long long FINISHED
@@ -9,8 +113,8 @@ cdef double BINS_PER_E
 
 cdef class FlatEngine(FlatSteps):
     cdef public Py_ssize_t batch_size, zero_bin
-    cdef public bint shared_steps, released
-    cdef public long long hold_steps, hold_tokens, hold_prompts, gather_steps, poll_steps, looked, hold_from, gather_from
+    cdef bint shared_steps, released
+    cdef long long hold_steps, hold_tokens, hold_prompts, gather_steps, poll_steps, looked, hold_from, gather_from
     cdef public double itl_none, itl_weight, itl_total, block_seconds, busy_s, span_s
     cdef public double[::1] itl, batch_s, occupancy_s, by_batch, by_blocks, by_busy
 
@@ -53,3 +157,15 @@ cdef class FlatEngine(FlatSteps):
     cdef void count_span(self, Py_ssize_t place, double seconds, double sequences, double blocks) noexcept
     @cython.locals(place=cython.Py_ssize_t, bins="double[::1]")
     cdef void double_span(self) noexcept
+
+cdef class FlatRouter:
+    cdef list cores
+    cdef bint by_load
+    cdef Py_ssize_t turn
+
+    @cython.locals(prompt="long long[::1]", output="long long[::1]", cached="long long[::1]", class_index="long long[::1]", chosen="long long[::1]", place=cython.Py_ssize_t, row=cython.Py_ssize_t, core=FlatEngine)
+    cpdef serve(self, long long[::1] order, double[::1] at_s, double[::1] arrival_s, tuple columns, double[::1] first_token_s)
+    @cython.locals(turn=cython.Py_ssize_t, best=cython.Py_ssize_t, least=cython.longlong, load=cython.longlong, place=cython.Py_ssize_t, core=FlatEngine)
+    cdef Py_ssize_t choice(self, double at_s) except -1
+
+cdef run(FlatEngine core, double until_s)

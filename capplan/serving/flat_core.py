@@ -1,28 +1,663 @@
-"""The plain case of Server on flat arrays: continuous batching of one engine, first come first served.
+"""The plain case of Server on flat arrays: continuous batching of one engine, first come first served, and a router of such engines.
 
 The same events in the same order, with the same floating-point operations as Server, which is the readable reference and
 runs everything else. `flat.eligible` says what this file may run; a randomised differential test compares the two.
+
+Requests are columns of arrays instead of objects, so that Cython can compile this file: flat_core.pxd gives the types, and
+without a compiler this is ordinary Python. Names follow Server, KvBlocks and WaitingLine. One engine is built up in four
+classes: FlatQueue (who waits), FlatBatch (who runs, and on which blocks), FlatSteps (how long a step takes), FlatEngine (the
+order of events, and the results).
 """
 
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from capplan.serving.c_math import ceil, floor, isnan, log, lrint
-from capplan.serving.flat_steps import FlatSteps
+from capplan.serving.c_math import ceil, floor, isnan, log, lrint, sqrt
 
-if TYPE_CHECKING:
-    from capplan.serving.flat_queue import FlatLimits, FlatRequests
+Doubles: TypeAlias = "array[float]"
+Integers: TypeAlias = "array[int]"
 
-    Doubles: TypeAlias = array[float]
-
+SHED, UNFINISHED = 1, 2
+TIMES = (
+    "offered_s",
+    "arrival",
+    "enqueued",
+    "scheduled",
+    "first_token",
+    "last_token",
+    "queue_s",
+    "ttft_s",
+    "e2e_s",
+)
+COUNTS = ("prompt", "output", "cached", "class_index", "remaining", "prompt_now", "shared", "done", "blocks", "commit",
+          "base", "end_step", "serial", "before", "after", "status", "received", "rank")  # fmt: skip
+"""Columns with one entry for each request."""
 BINS_PER_E = 200
 HISTOGRAM_ZERO = 12000
 HISTOGRAM_BINS = 24000
 TIMELINE_BINS = 512
 OCCUPANCY_BINS = 400
 FINISHED = 0
+
+
+class FlatLimits(NamedTuple):
+    """The set-up of the engine."""
+
+    delay_s: float
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    chunked: bool
+    block_tokens: int
+    kv_blocks: int
+    reserved_output_fraction: float
+    stages: int
+    stage_tokens: float
+    stage_fraction: float
+    shared_steps: bool
+    """Prompts and decoding sequences share a step."""
+    hold_steps: int
+    hold_tokens: int
+    hold_prompts: int
+    gather_steps: int
+    poll_steps: int
+    classes: int
+    """Number of traffic classes."""
+    growth: float
+    """Tokens that a sequence gains per decode step."""
+    query_tokens: int
+    """Tokens of a step's budget that a decoding sequence takes."""
+
+
+class FlatRequests(NamedTuple):
+    """Requests as arrays: open-loop arrivals first, then those of closed-loop users, group after group."""
+
+    columns: tuple[Doubles, Integers, Integers, Integers, Integers]
+    """Arrival times, then think times; prompt, output and cached tokens; class."""
+    arrivals: int
+    turns: Integers
+    """Group of each user who takes a request at time zero, in order."""
+    group_requests: Integers
+    """Number of requests of each group."""
+    most_asked: int
+    """Requests that users of all groups send in a run."""
+
+
+class FlatQueue:
+    """The requests of one engine, and those of them that wait."""
+
+    def __init__(self, limits: FlatLimits, requests: FlatRequests) -> None:
+        """Take the limits and the requests. Without users nothing is copied; with users each request gets its row when it arrives."""
+        columns, arrivals, turns, group_requests, most_asked = requests
+        users, count = len(turns), arrivals + most_asked if len(turns) else len(columns[0])
+        self.count = count
+        self.offered_s, self.offered_prompt, self.offered_output = columns[:3]
+        self.offered_cached, self.offered_class = columns[3:]
+        self.arrival, self.prompt, self.output, self.cached, self.class_index = columns
+        if users:
+            self.arrival = array("d", bytes(8 * count))
+            self.prompt, self.output = array("q", bytes(8 * count)), array("q", bytes(8 * count))
+            self.cached, self.class_index = array("q", bytes(8 * count)), array("q", bytes(8 * count))
+        self.users, self.arrivals, self.arrived, self.asked = users, arrivals, 0, arrivals
+        self.ends, self.first_end, self.ends_count = array("d", bytes(8 * users)), 0, users
+        bounds, reached = array("q", [arrivals]), arrivals
+        for rows in group_requests:
+            reached += rows
+            bounds.append(reached)
+        self.ends_group, self.next_of_group, self.end_of_group = turns[:], bounds[:], bounds[1:]
+        self.thinking_s, self.thinking = array("d", bytes(8 * users)), array("q", bytes(8 * users))
+        self.thinking_count, self.user_group = 0, array("q", [-1]) * (count if users else 0)
+        self.taken_row, self.taken_group = (
+            array("q", bytes(8 * (most_asked if users else 0))) for _ in range(2)
+        )
+        self.delay_s = limits.delay_s
+        self.max_num_seqs, self.budget = limits.max_num_seqs, limits.max_num_batched_tokens
+        self.chunked, self.block_tokens, self.capacity = limits.chunked, limits.block_tokens, limits.kv_blocks
+        self.growth = limits.growth
+        self.remaining = array("q", bytes(8 * count)) if users else columns[2][:]
+        self.prompt_now = array("q", bytes(8 * count)) if users else columns[1][:]
+        self.shared, self.received, self.rank = (array("q", bytes(8 * count)) for _ in range(3))
+        self.enqueued, self.first_token = (array("d", [float("nan")]) * count for _ in range(2))
+        self.status = array("q", [UNFINISHED]) * count
+        self.position = self.waiting = self.next_waiting = 0
+        self.ranked_heap, self.ranked_count = array("q", bytes(8 * (self.max_num_seqs + 2))), 0
+        self.over, self.last_over, self.last_over_s = 0, 0, -1.0
+        self.now_s, self.next_s = 0.0, float("inf")
+        while self.ends_count:
+            self.think()
+        self.find_next()
+
+    def send(
+        self,
+        at_s: float,
+        arrival_s: float,
+        prompt: int,
+        output: int,
+        cached: int,
+        class_index: int,
+        first_token_s: float,
+        rank: int,
+    ) -> None:
+        """Append a request that reaches the queue at a time, no earlier than those before it.
+
+        Another engine may have returned its first token at a time, else that is nan: then its KV cache is here, it decodes as
+        soon as it fits, and is queued by rank, since such requests come in another order.
+        """
+        row = self.arrivals
+        if row == len(self.offered_s):
+            self.make_rows(row + 64)
+        self.offered_s[row], self.arrival[row], self.first_token[row] = at_s, arrival_s, first_token_s
+        self.received[row], self.rank[row] = not isnan(first_token_s), rank
+        self.prompt[row] = self.prompt_now[row] = prompt
+        self.output[row], self.remaining[row] = output, output - self.received[row]
+        self.cached[row], self.class_index[row] = cached, class_index
+        self.status[row] = UNFINISHED
+        self.arrivals += 1
+        self.find_next()
+
+    def make_rows(self, more: int) -> None:
+        """Make room for more requests that are sent."""
+        unknown = bytes(array("d", [float("nan")]) * more)
+        for name in TIMES:
+            setattr(self, name, array("d", bytes(getattr(self, name)) + unknown))
+        for name in COUNTS:
+            setattr(self, name, array("q", bytes(getattr(self, name)) + bytes(8 * more)))
+        self.ranked_heap = array("q", bytes(self.ranked_heap) + bytes(8 * more))
+
+    def unfinished(self, at_s: float) -> int:
+        """Return the requests here that have not ended by a time up to which all steps have begun."""
+        return self.arrivals - self.over + (self.last_over if self.last_over_s > at_s else 0)
+
+    def find_next(self) -> None:
+        """Set the time at which the next request reaches the queue or a free user takes the next one."""
+        next_s = float("inf")
+        if self.arrived < self.arrivals:
+            next_s = self.offered_s[self.arrived]
+        if self.thinking_count and self.thinking_s[0] < next_s:
+            next_s = self.thinking_s[0]
+        next_s += self.delay_s
+        if self.ends_count and self.ends[self.first_end] < next_s:
+            next_s = self.ends[self.first_end]
+        self.next_s = next_s
+
+    def ended(self, row: int, at_s: float) -> None:
+        """Free the user of a request that has ended, if it had one and requests of the user's group are left; see Feed."""
+        if self.asked >= self.count or self.user_group[row] < 0:
+            return
+        group, size, first, place = self.user_group[row], self.users, self.first_end, self.ends_count
+        if self.next_of_group[group] >= self.end_of_group[group]:
+            return
+        self.ends_count += 1
+        while place and self.ends[(first + place - 1) % size] > at_s:
+            self.ends[(first + place) % size] = self.ends[(first + place - 1) % size]
+            self.ends_group[(first + place) % size] = self.ends_group[(first + place - 1) % size]
+            place -= 1
+        self.ends[(first + place) % size] = at_s
+        self.ends_group[(first + place) % size] = group
+        self.next_s = min(self.next_s, at_s)
+
+    def drop_ends(self, group: int) -> None:
+        """Forget the free users of a group whose requests have run out."""
+        kept, size, first = 0, self.users, self.first_end
+        for place in range(self.ends_count):
+            if self.ends_group[(first + place) % size] != group:
+                self.ends[(first + kept) % size] = self.ends[(first + place) % size]
+                self.ends_group[(first + kept) % size] = self.ends_group[(first + place) % size]
+                kept += 1
+        self.ends_count = kept
+
+    def think(self) -> None:
+        """Give the user who has been free the longest the next request of the user's group; push it on a heap by time and order."""
+        group, place = self.ends_group[self.first_end], self.thinking_count
+        taken, row = self.asked - self.arrivals, self.next_of_group[group]
+        at_s = self.ends[self.first_end] + self.offered_s[row]
+        self.taken_row[taken], self.taken_group[taken] = row, group
+        self.next_of_group[group] = row + 1
+        self.asked += 1
+        self.first_end = (self.first_end + 1) % self.users
+        self.ends_count = self.ends_count - 1 if self.asked < self.count else 0
+        if row + 1 >= self.end_of_group[group]:
+            self.drop_ends(group)
+        self.thinking_count += 1
+        while place and self.thinking_s[(place - 1) // 2] > at_s:
+            self.thinking_s[place] = self.thinking_s[(place - 1) // 2]
+            self.thinking[place] = self.thinking[(place - 1) // 2]
+            place = (place - 1) // 2
+        self.thinking_s[place] = at_s
+        self.thinking[place] = taken
+
+    def thought(self) -> None:
+        """Pop the request whose think time ends next; of equal times the one taken first."""
+        self.thinking_count -= 1
+        times, rows, size, place = self.thinking_s, self.thinking, self.thinking_count, 0
+        at_s, row = times[size], rows[size]
+        while 2 * place + 1 < size:
+            child = 2 * place + 1
+            if child + 1 < size and (
+                times[child + 1] < times[child]
+                or (times[child + 1] == times[child] and rows[child + 1] < rows[child])
+            ):
+                child += 1
+            if at_s < times[child] or (at_s == times[child] and row < rows[child]):
+                break
+            times[place] = times[child]
+            rows[place] = rows[child]
+            place = child
+        times[place] = at_s
+        rows[place] = row
+
+    def bring(self, row: int) -> None:
+        """Give the next request its row in order of arrival; of equal times the open-loop arrival is first."""
+        place = self.arrived
+        if self.thinking_count and (place >= self.arrivals or self.thinking_s[0] < self.offered_s[place]):
+            taken = self.thinking[0]
+            place = self.taken_row[taken]
+            self.arrival[row] = self.thinking_s[0]
+            self.user_group[row] = self.taken_group[taken]
+            self.thought()
+        else:
+            self.arrived += 1
+            self.arrival[row] = self.offered_s[place]
+        self.prompt[row] = self.prompt_now[row] = self.offered_prompt[place]
+        self.output[row] = self.remaining[row] = self.offered_output[place]
+        self.cached[row] = self.offered_cached[place]
+        self.class_index[row] = self.offered_class[place]
+
+    def receive(self) -> None:
+        """Enqueue the arrivals up to now; shed those that cannot run even alone."""
+        while self.next_s <= self.now_s:
+            if self.ends_count and self.ends[self.first_end] <= self.next_s:
+                self.think()
+                self.find_next()
+                continue
+            row = self.position
+            self.enqueued[row] = self.next_s
+            if self.users:
+                self.bring(row)
+            else:
+                self.arrived += 1
+            self.position += 1
+            self.find_next()
+            self.cached[row] = min(self.cached[row], self.prompt[row] - 1)
+            self.shared[row] = self.cached[row] // self.block_tokens * self.block_tokens
+            if self.too_long(row):
+                self.status[row] = SHED
+                self.over += 1
+                self.ended(row, self.enqueued[row])
+            elif self.received[row]:
+                self.queue_push(row)
+                self.next_waiting = self.position
+            else:
+                self.waiting += 1
+
+    def too_long(self, row: int) -> bool:
+        """Return whether a request cannot run even alone."""
+        tokens = self.prompt[row] - self.shared[row] + self.output[row] - 1
+        if self.growth != 1.0:
+            tokens += lrint(ceil(self.growth))
+        if -(-tokens // self.block_tokens) > self.capacity:
+            return True
+        return not (self.chunked or self.received[row]) and self.prompt[row] - self.cached[row] > self.budget
+
+    def queue_head(self) -> int:
+        """Return the request at the head of the queue: preempted ones come before those that never ran."""
+        if self.ranked_count:
+            return self.ranked_heap[0] & 0xFFFFFFFF
+        while self.status[self.next_waiting] == SHED:
+            self.next_waiting += 1
+        return self.next_waiting
+
+    def queue_pop(self) -> None:
+        """Remove the head of the queue."""
+        self.waiting -= 1
+        if not self.ranked_count:
+            self.next_waiting += 1
+            return
+        self.ranked_count -= 1
+        heap, size, place = self.ranked_heap, self.ranked_count, 0
+        moved = heap[size]
+        while 2 * place + 1 < size:
+            child = 2 * place + 1
+            if child + 1 < size and heap[child + 1] < heap[child]:
+                child += 1
+            if heap[child] >= moved:
+                break
+            heap[place] = heap[child]
+            place = child
+        heap[place] = moved
+
+    def queue_push(self, row: int) -> None:
+        """Queue a request by rank, then by row: a preempted one, or one whose first token came from another engine."""
+        self.waiting += 1
+        heap, place, key = self.ranked_heap, self.ranked_count, (self.rank[row] << 32) | row
+        self.ranked_count += 1
+        while place and heap[(place - 1) // 2] > key:
+            heap[place] = heap[(place - 1) // 2]
+            place = (place - 1) // 2
+        heap[place] = key
+
+    def waiting_tokens(self) -> int:
+        """Return the tokens of all waiting prompts."""
+        tokens = 0
+        for place in range(self.ranked_count):
+            tokens += self.prompt_now[self.ranked_heap[place] & 0xFFFFFFFF]
+        for row in range(self.next_waiting, self.position):
+            if self.status[row] != SHED:
+                tokens += self.prompt_now[row]
+        return tokens
+
+
+class FlatBatch(FlatQueue):
+    """The running requests of one engine, and the KV blocks they hold."""
+
+    def __init__(self, limits: FlatLimits, requests: FlatRequests) -> None:
+        """Take the limits and the requests; see FlatQueue."""
+        super().__init__(limits, requests)
+        count = self.count
+        self.reserved_output_fraction = limits.reserved_output_fraction
+        self.query_tokens, self.counter = limits.query_tokens, 0
+        self.done, self.blocks, self.commit = (array("q", bytes(8 * count)) for _ in range(3))
+        self.base, self.end_step, self.serial = (array("q", bytes(8 * count)) for _ in range(3))
+        self.before, self.after = (array("q", bytes(8 * count)) for _ in range(2))
+        unknown = array("d", [float("nan")]) * count
+        self.scheduled, self.last_token, self.queue_s = array("d", unknown), array("d", unknown), unknown[:]
+        self.ttft_s, self.e2e_s = array("d", unknown), array("d", unknown)
+        self.phases = array("q", bytes(8 * self.block_tokens))
+        self.phase_sum = self.sequences = self.tokens = self.shared_sum = 0
+        self.held = self.committed = self.step = self.serials = 0
+        self.partial, self.last = -1, -1
+        self.group_sequences = array("q", bytes(8 * (self.max_num_seqs + 2)))
+        self.group_since = array("d", bytes(8 * (self.max_num_seqs + 2)))
+        self.groups = 0
+        self.end_keys, self.end_rows, self.end_count = array("q", bytes(8 * 64)), array("q", bytes(8 * 64)), 0
+        self.chunks = 0
+        self.steps = self.preemptions = self.prefill_tokens = self.cached_tokens = 0
+        self.class_prompt, self.class_cached, self.class_preempted, self.class_seen = (
+            array("q", bytes(8 * limits.classes)) for _ in range(4)
+        )
+
+    def ends_push(self, key: int, row: int) -> None:
+        """Push the end of a sequence; a key is end step and serial in one number."""
+        if self.end_count == len(self.end_keys):
+            self.end_keys = array("q", bytes(self.end_keys) + bytes(8 * self.end_count))
+            self.end_rows = array("q", bytes(self.end_rows) + bytes(8 * self.end_count))
+        keys, rows, place = self.end_keys, self.end_rows, self.end_count
+        self.end_count += 1
+        while place and keys[(place - 1) // 2] > key:
+            keys[place] = keys[(place - 1) // 2]
+            rows[place] = rows[(place - 1) // 2]
+            place = (place - 1) // 2
+        keys[place] = key
+        rows[place] = row
+
+    def ends_pop(self) -> None:
+        """Pop the next end."""
+        self.end_count -= 1
+        keys, rows, size, place = self.end_keys, self.end_rows, self.end_count, 0
+        key, row = keys[size], rows[size]
+        while 2 * place + 1 < size:
+            child = 2 * place + 1
+            if child + 1 < size and keys[child + 1] < keys[child]:
+                child += 1
+            if keys[child] >= key:
+                break
+            keys[place] = keys[child]
+            rows[place] = rows[child]
+            place = child
+        keys[place] = key
+        rows[place] = row
+
+    def drop_stale(self) -> None:
+        """Drop heap entries of sequences that were preempted."""
+        while self.end_count and self.serial[self.end_rows[0]] != self.end_keys[0] & 0xFFFFFFFF:
+            self.ends_pop()
+
+    def grown(self, step: int) -> int:
+        """Return the tokens that a sequence has gained up to a step, in whole tokens."""
+        return lrint(floor(step * self.growth))
+
+    def decode_steps(self, tokens: int) -> int:
+        """Return the steps that produce this many tokens; see EngineTerms."""
+        return tokens if self.growth == 1.0 else lrint(ceil(tokens / self.growth - 1e-9))
+
+    def blocks_at(self, counter: int) -> int:
+        """Return the blocks that decoding sequences hold at a step; see KvBlocks."""
+        block = self.block_tokens
+        part = counter % block
+        below = 0
+        for phase in range(part):
+            below += self.phases[phase]
+        pads = self.phase_sum - self.sequences * part + block * below
+        return (self.tokens + self.sequences * counter + pads) // block
+
+    def within(self, capacity: int, most: int) -> int:
+        """Return for how many more steps, up to `most`, the blocks stay within a capacity."""
+        reach = self.counter + self.grown(most) + 1
+        block = self.block_tokens
+        if self.tokens + self.sequences * (reach + block) <= capacity * block:
+            return most
+        low, high = 0, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.blocks_at(self.grown(self.step + middle)) <= capacity:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def join(self, row: int) -> None:
+        """Add a request to the decoding batch."""
+        base = self.prompt_now[row] - self.shared[row] - self.counter
+        self.base[row] = base
+        self.end_step[row] = self.step + self.decode_steps(self.remaining[row])
+        phase = -base % self.block_tokens
+        self.sequences += 1
+        self.tokens += base
+        self.phases[phase] += 1
+        self.phase_sum += phase
+        self.shared_sum += self.shared[row]
+        self.before[row], self.after[row] = self.last, -1
+        if self.last >= 0:
+            self.after[self.last] = row
+        self.last = row
+        self.serials += 1
+        self.serial[row] = self.serials
+        self.ends_push((self.end_step[row] << 32) | self.serials, row)
+
+    def leave(self, row: int) -> None:
+        """Remove a request from the decoding batch."""
+        base = self.base[row]
+        phase = -base % self.block_tokens
+        self.sequences -= 1
+        self.tokens -= base
+        self.phases[phase] -= 1
+        self.phase_sum -= phase
+        self.shared_sum -= self.shared[row]
+        if self.before[row] >= 0:
+            self.after[self.before[row]] = self.after[row]
+        if self.after[row] >= 0:
+            self.before[self.after[row]] = self.before[row]
+        else:
+            self.last = self.before[row]
+
+    def preempt(self) -> None:
+        """Preempt the request admitted last: send it back to the queue, to be recomputed with its generated tokens."""
+        row = self.partial
+        if row >= 0:
+            self.partial = -1
+            self.held -= self.blocks[row]
+            self.done[row] = 0
+        else:
+            row = self.last
+            if self.groups:
+                self.group_sequences[self.groups - 1] -= 1
+                self.groups -= self.group_sequences[self.groups - 1] == 0
+            self.leave(row)
+            joined = self.end_step[row] - self.decode_steps(self.remaining[row])
+            produced = min(self.grown(self.step - joined), self.remaining[row] - 1)
+            self.prompt_now[row] += 1 + produced
+            self.remaining[row] -= produced
+            self.last_token[row] = self.now_s
+            self.serial[row] = -1
+            self.drop_stale()
+        self.committed -= self.commit[row]
+        self.preemptions += 1
+        self.class_preempted[self.class_index[row]] += 1
+        self.class_seen[self.class_index[row]] = 1
+        self.queue_push(row)
+
+
+class FlatSteps(FlatBatch):
+    """The requests of one engine and the times of its steps."""
+
+    def __init__(self, limits: FlatLimits, tables: list[Doubles], requests: FlatRequests) -> None:
+        """Take limits, step tables and requests; see FlatQueue."""
+        super().__init__(limits, requests)
+        self.context_knots, self.decode_base, self.decode_values, self.decode_slopes = tables[:4]
+        self.mixed, self.head, self.new_knots, self.past_knots, self.prefill = tables[4:]
+        self.knots, self.last_knot = len(self.context_knots), 0
+        self.stages, self.stage_tokens = limits.stages, limits.stage_tokens
+        self.stage_fraction, self.filled = limits.stage_fraction, 0.0
+        self.chunk_rows = array("q", bytes(8 * (self.max_num_seqs + 2)))
+        self.chunk_tokens = array("q", bytes(8 * (self.max_num_seqs + 2)))
+
+    def step_s(self, decoding: int, context: float) -> float:
+        """Return the time of the planned step; see StepClock.mixed_step_s."""
+        tokens, seconds = decoding * self.query_tokens, 0.0
+        for place in range(self.chunks):
+            tokens += self.chunk_tokens[place]
+            seconds += self.prefill_s(self.chunk_tokens[place], self.done[self.chunk_rows[place]])
+        if decoding:
+            seconds += self.attention_s(decoding, context)
+        return seconds + self.mixed[tokens] + self.head[decoding + self.chunks]
+
+    def turn_s(self, decoding: int, context: float) -> float:
+        """Return the same for a pipeline, and note how many micro-batches hold prompts; see StepClock.turn_s."""
+        stages, beside, before = self.stages, -(-decoding // self.stages), self.filled
+        tokens, longest, decode_s, attention_s, chunks_s = 0, 0, 0.0, 0.0, 0.0
+        for place in range(self.chunks):
+            tokens += self.chunk_tokens[place]
+            longest = max(longest, self.chunk_tokens[place])
+            chunks_s += self.prefill_s(self.chunk_tokens[place], self.done[self.chunk_rows[place]])
+        if decoding:
+            attention_s = self.attention_s(decoding, context)
+            decode_s = self.decode_s(decoding, context)
+        room = max(self.stage_tokens - beside, 1.0)
+        if longest > room:
+            longest = lrint(floor(room))
+        largest = max(-(-tokens // stages), longest)
+        filled = self.filled = tokens / largest
+        seconds = chunks_s / filled + attention_s
+        seconds = seconds + self.mixed[beside + largest] + self.head[decoding + self.chunks]
+        part = self.stage_fraction
+        ratio = 1.0 + (filled - 1.0) * part - min((max(before, 1.0) - 1.0) * part, 1.0 - part)
+        return max(seconds * ratio, decode_s)
+
+    def run(self, sequences: int, context: float, steps: int, limit_s: float) -> float:
+        """Run decode steps, all of them or the fewest that reach the time limit; return their time; see DecodeRow."""
+        offset = sequences * self.knots
+        last = self.knots - 1
+        base = self.decode_base[sequences]
+        i = self.knot_below(context)
+        done, total = 0, 0.0
+        while True:
+            slope = self.decode_slopes[offset + i]
+            rise = slope * self.growth
+            first = base + self.decode_values[offset + i] + slope * (context - self.context_knots[i])
+            count = steps - done
+            if i < last:
+                count = min(count, lrint(floor((self.context_knots[i + 1] - context) / self.growth)) + 1)
+            seconds = count * (first + rise * (count - 1) * 0.5)
+            if total + seconds >= limit_s:
+                count = steps_to_reach(first, rise, limit_s - total, count)
+                half = rise * 0.5
+                self.step += done + count
+                return total + count * (first - half + half * count)
+            done += count
+            total += seconds
+            if done >= steps:
+                self.step += done
+                return total
+            context += count * self.growth
+            while i < last and context >= self.context_knots[i + 1]:
+                i += 1
+
+    def knot_below(self, context: float) -> int:
+        """Return the index of the last knot at or below a context."""
+        low, high = self.last_knot, self.knots
+        if context < self.context_knots[low]:
+            low, high = 0, low
+        elif low + 1 == high or context < self.context_knots[low + 1]:
+            return low
+        while low < high:
+            middle = (low + high) // 2
+            if context < self.context_knots[middle]:
+                high = middle
+            else:
+                low = middle + 1
+        self.last_knot = low - 1
+        return low - 1
+
+    def attention_s(self, sequences: int, context: float) -> float:
+        """Return the time of decode attention of one step."""
+        return self.decode_s(sequences, context) - self.decode_base[sequences]
+
+    def decode_s(self, sequences: int, context: float) -> float:
+        """Return the time of one decode step."""
+        offset = sequences * self.knots
+        i = self.knot_below(context)
+        return (
+            self.decode_base[sequences]
+            + self.decode_values[offset + i]
+            + self.decode_slopes[offset + i] * (context - self.context_knots[i])
+        )
+
+    def prefill_s(self, new_tokens: float, past_tokens: float) -> float:
+        """Return the attention time of one chunk; see StepClock.prefill_attention_s."""
+        new, past = self.new_knots, self.past_knots
+        width = len(past)
+        i, j = place_below(new, new_tokens), place_below(past, past_tokens)
+        u = v = 0.0
+        if new_tokens > new[i] and len(new) > 1:
+            u = (new_tokens - new[i]) / (new[i + 1] - new[i])
+        if past_tokens > past[j] and width > 1:
+            v = (past_tokens - past[j]) / (past[j + 1] - past[j])
+        low = i * width + j
+        high = low + width if u else low
+        if not v:
+            return new_tokens * (self.prefill[low] + u * (self.prefill[high] - self.prefill[low]))
+        at_low = self.prefill[low] + v * (self.prefill[low + 1] - self.prefill[low])
+        at_high = self.prefill[high] + v * (self.prefill[high + 1] - self.prefill[high])
+        return new_tokens * (at_low + u * (at_high - at_low))
+
+
+def place_below(knots: Doubles, value: float) -> int:
+    """Return the index of the lower of the two knots around a value; 0 if there is only one knot."""
+    if len(knots) < 2 or value < knots[1]:
+        return 0
+    low, high = 2, len(knots)
+    while low < high:
+        middle = (low + high) // 2
+        if value < knots[middle]:
+            high = middle
+        else:
+            low = middle + 1
+    return low - 1 if low < len(knots) else len(knots) - 2
+
+
+def steps_to_reach(first_s: float, rise_s: float, limit_s: float, most: int) -> int:
+    """Return the fewest steps whose total time reaches a limit; see step_clock.steps_to_reach."""
+    half = rise_s * 0.5
+    linear = first_s - half
+    root = linear * linear + 4.0 * half * limit_s
+    guess = 2.0 * limit_s / (linear + sqrt(root)) if root > 0.0 else float(most)
+    steps = max(lrint(min(floor(guess), float(most))), 1)
+    while steps < most and steps * (linear + half * steps) < limit_s:
+        steps += 1
+    while steps > 1 and (steps - 1) * (linear + half * (steps - 1)) >= limit_s:
+        steps -= 1
+    return steps
 
 
 class FlatEngine(FlatSteps):
@@ -408,3 +1043,65 @@ class FlatEngine(FlatSteps):
             for place in range(TIMELINE_BINS // 2, TIMELINE_BINS):
                 bins[place] = 0.0
         self.span_s *= 2.0
+
+
+class FlatRouter:
+    """Identical engines behind one router, least loaded or in turn."""
+
+    def __init__(self, cores: list[FlatEngine], *, by_load: bool) -> None:
+        """Take engines without requests."""
+        self.cores, self.by_load, self.turn = cores, by_load, 0
+
+    def serve(
+        self,
+        order: Integers,
+        at_s: Doubles,
+        arrival_s: Doubles,
+        columns: tuple[Integers, Integers, Integers, Integers],
+        first_token_s: Doubles,
+    ) -> Integers:
+        """Send requests at times that ascend in this order, run all of them, and return the engine of each place in the order.
+
+        The columns are prompt, output and cached tokens, and class; see FlatQueue.send.
+        """
+        prompt, output, cached, class_index = columns
+        chosen = array("q", bytes(8 * len(order)))
+        for place in range(len(order)):
+            row = order[place]
+            chosen[place] = self.choice(at_s[row])
+            core = self.cores[chosen[place]]
+            run(core, at_s[row])
+            core.send(
+                at_s[row],
+                arrival_s[row],
+                prompt[row],
+                output[row],
+                cached[row],
+                class_index[row],
+                first_token_s[row],
+                row,
+            )
+        for core in self.cores:
+            run(core, float("inf"))
+        return chosen
+
+    def choice(self, at_s: float) -> int:
+        """Return the engine whose turn it is, or the first of those with the fewest requests; see Router."""
+        if not self.by_load:
+            turn = self.turn
+            self.turn = (turn + 1) % len(self.cores)
+            return turn
+        best, least = 0, 0
+        for place in range(len(self.cores)):
+            core = self.cores[place]
+            run(core, at_s)
+            load = core.unfinished(at_s)
+            if not place or load < least:
+                best, least = place, load
+        return best
+
+
+def run(core: FlatEngine, until_s: float) -> None:
+    """Run every step that starts before a time; see EngineInstance.advance."""
+    if core.arrivals > core.over and core.now_s < until_s:
+        core.advance(until_s)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from capplan.numbers import Array
 from capplan.serving.flat import doubles, eligible, empty_core, integers
-from capplan.serving.flat_router import FlatRouter
+from capplan.serving.flat_core import FlatRouter
 from capplan.serving.outcome import FINISHED, SHED, Ledger
 from capplan.serving.replicas.fleet_terms import KvLink, Routing, transfer_s
 from capplan.serving.requests import Admission, Counts, Requests, check_requests

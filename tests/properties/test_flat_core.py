@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
-from capplan.serving import flat, flat_core, flat_pools, flat_router
+from capplan.serving import flat, flat_core, flat_pools
 from capplan.serving.cache.block_cache import PrefixCaching
 from capplan.serving.flat import eligible, flat_outcome
 from capplan.serving.replicas import fleet_simulator
@@ -39,21 +39,15 @@ steps = import_module("test_serving_simulator")
 
 def as_python():
     """Return the engine and the router as Python, whether compiled ones are beside them or not."""
-    modules = ("flat_queue", "flat_batch", "flat_steps", "flat_core", "flat_router")
-    names = tuple(f"capplan.serving.{name}" for name in modules)
-    installed = {name: sys.modules.pop(name) for name in names if name in sys.modules}
-    try:
-        for name in names:
-            path = Path(flat.__file__).with_name(f"{name.rpartition('.')[2]}.py")
-            spec = importlib.util.spec_from_file_location(name, path)
-            sys.modules[name] = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(sys.modules[name])
-        return sys.modules[names[-2]].FlatEngine, sys.modules[names[-1]].FlatRouter
-    finally:
-        sys.modules.update(installed)
+    spec = importlib.util.spec_from_file_location(
+        "flat_core_as_python", Path(flat.__file__).with_name("flat_core.py")
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.FlatEngine, module.FlatRouter
 
 
-CORES = {"as installed": (flat_core.FlatEngine, flat_router.FlatRouter), "in Python": as_python()}
+CORES = {"as installed": (flat_core.FlatEngine, flat_core.FlatRouter), "in Python": as_python()}
 
 
 @contextmanager
