@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from capplan.engine.profile import Scheduling
-from capplan.serving.cache.block_cache import OffloadTier, PrefixCaching
-from capplan.serving.replicas.fleet_simulator import simulate_fleet
-from capplan.serving.replicas.fleet_terms import Hedging
+from capplan.serving.block_cache import OffloadTier, PrefixCaching
+from capplan.serving.fleet_simulator import simulate_fleet
+from capplan.serving.fleet_terms import Hedging
 from capplan.serving.requests import Admission, Crowd, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable

@@ -51,11 +51,9 @@ from capplan.accuracy.serving import LOADS, quantity_of
 from capplan.engine.host_times import FITTED, HOST_TIMES
 from capplan.errors import CapplanError
 from capplan.questions.validation import Validation, validation
-from capplan.readers.catalogue.efficiency import efficiency_for, shipped_efficiencies
+from capplan.readers.catalogue.efficiency import efficiency_for, shipped_efficiencies, shipped_intervals
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.intervals import shipped_intervals
-from capplan.report.destination import write_whole
-from capplan.report.show import row_progress
+from capplan.report.show import row_progress, write_whole
 
 MEMORY_NUMBERS = 20
 """Fitted numbers of memory, as docs/memory.md lists them."""

@@ -8,7 +8,7 @@ import numpy as np
 from calibrate.accuracy_tables import markdown, percent
 from calibrate.slow_runs import SlowValue, slow_runs
 from calibrate.slowness_fit import LEVELS, Claim, SlowRun, left_out_claims, questions
-from capplan.readers.catalogue.slowness import shipped_slowness
+from capplan.readers.catalogue.efficiency import shipped_slowness
 
 MEASURED = {
     "TTFT, mean or median": "ttft/middle",

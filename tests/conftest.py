@@ -226,8 +226,7 @@ def host_file():
 
 def completed(table, row):
     """Return a row of a table with what its notes say in columns of their own."""
-    from capplan.recorded.measured.run_columns import with_run_columns
-    from capplan.recorded.measured.start_columns import with_start_columns
+    from capplan.recorded.measured.table import with_run_columns, with_start_columns
 
     complete = {"runs": with_run_columns, "starts": with_start_columns}.get(table)
     return complete(row) if complete else row

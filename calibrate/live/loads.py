@@ -13,7 +13,7 @@ from calibrate.live.model import write_model
 from calibrate.live.scheduler_runs import tokens
 from calibrate.live.server import running
 from capplan.calibrate.endpoint.client import Answered, Endpoint, Question, answered, endpoint_of
-from capplan.calibrate.endpoint.loops import open_loop, shared_loop
+from capplan.calibrate.endpoint.series import open_loop, shared_loop
 
 INPUT, OUTPUT = 128, 32
 SEED = 1

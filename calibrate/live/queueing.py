@@ -24,8 +24,7 @@ from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.serving.requests import Requests, offered
 from capplan.serving.simulator import served
-from capplan.serving.step_clock import DecodeRow, StepClock
-from capplan.serving.step_table import StepTable
+from capplan.serving.step_table import DecodeRow, StepClock, StepTable
 from capplan.serving.terms import EngineSetup
 
 SCHEDULING = Scheduling("mixed", 32, 512, block_tokens=128)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from calibrate.live.model import CONFIG
 from capplan.calibrate.endpoint.client import Answered, Endpoint, Question
-from capplan.calibrate.endpoint.loops import closed_loop, open_loop
+from capplan.calibrate.endpoint.series import closed_loop, open_loop
 
 SMALL = {
     **CONFIG,

@@ -11,15 +11,13 @@ import numpy as np
 
 from calibrate.live.step_logs import Step, StepLog
 from capplan.engine.profile import Scheduling
-from capplan.serving.cache.block_cache import PrefixCaching
-from capplan.serving.feed import Feed
+from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.outcome import Ledger
+from capplan.serving.queue import Feed, WaitingLine
 from capplan.serving.requests import Admission, Counts, InFlight, Requests
 from capplan.serving.server import Server
-from capplan.serving.step_clock import StepClock
-from capplan.serving.step_table import StepTable
+from capplan.serving.step_table import StepClock, StepTable
 from capplan.serving.terms import EngineSetup, engine_terms
-from capplan.serving.waiting_line import WaitingLine
 
 MANY_BLOCKS = 1_000_000
 

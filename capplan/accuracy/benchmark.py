@@ -7,8 +7,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from capplan.engine.releases import version_of
-from capplan.engine.spelling import named_engine
+from capplan.engine.versions import named_engine, version_of
 from capplan.errors import InputError, unknown
 from capplan.model.sharding import Sharding
 from capplan.numbers import Array

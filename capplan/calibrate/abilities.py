@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from capplan.readers.calibration.emulated import emulated_formats
+from capplan.readers.calibration.file import emulated_formats
 
 INFINITY_CACHE_BYTES = 256 * 2.0**20
 """Last cache of an AMD Instinct MI300 (256 MB), between the L2 of its dies and memory."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from capplan.calibrate.collectives import Group, best_link_rate, collective_times, group_of_environment
-from capplan.calibrate.fit import Family, Fitting, fit_all
+from capplan.calibrate.fit import Family, Fitting, copy_fit, fit_all, launch_fit
 from capplan.calibrate.kernels import case_bytes
 from capplan.calibrate.kernels.arena import SEED, STORED_IN, prepare_arenas
 from capplan.calibrate.kernels.case import Case
@@ -16,11 +16,10 @@ from capplan.calibrate.pace import Announced, Progress, announced, left_out
 from capplan.calibrate.readings import Sensors, Watch
 from capplan.calibrate.run import HOST_COPIES, DeviceLostError, Run, measure_case, settle
 from capplan.calibrate.shapes import cases, held_out
-from capplan.calibrate.simple_fit import copy_fit, launch_fit
 from capplan.calibrate.timing import FULL, QUICK, Effort
 from capplan.calibrate.warmup import warmed_up
 from capplan.errors import InputError
-from capplan.readers.calibration.identify import same_device
+from capplan.readers.calibration.file import same_device
 from capplan.readers.calibration.record import (
     Calibration,
     Conditions,

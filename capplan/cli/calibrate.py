@@ -253,7 +253,7 @@ def _planned(measuring: Measuring) -> "Answer":
 def _proven(model: str, paths: Sequence[Path], stated: StatedResult, serving: ServingFlags) -> "Answer":
     """Replay results of an engine with a calibration, and return how far off it is."""
     from capplan.calibrate.proof import engine_proofs
-    from capplan.questions.measured_replica import results_with_replicas
+    from capplan.questions.validation import results_with_replicas
     from capplan.report.answers.calibrate import engine_proof_answer
 
     pairs = results_with_replicas(paths, replace(stated, model=stated.model or model), serving)
@@ -332,7 +332,7 @@ def _refitted(
     """Refit, write the file where its name is one of a calibration, and return what to show."""
     _require("scipy")
     from capplan.calibrate.refit import refitted
-    from capplan.questions.measured_replica import results_with_replicas
+    from capplan.questions.validation import results_with_replicas
     from capplan.readers.calibration.file import calibration_text, read_calibration_file
     from capplan.report.answers.calibrate import refit_answer
     from capplan.report.show import send

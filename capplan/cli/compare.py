@@ -34,7 +34,7 @@ def command(
     from capplan.questions.money.price_age import current_day
     from capplan.questions.plans.plan_file import asked_of_plan
     from capplan.report.answers.compare import compare_answer
-    from capplan.report.charts.picture import cost_picture
+    from capplan.report.charts.static import cost_picture
     from capplan.report.show import row_progress, show, shown_anyway
 
     asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)

@@ -38,11 +38,11 @@ def command(
     """Estimate latency and throughput of one replica at a concurrency or at a request rate."""
     from capplan.accuracy.bounded import bounded_estimate
     from capplan.deploy.launched_replica import launched_replica
-    from capplan.readers.catalogue.intervals import shipped_intervals
+    from capplan.readers.catalogue.efficiency import shipped_intervals
     from capplan.replica.replica import replica_of
     from capplan.report.answers.estimate import estimate_answer
-    from capplan.report.charts.picture import chart_picture
-    from capplan.report.charts.roofline import compute_dtype_of, roofline_chart
+    from capplan.report.charts.of_answers import compute_dtype_of, roofline_chart
+    from capplan.report.charts.static import chart_picture
     from capplan.report.show import show, shown_anyway
     from capplan.scenario.replica import asked_replica
 

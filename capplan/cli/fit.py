@@ -17,8 +17,8 @@ def command(
     from capplan.fleet.fit import fit
     from capplan.readers.catalogue.hardware import device, device_names
     from capplan.report.answers.fit import fit_answer, waterfall
-    from capplan.report.charts.memory import memory_chart
-    from capplan.report.charts.picture import chart_picture
+    from capplan.report.charts.of_answers import memory_chart
+    from capplan.report.charts.static import chart_picture
     from capplan.report.show import show, shown_anyway
     from capplan.scenario.replica import asked_replica
 

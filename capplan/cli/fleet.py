@@ -37,9 +37,9 @@ def command(
 ) -> int:
     """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan."""
     from capplan.library.planned import planned
-    from capplan.report.charts.picture import chart_picture
+    from capplan.report.charts.static import chart_picture
     from capplan.report.show import row_progress, show, shown_anyway
-    from capplan.scenario.overrides import settings_of
+    from capplan.scenario.reading import settings_of
 
     changed = settings_of(hardware, confidence, settings)
     with row_progress("plans") as progress:

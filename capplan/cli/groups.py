@@ -76,7 +76,7 @@ def refuse_outputs(values: Mapping[str, Any]) -> Mapping[object, str]:
     -------
     the files that the command writes and must not read
     """
-    from capplan.report.destination import place_of, refuse_losing, refuse_picture, refuse_unwritable
+    from capplan.report.show import place_of, refuse_losing, refuse_picture, refuse_unwritable
 
     outputs, inputs, rewritten = _outputs_and_inputs(values)
     written = refuse_losing(outputs, inputs)

@@ -48,8 +48,7 @@ def command(
     from capplan.deploy.known_deployment import known_deployment
     from capplan.readers.catalogue.scenarios import shipped_scenarios
     from capplan.readers.text_file import is_there
-    from capplan.report.destination import refuse_existing, write_new
-    from capplan.report.show import say
+    from capplan.report.show import refuse_existing, say, write_new
     from capplan.scenario.written.first_scenario import Known, checked_scenario_text, copied_scenario_text
 
     refuse_existing(file)

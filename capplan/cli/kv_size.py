@@ -64,8 +64,8 @@ def command(
     sizes = sizes_at(context or ())
     answer = kv_answer(sizes)
     if picture:
-        from capplan.report.charts.allocation import allocation_chart
-        from capplan.report.charts.picture import chart_picture
+        from capplan.report.charts.of_answers import allocation_chart
+        from capplan.report.charts.static import chart_picture
 
         most = max(network.max_context_tokens or 0, *(size.context_tokens for size in sizes.rows))
         with shown_anyway(answer, to):

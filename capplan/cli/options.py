@@ -10,8 +10,14 @@ from capplan.cli.completion import devices, kv_dtypes, models, plan_files, scena
 from capplan.cli.groups import Group
 from capplan.cli.kinds import fraction, measure, one_of, whole
 from capplan.errors import InputError
-from capplan.scenario.flags import LOAD_RANGES, SERVING_RANGES, LoadFlags, OutputFlags, ServingFlags
-from capplan.scenario.simulation_flags import REQUEST_RANGES
+from capplan.scenario.flags import (
+    LOAD_RANGES,
+    REQUEST_RANGES,
+    SERVING_RANGES,
+    LoadFlags,
+    OutputFlags,
+    ServingFlags,
+)
 
 _FORMATS = ("table", "json", "csv", "markdown")
 

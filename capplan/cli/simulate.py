@@ -8,7 +8,7 @@ from capplan.cli import options as o
 from capplan.cli.completion import devices, models
 from capplan.cli.groups import Group, grouped
 from capplan.cli.kinds import fraction, measure, one_of, whole
-from capplan.scenario.simulation_flags import (
+from capplan.scenario.flags import (
     PLAN_RANGES,
     EngineFlags,
     OperationFlags,

@@ -107,12 +107,11 @@ def command(
     to: o.Output,
 ) -> int:
     """Sweep plans over rates or concurrencies: throughput against latency, the knee, the largest load within the targets."""
-    from capplan.fleet.search.executor import executor, finished_points
-    from capplan.fleet.search.workers import LostWorkersError
+    from capplan.fleet.search.workers import LostWorkersError, executor, finished_points
     from capplan.questions.sweep import asked_sweep
     from capplan.readers.point_file import PointFile
     from capplan.report.answers.sweep import by_plan, sweep_answer
-    from capplan.report.charts.picture import frontier_picture
+    from capplan.report.charts.static import frontier_picture
     from capplan.report.show import row_progress, say, show, shown_anyway
 
     _refuse_unread(context, what, named=bool(flags.hardware or flags.tensor_parallel))

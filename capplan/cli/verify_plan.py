@@ -53,7 +53,7 @@ def command(
 ) -> int:
     """Verify a plan with measured results: predicted beside measured, what to recalibrate, the scenario's next version; exits 4 if it does not hold."""
     from capplan.questions.plans.plan_verification import measured_result, planned, verified
-    from capplan.readers.catalogue.intervals import shipped_intervals
+    from capplan.readers.catalogue.efficiency import shipped_intervals
     from capplan.report.answers.verify_plan import verify_plan_answer
     from capplan.report.show import show
 

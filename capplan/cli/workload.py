@@ -51,7 +51,7 @@ def command(
     """Read a trace, a request log or Prometheus text, or draw a scenario's traffic; write it as a workload for scenarios."""
     from capplan.recorded.traces.read import workload_of
     from capplan.report.answers.workload import workload_answer
-    from capplan.report.charts.picture import workload_picture
+    from capplan.report.charts.static import workload_picture
     from capplan.report.show import send, show, shown_anyway
     from capplan.scenario.drawn_workload import drawn_workload
     from capplan.scenario.written.workload_file import is_workload, workload_text

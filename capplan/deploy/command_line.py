@@ -8,11 +8,17 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from capplan.deploy.adapters import read_adapters
 from capplan.deploy.command_words import GB, ROLES, WHOLE_PROMPTS
-from capplan.deploy.drafts import read_drafts
-from capplan.deploy.flag_table import EngineFlags, engine_flags
-from capplan.deploy.option_values import amount, count, json_object, kv_format, weight_dtype
+from capplan.deploy.engine_options import read_adapters, read_drafts
+from capplan.deploy.flag_table import (
+    EngineFlags,
+    amount,
+    count,
+    engine_flags,
+    json_object,
+    kv_format,
+    weight_dtype,
+)
 from capplan.deploy.replica_launch import ReplicaLaunch, Role
 from capplan.deploy.trtllm_config import configured
 from capplan.errors import LONGEST_SHOWN, InputError

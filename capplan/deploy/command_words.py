@@ -6,11 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from capplan.deploy.adapters import LOADED_BY, adapter_words
-from capplan.deploy.drafts import sglang_drafts, vllm_drafts
-from capplan.deploy.engine_option import option
-from capplan.deploy.flag_table import engine_flags
-from capplan.deploy.option_values import DTYPE_WORDS, KV_WORDS
+from capplan.deploy.engine_options import LOADED_BY, adapter_words, option, sglang_drafts, vllm_drafts
+from capplan.deploy.flag_table import DTYPE_WORDS, KV_WORDS, engine_flags
 from capplan.deploy.replica_launch import ReplicaLaunch, Role
 from capplan.deploy.trtllm_config import written_config
 from capplan.errors import InputError

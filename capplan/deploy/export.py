@@ -5,9 +5,8 @@ from typing import Any
 
 from capplan import __version__
 from capplan.deploy.command_words import CONFIG_FILE, Command, command_of, shell_text
-from capplan.deploy.containers import container_command, server_words
 from capplan.deploy.fleet_launch import FleetLaunch, Group
-from capplan.deploy.kubernetes import kubernetes_objects, scaled_objects
+from capplan.deploy.kubernetes import container_command, kubernetes_objects, scaled_objects, server_words
 from capplan.deploy.platforms import chart_values, compose_file, dynamo_graph, inference_service
 from capplan.deploy.written_text import comment
 from capplan.errors import InputError, unknown

@@ -5,9 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from capplan.deploy.adapters import adapter_config, read_adapter_config
-from capplan.deploy.drafts import METHODS, method_word
-from capplan.deploy.option_values import KV_WORDS, amount, count, kv_format
+from capplan.deploy.engine_options import METHODS, adapter_config, method_word, read_adapter_config
+from capplan.deploy.flag_table import KV_WORDS, amount, count, kv_format
 from capplan.deploy.replica_launch import Drafts, ReplicaLaunch
 from capplan.errors import InputError
 

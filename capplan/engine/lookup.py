@@ -7,8 +7,8 @@ from capplan.assumption import Assumption
 from capplan.engine.host_times import HOST_TIMES
 from capplan.engine.profile import EngineProfile, HostOverhead, Scheduling, Tier
 from capplan.engine.sglang import SGLANG, reserved_bytes, static_fraction
-from capplan.engine.spelling import named_engine
 from capplan.engine.trtllm import TRTLLM
+from capplan.engine.versions import named_engine
 from capplan.engine.vllm import VLLM
 from capplan.errors import InputError, Reason, Refusal
 

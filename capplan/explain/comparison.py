@@ -4,14 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from capplan.explain.own import machines, stated, with_people
+from capplan.explain.bill import machines, stated, with_people
+from capplan.explain.quantities import Group, Planned, Row
 from capplan.explain.record import Explained, Input, explained, formula_of, input_of
-from capplan.explain.row import Group, Planned, Row
 from capplan.explain.subject import MONEY, Place, places_of
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.money.comparison import ComparedApi, Comparison
-from capplan.money.hosted import HostedTraffic, TokenPrice, billed_class, outside_usd
-from capplan.money.hosted_bill import BilledClass, HostedBill
+from capplan.money.hosted import BilledClass, HostedBill, HostedTraffic, TokenPrice, billed_class, outside_usd
 from capplan.questions.money.comparison import asked_comparison, asked_prices
 from capplan.questions.money.price_age import current_day
 from capplan.report.answers.compare import compare_answer

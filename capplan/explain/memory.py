@@ -14,7 +14,7 @@ from capplan.memory.runtime import graph_bytes
 from capplan.model.adapters import adapter_bytes_per_rank
 from capplan.model.kv_cache import kv_bytes_per_token, state_bytes_per_sequence
 from capplan.model.parameters import parameters, weight_bytes_by_class
-from capplan.model.rank_weights import weight_bytes_per_rank
+from capplan.model.sharding import weight_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.replica.plans import plans_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens

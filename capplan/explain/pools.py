@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from capplan.errors import unknown
-from capplan.explain.outside import explained_outside
+from capplan.explain.money import explained_outside
 from capplan.explain.record import Explained, Input, explained, input_of
 from capplan.explain.subject import ACCURACY, MONEY, POOLS, QUESTIONS, numbers_of
-from capplan.fleet.pools.plan import Pool, PoolsPlan
+from capplan.fleet.plan import Pool, PoolsPlan
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES
 from capplan.money.offer_range import named_offers
 from capplan.questions.fleet import AskedFleet

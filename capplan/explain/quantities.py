@@ -1,17 +1,17 @@
-"""The quantities of a plan: every number in its row, by name."""
+"""The quantities of a plan: every number in its row, by name, and the groups of numbers beside it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
 from capplan.errors import unknown
 from capplan.explain import memory, money, serving
-from capplan.explain.outside import explained_outside
+from capplan.explain.money import explained_outside
 from capplan.explain.pools import PoolsSubject
-from capplan.explain.record import Explained, explained, input_of
-from capplan.explain.subject import QUESTIONS, Subject, numbers_of
-from capplan.fleet.plan import AnyPlan
-from capplan.fleet.pools.plan import PoolsPlan
+from capplan.explain.record import Explained, Input, explained, input_of
+from capplan.explain.subject import QUESTIONS, Place, Subject, name_of, numbers_of
+from capplan.fleet.plan import AnyPlan, FleetAnswer, PoolsPlan
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_row import plan_row
 
@@ -102,3 +102,59 @@ def _chosen(of: Subject, quantity: str, value: float) -> Explained:
     return explained(
         quantity, value, "of the layout that meets the targets at the least cost", (chosen,), QUESTIONS
     )
+
+
+_STATED = ("requests",)
+"""Of the traffic: no weaker for the times that other numbers of their row rest on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A scenario with its plans, of which one is recommended."""
+
+    asked: AskedFleet
+    answer: FleetAnswer
+    plan: AnyPlan
+    """The recommended one."""
+    apis: tuple[str, ...] = ()
+    """Hosted APIs to compare with; empty: all that serve the model."""
+
+    def of_plan(self, quantity: str) -> Explained:
+        """Return a number of the recommended plan explained."""
+        return explained_quantity(subject_of(self.asked, self.plan), quantity)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Numbers that one command prints, or one part of what it prints."""
+
+    numbers: Mapping[Place, float]
+    """By their place in the result, the name of the group left out."""
+    explain: Callable[[Place, float], Explained]
+    """From a place and the number there; its quantity may lack the name of the group."""
+    plans: Mapping[str, Callable[[], AnySubject]] = field(default_factory=dict)
+    """By path, the plans that it holds, of which more can be explained than is printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The numbers of one row of a group."""
+
+    group: str
+    numbers: Mapping[Place, float]
+    place: Place = ()
+    label: str = "derived"
+    """Of what its numbers rest on."""
+
+    def value(self, name: str) -> float:
+        """Return one of the numbers."""
+        return self.numbers[(*self.place, name)]
+
+    def input(self, symbol: str, name: str) -> Input:
+        """Return one of the numbers as an input of another."""
+        path, label = name_of((self.group, *self.place, name)), "config" if name in _STATED else self.label
+        return input_of(symbol, name, self.value(name), label, f"explain {path}")
+
+    def inputs(self, names: Mapping[str, str]) -> tuple[Input, ...]:
+        """Return several of the numbers, by their letter."""
+        return tuple(self.input(symbol, name) for symbol, name in names.items())

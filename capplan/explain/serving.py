@@ -8,7 +8,7 @@ from capplan.explain.subject import ACCURACY, KERNELS, SIMULATION, Subject
 from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.load.offered import WARM_UP_SHARE
 from capplan.replica.estimate import breakdown_of
-from capplan.replica.load import Load
+from capplan.replica.spec import Load
 
 BOUNDS = {"low": "low_ratio", "high": "high_ratio"}
 
@@ -112,7 +112,10 @@ def replicas(of: Subject) -> Explained:
     return explained("replicas", float(of.plan.replicas), formula, inputs, SIMULATION, steps=steps)
 
 
-LIMITS = {"request_rate_limit_per_replica": False, "sure_request_rate_limit_per_replica": True}
+LIMITS: dict[str, bool] = {
+    "request_rate_limit_per_replica": False,
+    "sure_request_rate_limit_per_replica": True,
+}
 """Largest rates of a replica -> whether for one as slow as the required confidence allows for."""
 
 

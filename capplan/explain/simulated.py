@@ -8,8 +8,8 @@ from math import floor
 import numpy as np
 from numpy.typing import NDArray
 
+from capplan.explain.quantities import Group, Planned, Row
 from capplan.explain.record import Explained, Input, explained, input_of
-from capplan.explain.row import Group, Planned, Row
 from capplan.explain.subject import SIMULATION, Place, places_of
 from capplan.fleet.simulation import FleetOutcome, arrived_in, finished_in, goodput_limits
 from capplan.library.simulated import Simulation, SimulationRecords, simulation

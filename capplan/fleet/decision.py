@@ -20,9 +20,18 @@ from capplan.fleet.price import usd_per_month
 from capplan.fleet.question import Question
 from capplan.fleet.search.candidates import rejection_rows
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_replicas
-from capplan.fleet.search.confirmed import confirmed, cost_range, met_probability
 from capplan.fleet.search.layouts import CONFIDENCES, search
-from capplan.fleet.search.recommended import DEAR, best_plan, by_cost, rank, recommended, surest_within
+from capplan.fleet.search.recommended import (
+    DEAR,
+    best_plan,
+    by_cost,
+    confirmed,
+    cost_range,
+    met_probability,
+    rank,
+    recommended,
+    surest_within,
+)
 from capplan.fleet.search.search_cache import SearchCache
 
 SUREST_WITHIN = 1.25

@@ -16,10 +16,9 @@ from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.replica.replica import Replica
-from capplan.replica.rounds import Rounds, speculating_replica
 from capplan.replica.spec import served_context_tokens
-from capplan.replica.speculation import DraftModel
-from capplan.serving.cache.block_cache import OffloadTier, PrefixCaching
+from capplan.replica.speculation import DraftModel, Rounds, speculating_replica
+from capplan.serving.block_cache import OffloadTier, PrefixCaching
 from capplan.serving.requests import Requests
 from capplan.serving.terms import EngineSetup
 

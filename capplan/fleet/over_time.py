@@ -7,7 +7,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from capplan.fleet.replica_group import ReplicaGroup, planned_rate_per_replica
+from capplan.fleet.plan import ReplicaGroup, planned_rate_per_replica
 from capplan.numbers import Array
 
 Counts = NDArray[np.int64]

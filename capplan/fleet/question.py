@@ -12,9 +12,9 @@ from capplan.fleet.search.candidates import Layout, Ranges
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.model.network import Network
-from capplan.replica.drafting import DraftPlan
 from capplan.replica.spec import ReplicaSpec
-from capplan.serving.replicas.fleet_terms import Routing
+from capplan.replica.speculation import DraftPlan
+from capplan.serving.fleet_terms import Routing
 from capplan.workload.slo import Slo, Target
 
 

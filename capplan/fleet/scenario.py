@@ -10,8 +10,8 @@ from capplan.fleet.money_terms import CommitmentTerms, HostedTerms, OwnTerms, Po
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import PriceChoice
 from capplan.hardware.device import Device
-from capplan.replica.drafting import Method
-from capplan.serving.replicas.fleet_terms import Routing
+from capplan.replica.speculation import Method
+from capplan.serving.fleet_terms import Routing
 from capplan.workload.request_class import RequestClass
 from capplan.workload.slo import Slo
 

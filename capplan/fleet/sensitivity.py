@@ -4,14 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from capplan.errors import Reason
-from capplan.fleet.plan import AnyPlan, FleetPlan
-from capplan.fleet.pools.plan import PoolsPlan
+from capplan.fleet.plan import AnyPlan, FleetPlan, PoolsPlan
 from capplan.fleet.pools.sizing import pools_sizing
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.question import Question
 from capplan.fleet.search.cheapest import Terms, busy_replicas
-from capplan.fleet.search.confirmed import RANGE, replicas_at_speed
 from capplan.fleet.search.one_layout import replicas_of_layout, trial_of
+from capplan.fleet.search.recommended import RANGE, replicas_at_speed
 from capplan.fleet.search.search_cache import SearchCache
 
 WHAT_IF_RATIOS = tuple(2.0 ** (step / 4.0) for step in range(-8, 9))

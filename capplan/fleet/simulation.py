@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from capplan.assumption import Assumption
 from capplan.fleet.engine_options import EngineOptions, Engines, engines_of, with_named_blocks
-from capplan.fleet.load.stream_split import split_at_random, split_by_prefix, split_crowd, split_round_robin
+from capplan.fleet.load.offered import split_at_random, split_by_prefix, split_crowd, split_round_robin
 from capplan.fleet.search.target_values import target_values, undecided
 from capplan.numbers import Array
 from capplan.replica.replica import Replica
+from capplan.serving.fleet_simulator import FleetRun
+from capplan.serving.fleet_terms import Routing
 from capplan.serving.gauges import WeightedHistogram
 from capplan.serving.outcome import (
     FINISHED,
@@ -26,8 +28,6 @@ from capplan.serving.outcome import (
     slo_met,
     spread,
 )
-from capplan.serving.replicas.fleet_simulator import FleetRun
-from capplan.serving.replicas.fleet_terms import Routing
 from capplan.serving.requests import Admission, Crowd, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.terms import EngineSetup

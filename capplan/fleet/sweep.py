@@ -14,13 +14,13 @@ from capplan.fleet.load.offered import WARM_UP_SHARE, SamplePath
 from capplan.fleet.load.routed import Operation, run_fleet
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import usd_per_million_tokens
-from capplan.fleet.search.content_key import content_key
+from capplan.fleet.search.search_cache import content_key
 from capplan.fleet.search.trial import demand_at_replica, with_load_time
 from capplan.fleet.simulation import FleetOutcome, Stream, capacity_per_s, middle_rate, simulated_fleet
 from capplan.numbers import Number
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
-from capplan.serving.replicas.fleet_terms import Routing
+from capplan.serving.fleet_terms import Routing
 from capplan.workload.slo import Slo
 
 SHARES_OF_CAPACITY = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0)

@@ -81,7 +81,7 @@ def job_hours(demand: Demand) -> float | None:
     --------
     14,400 requests at 2 a second take two hours:
 
-    >>> from capplan.serving.closed_form.steady_steps import Lengths
+    >>> from capplan.serving.steady_state import Lengths
     >>> from capplan.workload.length import fixed
     >>> from capplan.workload.request_class import RequestClass
     >>> night = RequestClass("night", fixed(3000), fixed(400), 2.0, job_requests=14_400.0)

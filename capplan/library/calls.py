@@ -12,8 +12,7 @@ from capplan.library.results import FleetResult, Result
 from capplan.library.simulated import SimulationRecords, simulated
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.ranges import Text, check_list
-from capplan.scenario.flags import LoadFlags, ServingFlags
-from capplan.scenario.simulation_flags import RequestFlags
+from capplan.scenario.flags import LoadFlags, RequestFlags, ServingFlags
 
 
 class ReplicaOptions(TypedDict, total=False):
@@ -116,7 +115,7 @@ def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> R
     `data` has ttft_s, tpot_s, e2e_s, throughput and the operators
     """
     from capplan.accuracy.bounded import bounded_estimate
-    from capplan.readers.catalogue.intervals import shipped_intervals
+    from capplan.readers.catalogue.efficiency import shipped_intervals
     from capplan.replica.replica import replica_of
     from capplan.report.answers.estimate import estimate_answer
     from capplan.scenario.replica import asked_replica

@@ -15,7 +15,7 @@ from capplan.report.answer import Answer
 from capplan.report.answers.cascade import cascade_answer
 from capplan.report.answers.fleet import fleet_answer
 from capplan.report.answers.sharing import sharing_answer
-from capplan.report.charts.fleet import fleet_charts
+from capplan.report.charts.of_answers import fleet_charts
 from capplan.report.charts.records import Chart
 from capplan.scenario.scenario import read_scenario
 

@@ -13,7 +13,7 @@ from capplan.replica.replica import replica_of
 from capplan.report.answer import Answer
 from capplan.report.answers.simulate import simulate_answer, warn_of_overload
 from capplan.scenario.engine_use import engine_use_of
-from capplan.scenario.simulation_flags import (
+from capplan.scenario.flags import (
     EngineFlags,
     OperationFlags,
     PlanFlags,

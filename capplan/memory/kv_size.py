@@ -8,11 +8,11 @@ import numpy as np
 from capplan.assumption import Assumption
 from capplan.engine.lookup import profile, scheduling
 from capplan.engine.profile import EngineProfile
-from capplan.memory.cache_dtype import cache_dtype
 from capplan.memory.capacity import reserved_bytes_per_sequence
 from capplan.memory.launch import engine_launch
 from capplan.memory.layer_groups import cache_kinds, narrow_states
 from capplan.memory.packed_pool import compressed_layers, layout_assumptions
+from capplan.memory.plan import cache_dtype
 from capplan.model.kv_cache import (
     has_fp8_index_keys,
     index_bytes_per_element,

@@ -1,11 +1,59 @@
-"""Memory of one device of a plan: what it holds, what is left for the KV cache, and why a plan cannot start."""
+"""Memory of one device of a plan: what it holds, what is left for the KV cache, and how an engine divides it."""
 
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.numbers import Number
+from capplan.assumption import Assumption
+from capplan.engine.profile import EngineProfile
+from capplan.memory.capacity import cache_capacity
+from capplan.memory.launch import Launch
+from capplan.memory.rank import rank_activation_bytes, rank_graph_bytes, rank_weight_bytes, warmup_bytes
+from capplan.memory.stages import Stage, stages_of
+from capplan.model.adapters import adapter_bytes_per_rank
+from capplan.model.network import Network
+from capplan.model.weight_format import KV_DTYPES, kv_bytes_per_element
+from capplan.numbers import Array, Number
+
+AUTO = "auto"
+"""Value of engines, flags and scenarios for an unspecified cache dtype."""
+
+
+def cache_dtype(network: Network, asked: str | None = None) -> tuple[str, tuple[Assumption, ...]]:
+    """Return the cache dtype, and the assumption behind it.
+
+    It never follows from the weight dtype: an fp8 checkpoint without a KV cache scheme is served with a 16-bit cache.
+
+    Parameters
+    ----------
+    network : the model; `kv_format` is what its checkpoint asks for
+    asked : dtype on the command line or in the scenario; None and `auto` leave it open
+
+    Returns
+    -------
+    name of the dtype; an assumption unless it was requested, the checkpoint states it, or nothing is cached
+
+    Examples
+    --------
+    >>> from capplan.model.network import Projection
+    >>> network = Network("n", "t", 8, 10, (), Projection("lm_head", "lm_head", 8, 10, "columns"), True, 80)
+    >>> cache_dtype(network, "fp8")
+    ('fp8', ())
+    >>> cache_dtype(network)[0]
+    'bf16'
+    """
+    if asked is not None and asked.lower() != AUTO:
+        name = asked.lower()
+        kv_bytes_per_element(name)
+        return name, ()
+    if network.kv_format is not None:
+        return network.kv_format, ()
+    dtype = network.activation_format if network.activation_format in KV_DTYPES else "bf16"
+    if network.bidirectional:
+        return dtype, ()
+    return dtype, (Assumption(f"KV cache in {dtype}, the activation dtype", "--kv-dtype", "kv_dtype"),)
+
 
 LIMITS = (
     "fits",
@@ -70,3 +118,158 @@ class MemoryPlan:
     def limits(self) -> tuple[str, ...]:
         """Reasons that prevent a start, in words; for arrays, all that occur."""
         return tuple(LIMITS[code] for code in np.unique(self.limit_codes).tolist() if code)
+
+
+def memory_plan(
+    network: Network, launch: Launch, profile: EngineProfile, *, eager: bool = False
+) -> MemoryPlan:
+    """Return the memory of one device, on the pipeline stage whose cache holds the fewest sequences.
+
+        vLLM:          KV = f M - W - A - N (- G from 0.21 on)
+        SGLang:        KV = f (M - N) - W
+        TensorRT-LLM:  KV = f (M - W - A - N)
+
+    Parameters
+    ----------
+    network : the model, in the weight format that is served
+    launch : M, f and the other launch settings, numbers or arrays over plans
+    profile : of the engine version
+    eager : without CUDA graphs
+
+    Returns
+    -------
+    the plan; arrays where any entry of the launch is an array
+
+    Examples
+    --------
+    >>> from capplan.engine.lookup import profile
+    >>> from capplan.memory.launch import engine_launch
+    >>> from capplan.model.network import Attention, Layer, Projection
+    >>> from capplan.model.sharding import Sharding
+    >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
+    >>> network = Network("n", "t", 64, 1000, (Layer((Attention(4, 4, 16, 16),), ()),), head, True, 64000)
+    >>> vllm = profile("vllm", "0.19.0")
+    >>> plan = memory_plan(network, engine_launch(vllm, Sharding(), 8e9, 2.0, 4096, 64, 2048), vllm)
+    >>> bool(plan.fits), plan.limits
+    (True, ())
+
+    References
+    ----------
+    vLLM, `Worker.determine_available_memory`: https://docs.vllm.ai/en/latest/api/vllm/v1/worker/gpu_worker;
+    SGLang, `ModelRunner.profile_max_num_token`; TensorRT-LLM, `KvCacheConfig.free_gpu_memory_fraction`.
+    """
+    shape, columns = launch.shape, launch.as_columns()
+    results: list[tuple[NDArray[np.bool_], MemoryPlan]] = []
+    for stage_count in sorted(set(np.asarray(columns.pipeline).tolist())):  # np.unique would load numpy.ma
+        here = np.asarray(columns.pipeline == stage_count)
+        part = columns.part(here)
+        plans = [
+            _stage_plan(stage, network, part, profile, eager=eager)
+            for stage in stages_of(network, int(stage_count))
+        ]
+        results.append((here, _fewest(plans)))
+    return _gathered(results, shape)
+
+
+def first_stage_plan(
+    network: Network, launch: Launch, profile: EngineProfile, *, eager: bool = False
+) -> MemoryPlan:
+    """Return the plan of the first pipeline stage, whose figures the engine logs first.
+
+    Parameters
+    ----------
+    network : the model
+    launch : settings as arrays of one shape, all with the same number of stages
+    profile : of the engine version
+    eager : as for `memory_plan`
+
+    Returns
+    -------
+    the plan of that stage only
+
+    Examples
+    --------
+    >>> from capplan.engine.lookup import profile
+    >>> from capplan.model.network import Attention, Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
+    >>> network = Network("n", "t", 64, 1000, (Layer((Attention(4, 4, 16, 16),), ()),) * 2, head, True, 64000)
+    >>> launch = Launch(1.0, 1.0, 1.0, 2.0, 8e9, 2.0, 4096.0, 64.0, 2048.0, 0.9, 16.0)
+    >>> bool(first_stage_plan(network, launch, profile("vllm", "0.19.0")).fits)
+    True
+    """
+    stages = int(np.max(np.asarray(launch.pipeline)))
+    return _stage_plan(stages_of(network, stages)[0], network, launch, profile, eager=eager)
+
+
+def _stage_plan(
+    stage: Stage, network: Network, launch: Launch, profile: EngineProfile, *, eager: bool
+) -> MemoryPlan:
+    rules = profile.memory
+    weights = rank_weight_bytes(
+        stage, network, launch.stage_sharding, launch.padded_inputs, rules.vocabulary_multiple
+    )
+    if network.adapters is not None:
+        adapter = adapter_bytes_per_rank(stage.network, launch.stage_sharding)
+        weights = weights + network.adapters.slots * adapter
+    activations = rank_activation_bytes(stage, network, launch, profile)
+    graphs = rank_graph_bytes(stage, network, launch, profile) * (0.0 if eager else 1.0)
+    several = np.asarray(launch.tensor * launch.data) > 1
+    fast = np.asarray(launch.fast_links) > 0
+    runtime = rules.non_torch_bytes + np.where(several & fast, rules.collective_bytes, 0.0)
+    total, fraction = launch.device_memory_bytes, launch.memory_fraction
+    if rules.budget == "utilisation":
+        usable: Number = fraction * total
+        available = usable - weights - activations - runtime - (graphs if rules.graphs_in_budget else 0.0)
+    elif rules.budget == "static_fraction":
+        usable = fraction * (total - runtime)
+        available = usable - weights
+    else:
+        usable = total - runtime
+        available = fraction * (usable - weights - activations)
+    held = cache_capacity(available, network, launch, profile, stage.layer_share)
+    warm = warmup_bytes(network, launch, profile) if stage.last else 0.0
+    late = np.where(several & ~fast, rules.late_collective_bytes, 0.0)
+    left = total - late - weights - runtime - graphs - np.maximum(available, 0.0)
+    return MemoryPlan(
+        weight_bytes=weights,
+        activation_bytes=activations,
+        non_torch_bytes=runtime,
+        cuda_graph_bytes=graphs,
+        usable_bytes=usable,
+        kv_bytes_available=available,
+        kv_cache_tokens=held.tokens,
+        max_concurrency=held.sequences,
+        reserved_bytes_per_sequence=held.bytes_per_sequence,
+        headroom_bytes=left - warm,
+    )
+
+
+def _fewest(plans: list[MemoryPlan]) -> MemoryPlan:
+    """Return, for every plan, the stage with the fewest sequences; where none holds any, the one with the least memory."""
+    size = np.asarray(plans[0].weight_bytes).shape
+    order = np.stack(
+        [
+            np.broadcast_to(np.asarray(p.max_concurrency), size) + 1e-15 * np.asarray(p.kv_bytes_available)
+            for p in plans
+        ]
+    )
+    chosen = np.argmin(order, axis=0)
+    columns = {}
+    for field in fields(MemoryPlan):
+        stacked = np.stack(
+            [np.broadcast_to(np.asarray(getattr(p, field.name), dtype=np.float64), size) for p in plans]
+        )
+        columns[field.name] = np.take_along_axis(stacked, chosen[None], axis=0)[0]
+    # The caches of all stages are allocated before any graph is captured: the tightest stage decides.
+    columns["headroom_bytes"] = np.min(np.stack([np.asarray(p.headroom_bytes) for p in plans]), axis=0)
+    return MemoryPlan(**columns)
+
+
+def _gathered(results: list[tuple[NDArray[np.bool_], MemoryPlan]], shape: tuple[int, ...]) -> MemoryPlan:
+    columns: dict[str, Number] = {}
+    for field in fields(MemoryPlan):
+        column: Array = np.zeros(results[0][0].shape)
+        for here, plan in results:
+            column[here] = getattr(plan, field.name)
+        columns[field.name] = column.reshape(shape) if shape else float(column[0])
+    return MemoryPlan(**columns)

@@ -16,8 +16,7 @@ from capplan.memory.runtime import absorbed_latent_bytes, captured_sizes, graph_
 from capplan.memory.stages import Stage
 from capplan.model.network import Layer, Network, layer_counts
 from capplan.model.parameters import weight_bytes_per_rank
-from capplan.model.rank_weights import expert_bytes_per_rank
-from capplan.model.sharding import Sharding, rank_outputs
+from capplan.model.sharding import Sharding, expert_bytes_per_rank, rank_outputs
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import Number
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from capplan.model.mixers.attention import Attention
+from capplan.model.mixers import Attention
 from capplan.model.network import Adapters, Layer, Network, Projection, layer_counts
 from capplan.model.sharding import Sharding, rank_inputs, rank_outputs
 from capplan.model.weight_format import FORMATS

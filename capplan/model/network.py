@@ -11,12 +11,14 @@ from typing import Literal, TypeAlias
 
 from capplan.assumption import Assumption
 from capplan.model.images import ImageRule, ImageWork
-from capplan.model.mixers.attention import Attention
-from capplan.model.mixers.compressed_attention import CompressedAttention
-from capplan.model.mixers.latent_attention import LatentAttention
-from capplan.model.mixers.linear_attention import LinearAttention
-from capplan.model.mixers.short_convolution import ShortConvolution
-from capplan.model.mixers.state_space import StateSpace
+from capplan.model.mixers import (
+    Attention,
+    CompressedAttention,
+    LatentAttention,
+    LinearAttention,
+    ShortConvolution,
+    StateSpace,
+)
 
 __all__ = [
     "Adapters",

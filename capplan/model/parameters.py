@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from capplan.model.network import Layer, Network, TensorClass, layer_counts
-from capplan.model.rank_weights import weight_bytes_per_rank
+from capplan.model.sharding import weight_bytes_per_rank
 from capplan.model.weight_format import FORMATS
 
 __all__ = [

@@ -8,16 +8,15 @@ import numpy as np
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.money_terms import HostedTerms, OwnTerms
 from capplan.fleet.over_time import replicas_over_time
-from capplan.fleet.plan import AnyPlan
-from capplan.fleet.replica_group import planned_rate_per_replica
+from capplan.fleet.plan import AnyPlan, planned_rate_per_replica
 from capplan.money.hosted import (
+    HostedBill,
     HostedTraffic,
     TokenPrice,
     hosted_bill,
     hosted_traffic,
     outside_usd,
 )
-from capplan.money.hosted_bill import HostedBill
 from capplan.numbers import Array
 from capplan.workload.reuse_by_age import Reuse
 

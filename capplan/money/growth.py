@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from capplan.fleet.over_time import replicas_over_time
-from capplan.fleet.plan import AnyPlan
+from capplan.fleet.plan import AnyPlan, planned_rate_per_replica
 from capplan.fleet.price import usd_per_month
-from capplan.fleet.replica_group import planned_rate_per_replica
 from capplan.numbers import Array
 
 

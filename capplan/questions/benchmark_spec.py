@@ -12,7 +12,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.errors import unknown
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
-from capplan.memory.cache_dtype import AUTO, cache_dtype
+from capplan.memory.plan import AUTO, cache_dtype
 from capplan.memory.usable import engine_memory_bytes
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
@@ -68,8 +68,7 @@ def row_efficiency(gpu: Device, calibration: Path | None) -> Efficiency:
     """Return the fitted numbers of a row's device: the calibration file's where it is of that device."""
     if calibration is None:
         return efficiency_for(gpu)
-    from capplan.readers.calibration.file import read_calibration_file
-    from capplan.readers.calibration.identify import same_device
+    from capplan.readers.calibration.file import read_calibration_file, same_device
     from capplan.readers.calibration.measured_device import efficiency_from_calibration
 
     kernels = read_calibration_file(calibration).kernels

@@ -178,7 +178,7 @@ def _at(record: Any, path: KeyPath) -> Any:
 
 def _same(before: Any, after: Any) -> bool:
     """Return whether two values of records are equal, whatever they are made of."""
-    from capplan.fleet.search.content_key import content_key
+    from capplan.fleet.search.search_cache import content_key
 
     if before is _ABSENT or after is _ABSENT:
         return before is after

@@ -14,9 +14,8 @@ from capplan.families.head import pooled
 from capplan.fleet.decision import SUREST_WITHIN, fleet_decision
 from capplan.fleet.load.demand import Demand, demand_of
 from capplan.fleet.plan import FleetAnswer, FleetPlan, cost_of
-from capplan.fleet.pools.chunks import smaller_chunks
 from capplan.fleet.pools.search import pools_decision
-from capplan.fleet.pools.sizing import with_certainty_of_pools, with_choice_of_pools
+from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_choice_of_pools
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.question import Question
 from capplan.fleet.scenario import Scenario
@@ -25,23 +24,21 @@ from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.hardware.weight_kernel import no_kernel_reason
-from capplan.memory.cache_dtype import cache_dtype
+from capplan.memory.plan import cache_dtype
 from capplan.model.network import Network
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
 from capplan.questions.benchmark_spec import row_efficiency
-from capplan.questions.money.budget import within_budget
-from capplan.questions.money.carried_traffic import carried_traffic
+from capplan.questions.money.budget import carried_traffic, within_budget
 from capplan.readers.calibration.host import refitted_profile
-from capplan.readers.catalogue.intervals import shipped_intervals
+from capplan.readers.catalogue.efficiency import shipped_intervals, shipped_slowness
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.prices import scenario_prices
-from capplan.readers.catalogue.slowness import shipped_slowness
-from capplan.replica.drafting import DraftPlan
 from capplan.replica.spec import network_as_served, profile_as_served, refuse_prefixes
-from capplan.scenario.drafting import drafting_of
-from capplan.scenario.records.images import with_image_tokens, with_image_work
+from capplan.replica.speculation import DraftPlan
 from capplan.scenario.records.lora import adapter_assumptions, with_adapters
+from capplan.scenario.records.traffic_line import with_image_tokens, with_image_work
 from capplan.scenario.several.models import refuse_several
+from capplan.scenario.speculation import drafting_of
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 PIPELINE_PARALLEL = (1, 2)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from capplan.engine.lookup import ENGINES
-from capplan.engine.releases import RELEASES
+from capplan.engine.versions import RELEASES
 from capplan.errors import unknown
 from capplan.readers.catalogue.hardware import device, device_names, normalised
 from capplan.readers.catalogue.models import model_rows

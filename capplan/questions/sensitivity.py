@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from capplan.fleet.load.demand import demand_of
-from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan
-from capplan.fleet.replica_group import ReplicaGroup
+from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan, ReplicaGroup
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.sensitivity import (
     FEW_RATIOS,

@@ -11,9 +11,8 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.decision import FleetsByDevice
 from capplan.fleet.over_time import Counts, replicas_over_time
-from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.fleet.plan import FleetAnswer, FleetPlan, planned_rate_per_replica
 from capplan.fleet.price import ChosenPrice, usd_per_month
-from capplan.fleet.replica_group import planned_rate_per_replica
 from capplan.fleet.scenario import Scenario, SharingTerms
 from capplan.money.shared_pool import devices_by_hour, fewest_when_cut
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, terms_of

@@ -13,15 +13,12 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.engine_options import EngineOptions, engines_of
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.load.offered import SamplePath
+from capplan.fleet.load.offered import SamplePath, selected_requests
 from capplan.fleet.load.peak_stream import peak_stream
 from capplan.fleet.load.routed import Operation
-from capplan.fleet.load.stream_split import selected_requests
-from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan
-from capplan.fleet.pools.plan import PoolsPlan
+from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan, PoolsPlan
 from capplan.fleet.question import spec_of_layout
-from capplan.fleet.search.candidates import Layout
-from capplan.fleet.search.refusal import refuse_illegal
+from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.fleet.search.trial import demand_at_replica
 from capplan.fleet.simulation import Stream, capacity_per_s
 from capplan.model.sharding import Sharding
@@ -32,9 +29,9 @@ from capplan.readers.catalogue.hardware import device
 from capplan.recorded.traces.trace import Trace, read_trace
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
-from capplan.scenario.operation import operation_of
+from capplan.scenario.engine_use import operation_of
+from capplan.scenario.flags import OperationFlags, PlanFlags, RequestFlags
 from capplan.scenario.scenario import read_scenario
-from capplan.scenario.simulation_flags import OperationFlags, PlanFlags, RequestFlags
 from capplan.scenario.written.workload_file import is_workload
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate

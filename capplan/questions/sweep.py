@@ -10,9 +10,8 @@ from pathlib import Path
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.plan import AnyPlan
-from capplan.fleet.pools.phases import decode_question, prefill_question
-from capplan.fleet.pools.plan import PoolsPlan
+from capplan.fleet.plan import AnyPlan, PoolsPlan
+from capplan.fleet.pools.sizing import decode_question, prefill_question
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.sweep import CONCURRENCIES, Contender, DecodePool, Point, offered_rates
 from capplan.questions.fleet import AskedFleet, terms_of
@@ -24,12 +23,11 @@ from capplan.questions.simulation import (
     layout_name,
 )
 from capplan.readers.quantity import COUNT, REQUESTS_PER_S, SECONDS, quantity, whole_number
-from capplan.replica.load import MOST_IN_FLIGHT, Load
-from capplan.scenario.flags import ServingFlags, SweepFlags
+from capplan.replica.spec import MOST_IN_FLIGHT, Load
+from capplan.scenario.flags import PlanFlags, ServingFlags, SweepFlags
 from capplan.scenario.replica import asked_replica
-from capplan.scenario.simulation_flags import PlanFlags
 from capplan.scenario.written.workload_file import is_workload
-from capplan.serving.closed_form.steady_steps import Lengths
+from capplan.serving.steady_state import Lengths
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass
 from capplan.workload.slo import METRICS, STATISTICS, Slo, Target

@@ -1,20 +1,237 @@
-"""Files of measured results -> predictions of every measured value in them."""
+"""Files of measured results, timed kernels and logged starts -> predictions of every measured value."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from math import isfinite
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from capplan.accuracy.benchmark import Benchmark, is_set
 from capplan.accuracy.decisions import Run, runs_of
-from capplan.accuracy.intervals import Intervals
+from capplan.accuracy.intervals import Intervals, interval_of
+from capplan.accuracy.kernel_rows import DEVICES, kernel_case
+from capplan.accuracy.kernels import predicted_latency
+from capplan.accuracy.memory import memory_predictions, predict_memory_row
 from capplan.accuracy.score import Prediction, Score, scores_by_group, scores_by_metric
 from capplan.accuracy.serving import predict_row, refused_row
-from capplan.errors import InputError
-from capplan.questions.benchmark_spec import benchmark_spec
-from capplan.recorded.measured.row_ranges import impossible_number
-from capplan.recorded.measured.table import MeasuredKind, measured_table
+from capplan.engine.versions import named_engine
+from capplan.errors import CapplanError, InputError
+from capplan.hardware.device import Device
+from capplan.hardware.efficiency import BORROWED, Efficiency
+from capplan.questions.benchmark_spec import benchmark_spec, row_efficiency
+from capplan.readers.catalogue.efficiency import timed_efficiency
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.model import read_model
+from capplan.recorded.measured.table import MeasuredKind, impossible_number, measured_table
+from capplan.recorded.results.read import read_results
+from capplan.recorded.results.record import BenchmarkResult
 from capplan.replica.replica import Replica, replica_of
+from capplan.replica.spec import ReplicaSpec
+from capplan.scenario.flags import ServingFlags, StatedResult
+from capplan.scenario.replica import asked_replica
+
+_LAYOUT = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
+
+
+def results_with_replicas(
+    paths: Iterable[Path], stated: StatedResult, serving: ServingFlags
+) -> list[tuple[BenchmarkResult, ReplicaSpec]]:
+    """Return the results of files with the replica of each; stated settings fill in those a file lacks.
+
+    Parameters
+    ----------
+    paths : files of benchmark results
+    stated : model, hardware and load
+    serving : of all results
+
+    Returns
+    -------
+    in the order of the files
+    """
+    said = {name: getattr(serving, name) for name in (*_LAYOUT, "engine", "engine_version")} | asdict(stated)
+    results = [result for path in paths for result in read_results(path, **said)]
+    return [(result, replica_of_result(result, serving)) for result in results]
+
+
+def replica_of_result(result: BenchmarkResult, serving: ServingFlags) -> ReplicaSpec:
+    """Return the replica that a result was measured on.
+
+    Parameters
+    ----------
+    result : with model, hardware, parallelism and engine, from its file or stated beside it
+    serving : everything else
+
+    Returns
+    -------
+    the replica
+    """
+    missing = [
+        flag for flag, value in (("--model", result.model), ("--hardware", result.hardware)) if value is None
+    ]
+    if missing:
+        raise InputError(
+            f"{result.path}: a result of {result.tool} does not name all settings\n  give {' and '.join(missing)} as well"
+        )
+    engine = named_engine(result.engine or "vllm").engine
+    layout: dict[str, Any] = {name: getattr(result, name) or 1 for name in _LAYOUT}
+    said = replace(serving, **layout, engine=engine, engine_version=result.engine_version)
+    return asked_replica(result.model or "", result.hardware or "", said).spec
+
+
+_Supply: TypeAlias = Callable[[str], tuple[Device, Efficiency]]
+
+METRIC = "latency_us"
+
+
+def kernel_groups(row: Mapping[str, str]) -> dict[str, str]:
+    """Return the groups that a timing is reported under.
+
+    Small and large messages are separate groups: below 64 KiB latency dominates a collective.
+
+    Examples
+    --------
+    >>> kernel_groups({"family": "gemm", "gpu": "h100_sxm", "dtype": "fp8", "backend": "vllm"})["family"]
+    'gemm fp8'
+    """
+    family = row.get("family") or "unknown"
+    if family == "gemm":
+        family = f"gemm {row.get('dtype') or ''}".strip()
+    elif row.get("message_bytes"):
+        family += " >= 64 KiB" if (_number(row, "message_bytes") or 0.0) >= 65536.0 else " < 64 KiB"
+    return {
+        "family": family,
+        "gpu": row.get("gpu") or "unknown",
+        "dtype": row.get("dtype") or "unknown",
+        "backend": row.get("backend") or "unknown",
+    }
+
+
+def _number(row: Mapping[str, str], key: str) -> float | None:
+    try:
+        value = float(row.get(key) or "nan")
+    except ValueError:
+        return None
+    return value if isfinite(value) else None
+
+
+def kernel_row_predictions(
+    rows: Sequence[Mapping[str, str]], calibration: Path | None, intervals: Intervals
+) -> Iterator[list[Prediction]]:
+    """Return the prediction of each timed kernel, in order; a refusal is one without a value.
+
+    Parameters
+    ----------
+    rows : of a kernel table, text by column name
+    calibration : fitted numbers for the rows of the device that it was measured on
+    intervals : by regime, for kernels whose fit has none
+    """
+
+    @lru_cache(maxsize=64)
+    def supply(name: str) -> tuple[Device, Efficiency]:
+        gpu = device(DEVICES.get(name, name))
+        return gpu, row_efficiency(gpu, calibration) if calibration else timed_efficiency(gpu)
+
+    for number, row in enumerate(rows):
+        name, groups = row.get("id") or str(number), kernel_groups(row)
+        measured = _number(row, METRIC)
+        if measured is None or measured <= 0.0:
+            yield []
+            continue
+        predicted, reason = _predicted(row, supply)
+        prediction = Prediction(name, METRIC, measured, predicted, reason=reason, groups=groups)
+        yield [
+            prediction
+            if predicted is None
+            else _bounded(prediction, predicted, _ratios(row, supply, intervals))
+        ]
+
+
+def _bounded(prediction: Prediction, predicted: float, ratios: tuple[float, float] | None) -> Prediction:
+    return (
+        prediction
+        if ratios is None
+        else replace(prediction, low=predicted * ratios[0], high=predicted * ratios[1])
+    )
+
+
+def _ratios(row: Mapping[str, str], supply: _Supply, intervals: Intervals) -> tuple[float, float] | None:
+    """Return the 80 % interval of measured over predicted: of the fit, of one in its place, or of all kernels."""
+    case = kernel_case(row)
+    if isinstance(case, str):
+        return None
+    key = case.key
+    if case.part.endswith("_module"):
+        key = f"latent_module/{case.part.partition('_')[0]}@{case.engine}"
+    efficiency = supply(row.get("gpu") or "")[1]
+    if efficiency.kinship:
+        return BORROWED[efficiency.kinship].interval
+    fits = efficiency.fits
+    near = [fit for name, fit in fits.items() if name.partition("/")[0] == key.partition("/")[0]]
+    for fit in [fits[key], *near] if key in fits else near:
+        if case.part in fit.intervals:
+            return fit.intervals[case.part]
+    bounds = interval_of(intervals, ("kernel",))
+    return None if bounds is None else (bounds.low_ratio, bounds.high_ratio)
+
+
+def _predicted(row: Mapping[str, str], supply: _Supply) -> tuple[float | None, str]:
+    wrong = impossible_number(row, "kernel")
+    if wrong:
+        return None, wrong
+    try:
+        value, reason = predicted_latency(row, *supply(row.get("gpu") or ""))
+    except CapplanError as error:
+        return None, str(error).partition("\n")[0]
+    if value is None or not isfinite(value) or value <= 0.0:
+        return None, reason or "the shape lacks a column that this kernel needs"
+    return value, ""
+
+
+MEASURED = ("weights_gib", "available_kv_gib", "kv_cache_tokens", "max_concurrency")
+"""Columns that an engine logs; a cell without a number was not measured."""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def memory_row_predictions(
+    rows: Sequence[Mapping[str, str]], intervals: Intervals
+) -> Iterator[list[Prediction]]:
+    """Return the predictions of each logged start, in order."""
+    for number, given in enumerate(rows):
+        name = given.get("id") or str(number)
+        row = {key: text for key, text in given.items() if key not in MEASURED or _is_number(text)}
+        wrong = impossible_number(row, "memory")
+        if wrong:
+            yield memory_predictions(row, name, None, wrong)
+            continue
+        try:
+            if not row.get("model_hf_id"):
+                raise InputError("model_hf_id: missing")
+            network = read_model(row["model_hf_id"], offline=True)
+            predicted = predict_memory_row(row, network, device(row["gpu"]))
+        except CapplanError as error:
+            yield memory_predictions(row, name, None, str(error).partition("\n")[0])
+            continue
+        yield [
+            _bounded_start(prediction, intervals) for prediction in memory_predictions(row, name, predicted)
+        ]
+
+
+def _bounded_start(prediction: Prediction, intervals: Intervals) -> Prediction:
+    bounds = interval_of(intervals, (prediction.metric,))
+    if prediction.predicted is None or bounds is None:
+        return prediction
+    return replace(
+        prediction, low=prediction.predicted * bounds.low_ratio, high=prediction.predicted * bounds.high_ratio
+    )
+
 
 BUILT_IN_POINTS = Path(__file__).parent.parent / "accuracy" / "data" / "measured_points.csv"
 """Measured results that come with the package, each with its source."""
@@ -120,9 +337,9 @@ def _predictions(
     if kind == "serving":
         return serving_predictions(rows, calibration, intervals)
     if kind == "memory":
-        from capplan.questions.memory_rows import memory_row_predictions
+        from capplan.questions.validation import memory_row_predictions
 
         return memory_row_predictions(rows, intervals)
-    from capplan.questions.kernel_rows import kernel_row_predictions
+    from capplan.questions.validation import kernel_row_predictions
 
     return kernel_row_predictions(rows, calibration, intervals)

@@ -5,10 +5,8 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from capplan.readers.catalogue.efficiency import efficiency_folder
-from capplan.readers.catalogue.intervals import INTERVALS_FILE
+from capplan.readers.catalogue.efficiency import INTERVALS_FILE, SLOWNESS_FILE, efficiency_folder
 from capplan.readers.catalogue.models import shipped_config
-from capplan.readers.catalogue.slowness import SLOWNESS_FILE
 from capplan.readers.data_folder import data_folder
 from capplan.readers.text_file import MAX_BYTES, first_bytes, is_there
 

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 from capplan.assumption import Label
 from capplan.readers.record import LARGEST_WHOLE, Record, validated
 from capplan.readers.yaml_file import Document
-from capplan.serving.replicas.fleet_terms import Routing
+from capplan.serving.fleet_terms import Routing
 
 LARGEST = 1e18
 """Of any figure of a plan, in base units."""

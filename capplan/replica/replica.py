@@ -11,8 +11,7 @@ from capplan.replica.plans import plans_cache_tokens, plans_memory, plans_of, pl
 from capplan.replica.rates import LabelledRates
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.replica.tables import DeviceTables, table_of_plan
-from capplan.serving.step_clock import StepClock
-from capplan.serving.step_table import StepTable
+from capplan.serving.step_table import StepClock, StepTable
 from capplan.serving.terms import EngineSetup
 
 

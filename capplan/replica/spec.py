@@ -1,4 +1,4 @@
-"""The specification of one replica: model, device, engine, parallelism and limits."""
+"""The specification of one replica, its load, and the work that comes with the prompts of requests."""
 
 from dataclasses import dataclass, replace
 
@@ -7,8 +7,12 @@ from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
+from capplan.model.adapters import adapter_bytes_per_rank
 from capplan.model.network import Attention, Network
 from capplan.model.sharding import Sharding
+from capplan.phases.cost import total_s
+from capplan.phases.rates import StepRates
+from capplan.phases.vision_work import tower_costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +112,76 @@ def served_context_tokens(spec: ReplicaSpec) -> int:
             f"{spec.network.name}: its config states no maximum context\n  give one: --max-model-len 8192"
         )
     return tokens
+
+
+MOST_IN_FLIGHT = 100_000
+"""Requests in one replica at once; engines admit thousands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests of one length, at a concurrency (closed loop) or at a rate (open loop, Poisson)."""
+
+    input_tokens: int
+    output_tokens: int
+    concurrency: int | None = None
+    request_rate: float | None = None
+    """Requests per second."""
+    prefix_hit_fraction: float = 0.0
+    """Fraction of prompt tokens that hit in the prefix cache."""
+    requests: int | None = None
+    """Number of requests to simulate; None: enough for the 99th percentile."""
+    seed: int = 1
+
+
+def check_load(load: Load, longest_context: int, output_tokens: int | None = None) -> None:
+    """Refuse a load without exactly one of concurrency and rate, or with requests longer than the replica accepts, with `output_tokens` generated instead of those of the load."""
+    if (load.concurrency is None) == (load.request_rate is None):
+        raise InputError("give either --concurrency N or --request-rate R, and not both")
+    if (load.concurrency or 0) > MOST_IN_FLIGHT:
+        raise InputError(
+            f"--concurrency: {load.concurrency} is out of range; 1 to {MOST_IN_FLIGHT} requests are allowed"
+        )
+    generated = load.output_tokens if output_tokens is None else output_tokens
+    total = load.input_tokens + generated
+    if total > longest_context:
+        raise InputError(
+            f"input {load.input_tokens} + output {generated} = {total} tokens exceeds the longest context "
+            f"of {longest_context} tokens\n  raise --max-model-len, or use shorter requests"
+        )
+
+
+def prompt_work_s_per_token(spec: ReplicaSpec, rates: StepRates) -> float:
+    """Return the time that a token of a prompt adds to a prefill beside its own, mean over the traffic [s].
+
+    Raises
+    ------
+    InputError
+        the link of the device to its host is not known, and adapters come over it
+    """
+    return _adapter_s(spec) + _tower_s(spec, rates)
+
+
+def _adapter_s(spec: ReplicaSpec) -> float:
+    """Return the time of copying adapters that are not resident from the memory of the host, on every device at once."""
+    adapters = spec.network.adapters
+    if adapters is None or not adapters.missing_fraction or not adapters.prompt_tokens:
+        return 0.0
+    if spec.device.pcie_bytes_per_s is None:
+        raise InputError(
+            f"{spec.device.name}: the rate between host and device is not known, and adapters without a slot come over it\n"
+            "  give every adapter a slot (max_loras), or pcie in your own hardware YAML"
+        )
+    held = float(adapter_bytes_per_rank(spec.network, spec.sharding))
+    return adapters.missing_fraction * held / spec.device.pcie_bytes_per_s / adapters.prompt_tokens
+
+
+def _tower_s(spec: ReplicaSpec, rates: StepRates) -> float:
+    """Return the time of the vision tower; attention-data-parallel groups read different images at once."""
+    network, seconds = spec.network, 0.0
+    if network.images is None:
+        return seconds
+    for image in network.image_work:
+        costs = tower_costs(network.images.tower, image, network.vision_format, spec.sharding.tensor, rates)
+        seconds += image.per_prompt_token * float(total_s(costs)) / float(spec.sharding.data)
+    return seconds

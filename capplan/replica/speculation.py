@@ -1,22 +1,32 @@
-"""Speculative decoding on one replica: speedup by batch and draft length, and the memory that the draft model leaves."""
+"""Speculative decoding on one replica: sources of drafts, speedup by batch and draft length, and the replica for the simulator."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from capplan.assumption import Assumption, Label
-from capplan.errors import DoesNotFitError
-from capplan.model.sharding import Sharding
+from capplan.engine.lookup import graph_max_sequences, tier
+from capplan.errors import DoesNotFitError, InputError
+from capplan.memory.usable import engine_memory_bytes
+from capplan.model.network import Layer, Network
+from capplan.model.sharding import Sharding, weight_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Number
 from capplan.phases.cost import total_s, unsaved_s
-from capplan.phases.speculation import expected_tokens_per_round, round_time_s, speculative_speedup_ratio
+from capplan.phases.speculation import (
+    expected_tokens_per_round,
+    round_time_s,
+    round_tokens,
+    speculative_speedup_ratio,
+)
 from capplan.phases.step import decode_step_costs
-from capplan.replica.plans import plans_of, sequence_cache_bytes
+from capplan.replica.plans import engine_scheduling, plans_of, sequence_cache_bytes
 from capplan.replica.rates import step_rates
 from capplan.replica.replica import Replica, memory_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
+from capplan.serving.step_table import StepTable, piecewise_linear
 
 DRAFT_TOKENS = tuple(range(1, 9))
 """Default draft lengths to try."""
@@ -306,3 +316,244 @@ def _as_served(draft: ReplicaSpec, target: ReplicaSpec) -> ReplicaSpec:
 def _per_sequence_bytes(spec: ReplicaSpec, context_tokens: float) -> float:
     """Return the KV-cache bytes of one sequence on one device."""
     return float(sequence_cache_bytes(plans_of([spec]), context_tokens)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """A replica with speculative decoding, and the tokens of a round."""
+
+    replica: Replica
+    """Its step table holds whole rounds, its KV cache what the draft model leaves."""
+    tokens_per_round: float
+    query_tokens: int
+    """Tokens verified per sequence: the drafts plus one, or more where drafts form a tree."""
+    draft_tokens: int
+
+
+def speculating_replica(
+    replica: Replica,
+    draft: DraftModel | float,
+    acceptance_fraction: float | Sequence[float],
+    draft_tokens: int,
+    context_tokens: float,
+    *,
+    verified_tokens: int | None = None,
+) -> Rounds:
+    """Return a replica whose decode steps are rounds.
+
+    Parameters
+    ----------
+    replica : without speculation
+    draft : the draft model, or the time of one of its steps [s]
+    acceptance_fraction : [-]
+        probability that a draft token is accepted if all before it were; or one for each position
+    draft_tokens : [tokens]
+        drafted in one round
+    context_tokens : [tokens]
+        of a typical sequence, for which the KV cache is divided between both models
+    verified_tokens : [tokens]
+        in one round, where drafts form a tree; None: the drafts and one more
+
+    Returns
+    -------
+    the replica with rounds for steps, and the mean yield of a round
+
+    Raises
+    ------
+    InputError
+        a pipelined replica
+    """
+    refuse_stages(replica.spec)
+    query = max(draft_tokens + 1, verified_tokens or 0)
+    accepted = [acceptance_fraction] if isinstance(acceptance_fraction, float) else acceptance_fraction
+    blocks = replica.kv_blocks
+    if isinstance(draft, DraftModel):
+        both = target_and_draft_memory(replica, draft, context_tokens)
+        blocks = max(int(blocks * both.max_sequences / both.max_sequences_alone), 1)
+    scheduling = replica.scheduling
+    seats = min(scheduling.max_num_seqs, max(scheduling.max_num_batched_tokens // query, 1))
+    return Rounds(
+        replica=replace(
+            replica,
+            table=round_table(replica, draft, draft_tokens, query),
+            scheduling=replace(scheduling, max_num_seqs=seats),
+            kv_blocks=blocks,
+        ),
+        tokens_per_round=round_tokens(accepted, draft_tokens),
+        query_tokens=query,
+        draft_tokens=draft_tokens,
+    )
+
+
+def refuse_stages(spec: ReplicaSpec) -> None:
+    """Raise the error for a pipelined replica, whose rounds are not modelled."""
+    if spec.sharding.pipeline > 1:
+        raise InputError(
+            "speculation with pipeline stages is not simulated\n  use --tensor-parallel only, or drop the speculation"
+        )
+
+
+def round_table(
+    replica: Replica, draft: DraftModel | float, draft_tokens: int, query_tokens: int | None = None
+) -> StepTable:
+    """Return the step times of a replica whose decode steps are rounds.
+
+    The time of a round is that of a plain decode step, plus the extra device time of verifying all drafts instead of one
+    token, plus the draft steps in sequence. In a mixed step, drafting and the longer attention are added; the verified
+    tokens count among the tokens of the step. A verification larger than the biggest CUDA graph runs eagerly: it takes at
+    least as long as a prefill of that size.
+    """
+    table, spec = replica.table, replica.spec
+    batch = np.maximum(table.sequence_knots, 1.0)
+    query = float(query_tokens or draft_tokens + 1)
+
+    def steps(of: ReplicaSpec, each: float) -> Array:
+        """Return device times by batch and context, with `each` tokens of every sequence."""
+        sequences, contexts = np.broadcast_arrays(batch[:, None], table.context_knots)
+        times: Array = np.broadcast_to(
+            step_time_s(of, sequences, contexts, np.full(sequences.shape, each)), sequences.shape
+        )
+        return times
+
+    plain = steps(spec, 1.0)
+    drafts = steps(draft.spec, 1.0) if isinstance(draft, DraftModel) else np.full(plain.shape, draft)
+    more = np.maximum(steps(spec, query) - plain, 0.0)
+    longer = draft_tokens * (drafts - drafts[:, :1]) + (more - more[:, :1])
+    verified_tokens = batch * query
+    eager = piecewise_linear(table.token_knots, table.mixed_s, verified_tokens) + table.head_s
+    graph = largest_graph_sequences(spec)
+    least = np.where(verified_tokens > graph, eager, 0.0) if draft_tokens else 0.0
+    return replace(
+        table,
+        decode_s=np.maximum(table.decode_s + more[:, 0], least) + draft_tokens * drafts[:, 0],
+        head_s=table.head_s + draft_tokens * drafts[:, 0],
+        decode_attention_s=table.decode_attention_s + np.maximum(longer, 0.0),
+    )
+
+
+def largest_graph_sequences(spec: ReplicaSpec) -> int:
+    """Return the size of the largest decode CUDA graph in tokens, summed over the attention-data-parallel groups."""
+    entry = tier(spec.profile, engine_memory_bytes(spec.device), spec.device.architecture)
+    seats = engine_scheduling(spec).max_num_seqs
+    return int(spec.sharding.data) * graph_max_sequences(
+        spec.profile, entry, seats, int(spec.sharding.tensor)
+    )
+
+
+Method = Literal["draft-model", "eagle", "mtp", "medusa", "ngram", "early-exit"]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftPlan:
+    """Speculative decoding of any replica of a target."""
+
+    method: Method
+    acceptance_fractions: tuple[float, ...]
+    """One for all positions, or one for each: the chance that a draft is accepted given that all before it were."""
+    draft_tokens: int | None = None
+    """In one round; None: as many as are best at the load."""
+    verified_tokens: int | None = None
+    """In one round, where drafts form a tree; None: the drafts and one more."""
+    network: Network | None = None
+    """Of a draft model."""
+    step_s: float | None = None
+    """Of one draft, where it is stated; the drafter is then taken to need no memory."""
+    exit_layers: int | None = None
+    """Layers of the target that draft, where it exits early."""
+
+
+def draft_of(plan: DraftPlan, target: ReplicaSpec) -> DraftModel | float:
+    """Return the drafter of a target: a model, or the time of one draft [s].
+
+    An EAGLE or MTP head is one more layer of the target, with its embedding and its LM head; a Medusa head is one more LM head; drafts
+    from the prompt take no time on the device.
+    """
+    if plan.step_s is not None:
+        return plan.step_s
+    if plan.method == "ngram":
+        return 0.0
+    if plan.method == "draft-model":
+        assert plan.network is not None
+        tensor, data = target.sharding.tensor, target.sharding.data
+        return DraftModel(replace(target, network=plan.network, sharding=Sharding(tensor, 1.0, 1.0, data)))
+    layers = target.network.layers
+    if plan.method == "early-exit":
+        assert plan.exit_layers is not None
+        return DraftModel(_with_layers(target, layers[: plan.exit_layers]), weight_bytes=0.0, caches=False)
+    if plan.method == "medusa":
+        heads = plan.draft_tokens or len(plan.acceptance_fractions)
+        return DraftModel(_with_layers(target, ()), weight_bytes=heads * _lm_head_bytes(target), caches=False)
+    one = _with_layers(target, layers[-1:])
+    return DraftModel(one, weight_bytes=_layer_bytes(one))
+
+
+def _with_layers(target: ReplicaSpec, layers: tuple[Layer, ...]) -> ReplicaSpec:
+    """Return the target cut to some of its layers, with the same parallelism."""
+    return replace(target, network=replace(target.network, layers=layers))
+
+
+def _layer_bytes(one: ReplicaSpec) -> float:
+    """Return the weight bytes of the layers of a network, without its embedding and its LM head, on one device."""
+    without = replace(one.network, layers=())
+    held = weight_bytes_per_rank(one.network, one.sharding) - weight_bytes_per_rank(without, one.sharding)
+    return float(held)
+
+
+def _lm_head_bytes(target: ReplicaSpec) -> float:
+    """Return the weight bytes of one more LM head on one device."""
+    network = target.network
+    elements = network.hidden_size * network.vocabulary_size / float(target.sharding.tensor)
+    return 2.0 * elements
+
+
+def best_draft_tokens(plan: DraftPlan, target: ReplicaSpec, batch: float, context_tokens: float) -> int:
+    """Return the draft length with the most tokens per second at a batch; the shortest of equally good ones.
+
+    Parameters
+    ----------
+    plan : DraftPlan
+    target : the replica
+    batch : [-]
+        decoding sequences
+    context_tokens : [tokens]
+        mean context of a sequence
+
+    Returns
+    -------
+    [tokens]
+        at most as many as acceptances are stated by position
+    """
+    if plan.draft_tokens is not None:
+        return plan.draft_tokens
+    most = len(plan.acceptance_fractions)
+    lengths = np.array([g for g in DRAFT_TOKENS if most == 1 or g <= most], dtype=np.float64)
+    sequences = np.array([[max(batch, 1.0)]])
+    times = step_times(target, draft_of(plan, target), sequences, lengths[None, :], context_tokens)
+    yields: Array = np.array([round_tokens(plan.acceptance_fractions, int(g)) for g in lengths])
+    rates = (
+        yields
+        / np.broadcast_to(round_time_s(lengths, times.draft_step_s, times.verify_s), (1, lengths.size))[0]
+    )
+    return int(lengths[int(np.argmax(rates))])
+
+
+def best_speculating_replica(
+    replica: Replica, plan: DraftPlan, batch: float, context_tokens: float
+) -> Rounds:
+    """Return a replica that speculates, with the draft length that is best at a batch.
+
+    Raises
+    ------
+    InputError, DoesNotFitError
+        a pipelined replica; target and draft leave no room for the KV cache
+    """
+    tokens = best_draft_tokens(plan, replica.spec, batch, context_tokens)
+    draft = draft_of(replace(plan, draft_tokens=tokens), replica.spec)
+    return speculating_replica(
+        replica,
+        draft,
+        plan.acceptance_fractions,
+        tokens,
+        context_tokens,
+        verified_tokens=plan.verified_tokens,
+    )

@@ -1,16 +1,178 @@
-"""Write an answer to stdout or a file, in one of the four formats; warnings and progress to stderr."""
+"""Write an answer to stdout or a file in one of the four formats; files are looked at before anything is computed, and written whole."""
 
 import os
+import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 from capplan.errors import InputError, unknown
 from capplan.report.answer import Answer
-from capplan.report.destination import refuse_unwritable, write_whole
-from capplan.report.safe_text import message
+from capplan.report.safe_text import message, visible
 from capplan.scenario.flags import OutputFlags
+
+PICTURES = (".svg", ".png", ".pdf")
+
+
+def refuse_unwritable(path: Path | None, option: str = "--output") -> None:
+    """Raise the error for a file (None: stdout) that could not be written, as far as can be said before it is."""
+    if path is None:
+        if sys.stdout is None:
+            raise InputError("stdout is closed, so no answer can be printed\n  write it to a file: -o FILE")
+        return
+    try:
+        if path.is_dir():
+            raise InputError(f"{option}: {str(path)!r} is a folder; name a file in it")
+        if path.exists() and not path.is_file():
+            return  # a device or a pipe
+        target = path.resolve()
+        folder = target.parent
+        if not folder.is_dir():
+            raise _unwritable(path, option, "No such file or directory")
+        if not os.access(folder, os.W_OK | os.X_OK) or (target.exists() and not os.access(target, os.W_OK)):
+            raise _unwritable(path, option, "Permission denied")
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _unwritable(path, option, _reason(error)) from None
+
+
+def refuse_losing(outputs: Mapping[str, Path], inputs: Iterable[str]) -> Mapping[object, str]:
+    """Raise the error for an answer that would take the place of a file that is read for it, or of another answer.
+
+    Parameters
+    ----------
+    outputs : option -> file to write
+    inputs : words that may be names of files that are read
+
+    Returns
+    -------
+    what tells each output from other files -> its option
+    """
+    read = {place for word in inputs if (place := place_of(Path(word), existing=True)) is not None}
+    taken: dict[object, str] = {}
+    for option, path in outputs.items():
+        place = place_of(path, existing=False)
+        if place is None:
+            continue
+        if place in read:
+            raise InputError(f"{option}: {visible(str(path))!r} is read by this command; name another file")
+        if place in taken:
+            raise InputError(
+                f"{option}: {visible(str(path))!r} is written by {taken[place]} already; name another file"
+            )
+        taken[place] = option
+    return taken
+
+
+def place_of(path: Path, *, existing: bool) -> object:
+    """Return what tells a plain file from others, by whatever name; None for anything else, such as a device."""
+    try:
+        if path.is_file():
+            what = path.stat()
+            return what.st_dev, what.st_ino
+        return None if existing or path.exists() else path.resolve()
+    except (OSError, RuntimeError, ValueError):
+        return None
+
+
+def refuse_picture(path: Path, option: str = "--plot") -> None:
+    """Raise the error for a picture that could not be drawn: its suffix, the library that draws, its folder."""
+    if path.suffix.lower() not in PICTURES:
+        raise InputError(f"{option}: {path.name!r} is not one of {', '.join(PICTURES)}; e.g. picture.svg")
+    if not can_draw():
+        raise InputError(f"{option} needs matplotlib\n  install it: pip install 'capplan[plot]'")
+    refuse_unwritable(path, option)
+
+
+def can_draw() -> bool:
+    """Return whether the library that draws pictures is installed."""
+    return find_spec("matplotlib") is not None
+
+
+def beside(path: Path, suffix: str) -> dict[object, str]:
+    """Return the files that are there and may be written beside an answer, `NAME.TOPIC.suffix`, each with the option that does."""
+    try:
+        found = sorted(path.resolve().parent.iterdir())
+    except (OSError, RuntimeError):
+        return {}  # the folder is refused where the answer is written
+    named = [item for item in found if item.name.startswith(f"{path.stem}.") and item.suffix == suffix]
+    places = {place_of(item, existing=True): "--output" for item in named if item.name != path.name}
+    return {place: option for place, option in places.items() if place is not None}
+
+
+def write_whole(path: Path, content: str | bytes, option: str = "--output") -> None:
+    """Write a file whole or not at all: an interrupted run leaves what was there before; the mode of an old file is kept.
+
+    Letters that are no Unicode, as in names of files, are spelled out.
+    """
+    data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
+    refuse_unwritable(path, option)
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)  # nothing to replace
+            return
+        target = path.resolve()
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+        part = target.with_name(f".{target.name[:200]}.{os.getpid()}.part")
+        try:
+            _write_new(part, data, mode)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _unwritable(path, option, _reason(error)) from error
+
+
+def refuse_existing(path: Path) -> None:
+    """Raise the error for a file that exists, or could not be written, before anything is asked or computed for it."""
+    refuse_unwritable(path, "FILE")
+    if path.exists() or path.is_symlink():
+        raise _existing(path)
+
+
+def _existing(path: Path) -> InputError:
+    return InputError(f"{visible(str(path))!r} exists; name another file, or remove it")
+
+
+def write_new(path: Path, content: str) -> None:
+    """Write a file that does not exist yet, whole or not at all; InputError where it exists or cannot be written."""
+    refuse_existing(path)
+    part = path.with_name(f".{path.name[:200]}.{os.getpid()}.part")
+    try:
+        _write_new(part, content.encode(), None)
+        os.link(part, path)  # fails where somebody wrote it meanwhile
+    except FileExistsError:
+        raise _existing(path) from None
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _unwritable(path, "FILE", _reason(error)) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _write_new(path: Path, data: bytes, mode: int | None) -> None:
+    """Write a file that nobody else may read before it has its mode; None: the mode of new files."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+        if mode is not None:
+            os.fchmod(descriptor, mode)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RuntimeError):
+        return "Too many levels of symbolic links"
+    return (getattr(error, "strerror", None) or str(error)).rstrip(".")
+
+
+def _unwritable(path: Path, option: str, reason: str) -> InputError:
+    return InputError(
+        f"{option}: cannot write {visible(str(path))!r}: {reason}; name a file in a folder that exists"
+    )
+
 
 FORMATS = ("table", "json", "csv", "markdown")
 _BY_SUFFIX = {".json": "json", ".csv": "csv", ".md": "markdown", ".markdown": "markdown"}
@@ -90,20 +252,20 @@ def _print(text: str) -> None:
 
 def answer_text(answer: Answer, form: str, *, to_terminal: bool = False, width: int | None = None) -> str:
     """Return an answer in one of the four formats; colour only for a terminal, tables made to fit its width or the one given."""
-    from capplan.report import data_text, table_text
+    from capplan.report import data_text, tables
 
     if form == "json":
         return data_text.json_text(answer)
     if form == "csv":
         return data_text.csv_text(answer)
     if form == "markdown":
-        return table_text.markdown_text(answer)
+        return tables.markdown_text(answer)
     if form != "table":
         raise unknown("format", form, FORMATS, place="--format")
     if not to_terminal:
-        return table_text.plain_text(answer, width)
+        return tables.plain_text(answer, width)
     colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return table_text.terminal_text(answer, width=width or os.get_terminal_size().columns, colour=colour)
+    return tables.terminal_text(answer, width=width or os.get_terminal_size().columns, colour=colour)
 
 
 def _stated_width() -> int | None:

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from capplan.fleet.plan import AnyPlan, FleetPlan
-from capplan.fleet.pools.plan import POOLS
+from capplan.fleet.plan import POOLS, AnyPlan, FleetPlan, ReplicaGroup
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
-from capplan.fleet.replica_group import ReplicaGroup
 from capplan.report.answer import Table
 from capplan.report.answers.plan_words import layout_text
 from capplan.review.findings import Findings, Section

@@ -2,8 +2,7 @@
 
 from math import inf
 
-from capplan.fleet.plan import AnyPlan
-from capplan.fleet.pools.plan import PoolsPlan
+from capplan.fleet.plan import AnyPlan, PoolsPlan
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.review import TargetMargin
 from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
@@ -12,7 +11,7 @@ from capplan.report.answers.fleet import decision_tables, surer_text
 from capplan.report.answers.fleet_words import measuring_texts, relaxation_text, sure, tight_texts
 from capplan.report.answers.plan_words import cost_texts, purchase_text
 from capplan.report.answers.pools import pools_closing, pools_tables
-from capplan.report.charts.certainty import certainty_chart
+from capplan.report.charts.of_answers import certainty_chart
 from capplan.report.screen_units import screen_of, shown_number
 from capplan.review.findings import Findings, Section
 

@@ -8,21 +8,21 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile
-from capplan.fleet.replica_group import ReplicaGroup
+from capplan.fleet.plan import ReplicaGroup
 from capplan.fleet.review import PlanDetail, kernel_assumptions
 from capplan.hardware.device import Device
 from capplan.report.answer import Table
 from capplan.report.answers.fit import waterfall
 from capplan.report.answers.fleet_words import rejected_text, relaxation_text
 from capplan.report.answers.pools import pools_tables
-from capplan.report.charts.memory import memory_chart
-from capplan.report.charts.records import COLOURS, Bar, Bars
-from capplan.report.charts.roofline import (
+from capplan.report.charts.of_answers import (
     compute_dtype_of,
+    memory_chart,
     ridge_flop_per_byte,
     roof_flop_per_s,
     roofline_chart,
 )
+from capplan.report.charts.records import COLOURS, Bar, Bars
 from capplan.review.decision import shown
 from capplan.review.findings import Findings, Section
 from capplan.review.plans import devices_of, price_rows

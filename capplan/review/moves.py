@@ -1,4 +1,4 @@
-"""What moves the number in a review: a tornado, the plans at other traffic, what may go wrong, and what can be done."""
+"""What moves the number in a review, and what follows from the chosen plan."""
 
 from collections import Counter
 from math import inf
@@ -10,11 +10,37 @@ from capplan.fleet.search.recommended import DEAR
 from capplan.fleet.sensitivity import FEW_RATIOS, Swing, Turn, WhatIf, paid_hours
 from capplan.questions.sensitivity import CHANGE, Sensitivity
 from capplan.report.answer import Table
+from capplan.report.answers.fleet_money import (
+    commitments_closing,
+    commitments_tables,
+    currency_texts,
+    paid_usd,
+)
+from capplan.report.answers.fleet_outlook import energy_tables, growth_closing, growth_tables
 from capplan.report.answers.fleet_words import unsure
 from capplan.report.answers.plan_words import layout_text
 from capplan.report.charts.records import Line, Lines, Tornado, Turned, amount_text
 from capplan.review.decision import kernels_label
 from capplan.review.findings import Findings, Section
+
+
+def outlook_section(given: Findings) -> Section:
+    """Return the cheapest mix of commitments, the fleet of each month and the energy, where the scenario asks for them."""
+    scenario, outlook = given.asked.scenario, given.outlook
+    return Section(
+        "Commitments, growth and energy",
+        tables=(
+            *commitments_tables(outlook.mixes),
+            *growth_tables(outlook.growth),
+            *energy_tables(outlook.energy),
+        ),
+        lines=(
+            *commitments_closing(outlook.mixes),
+            *currency_texts(scenario.currency, paid_usd(given.answer, outlook)),
+            *growth_closing(outlook.growth, scenario),
+        ),
+    )
+
 
 TRAFFIC = "If traffic changes"
 """Title of the section with the slider."""

@@ -8,11 +8,11 @@ from capplan import __version__
 from capplan.assumption import Assumption
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import assumed_kernels, fleet_answer
-from capplan.report.answers.over_time import over_time_assumptions, over_time_parts
+from capplan.report.answers.fleet_outlook import over_time_assumptions, over_time_parts
 from capplan.review import decision, evidence, levers, moves, plans, workload
 from capplan.review.cost import cost_section
 from capplan.review.findings import Findings, Review, Section
-from capplan.review.outlook import outlook_section
+from capplan.review.moves import outlook_section
 
 
 def review_of(given: Findings) -> Review:

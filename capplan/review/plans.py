@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from capplan.fleet.plan import AnyPlan
-from capplan.fleet.pools.plan import POOLS, PoolsPlan
+from capplan.fleet.plan import POOLS, AnyPlan, PoolsPlan
 from capplan.fleet.review import sizing_of
 from capplan.fleet.search.recommended import DEAR
 from capplan.questions.plans.plan_row import plan_row

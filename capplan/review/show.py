@@ -1,25 +1,162 @@
-"""Write a planning review to stdout or a file: as Markdown, as HTML, or in the formats of every command."""
+"""Write a planning review to stdout or a file: as Markdown, or as one HTML file that loads nothing."""
 
+import json
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from capplan.errors import InputError
-from capplan.readers.text_file import protecting_outputs
-from capplan.report.charts.svg import svg_file
+from capplan.fleet.sensitivity import WhatIf
+from capplan.readers.text_file import protecting_outputs, read_text
+from capplan.report.answer import Table
+from capplan.report.charts.svg import svg_file, svg_of
 from capplan.report.data_text import rows_csv
-from capplan.report.destination import beside, refuse_losing, write_whole
-from capplan.report.grid import grid_of
-from capplan.report.safe_text import markdown_paragraph, markdown_words, one_line
-from capplan.report.show import say_warnings, send, show
-from capplan.report.table_text import markdown_table
+from capplan.report.safe_text import html_words, markdown_paragraph, markdown_words, one_line
+from capplan.report.show import beside, refuse_losing, say_warnings, send, show, write_whole
+from capplan.report.tables import grid_of, markdown_table
 from capplan.review.findings import Review, Section, anchor
-from capplan.review.moves import what_if_rows
+from capplan.review.moves import TRAFFIC, by_plan, charted, money_key, point_text, what_if_rows
 from capplan.review.plans import WHY
 from capplan.scenario.flags import OutputFlags
+
+
+def review_html(review: Review) -> str:
+    """Return the page; what people wrote in the scenario is text in it, never markup."""
+    numbers = count(1)
+    title = html_words(f"Plan: {review.title}")
+    style, script = _resource("page.css"), _resource("page.js")
+    policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'"
+    entries = "\n".join(
+        f'<li><a href="#{anchor(section.title)}">{html_words(section.title)}</a></li>'
+        for section in review.sections
+    )
+    sections = [_html_section(section, numbers, review) for section in review.sections]
+    first, rest = (
+        "\n".join(part) for part in (sections[: review.first_screen], sections[review.first_screen :])
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}"/>\n'
+        f"<title>{title}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        f'<a class="skip" href="#plan">To the plan</a>\n<main id="plan">\n<h1>{title}</h1>\n'
+        f'<p class="byline">{html_words(review.byline)}</p>\n'
+        f'<p class="decision">{html_words(review.decision)}</p>\n'
+        f'<div class="first">\n{first}\n</div>\n<nav aria-label="Sections"><ul>\n{entries}\n</ul></nav>\n{rest}\n</main>\n'
+        f"<footer>{html_words(review.byline)}</footer>\n"
+        f'<div id="tip" role="status"></div>\n{_points(review)}<script>{script}</script>\n</body>\n</html>\n'
+    )
+
+
+def _resource(name: str) -> str:
+    return read_text(Path(__file__).with_name(name), kind="a part of the page")
+
+
+def _digest(text: str) -> str:
+    """Return what the policy of a page allows a style or a script by."""
+    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
+
+
+def _html_section(section: Section, numbers: "count[int]", review: Review) -> str:
+    parts = [f'<section id="{anchor(section.title)}">\n<h2>{html_words(section.title)}</h2>']
+    parts += [f"<p>{html_words(text)}</p>" for text in section.text]
+    if section.title == TRAFFIC:
+        parts.append(_slider(review))
+    for picture in section.pictures:
+        caption = f"<figcaption>{html_words(picture.title)}</figcaption>"
+        parts.append(f"<figure>{caption}\n{svg_of(picture, index=next(numbers))}\n</figure>")
+    parts += [_table(table, section.title) for table in section.tables]
+    if section.lines:
+        parts.append(
+            "\n".join(["<ul>", *(f"<li>{html_words(line)}</li>" for line in section.lines), "</ul>"])
+        )
+    if section.code:
+        parts.append(f"<pre><code>{html_words(chr(10).join(section.code))}</code></pre>")
+    return "\n".join([*parts, "</section>"])
+
+
+def _slider(review: Review) -> str:
+    """Return the plan and the traffic to choose, with what they come to; points are in the page."""
+    what_if = review.sensitivity.what_if
+    options = "".join(f"<option>{html_words(by_plan(plan))}</option>" for plan, _ in what_if)
+    points = what_if[0][1]
+    today = next(at for at, point in enumerate(points) if point.traffic_ratio == 1.0)
+    said = html_words(point_text(points[today], money_key(what_if[0][0])))
+    return (
+        '<div class="what-if">\n'
+        f"<label>Plan <select>{options}</select></label>\n"
+        f'<label>Peak traffic <input type="range" min="0" max="{len(points) - 1}" step="1" value="{today}"/></label>\n'
+        f"<output>{said}</output>\n</div>"
+    )
+
+
+def _points(review: Review) -> str:
+    """Return the points of the slider as data in the page; no letter in it is markup."""
+    plans = [
+        {
+            "charted": charted(plan, review.sensitivity),
+            "points": [_point(point, money_key(plan)) for point in points],
+        }
+        for plan, points in review.sensitivity.what_if
+    ]
+    if not plans:
+        return ""
+    text = json.dumps(plans).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return f'<script type="application/json" id="what-if-points">{text}</script>\n'
+
+
+def _point(point: WhatIf, key: str) -> dict[str, Any]:
+    return {
+        "ratio": point.traffic_ratio,
+        "gpus": point.gpus,
+        "usd": point.usd,
+        "said": point_text(point, key),
+    }
+
+
+def _table(table: Table, section: str) -> str:
+    grid = grid_of(table)
+    kinds = [' class="number"' if right else "" for right in grid.right]
+    heading = f"<h3>{html_words(table.title)}</h3>\n" if table.title else ""
+    head = "".join(
+        f'<th scope="col"{kind}>{html_words(text)}</th>' if text else "<td></td>"
+        for text, kind in zip(grid.headings, kinds, strict=True)
+    )
+    rows = "\n".join(
+        "<tr>"
+        + "".join(
+            f"<td{kind}{_exactly(value)}>{_cell(text)}</td>"
+            for text, kind, value in zip(line, kinds, values, strict=True)
+        )
+        + "</tr>"
+        for line, values in zip(grid.cells, grid.values, strict=True)
+    )
+    name = html_words(table.title or section)
+    return (
+        f'{heading}<div class="wide" role="region" tabindex="0" aria-label="{name}"><table>\n'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>"
+    )
+
+
+def _exactly(value: Any) -> str:
+    """Return the attribute with a number in base units and full precision."""
+    return (
+        f' data-value="{value!r}"' if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
+    )
+
+
+def _cell(text: str) -> str:
+    """Return a cell; one that is nothing but an address becomes a link, which loads nothing until somebody follows it."""
+    if text.startswith("https://") and " " not in text:
+        return f'<a href="{html_words(text)}">{html_words(text)}</a>'
+    return html_words(text)
+
 
 _BY_SUFFIX = {
     ".md": "markdown", ".markdown": "markdown", ".csv": "csv", ".html": "html", ".htm": "html", ".json": "json",
@@ -71,7 +208,7 @@ def show_review(review: Review, to: OutputFlags) -> int:
         return show(answer, to)
     say_warnings(review.answer)
     if to.form == "html":
-        from capplan.review.html import review_html
+        from capplan.review.show import review_html
 
         text = review_html(review)
     else:

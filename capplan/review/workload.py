@@ -3,8 +3,8 @@
 from typing import Any
 
 from capplan.report.answer import Table
-from capplan.report.answers.over_time import over_time_parts, over_time_tables
-from capplan.report.charts.load import load_chart
+from capplan.report.answers.fleet_outlook import over_time_parts, over_time_tables
+from capplan.report.charts.of_answers import load_chart
 from capplan.review.findings import Findings, Section
 from capplan.workload.request_class import RequestClass, responses_of_classes
 

@@ -11,7 +11,7 @@ from capplan.fleet.load.demand import demand_of
 from capplan.fleet.load.session_load import offered_with_sessions, session_block_tokens
 from capplan.readers.catalogue.model import read_model
 from capplan.recorded.traces.read import trace_summary
-from capplan.scenario.records.images import with_image_tokens
+from capplan.scenario.records.traffic_line import with_image_tokens
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.several.models import refuse_several
 from capplan.serving.requests import Requests

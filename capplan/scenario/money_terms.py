@@ -1,10 +1,24 @@
-"""The keys of a scenario about money -> plain values, their defaults filled in."""
+"""The keys of a scenario about money -> plain values in base units: terms, offers that are paid, host memory, growth."""
 
+from functools import partial
+from math import isclose
+
+import numpy as np
+
+from capplan.errors import InputError
 from capplan.fleet.money_terms import CommitmentTerms, OwnedTerms, PowerTerms, ReservedTerms, SpotTerms
+from capplan.fleet.plan import AnyPlan
+from capplan.fleet.price import PriceChoice
+from capplan.fleet.scenario import Scenario
+from capplan.money.growth import grown_ratios
+from capplan.readers.catalogue.hardware import device, normalised
+from capplan.readers.catalogue.prices import price_records, read_prices
 from capplan.readers.yaml_file import KeyPath
 from capplan.scenario.reading import Reading
-from capplan.scenario.records.money import Commitments, MeasuredPower, Owned, Power, Reserved, Spot
-from capplan.scenario.scenario_file import ScenarioFile
+from capplan.scenario.records.money import Commitments, Growth, MeasuredPower, Owned, Power, Reserved, Spot
+from capplan.scenario.scenario_file import Prices, ScenarioFile
+from capplan.scenario.sense import MOST_RATE_PER_S
+from capplan.workload.request_class import RequestClass
 
 
 def commitment_terms(record: Commitments | None) -> CommitmentTerms | None:
@@ -116,3 +130,155 @@ def note_odd_money(reading: Reading, file: ScenarioFile) -> None:
         at = ("prices", "date")
         what = "no prices.file needs it: every price of a YAML has its own date, and a catalogue CSV of SkyPilot has none"
         reading.note(reading.refuse(at, what), at)
+
+
+ANY_PROVIDER = "any"
+
+
+def _provider(reading: Reading, prices: Prices) -> str:
+    if prices.provider is None or normalised(prices.provider) == ANY_PROVIDER:
+        if prices.provider is None:
+            reading.assume("prices of any provider, the median offer", "prices.provider")
+        return ANY_PROVIDER
+    if prices.file and prices.file.lower().endswith(".csv"):
+        return prices.provider  # the file has one provider, whatever its name
+    offers = read_prices(reading.resolved(prices.file)) if prices.file else price_records()
+    known = {normalised(offer.provider): offer.provider for offer in offers}
+    provider = known.get(normalised(prices.provider))
+    if provider is None:
+        names = {ANY_PROVIDER, *(name.lower() for name in known.values())}
+        raise reading.unknown("provider", prices.provider, names, ("prices", "provider"))
+    return provider
+
+
+def price_choice(reading: Reading, prices: Prices) -> PriceChoice:
+    """Return which offers are paid, or the prices of one's own, with electricity where it is apart."""
+    default = PriceChoice()
+    if prices.commitment is None:
+        reading.assume(f"{default.commitment} prices", "prices.commitment")
+    overrides: dict[str, float] = {}
+    for name, usd in prices.per_gpu_hour.items():
+        try:
+            overrides[device(name).name] = usd
+        except InputError as error:
+            at: KeyPath = ("prices", "per_gpu_hour", name)
+            reading.note(reading.refuse(at, str(error)), at)
+    return PriceChoice(
+        commitment=prices.commitment or default.commitment,
+        provider=reading.attempt(partial(_provider, reading, prices), ANY_PROVIDER, ("prices", "provider")),
+        region=prices.region,
+        overrides=overrides,
+        usd_per_kwh=prices.electricity,
+        facility_ratio=reading.attempt(partial(_facility_ratio, reading, prices), 1.0, ("prices",)),
+    )
+
+
+def _facility_ratio(reading: Reading, prices: Prices) -> float:
+    """Return the power of the building over that of the devices; refused without a price of electricity."""
+    ratio, usd = prices.facility_ratio, prices.electricity
+    if usd is None:
+        if ratio is not None:
+            raise reading.refuse(
+                ("prices", "facility_ratio"),
+                "multiplies electricity, and none is given; e.g. electricity: 0.12 $/kWh, or leave facility_ratio out",
+            )
+        return PriceChoice().facility_ratio
+    reading.assume(
+        f"electricity at {usd:g} $/kWh is added to the price, for the thermal design power of all devices, spares included, "
+        "at all hours; nothing for hosts and switches",
+        "prices.electricity",
+    )
+    if ratio is None:
+        ratio = PriceChoice().facility_ratio
+        reading.assume(
+            f"facility ratio of {ratio:g}: nothing for cooling and losses", "prices.facility_ratio"
+        )
+    return ratio
+
+
+HOST = "host"
+"""The tier that is main memory of the servers; others are disks or other machines."""
+
+
+def host_bytes(scenario: Scenario) -> float:
+    """Return the host memory that offload tiers add to every replica [B]."""
+    return sum(tier.capacity_bytes for tier in scenario.kv_offload if tier.name == HOST)
+
+
+def memory_usd_per_month(scenario: Scenario, plan: AnyPlan) -> float:
+    """Return the cost of that memory for all replicas of a plan, spares included [$]; 0 without a price."""
+    price = scenario.own.host_usd_per_gb_month or 0.0
+    return price * host_bytes(scenario) * 1e-9 * plan.replicas
+
+
+MONTHS = 12
+"""To look ahead where a scenario states a growth and no number of months."""
+MOST_MONTHS = 120
+
+
+def growth_ratios(
+    reading: Reading, record: Growth | None, classes: tuple[RequestClass, ...]
+) -> tuple[float, ...]:
+    """Return the traffic of successive months over today's; empty where no growth is stated."""
+    if record is None:
+        return ()
+    at: KeyPath = ("growth",)
+    if (record.per_month is None) == (record.rates is None):
+        both = (
+            "per_month and rates are both given" if record.rates else "neither per_month nor rates is given"
+        )
+        raise reading.refuse(at, f"{both}; give one of them, e.g. {{per_month: 6 %, months: 18}}")
+    if any(item.job_requests is not None for item in classes):
+        raise reading.refuse(
+            at, "is for continuous traffic; a batch job is planned as it stands, so leave it out"
+        )
+    ratios = _by_month(reading, record) if record.rates is None else _of_rates(reading, record, classes)
+    key = "per_month" if record.rates is None else "rates"
+    # Of a file with mistakes, today's rates may be missing.
+    now = 0.0 if reading.mistakes else sum(item.request_rate_at() for item in classes)
+    month = int(np.argmax(ratios))
+    if now * ratios[month] > MOST_RATE_PER_S:
+        raise reading.refuse(
+            (*at, key),
+            f"leads to {now * ratios[month]:.3g} req/s in month {month + 1}, which no service has; give less growth",
+        )
+    return ratios
+
+
+def _by_month(reading: Reading, record: Growth) -> tuple[float, ...]:
+    """Return the ratios of a growth by the same part each month."""
+    if record.months is None:
+        reading.assume(f"growth is followed for {MONTHS} months", "growth.months")
+    return tuple(grown_ratios(record.per_month or 0.0, record.months or MONTHS).tolist())
+
+
+def _of_rates(reading: Reading, record: Growth, classes: tuple[RequestClass, ...]) -> tuple[float, ...]:
+    """Return the stated rates over the first; refused where a month is missing, or the first is not today's traffic."""
+    if record.months is not None:
+        raise reading.refuse(
+            ("growth", "months"), "belongs to per_month; rates state their months themselves"
+        )
+    at: KeyPath = ("growth", "rates")
+    rates = record.rates or {}
+    months = {str(month) for month in range(1, MOST_MONTHS + 1)}
+    wrong = next((month for month in rates if month not in months), None)
+    if wrong is not None:
+        raise reading.refuse(
+            (*at, wrong),
+            f"{wrong!r} is not a month; months are counted from 1, today's, to {MOST_MONTHS}",
+        )
+    by_month = {int(month): rate for month, rate in rates.items()}
+    last = max(by_month, default=0)
+    gap = next((month for month in range(1, last + 1) if month not in by_month), None)
+    if gap is not None or last < 2:
+        missing = f"month {gap or 2} is missing"
+        raise reading.refuse(at, f"has a gap: {missing}; give every month from 1 on, at least two")
+    if reading.mistakes or any(item.users for item in classes):
+        return tuple(by_month[month] / by_month[1] for month in range(1, last + 1))
+    today = sum(item.request_rate_at() for item in classes)
+    if not isclose(by_month[1], today, rel_tol=0.01):
+        raise reading.refuse(
+            (*at, "1"),
+            f"{by_month[1]:.3g} req/s is not today's traffic, whose peak is {today:.3g} req/s; month 1 is today's",
+        )
+    return tuple(by_month[month] / by_month[1] for month in range(1, last + 1))

@@ -6,7 +6,7 @@ from functools import partial
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.scenario import PoolsLimits
 from capplan.hardware.device import Device
-from capplan.scenario.operation import link_terms_of
+from capplan.scenario.engine_use import link_terms_of
 from capplan.scenario.reading import Reading
 from capplan.scenario.scenario_file import Fleet, ScenarioFile
 from capplan.workload.request_class import RequestClass

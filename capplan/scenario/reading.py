@@ -1,6 +1,8 @@
-"""A scenario file while it is being resolved: the defaults it needs, and all of its errors."""
+"""A scenario file while it is resolved: the defaults it needs, the files it names, keys overridden on the command line, documents made of another."""
 
-from collections.abc import Callable, Iterable
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -11,8 +13,118 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
 from capplan.readers.record import Mistakes, checked
 from capplan.readers.text_file import path_of, whole_path
-from capplan.readers.yaml_file import Document, KeyPath
+from capplan.readers.yaml_file import Document, KeyPath, key_path, parse_yaml
 from capplan.scenario.scenario_file import ScenarioFile
+
+
+def derived(document: Document, section: str, changes: Mapping[str, Any], at: KeyPath) -> Document:
+    """Return a document without a section, and with the keys of one mapping in it in the place of the others.
+
+    Parameters
+    ----------
+    document : with the section
+    section : top-level key that is left out
+    changes : keys that take the place of others, mappings key by key
+    at : where the changes stand, for the lines of errors
+
+    Returns
+    -------
+    Document; all else is that of the first one
+
+    Examples
+    --------
+    >>> whole = Document("a.yaml", {"slo": {"a": 1, "b": 2}, "x": {"slo": {"b": 3}}}, {("slo",): 1, ("x", "slo"): 3})
+    >>> derived(whole, "x", {"slo": {"b": 3}}, ("x",))
+    Document(name='a.yaml', value={'slo': {'a': 1, 'b': 3}}, lines={('slo',): 3})
+    """
+    value = {key: item for key, item in document.value.items() if key != section}
+    lines = {path: line for path, line in document.lines.items() if path[:1] != (section,)}
+    lines |= {
+        path[len(at) :]: line for path, line in document.lines.items() if path[: len(at)] == at and path != at
+    }
+    return Document(document.name, _changed(value, changes), lines)
+
+
+def _changed(value: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keys with others in their place, mappings key by key; null takes a key away."""
+    both = {**value, **{key: _inside(value.get(key), new) for key, new in changes.items()}}
+    return {key: item for key, item in both.items() if item is not None}
+
+
+def _inside(old: Any, new: Any) -> Any:
+    return _changed(old, new) if isinstance(old, Mapping) and isinstance(new, Mapping) else new
+
+
+_PART = re.compile(r"\.?([A-Za-z_][\w-]*)|\[([0-9]{1,9})\]")
+_EXAMPLE = "e.g. --set slo.ttft_p95='600 ms', --set 'traffic[0].request_rate=40 req/s'"
+
+
+def key_of(text: str) -> KeyPath:
+    """Return the parts of a key path.
+
+    Examples
+    --------
+    >>> key_of("traffic[0].request_rate")
+    ('traffic', 0, 'request_rate')
+    """
+    parts: list[str | int] = []
+    at = 0
+    while at < len(text):
+        part = _PART.match(text, at)
+        if part is None or (text[at] == "." and not parts):
+            raise InputError(f"--set: {text!r} is not a key of a scenario\n  {_EXAMPLE}")
+        parts.append(part[1] if part[2] is None else int(part[2]))
+        at = part.end()
+    if not parts or not isinstance(parts[0], str):
+        raise InputError(f"--set: {text!r} is not a key of a scenario\n  {_EXAMPLE}")
+    return tuple(parts)
+
+
+def overridden(document: Document, settings: Sequence[str]) -> Document:
+    """Return a document with some keys overridden, each as KEY=VALUE with a YAML value; checked like the file itself."""
+    value = deepcopy(document.value)
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise InputError(f"--set: {setting!r} is not KEY=VALUE\n  {_EXAMPLE}")
+        _put(value, key_of(key.strip()), parse_yaml(text, f"--set {key.strip()}").value)
+    return replace(document, value=value)
+
+
+def _put(value: Any, path: KeyPath, new: Any) -> None:
+    first = path[0]
+    if isinstance(value, dict) and first not in value and first not in ScenarioFile.model_fields:
+        raise unknown(
+            "key", str(first), ScenarioFile.model_fields, place=f"--set: {key_path(path)}", hint=_EXAMPLE
+        )
+    for at, part in enumerate(path[:-1]):
+        if isinstance(value, dict) and isinstance(part, str) and part not in value:
+            value[part] = [] if isinstance(path[at + 1], int) else {}
+        value = _inside_of_overrides(value, part, path)
+    last = path[-1]
+    if isinstance(value, dict) and isinstance(last, str):
+        value[last] = new
+    else:
+        _inside_of_overrides(value, last, path)
+        value[last] = new
+
+
+def _inside_of_overrides(value: Any, part: str | int, path: KeyPath) -> Any:
+    fits = isinstance(value, list) and isinstance(part, int) and part < len(value)
+    if fits or (isinstance(value, dict) and part in value):
+        return value[part]
+    entries = f"; it has {len(value)} entries, numbered from 0" if isinstance(value, list) else ""
+    raise InputError(f"--set: the scenario has no {part!r} for {key_path(path)}{entries}\n  {_EXAMPLE}")
+
+
+def settings_of(
+    hardware: Sequence[str] | None, confidence: float | None, settings: Sequence[str] | None
+) -> tuple[str, ...]:
+    """Return the overrides of --set and of the flags that stand for a key, each as KEY=VALUE."""
+    changed = [f"fleet.hardware={json.dumps(list(hardware))}"] if hardware else []
+    changed += [] if confidence is None else [f"slo.confidence={confidence!r}"]
+    return (*changed, *(settings or ()))
+
 
 T = TypeVar("T")
 F = TypeVar("F")

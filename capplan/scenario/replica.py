@@ -8,14 +8,13 @@ from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.families.head import pooled
 from capplan.fleet.scenario import LoraTerms
-from capplan.fleet.search.candidates import Layout
-from capplan.fleet.search.refusal import refuse_illegal
+from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.hardware.weight_kernel import no_kernel_reason
-from capplan.memory.cache_dtype import cache_dtype
 from capplan.memory.layer_groups import narrow_states
 from capplan.memory.packed_pool import layout_assumptions
+from capplan.memory.plan import cache_dtype
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
@@ -26,7 +25,7 @@ from capplan.readers.catalogue.model import read_model
 from capplan.replica.spec import ReplicaSpec, network_as_served, profile_as_served
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.records.lora import DEFAULT_RANK, adapter_assumptions, with_adapters
-from capplan.scenario.records.pooling import ANSWERED, UNMEASURED
+from capplan.scenario.records.traffic_line import ANSWERED, UNMEASURED
 
 
 @dataclass(frozen=True, slots=True)

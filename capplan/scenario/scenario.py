@@ -14,27 +14,30 @@ from capplan.fleet.scenario import FleetLimits, Scenario, SpeculationPlan
 from capplan.hardware.device import Device
 from capplan.hardware.networks import NETWORKS
 from capplan.hardware.weight_kernel import no_kernel_reason
-from capplan.memory.cache_dtype import AUTO
+from capplan.memory.plan import AUTO
 from capplan.model.weight_format import KV_FORMATS, named_weight_format
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.scenarios import scenario_file
 from capplan.readers.data_folder import data_folder
 from capplan.readers.text_file import is_there
 from capplan.readers.yaml_file import Document, KeyPath, read_yaml
-from capplan.scenario.drafting import speculation_plan
-from capplan.scenario.growth import growth_ratios
-from capplan.scenario.money_terms import commitment_terms, note_odd_money, power_terms
-from capplan.scenario.operation import network_bytes_per_s
-from capplan.scenario.overrides import overridden
+from capplan.scenario.engine_use import network_bytes_per_s
+from capplan.scenario.money_terms import (
+    commitment_terms,
+    growth_ratios,
+    note_odd_money,
+    power_terms,
+    price_choice,
+)
 from capplan.scenario.pool_limits import pools_limits, refuse_with_pools
-from capplan.scenario.price_choice import price_choice
-from capplan.scenario.reading import Reading, scenario_record
+from capplan.scenario.reading import Reading, overridden, scenario_record
 from capplan.scenario.records.lora import lora_terms
-from capplan.scenario.records.pooling import pooled_traffic
 from capplan.scenario.records.promise import promised
+from capplan.scenario.records.traffic_line import pooled_traffic
 from capplan.scenario.scenario_file import Fleet, ScenarioFile, Speculation
 from capplan.scenario.several.models import asks_for_a_part, of_all, part_document, several_terms
 from capplan.scenario.several.slices import refuse_with_slices
+from capplan.scenario.speculation import speculation_plan
 from capplan.scenario.traffic import request_classes
 from capplan.workload.request_class import RequestClass, without_prefix_cache
 from capplan.workload.slo import Slo

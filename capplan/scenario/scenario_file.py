@@ -30,12 +30,11 @@ from capplan.readers.record import (
     Whole,
     one_or_more,
 )
-from capplan.replica.drafting import Method
-from capplan.scenario.records.curve import DailyCurve
-from capplan.scenario.records.lengths import LengthRecord
+from capplan.replica.speculation import Method
+from capplan.scenario.records.lengths import DailyCurve, LengthRecord
 from capplan.scenario.records.money import Budget, Commitments, Currency, Growth, Hosted, Power
 from capplan.scenario.records.several import Cascade, Sharing
-from capplan.serving.replicas.fleet_terms import Routing
+from capplan.serving.fleet_terms import Routing
 
 
 def _as_list(written: object) -> object:

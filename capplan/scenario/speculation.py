@@ -1,19 +1,344 @@
-"""The flags of `capplan spec` -> a target and a draft, each a model or a step time."""
+"""Speculation as a scenario or flags state it: a method with its acceptance, published or given, and the target and draft it is for."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
+from capplan.fleet.scenario import SpeculationPlan
 from capplan.model.heads import refuse_heads
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
 from capplan.readers.catalogue.model import read_model
+from capplan.readers.yaml_file import KeyPath
+from capplan.recorded.traces.accepted_drafts import accepted_drafts
 from capplan.replica.spec import ReplicaSpec
-from capplan.replica.speculation import DraftModel
-from capplan.scenario.drafting import check_vocabulary
+from capplan.replica.speculation import DraftModel, DraftPlan, Method
 from capplan.scenario.flags import DraftFlags, ServingFlags
+from capplan.scenario.reading import Reading
 from capplan.scenario.replica import asked_replica
+from capplan.scenario.scenario_file import Speculation
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What was published of one method on the models of one kin."""
+
+    method: Method
+    kin: frozenset[str]
+    """Model types of the targets; empty: any, because the drafts come from no trained weights."""
+    acceptance_fractions: tuple[float, ...]
+    """One for all positions, or one for each."""
+    source: str
+    draft_tokens: int | None = None
+    verified_tokens: int | None = None
+
+    @property
+    def assumption(self) -> Assumption:
+        """Return the assumption that a target accepts as many drafts as the one that was measured."""
+        shares = ", ".join(f"{fraction:.0%}" for fraction in self.acceptance_fractions)
+        by_position = ", by position" if len(self.acceptance_fractions) > 1 else ""
+        return Assumption(
+            f"a draft is accepted with {shares} probability{by_position}: {self.source}",
+            "speculation.acceptance",
+        )
+
+
+def acceptance_by_position(accepted_lengths: Sequence[float]) -> tuple[float, ...]:
+    """Return the acceptance at each position from the mean tokens of a round with 1, 2, 3, ... drafts.
+
+        a_k = (E_k - E_(k-1)) / (E_(k-1) - E_(k-2)),   E_0 = 1 and E_(-1) = 0
+
+    The positions end before the first whose gain is above the one before it or is none: noise of the measurement.
+
+    Parameters
+    ----------
+    accepted_lengths : [tokens]
+        E, the token of the target included
+
+    Returns
+    -------
+    [-]
+        a, given that all drafts before were accepted
+
+    Examples
+    --------
+    >>> acceptance_by_position([1.5, 1.75, 1.75])
+    (0.5, 0.5)
+
+    References
+    ----------
+    Leviathan, Kalman, Matias 2023, arXiv:2211.17192, equation 1 with an acceptance for each position.
+    """
+    fractions: list[float] = []
+    gain, before = 1.0, 1.0
+    for length in accepted_lengths:
+        more = length - before
+        if not 0.0 < more <= gain:
+            break
+        fractions.append(round(more / gain, 4))
+        gain, before = more, length
+    return tuple(fractions)
+
+
+_SPEC_BENCH = "Spec-Bench, mean over its six tasks, greedy, https://github.com/hemingkx/Spec-Bench/blob/main/Leaderboard.md"
+_GOLDEN = (
+    "80 coding prompts of SPEED-Bench at the model's own sampling, "
+    "https://github.com/SemiAnalysisAI/InferenceX/blob/843c6254ff69b567f772f6a5fd97675af3d04431/golden_al_distribution"
+)
+
+
+def _counted(method: Method, kin: str, name: str, file: str, *lengths: float) -> Published:
+    """Return what was counted of rounds with 1, 2, 3, ... drafts; of runs with and without thinking the lower count."""
+    fractions = acceptance_by_position(lengths)
+    words = f"{lengths[len(fractions) - 1]:.2f} tokens a round of {len(fractions)} drafts"
+    return Published(method, frozenset({kin}), fractions, f"{words} of {name}, {_GOLDEN}/{file}")
+
+
+PUBLISHED = (
+    Published(
+        "ngram", frozenset(), (0.36,), f"1.55 tokens a round of prompt lookup with Vicuna-33B: {_SPEC_BENCH}"
+    ),
+    Published(
+        "draft-model",
+        frozenset({"llama"}),
+        (0.50,),
+        f"2.01 tokens a round of a 68M draft with Vicuna-33B: {_SPEC_BENCH}",
+    ),
+    Published(
+        "medusa",
+        frozenset({"llama"}),
+        (0.59,),
+        f"2.33 tokens a round of four heads and a tree with Vicuna-33B: {_SPEC_BENCH}",
+        4,
+        64,
+    ),
+    Published(
+        "mtp",
+        frozenset({"deepseek_v3", "deepseek_v32"}),
+        (0.85,),
+        "85 to 90 % of the second tokens of DeepSeek-V3: arXiv:2412.19437, section 5.4.3",
+        draft_tokens=1,
+    ),
+    _counted(
+        "mtp", "deepseek_v4", "DeepSeek-V4-Pro", "dsv4_mtp.yaml", 1.79, 2.27, 2.49, 2.54, 2.55, 2.55, 2.54, 2.58
+    ),
+    _counted(
+        "mtp", "glm_moe_dsa", "GLM-5.2", "glm5.2_mtp.yaml", 1.84, 2.50, 2.99, 3.33, 3.61, 3.78, 3.91, 4.06
+    ),
+    _counted(
+        "mtp", "qwen3_5_moe", "Qwen3.5-397B-A17B", "qwen3.5_mtp.yaml", 1.92, 2.70, 3.33, 3.83, 4.20, 4.48, 4.73, 4.71
+    ),
+    _counted(
+        "eagle", "kimi_k25", "Kimi-K2.5 (EAGLE-3)", "kimik2.5_eagle3.yaml", 1.80, 2.33, 2.75, 3.06, 3.25, 3.43, 3.46, 3.51
+    ),
+    _counted(
+        "eagle", "minimax_m3", "MiniMax-M3 (EAGLE-3)", "minimaxm3_eagle3.yaml", 1.78, 2.38, 2.83, 3.11, 3.35, 3.45, 3.53, 3.74
+    ),
+)  # fmt: skip
+"""Acceptance depends on the task: code and quotations do better, free text worse, and a head trained on other text far worse."""
+
+
+def published_acceptance(method: Method, target: Network) -> Published | None:
+    """Return what is published of a method on a model or its kin; None where nothing is, so that nothing is borrowed."""
+    return next(
+        (row for row in PUBLISHED if row.method == method and (not row.kin or target.model_type in row.kin)),
+        None,
+    )
+
+
+def not_published(method: Method, target: Network) -> str:
+    """Return why a method has no acceptance on a model, and the key that states it."""
+    kin = sorted({name for row in PUBLISHED if row.method == method for name in row.kin})
+    known = f"only for models of type {', '.join(kin)}" if kin else "for no model"
+    return (
+        f"speculation.acceptance: is missing; the acceptance of {method} is published {known}, and {target.name} is of type "
+        f"{target.model_type}\n  state what your engine counts: acceptance: 0.7, or metrics: metrics.txt"
+    )
+
+
+OF_ITSELF: tuple[Method, ...] = ("eagle", "mtp", "medusa", "ngram")
+"""Methods that need neither a draft model nor the time of a draft."""
+
+
+def speculation_plan(
+    reading: Reading, section: Speculation | None, draft: str | None
+) -> SpeculationPlan | None:
+    """Return the speculation that a scenario states; without an acceptance where it states none.
+
+    Parameters
+    ----------
+    reading : of the file
+    section : of the scenario
+    draft : its draft model, as a path or a name
+
+    Raises
+    ------
+    InputError
+        half a method, or two
+    """
+    if section is None:
+        return None
+    method = section.method or "draft-model"
+    _check_source(reading, section, method)
+    fractions = _acceptance(reading, section)
+    tokens = section.draft_tokens
+    if len(fractions) > 1 and (tokens or 0) > len(fractions):
+        at: KeyPath = ("speculation", "draft_tokens")
+        raise reading.refuse(
+            at, f"{tokens} drafts need as many acceptances, one for each position; there are {len(fractions)}"
+        )
+    return SpeculationPlan(
+        fractions,
+        tokens,
+        draft,
+        section.draft_step_time,
+        method,
+        section.verified_tokens,
+        section.exit_layers,
+    )
+
+
+def _acceptance(reading: Reading, section: Speculation) -> tuple[float, ...]:
+    """Return the acceptance that a scenario states, or that an engine counted; none where the published one is used."""
+    if section.acceptance is not None and section.metrics is not None:
+        raise reading.refuse(("speculation", "metrics"), "acceptance is stated already; give one of them")
+    if section.acceptance is not None:
+        return tuple(section.acceptance)
+    if section.metrics is None:
+        return ()
+    paths = [Path(reading.resolved(name)) for name in section.metrics]
+    seen = accepted_drafts(paths, section.draft_tokens)
+    shares = ", ".join(f"{fraction:.1%}" for fraction in seen.fractions)
+    reading.assume(
+        f"drafts are accepted with {shares} probability, given those before them: {paths[-1].name} counted {seen.counted}",
+        "speculation.acceptance",
+    )
+    return seen.fractions
+
+
+def with_acceptance(plan: SpeculationPlan, target: Network) -> tuple[SpeculationPlan, tuple[Assumption, ...]]:
+    """Return a speculation with the published acceptance of its method on a target, where it states none, and what was assumed.
+
+    Raises
+    ------
+    InputError
+        No acceptance of the method is published for the target or its kin, or for fewer drafts than are wanted.
+    """
+    stated: list[Assumption] = []
+    if not plan.acceptance_fractions:
+        known = published_acceptance(plan.method, target)
+        if known is None:
+            raise InputError(not_published(plan.method, target))
+        tokens = plan.draft_tokens or known.draft_tokens
+        positions = len(known.acceptance_fractions)
+        if 1 < positions < (tokens or 0):
+            raise InputError(
+                f"speculation.draft_tokens: {tokens} is above {positions}, for as many drafts is an acceptance published: {known.source}\n"
+                "  state your own: acceptance: 0.7"
+            )
+        plan = replace(
+            plan,
+            acceptance_fractions=known.acceptance_fractions,
+            draft_tokens=tokens,
+            verified_tokens=plan.verified_tokens or known.verified_tokens,
+        )
+        stated.append(known.assumption)
+    if plan.draft_tokens is None:
+        stated.append(_AS_MANY)
+    return plan, tuple(stated)
+
+
+def _check_source(reading: Reading, section: Speculation, method: Method) -> None:
+    """Refuse a method without what it drafts with, or with what it does not use."""
+    given = [name for name in ("draft", "draft_step_time") if getattr(section, name) is not None]
+    if len(given) > 1 or (method == "draft-model" and not given):
+        raise reading.refuse(
+            ("speculation",),
+            "give either draft or draft_step_time, e.g. draft_step_time: 2 ms, or a method that needs none of them: "
+            f"{', '.join(OF_ITSELF)}",
+        )
+    if section.draft is not None and method != "draft-model":
+        raise reading.refuse(
+            ("speculation", "draft"), f"is for method: draft-model; {method} drafts by itself"
+        )
+    if (section.exit_layers is not None) != (method == "early-exit"):
+        raise reading.refuse(
+            ("speculation",),
+            "exit_layers belongs to method: early-exit, e.g. {method: early-exit, exit_layers: 8}",
+        )
+
+
+def drafting_of(
+    plan: SpeculationPlan, target: Network, *, offline: bool
+) -> tuple[DraftPlan, tuple[Assumption, ...]]:
+    """Return how replicas of a target draft, and what was assumed.
+
+    Raises
+    ------
+    InputError
+        a draft with another vocabulary; a head or layers that the target does not have; no acceptance
+    """
+    network = None
+    if plan.draft is not None:
+        network = read_model(plan.draft, offline=offline)
+        check_vocabulary(network, target, "speculation.draft", "draft_step_time: 2 ms")
+    if plan.method == "mtp" and not target.mtp_parameters:
+        raise InputError(
+            f"speculation.method: mtp: {target.name} has no layers for multi-token prediction\n  try eagle or ngram"
+        )
+    if plan.exit_layers is not None and plan.exit_layers >= len(target.layers):
+        raise InputError(
+            f"speculation.exit_layers: {plan.exit_layers} is not below the {len(target.layers)} layers of {target.name}"
+        )
+    plan, accepted = with_acceptance(plan, target)
+    drafting = DraftPlan(
+        plan.method,
+        plan.acceptance_fractions,
+        plan.draft_tokens,
+        plan.verified_tokens,
+        network,
+        plan.draft_step_s,
+        plan.exit_layers,
+    )
+    return drafting, (*accepted, _COST_OF[plan.method] if plan.draft_step_s is None else _AS_GIVEN)
+
+
+def check_vocabulary(draft: Network, target: Network, place: str, instead: str) -> None:
+    """Refuse a draft whose tokens the target does not have; `instead` is how the time of a draft is given."""
+    if draft.vocabulary_size != target.vocabulary_size:
+        raise InputError(
+            f"{place}: {draft.name} has {draft.vocabulary_size:,} tokens, {target.name} has {target.vocabulary_size:,}; a target can only "
+            f"verify drafts in its own vocabulary\n  take a draft of the same family, or give the step time of a head: {instead}"
+        )
+
+
+_AS_MANY = Assumption(
+    "as many drafts in a round as are best at half of the largest rate", "speculation.draft_tokens"
+)
+_AS_GIVEN = Assumption("a draft takes as long as given, and no memory", "speculation.draft_step_time")
+_HEAD = Assumption(
+    "a draft head is one more layer of the target, with its embedding and its LM head",
+    "speculation.draft_step_time",
+)
+_COST_OF: dict[Method, Assumption] = {
+    "eagle": _HEAD,
+    "mtp": _HEAD,
+    "medusa": Assumption(
+        "a Medusa head is one more LM head of the target, in 16 bits", "speculation.draft_step_time"
+    ),
+    "ngram": Assumption("drafts from the prompt take no time on the device", "speculation.draft_step_time"),
+    "draft-model": Assumption(
+        "the draft runs on all devices of its target; its prefill of the prompts is not counted",
+        "speculation.draft_step_time",
+    ),
+    "early-exit": Assumption(
+        "the first layers and the LM head of the target draft, without memory of their own",
+        "speculation.draft_step_time",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,19 @@ from capplan.readers.yaml_file import KeyPath
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.rate_line import MOST_WINDOWS, WINDOW_S
 from capplan.scenario.reading import Reading
-from capplan.scenario.records.images import prompt_images
 from capplan.scenario.records.lengths import lengths
-from capplan.scenario.records.multiples import MULTIPLES, refuse_wrong_multiples, with_multiples
-from capplan.scenario.records.outside import refuse_wrong_tools, with_outside
-from capplan.scenario.records.session import session_lengths, session_reuse, sessions_of, with_one_turn
+from capplan.scenario.records.traffic_line import (
+    MULTIPLES,
+    prompt_images,
+    refuse_wrong_multiples,
+    refuse_wrong_tools,
+    session_lengths,
+    session_reuse,
+    sessions_of,
+    with_multiples,
+    with_one_turn,
+    with_outside,
+)
 from capplan.scenario.scenario_file import SharedPrefix, Traffic
 from capplan.scenario.sense import plausible_rate, refuse_idle_time, refuse_rare_users
 from capplan.scenario.written.workload_file import (

@@ -5,11 +5,11 @@ from math import inf, nextafter
 from typing import Protocol
 
 from capplan.serving.outcome import FINISHED, SHED, Ledger
+from capplan.serving.queue import WaitingLine
 from capplan.serving.requests import Admission, InFlight
 from capplan.serving.server import Server
-from capplan.serving.step_clock import StepClock
+from capplan.serving.step_table import StepClock
 from capplan.serving.terms import EngineTerms
-from capplan.serving.waiting_line import WaitingLine
 
 
 class Inbox:

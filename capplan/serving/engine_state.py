@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import inf, isnan
 
-from capplan.serving.cache.block_cache import BlockCache
-from capplan.serving.cache.kv_blocks import KvBlocks
-from capplan.serving.gauges import Gauges
+from capplan.serving.block_cache import BlockCache, KvBlocks
+from capplan.serving.gauges import Gauges, TokenGaps
 from capplan.serving.outcome import Ledger
+from capplan.serving.queue import WaitingLine
 from capplan.serving.requests import InFlight
-from capplan.serving.step_clock import StepClock
+from capplan.serving.step_table import StepClock
 from capplan.serving.terms import EngineTerms
-from capplan.serving.token_gaps import TokenGaps
-from capplan.serving.waiting_line import WaitingLine
 
 
 class EngineState:

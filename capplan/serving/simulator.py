@@ -5,14 +5,13 @@ from dataclasses import replace
 from math import inf
 
 from capplan.errors import InputError
-from capplan.serving.feed import Feed
 from capplan.serving.flat import eligible, flat_outcome
 from capplan.serving.outcome import Ledger, Outcome
+from capplan.serving.queue import Feed, Source, WaitingLine
 from capplan.serving.requests import Admission, Crowd, Requests, check_admission, offered
 from capplan.serving.server import Server
 from capplan.serving.static_batch import StaticServer
 from capplan.serving.terms import EngineSetup, engine_terms
-from capplan.serving.waiting_line import Source, WaitingLine
 
 ADMIT_ALL = Admission()
 

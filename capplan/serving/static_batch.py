@@ -4,10 +4,10 @@ from math import inf
 
 from capplan.serving.gauges import Gauges
 from capplan.serving.outcome import Ledger
+from capplan.serving.queue import WaitingLine
 from capplan.serving.requests import InFlight
-from capplan.serving.step_clock import StepClock
+from capplan.serving.step_table import StepClock
 from capplan.serving.terms import EngineTerms
-from capplan.serving.waiting_line import WaitingLine
 
 
 class StaticServer:

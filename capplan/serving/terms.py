@@ -5,10 +5,9 @@ from math import ceil, inf, isnan
 
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
-from capplan.serving.cache.block_cache import PrefixCaching, check_prefix_caching
+from capplan.serving.block_cache import PrefixCaching, check_prefix_caching
 from capplan.serving.requests import InFlight
-from capplan.serving.step_clock import StepClock
-from capplan.serving.step_table import StepTable
+from capplan.serving.step_table import StepClock, StepTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from capplan.fleet.money_terms import OwnedTerms, SpotTerms
 from capplan.money.energy import DECODE_FRACTION, HOST_FRACTION, IDLE_FRACTION, PREFILL_FRACTION
 from capplan.questions.money.commitments import RESERVED_DISCOUNTS
-from capplan.scenario.growth import MONTHS
+from capplan.scenario.money_terms import MONTHS
 
 _OWNED = OwnedTerms(1.0)
 DEFAULTS: Mapping[str, str] = MappingProxyType(

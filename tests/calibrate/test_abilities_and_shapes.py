@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from capplan.calibrate.abilities import abilities_of, capability_of
+from capplan.calibrate.fit import launch_fit
 from capplan.calibrate.kernels import calls_of, experts, routings
 from capplan.calibrate.kernels.case import Case
 from capplan.calibrate.kernels.passes import TO_DEVICE
 from capplan.calibrate.shapes import CONFIGURATION, cases, held_out
-from capplan.calibrate.simple_fit import launch_fit
 from capplan.readers.calibration.record import Measurement
 from tests.calibrate.faked.card import B200, MI300X
 

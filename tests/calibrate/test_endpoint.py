@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 
 from capplan.calibrate.endpoint.client import Question, answered, endpoint_of
-from capplan.calibrate.endpoint.loops import closed_loop, open_loop, shared_loop
 from capplan.calibrate.endpoint.probe import probed, prompts_for, served_model
-from capplan.calibrate.endpoint.series import designed
+from capplan.calibrate.endpoint.series import closed_loop, designed, open_loop, shared_loop
 from capplan.cli.main import main
 from capplan.errors import InputError
 from capplan.readers.calibration.file import read_calibration_file

@@ -6,12 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.calibrate.abilities import abilities_of
-from capplan.calibrate.fit import Fitting, fit_all
-from capplan.calibrate.forms import FORMS, sheet
+from capplan.calibrate.fit import Fitting, copy_fit, fit_all
+from capplan.calibrate.forms import FORMS, known_beforehand, sheet
 from capplan.calibrate.kernels.case import NO_DETAIL
-from capplan.calibrate.prior import known_beforehand
 from capplan.calibrate.shapes import cases, held_out
-from capplan.calibrate.simple_fit import copy_fit
 from capplan.readers.calibration.record import Machine, Measurement, Peaks
 
 MACHINE = Machine("cuda:0", "test", "0" * 12, None, None, "2", None, 80e9, 132, 50e6)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from capplan.readers.calibration.identify import same_device
+from capplan.readers.calibration.file import same_device
 from capplan.readers.calibration.record import Machine
 from capplan.readers.catalogue.hardware import device, device_names
 

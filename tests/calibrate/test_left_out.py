@@ -38,7 +38,7 @@ from calibrate.targets import SERVING
 from capplan.engine.host_times import FITTED, HOST_TIMES
 from capplan.errors import InputError
 from capplan.questions.validation import BUILT_IN_POINTS, validation
-from capplan.readers.catalogue.intervals import shipped_intervals
+from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.recorded.measured.table import measured_table
 
 

@@ -17,7 +17,7 @@ from capplan.calibrate.replayed import run_of
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.questions.benchmark_spec import benchmark_spec
-from capplan.questions.measured_replica import replica_of_result
+from capplan.questions.validation import replica_of_result
 from capplan.readers.calibration.file import calibration_text, read_calibration, read_calibration_file
 from capplan.readers.calibration.host import refitted_overhead
 from capplan.readers.catalogue.hardware import device
@@ -25,7 +25,7 @@ from capplan.recorded.results.read import read_results
 from capplan.recorded.results.record import BenchmarkResult, Spread
 from capplan.replica.replica import replica_of
 from capplan.report.answers.calibrate import refit_answer
-from capplan.report.grid import grid_of
+from capplan.report.tables import grid_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 

@@ -24,7 +24,7 @@ from calibrate.slowness_fit import (
 from capplan.accuracy.replay import replayed_columns
 from capplan.accuracy.slowness import PROBABILITIES, slowness_of
 from capplan.questions.validation import BUILT_IN_POINTS
-from capplan.readers.catalogue.slowness import SLOWNESS_FILE, shipped_slowness
+from capplan.readers.catalogue.efficiency import SLOWNESS_FILE, shipped_slowness
 from capplan.recorded.measured.table import measured_table
 from capplan.workload.slo import Target
 

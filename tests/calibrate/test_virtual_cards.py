@@ -13,8 +13,7 @@ from capplan.operators.elementwise import elementwise_time_s
 from capplan.operators.experts import experts_time_s
 from capplan.operators.latent_attention import mla_decode_time_s, mla_prefill_time_s
 from capplan.operators.matmul import matmul_time_s
-from capplan.readers.calibration.file import calibration_text, read_calibration
-from capplan.readers.calibration.identify import same_device
+from capplan.readers.calibration.file import calibration_text, read_calibration, same_device
 from capplan.readers.calibration.measured_device import efficiency_from_calibration
 from capplan.readers.catalogue.efficiency import efficiency_for
 from tests.calibrate.faked.card import CARDS, T4

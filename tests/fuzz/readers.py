@@ -28,8 +28,7 @@ from capplan.errors import InputError
 from capplan.readers.calibration.file import _checksum, read_calibration_file
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
-from capplan.readers.catalogue.prices import read_prices
-from capplan.readers.catalogue.skypilot import skypilot_prices
+from capplan.readers.catalogue.prices import read_prices, skypilot_prices
 from capplan.readers.catalogue.token_prices import litellm_prices, read_token_prices
 from capplan.readers.plan_file import read_plan_file, result_digest
 from capplan.readers.point_file import PointFile

@@ -19,8 +19,8 @@ from capplan.model.network import Adapters
 from capplan.model.sharding import Sharding
 from capplan.operators.adapters import adapters_in_step, sequences_with_slots
 from capplan.readers.catalogue.model import read_model
-from capplan.replica.prompt_work import prompt_work_s_per_token
 from capplan.replica.replica import replica_of
+from capplan.replica.spec import prompt_work_s_per_token
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
 from capplan.fleet.load.demand import demand_of_classes
-from capplan.fleet.load.offered import SamplePath
-from capplan.fleet.load.stream_split import split_crowd
-from capplan.serving.replicas.fleet_simulator import simulate_fleet
+from capplan.fleet.load.offered import SamplePath, split_crowd
+from capplan.serving.fleet_simulator import simulate_fleet
 from capplan.serving.requests import Crowd, Requests, joined_crowd
 from capplan.serving.simulator import served, simulate
 from capplan.workload.length import fixed

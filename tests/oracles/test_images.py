@@ -14,8 +14,8 @@ from capplan.model.images import ImageWork, image_tokens, image_work
 from capplan.phases.vision_work import tower_costs
 from capplan.questions.fleet import asked_fleet
 from capplan.readers.catalogue.model import read_model
-from capplan.replica.prompt_work import prompt_work_s_per_token
 from capplan.replica.replica import replica_of
+from capplan.replica.spec import prompt_work_s_per_token
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.scenario.scenario import read_scenario

@@ -15,10 +15,14 @@ from calibrate.hidden_devices import pooled, sampled, stand_ins
 from capplan.accuracy.kernel_rows import DEVICES, kernel_case
 from capplan.accuracy.kernels import predicted_latency
 from capplan.hardware.efficiency import BORROWED
-from capplan.questions.kernel_rows import kernel_row_predictions
-from capplan.readers.catalogue.efficiency import efficiency_for, shipped_efficiencies, timed_efficiency
+from capplan.questions.validation import kernel_row_predictions
+from capplan.readers.catalogue.efficiency import (
+    efficiency_for,
+    shipped_efficiencies,
+    shipped_intervals,
+    timed_efficiency,
+)
 from capplan.readers.catalogue.hardware import device, device_names
-from capplan.readers.catalogue.intervals import shipped_intervals
 
 GEMM = {"family": "gemm", "backend": "vllm"}
 FACTS = [

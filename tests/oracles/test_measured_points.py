@@ -6,7 +6,7 @@ from capplan.accuracy.benchmark import benchmark_of
 from capplan.accuracy.score import scored
 from capplan.errors import CapplanError
 from capplan.questions.validation import BUILT_IN_POINTS, is_core, validation
-from capplan.readers.catalogue.intervals import shipped_intervals
+from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.recorded.measured.table import measured_table
 
 

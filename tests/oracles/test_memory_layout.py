@@ -5,10 +5,10 @@ import pytest
 
 from capplan.engine.lookup import default_memory_fraction, profile, scheduling, unsupported_reason
 from capplan.errors import InputError
-from capplan.memory.budget import memory_plan
 from capplan.memory.capacity import reserved_bytes_per_sequence, token_capacity
 from capplan.memory.launch import engine_launch
 from capplan.memory.layer_groups import cache_kinds, group_layers
+from capplan.memory.plan import memory_plan
 from capplan.memory.pool import grouped_layout
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format

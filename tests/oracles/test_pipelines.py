@@ -13,8 +13,7 @@ from capplan.engine.profile import Scheduling
 from capplan.serving.pipeline import decode_turn_s, prompt_micro_batch, turn_ratio
 from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
-from capplan.serving.step_clock import StepClock
-from capplan.serving.step_table import StepTable
+from capplan.serving.step_table import StepClock, StepTable
 from capplan.serving.terms import EngineSetup
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.errors import InputError
-from capplan.serving.cache.prefix_cache import NEVER, earlier_greater, hit_curve, stack_distances
+from capplan.serving.prefix_cache import NEVER, earlier_greater, hit_curve, stack_distances
 from tests.sweeps import examples
 
 

@@ -286,7 +286,7 @@ def test_lengths_without_times_make_a_workload_that_asks_for_its_rate(tmp_path):
 
 def test_the_same_traffic_draws_the_same_picture(tmp_path):
     pytest.importorskip("matplotlib")
-    from capplan.report.charts.picture import workload_picture
+    from capplan.report.charts.static import workload_picture
 
     name, text = SMALL["Mooncake"]
     (tmp_path / name).write_text(text)

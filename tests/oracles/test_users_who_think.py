@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
+from capplan.serving.fleet_simulator import simulate_fleet
 from capplan.serving.outcome import SHED
-from capplan.serving.replicas.fleet_simulator import simulate_fleet
 from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests
 from capplan.serving.simulator import served, simulate
 from capplan.serving.step_table import StepTable

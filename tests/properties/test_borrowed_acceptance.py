@@ -9,9 +9,8 @@ from capplan.errors import InputError
 from capplan.fleet.scenario import SpeculationPlan
 from capplan.phases.speculation import expected_tokens_by_position
 from capplan.readers.catalogue.model import read_model
-from capplan.replica.drafting import Method
-from capplan.scenario.acceptance import PUBLISHED, acceptance_by_position, published_acceptance
-from capplan.scenario.drafting import drafting_of
+from capplan.replica.speculation import Method
+from capplan.scenario.speculation import PUBLISHED, acceptance_by_position, drafting_of, published_acceptance
 from tests.plan_files import SCENARIO
 
 MODELS = (

@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.fleet.plan import Choices
-from capplan.fleet.search.confirmed import plan_of
+from capplan.fleet.search.recommended import plan_of
 from capplan.money.commitments import GroupUse, Offer, least_usd_per_hour, mix_of, use_fractions
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers.answer import asked_levers
-from capplan.questions.money.budget import _affordable_choices
-from capplan.questions.money.carried_traffic import PARTS, most_parts
+from capplan.questions.money.budget import PARTS, _affordable_choices, most_parts
 from capplan.questions.outlook import outlook_of
 from capplan.scenario.scenario import read_scenario
 

@@ -11,11 +11,15 @@ from capplan.memory.kv_size import kv_sizes
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
 from capplan.replica.estimate import OperatorRow
-from capplan.report.charts.allocation import allocation_chart
-from capplan.report.charts.certainty import certainty_chart
-from capplan.report.charts.picture import chart_bytes
+from capplan.report.charts.of_answers import (
+    allocation_chart,
+    certainty_chart,
+    ridge_flop_per_byte,
+    roof_flop_per_s,
+    roofline_chart,
+)
 from capplan.report.charts.records import Bar, Bars, Line, Lines, Tornado, Turned, ticks
-from capplan.report.charts.roofline import ridge_flop_per_byte, roof_flop_per_s, roofline_chart
+from capplan.report.charts.static import chart_bytes
 from capplan.report.charts.svg import svg_of
 
 AMOUNT = st.floats(0.0, 1e12)

@@ -7,8 +7,8 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.fleet.search.cheapest import Sized, busy_replicas
-from capplan.fleet.search.confirmed import plan_of
 from capplan.fleet.search.one_layout import adequacy, trial_of
+from capplan.fleet.search.recommended import plan_of
 from capplan.questions.fleet import asked_fleet, terms_of
 from capplan.questions.plans.plan_check import check_plan, latest_day
 from capplan.questions.plans.plan_file import answer_of

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
+from capplan.serving.fleet_terms import Hedging, KvLink
 from capplan.serving.outcome import SHED, Ledger
-from capplan.serving.replicas.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
-from capplan.serving.replicas.fleet_terms import Hedging, KvLink
 from capplan.serving.requests import Crowd, InFlight, Requests
 from capplan.serving.simulator import new_server, served, simulate
 from capplan.serving.terms import EngineSetup

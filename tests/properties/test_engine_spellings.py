@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from capplan.accuracy.benchmark import benchmark_of
 from capplan.engine.lookup import ENGINES, profile
-from capplan.engine.spelling import SPELLINGS, named_engine
+from capplan.engine.versions import SPELLINGS, named_engine
 from capplan.errors import InputError
-from capplan.questions.measured_replica import replica_of_result
+from capplan.questions.validation import replica_of_result
 from capplan.recorded.results.record import BenchmarkResult
 from capplan.scenario.flags import ServingFlags
 

@@ -11,8 +11,7 @@ from capplan.fleet.engine_options import EngineOptions, TierSize, offload_tier
 from capplan.fleet.simulation import Stream, simulated_fleet
 from capplan.questions.simulation import admission_of
 from capplan.replica.replica import replica_of
-from capplan.replica.rounds import speculating_replica
-from capplan.replica.speculation import DraftModel, speculation
+from capplan.replica.speculation import DraftModel, speculating_replica, speculation
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.serving.requests import Admission, Requests

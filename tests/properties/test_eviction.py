@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from capplan.errors import InputError
 from capplan.recorded.traces.read import workload_of
-from capplan.serving.cache.eviction import policy_hit_fractions
-from capplan.serving.cache.prefix_cache import hit_curve
+from capplan.serving.prefix_cache import hit_curve, policy_hit_fractions
 from tests.sweeps import examples
 
 POLICIES = ("lru", "lfu", "prefix")

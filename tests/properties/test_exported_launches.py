@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from capplan.deploy.command_line import read_command_line
 from capplan.deploy.command_words import command_of, shell_text
-from capplan.deploy.drafts import METHODS
+from capplan.deploy.engine_options import METHODS
 from capplan.deploy.flag_table import engine_flags
 from capplan.deploy.launched_replica import serving_flags
 from capplan.deploy.replica_launch import Adapters, Drafts, ReplicaLaunch

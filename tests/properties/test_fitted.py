@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.report.answer import Answer, Table
-from capplan.report.fitted import UPRIGHT_ROWS
-from capplan.report.table_text import plain_text, terminal_text
+from capplan.report.tables import UPRIGHT_ROWS, plain_text, terminal_text
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 WORD = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=12)

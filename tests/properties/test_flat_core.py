@@ -16,17 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
-from capplan.serving import flat, flat_core, flat_pools
-from capplan.serving.cache.block_cache import PrefixCaching
+from capplan.serving import flat, flat_core, fleet_simulator
+from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.flat import eligible, flat_outcome
-from capplan.serving.replicas import fleet_simulator
-from capplan.serving.replicas.fleet_simulator import (
+from capplan.serving.fleet_simulator import (
     EnginePlan,
     FleetRun,
     simulate_disaggregated,
     simulate_fleet,
 )
-from capplan.serving.replicas.fleet_terms import KvLink
+from capplan.serving.fleet_terms import KvLink
 from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, UserGroup, offered
 from capplan.serving.simulator import served
 from capplan.serving.step_table import StepTable
@@ -54,7 +53,7 @@ CORES = {"as installed": (flat_core.FlatEngine, flat_core.FlatRouter), "in Pytho
 def running_on(core: str):
     """Run the flat core as it is installed, or as Python."""
     engine, router = CORES[core]
-    with mock.patch.object(flat, "FlatEngine", engine), mock.patch.object(flat_pools, "FlatRouter", router):
+    with mock.patch.object(flat, "FlatEngine", engine), mock.patch.object(flat, "FlatRouter", router):
         yield
 
 
@@ -249,7 +248,7 @@ def test_flat_pools_give_what_the_dispatcher_gives(core: str, seed: int) -> None
     link = KvLink(*(float(rng.choice(values)) for values in ((0, 1e5), (1e6, 1e8, inf), (0, 1e-3, 0.1))))
     runs = []
     for admission in (Admission(), Admission(queue_limit=10**6)):
-        watched = mock.patch.object(fleet_simulator, "serve_in_pools", wraps=flat_pools.serve_in_pools)
+        watched = mock.patch.object(fleet_simulator, "serve_in_pools", wraps=flat.serve_in_pools)
         with running_on(core), watched as flat_run:
             runs.append(simulate_disaggregated(requests, prefill, decode, link, admission=admission))
             assert flat_run.called == (admission == Admission())

@@ -19,8 +19,8 @@ from capplan.fleet.simulation import (
     split_by_prefix,
     split_round_robin,
 )
+from capplan.serving.fleet_simulator import simulate_fleet
 from capplan.serving.outcome import FINISHED, SHED, joint_timeline
-from capplan.serving.replicas.fleet_simulator import simulate_fleet
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable

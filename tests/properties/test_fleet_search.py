@@ -8,9 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from capplan.errors import InputError, Refusal
-from capplan.fleet.search.candidates import Layout, Ranges, layout_reason, shardings
+from capplan.fleet.search.candidates import Layout, Ranges, layout_reason, refuse_illegal, shardings
 from capplan.fleet.search.layouts import search
-from capplan.fleet.search.refusal import refuse_illegal
 from capplan.fleet.search.steady_plans import LOADS
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import asked_fleet

@@ -14,7 +14,7 @@ from capplan.accuracy.intervals import (
     regime_keys,
 )
 from capplan.accuracy.score import Prediction
-from capplan.readers.catalogue.intervals import shipped_intervals
+from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.workload.slo import METRICS, STATISTICS
 
 LOADS = ("closed", "open", "burst", "static", "offline", "overload")

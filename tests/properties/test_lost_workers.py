@@ -13,7 +13,7 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.fleet.search import workers
-from capplan.fleet.search.executor import executor, finished_points, runner
+from capplan.fleet.search.workers import executor, finished_points, runner
 from capplan.fleet.sweep import swept
 from capplan.questions.sweep import asked_sweep
 from capplan.readers.point_file import PointFile

@@ -12,11 +12,10 @@ from capplan.accuracy.benchmark import benchmark_of
 from capplan.accuracy.memory import predict_memory_row
 from capplan.errors import InputError
 from capplan.questions.validation import validation
+from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.intervals import shipped_intervals
 from capplan.readers.catalogue.model import read_model
-from capplan.recorded.measured.run_columns import NOTED, with_run_columns
-from capplan.recorded.measured.start_columns import with_start_columns
+from capplan.recorded.measured.table import NOTED, with_run_columns, with_start_columns
 
 PACKAGE = Path(__file__).resolve().parents[2] / "capplan"
 RUN = {
@@ -130,4 +129,4 @@ def test_the_column_of_notes_is_read_at_the_edge_alone():
                 key = node.args[0] if node.args else None
             if isinstance(key, ast.Constant) and key.value == "notes":
                 reading.append(path.relative_to(PACKAGE).as_posix())
-    assert set(reading) == {"recorded/measured/run_columns.py", "recorded/measured/start_columns.py"}
+    assert set(reading) == {"recorded/measured/table.py"}

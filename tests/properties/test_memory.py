@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.lookup import ENGINES
-from capplan.memory.budget import memory_plan
 from capplan.memory.launch import engine_launch
+from capplan.memory.plan import memory_plan
 from capplan.model.network import (
     Attention,
     Experts,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from capplan.engine.lookup import ENGINES
-from capplan.memory.budget import memory_plan
 from capplan.memory.launch import engine_launch
+from capplan.memory.plan import memory_plan
 from capplan.model.network import Attention, Experts, LatentAttention, Layer, Network, Projection
 from capplan.model.sharding import Sharding
 

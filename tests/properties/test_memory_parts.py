@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from capplan.engine.lookup import ENGINES, profile
-from capplan.memory.budget import memory_plan
 from capplan.memory.launch import engine_launch
+from capplan.memory.plan import memory_plan
 from capplan.model.network import (
     Attention,
     CompressedAttention,

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.lookup import ENGINES, profile
-from capplan.memory.budget import memory_plan
 from capplan.memory.kv_size import kv_sizes
 from capplan.memory.launch import engine_launch
 from capplan.memory.layer_groups import cache_kinds, state_bytes_held
+from capplan.memory.plan import memory_plan
 from capplan.model.cache_parts import CachePart, StatePart
 from capplan.model.heads import head_reason
 from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes, state_bytes_per_sequence
-from capplan.model.mixers.description import Description, Heads
+from capplan.model.mixers import Description, Heads
 from capplan.model.network import (
     Attention,
     CompressedAttention,

@@ -4,7 +4,7 @@ import pytest
 
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s, unit_costs_at_mean
-from capplan.serving.closed_form.steady_steps import Lengths
+from capplan.serving.steady_state import Lengths
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass
 

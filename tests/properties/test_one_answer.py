@@ -13,8 +13,8 @@ from capplan.fleet.engine_options import Drafting, EngineOptions
 from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.question import spec_of_layout
 from capplan.fleet.search.cheapest import Search, Terms
-from capplan.fleet.search.confirmed import met_probability
 from capplan.fleet.search.layouts import search
+from capplan.fleet.search.recommended import met_probability
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, simulated_fleet
 from capplan.fleet.sweep import Contender, Point, point_result
@@ -22,12 +22,12 @@ from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.plans.plan_file import answer_of
 from capplan.questions.simulation import asked_stream, chosen_plan
 from capplan.readers.plan_file import read_plan_file
-from capplan.replica.drafting import draft_of
 from capplan.replica.estimate import estimate
-from capplan.replica.load import Load
 from capplan.replica.replica import replica_of
+from capplan.replica.spec import Load
+from capplan.replica.speculation import draft_of
+from capplan.scenario.flags import PlanFlags, RequestFlags
 from capplan.scenario.scenario import read_scenario
-from capplan.scenario.simulation_flags import PlanFlags, RequestFlags
 from capplan.workload.slo import Target
 from tests.shipped import FLEETS, SCENARIOS
 from tests.slower import made_slower

@@ -19,7 +19,7 @@ from capplan.fleet.over_time import (
     paid_replicas,
 )
 from capplan.fleet.plan import FleetPlan
-from capplan.report.answers.over_time import over_time_result, over_time_tables
+from capplan.report.answers.fleet_outlook import over_time_result, over_time_tables
 from capplan.scenario.rate_line import rate_line
 from capplan.scenario.scenario import read_scenario
 

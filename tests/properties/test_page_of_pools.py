@@ -13,10 +13,9 @@ from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.readers.catalogue.model import model_source
 from capplan.report.data_text import plain
 from capplan.review.findings import findings
-from capplan.review.html import review_html
 from capplan.review.levers import saved_levers
 from capplan.review.page import review_of
-from capplan.review.show import review_markdown
+from capplan.review.show import review_html, review_markdown
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SCENARIO = """name: apart

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from capplan.errors import InputError
-from capplan.fleet.search import executor
-from capplan.fleet.search.content_key import content_key
-from capplan.fleet.search.executor import finished_points, runner
+from capplan.fleet.search import workers
+from capplan.fleet.search.search_cache import content_key
+from capplan.fleet.search.workers import finished_points, runner
 from capplan.fleet.sweep import swept
 from capplan.questions.sweep import asked_sweep
 from capplan.readers.data_folder import data_folder
@@ -86,7 +86,7 @@ def test_a_key_says_all_of_an_array_and_knows_kinds_apart():
 def test_a_sweep_that_was_finished_is_not_worked_out_again(tmp_path, finished, monkeypatch):
     path = tmp_path / "points.jsonl"
     path.write_bytes(finished)
-    monkeypatch.setattr(executor, "point_result", lambda _: pytest.fail("worked out again"))
+    monkeypatch.setattr(workers, "point_result", lambda _: pytest.fail("worked out again"))
     rows, file = worked_out(path, *points())
     assert (len(rows), file.reused) == (3, 3)
     assert path.read_bytes() == finished
@@ -102,7 +102,7 @@ def test_an_interrupted_sweep_shows_its_own_points_alone(tmp_path, finished, mon
             raise KeyboardInterrupt
         return json.loads(finished.splitlines()[0])["row"] | {"concurrency": point.concurrency}
 
-    monkeypatch.setattr(executor, "point_result", cut_short)
+    monkeypatch.setattr(workers, "point_result", cut_short)
     file = PointFile(path)
     rows, interrupted = finished_points(points(prompt=400, loads="8, 16, 32"), None, file, None, refine=False)
     assert interrupted
@@ -115,7 +115,7 @@ def test_a_last_line_that_was_cut_anywhere_costs_that_point_alone(tmp_path, fini
     whole = b"".join(finished.splitlines(keepends=True)[:lines])
     before = whole.rfind(b"\n", 0, -1) + 1
     monkeypatch.setattr(
-        executor,
+        workers,
         "point_result",
         lambda point: json.loads(finished.splitlines()[0])["row"] | {"concurrency": point.concurrency},
     )

@@ -15,7 +15,7 @@ from capplan.cli.main import main
 from capplan.errors import InputError, Refusal
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import cost_of
-from capplan.fleet.pools.joint import Joint, demanded_of
+from capplan.fleet.pools.joint import Joint, cheapest_pair, demanded_of
 from capplan.fleet.pools.link import (
     LinkTerms,
     check_known,
@@ -24,10 +24,8 @@ from capplan.fleet.pools.link import (
     link_use,
     unlinked_reason,
 )
-from capplan.fleet.pools.phases import decode_question, prefill_question
-from capplan.fleet.pools.ratio import cheapest_pair
 from capplan.fleet.pools.search import pools_decision
-from capplan.fleet.pools.sizing import pools_sizing
+from capplan.fleet.pools.sizing import decode_question, pools_sizing, prefill_question
 from capplan.fleet.question import spec_of_layout
 from capplan.fleet.search.candidates import Layout
 from capplan.fleet.search.layouts import RATE_SLACK, search
@@ -39,7 +37,7 @@ from capplan.questions.fleet import asked_fleet, fleet_for, terms_of
 from capplan.readers.catalogue.hardware import device
 from capplan.replica.replica import replica_of
 from capplan.scenario.scenario import read_scenario
-from capplan.serving.replicas.fleet_terms import link_load_fraction, transfer_s
+from capplan.serving.fleet_terms import link_load_fraction, transfer_s
 from capplan.serving.step_table import decode_step_s
 from tests.sweeps import long_but
 

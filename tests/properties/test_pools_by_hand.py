@@ -5,9 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from capplan.fleet.pools.joint import BUSY_LINK, Joint, demanded_of
+from capplan.fleet.pools.joint import BUSY_LINK, Joint, cheapest_pair, demanded_of
 from capplan.fleet.pools.link import LinkUse
-from capplan.fleet.pools.ratio import cheapest_pair
 from capplan.fleet.pools.search import _met_probability
 from capplan.workload.slo import Target
 

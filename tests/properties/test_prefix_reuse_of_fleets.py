@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from capplan.cli.main import main
 from capplan.fleet.engine_options import TierTokens
 from capplan.fleet.load.demand import demand_of, drawn_requests
-from capplan.fleet.load.stream_split import split_by_prefix, split_round_robin
+from capplan.fleet.load.offered import split_by_prefix, split_round_robin
 from capplan.fleet.simulation import Stream, simulated_fleet
 from capplan.recorded.traces.read import workload_of
 from capplan.recorded.traces.trace import read_trace

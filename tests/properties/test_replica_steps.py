@@ -14,8 +14,8 @@ from scipy.interpolate import RegularGridInterpolator
 from capplan.engine.lookup import profile
 from capplan.engine.profile import HostOverhead, Scheduling
 from capplan.families.model_config import read_network
-from capplan.memory.budget import memory_plan
 from capplan.memory.launch import Launch, engine_launch
+from capplan.memory.plan import memory_plan
 from capplan.memory.usable import engine_memory_bytes, padded_inputs_multiple
 from capplan.model.sharding import Sharding
 from capplan.phases.cost import floor_s, total_s, unsaved_s
@@ -28,12 +28,11 @@ from capplan.phases.step import (
 from capplan.phases.token_work import head_costs
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
-from capplan.replica.plan_steps import plans_step_function
-from capplan.replica.plans import engine_scheduling, plans_of, replica_scheduling
+from capplan.replica.plans import engine_scheduling, plans_of, plans_step_function, replica_scheduling
 from capplan.replica.replica import memory_of, replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.tables import Knots, device_tables, step_knots, table_of_plan, with_host
-from capplan.serving.closed_form.steady_steps import Lengths
+from capplan.serving.steady_state import Lengths
 from capplan.serving.step_table import (
     StepTable,
     bilinear,

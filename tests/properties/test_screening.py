@@ -12,13 +12,18 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
-from capplan.replica.plan_steps import plans_step_function
+from capplan.replica.plans import plans_step_function
 from capplan.replica.tables import step_knots
-from capplan.serving.closed_form.screening import screened
-from capplan.serving.closed_form.steady_state import most_sequences
-from capplan.serving.closed_form.steady_steps import Lengths, Limits, mean_context_tokens, phase_steps
 from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
+from capplan.serving.steady_state import (
+    Lengths,
+    Limits,
+    mean_context_tokens,
+    most_sequences,
+    phase_steps,
+    screened,
+)
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
 from tests.oracles.queueing_formulas import mg1_wait_s

@@ -12,9 +12,9 @@ from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.questions.fleet import asked_fleet
 from capplan.readers.yaml_file import parse_yaml
-from capplan.replica.drafting import DraftPlan
 from capplan.replica.replica import replica_of
 from capplan.replica.spec import ReplicaSpec
+from capplan.replica.speculation import DraftPlan
 from capplan.scenario.scenario import scenario_from
 from capplan.workload.slo import Slo
 

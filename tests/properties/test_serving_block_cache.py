@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
-from capplan.serving.cache.block_cache import OffloadTier, PrefixCaching
-from capplan.serving.feed import Feed
+from capplan.serving.block_cache import OffloadTier, PrefixCaching
 from capplan.serving.outcome import FINISHED, Ledger
+from capplan.serving.queue import Feed
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import new_server, simulate
 from capplan.serving.step_table import StepTable

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
-from capplan.serving.cache.block_cache import BlockCache, OffloadTier
-from capplan.serving.replicas.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
-from capplan.serving.replicas.fleet_terms import (
+from capplan.serving.block_cache import BlockCache, OffloadTier
+from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
+from capplan.serving.fleet_terms import (
     Autoscaling,
     Failure,
     Hedging,

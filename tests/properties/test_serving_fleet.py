@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
-from capplan.serving import flat_pools
-from capplan.serving.cache.block_cache import PrefixCaching
+from capplan.serving import flat, fleet_simulator
+from capplan.serving.block_cache import PrefixCaching
+from capplan.serving.dispatcher import EnginePool
+from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
+from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging, KvLink
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED
-from capplan.serving.replicas import fleet_simulator
-from capplan.serving.replicas.engine_pool import EnginePool
-from capplan.serving.replicas.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
-from capplan.serving.replicas.fleet_terms import Autoscaling, Failure, Hedging, KvLink
 from capplan.serving.requests import Admission, Crowd, Requests, offered
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable, decode_step_s
@@ -303,7 +302,7 @@ def test_a_replica_that_is_taken_away_is_there_until_its_step_ends() -> None:
 def test_every_block_comes_back_whatever_happens(policy: str, seed: int) -> None:
     """No engine, ended or not, holds a request, a token or a promise of blocks when all is over."""
     lives, cores = [], []
-    start, empty_core = EnginePool.start, flat_pools.empty_core
+    start, empty_core = EnginePool.start, flat.empty_core
 
     def kept(pool, number, at_s):
         lives.append(start(pool, number, at_s))
@@ -315,7 +314,7 @@ def test_every_block_comes_back_whatever_happens(policy: str, seed: int) -> None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EnginePool, "start", kept)
-        patch.setattr(flat_pools, "empty_core", kept_core)
+        patch.setattr(flat, "empty_core", kept_core)
         random_run(seed, policy)
         random_disaggregation(seed, 1e3)
         patch.setattr(fleet_simulator, "pools_eligible", lambda *_: False)

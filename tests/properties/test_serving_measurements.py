@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
-from capplan.serving.gauges import TIMELINE_BINS, Gauges, WeightedHistogram, weighted_percentile
+from capplan.serving.gauges import TIMELINE_BINS, Gauges, TokenGaps, WeightedHistogram, weighted_percentile
 from capplan.serving.outcome import (
     FINISHED,
     SHED,
@@ -19,7 +19,6 @@ from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
-from capplan.serving.token_gaps import TokenGaps
 
 FEW = settings(max_examples=40, deadline=None)
 values = st.floats(1e-4, 1e3)

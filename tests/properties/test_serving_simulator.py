@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
-from capplan.serving.feed import Feed
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED, Ledger, Outcome
+from capplan.serving.queue import Feed
 from capplan.serving.requests import Admission, Crowd, Requests, offered
 from capplan.serving.server import Server
 from capplan.serving.simulator import new_server, simulate
-from capplan.serving.step_clock import StepClock
 from capplan.serving.step_table import (
+    StepClock,
     StepTable,
     bilinear,
     decode_step_s,

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
-from capplan.serving.cache.block_cache import OffloadTier, PrefixCaching
-from capplan.serving.feed import Feed
+from capplan.serving.block_cache import OffloadTier, PrefixCaching
+from capplan.serving.fleet_simulator import simulate_fleet
+from capplan.serving.fleet_terms import Failure, Hedging
 from capplan.serving.outcome import FINISHED, SHED, Ledger
-from capplan.serving.replicas.fleet_simulator import simulate_fleet
-from capplan.serving.replicas.fleet_terms import Failure, Hedging
+from capplan.serving.queue import Feed
 from capplan.serving.requests import Admission, Requests, offered
 from capplan.serving.simulator import new_server, simulate
-from capplan.serving.step_clock import StepClock
+from capplan.serving.step_table import StepClock
 from capplan.serving.terms import EngineSetup
 from tests.sweeps import examples
 

@@ -17,7 +17,7 @@ from capplan.scenario.drawn_workload import drawn_workload
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.scenario.scenario import read_scenario
-from capplan.serving.cache.prefix_cache import hit_curve
+from capplan.serving.prefix_cache import hit_curve
 from capplan.workload.length import fixed
 from capplan.workload.sessions import Sessions, drawn_turns, turn_blocks
 from capplan.workload.slo import Slo

@@ -10,7 +10,7 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.errors import InputError
-from capplan.fleet.search.executor import executor, finished_points, runner
+from capplan.fleet.search.workers import executor, finished_points, runner
 from capplan.fleet.simulation import Stream, fleet_outcome, simulated_fleet, split_round_robin
 from capplan.fleet.sweep import CONCURRENCIES, SHARES_OF_CAPACITY, knee, load_of, summaries, swept
 from capplan.questions.sweep import asked_sweep, loads_of, slo_of
@@ -189,7 +189,7 @@ def test_a_rerun_goes_on_where_it_was_cut_short(tmp_path):
 
 
 def test_ctrl_c_keeps_finished_points(tmp_path, monkeypatch):
-    from capplan.fleet.search import executor as place
+    from capplan.fleet.search import workers as place
 
     real = place.point_result
 

@@ -13,9 +13,14 @@ from capplan.fleet.search.layouts import search
 from capplan.phases.speculation import expected_tokens_by_position, expected_tokens_per_round, round_tokens
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers.answer import asked_levers, levers_of
-from capplan.replica.drafting import DraftPlan, best_draft_tokens, best_speculating_replica, draft_of
 from capplan.replica.replica import replica_of
-from capplan.replica.speculation import DraftModel
+from capplan.replica.speculation import (
+    DraftModel,
+    DraftPlan,
+    best_draft_tokens,
+    best_speculating_replica,
+    draft_of,
+)
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.scenario.scenario import read_scenario

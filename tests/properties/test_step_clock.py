@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.serving.step_clock import StepClock, steps_to_reach
-from capplan.serving.step_table import StepTable, decode_step_s, mixed_step_s
+from capplan.serving.step_table import StepClock, StepTable, decode_step_s, mixed_step_s, steps_to_reach
 
 LAW = settings(max_examples=80, deadline=None)
 seeds, sequences, contexts = st.integers(0, 10**6), st.integers(1, 300), st.integers(0, 9000)

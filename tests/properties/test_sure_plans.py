@@ -9,8 +9,8 @@ import pytest
 from capplan.fleet.decision import _choices_of, fleet_decision
 from capplan.fleet.device_lines import _missed
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_bound, busy_replicas
-from capplan.fleet.search.confirmed import cost_range, met_probability, plan_of, target_probability
 from capplan.fleet.search.layouts import search
+from capplan.fleet.search.recommended import cost_range, met_probability, plan_of, target_probability
 from capplan.questions.fleet import asked_fleet
 from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.scenario import scenario_from

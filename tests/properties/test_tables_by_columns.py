@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 from capplan.errors import InputError
 from capplan.readers.text_file import numbered_blocks
 from capplan.recorded.traces import delimited
-from capplan.recorded.traces.columns import Columns, Wanted, columns_of_block
-from capplan.recorded.traces.rows import KIND, blocks_of, lines_of, parts_of, seconds_of
+from capplan.recorded.traces.rows import (
+    KIND,
+    Columns,
+    Wanted,
+    blocks_of,
+    columns_of_block,
+    lines_of,
+    parts_of,
+    seconds_of,
+)
 from capplan.recorded.traces.trace import read_trace
 from capplan.workload import trace
 from capplan.workload.trace import Omissions, TracePart

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
-from capplan.fleet.load.stream_split import selected_requests
+from capplan.fleet.load.offered import selected_requests
 from capplan.recorded.traces.trace import read_trace
-from capplan.serving.cache.block_cache import PrefixCaching
+from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable

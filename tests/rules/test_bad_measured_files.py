@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from capplan.cli.main import main
 from capplan.errors import InputError
 from capplan.questions.validation import BUILT_IN_POINTS, validation
-from capplan.readers.catalogue.intervals import shipped_intervals
+from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.recorded.measured.table import measured_kind, measured_rows
 from tests.sweeps import examples
 

@@ -14,12 +14,11 @@ import pytest
 from capplan.cli.main import main
 from capplan.report.answer import Answer, Table
 from capplan.report.data_text import csv_text, json_text
-from capplan.report.destination import refuse_unwritable, write_whole
 from capplan.report.safe_text import LONGEST_LINE, MOST_LINES, message
-from capplan.report.table_text import markdown_text, plain_text, terminal_text
+from capplan.report.show import refuse_unwritable, write_whole
+from capplan.report.tables import markdown_text, plain_text, terminal_text
 from capplan.review.findings import Review, Section
-from capplan.review.html import review_html
-from capplan.review.show import review_markdown
+from capplan.review.show import review_html, review_markdown
 from tests.interrupts import started
 
 NASTY = "# <script>alert(1)</script>\n# HEADING\n[x](javascript:y) \x1b[2J\x1b]0;t\x07\x9b1m\u202e\udcff"
@@ -143,7 +142,7 @@ def test_an_output_that_cannot_be_is_refused_before_anything_is_computed(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "s.yaml").write_text(json.dumps(SCENARIO))
-    for place in ("capplan.fleet.search.executor.point_result", "capplan.questions.fleet.fleet_for"):
+    for place in ("capplan.fleet.search.workers.point_result", "capplan.questions.fleet.fleet_for"):
         monkeypatch.setattr(place, lambda *_, **__: pytest.fail("was computed"))
     assert main([*words]) == 2
     said = capsys.readouterr()

@@ -7,12 +7,9 @@ from capplan.accuracy.benchmark import LIMITS
 from capplan.accuracy.memory import METRICS
 from capplan.accuracy.serving import COLUMNS
 from capplan.questions.validation import validation
-from capplan.readers.catalogue.intervals import shipped_intervals
+from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.readers.catalogue.recipes import RunColumns
-from capplan.recorded.measured.row_ranges import RANGES
-from capplan.recorded.measured.run_columns import NOTED
-from capplan.recorded.measured.start_columns import with_start_columns
-from capplan.recorded.measured.table import NEEDED
+from capplan.recorded.measured.table import NEEDED, NOTED, RANGES, with_start_columns
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "measured-results.md").read_text(encoding="utf-8")
 

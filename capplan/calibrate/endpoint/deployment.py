@@ -8,7 +8,7 @@ from capplan.calibrate.endpoint.probe import Probed, probed, served_model
 from capplan.calibrate.endpoint.series import Series, designed
 from capplan.calibrate.refit import refitted
 from capplan.errors import InputError
-from capplan.questions.measured_replica import replica_of_result
+from capplan.questions.validation import replica_of_result
 from capplan.readers.calibration.file import read_calibration_file
 from capplan.readers.calibration.record import Calibration, HostRefit
 from capplan.recorded.results.record import BenchmarkResult

@@ -4,9 +4,8 @@ import random
 from collections.abc import Callable
 
 from capplan.calibrate.endpoint.client import Endpoint, Question
-from capplan.calibrate.endpoint.loops import open_loop
 from capplan.calibrate.endpoint.probe import IDS, Prompts, prompts_for, served_model, summary
-from capplan.calibrate.endpoint.series import Point
+from capplan.calibrate.endpoint.series import Point, open_loop
 from capplan.errors import InputError
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.question import spec_of_layout

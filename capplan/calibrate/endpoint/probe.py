@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from capplan.calibrate.endpoint.client import Answered, Endpoint, Question, answered, fetched
-from capplan.calibrate.endpoint.loops import open_loop, shared_loop
 from capplan.calibrate.endpoint.series import (
     MOST_REQUESTS,
     OPEN_SHARE,
@@ -18,6 +17,8 @@ from capplan.calibrate.endpoint.series import (
     REPEATS,
     Point,
     Series,
+    open_loop,
+    shared_loop,
 )
 from capplan.errors import InputError
 from capplan.recorded.results.record import BenchmarkResult, Spread

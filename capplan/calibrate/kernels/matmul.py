@@ -8,7 +8,7 @@ from capplan.calibrate.abilities import Abilities
 from capplan.calibrate.kernels.arena import random_operand, torch_dtype
 from capplan.calibrate.kernels.case import Kernel, Shape, Way, unpublished
 from capplan.calibrate.timing import Call
-from capplan.readers.calibration.formats import MATMUL_BYTES
+from capplan.readers.calibration.file import MATMUL_BYTES
 
 BLOCK = 128
 """Elements that share a scale, in fp8 with block scales."""

@@ -9,8 +9,8 @@ import numpy as np
 from capplan.fleet.engine_options import TierSize, TierTokens
 from capplan.fleet.scenario import Scenario
 from capplan.numbers import Array, Number
-from capplan.serving.closed_form.steady_steps import Lengths
 from capplan.serving.requests import Requests
+from capplan.serving.steady_state import Lengths
 from capplan.workload.request_class import RequestClass, ResponseTimes, responses_of_classes
 from capplan.workload.summary import PrefixReuse
 

@@ -18,13 +18,13 @@ from capplan.fleet.simulation import (
 )
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec
-from capplan.serving.replicas.fleet_simulator import (
+from capplan.serving.fleet_simulator import (
     EnginePlan,
     FleetRun,
     simulate_disaggregated,
     simulate_fleet,
 )
-from capplan.serving.replicas.fleet_terms import Autoscaling, Failure, Hedging, Routing
+from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging, Routing
 from capplan.serving.requests import Admission, offered
 from capplan.serving.terms import EngineSetup
 from capplan.workload.slo import Slo

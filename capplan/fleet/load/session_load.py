@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.load.offered import Offered, SamplePath
-from capplan.fleet.load.stream_split import selected_requests
+from capplan.fleet.load.offered import Offered, SamplePath, selected_requests
 from capplan.numbers import Array
 from capplan.serving.requests import NAMED_BLOCKS, Crowd, Requests
 from capplan.workload.request_class import RequestClass, ResponseTimes

@@ -15,13 +15,18 @@ from math import inf
 from capplan.accuracy.bounded import BoundedSpread, load_interval
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
-from capplan.fleet.plan import cost_of
-from capplan.fleet.pools.joint import Demanded, Joint, demanded_of
+from capplan.fleet.plan import Pool, PoolsAnswer, PoolsPlan, cost_of, summed_usd_per_hour
+from capplan.fleet.pools.joint import Demanded, Joint, Lacking, Pair, Phase, demanded_of
 from capplan.fleet.pools.link import LinkTerms, check_known
-from capplan.fleet.pools.phases import decode_question, prefill_question
-from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan, summed_usd_per_hour
-from capplan.fleet.pools.ratio import Lacking, Pair, Phase
-from capplan.fleet.pools.sizing import Contender, costs, hourly, pools_sizing, with_range
+from capplan.fleet.pools.sizing import (
+    Contender,
+    costs,
+    decode_question,
+    hourly,
+    pools_sizing,
+    prefill_question,
+    with_range,
+)
 from capplan.fleet.price import HOURS_PER_MONTH, most_usd, usd_per_month
 from capplan.fleet.question import Question
 from capplan.fleet.scenario import PoolsLimits

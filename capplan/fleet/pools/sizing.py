@@ -1,4 +1,4 @@
-"""One layout of either pool: its cost, and the cheapest pair of replica counts that meets the targets once both are simulated together."""
+"""A layout of either pool: each phase as a question of its own, its cost and certainty, and what smaller chunks would do instead."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,19 +6,90 @@ from math import inf
 
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason
-from capplan.fleet.plan import AnyPlan, Certainty, FleetAnswer, cost_of, whole_gpus
-from capplan.fleet.pools.joint import Demanded, Joint, demanded_of
-from capplan.fleet.pools.phases import decode_question, prefill_question
-from capplan.fleet.pools.plan import PoolsPlan, summed_usd_per_hour
-from capplan.fleet.pools.ratio import Pair
+from capplan.fleet.load.demand import Demand, demand_of_classes
+from capplan.fleet.plan import (
+    AnyPlan,
+    Certainty,
+    ChunkedPlan,
+    FleetAnswer,
+    FleetPlan,
+    PoolsPlan,
+    cost_of,
+    summed_usd_per_hour,
+    whole_gpus,
+)
+from capplan.fleet.pools.joint import Demanded, Joint, Pair, demanded_of
 from capplan.fleet.price import usd_per_month
-from capplan.fleet.question import Question
-from capplan.fleet.search.cheapest import Sized, Terms, busy_replicas
-from capplan.fleet.search.confirmed import RANGE
-from capplan.fleet.search.layouts import CONFIDENCES
+from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_replicas
+from capplan.fleet.search.layouts import CONFIDENCES, search
 from capplan.fleet.search.one_layout import trial_of
+from capplan.fleet.search.recommended import RANGE, plan_of
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
+from capplan.hardware.device import Device
+from capplan.replica.plans import engine_scheduling
+from capplan.workload.length import fixed
+from capplan.workload.slo import Slo
+
+WHOLE_PROMPT = 1e9
+"""Tokens of a shared prefix that holds every prompt."""
+
+
+def prefill_question(question: Question, devices: Sequence[Device]) -> Question:
+    """Return the question of the prefill pool: every prompt yields one token, under the targets of the first token."""
+    classes = tuple(
+        replace(request_class, output_tokens=fixed(1.0)) for request_class in question.demand.classes
+    )
+    return _phase(question, devices, demand_of_classes(classes), ("ttft",))
+
+
+def decode_question(question: Question, devices: Sequence[Device]) -> Question:
+    """Return the question of the decode pool: prompts arrive with their cache, under the targets of the later tokens."""
+    classes = tuple(
+        replace(request_class, shared_prefix_tokens=WHOLE_PROMPT, prefix_hit_fraction=1.0, reuse=None)
+        for request_class in question.demand.classes
+    )
+    return _phase(question, devices, demand_of_classes(classes), ("tpot", "itl"))
+
+
+def _phase(
+    question: Question, devices: Sequence[Device], demand: Demand, metrics: tuple[str, ...]
+) -> Question:
+    targets = tuple(target for target in question.slo.targets if target.metric in metrics)
+    return replace(question, devices=tuple(devices), demand=demand, slo=Slo(targets, question.slo.confidence))
+
+
+DIVISORS = (4, 8)
+"""Of the tokens that a step takes by default."""
+
+
+def smaller_chunks(question: Question, terms: Terms, now: FleetPlan) -> tuple[ChunkedPlan, ...]:
+    """Return the cheapest fleets whose steps take fewer tokens, which delays prompts and speeds up decoding.
+
+    Parameters
+    ----------
+    question : of the fleet
+    terms : headroom, spares, prices
+    now : the plan as it is
+
+    Returns
+    -------
+    plans; empty where the scenario sets the tokens of a step, or the engine does not split prompts
+    """
+    scheduling = engine_scheduling(spec_of_layout(now.layout, now.weight_dtype, question))
+    if question.max_num_batched_tokens is not None or not scheduling.chunked or scheduling.policy != "mixed":
+        return ()
+    plans = []
+    for divisor in DIVISORS:
+        tokens = scheduling.max_num_batched_tokens // divisor
+        if tokens < scheduling.max_num_seqs:
+            continue
+        smaller = replace(question, max_num_batched_tokens=tokens)
+        fleet = Search(smaller, search(smaller).candidates, terms).cheapest(question.slo.confidence)
+        if fleet is not None:
+            plans.append(ChunkedPlan(tokens, plan_of(fleet, terms)))
+    return tuple(plans)
 
 
 @dataclass(frozen=True, slots=True)

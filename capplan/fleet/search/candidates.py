@@ -1,4 +1,4 @@
-"""Legal layouts: hardware x parallelism x dtypes, and why the others are illegal."""
+"""Legal layouts: hardware x parallelism x dtypes, why the others are not legal, and the errors that say so."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -7,12 +7,12 @@ from itertools import product
 
 from capplan.engine.lookup import unsupported_reason
 from capplan.engine.profile import EngineProfile
-from capplan.errors import Reason, Refusal
+from capplan.errors import InputError, Reason, Refusal
 from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import emulated_reason, no_kernel_reason
 from capplan.model.block_formats import BLOCK_DTYPES
 from capplan.model.block_recipes import RECIPES
-from capplan.model.heads import head_reason
+from capplan.model.heads import head_reason, listed_degrees, refuse_heads
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import named_weight_format, stored_formats
@@ -208,3 +208,18 @@ def layouts(
         else:
             legal.append(layout)
     return legal, rejected
+
+
+def refuse_illegal(network: Network, layout: Layout, engine: EngineProfile) -> None:
+    """Raise InputError for an illegal replica, with the legal degrees."""
+    tensor, expert = int(layout.sharding.tensor), int(layout.sharding.expert)
+    refuse_heads(network, tensor)
+    ranks = int(layout.sharding.tensor * layout.sharding.data)
+    if ranks % expert:
+        raise InputError(
+            f"--expert-parallel {expert}: tensor x data parallel {ranks} ranks do not divide into {expert} groups\n"
+            f"  allowed: {listed_degrees(lambda n: ranks % n == 0, ranks)}"
+        )
+    reason = layout_reason(network, layout, engine)
+    if reason:
+        raise InputError(f"{network.name} on {layout.device.name}: {reason.words}")

@@ -25,12 +25,11 @@ from capplan.fleet.search.steady_plans import (
 from capplan.memory.plan import LIMITS
 from capplan.model.network import Network
 from capplan.numbers import Array
-from capplan.replica.drafting import best_speculating_replica
 from capplan.replica.plans import Plans, plans_cache_tokens, plans_memory, plans_of, plans_tables
 from capplan.replica.replica import replica_of
-from capplan.replica.rounds import Rounds, refuse_stages
+from capplan.replica.speculation import Rounds, best_speculating_replica, refuse_stages
 from capplan.replica.tables import table_of_plans
-from capplan.serving.closed_form.steady_state import SteadyState
+from capplan.serving.steady_state import SteadyState
 from capplan.workload.slo import Slo, Target
 
 TARGET_SLACK = 1.3

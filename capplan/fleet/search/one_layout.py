@@ -8,8 +8,8 @@ from capplan.errors import Reason
 from capplan.fleet.question import Question
 from capplan.fleet.search.candidates import Layout
 from capplan.fleet.search.cheapest import Search, Terms
-from capplan.fleet.search.confirmed import met_probability
 from capplan.fleet.search.layouts import ScreenedLayout, search
+from capplan.fleet.search.recommended import met_probability
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
 from capplan.workload.slo import Target

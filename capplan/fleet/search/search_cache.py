@@ -1,7 +1,10 @@
-"""A cache for searches of similar questions: replicas that were built, and the simulations that were run with them."""
+"""A cache for searches of similar questions: replicas that were built and runs that were simulated, by keys that are the same in every process."""
 
-from collections.abc import Callable
-from dataclasses import fields, replace
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
+from hashlib import sha256
 from typing import Any
 
 from capplan.fleet.load.demand import Demand
@@ -9,11 +12,61 @@ from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.pools.joint import Joint, JointRuns
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.question import Question, spec_of_layout
-from capplan.fleet.search.content_key import content_key
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.trial import SeenRuns, Trial
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
+
+
+def content_key(*values: Any) -> str:
+    """Return a key that is equal for equal values, whatever the order of their sets.
+
+    Parameters
+    ----------
+    values : records of numbers, texts, lists, sets, mappings and arrays
+
+    Returns
+    -------
+    24 hexadecimal digits
+
+    Examples
+    --------
+    >>> content_key({"fp8", "bf16", "int4"}) == content_key({"int4", "fp8", "bf16"})
+    True
+    >>> content_key(1.0) == content_key(1)
+    False
+    """
+    return sha256(_text([_content(value) for value in values]).encode()).hexdigest()[:24]
+
+
+def _text(content: Any) -> str:
+    return json.dumps(content, ensure_ascii=True, separators=(",", ":"))
+
+
+@cache
+def _field_names(record: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(record))
+
+
+def _content(value: Any) -> Any:
+    """Return a value as nested lists of what JSON knows."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return [
+            type(value).__name__,
+            *[[name, _content(getattr(value, name))] for name in _field_names(type(value))],
+        ]
+    if isinstance(value, Mapping):
+        return ["mapping", *sorted(([_content(k), _content(v)] for k, v in value.items()), key=_text)]
+    if isinstance(value, (set, frozenset)):
+        return ["set", *sorted(map(_content, value), key=_text)]
+    if isinstance(value, (list, tuple)):
+        return ["list", *map(_content, value)]
+    if hasattr(value, "tolist"):
+        return ["array", str(value.dtype), value.tolist()]
+    return [type(value).__name__, str(value)]
+
 
 _RECORDS = ("network", "device", "efficiency", "profile")
 """Fields of a specification that are compared by their content; the others are plain values."""

@@ -8,12 +8,17 @@ from numpy.typing import NDArray
 
 from capplan.fleet.load.demand import Demand
 from capplan.numbers import Array
-from capplan.replica.plan_steps import plans_step_function
-from capplan.replica.plans import Plans
-from capplan.replica.rounds import Rounds
-from capplan.serving.closed_form.screening import screened
-from capplan.serving.closed_form.steady_state import LatencySpread, SteadyState
-from capplan.serving.closed_form.steady_steps import Lengths, Limits, decode_rounds, prefill_tokens_per_prompt
+from capplan.replica.plans import Plans, plans_step_function
+from capplan.replica.speculation import Rounds
+from capplan.serving.steady_state import (
+    LatencySpread,
+    Lengths,
+    Limits,
+    SteadyState,
+    decode_rounds,
+    prefill_tokens_per_prompt,
+    screened,
+)
 from capplan.serving.step_table import StepTable
 from capplan.workload.request_class import ResponseTimes
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.load.demand import Demand, planned_demand
-from capplan.fleet.load.offered import WARM_UP_SHARE, SamplePath
-from capplan.fleet.load.stream_split import dealt_users
+from capplan.fleet.load.offered import WARM_UP_SHARE, SamplePath, dealt_users
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.search.layouts import ScreenedLayout, rate_slack
 from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states

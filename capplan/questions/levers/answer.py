@@ -8,42 +8,42 @@ from math import inf
 from pathlib import Path
 
 from capplan.errors import CapplanError, InputError, unknown
-from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan, cheaper_pools, cost_of
-from capplan.fleet.pools.plan import PoolsPlan
+from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan, PoolsPlan, cheaper_pools, cost_of
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.question import Question
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search.cheapest import Search, layout_name
-from capplan.fleet.search.confirmed import plan_of
 from capplan.fleet.search.layouts import search
-from capplan.fleet.search.recommended import near_cheapest, recommended
+from capplan.fleet.search.recommended import near_cheapest, plan_of, recommended
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.levers import engine, fleet, promise
-from capplan.questions.levers.as_it_is import Base, first_line, idle, put_off
-from capplan.questions.levers.dearer import why_dearer
+from capplan.questions.levers.engine import speculations
+from capplan.questions.levers.fleet import routing
 from capplan.questions.levers.lever import (
+    Base,
     Combination,
     Lever,
     LeverRow,
     LeversAnswer,
+    first_line,
+    idle,
     lever_row,
     merged_settings,
     most_saved_first,
+    put_off,
     scaled_plan,
+    why_dearer,
 )
-from capplan.questions.levers.routing import routing
-from capplan.questions.levers.speculation import speculations
 from capplan.questions.money.budget import mix_within_budget, mixed_plan
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.questions.plans.plan_over_time import group_over_time
 from capplan.readers.plan_file import read_plan_file
 from capplan.readers.yaml_file import Document
-from capplan.scenario.host_memory import memory_usd_per_month
-from capplan.scenario.overrides import overridden
+from capplan.scenario.money_terms import memory_usd_per_month
 from capplan.scenario.rate_line import rate_line
-from capplan.scenario.reading import scenario_record
+from capplan.scenario.reading import overridden, scenario_record
 from capplan.scenario.scenario import DEFAULT_HARDWARE, scenario_document, scenario_from
 from capplan.scenario.scenario_file import ScenarioFile
 

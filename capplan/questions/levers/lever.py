@@ -1,13 +1,22 @@
-"""What one change to a question is worth: its plan beside the plan as it is. A lever is never a rule of thumb."""
+"""What one change to a question is worth: its plan beside that of the scenario as it is, and why it costs more."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from capplan.engine.profile import Scheduling
+from capplan.errors import Reason
 from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import AnyPlan, FleetPlan, cost_of
 from capplan.fleet.price import usd_per_month
-from capplan.fleet.question import Question
+from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.search.one_layout import trial_of
+from capplan.fleet.search.search_cache import SearchCache
+from capplan.questions.fleet import AskedFleet, terms_of
+from capplan.replica.plans import engine_scheduling
+from capplan.scenario.money_terms import memory_usd_per_month
+from capplan.scenario.scenario_file import ScenarioFile
+from capplan.workload.slo import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,3 +241,112 @@ def scaled_plan(plan: AnyPlan, over_time: Sequence[OverTime], *, foreseen: bool)
         usd_per_month_low=None,
         usd_per_month_high=None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The scenario, its question and its plan."""
+
+    file: ScenarioFile
+    asked: AskedFleet
+    plan: AnyPlan | None
+    """The one that `fleet` recommends."""
+    cheapest: AnyPlan | None
+    missing: str = ""
+    """Why there is no plan; empty where there is one."""
+
+    @property
+    def scheduling(self) -> Scheduling | None:
+        """Return the scheduling of one engine of the plan, of one that prefills in separate pools; None without a plan."""
+        if self.plan is None:
+            return None
+        group = self.plan.groups[0]
+        return engine_scheduling(spec_of_layout(group.layout, group.weight_dtype, self.asked.question))
+
+    @property
+    def memory_usd_per_month(self) -> float:
+        """Return the cost of the host memory of the plan's offload tiers, where it has a price of its own."""
+        return 0.0 if self.plan is None else memory_usd_per_month(self.asked.scenario, self.plan)
+
+    @property
+    def apart(self) -> bool:
+        """Return whether the plan has separate pools for prefill and decode."""
+        return self.plan is not None and len(self.plan.groups) > 1
+
+
+def idle(name: str, change: str, reason: str) -> Lever:
+    """Return a lever that is not applicable."""
+    return Lever(name, change, reason=reason)
+
+
+def put_off(lever: Lever) -> Lever:
+    """Return a slow lever as one that is tried where it is named; others as they are."""
+    if not lever.slow or lever.reason:
+        return lever
+    return replace(lever, reason=f"takes a separate search; to try it: --lever {lever.name}")
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error: why a change cannot be made."""
+    return str(error).partition("\n")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The targets of a plan with the required confidence, for one change or none."""
+
+    values_s: dict[Target, float]
+    """Latency by target, with steps as slow as the required confidence allows for."""
+    slowness: float
+    """That factor."""
+
+
+def why_dearer(base: AskedFleet, changed: AskedFleet, plan: AnyPlan, cache: SearchCache) -> str:
+    """Return what a change does to the plan as it is, with the number that decides; empty if all its targets are still met.
+
+    Parameters
+    ----------
+    base : the scenario as it is
+    changed : the scenario with the change
+    plan : as it is
+    cache : runs of both
+
+    Returns
+    -------
+    a sentence without a full stop
+    """
+    if not isinstance(plan, FleetPlan) or not base.question.slo.targets:
+        return ""
+    now, then = _held(base, plan, cache), _held(changed, plan, cache)
+    same = f"{plan.gpus} x {plan.hardware} in replicas of {plan.layout.devices}"
+    if isinstance(then, Reason):
+        return f"{same} cannot serve it: {then.words}"
+    if isinstance(now, Reason):
+        return ""
+    target = max(then.values_s, key=lambda item: then.values_s[item] / item.limit_s)
+    value, before = then.values_s[target], now.values_s.get(target, 0.0)
+    if value <= target.limit_s:
+        return ""
+    steps = ""
+    if abs(then.slowness / now.slowness - 1.0) > 0.01:
+        steps = f"; steps may be {then.slowness:.2f} times as long as predicted, instead of {now.slowness:.2f} times"
+    return (
+        f"{target.key} of {same} may be {1e3 * value:,.0f} ms with the required confidence, instead of {1e3 * before:,.0f} ms; "
+        f"the limit is {1e3 * target.limit_s:,.0f} ms{steps}"
+    )
+
+
+def _held(asked: AskedFleet, plan: FleetPlan, cache: SearchCache) -> _Held | Reason:
+    question = asked.question
+    dtype = plan.weight_dtype if plan.weight_dtype in question.networks else next(iter(question.networks))
+    layout = plan.layout
+    if layout.kv_format not in question.kv_formats:
+        layout = replace(layout, kv_format=question.kv_formats[0])
+    device = next((item for item in question.devices if item.name == layout.device.name), layout.device)
+    layout = replace(layout, device=device)
+    trial = trial_of(question, layout, dtype, terms_of(asked), cache, busy=plan.busy_replicas)
+    if isinstance(trial, Reason):
+        return trial
+    slower = trial.candidate.slowness.quantile(question.slo.confidence)
+    seen = trial.fleet(plan.busy_replicas, slower)
+    return _Held({target: seen.value(target) * slower for target in trial.limits}, slower)

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from capplan.questions.levers.as_it_is import Base, idle
-from capplan.questions.levers.lever import Lever
+from capplan.questions.levers.lever import Base, Lever, idle
 from capplan.scenario.records.lengths import LengthFields
 
 LOOSER = 1.25

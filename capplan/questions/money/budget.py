@@ -1,21 +1,34 @@
-"""A budget against what a plan is really paid: where a scenario names commitments, its cheapest mix of them."""
+"""A budget against what a plan is really paid, and how much of its traffic a scenario can serve within it."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from capplan.fleet.decision import SUREST_WITHIN
+from capplan.fleet.load.demand import Demand, demand_of
 from capplan.fleet.over_time import RateLine
-from capplan.fleet.plan import AnyPlan, Choices, FleetAnswer, FleetPlan, Uneconomical, whole_gpus
-from capplan.fleet.pools.plan import PoolsAnswer
+from capplan.fleet.plan import (
+    AnyPlan,
+    CarriedTraffic,
+    Choices,
+    FleetAnswer,
+    FleetPlan,
+    PoolsAnswer,
+    Uneconomical,
+    whole_gpus,
+)
 from capplan.fleet.pools.sizing import with_choice_of_pools
 from capplan.fleet.price import most_usd, usd_per_month
+from capplan.fleet.question import Question
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search.candidates import Rejection
-from capplan.fleet.search.cheapest import OVER_BUDGET, Search
-from capplan.questions.money.commitments import asked_mix
-from capplan.questions.money.mixed_search import cheapest_by_mix
+from capplan.fleet.search.cheapest import OVER_BUDGET, Search, Terms
+from capplan.fleet.search.layouts import search
+from capplan.fleet.search.recommended import plan_of
+from capplan.fleet.search.search_cache import SearchCache
+from capplan.questions.money.commitments import asked_mix, cheapest_by_mix
 from capplan.scenario.rate_line import rate_line
+from capplan.workload.request_class import RequestClass, busier
 
 
 def mix_usd_per_month(scenario: Scenario, plan: AnyPlan, line: RateLine | None) -> float | None:
@@ -118,3 +131,71 @@ def _dropped(plans: Sequence[AnyPlan], kept: Sequence[AnyPlan]) -> tuple[Rejecti
     """Return the rejections of the plans that are over the budget."""
     names = Counter(plan.hardware for plan in plans if plan not in kept)
     return tuple(Rejection(name, OVER_BUDGET.words, count, OVER_BUDGET.code) for name, count in names.items())
+
+
+PARTS = 100
+"""The share of the traffic is found to one of so many parts."""
+
+
+def carried_traffic(
+    scenario: Scenario, question: Question, terms: Terms, cache: SearchCache, usd_per_month: float
+) -> CarriedTraffic | None:
+    """Return the largest part of the traffic that the budget pays for, each part searched like the whole; None where none is.
+
+    Parameters
+    ----------
+    scenario : with a budget
+    question : of the whole traffic
+    terms : with the budget, unless the scenario names commitments
+    cache : of the search of the whole
+    usd_per_month : [$/month]
+        of the cheapest plan for all of the traffic, above the budget
+    """
+    budget = scenario.budget_usd_per_month
+    assert budget is not None
+    line = rate_line(scenario)
+
+    def served(parts: int) -> tuple[FleetPlan, float] | None:
+        share = parts / PARTS
+        asked = replace(question, demand=_part_of(question.demand, scenario, share))
+        trials = Search(asked, search(asked).candidates, terms, cache)
+        if scenario.commitments is not None:
+            return cheapest_by_mix(scenario, trials, _line_part(line, share), most_usd(budget))
+        sized = trials.cheapest(question.slo.confidence)
+        plan = None if sized is None else plan_of(sized, terms)
+        return None if plan is None or plan.usd_per_month is None else (plan, plan.usd_per_month)
+
+    parts, found = most_parts(served, int(PARTS * budget / usd_per_month))
+    return None if found is None else CarriedTraffic(parts / PARTS, *found)
+
+
+def most_parts(
+    served: Callable[[int], tuple[FleetPlan, float] | None], guess: int
+) -> tuple[int, tuple[FleetPlan, float] | None]:
+    """Return the most parts that are served, and by what; tried around a guess, with strides that double, then by halves."""
+    low, high, stride = 0, PARTS, 1
+    best: tuple[FleetPlan, float] | None = None
+    at = min(max(guess, 1), PARTS - 1)
+    while high - low > 1:
+        found = served(at)
+        low, high, best = (at, high, found) if found else (low, at, best)
+        halves = low > 0 and high < PARTS
+        at = (low + high) // 2 if halves else max(high - stride, 1) if low == 0 else low + stride
+        at, stride = min(at, PARTS - 1), 2 * stride
+    return low, best
+
+
+def _part_of(demand: Demand, scenario: Scenario, share: float) -> Demand:
+    """Return a share of all traffic, with the hits in prefix caches that it has."""
+    classes = tuple(_class_part(item, share) for item in demand.classes)
+    return demand_of(replace(scenario, classes=classes))
+
+
+def _class_part(item: RequestClass, share: float) -> RequestClass:
+    """Return a class with a share of its traffic, with whole users where it has any."""
+    part = busier(item, share)
+    return part if part.users is None else replace(part, users=max(float(round(part.users)), 1.0))
+
+
+def _line_part(line: RateLine | None, share: float) -> RateLine | None:
+    return None if line is None else replace(line, rates_per_s=line.rates_per_s * share)

@@ -7,9 +7,8 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.fleet.money_terms import PowerTerms
-from capplan.fleet.plan import AnyPlan
+from capplan.fleet.plan import AnyPlan, ReplicaGroup
 from capplan.fleet.question import Question
-from capplan.fleet.replica_group import ReplicaGroup
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
 from capplan.money.energy import (

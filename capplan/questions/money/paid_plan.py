@@ -11,7 +11,7 @@ from capplan.fleet.scenario import Scenario
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.commitments import AskedMix, asked_mix
 from capplan.questions.money.price_age import rent_warnings
-from capplan.scenario.host_memory import memory_usd_per_month
+from capplan.scenario.money_terms import memory_usd_per_month
 from capplan.scenario.rate_line import rate_line
 
 

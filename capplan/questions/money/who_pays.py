@@ -1,9 +1,12 @@
-"""A scenario and its plan -> what each class and tenant pays."""
+"""A scenario and its plan -> what each class and tenant pays, and the month that a bill is of."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
 from capplan.assumption import Assumption
+from capplan.errors import InputError
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.plan import AnyPlan, FleetAnswer
 from capplan.fleet.question import Question
@@ -20,8 +23,10 @@ from capplan.money.who_pays import (
 )
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.paid_plan import own_assumptions, paid_plan
-from capplan.replica.load import Load
+from capplan.questions.money.price_age import current_day
 from capplan.replica.replica import Replica, replica_of
+from capplan.replica.spec import Load
+from capplan.workload.request_class import RequestClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +142,24 @@ def _shared_by_time(use: PlanUse, *, pools: bool) -> Assumption:
         "idle time and spares in the same proportion",
         "traffic[0].tenant",
     )
+
+
+def bill_month(text: str | None, classes: Sequence[RequestClass]) -> tuple[int, int]:
+    """Return year and month of a bill; without a text those of the next month. A batch job has no bill of a month.
+
+    Examples
+    --------
+    >>> bill_month("2026-12", ())
+    (2026, 12)
+    """
+    if any(item.job_requests is not None for item in classes):
+        raise InputError(
+            "--focus: a batch job is paid for once, and a FOCUS bill is of a month; leave --focus out"
+        )
+    if text is None:
+        today = current_day()
+        return today.year + today.month // 12, today.month % 12 + 1
+    if re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", text) is None:
+        raise InputError(f"--month: {text[:40]!r} is not a month; write it as 2026-12")
+    year, month = text.split("-")
+    return int(year), int(month)

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 from capplan.errors import Reason
-from capplan.fleet.pools.plan import PoolsPlan
+from capplan.fleet.plan import PoolsPlan
 from capplan.fleet.pools.search import pools_standing
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.search.candidates import Layout

@@ -15,13 +15,15 @@ from capplan.fleet.plan import (
     FleetAnswer,
     FleetPlan,
     NextSteps,
+    Pool,
+    PoolsAnswer,
+    PoolsPlan,
     Step,
     TightTarget,
     Uneconomical,
     Unproven,
 )
 from capplan.fleet.pools.link import LinkTerms, LinkUse
-from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search.candidates import Layout, Rejection
@@ -31,7 +33,7 @@ from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.plan_file import AGAIN, PlanFile, is_plan_file, read_plan_file
 from capplan.readers.plan_record import has_pools
-from capplan.scenario.overrides import overridden
+from capplan.scenario.reading import overridden
 from capplan.scenario.scenario import read_scenario, scenario_from
 from capplan.workload.outside import outside_use
 

@@ -1,7 +1,7 @@
 """The replicas of a plan over the load curve of a scenario."""
 
 from capplan.fleet.over_time import OverTime, RateLine, fleet_over_time
-from capplan.fleet.replica_group import ReplicaGroup
+from capplan.fleet.plan import ReplicaGroup
 from capplan.fleet.scenario import Scenario
 
 

@@ -5,9 +5,8 @@ from math import inf
 from typing import Any
 
 from capplan.accuracy.bounded import BoundedSpread
-from capplan.fleet.plan import AnyPlan, Certainty
+from capplan.fleet.plan import AnyPlan, Certainty, Pool, PoolsPlan
 from capplan.fleet.pools.link import LinkUse
-from capplan.fleet.pools.plan import Pool, PoolsPlan
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.search.candidates import Layout
 from capplan.money.offer_range import offered_costs

@@ -1,8 +1,10 @@
-"""The calibration file: how it is written, and how it is checked on load."""
+"""The calibration file: how it is written and checked, its formats, and which catalogue entry it belongs to."""
 
 import hashlib
 import json
+import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -13,10 +15,119 @@ from pydantic import ConfigDict
 
 from capplan.engine.profile import HostOverhead
 from capplan.errors import InputError
-from capplan.readers.calibration.emulated import emulated_before
-from capplan.readers.calibration.record import SCHEMA_VERSION, Calibration, CalibrationFile, HostRefit
+from capplan.hardware.device import Device
+from capplan.readers.calibration.record import (
+    SCHEMA_VERSION,
+    Calibration,
+    CalibrationFile,
+    HostRefit,
+    Machine,
+    Peaks,
+)
 from capplan.readers.record import plain, validated
 from capplan.readers.yaml_file import Document, read_yaml, yaml_text
+
+MATMUL_BYTES = {
+    "fp32": (4.0, 4.0), "bf16": (2.0, 2.0), "fp16": (2.0, 2.0), "int8": (1.0, 1.0), "fp8": (1.0, 1.0),
+    "fp8_row": (1.0, 1.0), "fp8_block": (1.0, 1.0), "mxfp8": (1.03125, 1.03125), "nvfp4": (0.5625, 0.5625),
+    "w4a16": (0.53125, 2.0),
+}  # fmt: skip
+"""Format -> bytes per weight, and per input as the product reads it; scales included."""
+COMPUTE_DTYPE = {"fp8_row": "fp8", "fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "w4a16": "bf16"}
+"""Format -> dtype it multiplies in, where that has another name."""
+QUANTISED_FIRST = frozenset({"fp8", "fp8_row", "fp8_block", "mxfp8"})
+"""Formats whose inputs arrive in 16 bits and are quantised in the time measured."""
+
+
+MEMORY_TOLERANCE_FRACTION = 0.12
+"""Nominal and reported memory of one device differ by less than this."""
+_FORM_FACTORS = ("pcie", "nvl")
+_MEANINGLESS = re.compile(
+    r"nvidia|amd|geforce|tesla|quadro|instinct|radeon|graphics|gpu|generation|blackwell|edition|oam|hgx|dgx|"
+    r"sxm\d?|hbm\d?e?|\d+gb|\d+g|vf"
+)
+"""Words of a driver's name that distinguish no two cards of the catalogue."""
+_VARIANT = re.compile(r"(\d{4}) (d|ti|super)\b")
+"""A variant of a consumer card is another card: RTX 4090 D, RTX 3090 Ti."""
+
+
+def words_of(name: str) -> set[str]:
+    """Return the words of a device's name that say which it is.
+
+    Examples
+    --------
+    >>> sorted(words_of("NVIDIA GeForce RTX 4090 D")), sorted(words_of("NVIDIA H100 80GB HBM3"))
+    (['4090d', 'rtx'], ['h100'])
+    """
+    plain = _VARIANT.sub(r"\1\2", re.sub(r"[-_/()]", " ", name.lower()))
+    return {word for word in plain.split() if not _MEANINGLESS.fullmatch(word)}
+
+
+def same_device(machine: Machine, device: Device) -> bool:
+    """Return whether a device of the catalogue is the one that was measured.
+
+    Both names say the same (no word such as Ti, Max-Q or MIG on one side alone), the form factor is the same, the
+    multiprocessors are as many where the catalogue knows them, and the memory is about as large.
+
+    Parameters
+    ----------
+    machine : measured
+    device : of the catalogue
+    """
+    if machine.device == "cpu" or device.architecture == "cpu":
+        return machine.device == "cpu" and device.architecture == "cpu" and device.title == machine.name
+    seen, wanted = words_of(machine.name), words_of(device.name)
+    if not wanted <= seen or seen - wanted - words_of(device.title):
+        return False
+    if any((factor in seen) != (factor in wanted) for factor in _FORM_FACTORS):
+        return False
+    if device.multiprocessors and machine.multiprocessors != device.multiprocessors:
+        return False
+    reported = device.reported_memory_bytes or device.memory_bytes
+    return math.isclose(machine.memory_bytes, reported, rel_tol=MEMORY_TOLERANCE_FRACTION)
+
+
+NARROW = ("bf16", "fp16", "int8")
+"""Formats with fewer bits than fp32, which units of their own multiply at least as fast."""
+LEAST_NATIVE_RATIO = 0.5
+"""Rate of a product over that of fp32 at which a format counts as native. Native units are one to ten times as fast as fp32;
+emulation was seen at 0.08 to 0.25."""
+WITHOUT_16_BITS = frozenset({"NO AVX", "AVX2"})
+"""What torch calls processors that have no units for 16 bits."""
+
+
+def emulated_formats(flop_per_s: Mapping[str, float]) -> tuple[str, ...]:
+    """Return the formats that a processor emulates, from the rate of products in each.
+
+    Parameters
+    ----------
+    flop_per_s : [FLOP/s] by format; without fp32 there is nothing to compare with
+
+    Examples
+    --------
+    >>> emulated_formats({"fp32": 100e9, "bf16": 20e9, "int8": 200e9})
+    ('bf16',)
+    """
+    least = LEAST_NATIVE_RATIO * flop_per_s.get("fp32", 0.0)
+    return tuple(name for name in NARROW if name in flop_per_s and flop_per_s[name] < least)
+
+
+def emulated_before(machine: Machine, peaks: Peaks) -> tuple[str, ...]:
+    """Return the formats that the device of an older file emulates, which its record does not say.
+
+    Parameters
+    ----------
+    machine : as it was recorded
+    peaks : best rates seen
+    """
+    if machine.capability and not machine.capability.startswith("gfx"):
+        return ("bf16",) if int(machine.capability.partition(".")[0]) < 8 else ()
+    if machine.device != "cpu":
+        return ()
+    if machine.clocks.get("capability") in WITHOUT_16_BITS:
+        return ("bf16", "fp16")
+    return emulated_formats(peaks.flop_per_s)
+
 
 KIND = "a calibration YAML"
 WAY_OUT = "write one with: capplan calibrate -o FILE.calibration.yaml"

@@ -7,8 +7,7 @@ from pathlib import Path
 from capplan.errors import InputError
 from capplan.hardware.device import Device, Source
 from capplan.hardware.efficiency import Efficiency
-from capplan.readers.calibration.file import read_calibration, read_calibration_file
-from capplan.readers.calibration.identify import same_device
+from capplan.readers.calibration.file import read_calibration, read_calibration_file, same_device
 from capplan.readers.calibration.measured_fit import EFFICIENCY_KERNELS, measured_fit, partial_note
 from capplan.readers.calibration.merge import merged_efficiency
 from capplan.readers.calibration.record import Machine

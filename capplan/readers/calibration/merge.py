@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from capplan.assumption import Assumption
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import MERGED, Efficiency, Fit
-from capplan.readers.calibration.device_ratio import DeviceRatio, device_ratio
 from capplan.readers.calibration.measured_fit import (
     COMPUTE_FRACTIONS,
     NETWORK,
     NOT_MEASURED,
     RELATIVE_FRACTIONS,
+    DeviceRatio,
+    device_ratio,
     measured_fit,
     partial_note,
 )

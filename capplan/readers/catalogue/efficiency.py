@@ -1,4 +1,4 @@
-"""Efficiency files: kernel efficiencies of the fitted devices, and which device borrows from which."""
+"""Efficiency files of devices, prediction intervals and slownesses from the back-test."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -6,7 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from capplan.accuracy.slowness import unmeasured_width
+from capplan.accuracy.intervals import Interval, Intervals
+from capplan.accuracy.slowness import SlownessRegime, SlownessTable, unmeasured_width
 from capplan.errors import InputError
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import BORROWED, Efficiency, Fit, Kinship, not_measured
@@ -241,3 +242,34 @@ def efficiency_text(efficiency: Efficiency, names: Sequence[str], head: str) -> 
         "fits": {key: _plain(fit) for key, fit in efficiency.fits.items()},
     }
     return head + yaml_text(record, short=False, width=110)
+
+
+INTERVALS_FILE = Path(__file__).parents[2] / "accuracy" / "data" / "intervals.yaml"
+
+
+@lru_cache(maxsize=1)
+def shipped_intervals() -> Intervals:
+    """Return the prediction intervals of the back-test, by regime."""
+    document = read_yaml(INTERVALS_FILE, kind="a table of intervals")
+    return {
+        key: Interval(float(low), float(high), int(values), int(groups), float(median))
+        for key, (low, median, high, values, groups) in document.value["intervals"].items()
+    }
+
+
+SLOWNESS_FILE = Path(__file__).parents[2] / "accuracy" / "data" / "slowness.yaml"
+
+
+@lru_cache(maxsize=1)
+def shipped_slowness() -> SlownessTable:
+    """Return the slowness of replicas, as it was measured in open loops."""
+    table = read_yaml(SLOWNESS_FILE, kind="a table of slownesses").value
+    return SlownessTable(
+        relative=float(table["relative"]),
+        host_s=float(table["host_s"]),
+        regimes={
+            key: SlownessRegime(tuple(float(quantile) for quantile in quantiles), int(rows), int(groups))
+            for key, (*quantiles, rows, groups) in table["regimes"].items()
+        },
+        classes={name: int(groups) for name, groups in table["classes"].items()},
+    )

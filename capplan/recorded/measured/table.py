@@ -1,14 +1,160 @@
-"""Files of measured results -> rows: CSV, plain or gzipped, of serving, memory or kernel measurements."""
+"""Files of measured results -> rows: columns, facts in notes and free text, impossible numbers."""
 
+import re
 from collections.abc import Callable, Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from capplan.accuracy.benchmark import MOST_REQUESTS
+from capplan.engine.lookup import profile, version_key
+from capplan.engine.versions import version_of
 from capplan.errors import InputError, unknown
+from capplan.readers.catalogue.recipes import recipe_columns
 from capplan.readers.csv_file import csv_rows
 from capplan.readers.text_file import MAX_RESULT_BYTES, read_text
-from capplan.recorded.measured.run_columns import with_run_columns
-from capplan.recorded.measured.start_columns import with_start_columns
+
+NOTED = {
+    "n_requests": "requests", "max_num_seqs": "max_num_seqs", "max_num_batched_tokens": "max_num_batched_tokens",
+    "kv_blocks": "kv_blocks",
+}  # fmt: skip
+"""Name in a note such as `n_requests=100` -> column."""
+
+_PAIR = re.compile(r"\b(\w+)=(\d+)")
+
+
+def noted_columns(notes: str) -> dict[str, str]:
+    """Return the columns that notes state as `name=number`; of a repeated name the first.
+
+    Parameters
+    ----------
+    notes : text of the column `notes`
+
+    Returns
+    -------
+    number as text by column
+
+    Examples
+    --------
+    >>> noted_columns("open loop; n_requests=100, kv_blocks=8253; dur_s=76.59")
+    {'requests': '100', 'kv_blocks': '8253'}
+    """
+    columns: dict[str, str] = {}
+    for name, number in _PAIR.findall(notes):
+        if name in NOTED:
+            columns.setdefault(NOTED[name], number)
+    return columns
+
+
+def with_run_columns(row: Mapping[str, str]) -> dict[str, str]:
+    """Return a row of serving results with its empty columns filled: from its notes, else from a recipe of its source.
+
+    Parameters
+    ----------
+    row : text by column name
+
+    Returns
+    -------
+    the same row; columns that are not empty are kept
+    """
+    known = {**recipe_columns(row), **noted_columns(row.get("notes") or "")}
+    return {**row, **{name: text for name, text in known.items() if not row.get(name)}}
+
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH_YEAR = re.compile(r"\b(" + "|".join(_MONTHS) + r")[a-z]* (20\d\d)", re.IGNORECASE)
+_ISO_MONTH = re.compile(r"\b(20\d\d)(?:-(\d\d))?\b")
+
+_WEIGHTS = (
+    (re.compile(r"float32|fp32", re.IGNORECASE), "fp32"),
+    (re.compile(r"bfloat16|float16|bf16|fp16", re.IGNORECASE), "bf16"),
+    (re.compile(r"fp8 block", re.IGNORECASE), "fp8_block"),
+    (re.compile(r"nvfp4", re.IGNORECASE), "nvfp4"),
+    (re.compile(r"mxfp4", re.IGNORECASE), "mxfp4"),
+    (re.compile(r"fp8", re.IGNORECASE), "fp8"),
+    (re.compile(r"w8a8|int8", re.IGNORECASE), "int8"),
+    (re.compile(r"w4a16|int4|awq|gptq", re.IGNORECASE), "int4"),
+)
+
+LAST_V0 = "0.7.3"
+"""The release whose rules hold for a newer vLLM that was started with its V0 engine."""
+
+
+def release_of(engine: str, text: str) -> str:
+    """Return the release meant by a hand-written version: a number as it is, else the release of its month.
+
+    Parameters
+    ----------
+    engine : vllm, sglang or trtllm
+    text : such as `0.11.2.dev690`, `Nov 2025 (V1)`, `0.8.x (V0)`, `2026-07 pin`
+
+    Returns
+    -------
+    the release; empty where the text names none
+
+    Examples
+    --------
+    >>> release_of("vllm", "Nov 2025 (V1)"), release_of("vllm", "0.8.x (V0)"), release_of("vllm", "nightly")
+    ('0.11.0', '0.7.3', '')
+    """
+    release = text
+    if version_key(text) is None:
+        month = _month(text)
+        release = (version_of(engine, month) if month else None) or ""
+    if engine == "vllm" and "(V0)" in text and profile(engine, release or None).policy == "mixed":
+        return LAST_V0
+    return release
+
+
+def _month(text: str) -> str | None:
+    named = _MONTH_YEAR.search(text)
+    if named:
+        return f"{named[2]}-{_MONTHS.index(named[1].lower()[:3]) + 1:02d}"
+    numbered = _ISO_MONTH.search(text)
+    return f"{numbered[1]}-{numbered[2] or '12'}" if numbered else None
+
+
+def weights_dtype_of(text: str) -> str:
+    """Return our name of the weight dtype meant by a hand-written quantisation; empty where it names none.
+
+    Examples
+    --------
+    >>> weights_dtype_of("INT8 W8A8 (compressed-tensors)"), weights_dtype_of("GGUF")
+    ('int8', '')
+    """
+    return next((dtype for pattern, dtype in _WEIGHTS if pattern.search(text)), "")
+
+
+def with_start_columns(row: Mapping[str, str]) -> dict[str, str]:
+    """Return a logged start with the columns that its free text states.
+
+    Parameters
+    ----------
+    row : text by column name; `engine_version`, `quantization`, `dp_ep` and `notes` are read here and nowhere else
+
+    Returns
+    -------
+    the same row with `engine_release`, `weights_dtype`, `ep`, `dcp`, `draft_layer` and `enforce_eager`; values
+    already in these columns are kept
+
+    Examples
+    --------
+    >>> full = with_start_columns({"notes": "MTP n=3", "quantization": "NVFP4", "tp": "8", "dp_ep": "dcp8"})
+    >>> full["draft_layer"], full["weights_dtype"], full["dcp"]
+    ('1', 'nvfp4', '8')
+    """
+    split, notes = row.get("dp_ep") or "", row.get("notes") or ""
+    context = re.search(r"dcp(\d+)", split)
+    known = {
+        "engine_release": release_of(row.get("engine") or "vllm", row.get("engine_version") or ""),
+        "weights_dtype": weights_dtype_of(row.get("quantization") or ""),
+        "ep": (row.get("tp") or "") if split.startswith("ep") else "",
+        "dcp": context[1] if context else "",
+        "draft_layer": "1" if "MTP" in notes else "",
+        "enforce_eager": "1" if "eager" in notes.lower() else "",
+    }
+    return {**row, **{name: text for name, text in known.items() if not row.get(name)}}
+
 
 MeasuredKind: TypeAlias = Literal["serving", "memory", "kernel"]
 
@@ -81,3 +227,66 @@ def measured_kind(path: Path, rows: list[dict[str, str]], asked: str | None) -> 
             f"{path}: column {missing[0]!r} is missing for --kind {kind}\n  needed: {', '.join(NEEDED[kind])}"
         )
     return kind
+
+
+_RANKS = (1.0, 4096.0)
+_TOKENS = (1.0, 2e6)
+RANGES: dict[MeasuredKind, dict[str, tuple[float, float]]] = {
+    "serving": {
+        "num_gpus": _RANKS, "tp": _RANKS, "pp": _RANKS, "ep": _RANKS, "dp": _RANKS, "isl": _TOKENS, "osl": (0.0, 2e6),
+        "concurrency": (1.0, 1e5), "request_rate": (0.0, 1e5), "batch_static": (1.0, 1e5), "weight": (0.0, 1e6),
+        "requests": (1.0, MOST_REQUESTS), "requests_per_client": (1.0, 1e5), "duration_s": (1e-3, 1e7),
+        "max_num_seqs": (1.0, 1e6), "max_num_batched_tokens": (1.0, 1e8), "kv_blocks": (1.0, 1e9),
+    },
+    "memory": {
+        "gpu_memory_gib": (0.1, 1e4), "tp": _RANKS, "pp": _RANKS, "max_model_len": (1.0, 1e8),
+        "gpu_memory_utilization": (1e-3, 1.0), "max_num_seqs": (1.0, 1e6), "max_num_batched_tokens": (1.0, 1e8),
+        "block_size": (1.0, 1e6), "ep": _RANKS, "dcp": _RANKS,
+    },
+    "kernel": {
+        **dict.fromkeys(
+            ("m", "n", "k", "seq", "query_tokens", "num_tokens", "seq_len", "hidden_size", "inter_size", "d_model"),
+            (1.0, 1e8),
+        ),
+        **dict.fromkeys(
+            ("batch", "num_heads", "num_kv_heads", "head_dim", "topk", "num_experts", "d_conv", "num_k_heads",
+             "head_k_dim", "num_v_heads", "head_v_dim", "nheads", "d_state", "n_groups"), (1.0, 1e5),
+        ),
+        **dict.fromkeys(("moe_tp_size", "moe_ep_size", "tp_size", "num_gpus", "ep_size"), _RANKS),
+        "past_tokens": (0.0, 1e8), "window_size": (0.0, 1e8), "message_bytes": (1.0, 1e12),
+    },
+}  # fmt: skip
+"""Kind of results -> column -> least and largest value that is read; an empty cell is unknown."""
+
+_UNLIMITED = frozenset({"request_rate"})
+"""Columns in which `inf` has a meaning: all requests at once."""
+
+
+def impossible_number(row: Mapping[str, str], kind: MeasuredKind) -> str | None:
+    """Return what is wrong with the numbers of a row, or None where all are possible.
+
+    Parameters
+    ----------
+    row : text by column name
+    kind : whose columns they are
+
+    Examples
+    --------
+    >>> impossible_number({"tp": "8", "isl": "1e30"}, "serving")
+    'isl: 1e30 is out of range (1 to 2000000)'
+    >>> impossible_number({"m": "many"}, "kernel")
+    "m: 'many' is not a number"
+    """
+    for key, (least, most) in RANGES[kind].items():
+        text = (row.get(key) or "").strip()
+        if text.lower() in {"", "nan"}:
+            continue
+        try:
+            value = float(text)
+        except ValueError:
+            return f"{key}: {text!r} is not a number"
+        if key in _UNLIMITED and not isfinite(value) and value > 0:
+            continue
+        if not least <= value <= most:
+            return f"{key}: {text} is out of range ({least:.10g} to {most:.10g})"
+    return None

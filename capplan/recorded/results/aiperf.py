@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.recorded.results.record import BenchmarkResult, RequestRecord, Spread
-from capplan.recorded.results.values import ResultValues, unit_seconds
+from capplan.recorded.results.record import BenchmarkResult, RequestRecord, ResultValues, Spread, unit_seconds
 
 NAMES = {"mean": ("avg",), "p50": ("p50",), "p90": ("p90",), "p95": ("p95",), "p99": ("p99",)}
 RELATIVE_MISMATCH = 0.02

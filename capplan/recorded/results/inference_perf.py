@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.recorded.results.record import BenchmarkResult, Spread
-from capplan.recorded.results.values import ResultValues
+from capplan.recorded.results.record import BenchmarkResult, ResultValues, Spread
 
 TOOL = "inference-perf"
 NAMES = {"mean": ("mean",), "p50": ("median", "p50"), "p90": ("p90",), "p95": ("p95",), "p99": ("p99",)}

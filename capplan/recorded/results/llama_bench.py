@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.recorded.results.record import BenchmarkResult, Spread
-from capplan.recorded.results.values import ResultValues
+from capplan.recorded.results.record import BenchmarkResult, ResultValues, Spread
 
 TOOL = "llama-bench"
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.recorded.results.record import BenchmarkResult, Spread
-from capplan.recorded.results.values import ResultValues, unit_seconds
+from capplan.recorded.results.record import BenchmarkResult, ResultValues, Spread, unit_seconds
 
 TOOL = "llm-d benchmark report"
 NAMES = {"mean": ("mean",), "p50": ("p50",), "p90": ("p90",), "p95": ("p95",), "p99": ("p99",)}

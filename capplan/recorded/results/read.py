@@ -16,8 +16,7 @@ from capplan.recorded.results import (
     trtllm,
     vllm,
 )
-from capplan.recorded.results.record import BenchmarkResult, RequestRecord
-from capplan.recorded.results.values import result_objects
+from capplan.recorded.results.record import BenchmarkResult, RequestRecord, result_objects
 from capplan.workload.statistics import LONGEST_TOKENS
 
 MOST = 1e12

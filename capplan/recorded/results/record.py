@@ -1,7 +1,16 @@
-"""One measured result of a serving benchmark, whatever tool wrote it, in base units."""
+"""One measured result of a serving benchmark, and the values of a result file whatever its container."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from capplan.errors import InputError
+from capplan.readers.csv_file import csv_rows
+from capplan.readers.json_file import json_values
+from capplan.readers.text_file import MAX_RESULT_BYTES, read_text
+from capplan.readers.yaml_file import yaml_values
 
 Kind: TypeAlias = Literal["serving", "offline", "static_batch", "prefill", "decode"]
 
@@ -79,3 +88,156 @@ class BenchmarkResult:
     notes: tuple[str, ...] = ()
     """Notes on values that were normalised, corrected or left out."""
     log: tuple[RequestRecord, ...] = ()
+
+
+KIND = "a result of a benchmark"
+LARGEST = 1e20
+"""Of any number; the time since 1970 in nanoseconds is 2e18."""
+
+SECONDS_PER_UNIT = {
+    "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
+    "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3,
+    "us": 1e-6, "microseconds": 1e-6, "ns": 1e-9, "nanoseconds": 1e-9,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ResultValues:
+    """A mapping of a result file with its place, so that a missing or wrong value can be named."""
+
+    path: str
+    values: Mapping[str, Any]
+    place: str = ""
+
+    def where(self, key: str) -> str:
+        """Return the place of a key, for an error."""
+        return f"{self.path}: {self.place + '.' if self.place else ''}{key}"
+
+    def at(self, *keys: str) -> "ResultValues":
+        """Return the mapping below `keys`; an absent or null one is empty."""
+        values: Any = self.values
+        for depth, key in enumerate(keys):
+            values = values.get(key)
+            if values is None:
+                values = {}
+                continue
+            if not isinstance(values, Mapping):
+                place = ResultValues(self.path, {}, self.place).where(".".join(keys[: depth + 1]))
+                raise InputError(f"{place} is not a mapping but {type(values).__name__}")
+        return ResultValues(self.path, values, ".".join(part for part in (self.place, *keys) if part))
+
+    def number(self, *names: str, minimum: float = 0.0) -> float | None:
+        """Return the first of `names` that is present, as a finite number; None where none is."""
+        for name in names:
+            value = self.values.get(name)
+            if value is None:
+                continue
+            try:
+                number = math.nan if isinstance(value, bool) else float(value)
+            except (ValueError, TypeError, OverflowError):
+                raise InputError(f"{self.where(name)}: {value!r:.60} is not a number") from None
+            if number == math.inf:
+                return None
+            if math.isnan(number) or number < minimum:
+                raise InputError(f"{self.where(name)}: {value!r} is not a number of at least {minimum:g}")
+            if number > LARGEST:
+                raise InputError(
+                    f"{self.where(name)}: {number:g} is out of range; at most {LARGEST:g} is read"
+                )
+            return number
+        return None
+
+    def count(self, *names: str) -> int | None:
+        """Return the first of `names` that is present, as a whole number; None where none is."""
+        value = self.number(*names)
+        return None if value is None else round(value)
+
+    def needed(self, *names: str, tool: str) -> float:
+        """Return a number that this tool always writes, or refuse the file."""
+        value = self.number(*names)
+        if value is None:
+            raise InputError(
+                f"{self.where(names[0])} is missing, so this is not a complete result of {tool}\n"
+                "  it may have been cut short, or written by a version that this reader does not know"
+            )
+        return value
+
+    def text(self, *names: str) -> str | None:
+        """Return the first of `names` that is present and not empty, as text."""
+        for name in names:
+            value = self.values.get(name)
+            if value not in (None, "", "NA"):
+                return str(value)
+        return None
+
+    def numbers(self, name: str) -> list[float]:
+        """Return a list of numbers; empty where it is absent."""
+        value = self.values.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise InputError(f"{self.where(name)} is not a list")
+        return [ResultValues(self.path, {name: item}, self.place).number(name) or 0.0 for item in value]
+
+    def objects(self, name: str) -> "list[ResultValues]":
+        """Return a list of mappings; empty where it is absent."""
+        items = self.values.get(name)
+        if items is None:
+            return []
+        if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
+            raise InputError(f"{self.where(name)} is not a list of mappings")
+        place = f"{self.place}.{name}" if self.place else name
+        return [ResultValues(self.path, item, f"{place}.{index}") for index, item in enumerate(items)]
+
+    def spread(self, seconds: float, names: Mapping[str, tuple[str, ...]]) -> Spread:
+        """Return mean and percentiles under `names` (field -> keys), each times `seconds`."""
+        numbers = {field: self.number(*keys) for field, keys in names.items()}
+        return Spread(
+            **{field: None if value is None else value * seconds for field, value in numbers.items()}
+        )
+
+
+def engine_of_backend(backend: str | None) -> str | None:
+    """Return the engine that the backend of a benchmark client names; None for a mere protocol, which any engine speaks.
+
+    Examples
+    --------
+    >>> engine_of_backend("tensorrt-llm"), engine_of_backend("openai-chat")
+    ('tensorrt-llm', None)
+    """
+    return None if backend is None or backend.startswith("openai") else backend
+
+
+def unit_seconds(document: ResultValues, unit: str) -> float:
+    """Return the seconds of a unit of time as result files write it; `ms/token` counts as ms.
+
+    Examples
+    --------
+    >>> unit_seconds(ResultValues("f", {}), "ms/token")
+    0.001
+    """
+    factor = SECONDS_PER_UNIT.get(unit.split("/")[0].strip().lower())
+    if factor is None:
+        raise InputError(f"{document.where('units')}: {unit!r} is not a unit of time; known: s, ms, us, ns")
+    return factor
+
+
+def result_objects(path: str | Path) -> list[Any]:
+    """Return the objects of a result file: one JSON or YAML value, or one per line or CSV row.
+
+    Parameters
+    ----------
+    path : the file, plain or gzipped
+
+    Returns
+    -------
+    its top-level values in order; a JSON list is returned as its items
+    """
+    text = read_text(path, kind=KIND, max_bytes=MAX_RESULT_BYTES, unpacked=True)
+    name = str(path)
+    suffix = Path(name.removesuffix(".gz")).suffix
+    if suffix in (".yaml", ".yml"):
+        return [value for value in yaml_values(text, name) if value is not None]
+    if suffix == ".csv":
+        return [*csv_rows(text, name)]
+    return json_values(text, name)

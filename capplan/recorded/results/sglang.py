@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from capplan.recorded.results.record import BenchmarkResult, Spread
-from capplan.recorded.results.values import ResultValues, engine_of_backend
+from capplan.recorded.results.record import BenchmarkResult, ResultValues, Spread, engine_of_backend
 from capplan.recorded.results.vllm import latency_names, measures, request_log
 
 SERVING = "sglang bench_serving"

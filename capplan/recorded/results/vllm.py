@@ -5,8 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.recorded.results.record import BenchmarkResult, RequestRecord, Spread
-from capplan.recorded.results.values import ResultValues, engine_of_backend
+from capplan.recorded.results.record import (
+    BenchmarkResult,
+    RequestRecord,
+    ResultValues,
+    Spread,
+    engine_of_backend,
+)
 
 SERVE = "vllm bench serve"
 LATENCY = "vllm bench latency"

@@ -7,8 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capplan.errors import InputError
-from capplan.recorded.traces.columns import Columns, Wanted, columns_of_block
-from capplan.recorded.traces.rows import Row, blocks_of, lines_of, lines_of_block, noted_unit, seconds_of
+from capplan.recorded.traces.rows import (
+    Columns,
+    Row,
+    Wanted,
+    blocks_of,
+    columns_of_block,
+    lines_of,
+    lines_of_block,
+    noted_unit,
+    seconds_of,
+)
 from capplan.workload.trace import Omissions
 
 DELIMITERS = (",", ";", "\t", "|")

@@ -11,10 +11,8 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.numbers import Array
 from capplan.recorded.traces import delimited, json_lines, prometheus, request_logs, servegen
-from capplan.recorded.traces.columns import Columns
-from capplan.recorded.traces.rows import Row, head_of, parts_of
-from capplan.serving.cache.eviction import policy_hit_fractions
-from capplan.serving.cache.prefix_cache import HitCurve, hit_curve
+from capplan.recorded.traces.rows import Columns, Row, head_of, parts_of
+from capplan.serving.prefix_cache import HitCurve, hit_curve, policy_hit_fractions
 from capplan.workload.statistics import ArrivalCounts, RateSummary, TokenCounts
 from capplan.workload.summary import EvictionHits, MeasuredLatency, PrefixReuse, WorkloadSummary
 from capplan.workload.trace import Counts, Omissions, TracePart

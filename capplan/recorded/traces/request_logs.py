@@ -7,7 +7,7 @@ from typing import Any
 
 from capplan.errors import InputError
 from capplan.recorded.results.read import request_log
-from capplan.recorded.results.values import ResultValues, result_objects
+from capplan.recorded.results.record import ResultValues, result_objects
 from capplan.recorded.traces.rows import Row, time_unit
 from capplan.workload.trace import Omissions
 

@@ -10,7 +10,7 @@ from capplan.errors import InputError
 from capplan.numbers import Array
 from capplan.recorded.traces.read import TraceFile, prefix_reuse, trace_file
 from capplan.recorded.traces.rows import LONGEST_S, YEAR_S, blocks_of
-from capplan.serving.cache.prefix_cache import hit_curve
+from capplan.serving.prefix_cache import hit_curve
 from capplan.serving.requests import Requests
 from capplan.workload.statistics import cv_within_minutes, interarrival_cv
 from capplan.workload.summary import PrefixReuse

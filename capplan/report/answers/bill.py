@@ -6,7 +6,7 @@ from typing import Any
 from capplan.money.who_pays import Share, by_tenant
 from capplan.questions.money.who_pays import AskedBill
 from capplan.report.answer import Answer, Table
-from capplan.report.answers.currency import currency_texts
+from capplan.report.answers.fleet_money import currency_texts
 from capplan.report.answers.plan_words import purchase_text
 
 _TITLES = {

@@ -6,7 +6,7 @@ from typing import Any
 from capplan.money.comparison import ComparedApi, Comparison, OwnFleet
 from capplan.questions.money.comparison import AskedComparison
 from capplan.report.answer import Answer, Table
-from capplan.report.answers.currency import currency_texts
+from capplan.report.answers.fleet_money import currency_texts
 from capplan.report.answers.plan_words import purchase_text
 
 _PARTS = ("input_usd", "cache_write_usd", "cache_read_usd", "storage_usd", "output_usd", "outside_usd")

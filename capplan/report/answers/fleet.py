@@ -18,13 +18,30 @@ from capplan.questions.plans.plan_row import certainty_row, plan_row
 from capplan.readers.plan_data import data_digests
 from capplan.readers.plan_file import plan_origin
 from capplan.report.answer import Answer, Table
-from capplan.report.answers.commitments import (
+from capplan.report.answers.fleet_money import (
     commitments_closing,
     commitments_result,
     commitments_tables,
+    currency_texts,
+    in_currency,
+    offers_closing,
+    offers_tables,
+    outside_rows,
+    outside_tables,
+    outside_texts,
+    paid_usd,
 )
-from capplan.report.answers.currency import currency_texts, in_currency, paid_usd
-from capplan.report.answers.energy import energy_result, energy_tables
+from capplan.report.answers.fleet_outlook import (
+    energy_result,
+    energy_tables,
+    growth_closing,
+    growth_result,
+    growth_tables,
+    outlook_over_time,
+    over_time_assumptions,
+    over_time_parts,
+    over_time_tables,
+)
 from capplan.report.answers.fleet_words import (
     host_memory_texts,
     measuring_texts,
@@ -37,15 +54,6 @@ from capplan.report.answers.fleet_words import (
     tight_texts,
     uneconomical_text,
     usd_per_job,
-)
-from capplan.report.answers.growth import growth_closing, growth_result, growth_tables
-from capplan.report.answers.offers import offers_closing, offers_tables
-from capplan.report.answers.outside import outside_rows, outside_tables, outside_texts
-from capplan.report.answers.over_time import (
-    outlook_over_time,
-    over_time_assumptions,
-    over_time_parts,
-    over_time_tables,
 )
 from capplan.report.answers.plan_words import (
     budget_texts,

@@ -8,7 +8,7 @@ from typing import Any
 from capplan.fleet.plan import FleetAnswer, FleetPlan, Relaxation, Uneconomical
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet
-from capplan.scenario.host_memory import host_bytes, memory_usd_per_month
+from capplan.scenario.money_terms import host_bytes, memory_usd_per_month
 
 
 def _seconds(value_s: float) -> str:

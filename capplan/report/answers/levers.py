@@ -7,8 +7,7 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.fleet.plan import AnyPlan, FleetPlan
 from capplan.questions.levers.answer import Asking
-from capplan.questions.levers.as_it_is import Base
-from capplan.questions.levers.lever import Combination, LeverRow, LeversAnswer, worth_usd_per_byte_month
+from capplan.questions.levers.lever import Base, Combination, LeverRow, LeversAnswer, worth_usd_per_byte_month
 from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import assumed_kernels, thin_warnings

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan
-from capplan.fleet.pools.plan import POOLS, PoolsPlan
+from capplan.fleet.plan import POOLS, AnyPlan, FleetAnswer, FleetPlan, PoolsPlan
 from capplan.questions.fleet import AskedFleet
 from capplan.report.answers.pools import pools_text
 

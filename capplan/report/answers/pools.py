@@ -3,9 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from capplan.fleet.plan import FleetAnswer, FleetPlan, cost_of
-from capplan.fleet.pools.plan import PoolsPlan
-from capplan.fleet.replica_group import ReplicaGroup
+from capplan.fleet.plan import FleetAnswer, FleetPlan, PoolsPlan, ReplicaGroup, cost_of
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_row import pools_row
 from capplan.report.answer import Table

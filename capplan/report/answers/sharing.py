@@ -7,7 +7,7 @@ from capplan.fleet.plan import FleetPlan
 from capplan.questions.plans.plan_row import plan_row
 from capplan.questions.sharing import SharingAnswer, SharingModel
 from capplan.report.answer import Answer, Table
-from capplan.report.answers.currency import currency_texts
+from capplan.report.answers.fleet_money import currency_texts
 from capplan.report.answers.fleet_words import against_text
 from capplan.report.answers.plan_words import layout_text, purchase_text
 from capplan.scenario.several.models import one_by_one

@@ -12,8 +12,8 @@ from capplan.fleet.simulation import Figures, FleetOutcome
 from capplan.questions.plans.plan_row import transfer_result
 from capplan.questions.simulation import AskedStream, Chosen
 from capplan.report.answer import Answer, Table
+from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.outcome import Spread, joint_timeline
-from capplan.serving.replicas.fleet_simulator import FleetRun
 from capplan.workload.slo import Slo
 
 _TITLES = {

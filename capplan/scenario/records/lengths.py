@@ -1,15 +1,16 @@
-"""Lengths, written as a number, mean and p95, quantiles, a range, or values -> a distribution."""
+"""Lengths of prompts and outputs and the rates of a day, as a scenario writes them."""
 
 import math
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import numpy as np
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from capplan.errors import InputError
-from capplan.readers.record import OrNumber, Record, Tokens
+from capplan.readers.record import OrNumber, Record, RequestsPerSOrZero, Tokens, unknown_name
+from capplan.workload.daily_curve import HOURS, SHAPES, relative_to_peak
 from capplan.workload.length import (
     Lengths,
     empirical,
@@ -138,3 +139,51 @@ def lengths(record: LengthFields, refuse: Refuse) -> Lengths:
     z = np.array([float(standard_normal_quantile(PROBABILITIES[name])) for name in quantiles])
     sigma, centre = np.polyfit(z, np.log(np.array(list(quantiles.values()))), 1)
     return lognormal(math.exp(centre + sigma**2 / 2.0), float(sigma), low=low, high=high)
+
+
+_ALLOWED = f"give {HOURS}, one per hour from midnight on, or a shape: {', '.join(SHAPES)}"
+
+
+def _shape_or_rates(written: object) -> object:
+    if isinstance(written, list):
+        gap = next((hour for hour, rate in enumerate(written) if rate is None), None)
+        if gap is not None:
+            raise ValueError(f"has a gap: hour {gap} has no rate; write 0 for an hour without traffic")
+    if not isinstance(written, str):
+        return written
+    if written not in SHAPES:
+        raise unknown_name("shape", written, SHAPES)
+    return list(SHAPES[written])
+
+
+def _hours(rates: list[float]) -> list[float]:
+    if len(rates) != HOURS:
+        values = f"{len(rates)} value{'s' if len(rates) != 1 else ''}"
+        raise ValueError(f"has {values}; {_ALLOWED}")
+    if max(rates) == 0.0:
+        raise ValueError(f"is 0 in every hour; {_ALLOWED}")
+    return list(relative_to_peak(rates))
+
+
+DailyCurve: TypeAlias = Annotated[
+    list[RequestsPerSOrZero],
+    BeforeValidator(_shape_or_rates),
+    AfterValidator(_hours),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(SHAPES)},
+                {
+                    "type": "array",
+                    "items": {
+                        "type": ["string", "number"],
+                        "description": "a rate of any unit, such as 20 req/s",
+                    },
+                    "minItems": HOURS,
+                    "maxItems": HOURS,
+                },
+            ]
+        }
+    ),
+]
+"""Read as fractions: the rate of every hour over that of the busiest one."""

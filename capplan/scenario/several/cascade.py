@@ -6,8 +6,7 @@ from typing import Any
 from capplan.errors import InputError
 from capplan.fleet.scenario import CascadePart, CascadeTerms, Scenario
 from capplan.readers.yaml_file import Document
-from capplan.scenario.derived import derived
-from capplan.scenario.reading import Reading
+from capplan.scenario.reading import Reading, derived
 from capplan.scenario.records.several import Cascade
 from capplan.scenario.scenario_file import ScenarioFile
 from capplan.workload.multiples import thinned_arrival_cv

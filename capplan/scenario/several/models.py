@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from capplan.errors import InputError
 from capplan.fleet.scenario import CascadeTerms, Scenario, SharingTerms
 from capplan.readers.yaml_file import Document
-from capplan.scenario.overrides import key_of
-from capplan.scenario.reading import Reading
+from capplan.scenario.reading import Reading, key_of
 from capplan.scenario.scenario_file import ScenarioFile
 from capplan.scenario.several import cascade, sharing
 from capplan.workload.request_class import RequestClass

@@ -12,7 +12,7 @@ from capplan.operators.attention import decode_attention_time_s, prefill_attenti
 from capplan.operators.device_rates import kernel_rates
 from capplan.operators.latent_attention import mla_bmm_time_s
 from capplan.operators.matmul import matmul_time_s
-from capplan.readers.calibration.device_ratio import DeviceRatio
+from capplan.readers.calibration.measured_fit import DeviceRatio
 from capplan.readers.calibration.merge import scaled_fit
 from capplan.readers.catalogue.efficiency import efficiency_for
 

@@ -1,0 +1,327 @@
+"""What `capplan fleet` adds about money: other currencies, offers, commitments, and what is spent outside the GPUs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from capplan.fleet.plan import POOLS, AnyPlan, FleetAnswer
+from capplan.fleet.price import HOURS_PER_MONTH, SIDES, ChosenPrice
+from capplan.money.commitments import HOURS_PER_YEAR, Mix
+from capplan.money.offer_range import named_offers, offered_costs
+from capplan.questions.money.commitments import AskedMix
+from capplan.questions.outlook import Outlook
+from capplan.questions.plans.plan_row import OWN_PRICE, offers_row
+from capplan.report.answer import Table
+from capplan.workload.outside import OutsideUse
+
+_JSON_NAMES = {"a month": "per_month", "a year": "per_year", "a job": "per_job"}
+MONTHS_PER_YEAR = HOURS_PER_YEAR / HOURS_PER_MONTH
+
+
+def currency_texts(currency: tuple[str, float] | None, usd: Mapping[str, float]) -> tuple[str, ...]:
+    """Return a line with costs in a currency; none without one.
+
+    Parameters
+    ----------
+    currency : its name, and the dollars that one unit of it costs
+    usd : [$]
+        by what they are for
+
+    Examples
+    --------
+    >>> currency_texts(("EUR", 1.25), {"a month": 1000.0, "a year": 12000.0})
+    ('in EUR, at 1.25 $: 800 a month, 9,600 a year',)
+    """
+    if currency is None or not usd:
+        return ()
+    name, rate = currency
+    return (
+        f"in {name}, at {rate:g} $: {', '.join(f'{cost / rate:,.0f} {what}' for what, cost in usd.items())}",
+    )
+
+
+def paid_usd(answer: FleetAnswer, outlook: Outlook) -> dict[str, float]:
+    """Return what the recommended plan costs, by its mix of commitments where there is one: a month and a year, or a job [$]."""
+    plan = answer.bought
+    if plan is None or plan.usd_per_month is None:
+        return {}
+    if plan.money is not None and plan.money.usd_per_job is not None:
+        return {"a job": plan.money.usd_per_job}
+    mix = outlook.mixes[0].mix if outlook.mixes else None
+    usd = plan.usd_per_month if mix is None else mix.usd_per_hour * HOURS_PER_MONTH
+    return {"a month": usd, "a year": usd * MONTHS_PER_YEAR}
+
+
+def in_currency(currency: tuple[str, float] | None, usd: Mapping[str, float]) -> dict[str, Any] | None:
+    """Return costs in a currency, as JSON has them; None without one."""
+    if currency is None or not usd:
+        return None
+    return {
+        "name": currency[0],
+        **{_JSON_NAMES[time]: cost / currency[1] for time, cost in usd.items()},
+    }
+
+
+_NAMES = {"low": "lowest", "likely": "likely", "high": "highest"}
+_PERIODS = ("usd_per_month", "usd_per_year")
+
+
+def _has_range(plan: AnyPlan) -> bool:
+    costs = offered_costs(plan)
+    return bool(costs) and costs["low"].usd_per_hour < costs["high"].usd_per_hour
+
+
+def _period_keys(row: dict[str, Any]) -> tuple[str, ...]:
+    return ("usd_per_job",) if row["likely"]["usd_per_job"] is not None else _PERIODS
+
+
+def offers_tables(plans: Sequence[AnyPlan]) -> tuple[Table, ...]:
+    """Return every plan at the lowest, the likely and the highest offers, and who makes them; nothing where no price has a range."""
+    if not any(_has_range(plan) for plan in plans):
+        return ()
+    rows = []
+    for plan in plans:
+        costs = offers_row(plan)
+        if costs is not None:
+            each = " + ".join(group.layout.in_words(group.weight_dtype) for group in plan.groups)
+            money = {f"{key}.{side}": costs[side][key] for key in _period_keys(costs) for side in SIDES}
+            rows.append({"hardware": plan.hardware, "plan": each, "gpus": plan.gpus, **money})
+    prices = {group.layout.device.name: group.price for plan in plans for group in plan.groups}
+    makers = [row for name, price in prices.items() if price for row in _makers(name, price)]
+    return (
+        Table(rows, title="Range of the offers: every plan at the lowest, the likely and the highest price", titles=_titles(rows)),
+        Table(makers, title="Who makes these offers", titles={"offer": "", "usd_per_gpu_hour": ""}),
+    )  # fmt: skip
+
+
+def _titles(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+    return {"plan": "each replica"} | {
+        name: _NAMES[name.partition(".")[2]] for row in rows for name in row if "." in name
+    }
+
+
+def _makers(device: str, price: ChosenPrice) -> list[dict[str, Any]]:
+    """Return the lowest, the likely and the highest offer of a device; one row where they are the same."""
+    sides = SIDES if price.low_usd_per_hour < price.high_usd_per_hour else ("likely",)
+    energy = price.energy_usd_per_hour or 0.0
+    rows = []
+    for side in sides:
+        usd, records = price.at(side)
+        rows.append(
+            {
+                "hardware": device,
+                "offer": _NAMES[side],
+                "usd_per_gpu_hour": usd - energy,
+                "provider": " and ".join(record.provider for record in records) or OWN_PRICE,
+                "date": " and ".join(record.date or "unknown" for record in records) or None,
+            }
+        )
+    return rows
+
+
+def offers_closing(plan: AnyPlan | None) -> tuple[str, ...]:
+    """Return what the recommended plan costs at the lowest and at the highest offers; nothing without a range."""
+    if plan is None or not _has_range(plan):
+        return ()
+    costs, row = offered_costs(plan), offers_row(plan)
+    assert row is not None
+    ends = {
+        side: ", ".join(f"${row[side][key]:,.0f} {_SPANS[key]}" for key in _period_keys(row))
+        for side in ("low", "high")
+    }
+    makers = {side: named_offers(costs[side].records) for side in SIDES}
+    return (
+        f"at the lowest offers the plan costs {ends['low']} ({makers['low']}), at the highest {ends['high']} ({makers['high']})",
+    )
+
+
+_SPANS = {"usd_per_month": "a month", "usd_per_year": "a year", "usd_per_job": "for the job"}
+
+
+_COMMITMENT_TITLES = {
+    "pool": "",
+    "commitment": "",
+    "price_basis": "price from",
+    "used_fraction": "in use",
+    "usd_per_gpu_hour": "",
+    "usd_per_month": "",
+    "usd_per_month_low": "low",
+    "usd_per_month_high": "high",
+    "usd_per_year": "",
+    "mix": "",
+    "plan": "each replica",
+}
+
+
+def mix_rows(mix: Mix) -> list[dict[str, Any]]:
+    """Return the parts of a mix, each with its price per device and hour and its cost."""
+    pools = any(part.group for part in mix.parts)
+    return [
+        {
+            **({"pool": POOLS[part.group]} if pools else {}),
+            "commitment": part.offer.name,
+            "replicas": part.replicas,
+            "gpus": part.replicas * part.devices,
+            "used_fraction": part.used_fraction,
+            "usd_per_gpu_hour": part.offer.usd_per_hour(1.0),
+            **_totals(
+                part.usd_per_hour,
+                part.usd_per_hour * part.offer.low_ratio,
+                part.usd_per_hour * part.offer.high_ratio,
+            ),
+            "price_basis": part.offer.origin,
+        }
+        for part in mix.parts
+    ]
+
+
+def _totals(usd_per_hour: float, low: float, high: float) -> dict[str, float]:
+    return {
+        "usd_per_month": usd_per_hour * HOURS_PER_MONTH,
+        "usd_per_month_low": low * HOURS_PER_MONTH,
+        "usd_per_month_high": high * HOURS_PER_MONTH,
+        "usd_per_year": usd_per_hour * HOURS_PER_YEAR,
+    }
+
+
+def mix_totals(mix: Mix) -> dict[str, float]:
+    """Return what a mix costs a month, low, likely and high, and a year."""
+    return _totals(mix.usd_per_hour, mix.usd_per_hour_at("low"), mix.usd_per_hour_at("high"))
+
+
+def pure_rows(mix: Mix) -> list[dict[str, Any]]:
+    """Return what each commitment alone would cost, and the mix."""
+    rows = [
+        {
+            "commitment": f"{offer.name} alone",
+            **_totals(usd, usd * offer.low_ratio, usd * offer.high_ratio),
+        }
+        for offer, usd in mix.pure
+    ]
+    return [*rows, {"commitment": "the mix", **mix_totals(mix)}]
+
+
+def commitments_result(mixes: tuple[AskedMix, ...]) -> dict[str, Any] | None:
+    """Return the mix of the recommended plan, each commitment alone, and the mixes of the other plans."""
+    if not mixes:
+        return None
+    mix = mixes[0].mix
+    return {
+        "rows": mix_rows(mix),
+        **mix_totals(mix),
+        "people_usd_per_month": mix.people_usd_per_hour * HOURS_PER_MONTH,
+        "pure": pure_rows(mix),
+        "plans": [_plan_row(item) for item in mixes],
+    }
+
+
+def _plan_row(item: AskedMix) -> dict[str, Any]:
+    return {
+        "hardware": item.plan.hardware,
+        "plan": " + ".join(group.layout.in_words(group.weight_dtype) for group in item.plan.groups),
+        "gpus": item.plan.gpus,
+        "mix": " + ".join(
+            ", ".join(f"{p.replicas * p.devices} {p.offer.name}" for p in item.mix.parts if p.group == place)
+            for place in range(len(item.plan.groups))
+        ),
+        **mix_totals(item.mix),
+    }
+
+
+def commitments_tables(mixes: tuple[AskedMix, ...]) -> tuple[Table, ...]:
+    """Return the mix of the recommended plan, against each commitment alone, and the mixes of other plans."""
+    if not mixes:
+        return ()
+    mix = mixes[0].mix
+    tables = [
+        Table(
+            mix_rows(mix), title="Commitments: the cheapest mix for the load curve", titles=_COMMITMENT_TITLES
+        ),
+        Table(pure_rows(mix), title="The mix against one commitment alone", titles=_COMMITMENT_TITLES),
+    ]
+    if len(mixes) > 1:
+        rows = sorted((_plan_row(item) for item in mixes), key=lambda row: float(row["usd_per_month"]))
+        shown = ("hardware", "plan", "gpus", "mix", "usd_per_month", "usd_per_year")
+        tables.append(
+            Table(
+                rows,
+                title="Every plan with its own mix, cheapest first",
+                shown=shown,
+                titles=_COMMITMENT_TITLES,
+            )
+        )
+    return tuple(tables)
+
+
+def commitments_closing(mixes: tuple[AskedMix, ...]) -> tuple[str, ...]:
+    """Return the totals of the mix in words, and a plan that its mix makes cheaper."""
+    if not mixes:
+        return ()
+    mix = mixes[0].mix
+    usd = mix.usd_per_hour * HOURS_PER_YEAR
+    lines = [
+        "GPUs x $/GPU/h x in use (where only hours in use are paid for) x 730 = $/month; low and high: the range of the offers"
+    ]
+    lines += [f"the mix costs ${mix.usd_per_hour * HOURS_PER_MONTH:,.0f} a month, ${usd:,.0f} a year"]
+    best = min(mixes, key=lambda item: item.mix.usd_per_hour)
+    if best.mix.usd_per_hour < mix.usd_per_hour:
+        row = _plan_row(best)
+        lines.append(
+            f"with commitments {row['gpus']} x {row['hardware']} ({row['plan']}) would cost less: ${row['usd_per_month']:,.0f} a month"
+        )
+    return tuple(lines)
+
+
+_OUTSIDE_TITLES = {
+    "name": "class",
+    "wait_s": "before the prompt",
+    "usd_per_request": "a request",
+    "usd_per_month": "",
+    "usd_per_job": "",
+}
+
+
+def outside_rows(use: OutsideUse) -> list[dict[str, Any]]:
+    """Return what the requests of each class take outside."""
+    cost = "usd_per_job" if use.of_job else "usd_per_month"
+    return [
+        {
+            "name": item.name,
+            "requests": item.requests,
+            "wait_s": item.wait_s,
+            "tool_calls": item.tool_calls,
+            "usd_per_request": item.usd_per_request,
+            cost: item.usd,
+            "answer_s": item.answer_s,
+        }
+        for item in use.classes
+    ]
+
+
+def outside_tables(plan: AnyPlan | None) -> tuple[Table, ...]:
+    """Return what is outside the GPUs of the recommended plan, if anything is stated."""
+    if plan is None or plan.outside is None:
+        return ()
+    rows = outside_rows(plan.outside)
+    kept = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+    return (
+        Table(
+            rows, title="Outside the GPUs, by class of requests", shown=tuple(kept), titles=_OUTSIDE_TITLES
+        ),
+    )
+
+
+def outside_texts(plan: AnyPlan | None) -> tuple[str, ...]:
+    """Return what users wait for in all, and what is paid on top of the plan."""
+    if plan is None or plan.outside is None:
+        return ()
+    use, most = plan.outside, "" if len({item.wait_s for item in plan.outside.classes}) == 1 else "at most "
+    texts = []
+    if use.longest_wait_s:
+        seen = [f"{name} p95 {most}{1e3 * (spread.p95 + use.longest_wait_s):,.0f} ms" for name, spread in (("TTFT", plan.ttft_s), ("E2E", plan.e2e_s))]  # fmt: skip
+        texts.append(
+            f"with what is outside users see {' and '.join(seen)}; the table of plans has the engine's part"
+        )
+    if use.usd:
+        span = "for the job" if use.of_job else "a month"
+        texts.append(f"outside the GPUs ${use.usd:,.0f} {span}, on top of the plan")
+    return tuple(texts)

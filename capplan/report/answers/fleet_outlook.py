@@ -1,0 +1,238 @@
+"""What `capplan fleet` adds about time: replicas over a day, the months to come, energy."""
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from capplan.assumption import Assumption
+from capplan.fleet.over_time import OverTime
+from capplan.fleet.plan import POOLS
+from capplan.fleet.scenario import Scenario
+from capplan.money.energy import Energy
+from capplan.money.growth import Growth
+from capplan.questions.outlook import Outlook
+from capplan.report.answer import Table
+
+ROWS = 24
+
+
+def over_time_result(over_time: OverTime) -> dict[str, Any]:
+    """Return GPUs and GPU-hours over the time of a trace."""
+    gpus = over_time.gpus_per_replica
+    return {
+        "window_s": over_time.window_s,
+        "start_up_s": over_time.start_up_s,
+        "peak_to_mean_ratio": over_time.peak_to_mean_ratio,
+        "static_replicas": over_time.static_replicas,
+        "static_gpus": over_time.static_replicas * gpus,
+        "static_gpu_hours": over_time.static_gpu_hours,
+        "autoscaled_gpu_hours": over_time.gpu_hours(over_time.paid),
+        "autoscaled_short_fraction": over_time.short_fraction,
+        "foreseen_gpu_hours": over_time.gpu_hours(over_time.foreseen),
+        "burst_ratio": over_time.burst_ratio,
+        "spares": [asdict(row) for row in over_time.spares],
+        "request_rate": over_time.rates_per_s.tolist(),
+        "needed_gpus": (over_time.needed * gpus).tolist(),
+        "autoscaled_gpus": (over_time.autoscaled * gpus).tolist(),
+        "autoscaled_paid_gpus": (over_time.paid * gpus).tolist(),
+        "foreseen_gpus": (over_time.foreseen * gpus).tolist(),
+    }
+
+
+def over_time_tables(over_time: OverTime, pool: str = "") -> tuple[Table, ...]:
+    """Return the ways to run the trace, the spares, and the GPUs over time in at most 24 spans; of one pool, if it is named."""
+    of = f"{pool} pool: " if pool else ""
+    gpus = over_time.gpus_per_replica
+    ways = [
+        {"way": "static, sized for the busiest minute", "gpus": over_time.static_replicas * gpus, "gpu_hours": over_time.static_gpu_hours, "requests_short_fraction": 0.0},
+        {"way": "autoscaled on the observed rate", "gpus": int(over_time.autoscaled.max()) * gpus, "gpu_hours": over_time.gpu_hours(over_time.paid), "requests_short_fraction": over_time.short_fraction},
+        {"way": "autoscaled with a perfect forecast", "gpus": int(over_time.foreseen.max()) * gpus, "gpu_hours": over_time.gpu_hours(over_time.foreseen), "requests_short_fraction": 0.0},
+    ]  # fmt: skip
+    width = -(-over_time.needed.size // ROWS)
+    spans = []
+    for at in range(0, over_time.needed.size, width):
+        part = slice(at, at + width)
+        spans.append(
+            {
+                "start_s": at * over_time.window_s,
+                "peak_requests_per_s": float(over_time.rates_per_s[part].max()),
+                "needed_gpus": int(over_time.needed[part].max()) * gpus,
+                "autoscaled_gpus": int(np.max(over_time.autoscaled[part])) * gpus,
+                "foreseen_gpus": int(np.max(over_time.foreseen[part])) * gpus,
+            }
+        )
+    spares = [asdict(row) for row in over_time.spares]
+    titles = {
+        "failed_replicas": "replicas that may fail",
+        "burst_replicas": "replicas for the burst",
+        "burst_gpus": "GPUs for the burst",
+        "requests_short_fraction": "requests over capacity",
+    }
+    return (
+        Table(
+            ways,
+            title=f"{of}The chosen plan over the trace; peak-to-mean ratio {over_time.peak_to_mean_ratio:.2f}",
+            titles=titles,
+        ),
+        Table(
+            spares,
+            title=f"{of}Static fleet with N + k redundancy, and for a burst of {over_time.burst_ratio:g} times the peak",
+            titles=titles,
+        ),
+        Table(spans, title=f"{of}GPUs over time, maximum of each interval"),
+    )
+
+
+def over_time_assumptions(over_time: OverTime) -> tuple[Assumption, ...]:
+    """Return what the figures over time rest on."""
+    return (
+        Assumption(
+            f"a replica takes {over_time.start_up_s:g} s to start, and is paid for from the decision to start it",
+            "fleet.start_up",
+        ),
+        Assumption(f"a burst is {over_time.burst_ratio:g} times the busiest minute", "fleet.burst"),
+    )
+
+
+def over_time_parts(outlook: Outlook) -> dict[str, OverTime]:
+    """Return the replicas over time by pool; without a name where all of them are alike."""
+    if outlook.over_time is not None:
+        return {"": outlook.over_time}
+    return dict(zip(POOLS, outlook.pools_over_time, strict=False))
+
+
+def outlook_over_time(outlook: Outlook) -> dict[str, Any] | None:
+    """Return GPUs and GPU-hours over time, of each pool where the plan has some; None without a load curve."""
+    parts = {pool: over_time_result(part) for pool, part in over_time_parts(outlook).items()}
+    return parts.get("", parts or None)
+
+
+_GROWTH_TITLES = {
+    "added_gpus": "GPUs to buy",
+    "usd_per_month": "",
+    "mix_usd_per_month": "with the mix",
+    "request_rate": "peak",
+    "pools": "prefill + decode",
+}
+
+
+def growth_result(growth: Growth | None) -> dict[str, Any] | None:
+    """Return the fleets of the months to come."""
+    if growth is None:
+        return None
+    return {
+        "months": [asdict(row) for row in growth.months],
+        "outgrown_in_month": growth.outgrown_in_month,
+        "usd_over_horizon": growth.usd,
+        "mix_usd_over_horizon": growth.mix_usd,
+    }
+
+
+def growth_tables(growth: Growth | None) -> tuple[Table, ...]:
+    """Return what is needed and bought in which month."""
+    if growth is None:
+        return ()
+    rows = [
+        asdict(row) | {"pools": None if row.pool_replicas is None else "{} + {}".format(*row.pool_replicas)}
+        for row in growth.months
+    ]
+    shown = (
+        "month",
+        "request_rate",
+        "replicas",
+        "pools",
+        "gpus",
+        "added_gpus",
+        "usd_per_month",
+        "mix_usd_per_month",
+    )
+    kept = tuple(name for name in shown if any(row[name] is not None for row in rows))
+    title = f"Growth: {'; '.join((_holds(growth), *_cost(growth)))}"
+    return (Table(rows, title=title, shown=kept, titles=_GROWTH_TITLES),)
+
+
+def _holds(growth: Growth) -> str:
+    month = growth.outgrown_in_month
+    if month is None:
+        return f"today's plan holds for all {len(growth.months)} months"
+    return f"today's plan no longer holds in month {month}, at a peak of {growth.months[month - 1].request_rate:.3g} req/s"
+
+
+def _cost(growth: Growth) -> tuple[str, ...]:
+    if growth.usd is None:
+        return ()
+    mix = "" if growth.mix_usd is None else f", ${growth.mix_usd:,.0f} with the mix of each"
+    return (f"{len(growth.months)} months cost ${growth.usd:,.0f}{mix}",)
+
+
+def growth_closing(growth: Growth | None, scenario: Scenario) -> tuple[str, ...]:
+    """Return the limits that growth reaches, and when."""
+    if growth is None:
+        return ()
+    lines = []
+    most, budget = scenario.fleet.max_devices, scenario.budget_usd_per_month
+    over = next((row.month for row in growth.months if most is not None and row.gpus > most), None)
+    lines += [f"fleet.max_gpus of {most} is exceeded in month {over}"] if over else []
+    dear = next(
+        (row.month for row in growth.months if budget is not None and (row.paid_usd or 0.0) > budget), None
+    )
+    lines += [f"the budget of ${budget:,.0f} a month is exceeded in month {dear}"] if dear else []
+    return tuple(lines)
+
+
+_ENERGY_TITLES = {
+    "phase": "",
+    "time_fraction": "of the time",
+    "watts_per_gpu": "each",
+    "gpu_watts": "GPUs, mean",
+    "server_watts": "with their servers",
+    "facility_watts": "with cooling and losses",
+    "design_watts": "servers at design power",
+    "kwh_per_month": "energy",
+    "kwh_per_job": "energy",
+    "joules_per_output_token": "an output token, its prompt included",
+    "kwh_per_million_output_tokens": "a million output tokens, their prompts included",
+    "kwh_per_million_tokens": "a million tokens, input and output",
+    "electricity_usd_per_month": "electricity",
+    "electricity_usd_per_job": "electricity",
+    "kg_co2_per_month": "carbon dioxide",
+    "kg_co2_per_job": "carbon dioxide",
+    "rack_watts": "a full rack at design power",
+}
+_WATTS = ("gpu_watts", "server_watts", "facility_watts", "design_watts")
+_PER_TOKEN = ("joules_per_output_token", "kwh_per_million_output_tokens", "kwh_per_million_tokens")
+
+
+def energy_result(energy: Energy | None) -> dict[str, Any] | None:
+    """Return power by phase, energy by month or job and by token, carbon dioxide and racks."""
+    if energy is None:
+        return None
+    span = "month" if energy.job_hours is None else "job"
+    return {
+        "phases": [asdict(phase) for phase in energy.phases],
+        **{name: getattr(energy, name) for name in _WATTS},
+        f"kwh_per_{span}": energy.kwh,
+        **{name: getattr(energy, name) for name in _PER_TOKEN},
+        f"electricity_usd_per_{span}": energy.usd,
+        f"kg_co2_per_{span}": energy.kg_co2,
+        "racks": energy.racks,
+        "rack_watts": energy.rack_watts,
+        "gpus_per_rack": energy.gpus_per_rack,
+    }
+
+
+def energy_tables(energy: Energy | None) -> tuple[Table, ...]:
+    """Return what the devices do for how much of the time, and the energy of the fleet."""
+    if energy is None:
+        return ()
+    result = energy_result(energy) or {}
+    shown = tuple(name for name, value in result.items() if name != "phases" and value is not None)
+    return (
+        Table(
+            [asdict(phase) for phase in energy.phases],
+            title="Power of a GPU by phase, spares included",
+            titles=_ENERGY_TITLES,
+        ),
+        Table([result], title="Energy", shown=shown, titles=_ENERGY_TITLES, upright=True),
+    )

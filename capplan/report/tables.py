@@ -1,0 +1,323 @@
+"""An answer for people: tables as text cells with units in the header, fitted to a width and folded to a terminal."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import Any, TypeAlias
+
+from capplan.report.answer import Answer, Table, flattened
+from capplan.report.data_text import plain
+from capplan.report.safe_text import markdown_paragraph, markdown_words, one_line, visible
+from capplan.report.screen_units import Screen, is_number, screen_of, shown_money, shown_number
+
+_STATISTICS = ("mean_s", "p50_s", "p90_s", "p95_s", "p99_s", "low_s", "high_s")
+_COMPARED = ("measured_s", "predicted_s", "shipped_s", "before_s", "after_s", "left_out_s")
+"""Columns that a reader compares across a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Headings, whether a column is right-aligned, cells of text, and what they were before they were text."""
+
+    headings: tuple[str, ...]
+    right: tuple[bool, ...]
+    cells: tuple[tuple[str, ...], ...]
+    values: tuple[tuple[Any, ...], ...]
+    """In base units; None where a cell is no more than its text."""
+
+
+def grid_of(table: Table) -> Grid:
+    """Return the text of a table."""
+    rows = [flattened(plain(row)) for row in table.rows]
+    names = _shown_names(table, rows)
+    if table.upright:
+        return _upright(table, rows[0], names)
+    headings, right, columns, exact = [], [], [], []
+    for name in names:
+        values = [row.get(name) for row in rows]
+        group = next((group for group in (_STATISTICS, _COMPARED) if name in group), ())
+        scaled_by = [_least_time(rows, group)] if group else values
+        screen = screen_of(name, scaled_by, title=table.titles.get(name))
+        numbers = any(is_number(value) for value in values)
+        unit = screen.unit if numbers else ""
+        headings.append(f"{screen.heading} ({unit})" if unit and screen.heading else screen.heading or unit)
+        right.append(numbers)
+        exact.append(values)
+        columns.append([_text(v, screen, assumed=(i, name) in table.assumed) for i, v in enumerate(values)])
+    return Grid(
+        tuple(headings), tuple(right), tuple(zip(*columns, strict=True)), tuple(zip(*exact, strict=True))
+    )
+
+
+def footnotes(answer: Answer) -> list[str]:
+    """Return the lines that say what was assumed and which flag or key replaces it."""
+    if not answer.assumptions:
+        return []
+    marked = any(table.assumed for table in answer.tables)
+    heading = "assumed (*):" if marked else "assumed:"
+    return [heading, *(f"  {a.what}; replace with {a.replace}" for a in answer.assumptions)]
+
+
+def _least_time(rows: list[dict[str, Any]], names: Sequence[str]) -> float:
+    """Return the shortest time in columns that are compared, so that they share one unit."""
+    cells = (row.get(name) for row in rows for name in names)
+    return min(
+        (float(cell) for cell in cells if cell is not None and is_number(cell) and cell > 0.0), default=0.0
+    )
+
+
+def _shown_names(table: Table, rows: list[dict[str, Any]]) -> list[str]:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if not table.shown and not table.upright:
+        return [name for name in names if any(row.get(name) is not None for row in rows)]
+    if not table.shown:
+        return names
+    return [n for wanted in table.shown for n in names if n == wanted or n.startswith(f"{wanted}.")]
+
+
+def _upright(table: Table, row: Mapping[str, Any], names: list[str]) -> Grid:
+    cells, values = [], []
+    for name in names:
+        screen = screen_of(name, [row[name]], title=table.titles.get(name))
+        shown = _text(row[name], screen, assumed=(0, name) in table.assumed)
+        unit = screen.unit if is_number(row[name]) else ""
+        more = (one_line(texts.get(name, "")) for texts in table.beside.values())
+        cells.append((screen.heading, shown, unit, *more))
+        values.append((None, row[name], None, *(None for _ in table.beside)))
+    right = (False, True, False, *(False for _ in table.beside))
+    return Grid(("quantity", "value", "unit", *table.beside), right, tuple(cells), tuple(values))
+
+
+def _text(value: Any, screen: Screen, *, assumed: bool) -> str:
+    star = "*" if assumed else ""
+    if value is None:
+        return f"-{star}"
+    if isinstance(value, bool):
+        return ("yes" if value else "no") + star
+    if is_number(value):
+        money = screen.unit.startswith("$")
+        return (shown_money(value, screen.unit) if money else shown_number(value, screen.factor)) + star
+    return f"{one_line(str(value))}{star}"
+
+
+GAP = 3
+"""Between two columns."""
+UPRIGHT_ROWS = 8
+"""A table of more rows is not turned: it loses columns, and says which."""
+
+Block: TypeAlias = tuple[str, ...]
+"""The lines of one cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Lines of cells of fixed widths."""
+
+    widths: tuple[int, ...]
+    right: tuple[bool, ...]
+    headings: tuple[Block, ...]
+    rows: tuple[tuple[Block, ...], ...]
+    left_out: tuple[str, ...] = ()
+    """Headings of columns that had no room."""
+    upright: bool = False
+    """Every row is a group of lines, heading and value; there are no headings above."""
+
+
+def fitted(grid: Grid, width: int | None) -> Fitted:
+    """Return a table that is no wider than asked, as far as its longest names and numbers allow.
+
+    Parameters
+    ----------
+    grid : of text
+    width : of the screen [letters]; None: as wide as it wants
+    """
+    wanted = [max(map(len, column)) for column in _columns(grid)]
+    if width is None or _total(wanted) <= width:
+        return _blocks(grid, wanted, ())
+    least = [_least(column, right=right) for column, right in zip(_columns(grid), grid.right, strict=True)]
+    if _total(least) <= width:
+        return _blocks(grid, _shared(least, wanted, width), ())
+    if len(grid.cells) <= UPRIGHT_ROWS and len(grid.headings) > 2:
+        return _turned(grid, width)
+    return _without(grid, least, width)
+
+
+def _columns(grid: Grid) -> list[tuple[str, ...]]:
+    return list(zip(grid.headings, *grid.cells, strict=True))
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _least(column: Sequence[str], *, right: bool) -> int:
+    """Return how narrow a column may be: its longest word, or its longest number, which never wraps."""
+    heading, *cells = column
+    words = [word for text in (heading, *([] if right else cells)) for word in text.split()]
+    return max([1, *map(len, words), *(len(cell) for cell in (cells if right else ()))])
+
+
+def _shared(least: Sequence[int], wanted: Sequence[int], width: int) -> list[int]:
+    """Return widths that fill a line: columns of text get what is left, a letter at a time to the narrowest for what it wants."""
+    widths = list(least)
+    for _ in range(width - _total(widths)):
+        short = [at for at in range(len(widths)) if widths[at] < wanted[at]]
+        if not short:
+            break
+        at = min(short, key=lambda place: widths[place] / wanted[place])
+        widths[at] += 1
+    return widths
+
+
+def _blocks(grid: Grid, widths: Sequence[int], left_out: tuple[str, ...]) -> Fitted:
+    def lines(cells: Sequence[str]) -> tuple[Block, ...]:
+        return tuple(folded(cell, width) for cell, width in zip(cells, widths, strict=True))
+
+    return Fitted(
+        tuple(widths), grid.right, lines(grid.headings), tuple(lines(row) for row in grid.cells), left_out
+    )
+
+
+def folded(text: str, width: int) -> Block:
+    """Return a text in lines of whole words; a word that is longer than a line stays whole.
+
+    Examples
+    --------
+    >>> folded("decode memory (gate_up)", 13), folded("", 5)
+    (('decode memory', '(gate_up)'), ('',))
+    """
+    return tuple(wrap(text, width, break_long_words=False, break_on_hyphens=False)) or ("",)
+
+
+def _turned(grid: Grid, width: int) -> Fitted:
+    """Return a table upright: a line for each cell, the heading first."""
+    words = [word for heading in grid.headings for word in heading.split()]
+    least = max((len(word) for row in grid.cells for cell in row for word in cell.split()), default=1)
+    room = min(max(map(len, grid.headings)), width - GAP - least)
+    named = max(1, room, *map(len, words))
+    values = max(width - GAP - named, 1)
+    rows: list[tuple[Block, ...]] = []
+    for place, row in enumerate(grid.cells):
+        rows += [(("",), ("",))] if place else []
+        for heading, cell in zip(grid.headings, row, strict=True):
+            rows.append((folded(heading, named), folded(cell, values)))
+    return Fitted((named, values), (False, False), (), tuple(rows), upright=True)
+
+
+def _without(grid: Grid, least: Sequence[int], width: int) -> Fitted:
+    """Return a table without the columns that have no room: the last ones go first, the first one stays."""
+    kept = list(range(len(least)))
+    while len(kept) > 1 and _total([least[at] for at in kept]) > width:
+        kept.pop()
+    left_out = tuple(heading for at, heading in enumerate(grid.headings) if at not in kept)
+
+    def of(cells: Sequence[str]) -> tuple[str, ...]:
+        return tuple(cells[at] for at in kept)
+
+    narrow = Grid(of(grid.headings), tuple(grid.right[at] for at in kept), tuple(map(of, grid.cells)), ())
+    wanted = [max(map(len, column)) for column in _columns(narrow)]
+    return _blocks(narrow, _shared([least[at] for at in kept], wanted, width), left_out)
+
+
+def line_texts(fit: Fitted, cells: Sequence[Block]) -> list[str]:
+    """Return the lines of one row, every cell padded to its column."""
+    height = max(map(len, cells), default=0)
+    sides = list(zip(cells, fit.widths, fit.right, strict=True))
+    lines = []
+    for at in range(height):
+        texts = [(block[at] if at < len(block) else "", width, right) for block, width, right in sides]
+        lines.append((" " * GAP).join(t.rjust(w) if right else t.ljust(w) for t, w, right in texts))
+    return lines
+
+
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+
+
+def plain_text(answer: Answer, width: int | None = None) -> str:
+    """Return headline, tables and footnotes for pipes and files, without colour; rows are whole unless a width is asked for."""
+    return "".join(f"{line.rstrip()}\n" for line, _ in _lines(answer, width))
+
+
+def terminal_text(answer: Answer, *, width: int, colour: bool) -> str:
+    """Return headline, tables and footnotes made to fit a width, headings set off where colour is wanted."""
+    lines = _lines(answer, width)
+    return "".join(
+        f"{_BOLD}{line.rstrip()}{_PLAIN}\n" if set_off and colour and line.strip() else f"{line.rstrip()}\n"
+        for line, set_off in lines
+    )
+
+
+def _lines(answer: Answer, width: int | None) -> Iterator[tuple[str, bool]]:
+    """Yield the lines of an answer, and whether each is set off as a heading."""
+    if answer.headline:
+        yield from ((line, True) for line in _prose(one_line(answer.headline), width))
+    for table in answer.tables:
+        if table.title:
+            yield "", False
+            yield from ((line, True) for line in _prose(one_line(table.title), width))
+        yield from _table_lines(grid_of(table), width)
+    for texts in (list(map(visible, answer.closing)), list(map(one_line, footnotes(answer)))):
+        if texts:
+            yield "", False
+        yield from ((line, False) for text in texts for line in _prose(text, width))
+
+
+def _prose(text: str, width: int | None) -> list[str]:
+    """Return a text in lines of whole words, further lines as far in as the first."""
+    if width is None or len(text) <= width:
+        return [text]
+    inset = " " * (len(text) - len(text.lstrip()))
+    return wrap(
+        text, width, subsequent_indent=inset, break_long_words=False, break_on_hyphens=False,
+        drop_whitespace=True,
+    )  # fmt: skip
+
+
+def _table_lines(grid: Grid, width: int | None) -> Iterator[tuple[str, bool]]:
+    fit = fitted(grid, width)
+    if not fit.upright:
+        yield from ((line, True) for line in line_texts(fit, fit.headings))
+        yield "─" * (sum(fit.widths) + GAP * (len(fit.widths) - 1)), False
+    for row in fit.rows:
+        yield from ((line, False) for line in line_texts(fit, row))
+    if fit.left_out:
+        said = f"no room for: {', '.join(fit.left_out)}; a wider screen, --format markdown or csv has them"
+        yield from ((line, False) for line in _prose(said, width))
+
+
+def markdown_text(answer: Answer) -> str:
+    """Return headline, tables and footnotes as Markdown, ready for a page under review."""
+    parts = [markdown_paragraph(answer.headline)] if answer.headline else []
+    for table in answer.tables:
+        if table.title:
+            parts.append(f"### {markdown_words(table.title)}")
+        parts.append(markdown_table(grid_of(table)))
+    if answer.closing:
+        parts.append("\n".join(f"- {markdown_paragraph(line)}" for line in answer.closing))
+    notes = footnotes(answer)
+    if notes:
+        parts.append(
+            "\n".join(
+                [notes[0].replace("*", r"\*"), "", *(f"- {markdown_paragraph(line)}" for line in notes[1:])]
+            )
+        )
+    if answer.warnings:
+        parts.append("\n".join(f"- warning: {markdown_words(line)}" for line in answer.warnings))
+    return "\n\n".join(parts) + "\n"
+
+
+def markdown_table(grid: Grid) -> str:
+    """Return one table whose columns also line up as plain text."""
+    lines = [tuple(map(_escaped, line)) for line in (grid.headings, *grid.cells)]
+    widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(grid.headings))]
+    sides = list(zip(widths, grid.right, strict=True))
+    rule = "|".join(f" {'-' * (w - 1)}: " if right else f" {'-' * w} " for w, right in sides)
+    text = [
+        " | ".join(c.rjust(w) if right else c.ljust(w) for c, (w, right) in zip(line, sides, strict=True))
+        for line in lines
+    ]
+    return "\n".join([f"| {text[0]} |", f"|{rule}|", *(f"| {line} |" for line in text[1:])])
+
+
+def _escaped(cell: str) -> str:
+    return markdown_words(cell).replace("|", r"\|").replace("*", r"\*")

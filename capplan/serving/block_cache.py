@@ -1,0 +1,305 @@
+"""The KV blocks of an engine: counted for sequences that grow by a token a step, and cached by prefix with tiers below."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from capplan.errors import InputError
+
+
+class KvBlocks:
+    """The number of blocks that the decoding sequences hold, as a function of the step counter.
+
+    A sequence that holds x_i + u tokens at counter u leaves pad_i = (-x_i - u) mod b slots of its last block empty, so
+
+        sum_i ceil((x_i + u) / b) = (sum_i x_i + n u + sum_i pad_i) / b
+
+    and the pads follow from the number of sequences at each phase (-x_i) mod b, which does not depend on u.
+    """
+
+    __slots__ = ("_phase_sum", "_phases", "block_tokens", "sequences", "tokens")
+
+    def __init__(self, block_tokens: int) -> None:
+        """Start without sequences."""
+        self.block_tokens = block_tokens
+        self.sequences = 0
+        self.tokens = 0
+        self._phases = [0] * block_tokens
+        self._phase_sum = 0
+
+    def join(self, base: int) -> None:
+        """Add a sequence that holds base + u tokens at counter u; base may be negative."""
+        phase = -base % self.block_tokens
+        self.sequences += 1
+        self.tokens += base
+        self._phases[phase] += 1
+        self._phase_sum += phase
+
+    def leave(self, base: int) -> None:
+        """Remove a sequence that joined with this base."""
+        phase = -base % self.block_tokens
+        self.sequences -= 1
+        self.tokens -= base
+        self._phases[phase] -= 1
+        self._phase_sum -= phase
+
+    def blocks(self, counter: int) -> int:
+        """Return the blocks held at counter u.
+
+        Examples
+        --------
+        Two sequences of 16 and 17 tokens in blocks of 16, now and sixteen steps later:
+
+        >>> held = KvBlocks(16)
+        >>> held.join(16)
+        >>> held.join(17)
+        >>> held.blocks(0), held.blocks(16)
+        (3, 5)
+        """
+        block = self.block_tokens
+        count = self.sequences
+        part = counter % block
+        pads = self._phase_sum - count * part + block * sum(self._phases[:part])
+        return (self.tokens + count * counter + pads) // block
+
+    def within(self, counter: int, capacity: int, growth: float, step: int, most: int) -> int:
+        """Return for how many more steps, up to `most`, the blocks stay within a capacity.
+
+        Parameters
+        ----------
+        counter : [tokens]
+            u now, floor(growth x step).
+        capacity : [blocks]
+        growth : [tokens]
+            that a sequence gains per step.
+        step : [-]
+            number of the current step.
+        most : [-]
+            upper limit of the result.
+
+        Examples
+        --------
+        One sequence of 16 tokens fills a block of 16; a second block lasts for 16 more tokens:
+
+        >>> held = KvBlocks(16)
+        >>> held.join(16)
+        >>> held.within(0, capacity=2, growth=1.0, step=0, most=100)
+        16
+        """
+        reach = counter + int(growth * most) + 1
+        if self.tokens + self.sequences * (reach + self.block_tokens) <= capacity * self.block_tokens:
+            return most
+        low, high = 0, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.blocks(int(growth * (step + middle))) <= capacity:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadTier:
+    """A level of memory below the device: host, NVMe, remote."""
+
+    capacity_blocks: int
+    """Capacity, in blocks of one block id each."""
+    load_s_per_block: float
+    """Time to load one block back: its bytes over the bandwidth of the link."""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixCaching:
+    """How an engine caches prefixes of prompts that have block ids."""
+
+    id_tokens: int
+    """Tokens per block id; a multiple of the engine's block size."""
+    tiers: tuple[OffloadTier, ...] = ()
+    """From the fastest to the slowest; each holds what was evicted from the one above."""
+
+
+class BlockCache:
+    """Where each block is; sees block ids only, not tokens."""
+
+    __slots__ = ("_absent", "_free", "_link_free_s", "_loading", "_tiers", "_users", "hit_blocks", "tiers")
+
+    def __init__(self, tiers: Sequence[OffloadTier] = ()) -> None:
+        """Start empty."""
+        self._users: dict[int, int] = {}
+        self._free: OrderedDict[int, None] = OrderedDict()
+        self.tiers = tuple(tiers)
+        self._tiers: list[OrderedDict[int, None]] = [OrderedDict() for _ in tiers]
+        self._link_free_s = [0.0] * len(self.tiers)
+        self._loading: dict[int, float] = {}
+        """Pinned blocks that are being loaded from a tier, and when each load ends."""
+        self._absent: set[int] = set()
+        """Pinned blocks that are not computed yet, because their prompt is still loading the blocks before them."""
+        self.hit_blocks = [0] * (1 + len(self.tiers))
+        """Hits of admitted prompts: on the device, then in each tier."""
+
+    def match(self, ids: Sequence[int], now_s: float = 0.0) -> tuple[int, float]:
+        """Return how many leading blocks hit, and when all of them are on the device if they are requested now.
+
+        The link of a tier loads one prompt at a time, in order of request.
+
+        Examples
+        --------
+        >>> cache = BlockCache()
+        >>> cache.pin([1, 2, 3])
+        3
+        >>> cache.match([1, 2, 9], now_s=5.0)
+        (2, 5.0)
+        """
+        hits, ready_s = 0, now_s
+        counts = [0] * len(self.tiers)
+        for block in ids:
+            if block in self._users:
+                if self._absent and block in self._absent:
+                    break
+                if self._loading:
+                    ready_s = max(ready_s, self._loading.get(block, now_s))
+            elif block not in self._free:
+                tier = self._tier_of(block)
+                if tier < 0:
+                    break
+                counts[tier] += 1
+            hits += 1
+        for tier, count in enumerate(counts):
+            if count:
+                ready_s = max(ready_s, self._arrival_s(tier, count, now_s))
+        return hits, ready_s
+
+    def to_pin(self, ids: Sequence[int]) -> int:
+        """Return how many of these blocks are not pinned yet."""
+        users = self._users
+        return sum(block not in users for block in ids)
+
+    def pin(self, ids: Sequence[int], hits: int = 0, now_s: float = 0.0) -> int:
+        """Pin the blocks of a prompt, the first `hits` of which are cached; return how many were not pinned before."""
+        if self.tiers:
+            self._load(ids[:hits], now_s)
+        elif hits:
+            self.hit_blocks[0] += hits
+        users = self._users
+        more = 0
+        for block in ids:
+            count = users.get(block, 0)
+            users[block] = count + 1
+            if count:
+                continue
+            more += 1
+            if block in self._free:
+                del self._free[block]
+            elif self._tiers:
+                tier = self._tier_of(block)
+                if tier >= 0:
+                    del self._tiers[tier][block]
+        return more
+
+    def hide(self, ids: Sequence[int]) -> None:
+        """Hide these blocks from lookups: they are not computed before the blocks ahead of them are loaded."""
+        self._absent.update(block for block in ids if self._users[block] == 1)
+
+    def reveal(self, ids: Sequence[int], now_s: float) -> None:
+        """Make these blocks visible to lookups: their prompt is prefilled in the step that starts now."""
+        self._absent.difference_update(ids)
+        for block in ids:
+            if self._loading.get(block, inf) <= now_s:
+                del self._loading[block]
+
+    def unpin(self, ids: Sequence[int], worked_on: int | None = None) -> int:
+        """Unpin the blocks of a prompt; return how many are unpinned now. They stay cached, the tail to be evicted first.
+
+        Of a prompt whose prefill was aborted, only the leading blocks that were computed or loaded stay cached.
+        """
+        users = self._users
+        fewer = 0
+        last = len(ids) if worked_on is None else worked_on
+        for place in range(len(ids) - 1, -1, -1):
+            block = ids[place]
+            count = users[block] - 1
+            if count:
+                users[block] = count
+                if place >= last:
+                    self._absent.add(block)
+                continue
+            del users[block]
+            fewer += 1
+            if self._loading:
+                self._loading.pop(block, None)
+            if place < last:
+                self._free[block] = None
+            self._absent.discard(block)
+        return fewer
+
+    def keep(self, ids: Sequence[int]) -> None:
+        """Cache blocks that belong to no prompt, such as those of a response, the tail to be evicted first."""
+        for block in reversed(ids):
+            if block in self._users:
+                continue
+            tier = self._tier_of(block)
+            if tier >= 0:
+                del self._tiers[tier][block]
+            self._free[block] = None
+            self._free.move_to_end(block)
+
+    def trim(self, room: int) -> None:
+        """Evict the least recently used blocks until at most `room` are cached and unpinned."""
+        free = self._free
+        while len(free) > room:
+            self._offload(free.popitem(last=False)[0])
+
+    def _load(self, ids: Sequence[int], now_s: float) -> None:
+        """Count the hits, and start to load the blocks that are in a tier."""
+        wanted: list[list[int]] = [[] for _ in self.tiers]
+        for block in ids:
+            tier = -1 if block in self._users or block in self._free else self._tier_of(block)
+            self.hit_blocks[tier + 1] += 1
+            if tier >= 0:
+                wanted[tier].append(block)
+        for tier, blocks in enumerate(wanted):
+            if blocks:
+                at_s = self._link_free_s[tier] = self._arrival_s(tier, len(blocks), now_s)
+                if at_s > now_s:
+                    self._loading.update(dict.fromkeys(blocks, at_s))
+
+    def _arrival_s(self, tier: int, blocks: int, now_s: float) -> float:
+        return max(self._link_free_s[tier], now_s) + blocks * self.tiers[tier].load_s_per_block
+
+    def _tier_of(self, block: int) -> int:
+        for place, tier in enumerate(self._tiers):
+            if block in tier:
+                return place
+        return -1
+
+    def _offload(self, block: int) -> None:
+        for held, tier in zip(self._tiers, self.tiers, strict=True):
+            if tier.capacity_blocks < 1:
+                continue
+            held[block] = None
+            if len(held) <= tier.capacity_blocks:
+                return
+            block = held.popitem(last=False)[0]
+
+
+def check_prefix_caching(caching: PrefixCaching, block_tokens: int) -> None:
+    """Refuse block ids that do not stand for whole blocks of the engine, and tiers of negative size or load time.
+
+    Raises
+    ------
+    InputError
+        names the sizes
+    """
+    if caching.id_tokens < 1 or caching.id_tokens % block_tokens:
+        raise InputError(
+            f"a block id of the trace stands for {caching.id_tokens} tokens, which is not a multiple of the engine's "
+            f"block of {block_tokens}\n  set block_tokens to a divisor of {caching.id_tokens}"
+        )
+    for tier in caching.tiers:
+        if tier.capacity_blocks < 0 or not tier.load_s_per_block >= 0.0:
+            raise InputError(
+                f"an offload tier needs a capacity of at least 0 blocks and a load time of at least 0 s, but is {tier}"
+            )

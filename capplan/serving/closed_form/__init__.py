@@ -1,1 +1,0 @@
-"""What holds under steady load without a simulation."""

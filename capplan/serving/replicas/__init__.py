@@ -1,1 +1,0 @@
-"""Several replicas behind one dispatcher: pools of engines, routing, hedges, hand-over."""
