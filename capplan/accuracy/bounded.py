@@ -8,8 +8,8 @@ from capplan.accuracy.serving import network_class
 from capplan.accuracy.slowness import UNMEASURED
 from capplan.hardware.device import Device
 from capplan.replica.estimate import Estimate, estimate
+from capplan.replica.load import Load
 from capplan.replica.replica import Replica
-from capplan.replica.spec import Load
 from capplan.serving.outcome import Spread
 
 

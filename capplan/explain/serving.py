@@ -8,7 +8,7 @@ from capplan.explain.subject import ACCURACY, KERNELS, SIMULATION, Subject
 from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.load.offered import WARM_UP_SHARE
 from capplan.replica.estimate import breakdown_of
-from capplan.replica.spec import Load
+from capplan.replica.load import Load
 
 BOUNDS = {"low": "low_ratio", "high": "high_ratio"}
 

@@ -5,8 +5,11 @@ cdef long long SHED, UNFINISHED
 
 cdef class FlatQueue:
     cdef public Py_ssize_t position
-    cdef Py_ssize_t count, users, arrivals, arrived, asked, first_end, ends_count, thinking_count, waiting, next_waiting
-    cdef Py_ssize_t ranked_count, over, last_over
+    cdef public Py_ssize_t arrivals
+    cdef public Py_ssize_t waiting
+    cdef Py_ssize_t count, users, arrived, asked, first_end, ends_count, thinking_count, next_waiting
+    cdef public Py_ssize_t over
+    cdef Py_ssize_t ranked_count, last_over
     cdef bint chunked
     cdef public double now_s
     cdef double delay_s, next_s, growth, last_over_s
@@ -51,8 +54,14 @@ cdef class FlatBatch(FlatQueue):
     cdef Py_ssize_t end_count, chunks, groups
     cdef double reserved_output_fraction
     cdef long long query_tokens, counter
-    cdef long long phase_sum, sequences, tokens, shared_sum, held, committed, step, serials
-    cdef long long partial, last
+    cdef public long long sequences
+    cdef public long long tokens
+    cdef public long long held
+    cdef public long long committed
+    cdef public long long shared_sum
+    cdef long long phase_sum, step, serials
+    cdef public long long partial
+    cdef long long last
     cdef public long long steps, preemptions, prefill_tokens, cached_tokens
     cdef public double[::1] scheduled, last_token, queue_s, ttft_s, e2e_s
     cdef double[::1] group_since

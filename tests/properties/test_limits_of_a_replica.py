@@ -29,7 +29,7 @@ class Formula(Trial):
     """A trial whose targets hold up to a known rate; the search over loads is that of the product."""
 
     def __init__(self, ceiling, capacity, users=0):
-        self.rate_ceiling, self.capacity = ceiling, capacity
+        self.rate_ceiling, self.capacity, self._likely_step = ceiling, capacity, 0
         self.demand = SimpleNamespace(users=users)
 
     def at(self, rate_per_s, replicas, slowness=1.0, **_how):

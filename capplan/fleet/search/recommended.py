@@ -14,7 +14,7 @@ from capplan.fleet.search.layouts import CONFIDENCES, rate_slack
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.replica.estimate import bottleneck_of, breakdown_of
-from capplan.replica.spec import Load
+from capplan.replica.load import Load
 from capplan.serving.outcome import Spread
 from capplan.workload.outside import outside_use
 from capplan.workload.slo import Target

@@ -24,8 +24,8 @@ from capplan.money.who_pays import (
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.paid_plan import own_assumptions, paid_plan
 from capplan.questions.money.price_age import current_day
+from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of
-from capplan.replica.spec import Load
 from capplan.workload.request_class import RequestClass
 
 

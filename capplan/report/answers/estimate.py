@@ -7,8 +7,8 @@ from typing import Any
 from capplan.accuracy.bounded import BoundedEstimate
 from capplan.assumption import Assumption
 from capplan.replica.estimate import Estimate
+from capplan.replica.load import Load
 from capplan.replica.replica import Replica
-from capplan.replica.spec import Load
 from capplan.report.answer import Answer, Table
 
 _BREAKDOWN = ("phase", "operator", "seconds", "flop", "bytes", "flop_per_byte", "bound")
