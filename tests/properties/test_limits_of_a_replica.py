@@ -29,7 +29,7 @@ class Formula(Trial):
     """A trial whose targets hold up to a known rate; the search over loads is that of the product."""
 
     def __init__(self, ceiling, capacity, users=0):
-        self.rate_ceiling, self.capacity, self._likely_step = ceiling, capacity, 0
+        self.rate_ceiling, self.capacity = ceiling, capacity
         self.demand = SimpleNamespace(users=users)
 
     def at(self, rate_per_s, replicas, slowness=1.0, **_how):
@@ -41,6 +41,12 @@ class Formula(Trial):
     def worst(self, latencies, _slowness, limits):
         """Return the excess that `limits` gives a share of the capacity."""
         return limits(latencies.load / latencies.capacity)
+
+    def _closed_form_step(self):
+        return 0
+
+    def _short_step(self, _slowness, _limits):
+        return 0
 
     def holds(self, rate_per_s, replicas, slowness, _limits, *, short=False):
         """Short runs find nine tenths."""

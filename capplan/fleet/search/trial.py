@@ -65,7 +65,10 @@ MOST_HALVINGS = 2
 LEAST_OF_KIND = 3000
 """... this many, if a run has them."""
 LIKELY_STRIDE = 4
-"""Steps from the likely largest load to the next one that is tried, doubled until the targets hold on one side of it alone."""
+"""With users: steps from the likely largest load to the next one that is tried, doubled until targets hold on one side of it alone.
+
+With open-loop traffic the number of replicas is known after fewer runs than it takes to find a likely load.
+"""
 STEADY_SHARE = 0.97
 """A run is steady if requests finish at no less than this fraction of the arrival rate; otherwise its queue grows."""
 
@@ -303,8 +306,7 @@ class Trial:
                 self._engine, tokens_per_step=rounds.tokens_per_round, query_tokens=rounds.query_tokens
             )
         self._seen: SeenRuns = {} if seen is None else seen
-        self._likely_step = floor(STEPS_PER_DOUBLING * log2(candidate.share_bound * self.total_rate))
-        """Where the largest load is looked for first: at the closed form's, then at the one found last."""
+        self._short_steps: dict[tuple[object, ...], int] = {}
         self._kinds: dict[tuple[object, ...], Seen] = {}
 
     def at(
@@ -498,7 +500,10 @@ class Trial:
         """
         least, top = self.scale
         low, high = least, top
-        middle, stride = min(max(self._likely_step, least + 1), top - 1), LIKELY_STRIDE
+        middle, stride, grows = max((low + high) // 2, high - FIRST_STRIDE), FIRST_STRIDE, 1
+        if self.demand.users:
+            likely = self._closed_form_step() if short else self._short_step(slowness, limits)
+            middle, stride, grows = min(max(likely, least + 1), top - 1), LIKELY_STRIDE, 2
         while high - low > 1:
             if scale_rate(high) / slowness <= too_little:
                 return scale_rate(low) / slowness
@@ -513,19 +518,31 @@ class Trial:
                 low = middle
             else:
                 high = middle
-            halfway, stride = (low + high) // 2, 2 * stride
+            halfway, stride = (low + high) // 2, grows * stride
             if high == top:
                 middle = min(low + stride, halfway)
             elif low == least:
                 middle = max(high - stride, halfway)
             else:
                 middle = halfway
-        self._likely_step = low
         if low == least and not self.holds(
             scale_rate(low) / slowness, replicas, slowness, limits, short=short
         ):
             return 0.0
         return scale_rate(low) / slowness
+
+    def _closed_form_step(self) -> int:
+        """Return the step of the largest load in closed form, near which short runs look for it."""
+        return floor(STEPS_PER_DOUBLING * log2(self.candidate.share_bound * self.total_rate))
+
+    def _short_step(self, slowness: float, limits: Mapping[Target, float]) -> int:
+        """Return the step of the largest load in short runs, near which full runs look for it: the same whatever was asked before."""
+        key = slowness, tuple(limits.items())
+        if key not in self._short_steps:
+            rate = self.limit(REGULARITY[0], slowness, limits, short=True) * slowness
+            least, _ = self.scale
+            self._short_steps[key] = round(STEPS_PER_DOUBLING * log2(rate)) if rate > 0.0 else least
+        return self._short_steps[key]
 
     def may_do(
         self, rate_per_s: float, slowness: float, limits: Mapping[Target, float], most: float, *, short: bool
