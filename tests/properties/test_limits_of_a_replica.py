@@ -42,9 +42,6 @@ class Formula(Trial):
         """Return the excess that `limits` gives a share of the capacity."""
         return limits(latencies.load / latencies.capacity)
 
-    def _closed_form_step(self):
-        return 0
-
     def _short_step(self, _slowness, _limits):
         return 0
 

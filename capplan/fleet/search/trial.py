@@ -64,6 +64,8 @@ MOST_HALVINGS = 2
 """A kind of replica of which a fleet has few is simulated with half or a quarter of the requests of a run, and no fewer than ..."""
 LEAST_OF_KIND = 3000
 """... this many, if a run has them."""
+LIKELY_BELOW = 3 * STEPS_PER_DOUBLING
+"""Steps below the highest where short runs with users look first: the bound allows for four times as many of them."""
 LIKELY_STRIDE = 4
 """With users: steps from the likely largest load to the next one that is tried, doubled until targets hold on one side of it alone.
 
@@ -502,7 +504,7 @@ class Trial:
         low, high = least, top
         middle, stride, grows = max((low + high) // 2, high - FIRST_STRIDE), FIRST_STRIDE, 1
         if self.demand.users:
-            likely = self._closed_form_step() if short else self._short_step(slowness, limits)
+            likely = top - LIKELY_BELOW if short else self._short_step(slowness, limits)
             middle, stride, grows = min(max(likely, least + 1), top - 1), LIKELY_STRIDE, 2
         while high - low > 1:
             if scale_rate(high) / slowness <= too_little:
@@ -530,10 +532,6 @@ class Trial:
         ):
             return 0.0
         return scale_rate(low) / slowness
-
-    def _closed_form_step(self) -> int:
-        """Return the step of the largest load in closed form, near which short runs look for it."""
-        return floor(STEPS_PER_DOUBLING * log2(self.candidate.share_bound * self.total_rate))
 
     def _short_step(self, slowness: float, limits: Mapping[Target, float]) -> int:
         """Return the step of the largest load in short runs, near which full runs look for it: the same whatever was asked before."""
