@@ -50,6 +50,7 @@ def command(
     with row_progress("plans") as progress:
         bill = asked_bill(asked, answer or fleet_for(asked, progress), current_day())
     if focus and period:
-        send(focus_text(bill, asked.scenario.name, asked.scenario.model, period), focus)
+        text = focus_text(bill, asked.scenario.name, asked.scenario.model, period, asked.scenario.currency)
+        send(text, focus)
     written = str(focus) if focus else None
     return show(bill_answer(bill, asked.scenario.name, written, asked.scenario.currency), to)

@@ -50,7 +50,7 @@ EXAMPLES = {
     "levers": "capplan levers scenarios/support-chat.yaml",
     "compare": "capplan compare scenarios/api-or-own.yaml --api openai/gpt-5-mini",
     "bill": "capplan bill scenarios/who-pays.yaml",
-    "cache": "capplan cache --prefix-tokens 4000 --requests-per-day 10000 --api anthropic/claude-sonnet-4-5",
+    "cache": "capplan cache --prefix-tokens 4000 --requests-per-day 10000 --api anthropic/claude-sonnet-5-5",
     "report": "capplan report --plan plan.json -o plan.html",
     "simulate": "capplan simulate scenarios/support-chat.yaml --seed 1",
     "sweep": "capplan sweep scenarios/small-team.yaml",

@@ -23,7 +23,7 @@ _WORKED_BY = {
     "input_usd": (BilledClass.input_usd, "masd"),
     "output_usd": (BilledClass.output_usd, "mo"),
     "cache_write_usd": (BilledClass.cache_write_usd, "msfw"),
-    "cache_read_usd": (BilledClass.cache_read_usd, "msfk"),
+    "cache_read_usd": (BilledClass.cache_read_usd, "jsfk"),
     "storage_usd": (BilledClass.cache_storage_usd, "hg"),
 }
 """Part of a bill -> the function that works it out for a class, and its letters."""
@@ -75,6 +75,7 @@ def _part(part: str, traffic: HostedTraffic, price: TokenPrice, compared: _Compa
     """Explain what one class pays an API for one kind of tokens."""
     function, letters = _WORKED_BY[part]
     billed = billed_class(traffic, price, compared.comparison.terms)
+    price = billed.way.price
     inputs = {item.symbol: item for item in _letters(billed, traffic, price)}
     name = part if len(compared.comparison.traffic) == 1 else f"{traffic.request_class.name} {part}"
     steps = [
@@ -83,10 +84,9 @@ def _part(part: str, traffic: HostedTraffic, price: TokenPrice, compared: _Compa
         if item.symbol in _RATES and item.value
     ]
     value = float(getattr(billed, "cache_storage_usd" if part == "storage_usd" else part))
-    requests = _requests(billed, traffic) if "m" in letters else None
+    requests = [_requests(letter, billed, traffic, price) for letter in letters if letter in "mj"]
     return explained(
-        name, value, formula_of(function), [inputs[letter] for letter in letters], MONEY,
-        steps=(*([requests] if requests else []), *steps),
+        name, value, formula_of(function), [inputs[letter] for letter in letters], MONEY, steps=(*requests, *steps)
     )  # fmt: skip
 
 
@@ -96,6 +96,7 @@ def _letters(billed: BilledClass, traffic: HostedTraffic, price: TokenPrice) -> 
     kept = "time to live against the time between requests with the same prefix: scenario: hosted.time_to_live, hosted.prefixes"
     return (
         input_of("m", "paid_requests", billed.paid_requests, "derived", "a step below"),
+        input_of("j", "paid_reads", billed.paid_reads, "derived", "a step below"),
         input_of("a", "input_usd_per_request", each.input_usd, "spec", page),
         input_of("o", "output_usd_per_request", each.output_usd, "spec", page),
         input_of("s", "prefix_fraction", billed.prefix_fraction, "config", f"scenario: traffic, shared_prefix.hit_fraction of {name}"),
@@ -112,12 +113,23 @@ _RATES = {"a": "input", "d": "input", "k": "cache_read", "w": "cache_write", "o"
 """Letter of what a request costs -> the price in the list of the provider."""
 
 
-def _requests(billed: BilledClass, traffic: HostedTraffic) -> Explained:
+def _requests(letter: str, billed: BilledClass, traffic: HostedTraffic, price: TokenPrice) -> Explained:
     source = f"scenario: traffic, mean rate of {traffic.request_class.name} over {traffic.hours:.6g} h"
+    reads = letter == "j"
+    off = billed.batch_read_fraction if reads else billed.batch_fraction
+    sent = "discount of batches times the share that is sent in them"
+    hours = (
+        "no peak hours"
+        if price.peak is None
+        else f"hours of requests against peak hours in UTC; {price.source}"
+    )
     inputs = (
         input_of("n", "requests", billed.requests, "config", source),
-        input_of("q", "batch_fraction", billed.batch_fraction, "spec", "discount of batches times the share that is sent in them"),
+        input_of("b" if reads else "q", "batch_read_fraction" if reads else "batch_fraction", off, "spec", sent),
+        input_of("v", "peak_ratio", billed.peak_ratio, "spec", hours),
     )  # fmt: skip
+    if reads:
+        return explained("paid_reads", billed.paid_reads, formula_of(BilledClass.paid_reads), inputs, MONEY)
     return explained(
         "paid_requests", billed.paid_requests, formula_of(BilledClass.paid_requests), inputs, MONEY
     )

@@ -1,5 +1,6 @@
 """What a scenario says about money beside the price of machines: people, overhead, how hosted APIs are used."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 
@@ -30,6 +31,30 @@ class OwnTerms:
         """
         return machines_usd * (1.0 + self.overhead_fraction) + self.people_usd_per_month
 
+    def machines_usd_within(self, usd: float, includes: Collection[str]) -> float:
+        """Return what a budget leaves for machines.
+
+            m = (c - p) / (1 + f)
+
+        Parameters
+        ----------
+        usd : [$]
+            c.
+        includes : what the budget pays for beside the machines: `people` p, `overhead` f
+
+        Returns
+        -------
+        [$]
+            m, below zero if people cost more than the budget
+
+        Examples
+        --------
+        >>> OwnTerms(14_000.0, 0.25).machines_usd_within(64_000.0, ("people", "overhead"))
+        40000.0
+        """
+        people = self.people_usd_per_month if "people" in includes else 0.0
+        return (usd - people) / (1.0 + (self.overhead_fraction if "overhead" in includes else 0.0))
+
 
 @dataclass(frozen=True, slots=True)
 class HostedTerms:
@@ -41,6 +66,14 @@ class HostedTerms:
     """Different shared prefixes, each with an equal part of the requests."""
     batch_fraction: float | None = None
     """Share of the requests that can wait a day; None: those of batch jobs that have a day."""
+    price_ratio: float = 1.0
+    """Prices paid over those listed, by a discount and a surcharge."""
+    service: str = "standard"
+    """Service tier: standard, flex or priority."""
+    file: str | None = None
+    """List of prices; None: the one that ships."""
+    date: str | None = None
+    """Day of prices that do not state it."""
 
 
 @dataclass(frozen=True, slots=True)

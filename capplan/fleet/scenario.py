@@ -174,10 +174,6 @@ class Scenario:
     growth: tuple[float, ...]
     """Traffic of successive months over that of the first, which is today's; empty: not stated."""
     hosted: HostedTerms
-    hosted_file: str | None
-    """Prices of hosted APIs instead of those that ship."""
-    hosted_date: str | None
-    """Of prices that do not state it."""
     chunked_prefill: bool | None
     """None: as the engine does by default."""
     kv_offload: tuple[TierSize, ...]

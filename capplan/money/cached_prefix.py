@@ -3,13 +3,17 @@
 import math
 from dataclasses import dataclass
 
-from capplan.money.hosted import UNSTATED_TIME_TO_LIVE_S, TokenPrice, rates_of, written_to_live
-from capplan.money.prompt_cache import (
-    breakeven_requests,
-    cached_prefix_usd,
-    reused_fraction,
-    stored_fraction,
+import numpy as np
+
+from capplan.money.hosted import (
+    NOT_CACHED,
+    UNSTATED_TIME_TO_LIVE_S,
+    TokenPrice,
+    cache_ways,
+    hits_and_storage,
+    rates_of,
 )
+from capplan.money.prompt_cache import breakeven_requests, cached_prefix_usd
 
 DAY_S = 86_400.0
 DAYS_PER_MONTH = 365.0 / 12.0
@@ -45,14 +49,14 @@ def cached_prefix(
 
     Parameters
     ----------
-    price : of the API, its storage known where it is needed
+    price : of the API; of the ways to use its cache that it sells, the cheapest counts
     prefix_tokens : [tokens]
     requests_per_day : [1/d]
         Poisson arrivals, spread over the day
     suffix_tokens : [tokens]
         after the prefix, in every request
     time_to_live_s : [s]
-        since the last use; None: the provider's, else UNSTATED_TIME_TO_LIVE_S
+        that is asked for; None: any that is sold, UNSTATED_TIME_TO_LIVE_S if none is stated
 
     Returns
     -------
@@ -66,20 +70,27 @@ def cached_prefix(
     >>> round(day.uncached_usd_per_day, 2), round(day.cached_usd_per_day, 2), day.breakeven_requests
     (120.0, 12.01, 2)
     """
-    rates = rates_of(written_to_live(price, time_to_live_s), prefix_tokens + suffix_tokens)
+    ways = [way.price for way in cache_ways(price, time_to_live_s) if way.name != NOT_CACHED]
+    days = [_day(way, prefix_tokens, requests_per_day, suffix_tokens) for way in ways or [price]]
+    return min(days, key=lambda day: day.cached_usd_per_day)
+
+
+def _day(
+    price: TokenPrice, prefix_tokens: float, requests_per_day: float, suffix_tokens: float
+) -> CachedPrefix:
+    """Return a day with and without caching, cached in the one way that these prices are of."""
+    rates = rates_of(price, prefix_tokens + suffix_tokens)
     uncached = 1e-6 * requests_per_day * (prefix_tokens + suffix_tokens) * rates.input
     if rates.cache_read is None or prefix_tokens < price.minimum_prefix_tokens:
         return CachedPrefix(uncached, uncached, 0.0, None)
     write = rates.input if rates.cache_write is None else rates.cache_write
-    stated = price.time_to_live_s if time_to_live_s is None else time_to_live_s
-    alive_s = UNSTATED_TIME_TO_LIVE_S if stated is None else stated
-    rate = requests_per_day / DAY_S
+    alive_s = UNSTATED_TIME_TO_LIVE_S if price.time_to_live_s is None else price.time_to_live_s
+    found, stored = hits_and_storage(price, np.array([requests_per_day / DAY_S]), alive_s, 1.0)
     later = max(requests_per_day - 1.0, 0.0) / max(requests_per_day, 1.0)
-    hits = later * reused_fraction(rate, alive_s)
+    hits = later * float(found[0])
     prefix = requests_per_day * float(cached_prefix_usd(prefix_tokens, hits, rates.cache_read, write))
-    hourly = price.storage_usd_per_million_tokens_hour
-    assert hourly is not None
-    storage = 24e-6 * prefix_tokens * stored_fraction(rate, alive_s) * hourly
+    hourly = price.storage_usd_per_million_tokens_hour or 0.0
+    storage = 24e-6 * prefix_tokens * float(stored[0]) * hourly
     cached = prefix + 1e-6 * requests_per_day * suffix_tokens * rates.input + storage
     even = (
         breakeven_requests(

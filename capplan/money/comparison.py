@@ -13,6 +13,7 @@ from capplan.money.hosted import (
     HostedBill,
     HostedTraffic,
     TokenPrice,
+    billed_class,
     hosted_bill,
     hosted_traffic,
     outside_usd,
@@ -84,6 +85,8 @@ class ComparedApi:
     bill: HostedBill
     breakeven_request_rate: float | None
     """Peak rate from which on the own fleet never costs more; None where the API stays cheaper."""
+    ways: tuple[str, ...] = ()
+    """How each class uses the cache: the cheapest way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +240,8 @@ def compare(
             return bill.usd - bill.outside_usd
 
         even = breakeven_rate(own_usd, step_rates, usd_at)
-        compared.append(ComparedApi(price, hosted_bill(traffic, price, terms), even))
+        ways = tuple(billed_class(part, price, terms).way.name for part in traffic)
+        compared.append(ComparedApi(price, hosted_bill(traffic, price, terms), even, ways))
     compared.sort(key=lambda api: (api.bill.usd, api.price.name))
     return Comparison(plan, own, tuple(compared), traffic, terms)
 

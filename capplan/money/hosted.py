@@ -8,7 +8,7 @@ import numpy as np
 from capplan.fleet.load.offered import replica_arrival_cv
 from capplan.fleet.money_terms import HostedTerms
 from capplan.fleet.price import HOURS_PER_MONTH
-from capplan.money.prompt_cache import hit_fractions
+from capplan.money.prompt_cache import fixed_life_fractions, hit_fractions
 from capplan.numbers import Array
 from capplan.workload.request_class import SLICES, RequestClass
 from capplan.workload.reuse_by_age import Reuse
@@ -60,110 +60,6 @@ class PerRequest:
     mean_prefix_tokens: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class BilledClass:
-    """What decides the cost of one class at a hosted API."""
-
-    each: PerRequest
-    requests: float
-    batch_fraction: float
-    """Off the price, for what is sent in batches."""
-    prefix_fraction: float
-    """Share of the requests that have the shared prefix."""
-    hit_fraction: float
-    """Share of those whose prefix the API still has."""
-    stored_token_hours: float = 0.0
-    """Tokens of prefixes by the hours that they are kept [10^6 token h]."""
-    storage_usd: float = 0.0
-    """Per million tokens and hour."""
-
-    @property
-    def paid_requests(self) -> float:
-        """Return the requests, those in batches counted by what they pay.
-
-            m = n (1 - q)
-
-        Returns
-        -------
-        [requests]
-            m, of n with the part q off
-        """
-        return self.requests * (1.0 - self.batch_fraction)
-
-    @property
-    def input_usd(self) -> float:
-        """Return what prompts cost that the cache has no part in.
-
-            u = m (a - s d)
-
-        Returns
-        -------
-        [$]
-            u: plain input a of a request, of which the share s has a prefix d
-        """
-        return self.paid_requests * (self.each.input_usd - self.prefix_fraction * self.each.prefix_input_usd)
-
-    @property
-    def output_usd(self) -> float:
-        """Return what outputs cost.
-
-            u = m o
-
-        Returns
-        -------
-        [$]
-            u: output o of a request
-        """
-        return self.paid_requests * self.each.output_usd
-
-    @property
-    def cache_write_usd(self) -> float:
-        """Return what prefixes cost that the cache does not have.
-
-            u = m s (1 - f) w
-
-        Returns
-        -------
-        [$]
-            u: the prefix w to write, of a request that has one and does not find it
-        """
-        missed = self.paid_requests * self.prefix_fraction * (1.0 - self.hit_fraction)
-        return missed * self.each.prefix_write_usd
-
-    @property
-    def cache_read_usd(self) -> float:
-        """Return what prefixes cost that the cache has.
-
-            u = m s f k
-
-        Returns
-        -------
-        [$]
-            u: the prefix k to read, of a request that finds it
-        """
-        return self.paid_requests * self.prefix_fraction * self.hit_fraction * self.each.prefix_read_usd
-
-    @property
-    def cache_storage_usd(self) -> float:
-        """Return what it costs to keep prefixes.
-
-            u = h g
-
-        Returns
-        -------
-        [$]
-            u: h kept, at the price g
-        """
-        return self.stored_token_hours * self.storage_usd
-
-    @property
-    def bill(self) -> HostedBill:
-        """Return all parts."""
-        return HostedBill(
-            self.input_usd, self.output_usd, self.cache_write_usd, self.cache_read_usd, self.cache_storage_usd
-        )
-
-
 UNSTATED_TIME_TO_LIVE_S = 300.0
 """How long a provider keeps a prefix after its last use where its price list does not say (an assumption)."""
 BATCH_WINDOW_S = 86_400.0
@@ -192,6 +88,48 @@ class LongerLife:
 
 
 @dataclass(frozen=True, slots=True)
+class PeakHours:
+    """Hours of the day at which everything costs more."""
+
+    hours_utc: tuple[int, ...]
+    ratio: float
+    """Price in these hours over the usual one."""
+    day_fraction: float = 5.0 / 7.0
+    """Share of the days that have such hours: working days."""
+
+    def mean_ratio(self, rates_per_s: Array) -> float:
+        """Return the mean price over the usual one, for rates by hour of the day in UTC, or one rate for all hours.
+
+            v = sum_h r_h (1 + d (p - 1) [h at the peak]) / sum_h r_h
+
+        Returns
+        -------
+        [-]
+            v: rates r, price ratio p on the share d of the days
+
+        Examples
+        --------
+        Seven hours at twice the price on working days, requests at all hours alike:
+
+        >>> round(PeakHours((1, 2, 3, 6, 7, 8, 9), 2.0).mean_ratio(np.array([5.0])), 4)
+        1.2083
+        """
+        rates = np.broadcast_to(rates_per_s, (24,)) if rates_per_s.size == 1 else rates_per_s
+        dearer = np.zeros(24)
+        dearer[list(self.hours_utc)] = self.day_fraction * (self.ratio - 1.0)
+        return float(1.0 + (rates * dearer).sum() / rates.sum()) if rates.sum() else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PriceChange:
+    """Prices that a provider announced."""
+
+    on: str
+    """The day from which they hold."""
+    rates: TokenRates
+
+
+@dataclass(frozen=True, slots=True)
 class TokenPrice:
     """Prices of a hosted API, and the terms of its cache and its batches."""
 
@@ -212,8 +150,24 @@ class TokenPrice:
     time_to_live_s: float | None = None
     """Of a cached prefix, since its last use; None: not stated."""
     batch_discount_fraction: float = 0.0
+    batch_read_discount_fraction: float | None = None
+    """Off cache reads in batches; None: as off all else."""
     longer_life: LongerLife | None = None
     """None: a prefix costs the same to write, however long it lives."""
+    keeps_by_itself: bool = False
+    """Prompts are also kept without being asked for, at no price of storage and for a time that is not stated."""
+    from_creation: bool = False
+    """What is kept on demand lives from its creation, not since its last use."""
+    whole_units: bool = False
+    """A prefix in common is stored at the second request that has it, so that the third finds it."""
+    marked: bool = False
+    """Prefixes are found at marked ends alone: unmarked, one whose prompts go on differently is never found."""
+    peak: PeakHours | None = None
+    change: PriceChange | None = None
+    retires: str | None = None
+    """Day on which the provider ends the model."""
+    services: tuple[tuple[str, TokenRates], ...] = ()
+    """Other service tiers by name, with their prices."""
 
     @property
     def name(self) -> str:
@@ -273,6 +227,206 @@ def written_to_live(price: TokenPrice, time_to_live_s: float | None) -> TokenPri
     return replace(price, rates=dearer(price.rates), tiers=tiers)
 
 
+@dataclass(frozen=True, slots=True)
+class CacheWay:
+    """A way to use the cache of an API, with the prices and terms that it has then."""
+
+    name: str
+    price: TokenPrice
+
+
+NOT_CACHED, BY_ITSELF = "not cached", "kept by itself"
+
+
+@dataclass(frozen=True, slots=True)
+class BilledClass:
+    """What decides the cost of one class at a hosted API."""
+
+    each: PerRequest
+    requests: float
+    batch_fraction: float
+    """Off the price, for what is sent in batches."""
+    batch_read_fraction: float
+    """The same off cache reads, which some providers do not discount."""
+    peak_ratio: float
+    """Mean price over that of the cheap hours, by the hours at which requests come."""
+    way: CacheWay
+    """How the cache is used: the cheapest way."""
+    prefix_fraction: float
+    """Share of the requests that have the shared prefix."""
+    hit_fraction: float
+    """Share of those whose prefix the API still has."""
+    stored_token_hours: float = 0.0
+    """Tokens of prefixes by the hours that they are kept [10^6 token h]."""
+    storage_usd: float = 0.0
+    """Per million tokens and hour."""
+
+    @property
+    def paid_requests(self) -> float:
+        """Return the requests, those in batches counted by what they pay.
+
+            m = n (1 - q) v
+
+        Returns
+        -------
+        [requests]
+            m, of n with the part q off, at v times the price of the cheap hours
+        """
+        return self.requests * (1.0 - self.batch_fraction) * self.peak_ratio
+
+    @property
+    def paid_reads(self) -> float:
+        """Return the requests whose cache reads are paid for, those in batches counted by what they pay.
+
+            j = n (1 - b) v
+
+        Returns
+        -------
+        [requests]
+            j, of n with the part b off cache reads, at v times the price of the cheap hours
+        """
+        return self.requests * (1.0 - self.batch_read_fraction) * self.peak_ratio
+
+    @property
+    def input_usd(self) -> float:
+        """Return what prompts cost that the cache has no part in.
+
+            u = m (a - s d)
+
+        Returns
+        -------
+        [$]
+            u: plain input a of a request, of which the share s has a prefix d
+        """
+        return self.paid_requests * (self.each.input_usd - self.prefix_fraction * self.each.prefix_input_usd)
+
+    @property
+    def output_usd(self) -> float:
+        """Return what outputs cost.
+
+            u = m o
+
+        Returns
+        -------
+        [$]
+            u: output o of a request
+        """
+        return self.paid_requests * self.each.output_usd
+
+    @property
+    def cache_write_usd(self) -> float:
+        """Return what prefixes cost that the cache does not have.
+
+            u = m s (1 - f) w
+
+        Returns
+        -------
+        [$]
+            u: the prefix w to write, of a request that has one and does not find it
+        """
+        missed = self.paid_requests * self.prefix_fraction * (1.0 - self.hit_fraction)
+        return missed * self.each.prefix_write_usd
+
+    @property
+    def cache_read_usd(self) -> float:
+        """Return what prefixes cost that the cache has.
+
+            u = j s f k
+
+        Returns
+        -------
+        [$]
+            u: the prefix k to read, of a request that finds it
+        """
+        return self.paid_reads * self.prefix_fraction * self.hit_fraction * self.each.prefix_read_usd
+
+    @property
+    def cache_storage_usd(self) -> float:
+        """Return what it costs to keep prefixes.
+
+            u = h g
+
+        Returns
+        -------
+        [$]
+            u: h kept, at the price g
+        """
+        return self.stored_token_hours * self.storage_usd
+
+    @property
+    def bill(self) -> HostedBill:
+        """Return all parts."""
+        return HostedBill(
+            self.input_usd, self.output_usd, self.cache_write_usd, self.cache_read_usd, self.cache_storage_usd
+        )
+
+
+def cache_ways(price: TokenPrice, time_to_live_s: float | None) -> tuple[CacheWay, ...]:
+    """Return the ways to use the cache of an API, of which a client takes the cheapest for its traffic.
+
+    Parameters
+    ----------
+    price : of the API
+    time_to_live_s : [s]
+        that a scenario asks for; None: any that is sold
+
+    Returns
+    -------
+    ways; without cached input on sale the one without
+
+    Examples
+    --------
+    >>> claude = TokenPrice("a", "b", TokenRates(3.0, 15.0, 0.3, 3.75), "2026", "page", time_to_live_s=300.0, longer_life=LongerLife(3600.0, 2.0))
+    >>> [way.name for way in cache_ways(claude, None)]
+    ['not cached', 'kept for 300 s', 'kept for 3600 s']
+    >>> [way.name for way in cache_ways(claude, 3600.0)]
+    ['not cached', 'kept for 3600 s']
+    """
+    rates = replace(price.rates, cache_read=None)
+    tiers = tuple((above, replace(tier, cache_read=None)) for above, tier in price.tiers)
+    ways = [CacheWay(NOT_CACHED, replace(price, rates=rates, tiers=tiers))]
+    if price.rates.cache_read is None:
+        return tuple(ways)
+    if price.keeps_by_itself:
+        free = replace(
+            price, storage_usd_per_million_tokens_hour=0.0, time_to_live_s=None, from_creation=False
+        )
+        ways.append(CacheWay(BY_ITSELF, free))
+    if price.storage_usd_per_million_tokens_hour is not None:
+        lives = [price.time_to_live_s if time_to_live_s is None else time_to_live_s]
+        if time_to_live_s is None and price.longer_life is not None:
+            lives.append(price.longer_life.time_to_live_s)
+        for life in lives:
+            name = "cached" if life is None else f"kept for {life:g} s"
+            ways.append(CacheWay(name, replace(written_to_live(price, life), time_to_live_s=life)))
+    return tuple(ways)
+
+
+def hits_and_storage(
+    price: TokenPrice, rates_per_s: Array, alive_s: float, arrival_cv: float
+) -> tuple[Array, Array]:
+    """Return the share of requests that find their prefix and the share of the time in which it is stored, by the rule of the API.
+
+    Parameters
+    ----------
+    price : says what a life counts from, and whether a prefix is stored at once
+    rates_per_s : [1/s]
+        requests with the prefix, by hour
+    alive_s : [s]
+        life of a prefix
+    arrival_cv : [-]
+        of the time between them
+
+    Returns
+    -------
+    found, stored [-]
+    """
+    if price.from_creation:
+        return fixed_life_fractions(rates_per_s, alive_s, arrival_cv)
+    found, stored = hit_fractions(rates_per_s, alive_s, arrival_cv)
+    return (found**2 if price.whole_units else found), stored
+
+
 def hosted_traffic(
     request_class: RequestClass, response_s: float, reuse: Reuse | None = None
 ) -> HostedTraffic:
@@ -321,6 +475,59 @@ def per_request(request_class: RequestClass, price: TokenPrice) -> PerRequest:
     )
 
 
+def price_on(price: TokenPrice, day: str) -> TokenPrice:
+    """Return the price that holds on a day: what its provider announced, from the day of the change on.
+
+    Examples
+    --------
+    >>> price = TokenPrice("a", "b", TokenRates(2.0, 10.0), "2026-11", "page", change=PriceChange("2026-12-01", TokenRates(4.0, 20.0)))
+    >>> price_on(price, "2026-11-30").rates.input, price_on(price, "2026-12-01").rates.input
+    (2.0, 4.0)
+    """
+    change = price.change
+    return price if change is None or day < change.on else replace(price, rates=change.rates, change=None)
+
+
+def sold_price(price: TokenPrice, terms: HostedTerms) -> TokenPrice:
+    """Return a price as a client pays it: of its service tier, with its discount and surcharge on every token.
+
+    Parameters
+    ----------
+    price : as listed, which sells the service tier
+    terms : of the client
+
+    Examples
+    --------
+    >>> price = TokenPrice("a", "b", TokenRates(2.0, 10.0), "2026-11", "page", services=(("flex", TokenRates(1.0, 5.0)),))
+    >>> sold_price(price, HostedTerms(price_ratio=0.9)).rates.output, sold_price(price, HostedTerms(service="flex")).rates.input
+    (9.0, 1.0)
+    """
+    listed = dict(price.services).get(terms.service, price.rates)
+    ratios = (listed.input / price.rates.input, listed.output / price.rates.output)
+
+    def paid(rates: TokenRates, by_service: tuple[float, float] = (1.0, 1.0)) -> TokenRates:
+        inputs, outputs = (terms.price_ratio * ratio for ratio in by_service)
+        read, write = rates.cache_read, rates.cache_write
+        return TokenRates(
+            rates.input * inputs,
+            rates.output * outputs,
+            None if read is None else read * inputs,
+            None if write is None else write * inputs,
+        )
+
+    stored = price.storage_usd_per_million_tokens_hour
+    return replace(
+        price,
+        rates=paid(listed),
+        tiers=tuple((above, paid(rates, ratios)) for above, rates in price.tiers),
+        storage_usd_per_million_tokens_hour=None if stored is None else stored * terms.price_ratio,
+        batch_discount_fraction=price.batch_discount_fraction if terms.service == "standard" else 0.0,
+        batch_read_discount_fraction=price.batch_read_discount_fraction
+        if terms.service == "standard"
+        else None,
+    )
+
+
 def time_to_live_s(price: TokenPrice, terms: HostedTerms) -> float:
     """Return how long a prefix is kept after its last use: the scenario's, the provider's, or the assumed time."""
     stated = terms.time_to_live_s if terms.time_to_live_s is not None else price.time_to_live_s
@@ -337,7 +544,7 @@ def _batched_fraction(traffic: HostedTraffic, terms: HostedTerms) -> float:
 def billed_class(
     traffic: HostedTraffic, price: TokenPrice, terms: HostedTerms, load_ratio: float = 1.0
 ) -> BilledClass:
-    """Return what decides the cost of one class at a hosted API.
+    """Return what decides the cost of one class at a hosted API, with the cheapest way to use its cache.
 
         n (a + o - s d) + n s (f k + (1 - f) w) + storage,   all but storage times 1 - b q
 
@@ -353,8 +560,15 @@ def billed_class(
     -------
     [$]
     """
+    ways = cache_ways(price, terms.time_to_live_s)
+    return min((_billed_way(traffic, way, terms, load_ratio) for way in ways), key=lambda each: each.bill.usd)
+
+
+def _billed_way(traffic: HostedTraffic, way: CacheWay, terms: HostedTerms, load_ratio: float) -> BilledClass:
+    """Return what decides the cost of one class with one way to use the cache."""
+    price = way.price
     if traffic.reuse is not None and price.rates.cache_read is not None:
-        return _traced_class(traffic, traffic.reuse, price, terms, load_ratio)
+        return _traced_class(traffic, traffic.reuse, way, terms, load_ratio)
     request_class, each = traffic.request_class, per_request(traffic.request_class, price)
     rates = traffic.rates_per_s * load_ratio
     share = request_class.prefix_hit_fraction if each.prefix_tokens else 0.0
@@ -364,18 +578,31 @@ def billed_class(
     if share:
         apart = terms.prefixes / share
         cv = float(replica_arrival_cv(request_class.arrival_cv, apart, "random"))
-        reused, kept = hit_fractions(rates / apart, time_to_live_s(price, terms), cv)
+        reused, kept = hits_and_storage(price, rates / apart, time_to_live_s(price, terms), cv)
         hit_fraction = float((reused * rates).sum() / rates.sum())
         stored = float(kept.mean()) * traffic.hours * terms.prefixes * each.prefix_tokens * 1e-6
     return BilledClass(
         each,
         float(rates.mean()) * traffic.hours * 3600.0,
-        price.batch_discount_fraction * _batched_fraction(traffic, terms),
+        *_batch_fractions(traffic, price, terms),
+        _peak_ratio(price, rates),
+        way,
         share,
         hit_fraction,
         stored,
         storage,
     )
+
+
+def _batch_fractions(traffic: HostedTraffic, price: TokenPrice, terms: HostedTerms) -> tuple[float, float]:
+    """Return what batches take off the price of all, and off cache reads."""
+    batched, usual = _batched_fraction(traffic, terms), price.batch_discount_fraction
+    reads = price.batch_read_discount_fraction
+    return usual * batched, (usual if reads is None else reads) * batched
+
+
+def _peak_ratio(price: TokenPrice, rates_per_s: Array) -> float:
+    return 1.0 if price.peak is None else price.peak.mean_ratio(rates_per_s)
 
 
 def keeps_a_prefix(request_class: RequestClass, price: TokenPrice) -> bool:
@@ -384,9 +611,10 @@ def keeps_a_prefix(request_class: RequestClass, price: TokenPrice) -> bool:
 
 
 def _traced_class(
-    traffic: HostedTraffic, reuse: Reuse, price: TokenPrice, terms: HostedTerms, load_ratio: float
+    traffic: HostedTraffic, reuse: Reuse, way: CacheWay, terms: HostedTerms, load_ratio: float
 ) -> BilledClass:
     """Return what decides the cost of a class whose prompts repeat earlier ones: what is found is read, all else written."""
+    price = way.price
     each = per_request(
         replace(traffic.request_class, shared_prefix_tokens=math.inf),
         replace(price, minimum_prefix_tokens=0.0),
@@ -397,7 +625,9 @@ def _traced_class(
     return BilledClass(
         replace(each, input_usd=each.prefix_input_usd),
         float(rates.mean()) * traffic.hours * 3600.0,
-        price.batch_discount_fraction * _batched_fraction(traffic, terms),
+        *_batch_fractions(traffic, price, terms),
+        _peak_ratio(price, rates),
+        way,
         prefix_fraction=1.0,
         hit_fraction=float((hits * rates).sum() / rates.sum()),
     )

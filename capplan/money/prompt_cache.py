@@ -128,6 +128,90 @@ def stored_fraction(rate_per_s: float, time_to_live_s: float, arrival_cv: float 
     return gamma_share(shape + 1.0, shape * most) + most * (1.0 - gamma_share(shape, shape * most))
 
 
+def renewals(rate_per_s: float, time_s: float, arrival_cv: float = 1.0) -> float:
+    """Return the mean number of requests within some time after one of them.
+
+        m(T) = P(a, a r T) + P(2 a, a r T) + P(3 a, a r T) + ...,   a = 1 / c^2;   Poisson arrivals: r T
+
+    Parameters
+    ----------
+    rate_per_s : [1/s]
+        r, requests in the long run.
+    time_s : [s]
+        T, from a request on, which is not counted.
+    arrival_cv : [-]
+        c, coefficient of variation of the gamma-distributed time between requests.
+
+    Returns
+    -------
+    [-]
+        m; beyond 200 requests its limit r T + (c^2 - 1) / 2.
+
+    Examples
+    --------
+    >>> round(renewals(0.01, 300.0), 12), renewals(10.0, 300.0, 2.0)
+    (3.0, 3001.5)
+
+    References
+    ----------
+    Cox 1962, "Renewal Theory", sections 4.2 and 4.5: the renewal function of gamma intervals, and its limit.
+    """
+    mean = rate_per_s * time_s
+    if arrival_cv == 1.0:
+        return mean
+    if mean > 200.0:
+        return mean + (arrival_cv**2 - 1.0) / 2.0
+    shape, total = 1.0 / arrival_cv**2, 0.0
+    for n in range(1, MOST_TERMS):
+        term = gamma_share(n * shape, shape * mean)
+        total += term
+        if term < 1e-12:
+            break
+    return total
+
+
+def fixed_life_fractions(
+    rates_per_s: Array, time_to_live_s: float, arrival_cv: float = 1.0
+) -> tuple[Array, Array]:
+    """Return the share of requests that find a prefix that lives for some time from its creation, and the share of the time it is stored.
+
+        f = m / (1 + m),   s = r T / (1 + m)
+
+    The request that finds nothing creates the prefix, m requests find it, and the first one after its end creates it again.
+
+    Parameters
+    ----------
+    rates_per_s : [1/s]
+        r, requests with the prefix, by hour.
+    time_to_live_s : [s]
+        T, from creation.
+    arrival_cv : [-]
+        of the time between them.
+
+    Returns
+    -------
+    f, s [-]
+        both from 0 to 1.
+
+    Examples
+    --------
+    >>> [float(round(part[0], 4)) for part in fixed_life_fractions(np.array([1 / 300]), 300.0)]
+    [0.5, 0.5]
+
+    References
+    ----------
+    Ross 2014, "Introduction to Probability Models", section 7.4, renewal reward: a cycle has 1 + m requests, and by Wald's equation
+    the mean length (1 + m) / r.
+    """
+    if math.isinf(time_to_live_s):
+        return np.where(rates_per_s > 0.0, 1.0, 0.0), np.where(rates_per_s > 0.0, 1.0, 0.0)
+    means = np.array(
+        [renewals(float(rate), time_to_live_s, arrival_cv) if rate else 0.0 for rate in rates_per_s]
+    )
+    stored = rates_per_s * time_to_live_s / (1.0 + means)
+    return means / (1.0 + means), np.minimum(stored, 1.0)
+
+
 def cached_prefix_usd(
     prefix_tokens: Number, hit_fraction: Number, usd_per_million_read: Number, usd_per_million_write: Number
 ) -> Number:

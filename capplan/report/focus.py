@@ -1,15 +1,19 @@
 """A bill in the columns of FOCUS 1.2, the FinOps Open Cost and Usage Specification, for FinOps tools.
 
-One row for the input and one for the output of every class, of one month, and one for what its requests take outside the GPUs, if anything. All mandatory columns of 1.2 are there; tokens, the model
-and the device are in columns of our own, `x_...`, as the specification allows until it has columns for tokens.
+For every class one row for input and one for output, each by what pays for the GPUs: rent, a reservation, spot or owned machines. What
+the GPUs cost while they wait is a row of its own, without a sub-account, as OpenCost shows it, and what requests take outside the GPUs
+another. All mandatory columns of 1.2 are there, and those of commitments; tokens, the model and the device are in columns of our own,
+`x_...`, as the specification allows until it has columns for tokens.
 https://focus.finops.org/focus-specification/v1-2/
 """
 
 import csv
 import io
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
+from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.money.who_pays import Share
 from capplan.questions.money.who_pays import AskedBill
 from capplan.report.data_text import csv_cell
@@ -17,41 +21,67 @@ from capplan.report.data_text import csv_cell
 COLUMNS = (
     "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart",
     "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargeFrequency", "ChargePeriodEnd", "ChargePeriodStart",
+    "CommitmentDiscountCategory", "CommitmentDiscountId", "CommitmentDiscountName", "CommitmentDiscountQuantity",
+    "CommitmentDiscountStatus", "CommitmentDiscountType", "CommitmentDiscountUnit",
     "ConsumedQuantity", "ConsumedUnit", "ContractedCost", "ContractedUnitPrice", "EffectiveCost", "InvoiceIssuerName", "ListCost",
     "ListUnitPrice", "PricingCategory", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "ResourceId",
     "ResourceName", "ResourceType", "ServiceCategory", "ServiceName", "ServiceSubcategory", "SkuId", "SkuMeter", "SkuPriceId",
     "SubAccountId", "SubAccountName", "Tags", "x_Model", "x_Hardware", "x_Gpus", "x_GpuTimeShare", "x_Requests", "x_InputTokens",
     "x_OutputTokens",
 )  # fmt: skip
+_CATEGORIES = {
+    "on-demand": "Standard",
+    "spot": "Dynamic",
+    "reserved-1y": "Committed",
+    "reserved-3y": "Committed",
+}
 
 
-def focus_text(asked: AskedBill, scenario: str, model: str, month: tuple[int, int]) -> str:
+@dataclass(frozen=True, slots=True)
+class _Payment:
+    """One way in which the GPUs of a group are paid for."""
+
+    name: str
+    fraction: float
+    """Share of the cost of the group."""
+    category: str
+    committed_gpu_hours: float = 0.0
+
+
+def focus_text(
+    asked: AskedBill, scenario: str, model: str, month: tuple[int, int], currency: tuple[str, float] | None
+) -> str:
     """Return a bill as FOCUS CSV.
 
     Parameters
     ----------
-    asked : the bill of a month
+    asked : the bill of a month of 730 hours
     scenario : its name, which stands for the account
     model : that is served
-    month : year and month
+    month : year and month, whose own hours the rows are of
+    currency : name of a currency and the dollars that one unit of it costs; None: US dollars
 
     Returns
     -------
-    text; the billed cost of all rows together is that of the fleet
+    text; the billed cost of all rows together is that of the fleet in the hours of the month
     """
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
     start = datetime(*month, 1, tzinfo=UTC)
     end = datetime(month[0] + month[1] // 12, month[1] % 12 + 1, 1, tzinfo=UTC)
-    period = {
+    ratio = (end - start) / timedelta(hours=HOURS_PER_MONTH)
+    name, usd_each = currency or ("USD", 1.0)
+    same = {
         "BillingPeriodStart": _stamp(start), "BillingPeriodEnd": _stamp(end), "ChargePeriodStart": _stamp(start),
-        "ChargePeriodEnd": _stamp(end),
+        "ChargePeriodEnd": _stamp(end), "BillingAccountId": scenario, "BillingAccountName": scenario, "x_Model": model,
+        "BillingCurrency": name, "ChargeCategory": "Usage", "ChargeClass": "", "ChargeFrequency": "Usage-Based",
+        "ProviderName": "own fleet", "PublisherName": "own fleet", "InvoiceIssuerName": "own fleet",
+        "ServiceCategory": "AI and Machine Learning", "ServiceSubcategory": "Generative AI", "ServiceName": "LLM serving",
+        "Tags": "{}", "x_Gpus": asked.plan.gpus,
     }  # fmt: skip
-    for share in asked.bill.shares:
-        for row in _rows(share, asked):
-            account = {"BillingAccountId": scenario, "BillingAccountName": scenario, "x_Model": model}
-            writer.writerow({column: csv_cell(value) for column, value in (row | period | account).items()})
+    for row in _rows(asked, ratio, usd_each):
+        writer.writerow({column: csv_cell((same | row).get(column, "")) for column in COLUMNS})
     return out.getvalue()
 
 
@@ -59,31 +89,114 @@ def _stamp(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _rows(share: Share, asked: AskedBill) -> Iterator[dict[str, object]]:
-    groups, use = asked.plan.groups, share.use
-    category = "Other" if asked.by_mix else "Standard"  # a mix is partly committed, partly not
-    meters = [
-        ("Input Tokens", share.prefill_usd, use.input_tokens, groups[0].layout.device.name),
-        ("Output Tokens", share.decode_usd, use.output_tokens, groups[-1].layout.device.name),
+def _payments(asked: AskedBill, group: int, ratio: float) -> list[_Payment]:
+    """Return how the GPUs of a group of replicas are paid for."""
+    if asked.mix is None:
+        return [_Payment("", 1.0, "Standard")]
+    parts = [part for part in asked.mix.parts if part.group == group]
+    total = sum(part.usd_per_hour for part in parts)
+    return [
+        _Payment(
+            part.offer.name,
+            part.usd_per_hour / total if total else 1.0 / len(parts),
+            _CATEGORIES.get(part.offer.name, "Other"),
+            part.replicas * part.devices * HOURS_PER_MONTH * ratio,
+        )
+        for part in parts
     ]
-    meters += [("Requests", use.outside_usd, use.requests, "outside")] if use.outside_usd else []
-    for meter, usd, quantity, device in meters:
-        unit, each = ("Requests", 1.0) if device == "outside" else ("Tokens", 1e-6)
-        price = usd / (quantity * each)
-        sku = f"{device}/{meter.lower().replace(' ', '-')}"
-        how = "retrieval and tools" if device == "outside" else "by the time of the GPUs"
-        yield {
-            "BilledCost": usd, "EffectiveCost": usd, "ListCost": usd, "ContractedCost": usd, "BillingCurrency": "USD",
-            "ChargeCategory": "Usage", "ChargeClass": "", "ChargeFrequency": "Usage-Based",
-            "ChargeDescription": f"{meter} of {use.name}, planned, {how}",
-            "ConsumedQuantity": quantity, "ConsumedUnit": unit, "PricingQuantity": quantity * each,
-            "PricingUnit": unit if device == "outside" else "1000000 Tokens",
-            "ListUnitPrice": price, "ContractedUnitPrice": price, "PricingCategory": category,
-            "ProviderName": "own fleet", "PublisherName": "own fleet", "InvoiceIssuerName": "own fleet",
-            "ResourceId": use.name, "ResourceName": use.name, "ResourceType": "LLM traffic class",
-            "ServiceCategory": "AI and Machine Learning", "ServiceSubcategory": "Generative AI", "ServiceName": "LLM serving",
-            "SkuId": sku, "SkuMeter": meter, "SkuPriceId": sku, "SubAccountId": use.tenant, "SubAccountName": use.tenant, "Tags": "{}",
-            "x_Hardware": device, "x_Gpus": asked.plan.gpus, "x_GpuTimeShare": share.fraction, "x_Requests": use.requests,
-            "x_InputTokens": use.input_tokens if meter == "Input Tokens" else 0.0,
-            "x_OutputTokens": use.output_tokens if meter == "Output Tokens" else 0.0,
-        }  # fmt: skip
+
+
+def _rows(asked: AskedBill, ratio: float, usd_each: float) -> Iterator[dict[str, object]]:
+    groups, bill = asked.plan.groups, asked.bill
+    last = len(groups) - 1
+    busy = bill.busy_fraction
+    prefill_usd = sum(share.prefill_usd for share in bill.shares)
+    decode_usd = sum(share.decode_usd for share in bill.shares)
+    for share in bill.shares:
+        use, machines = share.use, share.prefill_usd + share.decode_usd
+        for meter, usd, quantity, group in (
+            ("Input Tokens", share.prefill_usd, use.input_tokens, 0),
+            ("Output Tokens", share.decode_usd, use.output_tokens, last),
+        ):
+            first = meter == "Input Tokens"
+            device = groups[group].layout.device.name
+            for payment in _payments(asked, group, ratio):
+                part = payment.fraction
+                of_all = (
+                    usd
+                    * busy
+                    / ((prefill_usd + decode_usd) if last == 0 else (prefill_usd, decode_usd)[group != 0])
+                )
+                yield _charge(
+                    usd * busy * part * ratio / usd_each, quantity * part * ratio, 1e-6, "Tokens", "1000000 Tokens", payment, of_all
+                ) | _sku(device, meter, use.name, payment) | _class(share) | {
+                    "ChargeDescription": f"{meter} of {use.name}, planned, by the time of the GPUs",
+                    "x_Hardware": device,
+                    "x_GpuTimeShare": share.fraction * busy * part * (usd / machines if machines else 0.0),
+                    "x_Requests": use.requests * part * ratio if first else 0.0,
+                    "x_InputTokens": quantity * part * ratio if first else 0.0,
+                    "x_OutputTokens": 0.0 if first else quantity * part * ratio,
+                }  # fmt: skip
+        if use.outside_usd:
+            nothing = _Payment("", 1.0, "Standard")
+            yield _charge(
+                use.outside_usd * ratio / usd_each, use.requests * ratio, 1.0, "Requests", "Requests", nothing, 0.0
+            ) | _sku("outside", "Requests", use.name, nothing) | _class(share) | {
+                "ChargeDescription": f"Requests of {use.name}, planned, retrieval and tools",
+                "x_Hardware": "outside", "x_GpuTimeShare": 0.0, "x_Requests": 0.0, "x_InputTokens": 0.0, "x_OutputTokens": 0.0,
+            }  # fmt: skip
+    yield from _idle_rows(asked, ratio, usd_each, (prefill_usd, decode_usd))
+
+
+def _idle_rows(
+    asked: AskedBill, ratio: float, usd_each: float, usd_of_phases: tuple[float, float]
+) -> Iterator[dict[str, object]]:
+    """Return what the GPUs cost while they wait, in GPU hours."""
+    groups, idle = asked.plan.groups, 1.0 - asked.bill.busy_fraction
+    of_groups = (sum(usd_of_phases),) if len(groups) == 1 else usd_of_phases
+    if idle <= 0.0:
+        return
+    for place, (group, usd) in enumerate(zip(groups, of_groups, strict=True)):
+        device, hours = group.layout.device.name, group.gpus * HOURS_PER_MONTH * ratio * idle
+        for payment in _payments(asked, place, ratio):
+            part = payment.fraction
+            meter = "Idle GPU Hours"
+            yield _charge(usd * idle * part * ratio / usd_each, hours * part, 1.0, "Hours", "Hours", payment, idle) | _sku(
+                device, meter, f"idle-{place}", payment
+            ) | {
+                "ChargeDescription": f"{group.gpus} x {device} while they wait for requests, spares included, planned",
+                "ResourceId": "__idle__", "ResourceName": "__idle__", "ResourceType": "GPU", "SubAccountId": "__idle__",
+                "SubAccountName": "__idle__", "x_Hardware": device, "x_Requests": 0.0, "x_InputTokens": 0.0, "x_OutputTokens": 0.0,
+                "x_GpuTimeShare": idle * part * (usd / sum(of_groups) if sum(of_groups) else 0.0),
+            }  # fmt: skip
+
+
+def _charge(
+    cost: float, quantity: float, each: float, unit: str, pricing_unit: str, payment: _Payment, of_all: float
+) -> dict[str, object]:
+    """Return the columns of an amount: its cost, quantity and unit price, and the commitment that covers it."""
+    price = cost / (quantity * each) if quantity else 0.0
+    committed = payment.category == "Committed"
+    return {
+        "BilledCost": cost, "EffectiveCost": cost, "ListCost": cost, "ContractedCost": cost,
+        "ConsumedQuantity": quantity, "ConsumedUnit": unit, "PricingQuantity": quantity * each, "PricingUnit": pricing_unit,
+        "ListUnitPrice": price, "ContractedUnitPrice": price, "PricingCategory": payment.category,
+        "CommitmentDiscountCategory": "Usage" if committed else "", "CommitmentDiscountId": payment.name if committed else "",
+        "CommitmentDiscountName": payment.name if committed else "", "CommitmentDiscountStatus": "Used" if committed else "",
+        "CommitmentDiscountType": "Reservation" if committed else "", "CommitmentDiscountUnit": "Hours" if committed else "",
+        "CommitmentDiscountQuantity": payment.committed_gpu_hours * of_all if committed else "",
+    }  # fmt: skip
+
+
+def _sku(device: str, meter: str, whose: str, payment: _Payment) -> dict[str, object]:
+    """Return the columns of what is sold; the price of a token is that of a class, so each class has its own."""
+    sku = f"{device}/{meter.lower().replace(' ', '-')}"
+    return {"SkuId": sku, "SkuMeter": meter, "SkuPriceId": "/".join(filter(None, (sku, whose, payment.name)))}
+
+
+def _class(share: Share) -> dict[str, object]:
+    name, tenant = share.use.name, share.use.tenant
+    return {
+        "ResourceId": name, "ResourceName": name, "ResourceType": "LLM traffic class",
+        "SubAccountId": tenant, "SubAccountName": tenant,
+    }  # fmt: skip

@@ -6,7 +6,15 @@ from math import isclose
 import numpy as np
 
 from capplan.errors import InputError
-from capplan.fleet.money_terms import CommitmentTerms, OwnedTerms, PowerTerms, ReservedTerms, SpotTerms
+from capplan.fleet.money_terms import (
+    CommitmentTerms,
+    HostedTerms,
+    OwnedTerms,
+    OwnTerms,
+    PowerTerms,
+    ReservedTerms,
+    SpotTerms,
+)
 from capplan.fleet.plan import AnyPlan
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import Scenario
@@ -15,10 +23,56 @@ from capplan.readers.catalogue.hardware import device, normalised
 from capplan.readers.catalogue.prices import price_records, read_prices
 from capplan.readers.yaml_file import KeyPath
 from capplan.scenario.reading import Reading
-from capplan.scenario.records.money import Commitments, Growth, MeasuredPower, Owned, Power, Reserved, Spot
+from capplan.scenario.records.money import (
+    Budget,
+    Commitments,
+    Growth,
+    Hosted,
+    MeasuredPower,
+    Owned,
+    Power,
+    Reserved,
+    Spot,
+)
 from capplan.scenario.scenario_file import Prices, ScenarioFile
 from capplan.scenario.sense import MOST_RATE_PER_S
 from capplan.workload.request_class import RequestClass
+
+
+def hosted_terms(reading: Reading, record: Hosted) -> HostedTerms:
+    """Return how a scenario uses hosted APIs; the discount applies to the prices with the surcharge."""
+    return HostedTerms(
+        record.time_to_live,
+        record.prefixes or 1.0,
+        record.batch_fraction,
+        (1.0 + (record.surcharge or 0.0)) * (1.0 - (record.discount or 0.0)),
+        record.service or "standard",
+        reading.resolved(record.file) if record.file else None,
+        record.date,
+    )
+
+
+def budget_of_machines(reading: Reading, record: Budget | None, own: OwnTerms) -> float | None:
+    """Return what a budget leaves for machines per month [$], None without a budget."""
+    if record is None or not record.includes:
+        return None if record is None else record.usd_per_month
+    at: KeyPath = ("budget", "includes")
+    for name, stated in (("people", own.people_usd_per_month), ("overhead", own.overhead_fraction)):
+        if name in record.includes and not stated:
+            reading.note(reading.refuse(at, f"{name} is included, and prices.{name} is not given"), at)
+    left = own.machines_usd_within(record.usd_per_month, record.includes)
+    if left <= 0.0:
+        what = (
+            f"people cost ${own.people_usd_per_month:,.0f} per month, which leaves nothing of the budget of "
+            f"${record.usd_per_month:,.0f} for machines"
+        )
+        reading.note(reading.refuse(at, what), at)
+    reading.assume(
+        f"the budget of ${record.usd_per_month:,.0f} per month includes {' and '.join(record.includes)}, which leaves "
+        f"${left:,.0f} for machines",
+        "budget.includes",
+    )
+    return left
 
 
 def commitment_terms(record: Commitments | None) -> CommitmentTerms | None:

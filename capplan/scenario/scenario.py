@@ -9,7 +9,7 @@ from pathlib import Path
 from capplan.engine.lookup import profile
 from capplan.errors import InputError, together
 from capplan.fleet.engine_options import TierSize
-from capplan.fleet.money_terms import HostedTerms, OwnTerms
+from capplan.fleet.money_terms import OwnTerms
 from capplan.fleet.scenario import FleetLimits, Scenario, SpeculationPlan
 from capplan.hardware.device import Device
 from capplan.hardware.networks import NETWORKS
@@ -23,8 +23,10 @@ from capplan.readers.text_file import is_there
 from capplan.readers.yaml_file import Document, KeyPath, read_yaml
 from capplan.scenario.engine_use import network_bytes_per_s
 from capplan.scenario.money_terms import (
+    budget_of_machines,
     commitment_terms,
     growth_ratios,
+    hosted_terms,
     note_odd_money,
     power_terms,
     price_choice,
@@ -247,6 +249,8 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     refuse_with_slices(reading, file, limits.hardware)
     prices = price_choice(reading, file.prices)
     note_odd_money(reading, file)
+    own = OwnTerms(file.prices.people or 0.0, file.prices.overhead or 0.0, file.prices.host_memory_per_gb)
+    budget = budget_of_machines(reading, file.budget, own)
     growth = reading.attempt(partial(growth_ratios, reading, file.growth, classes), (), ("growth",))
     several = reading.attempt(partial(several_terms, reading, file, classes), None, ("cascade",))
     if reading.mistakes:
@@ -273,13 +277,11 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         price_date=file.prices.date,
         commitments=commitment_terms(file.commitments),
         currency=(file.currency.name, file.currency.usd) if file.currency else None,
-        budget_usd_per_month=file.budget.usd_per_month if file.budget else None,
+        budget_usd_per_month=budget,
         power=power_terms(file.energy, file.prices.facility_ratio),
         growth=growth,
-        own=OwnTerms(file.prices.people or 0.0, file.prices.overhead or 0.0, file.prices.host_memory_per_gb),
-        hosted=HostedTerms(file.hosted.time_to_live, file.hosted.prefixes or 1.0, file.hosted.batch_fraction),
-        hosted_file=reading.resolved(file.hosted.file) if file.hosted.file else None,
-        hosted_date=file.hosted.date,
+        own=own,
+        hosted=hosted_terms(reading, file.hosted),
         kv_offload=tiers,
         speculation=speculation,
         lora=lora,

@@ -37,6 +37,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "commitments.max_replicas": "as many as the peak needs",
         "currency": "dollars alone",
         "budget": "any cost",
+        "budget.includes": "machines only",
         "energy": "not shown",
         "energy.idle": f"{IDLE_FRACTION:.0%}",
         "energy.decode": f"{DECODE_FRACTION:.0%}",
@@ -58,6 +59,9 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "hosted.batch_fraction": "jobs that have a day",
         "hosted.file": "the shipped list",
         "hosted.date": "-",
+        "hosted.discount": "none",
+        "hosted.surcharge": "none",
+        "hosted.service": "standard",
     }
 )  # fmt: skip
 """Key that may be left out -> what holds then."""
@@ -91,6 +95,10 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "hosted.prefixes": "40",
         "hosted.file": "model_prices_and_context_window.json",
         "hosted.date": "2026-11-01",
+        "hosted.discount": "12 %",
+        "hosted.surcharge": "10 %",
+        "hosted.service": "flex",
+        "budget.includes": "[people, overhead]",
     }
 )  # fmt: skip
 """Key -> as it may be written, where its unit has no example."""

@@ -51,9 +51,9 @@ MODELS = (
 )  # fmt: skip
 APIS = (
     "openai/gpt-5-mini",
-    "anthropic/claude-sonnet-4-5",
+    "anthropic/claude-sonnet-5-5",
     "google/gemini-2.5-flash",
-    "cerebras/llama3.1-8b",
+    "groq/llama-3.1-8b-instant",
     "openai/",
     "/",
 )

@@ -100,9 +100,11 @@ def test_the_bill_and_focus_have_it_and_a_comparison_has_it_on_both_sides(result
     file = tmp_path / "bill.csv"
     assert capplan("bill", *words, "--focus", file, "--month", "2026-12").code == 0
     rows = list(csv.DictReader(file.open()))
-    assert sum(float(row["BilledCost"]) for row in rows) == pytest.approx(with_it["usd_per_month"])
+    assert sum(float(row["BilledCost"]) for row in rows) == pytest.approx(
+        with_it["usd_per_month"] * 744 / 730
+    )
     (paid,) = (row for row in rows if row["SkuMeter"] == "Requests")
-    assert float(paid["ConsumedQuantity"]) == pytest.approx(20 * MONTH_S)
+    assert float(paid["ConsumedQuantity"]) == pytest.approx(20 * 744 * 3600)
     assert float(paid["ListUnitPrice"]) == pytest.approx(0.0002)
 
 

@@ -147,7 +147,11 @@ def test_shipped_scenarios_find_their_prices():
 
 def test_hosted_prices_name_the_open_model_that_they_serve():
     serving = {price.serves for price in token_prices()} - {None}
-    assert {"meta-llama/Llama-3.1-70B-Instruct", "openai/gpt-oss-120b", "Qwen/Qwen3-32B"} <= serving
+    assert {
+        "meta-llama/Llama-3.3-70B-Instruct",
+        "openai/gpt-oss-120b",
+        "deepseek-ai/DeepSeek-V4-Pro",
+    } <= serving
     for price in token_prices():
         for rates in (price.rates, *(tier for _, tier in price.tiers)):
             assert rates.output >= rates.input > 0

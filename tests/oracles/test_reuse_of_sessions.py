@@ -102,7 +102,7 @@ def test_bill_and_comparison_count_the_hits_of_sessions(capplan, tmp_path):
         prefill[hits] = row["prefill_usd"] / row["decode_usd"]
     # 2,000 of 4,000 tokens are shared and later turns send the rest again: over nine tenths need no prefill.
     assert prefill["true"] < 0.35 * prefill["false"]
-    ran = capplan("compare", path, "--offline", "--format", "json", "--api", "anthropic/claude-haiku-4-5")
+    ran = capplan("compare", path, "--offline", "--format", "json", "--api", "anthropic/claude-haiku-5-5")
     (api,) = json.loads(ran.out)["result"]["apis"]
     assert api["input_usd"] == 0.0
     read, written = (

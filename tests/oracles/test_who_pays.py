@@ -1,8 +1,8 @@
 """Who pays: a month worked out by hand, laws of sharing, and a FOCUS export that adds up and has the mandatory columns."""
 
 import csv
-import io
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -95,25 +95,81 @@ def test_equal_classes_pay_alike_and_longer_prompts_more(capplan, two):
     assert 0.0 < result["busy_fraction"] < 1.0
 
 
-def test_the_focus_export_adds_up_and_has_the_mandatory_columns(capplan, two, tmp_path):
-    ran = capplan(
-        "bill", two, "--offline", "--format", "json", "--focus", tmp_path / "f.csv", "--month", "2026-12"
-    )
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "f.csv").read_text())))
-    result = json.loads(ran.out)["result"]
+def focus_rows(capplan, path, *words, month="2026-12"):
+    ran = capplan("bill", path, "--offline", "--format", "json", "--focus", "f.csv", "--month", month, *words)
+    assert ran.code == 0, ran.err
+    with open("f.csv", newline="") as file:
+        return list(csv.DictReader(file)), json.loads(ran.out)["result"]
+
+
+def total(rows, column):
+    return sum(float(row[column]) for row in rows)
+
+
+def follows_focus(rows):
+    """The rules of FOCUS 1.2 that these columns fall under."""
     assert rows[0].keys() >= MANDATORY
-    assert len(rows) == 6
-    assert sum(float(row["BilledCost"]) for row in rows) == pytest.approx(result["usd_per_month"])
+    prices = {}
     for row in rows:
-        assert (row["BillingPeriodStart"], row["BillingPeriodEnd"]) == (
-            "2026-12-01T00:00:00Z",
-            "2027-01-01T00:00:00Z",
-        )
         assert float(row["PricingQuantity"]) * float(row["ListUnitPrice"]) == pytest.approx(
             float(row["ListCost"])
         )
-        assert float(row["PricingQuantity"]) * 1e6 == pytest.approx(float(row["ConsumedQuantity"]))
-    assert {row["SubAccountId"] for row in rows} == {"x", "long"}
+        each = {"1000000 Tokens": 1e6, "Hours": 1.0, "Requests": 1.0}[row["PricingUnit"]]
+        assert float(row["PricingQuantity"]) * each == pytest.approx(float(row["ConsumedQuantity"]))
+        assert row["PricingCategory"] in {"Standard", "Committed", "Dynamic", "Other"}
+        committed = row["PricingCategory"] == "Committed"
+        for column in ("Category", "Id", "Name", "Quantity", "Status", "Type", "Unit"):
+            assert bool(row[f"CommitmentDiscount{column}"]) == committed, column
+        prices.setdefault(row["SkuPriceId"], set()).add((row["SkuId"], row["ListUnitPrice"]))
+    assert all(len(found) == 1 for found in prices.values())
+
+
+def test_the_focus_export_adds_up_and_follows_the_rules(capplan, two, tmp_path, monkeypatch):
+    two = os.path.abspath(two)
+    monkeypatch.chdir(tmp_path)
+    rows, result = focus_rows(capplan, two)
+    follows_focus(rows)
+    assert len(rows) == 7
+    ratio = 31 * 24 / 730
+    assert total(rows, "BilledCost") == pytest.approx(result["usd_per_month"] * ratio)
+    assert {(row["BillingPeriodStart"], row["BillingPeriodEnd"]) for row in rows} == {
+        ("2026-12-01T00:00:00Z", "2027-01-01T00:00:00Z")
+    }
+    assert {row["SubAccountId"] for row in rows} == {"x", "long", "__idle__"}
+    assert total(rows, "x_GpuTimeShare") == pytest.approx(1.0)
+    assert total(rows, "x_Requests") == pytest.approx(
+        ratio * sum(row["requests"] for row in result["classes"])
+    )
+    (idle,) = (row for row in rows if row["SubAccountId"] == "__idle__")
+    assert float(idle["BilledCost"]) == pytest.approx(
+        (1 - result["busy_fraction"]) * result["usd_per_month"] * ratio
+    )
+    assert total(focus_rows(capplan, two, month="2027-02")[0], "BilledCost") == pytest.approx(
+        result["usd_per_month"] * 672 / 730
+    )
+    euros = focus_rows(capplan, two, "--set", "currency={name: EUR, usd: 1.25}")[0]
+    assert {row["BillingCurrency"] for row in euros} == {"EUR"}
+    assert total(euros, "BilledCost") == pytest.approx(total(rows, "BilledCost") / 1.25)
+
+
+@pytest.mark.usefixtures("shared_runs")
+def test_the_focus_export_of_commitments_has_their_hours(capplan, root, tmp_path, monkeypatch):
+    path = root / "scenarios" / "commitments.yaml"
+    monkeypatch.chdir(tmp_path)
+    rows, result = focus_rows(capplan, path)
+    follows_focus(rows)
+    euro_hours = 744 / 730 / 1.16  # the scenario is in euros, of $1.16 each
+    assert {row["BillingCurrency"] for row in rows} == {"EUR"}
+    assert total(rows, "BilledCost") == pytest.approx(result["usd_per_month"] * euro_hours)
+    mix = json.loads(capplan("fleet", path, "--offline", "--format", "json").out)["result"]["commitments"][
+        "rows"
+    ]
+    for part in mix:
+        own = [row for row in rows if row["SkuPriceId"].endswith(f"/{part['commitment']}")]
+        assert total(own, "BilledCost") == pytest.approx(part["usd_per_month"] * euro_hours)
+        hours = [row["CommitmentDiscountQuantity"] for row in own]
+        if part["commitment"].startswith("reserved"):
+            assert sum(map(float, hours)) == pytest.approx(part["gpus"] * 744)
 
 
 @pytest.mark.parametrize(

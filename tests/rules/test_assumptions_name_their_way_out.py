@@ -48,7 +48,7 @@ LINES = [
     ("diff", "SCENARIO", "PLAN"),
     ("verify-plan", "--plan", "PLAN", "--results", "RESULT"),
     ("bill", "SCENARIO"),
-    ("compare", "SCENARIO", "--api", "openai/gpt-5-mini", "--api", "cerebras/llama3.1-8b"),
+    ("compare", "SCENARIO", "--api", "openai/gpt-5-mini", "--api", "groq/llama-3.1-8b-instant"),
     (
         "cache",
         "--prefix-tokens",

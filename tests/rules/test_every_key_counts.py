@@ -310,10 +310,16 @@ CASES = {
         {"1": "2 req/s", "2": "9 req/s"}, {"growth": {"rates": {"1": "2 req/s", "2": "3 req/s"}}}
     ),
     "budget.usd_per_month": Case(10, {"budget": {"usd_per_month": 90000}}),
+    "budget.includes": Case(
+        ["people"], {"budget": {"usd_per_month": 90000}, "prices.people": "89900 $/month"}
+    ),
     "hosted.time_to_live": Case("1 min", CACHED, "compare"),
     "hosted.prefixes": Case(900, CACHED, "compare"),
     "hosted.batch_fraction": Case("50 %", ask="compare"),
     "hosted.file": Case("tokens.yaml", ask="compare"),
+    "hosted.discount": Case("20 %", ask="compare"),
+    "hosted.surcharge": Case("10 %", ask="compare"),
+    "hosted.service": Case("flex", ask="compare"),
     "hosted.date": Case("2026-11-02", {"hosted.file": "litellm.json"}, "compare", shown=True),
 }
 

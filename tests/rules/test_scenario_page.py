@@ -31,6 +31,7 @@ NEEDED = {
     "traffic.retries": "invalid: 8 %, attempts: 3",
     "commitments.owned": "capex: 30k$, electricity: 0.1 $/kWh",
     "currency": "name: EUR, usd: 1.1",
+    "budget": "usd_per_month: 50000",
 }
 
 

@@ -33,7 +33,7 @@ def cache_price(flags: CachePriceFlags, prefix_tokens: float, time_to_live_s: fl
     if flags.input_price is None or flags.read_price is None:
         raise InputError(
             "no price is given: --api PROVIDER/MODEL, or --input-price and --read-price, with --write-price where writes cost more\n"
-            "  e.g. --api anthropic/claude-sonnet-4-5, or --input-price 3 --write-price 3.75 --read-price 0.3"
+            "  e.g. --api anthropic/claude-sonnet-5-5, or --input-price 3 --write-price 3.75 --read-price 0.3"
         )
     rates = TokenRates(flags.input_price, 0.0, flags.read_price, flags.write_price)
     return TokenPrice(STATED, "prices", rates, STATED, STATED)

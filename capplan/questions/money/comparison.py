@@ -1,7 +1,7 @@
 """A scenario, its plan and the names of hosted APIs -> the comparison of both."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 
 import numpy as np
@@ -12,12 +12,13 @@ from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.scenario import Scenario
 from capplan.money.comparison import Comparison, compare, own_fleet
 from capplan.money.hosted import (
+    BY_ITSELF,
     UNSTATED_TIME_TO_LIVE_S,
     TokenPrice,
-    hosted_bill,
     keeps_a_prefix,
+    price_on,
+    sold_price,
     too_long_fraction,
-    written_to_live,
 )
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.paid_plan import own_assumptions, paid_plan
@@ -74,10 +75,10 @@ def listed_prices(file: str | None, day: str | None) -> tuple[TokenPrice, ...]:
 def asked_prices(names: Sequence[str], asked: AskedFleet) -> tuple[TokenPrice, ...]:
     """Return the prices of the named APIs; without names, those of all that serve the scenario's model."""
     scenario, model = asked.scenario, next(iter(asked.question.networks.values())).name
-    known = listed_prices(scenario.hosted_file, scenario.hosted_date)
-    found = tuple(dict.fromkeys(find_price(name, known, scenario.hosted_date) for name in names))
-    if found and all(price.date != scenario.hosted_date for price in found):
-        refuse_unused_day(scenario.hosted_date, found, f"{scenario.path}: hosted.date")
+    known = listed_prices(scenario.hosted.file, scenario.hosted.date)
+    found = tuple(dict.fromkeys(find_price(name, known, scenario.hosted.date) for name in names))
+    if found and all(price.date != scenario.hosted.date for price in found):
+        refuse_unused_day(scenario.hosted.date, found, f"{scenario.path}: hosted.date")
     found = found or tuple(prices_of_model(model, known))
     if not found:
         raise InputError(
@@ -85,6 +86,7 @@ def asked_prices(names: Sequence[str], asked: AskedFleet) -> tuple[TokenPrice, .
         )
     for price in found:
         refuse_unsold_life(price, scenario.hosted.time_to_live_s, f"{scenario.path}: hosted.time_to_live")
+        _refuse_unsold_service(price, scenario.hosted.service, f"{scenario.path}: hosted.service")
         if any(keeps_a_prefix(item, price) for item in scenario.classes):
             refuse_unknown_storage(price)
     return found
@@ -100,9 +102,19 @@ def refuse_unsold_life(price: TokenPrice, time_to_live_s: float | None, place: s
         )
 
 
+def _refuse_unsold_service(price: TokenPrice, service: str, place: str) -> None:
+    """Raise the error for a service tier that a provider does not sell, or whose price is not known."""
+    sold = ["standard", *(name for name, _ in price.services)]
+    if service not in sold:
+        raise InputError(
+            f"{place}: the list has no price of {price.name} at {service}; it has {' and '.join(sold)}"
+        )
+
+
 def refuse_unknown_storage(price: TokenPrice) -> None:
     """Raise the error for a cache whose storage is paid for at a price that is not known."""
-    if price.rates.cache_read is not None and price.storage_usd_per_million_tokens_hour is None:
+    unknown = price.storage_usd_per_million_tokens_hour is None
+    if price.rates.cache_read is not None and unknown and not price.keeps_by_itself:
         raise InputError(
             f"{price.name}: the storage of cached tokens is paid for by the hour, and its price is not in the list\n"
             "  give it as cache_storage in a token-price YAML of your own; 0 $/Mtok/h for implicit caching, which stores for nothing"
@@ -126,9 +138,9 @@ def asked_comparison(
     own = own_fleet(
         paid.plan, scenario.fleet.headroom_fraction, scenario.own, paid.machines_usd, paid.group_fractions
     )
-    written = tuple(written_to_live(price, scenario.hosted.time_to_live_s) for price in prices)
+    prices = tuple(sold_price(price_on(price, today.isoformat()), scenario.hosted) for price in prices)
     reuse = _reuse(scenario, paid.plan.responses_s, asked.question.max_model_len)
-    comparison = compare(paid.plan, asked.question.demand, own, written, scenario.hosted, reuse)
+    comparison = compare(paid.plan, asked.question.demand, own, prices, scenario.hosted, reuse)
     long = [(price, too_long_fraction(comparison.traffic, price)) for price in prices]
     warnings = [
         f"{share:.1%} of the requests are longer than the context of {price.name}, {price.context_tokens:,} tokens"
@@ -136,9 +148,10 @@ def asked_comparison(
         if share > 0.0
     ]
     warnings += [
-        f"prompt caching at {api.price.name} costs ${dearer:,.0f} more than plain input would: few requests find their prefix"
-        for api in comparison.apis
-        if (dearer := api.bill.usd - _uncached_usd(comparison, api.price)) > 0.005 * api.bill.usd
+        f"{price.name} announced other prices from {price.change.on}: input ${price.change.rates.input:g}, "
+        f"output ${price.change.rates.output:g} per million tokens"
+        for price in prices
+        if price.change is not None
     ]
     return AskedComparison(
         comparison,
@@ -157,11 +170,6 @@ def asked_comparison(
             *asked.warnings,
         ),
     )
-
-
-def _uncached_usd(comparison: Comparison, price: TokenPrice) -> float:
-    plain = replace(price, rates=replace(price.rates, cache_read=None))
-    return hosted_bill(comparison.traffic, plain, comparison.terms).usd
 
 
 def _reuse(scenario: Scenario, response_s: ResponseTimes, longest: int) -> dict[str, Reuse]:
@@ -219,7 +227,35 @@ def _assumptions(
         if short:
             what = f"{price.name} caches prefixes from {price.minimum_prefix_tokens:,.0f} tokens on, so not that of {', '.join(short)}"
             stated.append(Assumption(what, "traffic[0].shared_prefix.tokens"))
-    stated += _reuse_assumptions(comparison)
+    return [
+        *stated,
+        *_reuse_assumptions(comparison),
+        *_price_assumptions(prices, comparison, shared=bool(shared)),
+    ]
+
+
+def _price_assumptions(
+    prices: Sequence[TokenPrice], comparison: Comparison, *, shared: bool
+) -> list[Assumption]:
+    """Return what the rules of caches and prices rest on."""
+    cached, stated = [p for p in prices if p.rates.cache_read is not None], []
+    marked = [p.name for p in cached if p.marked]
+    if marked and shared:
+        what = f"at {', '.join(marked)} a breakpoint is set at the end of the shared prefix; without it, none is found"
+        stated.append(Assumption(what, "hosted.file"))
+    alone = [api.price.name for api in comparison.apis if BY_ITSELF in api.ways]
+    if alone:
+        what = (
+            f"{', '.join(alone)} keep prompts by themselves, for {UNSTATED_TIME_TO_LIVE_S:g} s after the last use, which they do "
+            "not promise"
+        )
+        stated.append(Assumption(what, "hosted.time_to_live"))
+    if any(p.peak for p in prices):
+        stated.append(
+            Assumption(
+                "hours of the traffic are those of UTC, against the peak hours of prices", "hosted.file"
+            )
+        )
     if any(p.tiers for p in prices):
         stated.append(
             Assumption(

@@ -8,6 +8,7 @@ from capplan.errors import InputError, TargetError
 from capplan.fleet.plan import AnyPlan, FleetAnswer
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.fleet.scenario import Scenario
+from capplan.money.commitments import Mix
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.commitments import AskedMix, asked_mix
 from capplan.questions.money.price_age import rent_warnings
@@ -27,10 +28,15 @@ class PaidPlan:
     hours: float
     """That it is paid for: a month, or until the job is done."""
     of_job: bool
-    by_mix: bool
-    """The machines are paid for by a mix of commitments."""
+    mix: Mix | None
+    """Commitments that pay for the machines; None: rented at one price."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
+
+    @property
+    def by_mix(self) -> bool:
+        """Whether a mix of commitments pays for the machines."""
+        return self.mix is not None
 
 
 def paid_plan(asked: AskedFleet, answer: FleetAnswer, otherwise: str, today: date) -> PaidPlan:
@@ -70,7 +76,7 @@ def paid_plan(asked: AskedFleet, answer: FleetAnswer, otherwise: str, today: dat
         _group_fractions(plan, mix),
         hours,
         job is not None,
-        mix is not None,
+        mix.mix if mix else None,
         mix.assumptions if mix else (),
         (*(mix.warnings if mix else ()), *rent_warnings(plan, today)),
     )

@@ -8,6 +8,9 @@ from capplan.money.hosted import TokenPrice
 from capplan.readers.catalogue.prices import first_day
 from capplan.readers.catalogue.token_prices import OLD_DAYS, age_days
 
+SOON_DAYS = 120
+"""A model whose provider ends it within this time is named."""
+
 
 def current_day() -> date:
     """Return the day that prices are judged old by."""
@@ -29,7 +32,7 @@ def life_warnings(prices: Sequence[TokenPrice], time_to_live_s: float | None) ->
 
 
 def age_warnings(prices: Sequence[TokenPrice], today: date) -> tuple[str, ...]:
-    """Return the warnings for prices older than OLD_DAYS, and for those dated in the future."""
+    """Return the warnings for prices older than OLD_DAYS or dated in the future, and for models that end soon."""
     old = [price for price in prices if age_days(price, today) > OLD_DAYS]
     early = [price for price in prices if age_days(price, today) < 0]
     warnings = []
@@ -37,6 +40,11 @@ def age_warnings(prices: Sequence[TokenPrice], today: date) -> tuple[str, ...]:
         named = ", ".join(f"{price.name} ({price.date})" for price in old)
         warnings.append(f"prices older than {OLD_DAYS} days, check them at the provider: {named}")
     warnings += [f"{price.name} is dated {price.date}, which is still to come" for price in early]
+    warnings += [
+        f"{price.name} {'ended' if first_day(price.retires) <= today else 'ends'} on {price.retires}: its provider retires it"
+        for price in prices
+        if price.retires is not None and (first_day(price.retires) - today).days <= SOON_DAYS
+    ]
     return tuple(warnings)
 
 

@@ -12,6 +12,7 @@ from capplan.fleet.plan import AnyPlan, FleetAnswer
 from capplan.fleet.question import Question
 from capplan.fleet.review import phase_times, plan_spec
 from capplan.fleet.search.trial import demand_at_replica
+from capplan.money.commitments import Mix
 from capplan.money.hosted import hosted_traffic
 from capplan.money.who_pays import (
     ClassUse,
@@ -37,8 +38,8 @@ class AskedBill:
     bill: WhoPays
     of_job: bool
     """Of one batch job, not of a month."""
-    by_mix: bool
-    """The machines are paid for by a mix of commitments."""
+    mix: Mix | None
+    """Commitments that pay for the machines; None: rented at one price."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
 
@@ -120,7 +121,7 @@ def asked_bill(asked: AskedFleet, answer: FleetAnswer, today: date) -> AskedBill
         plan,
         bill,
         paid.of_job,
-        paid.by_mix,
+        paid.mix,
         (
             _shared_by_time(use, pools=len(plan.groups) > 1),
             *own_assumptions(asked.scenario),

@@ -71,7 +71,7 @@ def _named_files(asked: AskedFleet) -> Iterator[dict[str, Any]]:
         for key, path in (
             ("calibration", scenario.calibration),
             ("prices.file", scenario.price_file),
-            ("hosted.file", scenario.hosted_file),
+            ("hosted.file", scenario.hosted.file),
             ("model", scenario.model),
             ("speculation.draft", scenario.speculation.draft if scenario.speculation else None),
         )

@@ -5,14 +5,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from capplan.errors import InputError, unknown
-from capplan.money.hosted import LongerLife, TokenPrice, TokenRates
+from capplan.money.hosted import LongerLife, PeakHours, PriceChange, TokenPrice, TokenRates
 from capplan.readers.catalogue.prices import Day, PriceSource, first_day
 from capplan.readers.data_folder import data_folder
 from capplan.readers.json_file import read_json
@@ -34,6 +35,7 @@ HINT = "more: capplan[prices] installs genai-prices; hosted.file reads LiteLLM's
 GENAI_SOURCE = "https://github.com/pydantic/genai-prices"
 _GENAI = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
 _LITELLM_BYTES = 64_000_000
+_WINDOW = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-4]):([0-5]\d)")
 _LITELLM_TIER = re.compile(r"input_cost_per_token_above_(\d{1,6})k_tokens")
 
 
@@ -57,21 +59,73 @@ class SoldLife(Record):
     """Price of a cache write over that of input."""
 
 
-class CacheTerms(Record):
-    """How a provider keeps prompts, and what it takes off for batches."""
+class PeakPrices(Record):
+    """Hours at which a provider asks for more, on working days."""
 
+    hours_utc: Annotated[list[Annotated[int, Field(ge=0, le=23)]], Field(min_length=1)]
+    """Hours of the day in UTC, by their first minute."""
+    ratio: Annotated[float, Field(ge=1, le=100)]
+    """Price in these hours over the listed price."""
+
+
+class CacheTerms(Record):
+    """Rules of a provider's prompt cache and batches, for all its models or for a generation of them."""
+
+    providers: list[str] = Field(default_factory=list)
+    """Names of the providers, `*` for any text; the key if none is listed."""
+    models: list[str] = Field(default_factory=list)
+    """Names of the models, `*` for any text; all models if none is listed."""
     time_to_live: Seconds | None = None
-    """Of a cached prefix, since its last use."""
+    """Time that a cached prefix is kept since its last use."""
+    from_creation: bool = False
+    """Whether that time runs from the creation of the cache, and a hit does not renew it."""
     minimum_prefix: Tokens | None = None
-    """Shorter prefixes are not cached."""
+    """Shortest prefix that is cached."""
     longer: SoldLife | None = None
-    """Sold at another price of writes."""
+    """A longer time to live, at another price of writes."""
     paid_storage: bool = False
-    """Cached tokens are paid for by the hour; without cache_storage the price of a model is then not known."""
+    """Whether cached tokens are paid for by the hour; a model without cache_storage then has no cache on demand."""
+    keeps_by_itself: bool = False
+    """Whether prompts are also cached without a request for it, without storage and without a stated time."""
+    whole_units: bool = False
+    """Whether a common prefix is stored at the second request that has it, so that the third request finds it."""
+    marked: bool = False
+    """Whether a prefix is found at marked ends only."""
     batch_discount: Discount | None = None
-    """Taken off all prices where the answer may take a day."""
+    """Discount on all prices if the answer may take a day."""
+    batch_read_discount: Discount | None = None
+    """Discount on cache reads in batches, if it differs from batch_discount."""
+    peak: PeakPrices | None = None
+    """Hours of higher prices."""
     source: str
     """Key in `sources`."""
+
+    def covers(self, key: str, provider: str, model: str) -> bool:
+        """Return whether these terms are those of a model of a provider."""
+        names, models = self.providers or [key], self.models or ["*"]
+        return any(fnmatchcase(provider.lower(), name.lower()) for name in names) and any(
+            fnmatchcase(model.lower(), name.lower()) for name in models
+        )
+
+
+class ChangedPrices(Record):
+    """Prices that a provider announced."""
+
+    on: Day
+    """First day of these prices."""
+    input: UsdPerPaidMillionTokens
+    output: UsdPerPaidMillionTokens
+    cache_read: UsdPerMillionTokens | None = None
+    cache_write: UsdPerMillionTokens | None = None
+
+
+class ServicePrices(Record):
+    """Prices of another service tier, such as flex or priority."""
+
+    input: UsdPerPaidMillionTokens
+    output: UsdPerPaidMillionTokens
+    cache_read: UsdPerMillionTokens | None = None
+    cache_write: UsdPerMillionTokens | None = None
 
 
 class TokenOffer(Record):
@@ -93,8 +147,20 @@ class TokenOffer(Record):
     """Instead of the provider's."""
     batch_discount: Discount | None = None
     """Instead of the provider's."""
+    batch_read_discount: Discount | None = None
+    """Instead of the provider's."""
+    services: dict[Literal["flex", "priority"], ServicePrices] = Field(default_factory=dict)
+    """Prices of other service tiers."""
+    change: ChangedPrices | None = None
+    """Other prices from a stated day."""
+    retires: Day | None = None
+    """Day on which the provider ends the model."""
     date: Day
     source: str
+    second_source: str | None = None
+    """Key in `sources` of another list with the same prices; none: one source states them."""
+    disagreement: str | None = None
+    """What another source states instead."""
 
 
 class TokenPriceFile(Record):
@@ -102,18 +168,25 @@ class TokenPriceFile(Record):
 
     sources: dict[str, PriceSource]
     providers: dict[str, CacheTerms] = Field(default_factory=dict)
-    """Terms that all models of a provider share."""
+    """Terms of the models of a provider; the first that cover a model count."""
     prices: Annotated[list[TokenOffer], Field(min_length=1)]
+
+    def terms_of(self, provider: str, model: str) -> CacheTerms | None:
+        """Return the terms that cover a model, None if there are none."""
+        return next(
+            (terms for key, terms in self.providers.items() if terms.covers(key, provider, model)), None
+        )
 
     @model_validator(mode="after")
     def _every_source_exists(self) -> "TokenPriceFile":
         used = {item.source for item in self.prices} | {item.source for item in self.providers.values()}
+        used |= {item.second_source for item in self.prices if item.second_source}
         if missing := sorted(used - self.sources.keys()):
             raise ValueError(f"the source {missing[0]!r} is used but not listed under 'sources'")
         return self
 
 
-def _rates(offer: TokenOffer | TokenTier) -> TokenRates:
+def _rates(offer: TokenOffer | TokenTier | ChangedPrices | ServicePrices) -> TokenRates:
     return TokenRates(offer.input, offer.output, offer.cache_read, offer.cache_write)
 
 
@@ -124,18 +197,28 @@ def _on_terms(
     storage: float | None = None,
     shortest: float | None = None,
     discount: float | None,
+    read_discount: float | None = None,
+    longer_write_ratio: float | None = None,
 ) -> TokenPrice:
     """Return a price on the terms of its provider, but for those that it states itself."""
     terms = terms or CacheTerms(source="")
     unknown = terms.paid_storage and price.rates.cache_read is not None
-    longer = terms.longer
+    longer = LongerLife(terms.longer.time_to_live, terms.longer.write_ratio) if terms.longer else None
+    if longer_write_ratio is not None:
+        longer = LongerLife(longer.time_to_live_s if longer else 3600.0, longer_write_ratio)
     return replace(
         price,
         storage_usd_per_million_tokens_hour=None if unknown and storage is None else storage or 0.0,
         minimum_prefix_tokens=_stated(shortest, terms.minimum_prefix),
         batch_discount_fraction=_stated(discount, terms.batch_discount),
+        batch_read_discount_fraction=terms.batch_read_discount if read_discount is None else read_discount,
         time_to_live_s=terms.time_to_live,
-        longer_life=LongerLife(longer.time_to_live, longer.write_ratio) if longer else None,
+        longer_life=longer,
+        keeps_by_itself=terms.keeps_by_itself,
+        from_creation=terms.from_creation,
+        whole_units=terms.whole_units,
+        marked=terms.marked,
+        peak=PeakHours(tuple(terms.peak.hours_utc), terms.peak.ratio) if terms.peak else price.peak,
     )
 
 
@@ -151,12 +234,15 @@ def _price(offer: TokenOffer, file: TokenPriceFile) -> TokenPrice:
         rates=_rates(offer),
         tiers=tuple((tier.above, _rates(tier)) for tier in sorted(offer.tiers, key=lambda tier: tier.above)),
         context_tokens=offer.context,
+        change=PriceChange(offer.change.on, _rates(offer.change)) if offer.change else None,
+        retires=offer.retires,
+        services=tuple((name, _rates(prices)) for name, prices in offer.services.items()),
         date=offer.date,
         source=file.sources[offer.source].url,
     )
     return _on_terms(
-        price, file.providers.get(offer.provider),
-        storage=offer.cache_storage, shortest=offer.minimum_prefix, discount=offer.batch_discount,
+        price, file.terms_of(offer.provider, offer.model), storage=offer.cache_storage,
+        shortest=offer.minimum_prefix, discount=offer.batch_discount, read_discount=offer.batch_read_discount,
     )  # fmt: skip
 
 
@@ -222,9 +308,15 @@ def _of_litellm(name: str, key: str, entry: Mapping[str, Any], day: str) -> Toke
     if not inputs or not outputs:
         return None
     provider = str(entry.get("litellm_provider") or key.partition("/")[0])
+    model = key.removeprefix(f"{provider}/")
+    terms = _shipped().terms_of(provider, model)
     rates = TokenRates(
-        inputs, outputs, usd("cache_read_input_token_cost"), usd("cache_creation_input_token_cost")
+        inputs,
+        outputs,
+        usd("cache_read_input_token_cost"),
+        usd("cache_creation_input_token_cost") or None,
     )
+    rates, peak = _cheap_hours(entry, rates, terms)
     tiers = []
     for above in sorted(int(match[1]) for match in map(_LITELLM_TIER.fullmatch, entry) if match):
         mark = f"_above_{above}k_tokens"
@@ -232,23 +324,75 @@ def _of_litellm(name: str, key: str, entry: Mapping[str, Any], day: str) -> Toke
             long_output = usd(f"output_cost_per_token{mark}")
             read, write = (
                 usd(f"cache_read_input_token_cost{mark}"),
-                usd(f"cache_creation_input_token_cost{mark}"),
+                usd(f"cache_creation_input_token_cost{mark}") or None,
             )
             tier = TokenRates(long_input, outputs if long_output is None else long_output, read, write)
             tiers.append((1000.0 * above, tier))
-    batch = usd("input_cost_per_token_batches")
-    context = entry.get("max_input_tokens")
+    batch, batch_read = usd("input_cost_per_token_batches"), usd("cache_read_input_token_cost_batches")
+    read, hour = usd("cache_read_input_token_cost"), usd("cache_creation_input_token_cost_above_1hr")
+    context, shortest = entry.get("max_input_tokens"), entry.get("prompt_cache_min_tokens")
     price = TokenPrice(
         provider=provider,
-        model=key.removeprefix(f"{provider}/"),
+        model=model,
         rates=rates,
         tiers=tuple(tiers),
         context_tokens=context if isinstance(context, int) and context > 0 else None,
+        peak=peak,
         date=day,
         source=name,
     )
-    discount = 1.0 - batch / inputs if batch and inputs else None
-    return _on_terms(price, _shipped().providers.get(provider), discount=discount)
+    if not isinstance(entry.get("off_peak_pricing"), Mapping) and terms:
+        terms = terms.model_copy(update={"peak": None})
+    return _on_terms(
+        price, terms, shortest=float(shortest) if isinstance(shortest, int) and shortest > 0 else None,
+        discount=1.0 - batch / inputs if batch else None,
+        read_discount=1.0 - batch_read / read if batch_read and read else None,
+        longer_write_ratio=hour / inputs if hour else None,
+    )  # fmt: skip
+
+
+def _cheap_hours(
+    entry: Mapping[str, Any], listed: TokenRates, terms: CacheTerms | None
+) -> tuple[TokenRates, PeakHours | None]:
+    """Return the prices of the cheap hours and the hours at which LiteLLM's listed prices, those of the peak, are asked for.
+
+    An hour of which a part is dear counts as dear; without hours that can be read, the listed prices are those of all hours.
+    """
+    cheap = entry.get("off_peak_pricing")
+    if not isinstance(cheap, Mapping):
+        return listed, None
+    ratio = _ratio(cheap.get("input_cost_per_token"), listed.input)
+    hours = _whole_hours(cheap.get("hours_utc"))
+    if ratio is None or (not hours and not (terms and terms.peak)):
+        return listed, None
+    read, write = listed.cache_read, listed.cache_write
+    rates = TokenRates(
+        listed.input / ratio,
+        listed.output / ratio,
+        None if read is None else read / ratio,
+        None if write is None else write / ratio,
+    )
+    return rates, PeakHours(tuple(sorted(set(range(24)) - hours)), ratio, day_fraction=1.0)
+
+
+def _ratio(cheap_usd: object, listed_usd_per_million: float) -> float | None:
+    """Return the price at the peak over that of the cheap hours; None if there is no such price."""
+    if isinstance(cheap_usd, bool) or not isinstance(cheap_usd, (int, float)) or not 0.0 < cheap_usd < 1.0:
+        return None
+    return max(listed_usd_per_million / (cheap_usd * 1e6), 1.0)
+
+
+def _whole_hours(written: object) -> set[int]:
+    """Return the hours that lie in windows such as 16:30-00:30; empty if they cannot be read."""
+    windows = written if isinstance(written, list) else str(written).split(",")
+    minutes: set[int] = set()
+    for window in windows:
+        match = _WINDOW.fullmatch(str(window).strip())
+        if match is None:
+            return set()
+        first, last = (60 * int(match[i]) + int(match[i + 1]) for i in (1, 3))
+        minutes |= {minute % 1440 for minute in range(first, last if last > first else last + 1440)}
+    return {hour for hour in range(24) if set(range(60 * hour, 60 * hour + 60)) <= minutes}
 
 
 def genai_price(provider: str, model: str, day: str) -> TokenPrice | None:
@@ -284,7 +428,11 @@ def genai_price(provider: str, model: str, day: str) -> TokenPrice | None:
         source=GENAI_SOURCE,
     )
     discount = 1.0 - batch.input / usual.input if usual.input else 0.0
-    return _on_terms(price, _shipped().providers.get(provider), discount=discount)
+    reads = usual.cache_read and batch.cache_read
+    return _on_terms(
+        price, _shipped().terms_of(provider, listed_model.id), discount=discount,
+        read_discount=1.0 - reads / usual.cache_read if reads and usual.cache_read else None,
+    )  # fmt: skip
 
 
 def _genai_rates(listed: Any, above: int | None) -> TokenRates | None:
@@ -333,14 +481,12 @@ def find_price(name: str, known: Sequence[TokenPrice], day: str | None) -> Token
         near = [price.name for price in known if price.model.lower() == name.lower()][:3]
         meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise InputError(f"--api: {name!r} is not PROVIDER/MODEL{meant}\n  e.g. --api openai/gpt-5")
+    if day is not None and (price := genai_price(provider, model, day)) is not None:
+        return price
     by_name = {price.name.lower(): price for price in known}
     if (listed := by_name.get(name.lower())) is not None:
         return listed
-    if day is not None:
-        price = genai_price(provider, model, day)
-        if price is not None:
-            return price
-    elif _knows_genai(provider, model):
+    if day is None and _knows_genai(provider, model):
         raise InputError(
             f"--api: {name} is known to genai-prices alone, which does not date its prices\n"
             "  say which day they are of: --set hosted.date=2026-11-01, or hosted: {date: 2026-11-01} in the scenario"

@@ -1,5 +1,6 @@
 """What `capplan fleet` shows of a cascade: its fleets against the large model alone, and what users wait for."""
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -133,9 +134,7 @@ def _closing(found: CascadeAnswer) -> tuple[str, ...]:
     alone = ways[ALONE].first_token.mean_s
     even = "the cascade costs more than the large model alone, however few requests are escalated"
     if share is not None:
-        even = (
-            f"up to an escalated share of {share:.0%} the cascade never costs more than the large model alone"
-        )
+        even = f"up to an escalated share of {math.floor(1e3 * share) / 10:.4g}% the cascade never costs more than the large model alone"
     lines = [even] if found.parts[0].part == "first" else []
     if ESCALATED in ways:
         extra = ways[ESCALATED].first_token.mean_s - alone

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from capplan.money.comparison import ComparedApi, Comparison, OwnFleet
+from capplan.money.hosted import NOT_CACHED
 from capplan.questions.money.comparison import AskedComparison
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import currency_texts
@@ -19,6 +20,7 @@ _TITLES = {
     "cache_write_usd": "cache writes",
     "cache_read_usd": "cache reads",
     "storage_usd": "cache storage",
+    "caching": "",
     "outside_usd": "outside",
     "breakeven_request_rate": "own is cheaper from",
     "date": "price of",
@@ -37,6 +39,7 @@ def compare_answer(asked: AskedComparison, name: str, currency: tuple[str, float
         for api, row in zip(comparison.apis, rows, strict=True)
     ]
     parts = tuple(part for part in _PARTS if any(row[part] for row in rows))
+    used = ("caching",) if any(row["caching"] != NOT_CACHED for row in rows) else ()
     best = comparison.apis[0]
     own = comparison.own
     result = {
@@ -62,7 +65,7 @@ def compare_answer(asked: AskedComparison, name: str, currency: tuple[str, float
             Table(
                 shown,
                 title="Hosted APIs, cheapest first",
-                shown=("api", "date", *parts, cost, "breakeven_request_rate"),
+                shown=("api", "date", *parts, *used, cost, "breakeven_request_rate"),
                 titles=_TITLES,
             ),
             Table(_own_rows(own, cost, by_mix=asked.by_mix), title="The own fleet", titles=_TITLES),
@@ -87,6 +90,7 @@ def _api_row(api: ComparedApi) -> dict[str, Any]:
         "date": api.price.date,
         "usd_per_month": api.bill.usd,
         **asdict(api.bill),
+        "caching": "; ".join(dict.fromkeys(api.ways)),
         "breakeven_request_rate": api.breakeven_request_rate,
         "source": api.price.source,
     }

@@ -1,6 +1,6 @@
 """The keys of a scenario about money: hosted APIs, commitments, currency, budget."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -37,6 +37,12 @@ class Hosted(Record):
     """Your own token-price YAML, or LiteLLM's price file with its date, relative to this file."""
     date: Day | None = None
     """Of the prices in LiteLLM's file, or of the package genai-prices: neither states it."""
+    discount: Discount | None = None
+    """Your discount on every listed price."""
+    surcharge: Fraction | None = None
+    """Surcharge on every listed price, such as 10% for data residency."""
+    service: Literal["standard", "flex", "priority"] | None = None
+    """Service tier that requests are sent to; default: standard."""
 
 
 class Reserved(Record):
@@ -156,3 +162,5 @@ class Budget(Record):
 
     usd_per_month: UsdOfBudget
     """All devices, spares included: by the cheapest mix where commitments are named, else at the price of prices.commitment."""
+    includes: list[Literal["people", "overhead"]] = Field(default_factory=list)
+    """What the budget pays for beside the machines: prices.people, prices.overhead."""

@@ -1,0 +1,289 @@
+"""Rules by which providers bill caches, batches and hours of the day: each against a bill that is worked out request by request."""
+
+import json
+import math
+from datetime import date
+
+import numpy as np
+import pytest
+
+from capplan.fleet.money_terms import HostedTerms
+from capplan.money.hosted import (
+    BY_ITSELF,
+    NOT_CACHED,
+    HostedTraffic,
+    LongerLife,
+    PeakHours,
+    PriceChange,
+    TokenPrice,
+    TokenRates,
+    billed_class,
+    cache_ways,
+    hosted_bill,
+    hosted_traffic,
+    price_on,
+    written_to_live,
+)
+from capplan.money.prompt_cache import fixed_life_fractions, renewals
+from capplan.questions.money.price_age import current_day
+from capplan.readers.catalogue.token_prices import litellm_prices, token_prices
+from capplan.workload.length import fixed
+from capplan.workload.request_class import RequestClass
+
+GEMINI = TokenRates(1.25, 10.0, 0.125)
+ARRIVALS = 400_000
+
+
+def price(rates=GEMINI, **more):
+    return TokenPrice("a", "b", rates, "2026-11-23", "page", **{"time_to_live_s": 3600.0, **more})
+
+
+def chat(rate=0.001, prompt=5000.0, prefix=4000.0, hit=1.0, **more):
+    return RequestClass(
+        "chat", fixed(prompt), fixed(200), rate, shared_prefix_tokens=prefix, prefix_hit_fraction=hit, **more
+    )
+
+
+def gaps_of(rate, cv, seed=5):
+    return np.random.default_rng(seed).gamma(1 / cv**2, cv**2 / rate, ARRIVALS)
+
+
+def counted_from_creation(gaps, alive_s):
+    """Return hits, misses and stored seconds of a cache that lives from its creation, request by request."""
+    hits = misses = 0
+    stored, ends, now, created = 0.0, -math.inf, 0.0, 0.0
+    for gap in gaps:
+        now += gap
+        if now <= ends:
+            hits += 1
+        else:
+            stored += min(ends, now) - created if misses else 0.0
+            created, ends, misses = now, now + alive_s, misses + 1
+    return hits, misses, stored, now
+
+
+@pytest.mark.parametrize("cv", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("gaps_alive", [0.3, 1.0, 6.0])
+def test_a_life_from_creation_agrees_with_arrivals_one_by_one(cv, gaps_alive):
+    rate = 0.02
+    alive_s = gaps_alive / rate
+    hits, misses, stored, now = counted_from_creation(gaps_of(rate, cv), alive_s)
+    found, kept = fixed_life_fractions(np.array([rate]), alive_s, cv)
+    assert found[0] == pytest.approx(hits / (hits + misses), abs=0.004)
+    assert kept[0] == pytest.approx(stored / now, abs=0.006)
+    assert renewals(rate, alive_s, cv) == pytest.approx(hits / misses, rel=0.02)
+
+
+def test_a_cache_that_lives_from_its_creation_is_billed_by_its_events():
+    """Google's explicit cache: a hit does not renew it; writes at the price of input, storage by the hour."""
+    offer = price(from_creation=True, storage_usd_per_million_tokens_hour=0.25)
+    hits, misses, stored, now = counted_from_creation(gaps_of(0.001, 1.0), 3600.0)
+    months = now / 3600 / 730
+    bill = billed_class(hosted_traffic(chat(), 0.0), offer, HostedTerms()).bill
+    assert bill.cache_read_usd == pytest.approx(hits / months * 4000 * 0.125e-6, rel=0.01)
+    assert bill.cache_write_usd == pytest.approx(misses / months * 4000 * 1.25e-6, rel=0.01)
+    assert bill.storage_usd == pytest.approx(stored / 3600 / months * 4000 * 0.25e-6, rel=0.01)
+
+
+def test_a_common_prefix_is_found_from_the_third_request_on():
+    """DeepSeek stores a common prefix at the second request that has it; a longer pause than its life loses both."""
+    offer = price(TokenRates(0.66, 1.98, 0.022), whole_units=True)
+    hits = seen = 0
+    for gap in gaps_of(0.0004, 1.0):
+        seen = seen + 1 if gap <= 3600.0 else 1
+        hits += seen >= 3
+    billed = billed_class(hosted_traffic(chat(0.0004), 0.0), offer, HostedTerms())
+    assert billed.hit_fraction == pytest.approx(hits / ARRIVALS, abs=0.003)
+    month = 0.0004 * 730 * 3600
+    read, written = (
+        month * billed.hit_fraction * 4000 * 0.022e-6,
+        month * (1 - billed.hit_fraction) * 4000 * 0.66e-6,
+    )
+    assert billed.bill.cache_read_usd == pytest.approx(read)
+    assert billed.bill.cache_write_usd == pytest.approx(written)
+
+
+@pytest.mark.parametrize(("stated", "off"), [(0.0, 0.0), (None, 0.5), (0.25, 0.25)])
+def test_a_batch_takes_its_own_part_off_cache_reads(stated, off):
+    """Google and OpenAI's older models halve input and output in batches, and not what is read from the cache."""
+    offer = price(batch_discount_fraction=0.5, batch_read_discount_fraction=stated)
+    bill = hosted_bill((hosted_traffic(chat(2.0), 0.0),), offer, HostedTerms(batch_fraction=1.0))
+    n = 2.0 * 730 * 3600
+    assert bill.input_usd == pytest.approx(0.5 * n * 1000 * 1.25e-6)
+    assert bill.output_usd == pytest.approx(0.5 * n * 200 * 10e-6)
+    assert bill.cache_read_usd == pytest.approx((1 - off) * n * 4000 * 0.125e-6)
+
+
+def test_peak_hours_cost_twice_on_working_days():
+    """Four weeks hour by hour: 01:00 to 04:00 and 06:00 to 10:00 UTC from Monday to Friday."""
+    hours = (1, 2, 3, 6, 7, 8, 9)
+    shares = tuple(float(0.2 + 0.8 * (8 <= hour < 18)) for hour in range(24))
+    day = chat(2.0, prefix=0.0, mean_rate_fraction=float(np.mean(shares)), hourly_rate_fractions=shares)
+    plain = hosted_bill((hosted_traffic(day, 0.0),), price(), HostedTerms())
+    dear = hosted_bill((hosted_traffic(day, 0.0),), price(peak=PeakHours(hours, 2.0)), HostedTerms())
+    paid = asked = 0.0
+    for weekday in range(28):
+        for hour, share in enumerate(shares):
+            asked += share
+            paid += share * (2.0 if hour in hours and weekday % 7 < 5 else 1.0)
+    assert dear.usd / plain.usd == pytest.approx(paid / asked)
+
+
+def test_the_cheapest_way_of_caching_is_billed():
+    """Of five minutes, an hour and no cache at all; with random arrivals an hour wins while the prefix is used, and none when it is not."""
+    offer = price(TokenRates(3.0, 15.0, 0.3, 3.75), time_to_live_s=300.0, longer_life=LongerLife(3600.0, 2.0))
+    won = set()
+    for pause_s in np.geomspace(10.0, 86_400.0, 40):
+        traffic = HostedTraffic(chat(1.0 / pause_s), np.array([1.0 / pause_s]))
+        bills = {}
+        for way in cache_ways(offer, None):
+            life_s = way.price.time_to_live_s
+            ratio = way.price.rates.cache_write or 3.0
+            found = 1 - math.exp(-life_s / pause_s)
+            prefix = 3.0 if way.name == NOT_CACHED else found * 0.3 + (1 - found) * ratio
+            bills[way.name] = 730 * 3600 / pause_s * (4000 * prefix + 1000 * 3.0 + 200 * 15.0) * 1e-6
+        billed = billed_class(traffic, offer, HostedTerms())
+        assert billed.bill.usd == pytest.approx(min(bills.values()))
+        assert billed.way.name == min(bills, key=bills.__getitem__)
+        won.add(billed.way.name)
+    assert won == {"kept for 3600 s", NOT_CACHED}
+
+
+def test_prompts_that_are_kept_by_themselves_cost_no_storage():
+    """Google keeps prompts without being asked; on demand it asks for storage, which pays only if enough prompts come."""
+    offer = price(keeps_by_itself=True, from_creation=True, storage_usd_per_million_tokens_hour=4.5)
+    assert [way.name for way in cache_ways(offer, None)] == [NOT_CACHED, BY_ITSELF, "kept for 3600 s"]
+    ways = {
+        rate: billed_class(HostedTraffic(chat(rate), np.array([rate])), offer, HostedTerms()).way.name
+        for rate in (0.0005, 1.0)
+    }
+    assert ways == {0.0005: BY_ITSELF, 1.0: BY_ITSELF}
+    rare = billed_class(HostedTraffic(chat(0.0005), np.array([0.0005])), offer, HostedTerms())
+    assert (rare.storage_usd, rare.hit_fraction) == (0.0, pytest.approx(1 - math.exp(-0.0005 * 300)))
+
+
+def test_no_way_of_caching_costs_more_than_none():
+    random = np.random.default_rng(11)
+    for offer in token_prices():
+        rate, prefix = float(np.exp(random.uniform(-12, 3))), float(random.uniform(100, 90_000))
+        traffic = (hosted_traffic(chat(rate, prefix + 500.0, prefix), 0.0),)
+        plain = TokenPrice("a", "b", offer.rates, offer.date, "page", tiers=offer.tiers, peak=offer.peak)
+        without = next(way for way in cache_ways(plain, None) if way.name == NOT_CACHED)
+        cost = hosted_bill(traffic, without.price, HostedTerms()).usd
+        assert hosted_bill(traffic, offer, HostedTerms()).usd <= cost * (1 + 1e-12), offer.name
+
+
+def test_announced_prices_hold_from_their_day_on():
+    later = TokenRates(4.0, 20.0, 0.2)
+    offer = price(TokenRates(2.0, 10.0, 0.1), change=PriceChange("2026-12-01", later))
+    assert price_on(offer, "2026-11-30").rates == offer.rates
+    assert price_on(offer, "2026-12-01").rates == later
+    argon = next(p for p in token_prices() if p.name == "google/gemini-4-argon")
+    assert price_on(argon, "2026-12-02").rates.input == 2 * argon.rates.input
+
+
+def test_a_longer_life_at_the_price_of_input_is_taken():
+    """gpt-5.1 to 5.5 keep a prompt for 24 hours at no charge."""
+    offer = next(p for p in token_prices() if p.name == "openai/gpt-5.1")
+    assert written_to_live(offer, 86_400.0).rates.cache_write == offer.rates.input
+    billed = billed_class(hosted_traffic(chat(1 / 7200), 0.0), offer, HostedTerms())
+    assert billed.way.name == "kept for 86400 s"
+    assert billed.hit_fraction == pytest.approx(1 - math.exp(-12.0))
+
+
+TERMS = {
+    "openai/gpt-5.6-luna": {"marked": True, "time_to_live_s": 1800.0, "batch_read_discount_fraction": None},
+    "openai/gpt-4.1": {"marked": False, "time_to_live_s": 300.0, "batch_read_discount_fraction": 0.0},
+    "google/gemini-2.5-pro": {
+        "from_creation": True,
+        "keeps_by_itself": True,
+        "batch_read_discount_fraction": 0.0,
+    },
+    "google/gemini-4-argon": {"keeps_by_itself": True, "storage_usd_per_million_tokens_hour": None},
+    "deepseek/deepseek-v4-pro": {"whole_units": True, "batch_discount_fraction": 0.0},
+    "groq/openai/gpt-oss-120b": {"time_to_live_s": 7200.0, "batch_read_discount_fraction": 0.0},
+    "anthropic/claude-opus-5-5": {"time_to_live_s": 300.0, "minimum_prefix_tokens": 512.0},
+}
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_terms_are_those_of_the_generation(name):
+    offer = next(p for p in token_prices() if p.name == name)
+    assert {key: getattr(offer, key) for key in TERMS[name]} == TERMS[name]
+
+
+def test_every_hosted_price_is_of_today_and_no_model_has_ended():
+    for offer in token_prices():
+        assert offer.date >= "2026-11-01"
+        assert offer.retires is None or offer.retires > offer.date
+
+
+@pytest.fixture
+def litellm(tmp_path):
+    def read(key, **entry):
+        file = tmp_path / "litellm.json"
+        usual = {
+            "input_cost_per_token": 2e-6,
+            "output_cost_per_token": 8e-6,
+            "cache_read_input_token_cost": 0.2e-6,
+        }
+        file.write_text(json.dumps({key: {**usual, **entry}}))
+        return litellm_prices(file, "2026-11-23")[0]
+
+    return read
+
+
+def test_a_write_price_of_zero_means_as_input(litellm):
+    found = litellm("deepseek/flash", litellm_provider="deepseek", cache_creation_input_token_cost=0.0)
+    assert found.rates.cache_write is None
+    bill = hosted_bill((hosted_traffic(chat(1e-6), 0.0),), found, HostedTerms())
+    assert bill.input_usd + bill.cache_write_usd >= 0.99 * 1e-6 * 730 * 3600 * 5000 * 2e-6
+
+
+@pytest.mark.parametrize(
+    ("key", "provider", "life_s"),
+    [
+        ("gemini/gemini-2.5-pro", "gemini", 3600.0),
+        ("vertex_ai/gemini-2.5-pro", "vertex_ai-language-models", 3600.0),
+        ("bedrock/anthropic.claude-opus-5-v1", "bedrock_converse", 300.0),
+        ("vertex_ai/claude-opus-5", "vertex_ai-anthropic_models", 300.0),
+        ("azure/gpt-5.6-luna", "azure", 1800.0),
+        ("azure_ai/gpt-4.1", "azure_ai", 300.0),
+    ],
+)
+def test_other_names_of_a_provider_have_its_terms(litellm, key, provider, life_s):
+    assert litellm(key, litellm_provider=provider).time_to_live_s == life_s
+
+
+def test_terms_that_litellm_states_count(litellm):
+    found = litellm(
+        "anthropic/claude-x", litellm_provider="anthropic", prompt_cache_min_tokens=512,
+        cache_creation_input_token_cost_above_1hr=5e-6, input_cost_per_token_batches=1e-6, cache_read_input_token_cost_batches=0.15e-6,
+    )  # fmt: skip
+    assert found.minimum_prefix_tokens == 512.0
+    assert found.longer_life == LongerLife(3600.0, 2.5)
+    assert (found.batch_discount_fraction, found.batch_read_discount_fraction) == (0.5, pytest.approx(0.25))
+
+
+def test_listed_prices_of_litellm_are_those_of_the_peak(litellm):
+    """Its DeepSeek rows list the dear hours, with the cheap ones beside them."""
+    cheap = {"hours_utc": "16:30-00:30", "input_cost_per_token": 1e-6}
+    other = litellm("x/y", litellm_provider="x", off_peak_pricing=cheap)
+    assert other.rates == TokenRates(1.0, 4.0, 0.1)
+    assert other.peak == PeakHours((*range(17), 0)[:-1], 2.0, day_fraction=1.0)
+    known = litellm("deepseek/v4", litellm_provider="deepseek", off_peak_pricing=cheap)
+    assert known.rates.input == 1.0
+    assert known.peak == PeakHours((1, 2, 3, 6, 7, 8, 9), 2.0)
+    unreadable = litellm(
+        "x/y", litellm_provider="x", off_peak_pricing={"hours_utc": "at night", "input_cost_per_token": 1e-6}
+    )
+    assert (unreadable.rates.input, unreadable.peak) == (2.0, None)
+    assert litellm("deepseek/v3", litellm_provider="deepseek").peak is None
+
+
+def test_a_comparison_says_when_a_model_ends(capplan):
+    ran = capplan("compare", "tests/golden/small.yaml", "--offline", "--api", "openai/gpt-5")
+    if current_day() < date(2026, 12, 11):
+        assert "openai/gpt-5 ends on 2026-12-11" in ran.err
+    else:
+        assert "openai/gpt-5 ended on 2026-12-11" in ran.err
