@@ -43,6 +43,8 @@ class Refusal(StrEnum):
     """A target is missed at this load."""
     SIMULATION = "simulation"
     """A target is missed once the requests are simulated."""
+    MACHINES = "machines"
+    """No machine that may be ordered holds it, or too few of them may be ordered."""
     BUDGET = "budget"
     COST = "cost"
     """Something else costs less."""

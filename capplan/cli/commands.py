@@ -7,7 +7,7 @@ before the command is called.
 
 COMMANDS = {
     "init": "Write a first scenario, with a comment at every line: from five answers, flags, a trace, metrics, a launch command or a shipped one.",
-    "list": "List shipped scenarios, models, hardware, engines or prices, all or those of a word.",
+    "list": "List shipped scenarios, models, hardware, machines, engines, prices or hosted APIs, all or those of a word.",
     "model": "Show what a model is: layers, parameters, weight bytes; or list the shipped ones.",
     "kv-size": "Show the KV cache and state bytes of a model, as needed and as the engine reserves them.",
     "fit": "Show whether a model fits, what uses the memory, and how many sequences there is room for.",
@@ -28,7 +28,7 @@ COMMANDS = {
     "sweep": "Sweep plans over rates or concurrencies: throughput against latency, the knee, the largest load within the targets.",
     "workload": "Read a trace, a request log or Prometheus text, or draw a scenario's traffic; write it as a workload for scenarios.",
     "validate": "Predict measured results with the code that every command uses, and score the predictions.",
-    "hardware": "List the devices of the catalogue, or show one with its sources.",
+    "hardware": "List the devices of the catalogue, or show a device or a machine with its sources.",
     "calibrate": "Measure a device and write its kernel efficiencies, or verify, refit or compare a calibration.",
 }
 

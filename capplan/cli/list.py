@@ -8,7 +8,7 @@ from capplan.cli import options as o
 from capplan.cli.groups import grouped
 from capplan.errors import unknown
 
-_KINDS = ("scenarios", "models", "hardware", "engines", "prices")
+_KINDS = ("scenarios", "models", "hardware", "machines", "engines", "prices", "apis")
 Kind = Annotated[
     str,
     typer.Argument(
@@ -22,7 +22,7 @@ Word = Annotated[
 
 @grouped
 def command(*, kind: Kind, word: Word = None, to: o.Output) -> int:
-    """List shipped scenarios, models, hardware, engines or prices, all or those of a word."""
+    """List shipped scenarios, models, hardware, machines, engines, prices or hosted APIs, all or those of a word."""
     from capplan.questions.listing import listed
     from capplan.report.answers.listing import listing_answer
     from capplan.report.show import show

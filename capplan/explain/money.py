@@ -1,14 +1,13 @@
 """Costs explained: by hour, month, token and request, and what is spent outside the GPUs."""
 
 from capplan.explain.record import Explained, Input, explained, formula_of, input_of, worked
-from capplan.explain.subject import ACCURACY, MONEY, QUESTIONS, WORKLOADS, Subject, numbers_of
-from capplan.fleet.plan import AnyPlan
+from capplan.explain.subject import ACCURACY, MONEY, QUESTIONS, WORKLOADS, Subject, plan_numbers
+from capplan.fleet.plan import AnyPlan, plan_order
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES, usd_per_million_tokens, usd_per_month
 from capplan.fleet.search.cheapest import Sized
 from capplan.fleet.search.recommended import RANGE, cost_range
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.money.commitments import HOURS_PER_YEAR
-from capplan.questions.plans.plan_row import plan_row
 from capplan.workload.outside import requests_paid
 
 
@@ -47,7 +46,65 @@ def usd_per_hour(of: Subject) -> Explained:
         input_of("g", "gpus", of.plan.gpus, devices.label, "explain gpus"),
     )
     value = of.price.total_usd_per_hour * of.plan.gpus
-    return explained("usd_per_hour", value, "(p + e) g", inputs, MONEY, steps=(one, devices))
+    if not of.price.machines:
+        return explained("usd_per_hour", value, "(p + e) g", inputs, MONEY, steps=(one, devices))
+    value = of.plan.usd_per_hour or 0.0
+    ordered = explained_order(of.plan, "order.usd_per_hour", value)
+    whole = (input_of("h", "order.usd_per_hour", value, ordered.label, "explain order.usd_per_hour"),)
+    return explained("usd_per_hour", value, "h", whole, MONEY, steps=(ordered, one, devices))
+
+
+def explained_order(plan: AnyPlan, quantity: str, value: float) -> Explained:
+    """Explain a number of the machines of a plan: GPUs, idle ones, replicas that fit beside, cost."""
+    order = plan_order(plan)
+    assert order is not None
+    lines = [(line, line.machine.sku or "by the GPU") for line in order.lines]
+    counts = [
+        input_of(
+            f"n{i}", f"machines {name}", line.count, "derived", "the cheapest machines that hold the replicas"
+        )
+        for i, (line, name) in enumerate(lines, start=1)
+    ]
+    name = quantity.removeprefix("order.")
+    if name == "gpus":
+        sizes = [
+            input_of(
+                f"g{i}",
+                f"gpus_per_machine {sku}",
+                line.machine.gpus,
+                "spec",
+                line.machine.source or "the scenario",
+            )
+            for i, (line, sku) in enumerate(lines, start=1)
+        ]
+        return explained(quantity, value, _sum_of("n", "g", len(lines)), (*counts, *sizes), MONEY)
+    if name == "gpus_idle":
+        used = input_of("g", "gpus", plan.gpus, "derived", "explain gpus")
+        whole = input_of("o", "order.gpus", order.gpus, "derived", "explain order.gpus")
+        return explained(quantity, value, "o - g", (whole, used), MONEY)
+    if name == "free_replicas":
+        held = sum(line.replicas for line in order.lines)
+        used = input_of("n", "replicas", plan.replicas, "derived", "explain replicas")
+        whole = input_of("h", "replicas_held", held, "derived", "machines x replicas that fit on each")
+        return explained(quantity, value, "h - n", (whole, used), MONEY)
+    if name == "usd_per_month":
+        hourly = input_of(
+            "h", "order.usd_per_hour", order.usd_per_hour, "derived", "explain order.usd_per_hour"
+        )
+        hours = input_of("m", "hours", HOURS_PER_MONTH, "derived", "365 x 24 / 12 hours of an average month")
+        return explained(quantity, value, "h m", (hourly, hours), MONEY)
+    prices = [
+        input_of(f"p{i}", f"usd_per_machine_hour {sku}", line.machine.usd_per_hour, "spec", f"{line.machine.provider}, {line.machine.date or 'date unknown'}")
+        for i, (line, sku) in enumerate(lines, start=1)
+    ]  # fmt: skip
+    energy = value - sum(line.count * line.machine.usd_per_hour for line in order.lines)
+    rest = input_of("e", "energy_usd_per_hour", energy, "config", "scenario: prices.electricity")
+    formula = f"{_sum_of('n', 'p', len(lines))} + e"
+    return explained(quantity, value, formula, (*counts, *prices, rest), MONEY)
+
+
+def _sum_of(one: str, other: str, terms: int) -> str:
+    return " + ".join(f"{one}{i} {other}{i}" for i in range(1, terms + 1))
 
 
 def energy_usd_per_hour(of: Subject) -> Explained:
@@ -108,7 +165,7 @@ def at_an_offer(of: Subject, quantity: str) -> Explained:
         "usd_per_year": f" {HOURS_PER_YEAR:g}",
     }
     formula = f"({'mean of p' if len(offers) > 1 else 'p'} + e) g{hours.get(key, ' job_hours')}"
-    value = dict(numbers_of(plan_row(of.plan)))[quantity]
+    value = plan_numbers(of.plan)[quantity]
     return explained(quantity, value, formula, inputs, MONEY)
 
 

@@ -15,13 +15,13 @@ from capplan.explain.quantities import (
     subject_of,
 )
 from capplan.explain.record import Explained, Input, explained, input_of, within
-from capplan.explain.subject import QUESTIONS, SIMULATION, Place, Subject, name_of, places_of
+from capplan.explain.subject import QUESTIONS, SIMULATION, Place, Subject, name_of, places_of, plan_numbers
 from capplan.fleet.plan import AnyPlan, Certainty, FleetPlan
 from capplan.fleet.search.cheapest import Sized
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import plan_of
 from capplan.questions.fleet import AskedFleet, terms_of
-from capplan.questions.plans.plan_row import certainty_row, plan_row
+from capplan.questions.plans.plan_row import certainty_row
 from capplan.report.answers.fleet import tight_target_result
 from capplan.report.answers.fleet_words import next_steps_result
 
@@ -42,7 +42,7 @@ def plans_group(planned: Planned) -> Group:
 
 def _plans_group(group: str, asked: AskedFleet, plans: Mapping[Place, AnyPlan]) -> Group:
     numbers = {
-        (*place, *inner): value for place, plan in plans.items() for inner, value in places_of(plan_row(plan))
+        (*place, name): value for place, plan in plans.items() for name, value in plan_numbers(plan).items()
     }
 
     subjects = {

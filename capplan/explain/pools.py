@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from capplan.errors import unknown
-from capplan.explain.money import explained_outside
+from capplan.explain.money import explained_order, explained_outside
 from capplan.explain.record import Explained, Input, explained, input_of
-from capplan.explain.subject import ACCURACY, MONEY, POOLS, QUESTIONS, numbers_of
+from capplan.explain.subject import ACCURACY, MONEY, POOLS, QUESTIONS, plan_numbers
 from capplan.fleet.plan import Pool, PoolsPlan
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES
 from capplan.money.offer_range import named_offers
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.plans.plan_row import plan_row
 
 _BOTH = ("prefill", "decode")
 _SUMS = ("gpus", "replicas", "spare_replicas", "usd_per_hour")
@@ -43,7 +42,7 @@ class PoolsSubject:
     @property
     def quantities(self) -> dict[str, float]:
         """Return the numbers of the plan by name, such as pools.decode.gpus."""
-        return dict(numbers_of(plan_row(self.plan)))
+        return plan_numbers(self.plan)
 
     @property
     def label(self) -> str:
@@ -56,6 +55,8 @@ class PoolsSubject:
         if quantity not in values:
             raise unknown("quantity", quantity, values, hint="all of them: capplan explain PLAN")
         value = values[quantity]
+        if quantity.startswith("order."):
+            return explained_order(self.plan, quantity, value)
         if quantity in _SUMS:
             inputs = {f"x_{name[0]}": f"pools.{name}.{quantity}" for name in _BOTH}
             return self._worked(quantity, "x_p + x_d", inputs, MONEY if "usd" in quantity else QUESTIONS)

@@ -7,13 +7,12 @@ from typing import TypeAlias
 
 from capplan.errors import unknown
 from capplan.explain import memory, money, serving
-from capplan.explain.money import explained_outside
+from capplan.explain.money import explained_order, explained_outside
 from capplan.explain.pools import PoolsSubject
 from capplan.explain.record import Explained, Input, explained, input_of
-from capplan.explain.subject import QUESTIONS, Place, Subject, name_of, numbers_of
+from capplan.explain.subject import QUESTIONS, Place, Subject, name_of, plan_numbers
 from capplan.fleet.plan import AnyPlan, FleetAnswer, PoolsPlan
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.plans.plan_row import plan_row
 
 AnySubject: TypeAlias = Subject | PoolsSubject
 _LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
@@ -64,7 +63,7 @@ def quantities(of: AnySubject) -> dict[str, float]:
 
 
 def _row(of: AnySubject) -> dict[str, float]:
-    return dict(numbers_of(plan_row(of.plan)))
+    return plan_numbers(of.plan)
 
 
 def explained_quantity(of: AnySubject, quantity: str) -> Explained:
@@ -84,6 +83,8 @@ def explained_quantity(of: AnySubject, quantity: str) -> Explained:
         return serving.probability(of, quantity, part)
     if metric == "outside":
         return explained_outside(of.plan, quantity, float(row[quantity]), of.plan.label)
+    if metric == "order":
+        return explained_order(of.plan, quantity, float(row[quantity]))
     if metric == "offers":
         return money.at_an_offer(of, quantity)
     own = _BY_NAME.get(quantity)

@@ -7,13 +7,14 @@ from typing import Any
 
 from capplan.errors import InputError, Reason
 from capplan.explain.record import Input, input_of
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.plan import AnyPlan, FleetPlan
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.search.cheapest import Terms
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.trial import Latencies, Trial
 from capplan.memory.plan import MemoryPlan
 from capplan.questions.fleet import AskedFleet, terms_of
+from capplan.questions.plans.plan_row import plan_row
 from capplan.replica.replica import memory_of
 
 MONEY, SIMULATION, MEMORY = "docs/money.md", "docs/simulation.md", "docs/memory.md"
@@ -51,6 +52,13 @@ def name_of(place: Place) -> str:
 def numbers_of(row: Any) -> Iterator[tuple[str, float]]:
     """Yield the numbers of a plan's row by name, such as ttft_s.p95."""
     yield from ((name_of(place), value) for place, value in places_of(row))
+
+
+def plan_numbers(plan: AnyPlan) -> dict[str, float]:
+    """Return the numbers of a plan by name; those of its groups and of single machines have other names, or are no result."""
+    row = plan_row(plan)
+    order = {key: value for key, value in (row["order"] or {}).items() if key != "machines"}
+    return dict(numbers_of({**row, "groups": None, "order": order}))
 
 
 @dataclass(slots=True)

@@ -170,9 +170,10 @@ def _next_steps(chosen: Sized, best: Mapping[str, Sized], terms: Terms) -> NextS
     for name, fleet in best.items():
         if fleet.trial.question.efficiencies[name].borrowed is None:
             continue
-        gpus, hourly = _predicted_gpus(fleet, terms), terms.hourly(name)
-        if hourly is not None and name != _device_name(chosen) and gpus * hourly < cost:
-            unproven.append(Unproven(name, gpus, float(usd_per_month(gpus * hourly))))
+        gpus = _predicted_gpus(fleet, terms)
+        usd = _usd_per_month(fleet, gpus, terms)
+        if usd is not None and name != _device_name(chosen) and usd < usd_per_month(cost):
+            unproven.append(Unproven(name, gpus, usd))
     return NextSteps(steps, predicted, _usd_per_month(chosen, predicted, terms), tuple(unproven))
 
 
@@ -196,8 +197,9 @@ def _device_name(fleet: Sized) -> str:
 
 
 def _usd_per_month(fleet: Sized, gpus: int, terms: Terms) -> float | None:
-    hourly = terms.hourly(_device_name(fleet))
-    return None if hourly is None else float(usd_per_month(hourly * gpus))
+    layout = fleet.trial.candidate.layout
+    hourly = terms.usd_per_hour(layout, gpus // layout.devices)
+    return None if hourly is None else float(usd_per_month(hourly))
 
 
 def _with_range(plan: FleetPlan, fleet: Sized, terms: Terms) -> FleetPlan:
@@ -260,12 +262,11 @@ def _certainty(confidence: float, fleet: Sized | None, terms: Terms) -> Certaint
         return Certainty(confidence, None, None, None)
     candidate = fleet.trial.candidate
     name = candidate.layout.device.name
-    hourly = terms.hourly(name)
     return Certainty(
         confidence,
         name,
         fleet.gpus,
-        None if hourly is None else float(usd_per_month(hourly * fleet.gpus)),
+        _usd_per_month(fleet, fleet.gpus, terms),
         replicas=fleet.busy + terms.spare_replicas,
         spare_replicas=terms.spare_replicas,
         layout=candidate.layout,

@@ -6,12 +6,12 @@ from math import floor, inf, isfinite, log10
 from capplan.errors import Refusal
 from capplan.fleet.fit import fit
 from capplan.fleet.plan import Relaxation, TightTarget, Uneconomical
-from capplan.fleet.price import usd_per_month
+from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.search.candidates import Rejections, layouts
 from capplan.fleet.search.cheapest import Search, Sized, busy_bound, busy_replicas
 from capplan.fleet.search.layouts import SearchResult
-from capplan.fleet.search.recommended import TIGHT_SHARE, used_fraction
+from capplan.fleet.search.recommended import TIGHT_SHARE, rank, used_fraction
 from capplan.fleet.search.trial import Trial
 from capplan.hardware.device import Device
 from capplan.memory.plan import CONTEXT_TOO_LONG
@@ -21,12 +21,12 @@ RELAXED = (1.75, 2.75)
 """Relaxed limits for which GPUs are counted instead, as multiples of the stated limit, or of the latency of an idle replica."""
 IDLE_SHARE = 1e-3
 """Share of the traffic of an idle replica, where no users are counted."""
-_LIMITS = (Refusal.FLEET_SIZE, Refusal.BUDGET)
+_LIMITS = (Refusal.FLEET_SIZE, Refusal.BUDGET, Refusal.MACHINES)
 
 
 def dear_line(fleet: Sized, cheapest: Sized, trials: Search) -> Uneconomical:
     """Return the line of a device whose best plan costs far more than the cheapest."""
-    hourly, least = (_usd_per_hour(item, trials) for item in (fleet, cheapest))
+    hourly, least = (rank(item, trials.terms)[0] for item in (fleet, cheapest))
     tight = tight_target(fleet, trials)
     idle = None if tight else _tightest(fleet.trial)
     return Uneconomical(
@@ -37,7 +37,7 @@ def dear_line(fleet: Sized, cheapest: Sized, trials: Search) -> Uneconomical:
         fleet.gpus,
         tight.gpus_at if tight else (),
         float(usd_per_month(hourly)),
-        hourly / least,
+        hourly / least if least else None,
     )
 
 
@@ -70,6 +70,24 @@ def without_plan(device: Device, result: SearchResult, rejected: Rejections, tri
     return _plain(name, _refused(device, rejected, trials.question))
 
 
+def _unheld(held: float, least: float, price: ChosenPrice | None, fewest: int) -> str:
+    """Return why the machines that may be ordered are not enough: each is too small, or they are too few."""
+    sizes = sorted({item.gpus for item in price.machines}) if price else []
+    if held == 0.0:
+        return (
+            f"its smallest replica has {fewest} GPUs, and the largest machine that may be ordered has {sizes[-1] if sizes else 0}; "
+            "fleet.machines, fleet.providers, prices.provider"
+        )
+    needed = (
+        f" it needs at least {least:.0f}"
+        if held < least < inf
+        else " no plan of that many GPUs meets the targets"
+    )
+    return (
+        f"the machines that may be ordered hold {held:.0f} GPUs, and{needed}; fleet.max_machines, fleet.own"
+    )
+
+
 def _plain(name: str, reason: str) -> Uneconomical:
     return Uneconomical(name, None, None, None, None, (), reason=reason)
 
@@ -82,14 +100,18 @@ def _limited(name: str, trials: Search) -> str:
         for item in trials.candidates
         if item.layout.device.name == name
     )
-    paid = terms.affordable_devices(name)
+    mine = [item.layout for item in trials.candidates if item.layout.device.name == name]
+    paid = max(terms.affordable_devices(layout) for layout in mine)
+    held = max(terms.orderable_devices(layout) for layout in mine)
+    if held < min(paid, terms.max_devices or inf):
+        return _unheld(held, least, terms.prices[name], min(layout.devices for layout in mine))
     if terms.max_devices is not None and terms.max_devices <= paid:
         limit = f"fleet.max_gpus allows {terms.max_devices}"
-    elif terms.hourly(name) is None:
+    elif not terms.priced(name):
         return "its price is not known, so no plan is known to be within the budget"
     else:
         limit = f"the budget pays for {paid:.0f}"
-    most = terms.most_devices(name)
+    most = max(terms.most_devices(layout) for layout in mine)
     if most < least < inf:
         return f"it needs at least {least:.0f} GPUs, and {limit}"
     return f"no plan of that many GPUs meets the targets: {limit}"
@@ -142,11 +164,6 @@ def _memory_lacking(device: Device, question: Question) -> str:
     weights, usable = float(plan.weight_bytes) * 1e-9, float(plan.usable_bytes) * 1e-9
     reason = f"its weights take {weights:.3g} GB on {each}, of which the engine may use {usable:.3g} GB"
     return reason if weights >= usable else f"{reason}; {plan.limits[0]}"
-
-
-def _usd_per_hour(fleet: Sized, trials: Search) -> float:
-    hourly = trials.terms.hourly(fleet.trial.candidate.layout.device.name)
-    return inf if hourly is None else hourly * fleet.gpus
 
 
 def _idle_value(trial: Trial, target: Target, slowness: float = 1.0) -> float:

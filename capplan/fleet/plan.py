@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias
 
 from capplan.accuracy.bounded import BoundedSpread
+from capplan.fleet.order import Machine, OrderLine
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice, usd_per_month
 from capplan.fleet.search.candidates import Layout, Rejection
@@ -120,7 +121,51 @@ class Pool:
     @property
     def usd_per_hour(self) -> float | None:
         """Of all devices, spares included; None without a price."""
-        return None if self.price is None else self.price.total_usd_per_hour * self.gpus
+        return group_usd_per_hour(self)
+
+
+def group_usd_per_hour(group: ReplicaGroup, replicas: int | None = None) -> float | None:
+    """Return what the machines of a group cost per hour, with another number of replicas if one is given; None without a price."""
+    price, layout = group.price, group.layout
+    count = group.replicas if replicas is None else replicas
+    if price is None:
+        return None
+    return price.order_usd_per_hour(layout.devices, layout.device.node_devices, count)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOrder:
+    """The machines of a whole plan."""
+
+    lines: tuple[OrderLine, ...]
+    """Machines of one kind each, of all groups together."""
+    gpus: int
+    gpus_idle: int
+    """GPUs that no replica of the plan uses."""
+    free_replicas: int
+    """Replicas that fit beside those of the plan, at no cost."""
+    usd_per_hour: float
+    """With electricity, if it is paid for apart from the machines."""
+
+
+def plan_order(plan: "AnyPlan") -> PlanOrder | None:
+    """Return the order of a plan; None without a price."""
+    lines: dict[Machine, OrderLine] = {}
+    free = 0
+    for group in plan.groups:
+        layout = group.layout
+        price = group.price
+        order = price.order(layout.devices, layout.device.node_devices, group.replicas) if price else None
+        if order is None:
+            return None
+        free += order.replicas - group.replicas
+        for line in order.lines:
+            known = lines.get(line.machine, OrderLine(line.machine, 0, 0))
+            lines[line.machine] = OrderLine(
+                line.machine, known.count + line.count, known.replicas + line.replicas
+            )
+    gpus = sum(line.count * line.machine.gpus for line in lines.values())
+    return PlanOrder(tuple(lines.values()), gpus, gpus - plan.gpus, free, plan.usd_per_hour or 0.0)
 
 
 def summed_usd_per_hour(pools: Iterable[Pool]) -> float | None:
@@ -318,7 +363,8 @@ class FleetPlan:
 
     def resized(self, replicas: Sequence[int]) -> "FleetPlan":
         """Return the plan with another number of replicas, spares included: its cost and power grow with them, its range is not known."""
-        ratio = replicas[0] / self.replicas
+        usd = group_usd_per_hour(self, replicas[0])
+        ratio = usd / self.usd_per_hour if usd and self.usd_per_hour else replicas[0] / self.replicas
 
         def scaled(value: float | None) -> float | None:
             return None if value is None else ratio * value
@@ -330,7 +376,7 @@ class FleetPlan:
             usd_per_month=scaled(self.usd_per_month),
             usd_per_million_output_tokens=scaled(self.usd_per_million_output_tokens),
             usd_per_million_tokens=scaled(self.usd_per_million_tokens),
-            watts=scaled(self.watts),
+            watts=None if self.watts is None else self.watts * replicas[0] / self.replicas,
             money=None if self.money is None else self.money.scaled(ratio),
             usd_per_month_low=None,
             usd_per_month_high=None,

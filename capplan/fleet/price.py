@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
+from math import inf
 from statistics import median_low
 from typing import Literal, TypeAlias
 
 from capplan.assumption import Assumption
+from capplan.fleet.order import Machine, Order, OrderLine, machines_per_replica, order_of
 from capplan.hardware.device import Device
 from capplan.numbers import Number
 
@@ -192,6 +194,66 @@ class ChosenPrice:
     warning: str | None = None
     energy_usd_per_hour: float | None = None
     """Electricity of the device, on top of the price; None: the price includes it."""
+    machines: tuple[Machine, ...] = ()
+    """Machines in which the device is sold; empty: by the GPU."""
+
+    def order(self, replica_gpus: int, node_gpus: int, replicas: int) -> Order | None:
+        """Return the cheapest order that holds some replicas; None if no machine holds one, or if too few may be ordered."""
+        if self.machines:
+            return order_of(self.machines, replica_gpus, node_gpus, replicas)
+        offer = self.records[0] if self.records else None
+        piece = Machine(
+            offer.provider if offer else "the scenario", "", offer.device if offer else "", 1, self.usd_per_hour,
+            offer.region if offer else None, offer.date if offer else None, offer.source if offer else "",
+        )  # fmt: skip
+        return Order((OrderLine(piece, replicas * replica_gpus, replicas),), replica_gpus)
+
+    def order_usd_per_hour(
+        self, replica_gpus: int, node_gpus: int, replicas: int, side: Side = "likely"
+    ) -> float:
+        """Return the price of the cheapest order that holds some replicas, with electricity [$/h]; infinite if there is none.
+
+        At the lowest or highest offer of the device it is the same order, dearer or cheaper by as much as its GPUs are.
+        """
+        if not self.machines:
+            return self.at(side)[0] * replica_gpus * replicas
+        order = self.order(replica_gpus, node_gpus, replicas)
+        if order is None:
+            return inf
+        energy = self.energy_usd_per_hour or 0.0
+        ratio = (self.at(side)[0] - energy) / self.usd_per_hour if self.usd_per_hour else 1.0
+        return ratio * order.usd_per_hour + energy * order.gpus
+
+    def most_replicas(self, replica_gpus: int, node_gpus: int) -> float:
+        """Return how many replicas the machines hold that may be ordered; infinite where any number of one that holds a replica may be."""
+        if not self.machines:
+            return inf
+        total = 0.0
+        for machine in self.machines:
+            group, held = machines_per_replica(machine.gpus, replica_gpus, node_gpus)
+            if held:
+                total += inf if machine.most is None else machine.most // group * held
+        return total
+
+    def least_usd_per_hour(self, gpus: float) -> float:
+        """Return a lower bound on the price of any order with this many used GPUs, with electricity [$/h].
+
+            h = (g - o) min_i (p_i / g_i) + g e
+
+        Returns
+        -------
+        [$/h]
+            h: g GPUs, of which o are there already; machines i of g_i GPUs at p_i, electricity e of a GPU
+        """
+        energy = (self.energy_usd_per_hour or 0.0) * gpus
+        if not self.machines:
+            return self.usd_per_hour * gpus + energy
+        there = sum((item.most or 0) * item.gpus for item in self.machines if item.usd_per_hour == 0.0)
+        each = min(
+            (item.usd_per_hour / item.gpus for item in self.machines if item.usd_per_hour > 0.0), default=inf
+        )
+        left = max(gpus - there, 0.0)
+        return (left * each if left else 0.0) + energy
 
     @property
     def basis(self) -> str:

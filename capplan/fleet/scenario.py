@@ -1,12 +1,13 @@
 """A scenario: the model, the traffic, the latency targets, and what may be bought."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from capplan.assumption import Assumption
 from capplan.fleet.engine_options import TierSize
 from capplan.fleet.money_terms import CommitmentTerms, HostedTerms, OwnTerms, PowerTerms
+from capplan.fleet.order import MachineLimits
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import PriceChoice
 from capplan.hardware.device import Device
@@ -57,6 +58,8 @@ class FleetLimits:
     max_devices_per_replica: int | None = None
     pools: PoolsLimits | None = None
     """None: every replica does both phases."""
+    machines: MachineLimits = field(default_factory=MachineLimits)
+    """Which machines may be ordered."""
 
     @property
     def devices(self) -> tuple[Device, ...]:

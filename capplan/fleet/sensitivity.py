@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from capplan.errors import Reason
 from capplan.fleet.plan import AnyPlan, FleetPlan, PoolsPlan
 from capplan.fleet.pools.sizing import pools_sizing
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.question import Question
+from capplan.fleet.search.candidates import Layout
 from capplan.fleet.search.cheapest import Terms, busy_replicas
 from capplan.fleet.search.one_layout import replicas_of_layout, trial_of
 from capplan.fleet.search.recommended import RANGE, replicas_at_speed
@@ -73,7 +75,11 @@ def in_service(plan: AnyPlan) -> Busy:
     return tuple(group.busy_replicas for group in plan.groups)
 
 
-def turned(change: str, plan: AnyPlan, busy: Busy | None, hourly: Callable[[str], float | None]) -> Turn:
+UsdPerHour: TypeAlias = Callable[[Layout, int], float | None]
+"""Dollars per hour of some replicas of a layout; None without a price."""
+
+
+def turned(change: str, plan: AnyPlan, busy: Busy | None, usd_per_hour: UsdPerHour) -> Turn:
     """Return the fleet of a plan with other numbers of replicas, or at other prices.
 
     Parameters
@@ -81,7 +87,7 @@ def turned(change: str, plan: AnyPlan, busy: Busy | None, hourly: Callable[[str]
     change : in words
     plan : its layouts and spares stay
     busy : replicas in service, by group; None: no number of them is enough
-    hourly : dollars per hour of one device, by name; None where it is not known
+    usd_per_hour : of some replicas of a layout; None without a price
 
     Returns
     -------
@@ -89,11 +95,11 @@ def turned(change: str, plan: AnyPlan, busy: Busy | None, hourly: Callable[[str]
     """
     if busy is None:
         return Turn(change, None, None)
-    paid = [
-        ((count + group.spare_replicas) * group.layout.devices, hourly(group.layout.device.name))
-        for count, group in zip(busy, plan.groups, strict=True)
+    counts = [
+        (group.layout, count + group.spare_replicas) for count, group in zip(busy, plan.groups, strict=True)
     ]
-    known = [gpus * usd for gpus, usd in paid if usd is not None]
+    paid = [(count * layout.devices, usd_per_hour(layout, count)) for layout, count in counts]
+    known = [usd for _, usd in paid if usd is not None]
     usd = paid_hours(plan) * sum(known) if len(known) == len(paid) else None
     return Turn(change, sum(gpus for gpus, _ in paid), usd)
 
@@ -111,7 +117,7 @@ def speed_swing(question: Question, plan: AnyPlan, terms: Terms, cache: SearchCa
     """Return the fleets for replicas as fast as in the best tenth of the cases, and as slow as in the worst."""
     words = "as fast as the best tenth", "as slow as the worst tenth"
     fleets = [
-        turned(change, plan, _at_speed(question, plan, terms, cache, part), terms.hourly)
+        turned(change, plan, _at_speed(question, plan, terms, cache, part), terms.usd_per_hour)
         for change, part in zip(words, RANGE, strict=True)
     ]
     return Swing("kernel efficiency", *fleets)

@@ -31,8 +31,8 @@ from capplan.questions.benchmark_spec import row_efficiency
 from capplan.questions.money.budget import carried_traffic, within_budget
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.efficiency import shipped_intervals, shipped_slowness
+from capplan.readers.catalogue.machines import machine_prices
 from capplan.readers.catalogue.model import read_model
-from capplan.readers.catalogue.prices import scenario_prices
 from capplan.replica.spec import network_as_served, profile_as_served, refuse_prefixes
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.records.lora import adapter_assumptions, with_adapters
@@ -208,7 +208,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     limits = scenario.fleet
     hosts = [refitted_profile(calibration, engine, device) for device in limits.devices]
     engine, host_assumptions, host_warnings = hosts[0] if hosts else (engine, (), ())
-    prices, price_warnings = scenario_prices(scenario)
+    prices, price_warnings = machine_prices(scenario)
     warnings += _without_effect(scenario, demand)
     _refuse_short_steps(scenario, tokens, whole=first.bidirectional or scenario.chunked_prefill is False)
     question = Question(

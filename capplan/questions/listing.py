@@ -1,15 +1,18 @@
 """What `capplan list` lists: the names that scenarios and flags take, each with what tells it from others."""
 
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, date, datetime
 from typing import Any
 
 from capplan.engine.lookup import ENGINES
 from capplan.engine.versions import RELEASES
 from capplan.errors import unknown
 from capplan.readers.catalogue.hardware import device, device_names, normalised
+from capplan.readers.catalogue.machines import known_machines
 from capplan.readers.catalogue.models import model_rows
-from capplan.readers.catalogue.prices import price_records
+from capplan.readers.catalogue.prices import first_day, price_records
 from capplan.readers.catalogue.scenarios import described, shipped_scenarios
+from capplan.readers.catalogue.token_prices import OLD_DAYS, TokenOffer, token_offers
 
 Row = Mapping[str, Any]
 
@@ -60,12 +63,58 @@ def _prices() -> Iterator[Row]:
         }
 
 
+def _machines() -> Iterator[Row]:
+    for known in known_machines():
+        record = known.record
+        offer = known.offered("on-demand")
+        yield {
+            "machine": record.sku,
+            "provider": known.provider,
+            "hardware": record.device,
+            "gpus": record.gpus,
+            "region": offer.region if offer else None,
+            "usd_per_hour": offer.price if offer else None,
+            "usd_per_gpu_hour": offer.price / record.gpus if offer else None,
+            "date": offer.date if offer else None,
+        }
+
+
+def _apis() -> Iterator[Row]:
+    today = datetime.now(tz=UTC).date()
+    for offer in token_offers():
+        yield {
+            "api": f"{offer.provider}/{offer.model}",
+            "input_usd_per_million_tokens": offer.input,
+            "cache_read_usd_per_million_tokens": offer.cache_read,
+            "output_usd_per_million_tokens": offer.output,
+            "serves": offer.serves,
+            "date": offer.date,
+            "remark": "; ".join(_remarks(offer, today)) or None,
+        }
+
+
+def _remarks(offer: TokenOffer, today: date) -> Iterator[str]:
+    """Yield what is to be known of a price: its age, its end, what it rests on."""
+    if (today - first_day(offer.date)).days > OLD_DAYS:
+        yield f"older than {OLD_DAYS} days"
+    if offer.retires is not None:
+        yield f"{'ended' if first_day(offer.retires) <= today else 'ends'} on {offer.retires}"
+    if offer.change is not None:
+        yield f"input ${offer.change.input:g} and output ${offer.change.output:g} from {offer.change.on}"
+    if offer.disagreement is not None:
+        yield f"sources disagree: {offer.disagreement}"
+    elif offer.second_source is None:
+        yield "one source"
+
+
 _LISTS: Mapping[str, Callable[[], Iterator[Row]]] = {
     "scenarios": _scenarios,
     "models": model_rows,
     "hardware": _hardware,
+    "machines": _machines,
     "engines": _engines,
     "prices": _prices,
+    "apis": _apis,
 }
 
 

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from capplan.fleet.load.demand import demand_of
-from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan, ReplicaGroup
+from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan
+from capplan.fleet.price import Side
+from capplan.fleet.search.candidates import Layout
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.sensitivity import (
     FEW_RATIOS,
@@ -60,9 +62,9 @@ class _Turning:
 
     def both(self, what: str, change: Callable[[RequestClass, float], RequestClass]) -> Swing:
         """Return the fleets for a fifth less and a fifth more of something."""
-        hourly = terms_of(self.asked).hourly
+        usd_per_hour = terms_of(self.asked).usd_per_hour
         low, high = (
-            turned(f"{ratio - 1.0:+.0%}", self.plan, self.busy(change, ratio), hourly)
+            turned(f"{ratio - 1.0:+.0%}", self.plan, self.busy(change, ratio), usd_per_hour)
             for ratio in (1.0 - CHANGE, 1.0 + CHANGE)
         )
         return Swing(what, low, high)
@@ -79,7 +81,7 @@ class _Turning:
         first, points = plan.groups[0], []
         peak = first.request_rate_per_replica * first.busy_replicas
         for ratio, count in zip(ratios, counts, strict=True):
-            fleet = turned("", plan, in_service(plan) if ratio == 1.0 else count, terms.hourly)
+            fleet = turned("", plan, in_service(plan) if ratio == 1.0 else count, terms.usd_per_hour)
             if fleet.gpus is not None:
                 points.append(WhatIf(ratio, peak * ratio, fleet.gpus, fleet.usd))
         return tuple(points)
@@ -121,31 +123,25 @@ def _swings(turning: _Turning) -> list[Swing]:
 
 def _price_swing(plan: AnyPlan) -> list[Swing]:
     """Return the plan at the cheapest and at the dearest offer of its devices; nothing where the offers do not differ."""
-    low, high = (_at_offers(plan, group_usd) for group_usd in (_low_usd, _high_usd))
+    low, high = _at_offers(plan, "low"), _at_offers(plan, "high")
     return [] if low is None or high is None or low == high else [Swing("price of a GPU", low, high)]
 
 
-def _at_offers(plan: AnyPlan, offer: Callable[[ReplicaGroup], float | None]) -> Turn | None:
-    offers = {group.layout.device.name: offer(group) for group in plan.groups}
-    energy = {
-        group.layout.device.name: group.price.energy_usd_per_hour or 0.0
-        for group in plan.groups
-        if group.price
-    }
-    known = {name: usd for name, usd in offers.items() if usd is not None}
-    if len(known) < len(offers):
+def _at_offers(plan: AnyPlan, side: Side) -> Turn | None:
+    prices = {group.layout.device.name: group.price for group in plan.groups}
+    known = {name: price for name, price in prices.items() if price is not None}
+    if len(known) < len(prices):
         return None
-    paid = {name: usd + energy[name] for name, usd in known.items()}
-    change = " and ".join(f"${usd:.4g}" for usd in known.values())
-    return turned(f"{change} an hour", plan, in_service(plan), paid.get)
 
+    def usd_per_hour(layout: Layout, replicas: int) -> float:
+        price = known[layout.device.name]
+        return price.order_usd_per_hour(layout.devices, layout.device.node_devices, replicas, side)
 
-def _low_usd(group: ReplicaGroup) -> float | None:
-    return None if group.price is None else group.price.low_usd_per_hour
-
-
-def _high_usd(group: ReplicaGroup) -> float | None:
-    return None if group.price is None else group.price.high_usd_per_hour
+    offers = [
+        price.low_usd_per_hour if side == "low" else price.high_usd_per_hour for price in known.values()
+    ]
+    change = " and ".join(f"${usd:.4g}" for usd in offers)
+    return turned(f"{change} an hour", plan, in_service(plan), usd_per_hour)
 
 
 def longer_input(item: RequestClass, ratio: float) -> RequestClass:

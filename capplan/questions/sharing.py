@@ -19,8 +19,8 @@ from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, terms_of
 from capplan.questions.money.paid_plan import PaidPlan, paid_plan
 from capplan.questions.part_fleets import PartsAsked, assumptions_and_warnings
 from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.machines import machine_prices
 from capplan.readers.catalogue.partitions import partitions
-from capplan.readers.catalogue.prices import scenario_prices
 from capplan.scenario.rate_line import HOUR_S, WINDOW_S, rate_line
 from capplan.scenario.several.sharing import UNSHARED, is_unshared
 from capplan.scenario.several.slices import in_slices
@@ -278,9 +278,7 @@ def _pool_of_slices(hardware: str, models: Sequence[SharingModel]) -> SharedPool
             break  # else a plan has more replicas once it is confirmed, or is none
     plans = tuple(plan for plan in chosen if plan is not None)
     scenario = models[0].asked.scenario
-    prices, _ = scenario_prices(
-        replace(scenario, fleet=replace(scenario.fleet, hardware=(device(hardware),)))
-    )
+    prices, _ = machine_prices(replace(scenario, fleet=replace(scenario.fleet, hardware=(device(hardware),))))
     cuts = tuple(
         tuple(cut.profile for cut, n in zip(profiles, amounts, strict=True) for _ in range(n))
         for amounts in devices

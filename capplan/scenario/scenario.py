@@ -22,6 +22,7 @@ from capplan.readers.data_folder import data_folder
 from capplan.readers.text_file import is_there
 from capplan.readers.yaml_file import Document, KeyPath, read_yaml
 from capplan.scenario.engine_use import network_bytes_per_s
+from capplan.scenario.machine_limits import machine_limits
 from capplan.scenario.money_terms import (
     budget_of_machines,
     commitment_terms,
@@ -151,6 +152,7 @@ def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, .
         data_parallel=counts(fleet.data_parallel),
         max_devices=fleet.max_gpus,
         max_devices_per_replica=fleet.max_gpus_per_replica,
+        machines=machine_limits(reading, fleet),
         pools=pools_limits(
             reading, file, hardware, lambda key, names: networked(_devices(reading, key, names), rate)
         ),

@@ -222,6 +222,16 @@ class Fleet(Record):
     """Of the whole fleet, spares included."""
     max_gpus_per_replica: Count | None = None
     """Of one copy of the model."""
+    machines: Names | None = None
+    """Machines that may be ordered, by sku; if left out, those in which the provider of the price sells the GPU."""
+    providers: Names | None = None
+    """Providers whose machines may be ordered."""
+    regions: Names | None = None
+    """Regions in which machines may be ordered, by the provider's name."""
+    own: dict[str, Count] | None = None
+    """Machines that are there already: sku, or GPUS x DEVICE, and how many; they cost nothing more and are filled first."""
+    max_machines: dict[str, Annotated[Whole, Field(ge=0, le=1_000_000)]] | None = None
+    """Most machines of a sku that may be ordered."""
     disaggregation: Annotated[Disaggregation | None, BeforeValidator(_switched_off)] = None
     """Prefill and decode in separate pools: off, allowed (beside identical replicas), or only."""
     prefill_hardware: Names | None = None

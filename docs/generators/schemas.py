@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from capplan.readers.catalogue.hardware import AliasFile, HardwareFile
+from capplan.readers.catalogue.machines import MachineFile
 from capplan.readers.catalogue.partitions import PartitionFile
 from capplan.readers.catalogue.prices import PriceFile
 from capplan.readers.catalogue.token_prices import TokenPriceFile
@@ -21,6 +22,7 @@ SCHEMAS: dict[str, type[Record]] = {
     "partitions": PartitionFile,
     "prices": PriceFile,
     "token_prices": TokenPriceFile,
+    "machines": MachineFile,
 }
 """File name in docs/schema -> the record that it describes."""
 

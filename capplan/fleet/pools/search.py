@@ -172,10 +172,9 @@ def _near(
     confidence = phase.slo.confidence
     trials = Search(phase, [item for item in candidates if item.layout.device.name == device], terms)
     best = trials.best_of(device, confidence, rejected)
-    each = terms.hourly(device)
-    if best is None or each is None:
+    if best is None or not terms.priced(device):
         return [] if best is None else [best]
-    near = trials.within(NEAR * each * best.gpus, confidence)
+    near = trials.within(NEAR * rank(best, terms)[0], confidence)
     others = [item for item in near if item.trial.candidate is not best.trial.candidate]
     return [best, *sorted(others, key=lambda item: rank(item, terms))[: NEAR_LAYOUTS - 1]]
 

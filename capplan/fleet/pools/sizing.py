@@ -123,10 +123,9 @@ class Contender:
 
 
 def hourly(side: Sized, terms: Terms) -> float:
-    """Return dollars per hour of one replica; infinite without a price."""
+    """Return a lower bound on dollars per hour of one replica; infinite without a price."""
     layout = side.trial.candidate.layout
-    usd = terms.hourly(layout.device.name)
-    return inf if usd is None else usd * layout.devices
+    return terms.least_usd_per_hour(layout, layout.devices)
 
 
 def costs(contender: Contender, terms: Terms) -> tuple[float, float]:

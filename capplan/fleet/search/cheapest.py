@@ -12,6 +12,7 @@ from math import ceil, floor, inf
 from capplan.errors import Reason, Refusal
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.offered import SamplePath
+from capplan.fleet.order import most_replicas
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.question import Question
 from capplan.fleet.search.candidates import Layout, Rejections
@@ -24,6 +25,8 @@ LEAST_SHARE = 1e-6
 """Share of the traffic with which a replica has room for every prefix of its sessions."""
 SIMULATED = Reason(Refusal.SIMULATION, "misses a target when simulated with the scenario's own lengths")
 OVER_BUDGET = Reason(Refusal.BUDGET, "costs more than the budget, or its price is not known")
+UNHELD = Reason(Refusal.MACHINES, "no machine that may be ordered holds a replica")
+TOO_FEW_MACHINES = Reason(Refusal.MACHINES, "needs more machines than fleet.max_machines and fleet.own allow")
 DEARER = Reason(Refusal.COST, "another layout of this device costs no more")
 
 
@@ -38,22 +41,54 @@ class Terms:
     max_usd_per_hour: float | None = None
     """Budget of the whole fleet; devices of unknown price are then left out."""
 
-    def hourly(self, device: str) -> float | None:
-        """Return dollars per hour of one device; None if its price is unknown."""
-        price = self.prices.get(device)
-        return None if price is None else price.total_usd_per_hour
+    def priced(self, device: str) -> bool:
+        """Return whether the price of a device is known."""
+        return self.prices.get(device) is not None
 
-    def most_devices(self, device: str) -> float:
-        """Return how many of a device the limits on number and cost allow; infinite without limits."""
+    def usd_per_hour(self, layout: Layout, replicas: float) -> float | None:
+        """Return what the machines of some replicas cost per hour; None if the price is unknown, infinite without machines for them."""
+        price = self.prices.get(layout.device.name)
+        if price is None:
+            return None
+        if replicas == inf:
+            return inf
+        return price.order_usd_per_hour(layout.devices, layout.device.node_devices, int(replicas))
+
+    def least_usd_per_hour(self, layout: Layout, gpus: float) -> float:
+        """Return a lower bound on what any machines with this many used GPUs cost per hour; infinite without a price."""
+        price = self.prices.get(layout.device.name)
+        return inf if price is None or gpus == inf else price.least_usd_per_hour(gpus)
+
+    def most_gpus(self, layout: Layout, usd_per_hour: float) -> float:
+        """Return the most GPUs in replicas of a layout that some dollars per hour pay for."""
+        price = self.prices.get(layout.device.name)
+        if price is None:
+            return 0.0
+        each = layout.devices
+        if usd_per_hour == inf:
+            return each * price.most_replicas(each, layout.device.node_devices)
+        if not price.machines:
+            return float(floor(usd_per_hour / price.total_usd_per_hour + 1e-9))
+
+        def cost(replicas: int) -> float:
+            return price.order_usd_per_hour(each, layout.device.node_devices, replicas)
+
+        return each * most_replicas(cost, usd_per_hour + 1e-9)
+
+    def most_devices(self, layout: Layout) -> float:
+        """Return how many GPUs of a layout the limits on number and cost allow; infinite without limits."""
         most = inf if self.max_devices is None else float(self.max_devices)
-        return min(most, self.affordable_devices(device))
+        return min(most, self.orderable_devices(layout), self.affordable_devices(layout))
 
-    def affordable_devices(self, device: str) -> float:
-        """Return how many of a device the budget pays for; infinite without a budget."""
+    def orderable_devices(self, layout: Layout) -> float:
+        """Return how many GPUs in replicas of a layout the machines hold that may be ordered; infinite without a limit."""
+        return self.most_gpus(layout, inf) if self.priced(layout.device.name) else inf
+
+    def affordable_devices(self, layout: Layout) -> float:
+        """Return how many GPUs of a layout the budget pays for; infinite without a budget."""
         if self.max_usd_per_hour is None:
             return inf
-        hourly = self.hourly(device)
-        return 0.0 if hourly is None else float(floor(self.max_usd_per_hour / hourly + 1e-9))
+        return self.most_gpus(layout, self.max_usd_per_hour)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +181,6 @@ Waiting = tuple[float, LayoutName, bool, ScreenedLayout]
 """Bound, name, whether the bound is from short runs, layout."""
 
 
-def _one(candidate: ScreenedLayout) -> float:
-    del candidate
-    return 1.0
-
-
 class Search:
     """The simulated layouts of a question; each is built once, and its runs are shared by all queries."""
 
@@ -178,42 +208,62 @@ class Search:
         return self._trials[id(candidate)]
 
     def best_of(self, device: str, confidence: float, rejected: Rejections) -> Sized | None:
-        """Return the layout of a device that needs the fewest GPUs; None if none meets the targets."""
-        most = self.terms.most_devices(device)
-        over_budget = most < (self.terms.max_devices or inf)
-        waiting = self._bounded(
-            (candidate for candidate in self.candidates if candidate.layout.device.name == device), confidence
-        )
+        """Return the layout of a device that costs least, of equal ones the one with the fewest GPUs; None if none meets the targets.
+
+        Without a price it is the one with the fewest GPUs.
+        """
+        priced = self.terms.priced(device)
+        mine = [candidate for candidate in self.candidates if candidate.layout.device.name == device]
+        waiting = self._bounded(mine, confidence, priced=priced)
         best: Sized | None = None
-        allowed = most
+        cost = self._limit(mine[0], priced=priced) if mine else inf
+
+        def allowed(candidate: ScreenedLayout) -> float:
+            within = self._gpus_within(candidate, cost, priced=priced) if best else inf
+            return min(within, self._most(candidate))
 
         def as_few(candidate: ScreenedLayout) -> float:
-            del candidate
-            return allowed if best else inf
+            return allowed(candidate) if best else inf
 
         while waiting:
-            bound, candidate = self._next(waiting, confidence, allowed=as_few)
-            sized = self._sized(candidate, confidence, allowed) if bound <= allowed else None
-            if sized is not None and (best is None or (sized.gpus, sized.busy) < (best.gpus, best.busy)):
-                best, allowed = sized, min(sized.gpus, most)
+            bound, candidate = self._next(waiting, confidence, as_few, priced=priced)
+            sized = self._sized(candidate, confidence, allowed(candidate)) if bound <= cost else None
+            if sized is not None and (
+                best is None or self._rank(sized, priced=priced) < self._rank(best, priced=priced)
+            ):
+                best, cost = sized, self._cost(sized, priced=priced)
             elif sized is None:
-                needed = allowed if best else max(bound, allowed)
-                rejected[device, _too_many(needed, most, over_budget=over_budget)] += 1
-            if bound > allowed:
-                needed = allowed if best else bound
-                rejected[device, _too_many(needed, most, over_budget=over_budget)] += len(waiting)
+                rejected[device, self._too_many(candidate, best)] += 1
+            if bound > cost:
+                rejected[device, self._too_many(candidate, best)] += len(waiting)
                 break
         return best
 
+    def _too_many(self, candidate: ScreenedLayout, best: Sized | None) -> Reason:
+        """Return why a layout is not the best of its device: a limit, no number of replicas, or its cost."""
+        most = self._most(candidate)
+        needed = most if best is None else min(best.gpus, most)
+        if needed >= most < inf:
+            if most < self.terms.orderable_devices(candidate.layout) and most < (
+                self.terms.max_devices or inf
+            ):
+                return OVER_BUDGET
+            if most < (self.terms.max_devices or inf):
+                return UNHELD if most == 0.0 else TOO_FEW_MACHINES
+            return Reason(Refusal.FLEET_SIZE, f"needs more than the {most:.0f} devices allowed")
+        return SIMULATED if best is None else DEARER
+
     def as_many(self, fleet: Sized, confidence: float) -> list[Sized]:
-        """Return all layouts of a device known to need as many GPUs as its best: `best_of` has sized every one of them."""
+        """Return all layouts of a device known to cost as much as its best: `best_of` has sized every one of them."""
         device = fleet.trial.candidate.layout.device.name
+        priced = self.terms.priced(device)
+        cost = self._cost(fleet, priced=priced)
         return [
             other
             for (_, sure), other in self._sizes.items()
             if sure == confidence
-            and other.gpus == fleet.gpus
             and other.trial.candidate.layout.device.name == device
+            and abs(self._cost(other, priced=priced) - cost) <= 1e-9 * cost
         ]
 
     def within(self, usd_per_hour: float, confidence: float) -> list[Sized]:
@@ -221,11 +271,11 @@ class Search:
         affordable = []
 
         def allowed(candidate: ScreenedLayout) -> float:
-            return min(floor(usd_per_hour / self._usd_per_hour(candidate) + 1e-9), self._most(candidate))
+            return min(self._gpus_within(candidate, usd_per_hour), self._most(candidate))
 
-        waiting = self._bounded(self.candidates, confidence, self._usd_per_hour)
+        waiting = self._bounded(self.candidates, confidence)
         while waiting and waiting[0][0] <= usd_per_hour:
-            bound, candidate = self._next(waiting, confidence, self._usd_per_hour, allowed)
+            bound, candidate = self._next(waiting, confidence, allowed)
             if bound <= usd_per_hour:
                 sized = self._sized(candidate, confidence, allowed(candidate))
                 affordable += [sized] if sized else []
@@ -239,22 +289,19 @@ class Search:
         Of several fleets at the same cost it may be any. Only fleets below the cost `under` are looked for. The `likely`
         layout is sized first: what cannot cost less than it is left out sooner.
         """
-        priced = any(
-            self.terms.hourly(candidate.layout.device.name) is not None for candidate in self.candidates
-        )
-        weight = self._usd_per_hour if priced else _one
-        waiting = self._bounded(self.candidates, confidence, weight, first=likely)
+        priced = any(self.terms.priced(candidate.layout.device.name) for candidate in self.candidates)
+        waiting = self._bounded(self.candidates, confidence, first=likely, priced=priced)
         best: Sized | None = None
         cost = under
 
         def allowed(candidate: ScreenedLayout) -> float:
-            return min(floor((cost - 1e-9) / weight(candidate)) if cost < inf else inf, self._most(candidate))
+            return min(self._gpus_within(candidate, cost - 1e-9, priced=priced), self._most(candidate))
 
         while waiting and waiting[0][0] < cost:
-            bound, candidate = self._next(waiting, confidence, weight, allowed)
+            bound, candidate = self._next(waiting, confidence, allowed, priced=priced)
             sized = self._sized(candidate, confidence, allowed(candidate)) if bound < cost else None
-            if sized is not None and sized.gpus * weight(candidate) < cost:
-                best, cost = sized, sized.gpus * weight(candidate)
+            if sized is not None and (mine := self._cost(sized, priced=priced)) < cost:
+                best, cost = sized, mine
         return best
 
     def cheapest_paid(
@@ -287,20 +334,45 @@ class Search:
         return best
 
     def _most(self, candidate: ScreenedLayout) -> float:
-        return self.terms.most_devices(candidate.layout.device.name)
+        return self.terms.most_devices(candidate.layout)
 
-    def _usd_per_hour(self, candidate: ScreenedLayout) -> float:
-        hourly = self.terms.hourly(candidate.layout.device.name)
-        return inf if hourly is None else hourly
+    def _limit(self, candidate: ScreenedLayout, *, priced: bool) -> float:
+        """Return the cost that no fleet of a device within the limits on number and cost exceeds, as far as bounds say."""
+        terms = self.terms
+        most = inf if terms.max_devices is None else float(terms.max_devices)
+        limit = self._least(candidate, most, priced=priced)
+        if terms.max_usd_per_hour is None:
+            return limit
+        return min(limit, terms.max_usd_per_hour) * (1.0 + 1e-9) if priced else 0.0
+
+    def _cost(self, sized: Sized, *, priced: bool) -> float:
+        """Return dollars per hour, or GPUs."""
+        if not priced:
+            return float(sized.gpus)
+        layout = sized.trial.candidate.layout
+        usd = self.terms.usd_per_hour(layout, sized.gpus // layout.devices)
+        return inf if usd is None else usd
+
+    def _rank(self, sized: Sized, *, priced: bool) -> tuple[float, int, int]:
+        return self._cost(sized, priced=priced), sized.gpus, sized.busy
+
+    def _least(self, candidate: ScreenedLayout, gpus: float, *, priced: bool) -> float:
+        """Return a lower bound on the cost of this many GPUs of a layout: dollars per hour, or GPUs."""
+        return self.terms.least_usd_per_hour(candidate.layout, gpus) if priced else gpus
+
+    def _gpus_within(self, candidate: ScreenedLayout, cost: float, *, priced: bool = True) -> float:
+        """Return the most GPUs of a layout that a cost pays for: dollars per hour, or GPUs."""
+        return self.terms.most_gpus(candidate.layout, cost) if priced else cost
 
     def _bounded(
         self,
         candidates: Iterable[ScreenedLayout],
         confidence: float,
-        weight: Callable[[ScreenedLayout], float] = _one,
         first: LayoutName | None = None,
+        *,
+        priced: bool = True,
     ) -> list[Waiting]:
-        """Return a heap of layouts by the closed-form lower bound on their GPUs, times a weight; finite bounds only.
+        """Return a heap of layouts by a lower bound on their cost from the closed form; finite bounds only.
 
         The layout that is to come `first` has a bound of zero.
         """
@@ -308,11 +380,8 @@ class Search:
         waiting = []
         for candidate in candidates:
             name = layout_name(candidate.layout, candidate.weight_dtype)
-            bound = (
-                weight(candidate)
-                * (busy_bound(candidate, confidence, self.terms) + spares)
-                * candidate.layout.devices
-            )
+            gpus = (busy_bound(candidate, confidence, self.terms) + spares) * candidate.layout.devices
+            bound = self._least(candidate, gpus, priced=priced)
             if bound < inf:
                 waiting.append(
                     (0.0, name, True, candidate) if name == first else (bound, name, False, candidate)
@@ -324,19 +393,21 @@ class Search:
         self,
         waiting: list[Waiting],
         confidence: float,
-        weight: Callable[[ScreenedLayout], float] = _one,
-        allowed: Callable[[ScreenedLayout], float] | None = None,
+        allowed: Callable[[ScreenedLayout], float],
+        *,
+        priced: bool = True,
     ) -> tuple[float, ScreenedLayout]:
         """Return the least bound and its layout, once that bound is from short runs; infinite above the allowed GPUs."""
         while True:
             bound, name, simulated, candidate = heappop(waiting)
             if simulated:
                 return bound, candidate
-            most = self._busy(candidate, allowed(candidate) if allowed else inf)
+            most = self._busy(candidate, allowed(candidate))
             busy = inf
             if most >= 1.0:
                 busy = _short_bound(self._at_best(candidate, most), confidence, self.terms, most)
-            closer = weight(candidate) * (busy + self.terms.spare_replicas) * candidate.layout.devices
+            gpus = (busy + self.terms.spare_replicas) * candidate.layout.devices
+            closer = self._least(candidate, gpus, priced=priced)
             heappush(waiting, (max(bound, closer), name, True, candidate))
 
     def _busy(self, candidate: ScreenedLayout, gpus: float) -> float:
@@ -427,11 +498,3 @@ class Search:
 def layout_name(layout: Layout, weight_dtype: str) -> LayoutName:
     """Return a key that breaks ties, independent of the order of the input."""
     return layout.device.name, layout.in_words(weight_dtype), layout.kv_format
-
-
-def _too_many(gpus: float, most: float, *, over_budget: bool) -> Reason:
-    if gpus >= most < inf and over_budget:
-        return OVER_BUDGET
-    if gpus >= most < inf:
-        return Reason(Refusal.FLEET_SIZE, f"needs more than the {most:.0f} devices allowed")
-    return SIMULATED if gpus == inf else DEARER

@@ -61,7 +61,7 @@ def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
     rows = breakdown_of(trial.replica, load, in_replica)
     device = candidate.layout.device
     price = terms.prices.get(device.name)
-    hourly = price.total_usd_per_hour * sized.gpus if price else None
+    hourly = terms.usd_per_hour(candidate.layout, sized.gpus // candidate.layout.devices)
     output_rate = latencies.requests_per_s * sized.busy * demand.generated_tokens
     input_rate = latencies.requests_per_s * sized.busy * float(lengths.input_tokens)
 
@@ -118,7 +118,7 @@ def confirmed(fleet: Sized, terms: Terms) -> tuple[Sized, FleetPlan] | None:
     devices = trial.candidate.layout.devices
     for more in range(MOST_ADDED):
         gpus = fleet.gpus + more * devices
-        if more and gpus > terms.most_devices(trial.candidate.layout.device.name):
+        if more and gpus > terms.most_devices(trial.candidate.layout):
             return None
         if not trial.limits or met_probability(trial, fleet.busy + more) >= confidence:
             larger = Sized(trial, fleet.busy + more, gpus)
@@ -131,15 +131,14 @@ def cost_range(sized: Sized, terms: Terms) -> tuple[float, float] | None:
 
     Headroom and spares stay the same.
     """
-    trial = sized.trial
-    hourly = terms.hourly(trial.candidate.layout.device.name)
-    if hourly is None:
-        return None
+    trial, layout = sized.trial, sized.trial.candidate.layout
     costs = []
     for part in RANGE:
         busy = replicas_at_speed(trial, part, terms)
-        gpus = inf if busy is None else (busy + terms.spare_replicas) * trial.candidate.layout.devices
-        costs.append(float(usd_per_month(hourly * gpus)))
+        hourly = terms.usd_per_hour(layout, inf if busy is None else busy + terms.spare_replicas)
+        if hourly is None:
+            return None
+        costs.append(float(usd_per_month(hourly)))
     return costs[0], costs[1]
 
 
@@ -169,9 +168,9 @@ Pair = tuple[Sized, FleetPlan]
 
 def rank(fleet: Sized, terms: Terms) -> tuple[float, int, int, str]:
     """Return the sort key of sized layouts: cost if known, then GPUs."""
-    hourly = terms.hourly(fleet.trial.candidate.layout.device.name)
-    cost = inf if hourly is None else hourly * fleet.gpus
-    return cost, fleet.gpus, fleet.busy, fleet.trial.candidate.layout.in_words("")
+    layout = fleet.trial.candidate.layout
+    hourly = terms.usd_per_hour(layout, fleet.gpus // layout.devices)
+    return inf if hourly is None else hourly, fleet.gpus, fleet.busy, layout.in_words("")
 
 
 def by_cost(pair: Pair) -> tuple[float, int, float]:
@@ -188,9 +187,8 @@ def surest_within(pairs: Sequence[Pair], terms: Terms, ratio: float) -> FleetPla
     for fleet, plan in pairs:
         if (plan.usd_per_hour is None) != (cheapest.usd_per_hour is None):
             continue
-        each = cost_of(plan) / plan.replicas
-        most = floor(ratio * cost_of(cheapest) / each + 1e-9) - terms.spare_replicas
-        limit = terms.most_devices(plan.layout.device.name)
+        most = _replicas_within(plan, terms, ratio * cost_of(cheapest)) - terms.spare_replicas
+        limit = terms.most_devices(plan.layout)
         if limit < inf:
             most = min(most, int(limit) // plan.layout.devices - terms.spare_replicas)
         if most < fleet.busy:
@@ -203,6 +201,12 @@ def surest_within(pairs: Sequence[Pair], terms: Terms, ratio: float) -> FleetPla
         gpus = (busy + terms.spare_replicas) * plan.layout.devices
         best = plan_of(Sized(fleet.trial, busy, gpus), terms)
     return best
+
+
+def _replicas_within(plan: FleetPlan, terms: Terms, cost: float) -> int:
+    """Return how many replicas of a plan a cost pays for, in dollars per hour or in GPUs."""
+    gpus = cost if plan.usd_per_hour is None else terms.most_gpus(plan.layout, cost)
+    return floor(gpus / plan.layout.devices + 1e-9)
 
 
 def recommended(pairs: Sequence[Pair], terms: Terms) -> tuple[FleetPlan, str]:
@@ -226,15 +230,17 @@ def recommended(pairs: Sequence[Pair], terms: Terms) -> tuple[FleetPlan, str]:
         (plan for plan in plans if _about_as_cheap(plan, cheapest)), key=lambda plan: plan.slo_met_probability
     )
     if best.slo_met_probability >= cheapest.slo_met_probability + CLEARLY_SURER:
-        extra = cost_of(best) / cost_of(cheapest) - 1.0
         gain = 100.0 * (best.slo_met_probability - cheapest.slo_met_probability)
+        if cost_of(best) == cost_of(cheapest):
+            return best, f"it costs no more than the cheapest and is {gain:.0f} points surer"
+        extra = cost_of(best) / cost_of(cheapest) - 1.0
         return best, f"it costs {extra:.1%} more than the cheapest and is {gain:.0f} points surer"
     return cheapest, "it is the cheapest, and none that costs under 5 % more is clearly surer"
 
 
 def _about_as_cheap(plan: FleetPlan, cheapest: FleetPlan) -> bool:
     same = (plan.usd_per_hour is None) == (cheapest.usd_per_hour is None)
-    return same and cost_of(plan) < SMALL_EXTRA * cost_of(cheapest)
+    return same and (cost_of(plan) < SMALL_EXTRA * cost_of(cheapest) or cost_of(plan) == cost_of(cheapest))
 
 
 def best_plan(trials: Search, fleet: Sized) -> Sized:

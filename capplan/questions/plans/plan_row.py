@@ -5,7 +5,7 @@ from math import inf
 from typing import Any
 
 from capplan.accuracy.bounded import BoundedSpread
-from capplan.fleet.plan import AnyPlan, Certainty, Pool, PoolsPlan
+from capplan.fleet.plan import POOLS, AnyPlan, Certainty, FleetPlan, Pool, PoolsPlan, plan_order
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.search.candidates import Layout
@@ -19,8 +19,59 @@ OWN_PRICE = "the scenario"
 
 def plan_row(plan: AnyPlan) -> dict[str, Any]:
     """Return one plan with the keys of the interface."""
-    if isinstance(plan, PoolsPlan):
-        return pools_row(plan)
+    own = pools_row(plan) if isinstance(plan, PoolsPlan) else _alike_row(plan)
+    return own | {"groups": group_rows(plan), "order": order_row(plan)}
+
+
+def group_rows(plan: AnyPlan) -> list[dict[str, Any]]:
+    """Return the groups of identical replicas of a plan."""
+    roles = POOLS if isinstance(plan, PoolsPlan) else ("serve",)
+    return [
+        {
+            "role": role,
+            "hardware": group.layout.device.name,
+            "replicas": group.replicas,
+            "spare_replicas": group.spare_replicas,
+            "gpus": group.gpus,
+            "gpus_per_replica": group.layout.devices,
+            **_degrees(group.layout),
+            "weight_dtype": group.weight_dtype,
+            "kv_dtype": group.layout.kv_format,
+            "usd_per_hour": group.usd_per_hour,
+        }
+        for role, group in zip(roles, plan.groups, strict=True)
+    ]
+
+
+def order_row(plan: AnyPlan) -> dict[str, Any] | None:
+    """Return the machines of a plan, line by line; None without a price."""
+    order = plan_order(plan)
+    if order is None:
+        return None
+    return {
+        "machines": [
+            {
+                "sku": line.machine.sku or None,
+                "provider": line.machine.provider,
+                "region": line.machine.region,
+                "hardware": line.machine.device or plan.hardware,
+                "gpus": line.machine.gpus,
+                "count": line.count,
+                "usd_per_hour": line.machine.usd_per_hour,
+                "date": line.machine.date,
+                "source": line.machine.source or None,
+            }
+            for line in order.lines
+        ],
+        "gpus": order.gpus,
+        "gpus_idle": order.gpus_idle,
+        "free_replicas": order.free_replicas,
+        "usd_per_hour": order.usd_per_hour,
+        "usd_per_month": float(usd_per_month(order.usd_per_hour)),
+    }
+
+
+def _alike_row(plan: FleetPlan) -> dict[str, Any]:
     return {
         "hardware": plan.layout.device.name,
         "gpus": plan.gpus,

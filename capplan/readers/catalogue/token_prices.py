@@ -261,6 +261,11 @@ def _shipped() -> TokenPriceFile:
     return _file(data_folder("hardware_specs") / "token_prices.yaml")
 
 
+def token_offers() -> tuple[TokenOffer, ...]:
+    """Return the rows of the list of hosted APIs that ships with the package."""
+    return tuple(_shipped().prices)
+
+
 @lru_cache(maxsize=1)
 def token_prices() -> tuple[TokenPrice, ...]:
     """Return the prices of hosted APIs that ship with the package."""

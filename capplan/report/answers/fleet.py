@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import isclose
 from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.load.demand import planned_demand
-from capplan.fleet.plan import AnyPlan, Certainty, FleetAnswer, TightTarget, Uneconomical
-from capplan.fleet.price import PriceChoice
+from capplan.fleet.plan import AnyPlan, Certainty, FleetAnswer, FleetPlan, TightTarget, Uneconomical
 from capplan.fleet.question import Question
 from capplan.fleet.review import kernel_assumptions
+from capplan.fleet.scenario import Scenario
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.outlook import Outlook
 from capplan.questions.plans.plan_inputs import plan_inputs
@@ -55,6 +56,7 @@ from capplan.report.answers.fleet_words import (
     uneconomical_text,
     usd_per_job,
 )
+from capplan.report.answers.order import order_tables, order_texts
 from capplan.report.answers.plan_words import (
     budget_texts,
     cost_texts,
@@ -115,9 +117,16 @@ _PROMPTS_READING = (
 )
 
 
-def _reading(prices: PriceChoice, *, pooled: bool) -> tuple[str, ...]:
+def _reading(scenario: Scenario, plans: Sequence[FleetPlan]) -> tuple[str, ...]:
     """Return how to read the plans."""
-    money = "GPUs x $/GPU/h = $/h"
+    prices, pooled = scenario.prices, scenario.pooled
+    whole = any(
+        plan.price
+        and plan.usd_per_hour
+        and not isclose(plan.gpus * plan.price.total_usd_per_hour, plan.usd_per_hour)
+        for plan in plans
+    )
+    money = "$/h is the price of whole machines" if whole else "GPUs x $/GPU/h = $/h"
     if prices.usd_per_kwh is not None:
         money = (
             f"power (W) / 1000 x {prices.facility_ratio:g} (facility ratio) x {prices.usd_per_kwh:g} $/kWh = power ($/h); "
@@ -343,7 +352,8 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
         *(commitments_closing(outlook.mixes) or offers_closing(answer.bought)),
         *currency_texts(asked.scenario.currency, paid_usd(answer, outlook)),
         *growth_closing(outlook.growth, asked.scenario),
-        *(_reading(asked.scenario.prices, pooled=asked.scenario.pooled) if answer.plans else ()),
+        *order_texts(answer.bought),
+        *(_reading(asked.scenario, answer.plans) if answer.plans else ()),
         *outside_texts(answer.bought),
         *budget_texts(asked, answer),
         *host_memory_texts(asked, answer),
@@ -380,6 +390,7 @@ def fleet_answer(
     tables = [
         Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed),
         *pools_tables(answer),
+        *order_tables(answer.bought),
         *commitments_tables(outlook.mixes),
         *growth_tables(outlook.growth),
         *energy_tables(outlook.energy),

@@ -6,6 +6,7 @@ from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.hardware.device import Device
+from capplan.readers.catalogue.machines import KnownMachine
 from capplan.report.answer import Answer, Table, flattened
 
 _LISTED = (
@@ -54,6 +55,44 @@ def devices_answer(devices: Sequence[Device]) -> Answer:
         closing=("rates are dense; capplan hardware NAME shows every figure with its source",),
         assumptions=(_unsourced("FILE.yaml"),) if assumed else (),
     )
+
+
+def machine_answer(machine: KnownMachine) -> Answer:
+    """Return one machine: what it is, and its prices by region and commitment with their sources."""
+    record = machine.record
+    facts = {
+        "machine": record.sku,
+        "provider": machine.provider,
+        "hardware": record.device,
+        "gpus": record.gpus,
+        "vcpus": record.vcpus,
+        "memory_bytes": record.memory,
+        "disk_bytes": record.disk,
+        "network_bytes_per_s": record.network,
+        "network_kind": record.network_kind,
+        "link": record.link,
+        "watts": record.power,
+        "rack_units": record.rack_units,
+        "usd_to_buy": record.purchase.price if record.purchase else None,
+        "source": machine.sources.get(record.source or ""),
+    }
+    offers = [
+        {
+            "region": offer.region,
+            "commitment": offer.commitment,
+            "usd_per_hour": offer.price,
+            "usd_per_gpu_hour": offer.price / record.gpus,
+            "date": offer.date,
+            "source": machine.sources[offer.source],
+        }
+        for offer in record.offers
+    ]
+    known = {key: value for key, value in facts.items() if value is not None}
+    tables = [Table([known], title=record.sku, titles=_TITLES, upright=True)]
+    if offers:
+        shown = ("region", "commitment", "usd_per_hour", "usd_per_gpu_hour", "date", "source")
+        tables.append(Table(offers, title="Prices", shown=shown))
+    return Answer(command="hardware", result={**facts, "offers": offers}, tables=tuple(tables))
 
 
 def device_answer(device: Device, slices: Sequence[Device] = ()) -> Answer:

@@ -8,16 +8,34 @@ from capplan.report.answer import Answer, Table
 _SHOWN = {
     "scenarios": ("scenario", "model", "about"),
     "models": ("model", "quantization"),
+    "machines": ("machine", "provider", "hardware", "gpus", "usd_per_hour", "region", "date"),
+    "apis": (
+        "api",
+        "input_usd_per_million_tokens",
+        "cache_read_usd_per_million_tokens",
+        "output_usd_per_million_tokens",
+        "date",
+        "remark",
+    ),
     "prices": ("hardware", "provider", "commitment", "usd_per_gpu_hour", "region", "date"),
 }
 _NEXT = {
     "scenarios": "capplan fleet NAME answers one; capplan init FILE --from NAME copies it",
     "models": "capplan model NAME shows one; any Hugging Face id or config.json of these families works too",
     "hardware": "capplan hardware NAME shows every figure with its source",
+    "machines": "capplan hardware SKU shows its prices and sources; fleet.machines and fleet.providers of a scenario name what may be ordered",
+    "apis": "capplan compare SCENARIO --api NAME compares a fleet with it; capplan cache --api NAME prices its prompt cache",
     "engines": "a version between two of these is taken as the one below it",
     "prices": "prices.per_gpu_hour and prices.file of a scenario take your own",
 }
-_TITLES = {"memory_bytes": "memory", "memory_bytes_per_s": "bandwidth", "usd_per_gpu_hour": ""}
+_TITLES = {
+    "input_usd_per_million_tokens": "input",
+    "cache_read_usd_per_million_tokens": "cache reads",
+    "output_usd_per_million_tokens": "output",
+    "memory_bytes": "memory",
+    "memory_bytes_per_s": "bandwidth",
+    "usd_per_gpu_hour": "",
+}
 
 
 def listing_answer(kind: str, rows: Sequence[Mapping[str, Any]]) -> Answer:

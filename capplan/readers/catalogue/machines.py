@@ -1,0 +1,365 @@
+"""Machines that providers sell and servers that one can buy: the catalogue that ships."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from capplan.assumption import Assumption
+from capplan.errors import unknown
+from capplan.fleet.order import Machine, MachineLimits, OrderLine
+from capplan.fleet.price import ChosenPrice, PriceRecord
+from capplan.fleet.scenario import Scenario
+from capplan.readers.catalogue.hardware import normalised
+from capplan.readers.catalogue.prices import (
+    Commitment,
+    Day,
+    PriceSource,
+    Term,
+    first_day,
+    records_of,
+    scenario_prices,
+)
+from capplan.readers.data_folder import data_folder
+from capplan.readers.record import Bytes, BytesPerS, Record, Usd, UsdPerHour, Watts, validated
+from capplan.readers.yaml_file import read_yaml
+
+OWN = "own"
+"""Name of the provider of servers that one buys."""
+
+
+class MachineOffer(Record):
+    """A price of a machine by the hour."""
+
+    region: str | None = None
+    """The provider's name of the region."""
+    commitment: Commitment | Term
+    price: UsdPerHour
+    """Price of the whole machine."""
+    date: Day | None
+    """Day of the price; null: unknown."""
+    source: str
+    """Key in `sources`."""
+
+
+class Purchase(Record):
+    """What a server costs to buy."""
+
+    price: Usd
+    """Middle of the range."""
+    low: Usd
+    """Lowest price that the source states."""
+    high: Usd
+    """Highest price that the source states."""
+    date: Day | None
+    """Day of the price; null: unknown."""
+    quality: Literal["list", "street", "estimate", "doubtful"]
+    """Kind of price."""
+    source: str
+    """Key in `sources`."""
+
+
+class ListedMachine(Record):
+    """A machine as a provider sells it."""
+
+    sku: str
+    """The provider's name of the machine."""
+    device: str
+    """Catalogue name of its GPUs."""
+    gpus: Annotated[int, Field(ge=1, le=1024)]
+    """GPUs of the machine."""
+    vcpus: Annotated[float, Field(gt=0)] | None = None
+    """Virtual processors of the host."""
+    memory: Bytes | None = None
+    """Memory of the host."""
+    disk: Bytes | None = None
+    """Local disk."""
+    network: BytesPerS | None = None
+    """Rate of its network, all interfaces together."""
+    network_kind: str | None = None
+    """Kind of that network."""
+    link: str | None = None
+    """Link between its GPUs."""
+    power: Watts | None = None
+    """Power at the wall, at most."""
+    rack_units: Annotated[float, Field(gt=0)] | None = None
+    """Height in a rack."""
+    purchase: Purchase | None = None
+    """What it costs to buy."""
+    source: str | None = None
+    """Key in `sources`, of what the machine is."""
+    offers: list[MachineOffer] = Field(default_factory=list)
+    """Prices by region and commitment."""
+
+
+class MachineFile(Record):
+    """Machines of one provider."""
+
+    provider: str
+    """Name of the provider, `own` for servers to buy."""
+    sources: dict[str, PriceSource]
+    machines: Annotated[list[ListedMachine], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _every_source_exists(self) -> "MachineFile":
+        used = {machine.source for machine in self.machines if machine.source}
+        used |= {offer.source for machine in self.machines for offer in machine.offers}
+        used |= {machine.purchase.source for machine in self.machines if machine.purchase}
+        if missing := sorted(used - self.sources.keys()):
+            raise ValueError(f"the source {missing[0]!r} is used but not listed under 'sources'")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMachine:
+    """A machine of the catalogue with its provider and the pages that state it."""
+
+    provider: str
+    record: ListedMachine
+    sources: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """The sku, as the provider writes it."""
+        return self.record.sku
+
+    def offered(self, commitment: str, regions: Iterable[str] = ()) -> MachineOffer | None:
+        """Return the newest offer of a commitment in some regions, any of them if none is named; the cheapest one of a tie."""
+        wanted = set(regions)
+        offers = [
+            offer
+            for offer in self.record.offers
+            if offer.commitment == commitment and (not wanted or offer.region in wanted)
+        ]
+        return max(
+            offers,
+            key=lambda offer: (str(first_day(offer.date)) if offer.date else "", -offer.price),
+            default=None,
+        )
+
+
+@lru_cache(maxsize=1)
+def known_machines() -> tuple[KnownMachine, ...]:
+    """Return the machines that ship with the package, by provider."""
+    folder = data_folder("hardware_specs") / "machines"
+    found = []
+    for path in sorted(folder.glob("*.yaml")):
+        file = validated(MachineFile, read_yaml(path, kind="a machine YAML"))
+        urls = {key: source.url for key, source in file.sources.items()}
+        found += [KnownMachine(file.provider, record, urls) for record in file.machines]
+    return tuple(found)
+
+
+def sold_machines(
+    device: str,
+    commitment: str,
+    *,
+    skus: Iterable[str] = (),
+    providers: Iterable[str] = (),
+    regions: Iterable[str] = (),
+) -> tuple[Machine, ...]:
+    """Return the machines of a device that are offered on some terms.
+
+    Parameters
+    ----------
+    device : catalogue name
+    commitment : on-demand, spot, ...
+    skus, providers, regions : names that are accepted; all if none is named
+    """
+    names, sellers = {normalised(sku) for sku in skus}, {normalised(name) for name in providers}
+    found = []
+    for known in known_machines():
+        record = known.record
+        if record.device != device or (names and normalised(record.sku) not in names):
+            continue
+        if sellers and normalised(known.provider) not in sellers:
+            continue
+        if (offer := known.offered(commitment, regions)) is not None:
+            found.append(
+                Machine(
+                    known.provider, record.sku, device, record.gpus, offer.price, offer.region, offer.date,
+                    known.sources[offer.source],
+                )
+            )  # fmt: skip
+    return tuple(found)
+
+
+def sizes_at(provider: str, device: str) -> dict[int, str]:
+    """Return the machines in which a provider sells a device: GPUs -> sku."""
+    wanted = normalised(provider)
+    sizes: dict[int, str] = {}
+    for known in known_machines():
+        if known.record.device == device and normalised(known.provider) == wanted:
+            sizes.setdefault(known.record.gpus, known.record.sku)
+    return sizes
+
+
+def machine_prices(scenario: Scenario) -> tuple[dict[str, ChosenPrice | None], tuple[str, ...]]:
+    """Return the price of each device that a scenario allows, with the machines in which it is sold, and the warnings.
+
+    Without machines, providers or regions in the scenario, a device costs what it costs by the GPU, in machines of the sizes in which
+    the provider of that price sells it. With them, its machines and their prices are those of the catalogue.
+    """
+    chosen, warnings = scenario_prices(scenario)
+    limits, records = scenario.fleet.machines, records_of(scenario)[0]
+    found: dict[str, ChosenPrice | None] = {}
+    more: list[str] = []
+    for device in scenario.fleet.devices:
+        price = chosen[device.name]
+        if device.partition is None and limits.named:
+            price, missing = _named_price(device.name, price, scenario)
+            more += missing
+        elif device.partition is None and price is not None:
+            price = replace(price, machines=_sizes(price, device.name, scenario, records))
+        found[device.name] = None if price is None else _limited(price, device.name, limits)
+    return found, (*warnings, *more)
+
+
+def _named_price(
+    device: str, price: ChosenPrice | None, scenario: Scenario
+) -> tuple[ChosenPrice | None, list[str]]:
+    """Return the price of a device in the machines that a scenario names; a price by hand holds for each of their GPUs."""
+    limits, terms = scenario.fleet.machines, scenario.prices
+    stated = terms.overrides.get(device)
+    machines = sold_machines(
+        device,
+        "on-demand" if stated is not None else terms.commitment,
+        skus=limits.skus,
+        providers=limits.providers,
+        regions=limits.regions,
+    )
+    if stated is not None and price is not None:
+        return replace(price, machines=tuple(replace(m, usd_per_hour=stated * m.gpus) for m in machines)), []
+    if not machines:
+        asked = " and ".join(
+            ", ".join(names) for names in (limits.skus, limits.providers, limits.regions) if names
+        )
+        known = sorted({item.provider for item in sold_machines(device, terms.commitment)})
+        return None, [
+            f"no machine with {device} is listed {terms.commitment} for {asked}, so its cost is left out (listed at: "
+            f"{', '.join(known) or 'nobody'})"
+        ]
+    each = sorted((item.usd_per_hour / item.gpus, item.sku, item) for item in machines)
+    records = [
+        PriceRecord(
+            device,
+            item.provider,
+            terms.commitment,
+            usd,
+            item.source,
+            item.sku,
+            item.gpus,
+            item.region,
+            item.date,
+        )
+        for usd, _, item in each
+    ]
+    first = records[0]
+    what = (
+        f"{device} costs {first.usd_per_hour:.4g} $/h {terms.commitment} in a {first.sku} of {first.devices}: {first.provider}, "
+        f"{first.date or 'date unknown'}"
+    )
+    return ChosenPrice(
+        first.usd_per_hour,
+        terms.commitment,
+        (first,),
+        len({record.provider for record in records}),
+        first,
+        records[-1],
+        Assumption(what, "fleet.machines"),
+        energy_usd_per_hour=price.energy_usd_per_hour if price else None,
+        machines=machines,
+    ), []
+
+
+def _sizes(
+    price: ChosenPrice, device: str, scenario: Scenario, records: Iterable[PriceRecord]
+) -> tuple[Machine, ...]:
+    """Return the machines in which the provider of a price sells a device, each GPU at that price; empty if sizes are not known."""
+    if len(price.records) != 1:
+        return ()
+    offer = price.records[0]
+    if scenario.price_file is None:
+        sizes = sizes_at(offer.provider, device)
+    else:
+        same = (offer.device, offer.provider, offer.commitment)
+        sizes = {r.devices: r.sku or "" for r in records if (r.device, r.provider, r.commitment) == same}
+    if not sizes and offer.devices > 1:
+        sizes = {offer.devices: offer.sku or ""}
+    if set(sizes) <= {1}:  # one GPU of a larger host, as marketplaces sell them
+        return ()
+    return tuple(
+        Machine(
+            offer.provider,
+            sku,
+            device,
+            gpus,
+            price.usd_per_hour * gpus,
+            offer.region,
+            offer.date,
+            offer.source,
+        )
+        for gpus, sku in sorted(sizes.items())
+    )
+
+
+def _limited(price: ChosenPrice, device: str, limits: MachineLimits) -> ChosenPrice:
+    """Return a price whose machines are at most as many as a scenario allows, after those that it has."""
+    most = {normalised(sku): count for sku, count in limits.most}
+    own = tuple(item for item in limits.own if item.device == device)
+    if not own and not most:
+        return price
+    machines = price.machines or tuple(
+        Machine(line.machine.provider, "", device, gpus, price.usd_per_hour * gpus, line.machine.region, line.machine.date, line.machine.source)
+        for gpus in (1, 2, 4, 8)
+        for line in _by_the_gpu(price)
+    )  # fmt: skip
+    limited = tuple(replace(item, most=most.get(normalised(item.sku), item.most)) for item in machines)
+    return replace(price, machines=(*own, *limited))
+
+
+def _by_the_gpu(price: ChosenPrice) -> tuple[OrderLine, ...]:
+    order = price.order(1, 1, 1)
+    return order.lines if order else ()
+
+
+def machine(name: str, place: str = "") -> KnownMachine:
+    """Return the machine of a sku, whatever its case and punctuation.
+
+    Raises
+    ------
+    InputError
+        no machine has this name; the nearest names are in the error
+    """
+    if (known := sku_of(name)) is not None:
+        return known
+    raise unknown(
+        "machine", name, {known.record.sku for known in known_machines()}, place=place, hint="all of them: capplan list machines"
+    )  # fmt: skip
+
+
+def machine_names() -> list[str]:
+    """Return the skus of all machines."""
+    return sorted({known.record.sku for known in known_machines()})
+
+
+def sku_of(name: str) -> KnownMachine | None:
+    """Return the machine of a sku, None if there is none of this name."""
+    wanted = normalised(name)
+    return next((known for known in known_machines() if normalised(known.record.sku) == wanted), None)
+
+
+def refuse_unknown_provider(name: str, place: str) -> None:
+    """Raise the error for a provider that sells no machine of the catalogue."""
+    sellers = {known.provider for known in known_machines()}
+    if normalised(name) not in {normalised(seller) for seller in sellers}:
+        raise unknown("provider of machines", name, sellers, place=place)
+
+
+def refuse_unknown_region(name: str, place: str) -> None:
+    """Raise the error for a region in which no machine of the catalogue is offered."""
+    regions = {offer.region for known in known_machines() for offer in known.record.offers if offer.region}
+    if name not in regions:
+        raise unknown("region", name, regions, place=place)

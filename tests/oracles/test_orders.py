@@ -1,0 +1,259 @@
+"""Orders of whole machines: against every combination, against GPUs by the piece, and as commands show them."""
+
+import itertools
+import json
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capplan.fleet.order import Machine, cheapest_cover, machines_per_replica, order_of
+from capplan.readers.catalogue.machines import known_machines, sizes_at, sold_machines
+
+SMALL = "tests/golden/small.yaml"
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
+
+def every_cover(units, capacities, prices, most):
+    """Return the lowest cost of all combinations."""
+    limits = [
+        math.ceil(units / capacity) if limit is None else min(limit, math.ceil(units / capacity))
+        for capacity, limit in zip(capacities, most, strict=True)
+    ]
+    return min(
+        (
+            sum(n * p for n, p in zip(counts, prices, strict=True))
+            for counts in itertools.product(*(range(limit + 1) for limit in limits))
+            if sum(n * c for n, c in zip(counts, capacities, strict=True)) >= units
+        ),
+        default=math.inf,
+    )
+
+
+KINDS = st.lists(
+    st.tuples(
+        st.integers(1, 8), st.sampled_from([0.0, 1.0, 2.5, 7.0, 9.9, 16.0]), st.none() | st.integers(0, 3)
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 30), KINDS)
+def test_no_combination_of_machines_is_cheaper(units, kinds):
+    capacities, prices, most = zip(
+        *((c, p, 3 if p == 0.0 and m is None else m) for c, p, m in kinds), strict=True
+    )
+    counts = cheapest_cover(units, capacities, prices, most)
+    least = every_cover(units, capacities, prices, most)
+    if counts is None:
+        assert least == math.inf
+        return
+    assert sum(n * c for n, c in zip(counts, capacities, strict=True)) >= units
+    assert all(limit is None or n <= limit for n, limit in zip(counts, most, strict=True))
+    assert sum(n * p for n, p in zip(counts, prices, strict=True)) == pytest.approx(least)
+
+
+def test_a_large_order_is_mostly_of_one_kind():
+    """100,003 units of eights at $16, fours at $9 and ones at $2.50: all in eights but the last three, which cost $7.50 alone."""
+    assert cheapest_cover(100_003, (8, 4, 1), (16.0, 9.0, 2.5), (None, None, None)) == (12_500, 0, 3)
+
+
+MACHINES = tuple(Machine("p", f"x{gpus}", "gpu", gpus, 2.0 * gpus**0.95) for gpus in (1, 2, 4, 8))
+
+
+@given(st.integers(1, 60), st.sampled_from([1, 2, 4, 8, 16]), st.sets(st.sampled_from(MACHINES), min_size=1))
+def test_more_kinds_of_machines_are_never_dearer(replicas, each, some):
+    few, many = (
+        order_of(tuple(sorted(kinds, key=lambda m: m.gpus)), each, 8, replicas) for kinds in (some, MACHINES)
+    )
+    assert many is not None
+    assert few is None or many.usd_per_hour <= few.usd_per_hour + 1e-9
+    assert many.replicas >= replicas
+    assert many.gpus >= replicas * each
+
+
+@given(st.integers(1, 60), st.sampled_from([1, 2, 3, 4, 8, 16]))
+def test_an_order_is_never_cheaper_than_its_gpus_by_the_piece(replicas, each):
+    order = order_of(MACHINES, each, 8, replicas)
+    least = min(machine.usd_per_hour / machine.gpus for machine in MACHINES)
+    assert order.usd_per_hour >= least * replicas * each - 1e-9
+
+
+@given(st.integers(1, 200))
+def test_machines_of_one_gpu_cost_what_gpus_cost(replicas):
+    flat = tuple(Machine("p", f"x{gpus}", "gpu", gpus, 3.0 * gpus) for gpus in (1, 8))
+    assert order_of(flat, 1, 8, replicas).usd_per_hour == pytest.approx(3.0 * replicas)
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.sampled_from([1, 2, 4, 8]))
+def test_copies_of_a_plan_never_need_more_than_copies_of_its_order(replicas, copies, each):
+    one, all_of_them = (order_of(MACHINES[1:], each, 8, n) for n in (replicas, copies * replicas))
+    assert all_of_them.usd_per_hour <= copies * one.usd_per_hour + 1e-9
+
+
+def test_a_replica_stays_where_it_was_predicted():
+    """Inside one machine, or in whole machines of at least the size of the server that the prediction assumes."""
+    assert machines_per_replica(8, 4, 8) == (1, 2)
+    assert machines_per_replica(4, 8, 8) == (1, 0)
+    assert machines_per_replica(8, 24, 8) == (3, 1)
+    assert order_of((Machine("p", "x4", "gpu", 4, 9.0),), 8, 8, 1) is None
+
+
+def test_the_catalogue_says_how_clouds_sell():
+    """AWS sells one H100, and B200 and H200 in eights only; RunPod and Verda sell B200 singly."""
+    assert set(sizes_at("AWS", "h100-sxm")) == {1, 8}
+    assert set(sizes_at("AWS", "b200")) == set(sizes_at("AWS", "h200-sxm")) == {8}
+    assert 1 in sizes_at("RunPod", "b200")
+    assert 1 in sizes_at("Verda", "b200")
+    for known in known_machines():
+        for offer in known.record.offers:
+            assert known.sources[offer.source].startswith("https://"), known.name
+            assert 0.01 < offer.price / known.record.gpus < 60.0, known.name
+    assert {machine.gpus for machine in sold_machines("h200-sxm", "on-demand", providers=["AWS"])} == {8}
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory):
+    """A price list of one provider that sells L40S in eights and L4 in ones and fours."""
+    file = tmp_path_factory.mktemp("prices") / "prices.yaml"
+    file.write_text(
+        "sources: {page: {title: page, url: 'https://example.org'}}\n"
+        "prices:\n"
+        "  - {device: l40s, provider: P, sku: eight, devices: 8, commitment: on-demand, price: 8 $/h, date: 2026-11-01, source: page}\n"
+        "  - {device: l4, provider: P, sku: one, devices: 1, commitment: on-demand, price: 0.5 $/h, date: 2026-11-02, source: page}\n"
+        "  - {device: l4, provider: P, sku: four, devices: 4, commitment: on-demand, price: 2 $/h, date: 2026-11-02, source: page}\n"
+    )
+    return ("--set", "prices={}", "--set", f"prices.file={file}")
+
+
+def fleet(capplan, *words, code=0):
+    ran = capplan("fleet", SMALL, "--offline", "--format", "json", *words)
+    assert ran.code == code, ran.err
+    return json.loads(ran.out)["result"]
+
+
+def test_a_plan_costs_what_its_machines_cost(capplan, eight):
+    by_the_piece = fleet(capplan)
+    whole = fleet(capplan, *eight, "--hardware", "l40s")["chosen"]
+    order = whole["order"]
+    assert [(line["sku"], line["count"], line["gpus"]) for line in order["machines"]] == [
+        ("eight", math.ceil(whole["gpus"] / 8), 8)
+    ]
+    assert order["usd_per_hour"] == whole["usd_per_hour"] == 8.0 * order["machines"][0]["count"]
+    assert order["usd_per_month"] == pytest.approx(whole["usd_per_month"])
+    assert order["gpus_idle"] == order["gpus"] - whole["gpus"]
+    alone = next(plan for plan in by_the_piece["plans"] if plan["hardware"] == "l40s")
+    assert whole["usd_per_month"] >= alone["usd_per_month"]
+    pieces = by_the_piece["chosen"]["order"]
+    assert (pieces["gpus"], pieces["gpus_idle"]) == (by_the_piece["chosen"]["gpus"], 0)
+    assert pieces["machines"][0]["sku"] is None
+
+
+def test_groups_and_order_are_those_of_the_interface(capplan, eight):
+    for plan in fleet(capplan, *eight)["plans"]:
+        (group,) = plan["groups"]
+        for key in ("hardware", "replicas", "spare_replicas", "gpus", "tensor_parallel", "pipeline_parallel"):
+            assert group[key] == plan[key]
+        assert group["role"] == "serve"
+        keys = {"sku", "provider", "region", "hardware", "gpus", "count", "usd_per_hour", "date", "source"}
+        assert all(line.keys() == keys for line in plan["order"]["machines"])
+
+
+def test_machines_that_are_there_are_filled_first(capplan, eight):
+    own = ("--set", "fleet.own={8 x l40s: 1}", "--hardware", "l40s")
+    bought, had = (
+        fleet(capplan, *eight, "--hardware", "l40s")["chosen"],
+        fleet(capplan, *eight, *own)["chosen"],
+    )
+    assert had["order"]["machines"][0]["provider"] == "own"
+    assert had["usd_per_hour"] == bought["usd_per_hour"] - 8.0
+
+
+def test_too_few_machines_are_said_in_one_line(capplan, eight):
+    words = (*eight, "--hardware", "l40s", "--set", "fleet.max_machines={p5.48xlarge: 3}")
+    assert fleet(capplan, *words)["chosen"]["order"]["machines"][0]["sku"] == "eight"
+    none = fleet(
+        capplan, "--set", "prices={}", "--hardware", "h100-sxm", "--set", "fleet.providers=[AWS]", "--set",
+        "fleet.max_machines={p5.48xlarge: 0, p5.4xlarge: 0}", code=4,
+    )  # fmt: skip
+    assert (
+        "hold 0 GPUs" in none["uneconomical"][0]["reason"]
+        or "largest machine" in none["uneconomical"][0]["reason"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("machines", "[p5.48xlage]", "unknown machine 'p5.48xlage': did you mean 'p5.48xlarge'"),
+        ("providers", "[AWZ]", "unknown provider of machines 'AWZ': did you mean 'AWS'"),
+        ("regions", "[us-east-11]", "unknown region 'us-east-11': did you mean 'us-east-1'"),
+        ("own", "{DGXX: 2}", "unknown machine 'DGXX'"),
+        ("own", "{8 x h1000: 2}", "unknown machine '8 x h1000'"),
+        ("own", "{p5.48xlarge: -1}", "-1"),
+        ("max_machines", "{p6-b2000: 2}", "unknown machine 'p6-b2000'"),
+    ],
+)
+def test_what_cannot_be_ordered_is_refused(capplan, key, value, said):
+    ran = capplan("fleet", SMALL, "--offline", "--set", f"fleet.{key}={value}")
+    assert ran.code == 2
+    assert f"fleet.{key}" in ran.err
+    assert said in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_device_that_nobody_sells_there_has_no_price(capplan):
+    ran = capplan("fleet", SMALL, "--offline", "--set", "prices={}", "--set", "fleet.providers=[CoreWeave]")
+    assert "no machine with l4 is listed on-demand for CoreWeave" in ran.err
+
+
+def test_a_plan_file_keeps_its_order_and_check_explain_and_export_read_it(capplan, eight, tmp_path):
+    plan = tmp_path / "plan.json"
+    assert capplan("fleet", SMALL, "--offline", *eight, "--hardware", "l40s", "-o", plan).code == 0
+    chosen = json.loads(plan.read_text())["result"]["chosen"]
+    explained = json.loads(
+        capplan("explain", plan, "order.usd_per_hour", "--offline", "--format", "json").out
+    )["result"]
+    assert explained["value"] == chosen["usd_per_hour"]
+    assert [item["value"] for item in explained["inputs"]][:2] == [
+        chosen["order"]["machines"][0]["count"],
+        8.0,
+    ]
+    assert capplan("check", SMALL, "--offline", *eight, "--hardware", "l40s", "--plan", plan).code in (0, 2)
+    bill = json.loads(capplan("bill", "--plan", plan, "--offline", "--format", "json").out)["result"]
+    assert bill["usd_per_month"] == pytest.approx(chosen["usd_per_month"])
+
+
+def test_lists_and_machines_are_shown(capplan):
+    rows = json.loads(capplan("list", "machines", "p5", "--format", "json").out)["result"]["rows"]
+    assert {row["machine"] for row in rows} >= {"p5.48xlarge", "p5.4xlarge"}
+    one = json.loads(capplan("hardware", "p5.48xlarge", "--format", "json").out)["result"]
+    assert (one["hardware"], one["gpus"]) == ("h100-sxm", 8)
+    assert one["offers"][0]["source"].startswith("https://")
+    ran = capplan("hardware", "p5.48xlage")
+    assert (ran.code, "did you mean 'p5.48xlarge'" in ran.err) == (2, True)
+
+
+def test_random_small_fleets_cost_no_more_than_any_order_of_any_layout(capplan, eight):
+    """Brute force: each layout with the replicas of its plan, in every combination of machines of its device."""
+    random.seed(4)
+    for rate in (3, 40, 90):
+        answer = fleet(capplan, *eight, "--set", f"traffic[0].request_rate={rate} req/s")
+        for plan in answer["plans"]:
+            sizes = ((8, 8.0),) if plan["hardware"] == "l40s" else ((1, 0.5), (4, 2.0))
+            able = [
+                (gpus // plan["gpus_per_replica"], usd)
+                for gpus, usd in sizes
+                if gpus >= plan["gpus_per_replica"]
+            ]
+            least = every_cover(
+                plan["replicas"], [c for c, _ in able], [p for _, p in able], [None] * len(able)
+            )
+            assert plan["usd_per_hour"] == pytest.approx(least)
+        assert answer["chosen"]["usd_per_hour"] <= 1.05 * min(
+            plan["usd_per_hour"] for plan in answer["plans"]
+        )
