@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from capplan.assumption import Assumption
+from capplan.fleet.price import ChosenPrice
+
 SCENARIOS = sorted((Path(__file__).resolve().parents[1] / "scenarios").glob("*.yaml"))
 PARTS = {
     "cascade": ("cascade.part=first", "cascade.part=second", "cascade.part=alone"),
@@ -30,3 +33,9 @@ FLEETS = [
     for path in SCENARIOS
     for settings in ([(part,) for part in PARTS[path.stem]] if path.stem in PARTS else [()])
 ]
+
+
+def price_by_hand(usd_per_hour):
+    """Return the price of a GPU as a scenario states it."""
+    stated = Assumption(f"a GPU costs {usd_per_hour} $/h", "prices.per_gpu_hour")
+    return ChosenPrice(usd_per_hour, "on-demand", (), 0, None, None, stated)

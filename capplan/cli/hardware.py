@@ -24,17 +24,18 @@ Name = Annotated[
 def command(*, name: Name = None, to: o.Output) -> int:
     """List the devices of the catalogue, or show a device or a machine with its sources."""
     from capplan.readers.catalogue.hardware import device, device_names, slices
-    from capplan.readers.catalogue.machines import machine_names, sku_of
     from capplan.report.answers.hardware import device_answer, devices_answer, machine_answer
     from capplan.report.show import show
 
     if name is None:
         return show(devices_answer([device(known) for known in device_names()]), to)
-    if (sold := sku_of(name)) is not None:
-        return show(machine_answer(sold), to)
     try:
         one = device(name)
     except InputError:
+        from capplan.readers.catalogue.machines import machine_names, sku_of
+
+        if (sold := sku_of(name)) is not None:
+            return show(machine_answer(sold), to)
         if nearest(name, device_names()) or not nearest(name, machine_names()):
             raise
         raise unknown("machine", name, machine_names(), hint="all of them: capplan list machines") from None

@@ -2,7 +2,8 @@
 
 from capplan.explain.record import Explained, Input, explained, formula_of, input_of, worked
 from capplan.explain.subject import ACCURACY, MONEY, QUESTIONS, WORKLOADS, Subject, plan_numbers
-from capplan.fleet.plan import AnyPlan, plan_order
+from capplan.fleet.order import OWN, Machine
+from capplan.fleet.plan import AnyPlan, paid_by_the_gpu, plan_order
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES, usd_per_million_tokens, usd_per_month
 from capplan.fleet.search.cheapest import Sized
 from capplan.fleet.search.recommended import RANGE, cost_range
@@ -51,7 +52,7 @@ def usd_per_hour(of: Subject) -> Explained:
     value = of.plan.usd_per_hour or 0.0
     ordered = explained_order(of.plan, "order.usd_per_hour", value)
     whole = (input_of("h", "order.usd_per_hour", value, ordered.label, "explain order.usd_per_hour"),)
-    return explained("usd_per_hour", value, "h", whole, MONEY, steps=(ordered, one, devices))
+    return explained("usd_per_hour", value, "h", whole, MONEY, steps=(one, devices, ordered))
 
 
 def explained_order(plan: AnyPlan, quantity: str, value: float) -> Explained:
@@ -94,13 +95,20 @@ def explained_order(plan: AnyPlan, quantity: str, value: float) -> Explained:
         hours = input_of("m", "hours", HOURS_PER_MONTH, "derived", "365 x 24 / 12 hours of an average month")
         return explained(quantity, value, "h m", (hourly, hours), MONEY)
     prices = [
-        input_of(f"p{i}", f"usd_per_machine_hour {sku}", line.machine.usd_per_hour, "spec", f"{line.machine.provider}, {line.machine.date or 'date unknown'}")
+        input_of(f"p{i}", f"usd_per_machine_hour {sku}", line.machine.usd_per_hour, *_stated_by(line.machine))
         for i, (line, sku) in enumerate(lines, start=1)
     ]  # fmt: skip
     energy = value - sum(line.count * line.machine.usd_per_hour for line in order.lines)
     rest = input_of("e", "energy_usd_per_hour", energy, "config", "scenario: prices.electricity")
     formula = f"{_sum_of('n', 'p', len(lines))} + e"
     return explained(quantity, value, formula, (*counts, *prices, rest), MONEY)
+
+
+def _stated_by(machine: Machine) -> tuple[str, str]:
+    """Return the label of what a machine is and costs, and who states it."""
+    if not machine.source:
+        return "config", f"scenario: {'fleet.own' if machine.provider == OWN else 'prices.per_gpu_hour'}"
+    return "spec", f"{machine.source}, {machine.provider}, {machine.date or 'date unknown'}"
 
 
 def _sum_of(one: str, other: str, terms: int) -> str:
@@ -166,6 +174,16 @@ def at_an_offer(of: Subject, quantity: str) -> Explained:
     }
     formula = f"({'mean of p' if len(offers) > 1 else 'p'} + e) g{hours.get(key, ' job_hours')}"
     value = plan_numbers(of.plan)[quantity]
+    if not paid_by_the_gpu([of.plan]):
+        hourly, likely = usd_per_hour(of), of.price.total_usd_per_hour
+        inputs = (
+            *inputs[:-1],
+            input_of("h", "usd_per_hour", hourly.value, hourly.label, "explain usd_per_hour"),
+            input_of("q", "usd_per_gpu_hour with electricity", likely, "derived", "explain usd_per_gpu_hour"),
+        )
+        formula = (
+            f"h {formula.removesuffix(formula[formula.index(' g') :])} / q{hours.get(key, ' job_hours')}"
+        )
     return explained(quantity, value, formula, inputs, MONEY)
 
 

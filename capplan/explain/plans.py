@@ -15,7 +15,7 @@ from capplan.explain.quantities import (
     subject_of,
 )
 from capplan.explain.record import Explained, Input, explained, input_of, within
-from capplan.explain.subject import QUESTIONS, SIMULATION, Place, Subject, name_of, places_of, plan_numbers
+from capplan.explain.subject import QUESTIONS, SIMULATION, Place, Subject, name_of, places_of, plan_places
 from capplan.fleet.plan import AnyPlan, Certainty, FleetPlan
 from capplan.fleet.search.cheapest import Sized
 from capplan.fleet.search.one_layout import trial_of
@@ -41,9 +41,7 @@ def plans_group(planned: Planned) -> Group:
 
 
 def _plans_group(group: str, asked: AskedFleet, plans: Mapping[Place, AnyPlan]) -> Group:
-    numbers = {
-        (*place, name): value for place, plan in plans.items() for name, value in plan_numbers(plan).items()
-    }
+    numbers = {(*place, *inner): value for place, plan in plans.items() for inner, value in plan_places(plan)}
 
     subjects = {
         name_of((group, *place)): cache(partial(subject_of, asked, plan)) for place, plan in plans.items()

@@ -7,7 +7,7 @@ from capplan.errors import unknown
 from capplan.explain.money import explained_order, explained_outside
 from capplan.explain.record import Explained, Input, explained, input_of
 from capplan.explain.subject import ACCURACY, MONEY, POOLS, QUESTIONS, plan_numbers
-from capplan.fleet.plan import Pool, PoolsPlan
+from capplan.fleet.plan import Pool, PoolsPlan, paid_by_the_gpu
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES
 from capplan.money.offer_range import named_offers
 from capplan.questions.fleet import AskedFleet
@@ -126,6 +126,11 @@ class PoolsSubject:
                 "p", key, value, "spec" if pool.price and pool.price.records else "config", basis
             )
             return explained(quantity, value, "p", (price,), MONEY)
+        if key == "usd_per_hour" and not paid_by_the_gpu([self.plan]):
+            machines = input_of(
+                "h", key, value, "derived", "explain order.usd_per_hour, the machines of this pool"
+            )
+            return explained(quantity, value, "h", (machines,), MONEY)
         if key in _PRODUCTS:
             formula, parts = _PRODUCTS[key]
             inputs = {symbol: f"pools.{name}.{part}" for symbol, part in parts.items()}

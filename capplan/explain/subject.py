@@ -49,16 +49,16 @@ def name_of(place: Place) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
 
 
-def numbers_of(row: Any) -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a plan's row by name, such as ttft_s.p95."""
-    yield from ((name_of(place), value) for place, value in places_of(row))
-
-
 def plan_numbers(plan: AnyPlan) -> dict[str, float]:
     """Return the numbers of a plan by name; those of its groups and of single machines have other names, or are no result."""
+    return {name_of(place): value for place, value in plan_places(plan)}
+
+
+def plan_places(plan: AnyPlan) -> Iterator[tuple[Place, float]]:
+    """Yield the same numbers with their places."""
     row = plan_row(plan)
     order = {key: value for key, value in (row["order"] or {}).items() if key != "machines"}
-    return dict(numbers_of({**row, "groups": None, "order": order}))
+    return places_of({**row, "groups": None, "order": order})
 
 
 @dataclass(slots=True)

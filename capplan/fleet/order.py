@@ -7,6 +7,8 @@ from math import ceil, inf
 
 from capplan.errors import InputError
 
+OWN = "own"
+"""Provider of machines that are there already, or that one buys."""
 MOST_LIMITED = 20_000
 """Replicas up to which an order is looked for among machines of which only some may be ordered."""
 MOST_REPLICAS = 10**9
@@ -64,7 +66,6 @@ class Order:
     """Machines that hold the replicas of one group."""
 
     lines: tuple[OrderLine, ...]
-    replica_gpus: int
 
     @property
     def gpus(self) -> int:
@@ -253,8 +254,7 @@ def order_of(machines: tuple[Machine, ...], replica_gpus: int, node_gpus: int, r
             OrderLine(machine, count * group, count * held)
             for (machine, group, held), count in zip(able, counts, strict=True)
             if count
-        ),
-        replica_gpus,
+        )
     )
 
 

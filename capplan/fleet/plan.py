@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isclose
 from typing import Literal, Protocol, TypeAlias
 
 from capplan.accuracy.bounded import BoundedSpread
@@ -166,6 +167,16 @@ def plan_order(plan: "AnyPlan") -> PlanOrder | None:
             )
     gpus = sum(line.count * line.machine.gpus for line in lines.values())
     return PlanOrder(tuple(lines.values()), gpus, gpus - plan.gpus, free, plan.usd_per_hour or 0.0)
+
+
+def paid_by_the_gpu(plans: Iterable["AnyPlan"]) -> bool:
+    """Return whether plans cost as many GPUs as they use, and not the whole machines that these come in."""
+    return all(
+        isclose(group.gpus * group.price.total_usd_per_hour, group.usd_per_hour)
+        for plan in plans
+        for group in plan.groups
+        if group.price is not None and group.usd_per_hour is not None
+    )
 
 
 def summed_usd_per_hour(pools: Iterable[Pool]) -> float | None:

@@ -201,12 +201,14 @@ class ChosenPrice:
         """Return the cheapest order that holds some replicas; None if no machine holds one, or if too few may be ordered."""
         if self.machines:
             return order_of(self.machines, replica_gpus, node_gpus, replicas)
-        offer = self.records[0] if self.records else None
-        piece = Machine(
-            offer.provider if offer else "the scenario", "", offer.device if offer else "", 1, self.usd_per_hour,
-            offer.region if offer else None, offer.date if offer else None, offer.source if offer else "",
-        )  # fmt: skip
-        return Order((OrderLine(piece, replicas * replica_gpus, replicas),), replica_gpus)
+        sellers = " and ".join(record.provider for record in self.records) or "the scenario"
+        device, region, date, source = "", None, None, ""
+        if self.records:  # of two offers the older one says how old their mean is
+            offer = min(self.records, key=lambda record: record.date or "")
+            device, date, source = offer.device, offer.date, offer.source
+            region = offer.region if len(self.records) == 1 else None
+        piece = Machine(sellers, "", device, 1, self.usd_per_hour, region, date, source)
+        return Order((OrderLine(piece, replicas * replica_gpus, replicas),))
 
     def order_usd_per_hour(
         self, replica_gpus: int, node_gpus: int, replicas: int, side: Side = "likely"

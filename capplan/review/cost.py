@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from capplan.fleet.plan import POOLS, AnyPlan, FleetPlan, ReplicaGroup
+from capplan.fleet.plan import POOLS, AnyPlan, FleetPlan, ReplicaGroup, paid_by_the_gpu
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.report.answer import Table
+from capplan.report.answers.order import order_tables
 from capplan.report.answers.plan_words import layout_text
 from capplan.review.findings import Findings, Section
 from capplan.review.plans import CHARTED, by_the_job
@@ -36,7 +37,9 @@ def cost_section(given: Findings) -> Section:
     of_job = by_the_job(plans)
     devices = [row for plan in plans for row in _devices_rows(plan, powered=powered, of_job=of_job)]
     tokens = [row for plan in plans for row in (_job_rows(plan) if of_job else _token_rows(plan))]
-    way = f"GPUs x price{' + electricity' if powered else ''} = cost per hour; "
+    way = "cost per hour is the price of whole machines, as in the order; "
+    if paid_by_the_gpu(plans):
+        way = f"GPUs x price{' + electricity' if powered else ''} = cost per hour; "
     if of_job:
         way += (
             "x hours of the job = cost of the job; / thousand requests = price per thousand requests; cost of the job / million "
@@ -55,6 +58,7 @@ def cost_section(given: Findings) -> Section:
         tables=(
             Table(devices, title="Devices", titles=_TITLES),
             Table(tokens, title="Requests and tokens" if of_job else "Tokens", titles=_TITLES),
+            *order_tables(given.answer.bought),
         ),
     )
 

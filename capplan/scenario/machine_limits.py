@@ -3,10 +3,9 @@
 import re
 
 from capplan.errors import InputError, unknown
-from capplan.fleet.order import Machine, MachineLimits
+from capplan.fleet.order import OWN, Machine, MachineLimits
 from capplan.readers.catalogue.hardware import catalogue_name
 from capplan.readers.catalogue.machines import (
-    OWN,
     known_machines,
     machine,
     refuse_unknown_provider,

@@ -256,7 +256,7 @@ def test_a_job_is_priced_as_a_job_wherever_the_page_speaks_of_money(given):
     assert "for $100 for the job of 10 h, $0.1 per thousand requests" in review.decision
     assert "90% sure would take 6 x h100-sxm for $120." in review.decision
     sections = {section.title: section for section in review.sections}
-    devices, tokens = sections["Cost"].tables
+    devices, tokens, *_order = sections["Cost"].tables
     for row in devices.rows:
         assert row["gpus"] * row["usd_per_gpu_hour"] == pytest.approx(row["usd_per_hour"])
         assert row["usd_per_hour"] * row["job_hours"] == pytest.approx(row["usd_per_job"])

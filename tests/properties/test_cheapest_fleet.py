@@ -21,6 +21,7 @@ from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.scenario import scenario_from
 from capplan.workload.slo import Slo
 from tests.fuzz.answers import asked_question
+from tests.shipped import price_by_hand
 from tests.sweeps import examples
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,12 +75,8 @@ def asked(text, devices=DEVICES, **changes):
 
 
 def terms(**changes):
-    class Priced:
-        def __init__(self, usd):
-            self.total_usd_per_hour = usd
-
     usual = {"headroom_fraction": 0.2, "spare_replicas": 1}
-    return Terms(**{**usual, **changes}, prices={name: Priced(usd) for name, usd in PRICES.items()})
+    return Terms(**{**usual, **changes}, prices={name: price_by_hand(usd) for name, usd in PRICES.items()})
 
 
 def searching(question, rules):

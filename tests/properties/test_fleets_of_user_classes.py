@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from capplan.readers.yaml_file import parse_yaml
 from capplan.replica.plans import plans_of
 from capplan.replica.tables import table_of_plans
 from capplan.scenario.scenario import scenario_from
+from tests.shipped import price_by_hand
 
 QUICK = "{name: quick, users: 400, think_time: 1 s, input_tokens: 1500, output_tokens: 20}"
 SLOW = "{name: slow, users: 100, think_time: 5 s, input_tokens: 2000, output_tokens: 1500}"
@@ -35,7 +35,7 @@ PAIRS = (
     ),
 )
 ROOT = Path(__file__).resolve().parents[2]
-FREE = Terms(0.0, 0, {name: SimpleNamespace(total_usd_per_hour=1.0) for name in ("h100-sxm", "l40s")})
+FREE = Terms(0.0, 0, {name: price_by_hand(1.0) for name in ("h100-sxm", "l40s")})
 
 
 @lru_cache(maxsize=32)

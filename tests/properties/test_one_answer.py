@@ -29,7 +29,7 @@ from capplan.replica.speculation import draft_of
 from capplan.scenario.flags import PlanFlags, RequestFlags
 from capplan.scenario.scenario import read_scenario
 from capplan.workload.slo import Target
-from tests.shipped import FLEETS, SCENARIOS
+from tests.shipped import FLEETS, SCENARIOS, price_by_hand
 from tests.slower import made_slower
 
 SMALL = """name: small
@@ -42,14 +42,10 @@ fleet: {hardware: [h100-sxm, l40s], tensor_parallel: 1, pipeline_parallel: 1}
 
 
 def free(usd=1.0, **changes):
-    class Priced:
-        total_usd_per_hour = usd
-        usd_per_hour = usd
-        energy_usd_per_hour = None
-
     rules = {"headroom_fraction": 0.2, "spare_replicas": 0, **changes}
     return Terms(
-        **rules, prices=dict.fromkeys(("h100-sxm", "h200-sxm", "b200", "a100-sxm-80gb", "l40s"), Priced())
+        **rules,
+        prices=dict.fromkeys(("h100-sxm", "h200-sxm", "b200", "a100-sxm-80gb", "l40s"), price_by_hand(usd)),
     )
 
 

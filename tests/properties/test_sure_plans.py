@@ -15,6 +15,7 @@ from capplan.questions.fleet import asked_fleet
 from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.scenario import scenario_from
 from capplan.workload.slo import Slo, Target
+from tests.shipped import price_by_hand
 
 RATE, SPARES, HOURLY = 60.0, 2, 3.0
 TEXT = """name: small
@@ -23,7 +24,7 @@ traffic: [{name: chat, request_rate: 60 req/s, input_tokens: {mean: 900, p95: 25
 slo: {ttft_p95: 600 ms, tpot_p95: 60 ms}
 fleet: {hardware: [l40s], tensor_parallel: [1, 2], pipeline_parallel: 1}
 """
-PRICE = SimpleNamespace(total_usd_per_hour=HOURLY, usd_per_hour=HOURLY, energy_usd_per_hour=None)
+PRICE = price_by_hand(HOURLY)
 TERMS = Terms(0.25, SPARES, {"l40s": PRICE})
 
 

@@ -235,6 +235,13 @@ CASES = {
     "fleet.pipeline_parallel": Case(2),
     "fleet.expert_parallel": Case([1], SPARSE),
     "fleet.data_parallel": Case([2], SPARSE),
+    "fleet.machines": Case(["p5.48xlarge"], {"fleet.hardware": ["h100-sxm"]}),
+    "fleet.providers": Case(["AWS"], {"fleet.hardware": ["h100-sxm"]}),
+    "fleet.regions": Case(["us-east-1"], {"fleet.hardware": ["h100-sxm"]}),
+    "fleet.own": Case({"8 x h100-sxm": 1}, {"fleet.hardware": ["h100-sxm"]}),
+    "fleet.max_machines": Case(
+        {"p5.4xlarge": 0}, {"fleet.hardware": ["h100-sxm"], "fleet.providers": ["AWS"]}
+    ),
     "fleet.max_gpus": Case(1),
     "fleet.max_gpus_per_replica": Case(1, {"fleet.tensor_parallel": [1, 2]}),
     "fleet.disaggregation": Case("only", APART | {"fleet.kv_link": None}),

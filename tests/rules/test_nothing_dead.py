@@ -7,7 +7,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 USERS = ("capplan", "calibrate", "docs/generators", "docs/examples", "benchmarks")
 ALLOWED = {
-    "fleet/price.py: PriceRecord.sku": "of the price list: by it a person finds the offer on its page",
     "hardware/device.py: Device.memory_kind": "`capplan hardware` prints the whole record",
     "library/calls.py: kv_size": "a function of `import capplan`, which finds it by name",
     "model/summary.py: Summary.attention_layers": "`capplan model` prints the whole record",

@@ -7,6 +7,7 @@ from math import inf
 from typing import Any
 
 from capplan.errors import Reason
+from capplan.fleet.order import OWN
 from capplan.fleet.plan import PoolsPlan
 from capplan.fleet.pools.search import pools_standing
 from capplan.fleet.price import usd_per_month
@@ -17,6 +18,7 @@ from capplan.model.sharding import Sharding
 from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.money.budget import mix_usd_per_month
 from capplan.questions.plans.plan_file import chosen_in
+from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import model_source
 from capplan.readers.plan_file import PlanFile
 from capplan.readers.plan_record import has_pools
@@ -184,8 +186,12 @@ def _money(
         if price is None and row["usd_per_gpu_hour"] is not None:
             yield Check(f"prices.{name}", row["usd_per_gpu_hour"], None, holds=False)
     for row in rows:
-        price = asked.prices.get(row["hardware"])
-        hourly = hourly + price.total_usd_per_hour * row["gpus"] if price and hourly is not None else None
+        price, node = asked.prices.get(row["hardware"]), device(row["hardware"]).node_devices
+        usd_per_hour = (
+            price.order_usd_per_hour(row["gpus"] // row["replicas"], node, row["replicas"]) if price else None
+        )
+        hourly = None if hourly is None or usd_per_hour is None else hourly + usd_per_hour
+    yield from _machines(asked, chosen)
     if hourly is not None and budget is not None:
         usd = float(usd_per_month(hourly))
         if asked.scenario.commitments is not None and chosen["weight_dtype"] in asked.question.networks:
@@ -197,6 +203,15 @@ def _money(
         for day in (day for day in (paid.dates if paid else ()) if day):
             age = (today - latest_day(day)).days
             yield Check(f"price date of {name}", f"{max_price_age_days} days", day, age <= max_price_age_days)
+
+
+def _machines(asked: AskedFleet, chosen: Mapping[str, Any]) -> Iterator[Check]:
+    """Yield whether the machines of an order are still sold, by the catalogue or the scenario's own prices."""
+    sold = {item.sku for price in asked.prices.values() if price for item in price.machines}
+    for line in (chosen.get("order") or {}).get("machines", ()):
+        if line["sku"] is not None and line["provider"] != OWN:
+            name = f"machine {line['sku']} at {line['provider']}"
+            yield Check(name, "offered", "offered" if line["sku"] in sold else None, line["sku"] in sold)
 
 
 def latest_day(written: str) -> date:

@@ -26,9 +26,6 @@ from capplan.readers.data_folder import data_folder
 from capplan.readers.record import Bytes, BytesPerS, Record, Usd, UsdPerHour, Watts, validated
 from capplan.readers.yaml_file import read_yaml
 
-OWN = "own"
-"""Name of the provider of servers that one buys."""
-
 
 class MachineOffer(Record):
     """A price of a machine by the hour."""

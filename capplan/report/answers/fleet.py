@@ -2,13 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from math import isclose
 from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.load.demand import planned_demand
-from capplan.fleet.plan import AnyPlan, Certainty, FleetAnswer, FleetPlan, TightTarget, Uneconomical
+from capplan.fleet.plan import (
+    AnyPlan,
+    Certainty,
+    FleetAnswer,
+    FleetPlan,
+    TightTarget,
+    Uneconomical,
+    paid_by_the_gpu,
+)
 from capplan.fleet.question import Question
 from capplan.fleet.review import kernel_assumptions
 from capplan.fleet.scenario import Scenario
@@ -120,13 +127,7 @@ _PROMPTS_READING = (
 def _reading(scenario: Scenario, plans: Sequence[FleetPlan]) -> tuple[str, ...]:
     """Return how to read the plans."""
     prices, pooled = scenario.prices, scenario.pooled
-    whole = any(
-        plan.price
-        and plan.usd_per_hour
-        and not isclose(plan.gpus * plan.price.total_usd_per_hour, plan.usd_per_hour)
-        for plan in plans
-    )
-    money = "$/h is the price of whole machines" if whole else "GPUs x $/GPU/h = $/h"
+    money = "GPUs x $/GPU/h = $/h" if paid_by_the_gpu(plans) else "$/h is the price of whole machines"
     if prices.usd_per_kwh is not None:
         money = (
             f"power (W) / 1000 x {prices.facility_ratio:g} (facility ratio) x {prices.usd_per_kwh:g} $/kWh = power ($/h); "
@@ -372,9 +373,8 @@ def fleet_answer(
 ) -> Answer:
     """Return the plans, cheapest first, and the rejections by reason; exit code 4 where nothing is feasible."""
     outlook = outlook or Outlook()
-    over_time = over_time_parts(outlook)
+    over_time, kv = over_time_parts(outlook), several_kv_dtypes(answer.plans)
     rows = [plan_row(plan) for plan in answer.all_plans]
-    kv = several_kv_dtypes(answer.plans)
     shown = [
         {**row, "plan": layout_text(plan, kv=kv)} for row, plan in zip(rows, answer.all_plans, strict=True)
     ]

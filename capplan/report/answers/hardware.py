@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capplan.assumption import Assumption
 from capplan.hardware.device import Device
-from capplan.readers.catalogue.machines import KnownMachine
 from capplan.report.answer import Answer, Table, flattened
+
+if TYPE_CHECKING:
+    from capplan.readers.catalogue.machines import KnownMachine
 
 _LISTED = (
     "name", "architecture", "memory_bytes", "memory_bytes_per_s", "peak_flop_per_s.bf16", "peak_flop_per_s.fp8",
@@ -57,7 +59,7 @@ def devices_answer(devices: Sequence[Device]) -> Answer:
     )
 
 
-def machine_answer(machine: KnownMachine) -> Answer:
+def machine_answer(machine: "KnownMachine") -> Answer:
     """Return one machine: what it is, and its prices by region and commitment with their sources."""
     record = machine.record
     facts = {
