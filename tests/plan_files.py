@@ -26,11 +26,15 @@ def plan_in(folder, *settings):
     return plan
 
 
-def with_changes(plan, target, *, chosen=None, launch=None, inputs=None):
+def with_changes(plan, target, *, chosen=None, launch=None, inputs=None, order=None):
     """Write a plan file with some values changed, signed as a search would; return its path."""
     envelope = copy.deepcopy(json.loads(plan.read_text()))
     result = envelope["result"]
     result["chosen"].update(chosen or {})
+    if order is not None:
+        result["chosen"]["order"]["machines"] = [
+            line | order for line in result["chosen"]["order"]["machines"]
+        ]
     origin = result["plan_file"]["inputs"]
     origin["launch"].update(launch or {})
     for key, value in (inputs or {}).items():

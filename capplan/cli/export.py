@@ -9,7 +9,7 @@ from capplan.cli.groups import grouped
 from capplan.cli.kinds import one_of
 from capplan.scenario.flags import OutputFlags
 
-_TARGETS = ("vllm", "sglang", "trtllm", "compose", "k8s", "kserve", "llm-d", "dynamo", "keda")
+_TARGETS = ("vllm", "sglang", "trtllm", "compose", "k8s", "kserve", "llm-d", "dynamo", "keda", "skypilot")
 Target = Annotated[
     str,
     one_of(

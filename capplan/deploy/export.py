@@ -7,10 +7,17 @@ from capplan import __version__
 from capplan.deploy.command_words import CONFIG_FILE, Command, command_of, shell_text
 from capplan.deploy.fleet_launch import FleetLaunch, Group
 from capplan.deploy.kubernetes import container_command, kubernetes_objects, scaled_objects, server_words
-from capplan.deploy.platforms import chart_values, compose_file, dynamo_graph, inference_service
+from capplan.deploy.platforms import (
+    chart_values,
+    compose_file,
+    dynamo_graph,
+    inference_service,
+    skypilot_tasks,
+)
 from capplan.deploy.written_text import comment
 from capplan.errors import InputError, unknown
 from capplan.readers.plan_file import PlanFile
+from capplan.readers.plan_record import OrderedRow
 
 ENGINES = ("vllm", "sglang", "trtllm")
 _OBJECTS: Mapping[str, Callable[[FleetLaunch], Iterable[Mapping[str, Any]]]] = {
@@ -20,6 +27,7 @@ _OBJECTS: Mapping[str, Callable[[FleetLaunch], Iterable[Mapping[str, Any]]]] = {
     "llm-d": lambda fleet: [chart_values(fleet)],
     "dynamo": lambda fleet: [dynamo_graph(fleet)],
     "keda": scaled_objects,
+    "skypilot": skypilot_tasks,
 }
 TARGETS = (*ENGINES, *_OBJECTS)
 _APPLY = {
@@ -29,9 +37,10 @@ _APPLY = {
     "llm-d": "helm install NAME llm-d-modelservice/llm-d-modelservice -f FILE",
     "dynamo": "kubectl apply -f FILE",
     "keda": "kubectl apply -f FILE, beside the objects of --target k8s",
+    "skypilot": "sky launch FILE, one task for each kind of machine",
 }
 _LEADER = "LEADER_ADDRESS"
-_WITHOUT_CONTAINERS = (*ENGINES, "keda")
+_WITHOUT_CONTAINERS = (*ENGINES, "keda", "skypilot")
 
 
 def export_text(file: PlanFile, fleet: FleetLaunch, target: str) -> str:
@@ -73,6 +82,8 @@ def _header(file: PlanFile, fleet: FleetLaunch, target: str) -> Iterator[str]:
     limits = ", ".join(f"{key} {limit * 1e3:.4g} ms" for key, limit in inputs.targets.items())
     if limits:
         yield f"targets: {limits}, {inputs.confidence:.0%} sure at the least"
+    for line in fleet.order:
+        yield _ordered(line)
     for group in fleet.groups:
         yield from _load(file, group)
     yield from dict.fromkeys(
@@ -86,6 +97,14 @@ def _header(file: PlanFile, fleet: FleetLaunch, target: str) -> Iterator[str]:
 def _purchase(file: PlanFile) -> str:
     chosen = file.result["chosen"]
     return f"{chosen['gpus']} x {chosen['hardware']} in {chosen['replicas']} replicas, {chosen['spare_replicas']} of them spare"
+
+
+def _ordered(line: OrderedRow) -> str:
+    machine = f"{line.count} x {line.sku or 'GPU'}" + (
+        f" of {line.gpus} x {line.hardware}" if line.sku else ""
+    )
+    place = f"{line.provider}{f', {line.region}' if line.region else ''}"
+    return f"order: {machine} at {place}, ${line.usd_per_hour:.2f} an hour each, price of {line.date or 'an unknown day'}"
 
 
 def _load(file: PlanFile, group: Group) -> Iterator[str]:

@@ -9,7 +9,9 @@ from capplan.deploy.replica_launch import ReplicaLaunch, Role, launch_of
 from capplan.deploy.written_text import checked_name
 from capplan.errors import InputError
 from capplan.readers.plan_file import AGAIN, PlanFile
-from capplan.readers.plan_record import LaunchRow
+from capplan.readers.plan_record import LaunchRow, OrderedRow, OrderRow
+from capplan.readers.record import validated
+from capplan.readers.yaml_file import Document
 
 IMAGES = {
     "vllm": "vllm/vllm-openai:v{version}",
@@ -62,6 +64,8 @@ class FleetLaunch:
     most_replicas: int
     usd_per_hour: float | None
     """Of all devices."""
+    order: tuple[OrderedRow, ...]
+    """Machines of the plan; empty in files of older versions, and without a price."""
     image: str | None
     remarks: tuple[str, ...]
     """What people have to know and no option says."""
@@ -156,9 +160,18 @@ def fleet_launch(
         least_replicas=least,
         most_replicas=max(least, asked.get("max_replicas", groups[-1].replicas)),
         usd_per_hour=chosen["usd_per_hour"],
+        order=_ordered(file),
         image=image,
         remarks=_remarks(file, groups),
     )
+
+
+def _ordered(file: PlanFile) -> tuple[OrderedRow, ...]:
+    """Return the machines of the recommended plan; empty in files of older versions, and without a price."""
+    order = file.result["chosen"].get("order")
+    if order is None:
+        return ()
+    return tuple(validated(OrderRow, Document(str(file.path), order, {})).machines)
 
 
 def _refuse_unsaid(file: PlanFile, started: LaunchRow) -> None:

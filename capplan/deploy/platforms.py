@@ -1,5 +1,6 @@
-"""A plan for platforms that start engines themselves: Docker Compose, KServe, llm-d, Dynamo."""
+"""A plan for platforms that start engines themselves: Docker Compose, KServe, llm-d, Dynamo; and its machines for SkyPilot."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from capplan.deploy.command_words import CONFIG_FILE
@@ -7,6 +8,7 @@ from capplan.deploy.fleet_launch import FleetLaunch, Group
 from capplan.deploy.kubernetes import CONFIG_FOLDER, PORT, container_command, pod, program_and_arguments
 from capplan.deploy.written_text import refuse_variables, unexpanded
 from capplan.errors import InputError
+from capplan.fleet.order import OWN
 
 _TAKEN = ("--tensor-parallel-size", "--data-parallel-size")
 """Options of vLLM that a platform writes itself, from its keys for parallelism."""
@@ -14,6 +16,40 @@ _MODELS = "/models"
 """Where the hub's files lie in a container."""
 _OWN = ("--host", "--port")
 _DYNAMO = {"vllm": "dynamo.vllm", "sglang": "dynamo.sglang"}
+
+
+SKYPILOT = {
+    "aws": "aws", "azure": "azure", "gcp": "gcp", "oci": "oci", "lambda": "lambda", "runpod": "runpod", "nebius": "nebius",
+    "hyperstack": "hyperstack", "vast.ai": "vast", "paperspace": "paperspace", "cudo": "cudo", "digitalocean": "do",
+}  # fmt: skip
+"""Provider -> SkyPilot's name of it."""
+
+
+def skypilot_tasks(fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
+    """Yield a SkyPilot task for the machines of each kind in the order of a plan.
+
+    References
+    ----------
+    https://docs.skypilot.co/en/latest/reference/yaml-spec.html
+    """
+    bought = [line for line in fleet.order if line.provider != OWN]
+    if not bought:
+        raise InputError(
+            "skypilot: the plan has no order of machines\n  plan with: --set fleet.providers=[AWS], or another provider"
+        )
+    for number, line in enumerate(bought, start=1):
+        cloud = SKYPILOT.get(line.provider.lower())
+        if line.sku is None or cloud is None:
+            raise InputError(
+                f"skypilot: {line.sku or 'GPUs by the piece'} at {line.provider} is not a machine that SkyPilot starts; it knows "
+                f"{', '.join(SKYPILOT)}\n  plan with: --set fleet.providers=[AWS], or another of these"
+            )
+        infra = cloud if line.region is None else f"{cloud}/{line.region}"
+        yield {
+            "name": f"{fleet.name}-{number}",
+            "resources": {"infra": infra, "instance_type": line.sku},
+            "num_nodes": line.count,
+        }
 
 
 def compose_file(fleet: FleetLaunch) -> dict[str, Any]:

@@ -78,6 +78,31 @@ class _ReplicasRow(_Row):
         return self
 
 
+class OrderedRow(_Row):
+    """Machines of one kind in an order."""
+
+    sku: str | None
+    provider: str
+    region: str | None
+    hardware: str
+    gpus: Positive
+    count: Positive
+    usd_per_hour: Amount
+    date: str | None
+    source: str | None
+
+
+class OrderRow(_Row):
+    """The machines of a plan."""
+
+    machines: list[OrderedRow]
+    gpus: Positive
+    gpus_idle: Count
+    free_replicas: Count
+    usd_per_hour: Amount
+    usd_per_month: Amount
+
+
 class PlanRow(_ReplicasRow):
     """A plan."""
 
@@ -106,6 +131,8 @@ class PlanRow(_ReplicasRow):
     watts: Amount | None
     bottleneck: str
     checked: Literal["simulated", "closed form"]
+    order: OrderRow | None = None
+    """None without a price, and in files of older versions."""
 
 
 class PoolRow(_ReplicasRow):
@@ -142,6 +169,8 @@ class PoolsRow(_Row):
     pools: BothPoolsRow
     transfer: TransferRow
     simulated_requests: Count
+    order: OrderRow | None = None
+    """None without a price, and in files of older versions."""
     ttft_s: SpreadRow
     tpot_s: SpreadRow
     e2e_s: SpreadRow

@@ -62,7 +62,7 @@ LAUNCHES = (
     "python3 -m sglang.launch_server --model-path llama-3.2-1b --tp 2", "trtllm-serve llama-3.2-1b --config config.json", "docker run vllm", "--launch",
     "vllm serve llama-3.2-1b --speculative-config [1] --max-model-len 9" + "9" * 300, "vllm serve llama-3.2-1b --port 1 --port 2 --\x1b[2J 3",
 )  # fmt: skip
-TARGETS = ("vllm", "k8s", "compose", "kserve", "llm-d", "keda", "dynamo", "sglang", "none")
+TARGETS = ("vllm", "k8s", "compose", "kserve", "llm-d", "keda", "dynamo", "sglang", "skypilot", "none")
 KINDS = ("scenarios", "models", "hardware", "engines", "prices", "none")
 QUANTITIES = (
     "certainty[0].gpus",

@@ -6,6 +6,7 @@ import math
 import random
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -257,3 +258,20 @@ def test_random_small_fleets_cost_no_more_than_any_order_of_any_layout(capplan, 
         assert answer["chosen"]["usd_per_hour"] <= 1.05 * min(
             plan["usd_per_hour"] for plan in answer["plans"]
         )
+
+
+def test_an_order_is_exported_for_skypilot_and_named_in_every_export(capplan, eight, tmp_path):
+    plan = tmp_path / "plan.json"
+    at_aws = ("--set", "prices={}", "--hardware", "l40s", "--set", "fleet.providers=[AWS]")
+    assert capplan("fleet", SMALL, "--offline", *at_aws, "-o", plan).code == 0
+    machines = json.loads(plan.read_text())["result"]["chosen"]["order"]["machines"]
+    tasks = list(yaml.safe_load_all(capplan("export", "--plan", plan, "--target", "skypilot").out))
+    assert [
+        (task["resources"]["infra"], task["resources"]["instance_type"], task["num_nodes"]) for task in tasks
+    ] == [(f"aws/{line['region']}", line["sku"], line["count"]) for line in machines]
+    manifest = capplan("export", "--plan", plan, "--target", "k8s").out
+    assert f"# order: {machines[0]['count']} x {machines[0]['sku']}" in manifest
+    pieces = tmp_path / "pieces.json"
+    assert capplan("fleet", SMALL, "--offline", "-o", pieces).code == 0
+    ran = capplan("export", "--plan", pieces, "--target", "skypilot")
+    assert (ran.code, "is not a machine that SkyPilot starts" in ran.err) == (2, True)

@@ -79,10 +79,7 @@ def check_that_a_device_is_the_same_alone(decide, names):
 
 def priced(**changes):
     """Return terms with prices that plans can be made of."""
-    usual = terms(**changes)
-    for price in usual.prices.values():
-        price.usd_per_hour, price.energy_usd_per_hour = price.total_usd_per_hour, None
-    return usual
+    return terms(**changes)
 
 
 TIES = """name: law

@@ -85,10 +85,13 @@ def exported(plan, target, tmp_path, **texts):
     """Return the export of a plan in which device, model, revision or scenario have these texts."""
     inputs = {key: value for key, value in texts.items() if key in ("model", "content")}
     chosen = {"hardware": texts["hardware"]} if "hardware" in texts else {}
-    changed = with_changes(plan, tmp_path / "plan.json", chosen=chosen, inputs=inputs)
+    named = {"provider": "AWS", "sku": texts.get("machine", "eight"), "region": texts.get("machine", "here")}
+    if target != "skypilot" and "machine" in texts:
+        named["provider"] = texts["machine"]
+    changed = with_changes(plan, tmp_path / "plan.json", chosen=chosen, inputs=inputs, order=named)
     file = read_plan_file(changed)
     flags = {"checkpoint": texts.get("checkpoint"), "image": texts.get("image")}
-    if target in (*ENGINES, "keda"):
+    if target in (*ENGINES, "keda", "skypilot"):
         flags["image"] = None
     elif target == "dynamo" and flags["image"] is None:
         flags["image"] = "registry/name:tag"
@@ -102,6 +105,7 @@ def asked(text):
     yield "checkpoint", {"checkpoint": text}
     yield "image", {"image": text}
     yield "scenario", {"content": {"name": text}}
+    yield "machine", {"machine": text}
 
 
 @pytest.mark.parametrize("target", [name for name in TARGETS if name not in ("sglang", "trtllm")])

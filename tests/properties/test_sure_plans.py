@@ -157,7 +157,7 @@ def test_the_target_that_binds_an_idle_replica_is_the_one_nearest_to_its_limit(q
 def offer(usd, chance, gpus=8):
     """Return a plan of a price and a probability; no replica can be added to it for the money of another."""
     trial = SimpleNamespace(limits={"a target": 1.0})
-    layout = SimpleNamespace(devices=1, device=SimpleNamespace(name="l40s", partition=None))
+    layout = SimpleNamespace(devices=1, device=SimpleNamespace(name="l40s", partition=None, node_devices=8))
     plan = SimpleNamespace(
         usd_per_hour=usd,
         slo_met_probability=chance,
