@@ -109,8 +109,12 @@ class SharedPool:
 
     @property
     def usd_per_month(self) -> float:
-        """Of all devices at all hours; infinite without a price."""
-        return inf if self.price is None else float(usd_per_month(self.gpus * self.price.total_usd_per_hour))
+        """Cost of the machines that these GPUs come in, at all hours; infinite without a price."""
+        if self.price is None:
+            return inf
+        return float(
+            usd_per_month(self.price.order_usd_per_hour(1, device(self.hardware).node_devices, self.gpus))
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,7 +260,7 @@ def with_choice_of_pools(answer: FleetAnswer, surest_within: float) -> FleetAnsw
 def with_certainty_of_pools(
     answer: FleetAnswer, question: Question, terms: Terms, cache: SearchCache | None = None
 ) -> FleetAnswer:
-    """Return an answer whose cost of certainty counts separate pools too, where they are what is recommended.
+    """Return an answer whose cost of certainty counts separate pools too: those listed, and the recommended ones of another size.
 
     Parameters
     ----------
@@ -273,20 +273,22 @@ def with_certainty_of_pools(
     -------
     FleetAnswer
     """
-    plan = answer.chosen_pools
-    sizing = None if plan is None else pools_sizing(question, plan, terms, cache)
-    if plan is None or sizing is None or isinstance(sizing, Reason) or not question.slo.targets:
+    plan, listed = answer.chosen_pools, answer.pools.plans if answer.pools else ()
+    if not listed or not question.slo.targets:
         return answer
+    sizing = None if plan is None else pools_sizing(question, plan, terms, cache)
     together = {row.confidence: row for row in answer.certainty}
     rows: list[Certainty] = []
     surer = Certainty(1.0, None, None, None)
     for confidence in sorted(CONFIDENCES, reverse=True):
         known = [replace(surer, confidence=confidence)]
         known += [together[confidence]] if confidence in together else []
-        pair = sizing.at_confidence(confidence)
-        known += [_certainty(confidence, with_pair(plan, pair))] if pair is not None else []
-        if confidence <= plan.slo_met_probability:
-            known.append(_certainty(confidence, plan))
+        if plan is not None and sizing is not None and not isinstance(sizing, Reason):
+            pair = sizing.at_confidence(confidence)
+            known += [_certainty(confidence, with_pair(plan, pair))] if pair is not None else []
+        known += [
+            _certainty(confidence, other) for other in listed if confidence <= other.slo_met_probability
+        ]
         surer = min(known, key=_cost_of_certainty)
         rows.append(surer)
     return replace(answer, certainty=tuple(reversed(rows)))

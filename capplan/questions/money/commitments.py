@@ -10,7 +10,7 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.money_terms import CommitmentTerms, OwnedTerms, ReservedTerms
 from capplan.fleet.over_time import Counts, OverTime, RateLine
-from capplan.fleet.plan import AnyPlan, FleetPlan, ReplicaGroup
+from capplan.fleet.plan import AnyPlan, FleetPlan, ReplicaGroup, paid_by_the_gpu
 from capplan.fleet.price import (
     ChosenPrice,
     PriceChoice,
@@ -179,6 +179,10 @@ def asked_mix(scenario: Scenario, plan: AnyPlan, line: RateLine | None) -> Asked
         used = use_fractions(paid_counts(group, over_time, terms))
         uses.append(GroupUse(used, offers, group.layout.devices))
     people = terms.owned.people_usd_per_month / float(usd_per_month(1.0)) if terms.owned else 0.0
+    if not paid_by_the_gpu([plan]):
+        warnings.append(
+            "commitments are priced by the GPU, and the plan is paid for in whole machines: GPUs that stay idle are not in the mix"
+        )
     return AskedMix(plan, mix_of(uses, people), tuple(dict.fromkeys(assumed)), (*remarks, *warnings))
 
 
