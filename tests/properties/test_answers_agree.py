@@ -8,7 +8,16 @@ import pytest
 from tests.fuzz.answers import KINDS, asked_question, laws
 from tests.sweeps import long_but
 
-SAMPLE = {"open": 1, "users": 3, "classes": 2, "mixed": 2, "sessions": 3, "session-users": 1, "drafts": 1, "pools": 700}
+SAMPLE = {
+    "open": 1,
+    "users": 3,
+    "classes": 2,
+    "mixed": 2,
+    "sessions": 3,
+    "session-users": 1,
+    "drafts": 1,
+    "pools": 700,
+}
 """Kind -> number of a scenario. In the one of pools, a listed plan with pools is surer for less than any without."""
 
 
