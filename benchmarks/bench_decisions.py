@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from capplan.fleet.load.offered import SamplePath
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.plan import Plan
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.simulation import Stream, simulated_fleet
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
@@ -24,19 +24,19 @@ SCENARIOS = Path(__file__).resolve().parents[1] / "scenarios"
 PER_REPLICA = 15_000
 
 
-def replayed(question: Question, plan: FleetPlan, seed: int) -> tuple[float, float]:
+def replayed(question: Question, plan: Plan, seed: int) -> tuple[float, float]:
     """Return p95 of TTFT and TPOT [s] of a whole fleet, each replica simulated, under the load that the plan is for."""
-    replica = replica_of(spec_of_layout(plan.layout, plan.weight_dtype, question))
+    replica = replica_of(spec_of_layout(plan.single.layout, plan.single.weight_dtype, question))
     demand = question.demand
     path = SamplePath(
-        demand, count=PER_REPLICA * plan.busy_replicas, seed=seed, longest=question.max_model_len,
+        demand, count=PER_REPLICA * plan.single.busy_replicas, seed=seed, longest=question.max_model_len,
         response_s=plan.e2e_s.mean if demand.users else 0.0,
     )  # fmt: skip
     offered = path.offered(1.0)
     stream = Stream(
         offered.requests, tuple(c.name for c in demand.classes), crowd=offered.crowd, warm_up_share=0.15
     )
-    outcome = simulated_fleet(replica, stream, replicas=plan.busy_replicas, slo=question.slo)
+    outcome = simulated_fleet(replica, stream, replicas=plan.single.busy_replicas, slo=question.slo)
     return outcome.all.ttft_s.p95, outcome.all.tpot_s.p95
 
 
@@ -48,7 +48,7 @@ def report(asked: AskedFleet, seeds: int) -> None:
         answer = fleet_for(replace(asked, question=replace(asked.question, seed=seed)))
         plan = answer.choices.cheapest if answer.choices else None
         answers[
-            f"{plan.busy_replicas:3} x {plan.layout.device.name} {plan.layout.in_words('')}"
+            f"{plan.single.busy_replicas:3} x {plan.single.layout.device.name} {plan.single.layout.in_words('')}"
             if plan
             else "none"
         ] += 1

@@ -130,7 +130,7 @@ def _available(memory: _Memory) -> tuple[str, list[Input]]:
 
 def _degrees(memory: _Memory) -> list[Input]:
     names = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
-    row = {name: getattr(memory.of.plan.layout.sharding, name.partition("_")[0]) for name in names}
+    row = {name: getattr(memory.of.plan.single.layout.sharding, name.partition("_")[0]) for name in names}
     return [
         input_of("", name, float(value), "derived", f"explain {name}")
         for name, value in row.items()

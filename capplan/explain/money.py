@@ -3,7 +3,7 @@
 from capplan.explain.record import Explained, Input, explained, formula_of, input_of, worked
 from capplan.explain.subject import ACCURACY, MONEY, QUESTIONS, WORKLOADS, Subject, plan_numbers
 from capplan.fleet.order import OWN, Machine
-from capplan.fleet.plan import AnyPlan, paid_by_the_gpu, plan_order
+from capplan.fleet.plan import Plan, paid_by_the_gpu, plan_order
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES, usd_per_million_tokens, usd_per_month
 from capplan.fleet.search.cheapest import Sized
 from capplan.fleet.search.recommended import RANGE, cost_range
@@ -16,9 +16,11 @@ def gpus(of: Subject) -> Explained:
     """Explain the devices of the fleet."""
     inputs = (
         input_of("n", "replicas", of.plan.replicas, "derived", "explain replicas"),
-        input_of("g", "gpus_per_replica", of.plan.layout.devices, "derived", "explain gpus_per_replica"),
+        input_of(
+            "g", "gpus_per_replica", of.plan.single.layout.devices, "derived", "explain gpus_per_replica"
+        ),
     )
-    return explained("gpus", float(of.plan.gpus), "n g", inputs, QUESTIONS, label=of.plan.label)
+    return explained("gpus", float(of.plan.gpus), "n g", inputs, QUESTIONS, label=of.plan.single.label)
 
 
 def usd_per_gpu_hour(of: Subject) -> Explained:
@@ -33,7 +35,7 @@ def usd_per_gpu_hour(of: Subject) -> Explained:
         )
         for record in of.price.records
     ]
-    key = f"prices.per_gpu_hour.{of.plan.layout.device.name}"
+    key = f"prices.per_gpu_hour.{of.plan.single.layout.device.name}"
     offers = offers or [of.of_scenario("p", "usd_per_gpu_hour", of.price.usd_per_hour, key)]
     return explained("usd_per_gpu_hour", of.price.usd_per_hour, f"p: {of.price.basis}", offers, MONEY)
 
@@ -55,7 +57,7 @@ def usd_per_hour(of: Subject) -> Explained:
     return explained("usd_per_hour", value, "h", whole, MONEY, steps=(one, devices, ordered))
 
 
-def explained_order(plan: AnyPlan, quantity: str, value: float) -> Explained:
+def explained_order(plan: Plan, quantity: str, value: float) -> Explained:
     """Explain a number of the machines of a plan: GPUs, idle ones, replicas that fit beside, cost."""
     order = plan_order(plan)
     assert order is not None
@@ -149,7 +151,7 @@ def month_at_an_end(of: Subject, quantity: str, end: int) -> Explained:
         input_of("p", "usd_per_gpu_hour", one.value, one.label, "explain usd_per_gpu_hour"),
     )
     formula = "month of the replicas that the peak with headroom h takes if every step takes s times as long"
-    return explained(quantity, costs[end], formula, inputs, ACCURACY, label=of.plan.label)
+    return explained(quantity, costs[end], formula, inputs, ACCURACY, label=of.plan.single.label)
 
 
 def at_an_offer(of: Subject, quantity: str) -> Explained:
@@ -215,7 +217,9 @@ def at_the_mean_load(of: Subject, quantity: str) -> Explained:
     paid = unit_costs_at_mean(of.trial.demand, hourly.value, of.latencies.responses_s)
     inputs = (
         input_of("h", "usd_per_hour", hourly.value, hourly.label, "explain usd_per_hour"),
-        input_of("t", "e2e_s.mean", response_s, of.plan.label, "explain e2e_s.mean; users wait for it"),
+        input_of(
+            "t", "e2e_s.mean", response_s, of.plan.single.label, "explain e2e_s.mean; users wait for it"
+        ),
         input_of("r", "traffic", None, "config", "scenario: traffic, mean over the hours that are paid for"),
     )
     formula = _AT_MEAN.get(quantity, "10^6 h / (3600 r)")
@@ -227,7 +231,7 @@ def at_the_mean_load(of: Subject, quantity: str) -> Explained:
 
 def watts(of: Subject) -> Explained:
     """Explain the power of all devices."""
-    device = of.plan.layout.device
+    device = of.plan.single.layout.device
     keys = device.figure_sources.get("tdp_w", ())
     titles = [item.title for item in device.sources if item.key in keys]
     inputs = (
@@ -252,7 +256,7 @@ _FORMULAS = {
 _SEEN = {"mean": "mean_wait_s", "p95": "longest_wait_s"}
 
 
-def explained_outside(plan: AnyPlan, quantity: str, value: float, label: str) -> Explained:
+def explained_outside(plan: Plan, quantity: str, value: float, label: str) -> Explained:
     """Explain a quantity of what users wait for and pay for outside the GPUs; the label is that of the plan's latencies."""
     _, key, *part = quantity.split(".")
     inputs = _of_scenario(plan)
@@ -267,7 +271,7 @@ def explained_outside(plan: AnyPlan, quantity: str, value: float, label: str) ->
     return explained(quantity, value, _FORMULAS[key], inputs, WORKLOADS)
 
 
-def _of_scenario(plan: AnyPlan) -> tuple[Input, ...]:
+def _of_scenario(plan: Plan) -> tuple[Input, ...]:
     """Return requests, wait and price of every class."""
     assert plan.outside is not None
     paid = f"scenario: traffic, {formula_of(requests_paid)}"

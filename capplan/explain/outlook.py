@@ -9,7 +9,6 @@ from capplan.explain.record import Explained, Input, explained, formula_of, inpu
 from capplan.explain.subject import MONEY, Place, places_of
 from capplan.fleet.money_terms import PowerTerms
 from capplan.fleet.over_time import replicas_over_time
-from capplan.fleet.plan import planned_rate_per_replica
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.money.commitments import HOURS_PER_YEAR, Mix, MixedPart, use_fractions
 from capplan.money.energy import Energy, kwh_per_million_tokens, occupied_fraction
@@ -379,11 +378,11 @@ def _month(grown: _Grown, row: Row, place: Place, value: float) -> Explained:
 
 
 def _replicas(grown: _Grown, row: Row, place: Place, value: float) -> Explained:
-    groups, headroom = grown.planned.plan.groups, grown.planned.asked.scenario.fleet.headroom_fraction
+    groups = grown.planned.plan.groups
     if place[-1] == "replicas" and len(groups) > 1:
         return explained("replicas", value, "of both pools", (), MONEY)
     group = groups[int(place[-1]) if place[2] == "pool_replicas" else 0]
-    planned = planned_rate_per_replica(group, headroom)
+    planned = group.planned_rate_limit_per_replica
     source = "largest rate of a replica: as predicted less headroom, and with the confidence"
     inputs = (
         row.input("r", "request_rate"),

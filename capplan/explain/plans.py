@@ -16,7 +16,7 @@ from capplan.explain.quantities import (
 )
 from capplan.explain.record import Explained, Input, explained, input_of, within
 from capplan.explain.subject import QUESTIONS, SIMULATION, Place, Subject, name_of, places_of, plan_places
-from capplan.fleet.plan import AnyPlan, Certainty, FleetPlan
+from capplan.fleet.plan import Certainty, Plan
 from capplan.fleet.search.cheapest import Sized
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import plan_of
@@ -40,7 +40,7 @@ def plans_group(planned: Planned) -> Group:
     )
 
 
-def _plans_group(group: str, asked: AskedFleet, plans: Mapping[Place, AnyPlan]) -> Group:
+def _plans_group(group: str, asked: AskedFleet, plans: Mapping[Place, Plan]) -> Group:
     numbers = {(*place, *inner): value for place, plan in plans.items() for inner, value in plan_places(plan)}
 
     subjects = {
@@ -143,7 +143,7 @@ def next_steps_group(planned: Planned) -> Group:
     if plan is None or steps is None:
         return Group(numbers, partial(_of_steps, planned, numbers))
     sizes = [
-        Certainty(step.confidence, plan.hardware, step.gpus, step.usd_per_month, step.gpus // plan.layout.devices, plan.spare_replicas, plan.layout, plan.weight_dtype)
+        Certainty(step.confidence, plan.hardware, step.gpus, step.usd_per_month, step.gpus // plan.single.layout.devices, plan.spare_replicas, plan.single.layout, plan.single.weight_dtype)
         for step in steps.surer
         if step.gpus is not None
     ]  # fmt: skip
@@ -165,11 +165,11 @@ def next_steps_group(planned: Planned) -> Group:
 def _of_steps(planned: Planned, numbers: Mapping[Place, float], place: Place, value: float) -> Explained:
     key, plan = str(place[-1]), planned.answer.chosen
     assert plan is not None
-    row = Row("next_steps", numbers, place[:-1], plan.label)
+    row = Row("next_steps", numbers, place[:-1], plan.single.label)
     if key in _DIFFERENCES:
         formula, letters, (letter, name) = _DIFFERENCES[key]
         now = {"gpus": float(plan.gpus), "usd_per_month": plan.usd_per_month}[name]
-        bought = input_of(letter, name, now, plan.label, f"explain {name}")
+        bought = input_of(letter, name, now, plan.single.label, f"explain {name}")
         return explained(key, value, formula, (*row.inputs(letters), bought), QUESTIONS)
     if key == "confidence":
         source = "one of the few confidences that capplan fleet sizes for, whatever the scenario asks for"
@@ -179,13 +179,13 @@ def _of_steps(planned: Planned, numbers: Mapping[Place, float], place: Place, va
             key, value, "p n h", (_price(planned, plan, place), row.input("n", "gpus"), _HOURS), QUESTIONS
         )
     formula = "GPUs of the fewest replicas that meet all SLO targets at R / (1 - h) if every step takes as long as predicted, and of s spare replicas"
-    return explained(key, value, formula, _sizing(planned), SIMULATION, label=plan.label)
+    return explained(key, value, formula, _sizing(planned), SIMULATION, label=plan.single.label)
 
 
 _HOURS = input_of("h", "hours", 730.0, "derived", "365 x 24 / 12 hours of an average month")
 
 
-def _price(planned: Planned, plan: FleetPlan, place: Place) -> Input:
+def _price(planned: Planned, plan: Plan, place: Place) -> Input:
     if place[0] == "unmeasured":
         steps = planned.answer.next_steps
         assert steps is not None
@@ -195,7 +195,7 @@ def _price(planned: Planned, plan: FleetPlan, place: Place) -> Input:
             "p", "usd_per_gpu_hour", hourly, "derived", f"the price of {other.hardware}, electricity included"
         )
     price = None if plan.usd_per_hour is None else plan.usd_per_hour / plan.gpus
-    return input_of("p", "usd_per_gpu_hour", price, plan.label, "explain usd_per_hour, of one GPU")
+    return input_of("p", "usd_per_gpu_hour", price, plan.single.label, "explain usd_per_hour, of one GPU")
 
 
 def _sizing(planned: Planned) -> tuple[Input, ...]:

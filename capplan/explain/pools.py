@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from capplan.errors import unknown
 from capplan.explain.money import explained_order, explained_outside
 from capplan.explain.record import Explained, Input, explained, input_of
-from capplan.explain.subject import ACCURACY, MONEY, POOLS, QUESTIONS, plan_numbers
-from capplan.fleet.plan import Pool, PoolsPlan, paid_by_the_gpu
+from capplan.explain.subject import ACCURACY, MONEY, PHASES, QUESTIONS, plan_numbers
+from capplan.fleet.plan import Group, Plan, paid_by_the_gpu
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES
 from capplan.money.offer_range import named_offers
 from capplan.questions.fleet import AskedFleet
@@ -37,7 +37,7 @@ class PoolsSubject:
     """A plan with separate pools whose quantities are asked for."""
 
     asked: AskedFleet
-    plan: PoolsPlan
+    plan: Plan
 
     @property
     def quantities(self) -> dict[str, float]:
@@ -47,7 +47,7 @@ class PoolsSubject:
     @property
     def label(self) -> str:
         """Return the weaker label of both pools."""
-        return "assumed" if "assumed" in (pool.label for pool in self.plan.pools) else "measured"
+        return "assumed" if "assumed" in (pool.label for pool in self.plan.groups) else "measured"
 
     def explained(self, quantity: str) -> Explained:
         """Return a quantity explained; InputError for one that the plan does not have."""
@@ -72,7 +72,7 @@ class PoolsSubject:
         if quantity == "watts":
             powers = [
                 input_of(f"w_{name[0]}", f"{name} watts", pool.layout.device.tdp_w, "spec", "hardware_specs")
-                for name, pool in zip(_BOTH, self.plan.pools, strict=True)
+                for name, pool in zip(_BOTH, self.plan.groups, strict=True)
             ]
             inputs = {f"g_{name[0]}": f"pools.{name}.gpus" for name in _BOTH}
             return self._worked(quantity, "w_p g_p + w_d g_d", inputs, MONEY, tuple(powers))
@@ -81,7 +81,7 @@ class PoolsSubject:
         if quantity.startswith("offers."):
             return self._at_an_offer(quantity, value)
         if quantity.startswith("transfer."):
-            return explained(quantity, value, _TRANSFERS[quantity], (self._link(),), POOLS)
+            return explained(quantity, value, _TRANSFERS[quantity], (self._link(),), PHASES)
         if quantity.startswith("pools."):
             return self._of_pool(quantity, value)
         return self._simulated(quantity, value)
@@ -106,7 +106,7 @@ class PoolsSubject:
     def _at_an_offer(self, quantity: str, value: float) -> Explained:
         """Explain what both pools cost at the lowest, the likely or the highest offers of their devices."""
         offers = []
-        for name, pool in zip(_BOTH, self.plan.pools, strict=True):
+        for name, pool in zip(_BOTH, self.plan.groups, strict=True):
             assert pool.price is not None
             usd, records = pool.price.at(next(side for side in SIDES if side == quantity.split(".")[1]))
             who = named_offers(records) or "scenario: prices.per_gpu_hour"
@@ -119,7 +119,7 @@ class PoolsSubject:
 
     def _of_pool(self, quantity: str, value: float) -> Explained:
         _, name, key = quantity.split(".")
-        pool = self.plan.prefill if name == "prefill" else self.plan.decode
+        pool = self.plan.groups[_BOTH.index(name)]
         if key == "usd_per_gpu_hour":
             basis = pool.price.basis if pool.price else "unknown"
             price = input_of(
@@ -153,7 +153,7 @@ class PoolsSubject:
             value,
             "of the pair of layouts and counts that meets the targets at the least cost",
             (chosen,),
-            POOLS,
+            PHASES,
         )
 
     def _simulated(self, quantity: str, value: float, formula: str = "") -> Explained:
@@ -162,23 +162,19 @@ class PoolsSubject:
         words = "mean" if statistic == "mean" else f"{statistic[1:]}th percentile" if statistic else metric
         inputs = [
             input_of("N", "simulated_requests", self.plan.requests, "derived", "the requests of the peak"),
-            input_of(
-                "P",
-                "prefill replicas",
-                self.plan.prefill.busy_replicas,
-                "derived",
-                "explain pools.prefill.replicas, without spares",
-            ),
-            input_of(
-                "D",
-                "decode replicas",
-                self.plan.decode.busy_replicas,
-                "derived",
-                "explain pools.decode.replicas, without spares",
+            *(
+                input_of(
+                    group.role[0].upper(),
+                    f"{group.role} replicas",
+                    group.busy_replicas,
+                    "derived",
+                    f"explain pools.{group.role}.replicas, without spares",
+                )
+                for group in self.plan.groups
             ),
             self._link(),
         ]
-        page = POOLS
+        page = PHASES
         if statistic in ("low", "high"):
             formula, page = "mean times an end of the 80% interval of measured over predicted", ACCURACY
         elif quantity == "slo_met_probability":
@@ -189,11 +185,12 @@ class PoolsSubject:
         return explained(quantity, value, formula or f"{words} {_SIMULATED}", inputs, page, label=self.label)
 
     def _link(self) -> Input:
-        name, place = self.plan.link.name, self.plan.link_terms.place
+        assert self.plan.transfer is not None
+        name, place = self.plan.transfer.at_peak.name, self.plan.transfer.terms.place
         return Input("l", f"link {name}", None, "-", "spec", f"its rate in the catalogue, or {place}")
 
 
-def _electricity(pool: Pool, key: str) -> tuple[Input, ...]:
+def _electricity(pool: Group, key: str) -> tuple[Input, ...]:
     energy = pool.price.energy_usd_per_hour if pool.price else None
     if key != "usd_per_hour":
         return ()

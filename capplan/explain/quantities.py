@@ -11,7 +11,7 @@ from capplan.explain.money import explained_order, explained_outside
 from capplan.explain.pools import PoolsSubject
 from capplan.explain.record import Explained, Input, explained, input_of
 from capplan.explain.subject import QUESTIONS, Place, Subject, name_of, plan_numbers
-from capplan.fleet.plan import AnyPlan, FleetAnswer, PoolsPlan
+from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.questions.fleet import AskedFleet
 
 AnySubject: TypeAlias = Subject | PoolsSubject
@@ -48,9 +48,9 @@ _BY_NAME |= {
 """Quantity -> its explanation, for those that are neither a statistic of a latency nor chosen by the search."""
 
 
-def subject_of(asked: AskedFleet, plan: AnyPlan) -> AnySubject:
+def subject_of(asked: AskedFleet, plan: Plan) -> AnySubject:
     """Return a plan whose quantities are asked for."""
-    return PoolsSubject(asked, plan) if isinstance(plan, PoolsPlan) else Subject(asked, plan)
+    return PoolsSubject(asked, plan) if plan.has_pools else Subject(asked, plan)
 
 
 def quantities(of: AnySubject) -> dict[str, float]:
@@ -82,7 +82,7 @@ def explained_quantity(of: AnySubject, quantity: str) -> Explained:
     if metric == "target_probabilities":
         return serving.probability(of, quantity, part)
     if metric == "outside":
-        return explained_outside(of.plan, quantity, float(row[quantity]), of.plan.label)
+        return explained_outside(of.plan, quantity, float(row[quantity]), of.plan.single.label)
     if metric == "order":
         return explained_order(of.plan, quantity, float(row[quantity]))
     if metric == "offers":
@@ -96,7 +96,7 @@ def _chosen(of: Subject, quantity: str, value: float) -> Explained:
     if quantity == "spare_replicas":
         stated = of.of_scenario("s", quantity, value, "fleet.spare_replicas")
         return explained(quantity, value, "s", (stated,), QUESTIONS)
-    layout = of.plan.layout.in_words(of.plan.weight_dtype)
+    layout = of.plan.single.layout.in_words(of.plan.single.weight_dtype)
     chosen = input_of(
         "", quantity, value, "derived", f"the layout {layout}, chosen among all that meet the targets"
     )
@@ -115,7 +115,7 @@ class Planned:
 
     asked: AskedFleet
     answer: FleetAnswer
-    plan: AnyPlan
+    plan: Plan
     """The recommended one."""
     apis: tuple[str, ...] = ()
     """Hosted APIs to compare with; empty: all that serve the model."""

@@ -27,7 +27,9 @@ def latency(of: Subject, metric: str, statistic: str) -> Explained:
         ),
         input_of("n", "busy_replicas", of.busy, "derived", "explain replicas, without spares"),
         input_of("N", "requests", of.asked.question.requests, "derived", warm),
-        input_of("T", "kv_cache_tokens", of.plan.kv_cache_tokens, "derived", "explain kv_cache_tokens"),
+        input_of(
+            "T", "kv_cache_tokens", of.plan.single.kv_cache_tokens, "derived", "explain kv_cache_tokens"
+        ),
     )
     what = "mean" if statistic == "mean" else f"{statistic[1:]}th percentile"
     formula = (
@@ -35,7 +37,7 @@ def latency(of: Subject, metric: str, statistic: str) -> Explained:
     )
     steps = tuple(operators(of))
     return explained(
-        f"{metric}.{statistic}", value, formula, inputs, SIMULATION, label=of.plan.label, steps=steps
+        f"{metric}.{statistic}", value, formula, inputs, SIMULATION, label=of.plan.single.label, steps=steps
     )
 
 
@@ -53,7 +55,7 @@ def operators(of: Subject) -> Iterator[Explained]:
         host = f"per step and per sequence, fitted for {profile.engine} {profile.version}"
         formula = host if row.operator == "host" else f"t(F, Q), bound by {row.bound}: {of.kernels}"
         yield explained(
-            f"{row.phase}.{row.operator}_s", row.seconds, formula, inputs, KERNELS, label=of.plan.label
+            f"{row.phase}.{row.operator}_s", row.seconds, formula, inputs, KERNELS, label=of.plan.single.label
         )
 
 
@@ -82,7 +84,7 @@ def probability(of: Subject, quantity: str, key: str = "") -> Explained:
             "s",
             "slowest_ratio",
             slowest,
-            of.plan.label,
+            of.plan.single.label,
             "largest factor on every step at which the targets hold",
         ),
         input_of(
@@ -134,7 +136,7 @@ def rate_limit(of: Subject, quantity: str, *, sure: bool) -> Explained:
     )
     value = of.trial.rate_limit(of.busy, factor)
     formula = "largest rate at which all targets hold if every step takes s times as long, simulated"
-    return explained(quantity, value, formula, inputs, SIMULATION, label=of.plan.label)
+    return explained(quantity, value, formula, inputs, SIMULATION, label=of.plan.single.label)
 
 
 def _peak(of: Subject) -> Input:
@@ -162,6 +164,6 @@ def concurrency(of: Subject) -> Explained:
     rate, response_s = of.latencies.requests_per_s, of.latencies.e2e_s.mean
     inputs = (
         input_of("r", "request_rate_per_replica", rate, "derived", "explain request_rate_per_replica"),
-        input_of("t", "e2e_s.mean", response_s, of.plan.label, "explain e2e_s.mean"),
+        input_of("t", "e2e_s.mean", response_s, of.plan.single.label, "explain e2e_s.mean"),
     )
     return explained("concurrency_per_replica", rate * response_s, "r t (Little's law)", inputs, SIMULATION)

@@ -35,7 +35,7 @@ class _Run:
     @property
     def label(self) -> str:
         """Return the label of the step times."""
-        plan = self.simulation.chosen.plan or self.simulation.chosen.pools
+        plan = self.simulation.chosen.plan
         return plan.groups[0].label if plan else "derived"
 
     def requests_of(self, place: Place, *, finished: bool = False) -> NDArray[np.intp]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from capplan.errors import InputError, Reason
 from capplan.explain.record import Input, input_of
-from capplan.fleet.plan import AnyPlan, FleetPlan
+from capplan.fleet.plan import Plan
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.search.cheapest import Terms
 from capplan.fleet.search.one_layout import trial_of
@@ -19,7 +19,7 @@ from capplan.replica.replica import memory_of
 
 MONEY, SIMULATION, MEMORY = "docs/money.md", "docs/simulation.md", "docs/memory.md"
 ACCURACY, KERNELS, QUESTIONS = "docs/accuracy.md", "docs/kernels.md", "docs/questions.md"
-POOLS, WORKLOADS = "docs/disaggregation.md", "docs/workloads.md"
+PHASES, WORKLOADS = "docs/disaggregation.md", "docs/workloads.md"
 
 
 Place = tuple[str | int, ...]
@@ -49,12 +49,12 @@ def name_of(place: Place) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
 
 
-def plan_numbers(plan: AnyPlan) -> dict[str, float]:
+def plan_numbers(plan: Plan) -> dict[str, float]:
     """Return the numbers of a plan by name; those of its groups and of single machines have other names, or are no result."""
     return {name_of(place): value for place, value in plan_places(plan)}
 
 
-def plan_places(plan: AnyPlan) -> Iterator[tuple[Place, float]]:
+def plan_places(plan: Plan) -> Iterator[tuple[Place, float]]:
     """Yield the same numbers with their places."""
     row = plan_row(plan)
     order = {key: value for key, value in (row["order"] or {}).items() if key != "machines"}
@@ -66,7 +66,7 @@ class Subject:
     """A plan whose quantities are asked for."""
 
     asked: AskedFleet
-    plan: FleetPlan
+    plan: Plan
     _trial: Trial | None = None
     _memory: MemoryPlan | None = None
 
@@ -78,21 +78,25 @@ class Subject:
     @property
     def busy(self) -> int:
         """Return the replicas without spares."""
-        return self.plan.busy_replicas
+        return self.plan.single.busy_replicas
 
     @property
     def price(self) -> ChosenPrice:
         """Return the price of the plan's device."""
-        if self.plan.price is None:
-            raise InputError(f"no price of {self.plan.layout.device.name} is listed any more")
-        return self.plan.price
+        if self.plan.single.price is None:
+            raise InputError(f"no price of {self.plan.single.layout.device.name} is listed any more")
+        return self.plan.single.price
 
     @property
     def trial(self) -> Trial:
         """Return the trial of the plan's layout."""
         if self._trial is None:
             trial = trial_of(
-                self.asked.question, self.plan.layout, self.plan.weight_dtype, self.terms, busy=self.busy
+                self.asked.question,
+                self.plan.single.layout,
+                self.plan.single.weight_dtype,
+                self.terms,
+                busy=self.busy,
             )
             if isinstance(trial, Reason):
                 raise InputError(f"the layout of the plan no longer serves the model: {trial.words}")
@@ -114,9 +118,11 @@ class Subject:
     @property
     def kernels(self) -> str:
         """Return where the kernel times of the plan are from."""
-        name = self.plan.layout.device.name
+        name = self.plan.single.layout.device.name
         return (
-            f"kernels measured on {name}" if self.plan.label == "measured" else f"kernels borrowed for {name}"
+            f"kernels measured on {name}"
+            if self.plan.single.label == "measured"
+            else f"kernels borrowed for {name}"
         )
 
     def of_scenario(self, symbol: str, name: str, value: float | None, key: str) -> Input:

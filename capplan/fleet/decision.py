@@ -9,8 +9,8 @@ from capplan.fleet.plan import (
     Certainty,
     Choices,
     FleetAnswer,
-    FleetPlan,
     NextSteps,
+    Plan,
     Step,
     Uneconomical,
     Unproven,
@@ -115,7 +115,7 @@ class FleetsByDevice:
             Search(question, self._result.candidates, terms),
             self._result.rejected.copy(),
         )
-        self._plans: dict[str, FleetPlan | None] = {}
+        self._plans: dict[str, Plan | None] = {}
         self._sized: dict[str, Sized] = {}
         for device in question.devices:
             fleet = self._trials.best_of(device.name, question.slo.confidence, self._rejected)
@@ -126,10 +126,10 @@ class FleetsByDevice:
         """Return the replicas without spares on a device; None where it has no plan. Confirmed plans may have more of them."""
         if hardware in self._plans:
             plan = self._plans[hardware]
-            return None if plan is None else plan.busy_replicas
+            return None if plan is None else plan.single.busy_replicas
         return self._sized[hardware].busy if hardware in self._sized else None
 
-    def plan(self, hardware: str) -> FleetPlan | None:
+    def plan(self, hardware: str) -> Plan | None:
         """Return the plan on a device; None where it has none."""
         if hardware not in self._plans:
             sized = self._sized.get(hardware)
@@ -150,14 +150,14 @@ def _shown(best: Mapping[str, Sized], terms: Terms) -> list[str]:
     return [name for name, cost in costs.items() if isinf(cost) or cost <= DEAR * least]
 
 
-def _sized_as(plan: FleetPlan, pairs: Sequence[tuple[Sized, FleetPlan]]) -> Sized:
+def _sized_as(plan: Plan, pairs: Sequence[tuple[Sized, Plan]]) -> Sized:
     """Return the sized layout of a plan that has as many replicas as another one of the same layout, or more."""
     trial = next(
         fleet.trial
         for fleet, other in pairs
-        if (other.layout, other.weight_dtype) == (plan.layout, plan.weight_dtype)
+        if (other.single.layout, other.single.weight_dtype) == (plan.single.layout, plan.single.weight_dtype)
     )
-    return Sized(trial, plan.busy_replicas, plan.gpus)
+    return Sized(trial, plan.single.busy_replicas, plan.gpus)
 
 
 def _next_steps(chosen: Sized, best: Mapping[str, Sized], terms: Terms) -> NextSteps:
@@ -202,12 +202,12 @@ def _usd_per_month(fleet: Sized, gpus: int, terms: Terms) -> float | None:
     return None if hourly is None else float(usd_per_month(hourly))
 
 
-def _with_range(plan: FleetPlan, fleet: Sized, terms: Terms) -> FleetPlan:
+def _with_range(plan: Plan, fleet: Sized, terms: Terms) -> Plan:
     costs = cost_range(fleet, terms)
     return plan if costs is None else replace(plan, usd_per_month_low=costs[0], usd_per_month_high=costs[1])
 
 
-def _choices_of(pairs: list[tuple[Sized, FleetPlan]], terms: Terms) -> Choices:
+def _choices_of(pairs: list[tuple[Sized, Plan]], terms: Terms) -> Choices:
     """Return the cheapest plan, the surest for at most a quarter more, the one with the fewest GPUs, and the recommended one.
 
     Parameters
@@ -245,7 +245,7 @@ def _surest_first(
 
 
 def _ladder(
-    surest: Mapping[float, Sized | None], pairs: Sequence[tuple[Sized, FleetPlan]], terms: Terms
+    surest: Mapping[float, Sized | None], pairs: Sequence[tuple[Sized, Plan]], terms: Terms
 ) -> tuple[Certainty, ...]:
     """Return the cheapest fleet at each confidence: the one found for it, or a listed plan that is as sure for less."""
     rows = []

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from capplan.fleet.plan import ReplicaGroup, planned_rate_per_replica
+from capplan.fleet.plan import Group
 from capplan.numbers import Array
 
 Counts = NDArray[np.int64]
@@ -212,10 +212,9 @@ def paid_replicas(serving: Counts, start: int) -> Counts:
 
 
 def fleet_over_time(
-    group: ReplicaGroup,
+    group: Group,
     line: RateLine,
     *,
-    headroom_fraction: float,
     start_up_s: float,
     burst_ratio: float,
 ) -> OverTime:
@@ -235,7 +234,7 @@ def fleet_over_time(
     -------
     replicas by window and GPU-hours
     """
-    planned = planned_rate_per_replica(group, headroom_fraction)
+    planned = group.planned_rate_limit_per_replica
     needed = replicas_over_time(line.rates_per_s, planned)
     start = ceil(start_up_s / line.window_s)
     auto = autoscaled_replicas(needed, start + 1, ceil(HOLD_S / line.window_s))

@@ -3,135 +3,74 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isclose
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.fleet.order import Machine, OrderLine
 from capplan.fleet.pools.link import LinkTerms, LinkUse
-from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice, usd_per_month
+from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.serving.fleet_terms import Routing
 from capplan.workload.outside import OutsideUse
 from capplan.workload.request_class import ResponseTimes
 
-
-class ReplicaGroup(Protocol):
-    """What money, growth and replicas over time need to know of them."""
-
-    @property
-    def layout(self) -> Layout:
-        """Of one replica."""
-
-    @property
-    def weight_dtype(self) -> str:
-        """Of the network that they serve."""
-
-    @property
-    def replicas(self) -> int:
-        """Spares included."""
-
-    @property
-    def spare_replicas(self) -> int:
-        """Which stand by."""
-
-    @property
-    def busy_replicas(self) -> int:
-        """Without spares."""
-
-    @property
-    def gpus(self) -> int:
-        """Of all replicas."""
-
-    @property
-    def concurrency_per_replica(self) -> float:
-        """Mean requests in a replica at the peak."""
-
-    @property
-    def request_rate_per_replica(self) -> float:
-        """At the peak, spares idle [req/s]."""
-
-    def sized_rate_per_replica(self, headroom_fraction: float, /) -> float:
-        """Return the largest rate of one replica [req/s]: as predicted less headroom, and with the confidence."""
-
-    @property
-    def kv_cache_tokens(self) -> float:
-        """Of one replica."""
-
-    @property
-    def label(self) -> str:
-        """Whether its kernels were measured on its device, or assumed."""
-
-    @property
-    def price(self) -> ChosenPrice | None:
-        """Of one device."""
-
-    @property
-    def usd_per_hour(self) -> float | None:
-        """Of all devices; None without a price."""
-
-
-def planned_rate_per_replica(group: ReplicaGroup, headroom_fraction: float) -> float:
-    """Return the largest rate that one replica is planned for [req/s].
-
-    A simulated plan may carry a little more than its bounds say, never less than it carries today.
-    """
-    return max(group.sized_rate_per_replica(headroom_fraction), group.request_rate_per_replica)
-
-
-POOLS = ("prefill", "decode")
-"""Names of the pools, in the order of `PoolsPlan.groups`; each runs the phase of its name."""
+Role: TypeAlias = Literal["serve", "prefill", "decode"]
+"""What a group of replicas does with a request: all of it, or one phase."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
-    """Identical replicas of one phase."""
+class Group:
+    """Identical replicas that do the same part of the work."""
 
+    role: Role
     layout: Layout
+    """Layout of one replica."""
     weight_dtype: str
-    busy_replicas: int
-    """In service, without spares."""
+    replicas: int
+    """Replicas of the group, spares included."""
     spare_replicas: int
-    busy_fraction: float
-    """Time in steps over time in service, mean over its replicas at the peak."""
-    kv_cache_tokens: float
-    """Of one replica."""
-    label: str
     concurrency_per_replica: float
-    """Mean requests in a replica at the peak, those that wait for it included."""
+    """Mean number of requests in a replica at the peak, waiting ones included."""
     request_rate_per_replica: float
-    """At the peak, spares idle [req/s]."""
+    """Requests per second of a replica at the peak, spares idle [req/s]."""
     planned_rate_limit_per_replica: float
-    """Largest rate that both pools were seen to carry, with headroom as predicted and with the confidence [req/s]."""
+    """Largest request rate of a replica, with headroom as predicted and with the required confidence [req/s]."""
+    kv_cache_tokens: float
+    """Tokens in the KV cache of one replica."""
+    label: str
+    """Whether the kernels of the device were measured, or are assumed."""
     price: ChosenPrice | None
-
-    def sized_rate_per_replica(self, _headroom_fraction: float, /) -> float:
-        """Return the largest rate of one replica [req/s]; it was sized with the headroom already."""
-        return self.planned_rate_limit_per_replica
+    """Price of one GPU."""
+    request_rate_limit_per_replica: float | None = None
+    """Largest request rate at which the targets are met, as predicted [req/s]; None for one of several groups."""
+    sure_rate_limit_per_replica: float | None = None
+    """The same limit for a replica as slow as the required confidence allows for [req/s]; None for one of several groups."""
+    busy_fraction: float | None = None
+    """Time in steps over time in service, mean over the replicas at the peak; None where it was not measured."""
 
     @property
-    def replicas(self) -> int:
-        """Replicas with spares."""
-        return self.busy_replicas + self.spare_replicas
+    def busy_replicas(self) -> int:
+        """Replicas in service, without spares."""
+        return self.replicas - self.spare_replicas
 
     @property
     def gpus(self) -> int:
-        """Devices of all replicas."""
+        """GPUs of all replicas."""
         return self.replicas * self.layout.devices
 
     @property
     def usd_per_hour(self) -> float | None:
-        """Of all devices, spares included; None without a price."""
-        return group_usd_per_hour(self)
+        """Cost per hour of the machines of all replicas; None without a price."""
+        if self.price is None:
+            return None
+        return self.price.order_usd_per_hour(
+            self.layout.devices, self.layout.device.node_devices, self.replicas
+        )
 
 
-def group_usd_per_hour(group: ReplicaGroup, replicas: int | None = None) -> float | None:
-    """Return what the machines of a group cost per hour, with another number of replicas if one is given; None without a price."""
-    price, layout = group.price, group.layout
-    count = group.replicas if replicas is None else replicas
-    if price is None:
-        return None
-    return price.order_usd_per_hour(layout.devices, layout.device.node_devices, count)
+PHASES: tuple[Role, Role] = ("prefill", "decode")
+"""Roles of the groups of a plan with separate pools, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +88,7 @@ class PlanOrder:
     """With electricity, if it is paid for apart from the machines."""
 
 
-def plan_order(plan: "AnyPlan") -> PlanOrder | None:
+def plan_order(plan: "Plan") -> PlanOrder | None:
     """Return the order of a plan; None without a price."""
     lines: dict[Machine, OrderLine] = {}
     free = 0
@@ -169,7 +108,7 @@ def plan_order(plan: "AnyPlan") -> PlanOrder | None:
     return PlanOrder(tuple(lines.values()), gpus, gpus - plan.gpus, free, plan.usd_per_hour or 0.0)
 
 
-def paid_by_the_gpu(plans: Iterable["AnyPlan"]) -> bool:
+def paid_by_the_gpu(plans: Iterable["Plan"]) -> bool:
     """Return whether plans cost as many GPUs as they use, and not the whole machines that these come in."""
     return all(
         isclose(group.gpus * group.price.total_usd_per_hour, group.usd_per_hour)
@@ -179,140 +118,30 @@ def paid_by_the_gpu(plans: Iterable["AnyPlan"]) -> bool:
     )
 
 
-def summed_usd_per_hour(pools: Iterable[Pool]) -> float | None:
-    """Return dollars per hour of some pools; None if a price is unknown."""
+def summed_usd_per_hour(groups: Iterable[Group]) -> float | None:
+    """Return the cost per hour of some groups; None if a price is unknown."""
     total = 0.0
-    for pool in pools:
-        if pool.usd_per_hour is None:
+    for group in groups:
+        if group.usd_per_hour is None:
             return None
-        total += pool.usd_per_hour
+        total += group.usd_per_hour
     return total
 
 
 @dataclass(frozen=True, slots=True)
-class PoolsPlan:
-    """A prefill and a decode pool that serve the scenario together."""
+class Transfer:
+    """How KV caches get from the prefill pool to the decode pool."""
 
-    prefill: Pool
-    decode: Pool
-    link_terms: LinkTerms
-    link: LinkUse
-    """At the peak."""
-    requests: int
-    """Simulated at the peak, all of which the latencies count."""
-    ttft_s: BoundedSpread
-    tpot_s: BoundedSpread
-    e2e_s: BoundedSpread
-    slo_met_probability: float
-    """Probability that all targets hold together."""
-    few_open_loops_measured: bool
-    usd_per_month: float | None
-    money: UnitCosts | None
-    """Costs at the mean load; None without a price."""
-    target_probabilities: Mapping[str, float] | None = None
-    """By target, the probability that it holds, whether or not the others do; None where it was not asked for."""
-    usd_per_month_low: float | None = None
-    """Cost of these layouts if replicas turn out as fast as in the best tenth of the cases ..."""
-    usd_per_month_high: float | None = None
-    """... or as slow as in the worst tenth; infinite if no number of replicas then meets the targets."""
-    outside: OutsideUse | None = None
-    """What requests take beside the devices; None where nothing is stated."""
-
-    @property
-    def responses_s(self) -> ResponseTimes:
-        """Mean response time at the peak [s]."""
-        return self.e2e_s.mean
-
-    @property
-    def pools(self) -> tuple[Pool, Pool]:
-        """The prefill pool and the decode pool."""
-        return self.prefill, self.decode
-
-    @property
-    def groups(self) -> tuple[ReplicaGroup, ...]:
-        """The same, as any plan has them."""
-        return self.pools
-
-    def resized(self, replicas: Sequence[int]) -> "PoolsPlan":
-        """Return the plan with other numbers of replicas, spares included: its cost follows, its range is not known."""
-        prefill, decode = (
-            replace(pool, busy_replicas=count - pool.spare_replicas)
-            for pool, count in zip(self.pools, replicas, strict=True)
-        )
-        usd = summed_usd_per_hour((prefill, decode))
-        before = summed_usd_per_hour(self.pools)
-        return replace(
-            self,
-            prefill=prefill,
-            decode=decode,
-            usd_per_month=None if usd is None else float(usd_per_month(usd)),
-            money=self.money.scaled(usd / before) if self.money and usd and before else None,
-            usd_per_month_low=None,
-            usd_per_month_high=None,
-        )
-
-    @property
-    def gpus(self) -> int:
-        """Devices of both pools, spares included."""
-        return sum(pool.gpus for pool in self.pools)
-
-    @property
-    def replicas(self) -> int:
-        """Replicas of both pools, spares included."""
-        return sum(pool.replicas for pool in self.pools)
-
-    @property
-    def hardware(self) -> str:
-        """Devices by name: prefill, then decode where it is another one."""
-        return " + ".join(dict.fromkeys(pool.layout.device.name for pool in self.pools))
-
-    @property
-    def usd_per_hour(self) -> float | None:
-        """Of both pools; None if a price is unknown."""
-        return None if self.usd_per_month is None else self.usd_per_month / HOURS_PER_MONTH
-
-    @property
-    def watts(self) -> float | None:
-        """Thermal design power of all devices; None if it is unknown for some."""
-        powers = [pool.layout.device.tdp_w for pool in self.pools]
-        if any(power is None for power in powers):
-            return None
-        return sum((power or 0.0) * pool.gpus for power, pool in zip(powers, self.pools, strict=True))
+    terms: LinkTerms
+    at_peak: LinkUse
 
 
 @dataclass(frozen=True, slots=True)
-class PoolsAnswer:
-    """The plans with separate pools, cheapest first, and why there are no others."""
+class Plan:
+    """One way to serve the scenario: groups of identical replicas, what requests see at the peak, and what it costs."""
 
-    plans: tuple[PoolsPlan, ...]
-    rejected: tuple[Rejection, ...]
-    evaluated: int
-    simulated: int
-    """Pairs of replica counts."""
-
-    @property
-    def chosen(self) -> PoolsPlan | None:
-        """The cheapest; None if none meets the targets."""
-        return self.plans[0] if self.plans else None
-
-
-@dataclass(frozen=True, slots=True)
-class FleetPlan:
-    """One way to serve the scenario."""
-
-    layout: Layout
-    weight_dtype: str
-    replicas: int
-    """Spares included."""
-    spare_replicas: int
-    concurrency_per_replica: float
-    """Mean requests in a replica at the peak."""
-    request_rate_per_replica: float
-    """At the peak, spares idle [req/s]."""
-    request_rate_limit_per_replica: float
-    """Largest rate at which the targets hold, as predicted [req/s]."""
-    sure_rate_limit_per_replica: float
-    """The same for a replica as slow as the required confidence allows for [req/s]."""
+    groups: tuple[Group, ...]
+    """One group that serves requests, or a prefill and a decode pool."""
     ttft_s: BoundedSpread
     tpot_s: BoundedSpread
     e2e_s: BoundedSpread
@@ -321,31 +150,43 @@ class FleetPlan:
     few_open_loops_measured: bool
     """The probabilities rest on few open-loop measurements of similar networks."""
     target_probabilities: Mapping[str, float]
-    """By target, the probability that it holds, whether or not the others do."""
+    """By target, the probability that it is met, whether or not the others are; empty if nobody asked."""
     usd_per_hour: float | None
-    usd_per_month: float | None
-    usd_per_million_output_tokens: float | None
-    """At the peak."""
-    usd_per_million_tokens: float | None
-    watts: float | None
-    bottleneck: str
-    label: str
-    kv_cache_tokens: float
-    checked: Literal["simulated", "closed form"]
-    price: ChosenPrice | None = None
+    """Cost per hour of the order, spares included; None if a price is unknown."""
     money: UnitCosts | None = None
     """Costs at the mean load; None without a price."""
+    usd_per_million_output_tokens: float | None = None
+    """Cost of a million output tokens at the peak."""
+    usd_per_million_tokens: float | None = None
+    """Cost of a million input and output tokens at the peak."""
+    usd_per_month_low: float | None = None
+    """Cost of these layouts if replicas turn out as fast as in the best tenth of the cases."""
+    usd_per_month_high: float | None = None
+    """Cost of these layouts if replicas turn out as slow as in the worst tenth; infinite if no number of replicas then meets the targets."""
+    bottleneck: str | None = None
+    checked: Literal["simulated", "closed form"] = "simulated"
     draft_tokens: int | None = None
     """Drafted in a speculative round; None without speculation."""
     routing: Routing = "round_robin"
-    usd_per_month_low: float | None = None
-    """Cost of the fleet if its replicas turn out as fast as in the best tenth of the cases ..."""
-    usd_per_month_high: float | None = None
-    """... or as slow as in the worst tenth; infinite if no number of replicas then meets the targets."""
     outside: OutsideUse | None = None
-    """What requests take beside the devices; None where nothing is stated."""
+    """What requests take outside of the GPUs; None where nothing is stated."""
     class_e2e_s: tuple[float, ...] = ()
     """Mean response time of each class at the peak, where there are several [s]."""
+    transfer: Transfer | None = None
+    """What moves KV caches between pools; None for one group."""
+    requests: int | None = None
+    """Requests simulated at the peak, all of which the latencies count; None where it is not said."""
+
+    @property
+    def single(self) -> Group:
+        """The group of a plan of identical replicas."""
+        (group,) = self.groups
+        return group
+
+    @property
+    def has_pools(self) -> bool:
+        """Whether prefill and decode have separate replicas."""
+        return self.transfer is not None
 
     @property
     def responses_s(self) -> ResponseTimes:
@@ -354,60 +195,87 @@ class FleetPlan:
 
     @property
     def hardware(self) -> str:
-        """Name of the device."""
-        return self.layout.device.name
+        """Names of the devices, each once."""
+        return " + ".join(dict.fromkeys(group.layout.device.name for group in self.groups))
 
     @property
-    def busy_replicas(self) -> int:
-        """Replicas without spares."""
-        return self.replicas - self.spare_replicas
+    def replicas(self) -> int:
+        """Replicas of all groups, spares included."""
+        return sum(group.replicas for group in self.groups)
 
     @property
-    def groups(self) -> tuple[ReplicaGroup, ...]:
-        """All replicas, which are alike."""
-        return (self,)
+    def spare_replicas(self) -> int:
+        """Spare replicas of all groups."""
+        return sum(group.spare_replicas for group in self.groups)
 
-    def sized_rate_per_replica(self, headroom_fraction: float, /) -> float:
-        """Return the largest rate of one replica [req/s]: as predicted less headroom, and with the confidence."""
-        limit = self.request_rate_limit_per_replica * (1.0 - headroom_fraction)
-        return min(limit, self.sure_rate_limit_per_replica)
+    @property
+    def in_service(self) -> tuple[int, ...]:
+        """Replicas without spares, by group."""
+        return tuple(group.busy_replicas for group in self.groups)
 
-    def resized(self, replicas: Sequence[int]) -> "FleetPlan":
-        """Return the plan with another number of replicas, spares included: its cost and power grow with them, its range is not known."""
-        usd = group_usd_per_hour(self, replicas[0])
-        ratio = usd / self.usd_per_hour if usd and self.usd_per_hour else replicas[0] / self.replicas
+    @property
+    def gpus(self) -> int:
+        """GPUs of all groups, spares included."""
+        return sum(group.gpus for group in self.groups)
+
+    @property
+    def usd_per_month(self) -> float | None:
+        """Cost per month; None if a price is unknown."""
+        return None if self.usd_per_hour is None else float(usd_per_month(self.usd_per_hour))
+
+    @property
+    def watts(self) -> float | None:
+        """Thermal design power of all GPUs [W]; None if it is unknown for some."""
+        powers = [(group.layout.device.tdp_w, group.gpus) for group in self.groups]
+        return (
+            None if any(not power for power, _ in powers) else sum((power or 0.0) * n for power, n in powers)
+        )
+
+    @property
+    def energy_usd_per_hour(self) -> float | None:
+        """Electricity of all GPUs, part of `usd_per_hour`; None if their price includes it."""
+        costs = [
+            (group.price.energy_usd_per_hour if group.price else None, group.gpus) for group in self.groups
+        ]
+        return None if any(usd is None for usd, _ in costs) else sum((usd or 0.0) * n for usd, n in costs)
+
+    def resized(self, replicas: Sequence[int]) -> "Plan":
+        """Return the plan with other numbers of replicas, spares included: its cost follows, its range is not known."""
+        groups = tuple(
+            replace(group, replicas=count) for group, count in zip(self.groups, replicas, strict=True)
+        )
+        usd = summed_usd_per_hour(groups)
+        ratio = usd / self.usd_per_hour if usd and self.usd_per_hour else None
 
         def scaled(value: float | None) -> float | None:
-            return None if value is None else ratio * value
+            return None if value is None or ratio is None else ratio * value
 
         return replace(
             self,
-            replicas=replicas[0],
-            usd_per_hour=scaled(self.usd_per_hour),
-            usd_per_month=scaled(self.usd_per_month),
+            groups=groups,
+            usd_per_hour=usd,
             usd_per_million_output_tokens=scaled(self.usd_per_million_output_tokens),
             usd_per_million_tokens=scaled(self.usd_per_million_tokens),
-            watts=None if self.watts is None else self.watts * replicas[0] / self.replicas,
-            money=None if self.money is None else self.money.scaled(ratio),
+            money=None if self.money is None or ratio is None else self.money.scaled(ratio),
             usd_per_month_low=None,
             usd_per_month_high=None,
         )
 
-    @property
-    def gpus(self) -> int:
-        """Devices of all replicas."""
-        return self.replicas * self.layout.devices
+
+@dataclass(frozen=True, slots=True)
+class PoolsAnswer:
+    """The plans with separate pools, cheapest first, and why there are no others."""
+
+    plans: tuple[Plan, ...]
+    rejected: tuple[Rejection, ...]
+    evaluated: int
+    simulated: int
+    """Pairs of replica counts."""
 
     @property
-    def energy_usd_per_hour(self) -> float | None:
-        """Electricity of all devices, part of `usd_per_hour`; None if their price includes it."""
-        if self.price is None or self.price.energy_usd_per_hour is None:
-            return None
-        return self.gpus * self.price.energy_usd_per_hour
-
-
-AnyPlan: TypeAlias = FleetPlan | PoolsPlan
-"""Identical replicas, or separate pools for prefill and decode."""
+    def chosen(self) -> Plan | None:
+        """The cheapest; None if none meets the targets."""
+        return self.plans[0] if self.plans else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,12 +292,12 @@ class Relaxation:
 class Choices:
     """Three plans to choose from, identical replicas or separate pools, and the recommended one of identical replicas."""
 
-    cheapest: AnyPlan
-    surest: AnyPlan
+    cheapest: Plan
+    surest: Plan
     """The plan most likely to meet its targets among those that cost at most a quarter more than the cheapest."""
-    fewest: AnyPlan
+    fewest: Plan
     """The plan with the fewest devices."""
-    recommended: FleetPlan
+    recommended: Plan
     why: str
 
 
@@ -524,7 +392,7 @@ class ChunkedPlan:
     """The cheapest fleet of identical replicas whose steps take no more than some tokens."""
 
     max_num_batched_tokens: int
-    plan: FleetPlan
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,7 +400,7 @@ class CarriedTraffic:
     """The part of the traffic that a budget pays for, where it does not pay for all of it."""
 
     traffic_fraction: float
-    plan: FleetPlan
+    plan: Plan
     """For this part."""
     usd_per_month: float
     """By its cheapest mix where commitments are named."""
@@ -542,7 +410,7 @@ class CarriedTraffic:
 class FleetAnswer:
     """The answer of a fleet search; plans cheapest first."""
 
-    plans: tuple[FleetPlan, ...]
+    plans: tuple[Plan, ...]
     rejected: tuple[Rejection, ...]
     evaluated: int
     relaxations: tuple[Relaxation, ...] = ()
@@ -550,13 +418,13 @@ class FleetAnswer:
     certainty: tuple[Certainty, ...] = ()
     uneconomical: tuple[Uneconomical, ...] = ()
     """The devices that were asked for and have no plan in `plans`."""
-    dear: tuple[FleetPlan, ...] = ()
+    dear: tuple[Plan, ...] = ()
     """The best plans of devices that cost too much to be among `plans`."""
     tight: TightTarget | None = None
     """What makes the recommended plan large, where it uses a small part of its GPUs; of identical replicas."""
     next_steps: NextSteps | None = None
     """Of the recommended plan of identical replicas; None without targets."""
-    over_budget: AnyPlan | None = None
+    over_budget: Plan | None = None
     """The cheapest plan, where none is within the budget; with commitments the one of the cheapest mix."""
     over_budget_usd_per_month: float | None = None
     """What it costs; with commitments by that mix."""
@@ -568,39 +436,39 @@ class FleetAnswer:
     """What separate pools are compared with beside the recommended plan."""
 
     @property
-    def chosen(self) -> FleetPlan | None:
+    def chosen(self) -> Plan | None:
         """Return the recommended plan of identical replicas; None if no plan is feasible."""
         return self.choices.recommended if self.choices else None
 
     @property
-    def bought(self) -> AnyPlan | None:
+    def bought(self) -> Plan | None:
         """Return the recommended plan, whether identical replicas or separate pools."""
         return self.chosen_pools or self.chosen
 
     @property
-    def all_plans(self) -> tuple[AnyPlan, ...]:
+    def all_plans(self) -> tuple[Plan, ...]:
         """Return the plans of identical replicas and of separate pools, cheapest first."""
-        plans: list[AnyPlan] = [*(self.pools.plans if self.pools else ()), *self.plans]
+        plans: list[Plan] = [*(self.pools.plans if self.pools else ()), *self.plans]
         return tuple(sorted(plans, key=cost_of))
 
     @property
-    def chosen_pools(self) -> PoolsPlan | None:
+    def chosen_pools(self) -> Plan | None:
         """Return the plan with separate pools where it costs less than identical replicas, which is then recommended."""
         return cheaper_pools(self.pools.chosen if self.pools else None, self.chosen)
 
 
-def whole_gpus(plan: AnyPlan) -> float:
+def whole_gpus(plan: Plan) -> float:
     """Return the GPUs of a plan, slices as their part of one."""
     cuts = [(group.gpus, group.layout.device.partition) for group in plan.groups]
     return sum(gpus / (cut.per_device if cut else 1) for gpus, cut in cuts)
 
 
-def cost_of(plan: AnyPlan) -> float:
+def cost_of(plan: Plan) -> float:
     """Return dollars per hour, or GPUs where no price is known."""
     return plan.usd_per_hour if plan.usd_per_hour is not None else float(plan.gpus)
 
 
-def cheaper_pools(apart: PoolsPlan | None, together: FleetPlan | None) -> PoolsPlan | None:
+def cheaper_pools(apart: Plan | None, together: Plan | None) -> Plan | None:
     """Return a plan with separate pools where it costs less than identical replicas, or where there are none."""
     if apart is None or together is None:
         return apart

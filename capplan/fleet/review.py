@@ -10,7 +10,7 @@ from capplan.accuracy.intervals import regime_keys
 from capplan.accuracy.serving import network_class
 from capplan.assumption import Assumption
 from capplan.fleet.fit import Fit, fit
-from capplan.fleet.plan import POOLS, AnyPlan, FleetPlan, ReplicaGroup
+from capplan.fleet.plan import PHASES, Group, Plan
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.replica.estimate import OperatorRow, breakdown_of
 from capplan.replica.load import Load
@@ -81,12 +81,12 @@ class PlanDetail:
     """`prefill` or `decode` where the plan has separate pools."""
 
 
-def plan_spec(group: ReplicaGroup, question: Question) -> ReplicaSpec:
+def plan_spec(group: Group, question: Question) -> ReplicaSpec:
     """Return one replica of a plan, or of one pool of it."""
     return spec_of_layout(group.layout, group.weight_dtype, question)
 
 
-def kernel_assumptions(group: ReplicaGroup, question: Question) -> tuple[Assumption, ...]:
+def kernel_assumptions(group: Group, question: Question) -> tuple[Assumption, ...]:
     """Return the assumptions about kernels of a plan, or of one pool of it, that were not measured on its device; empty if all were."""
     rates = step_rates(
         question.networks[group.weight_dtype],
@@ -98,12 +98,12 @@ def kernel_assumptions(group: ReplicaGroup, question: Question) -> tuple[Assumpt
     return tuple(assumption.of_scenario() for assumption in rates.assumptions)
 
 
-def target_margins(plan: AnyPlan, question: Question) -> tuple[TargetMargin, ...]:
+def target_margins(plan: Plan, question: Question) -> tuple[TargetMargin, ...]:
     """Return every target of the scenario with the plan's prediction and margin."""
     return tuple(_margin(plan, question, target) for target in question.slo.targets)
 
 
-def _margin(plan: AnyPlan, question: Question, target: Target) -> TargetMargin:
+def _margin(plan: Plan, question: Question, target: Target) -> TargetMargin:
     spreads: dict[str, BoundedSpread] = {
         "ttft": plan.ttft_s, "tpot": plan.tpot_s, "itl": plan.tpot_s, "e2e": plan.e2e_s,
     }  # fmt: skip
@@ -118,33 +118,36 @@ def _margin(plan: AnyPlan, question: Question, target: Target) -> TargetMargin:
         predicted * interval.low_ratio,
         predicted * interval.high_ratio,
         1.0 - predicted / target.limit_s,
-        (plan.target_probabilities or {})[target.key],
+        plan.target_probabilities[target.key],
     )
 
 
-def sizing_of(plan: FleetPlan, headroom_fraction: float) -> Sizing:
+def sizing_of(plan: Plan, headroom_fraction: float) -> Sizing:
     """Return the steps from the peak to the number of devices."""
-    busy = plan.replicas - plan.spare_replicas
+    group = plan.single
+    limit, sure_limit = group.request_rate_limit_per_replica, group.sure_rate_limit_per_replica
+    assert limit is not None
+    assert sure_limit is not None
     return Sizing(
-        peak_requests_per_s=plan.request_rate_per_replica * busy,
-        limit_requests_per_s=plan.request_rate_limit_per_replica,
+        peak_requests_per_s=group.request_rate_per_replica * group.busy_replicas,
+        limit_requests_per_s=limit,
         headroom_fraction=headroom_fraction,
-        sure_limit_requests_per_s=plan.sure_rate_limit_per_replica,
-        busy_replicas=busy,
-        spare_replicas=plan.spare_replicas,
-        devices_per_replica=plan.layout.devices,
-        devices=plan.gpus,
+        sure_limit_requests_per_s=sure_limit,
+        busy_replicas=group.busy_replicas,
+        spare_replicas=group.spare_replicas,
+        devices_per_replica=group.layout.devices,
+        devices=group.gpus,
     )
 
 
-def plan_details(plan: AnyPlan, question: Question) -> tuple[PlanDetail, ...]:
+def plan_details(plan: Plan, question: Question) -> tuple[PlanDetail, ...]:
     """Return memory and operators of one replica of a plan at the peak of the scenario, of each pool where it has some."""
     if len(plan.groups) == 1:
         return (_detail(plan.groups[0], question, ""),)
-    return tuple(_detail(group, question, pool) for group, pool in zip(plan.groups, POOLS, strict=True))
+    return tuple(_detail(group, question, pool) for group, pool in zip(plan.groups, PHASES, strict=True))
 
 
-def _detail(group: ReplicaGroup, question: Question, pool: str) -> PlanDetail:
+def _detail(group: Group, question: Question, pool: str) -> PlanDetail:
     spec = plan_spec(group, question)
     lengths = question.demand.lengths
     inputs = float(lengths.input_tokens)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from capplan.errors import Reason
-from capplan.fleet.plan import AnyPlan, FleetPlan, PoolsPlan
+from capplan.fleet.plan import Plan
 from capplan.fleet.pools.sizing import pools_sizing
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.question import Question
@@ -65,21 +65,16 @@ class WhatIf:
     """Of a month, or of the job."""
 
 
-def paid_hours(plan: AnyPlan) -> float:
+def paid_hours(plan: Plan) -> float:
     """Return the hours that a plan is paid for: those of its job, else those of a month."""
     return plan.money.job_hours if plan.money and plan.money.job_hours else HOURS_PER_MONTH
-
-
-def in_service(plan: AnyPlan) -> Busy:
-    """Return the replicas of a plan without spares, by group."""
-    return tuple(group.busy_replicas for group in plan.groups)
 
 
 UsdPerHour: TypeAlias = Callable[[Layout, int], float | None]
 """Dollars per hour of some replicas of a layout; None without a price."""
 
 
-def turned(change: str, plan: AnyPlan, busy: Busy | None, usd_per_hour: UsdPerHour) -> Turn:
+def turned(change: str, plan: Plan, busy: Busy | None, usd_per_hour: UsdPerHour) -> Turn:
     """Return the fleet of a plan with other numbers of replicas, or at other prices.
 
     Parameters
@@ -104,16 +99,16 @@ def turned(change: str, plan: AnyPlan, busy: Busy | None, usd_per_hour: UsdPerHo
     return Turn(change, sum(gpus for gpus, _ in paid), usd)
 
 
-def resized(question: Question, plan: AnyPlan, terms: Terms, cache: SearchCache | None = None) -> Busy | None:
+def resized(question: Question, plan: Plan, terms: Terms, cache: SearchCache | None = None) -> Busy | None:
     """Return the replicas in service that the layouts of a plan take for a question; None if no number is enough."""
-    if isinstance(plan, PoolsPlan):
+    if plan.has_pools:
         sizing = pools_sizing(question, plan, terms, cache)
         return None if isinstance(sizing, Reason) else sizing.at_confidence(question.slo.confidence)
-    busy = replicas_of_layout(question, plan.layout, plan.weight_dtype, terms, cache)
+    busy = replicas_of_layout(question, plan.single.layout, plan.single.weight_dtype, terms, cache)
     return None if busy is None else (busy,)
 
 
-def speed_swing(question: Question, plan: AnyPlan, terms: Terms, cache: SearchCache) -> Swing:
+def speed_swing(question: Question, plan: Plan, terms: Terms, cache: SearchCache) -> Swing:
     """Return the fleets for replicas as fast as in the best tenth of the cases, and as slow as in the worst."""
     words = "as fast as the best tenth", "as slow as the worst tenth"
     fleets = [
@@ -123,19 +118,19 @@ def speed_swing(question: Question, plan: AnyPlan, terms: Terms, cache: SearchCa
     return Swing("kernel efficiency", *fleets)
 
 
-def _at_speed(
-    question: Question, plan: AnyPlan, terms: Terms, cache: SearchCache, part: float
-) -> Busy | None:
-    if isinstance(plan, PoolsPlan):
+def _at_speed(question: Question, plan: Plan, terms: Terms, cache: SearchCache, part: float) -> Busy | None:
+    if plan.has_pools:
         sizing = pools_sizing(question, plan, terms, cache)
         return None if isinstance(sizing, Reason) else sizing.at_speed(part)
-    trial = trial_of(question, plan.layout, plan.weight_dtype, terms, cache, busy=plan.busy_replicas)
+    trial = trial_of(
+        question, plan.single.layout, plan.single.weight_dtype, terms, cache, busy=plan.single.busy_replicas
+    )
     busy = None if isinstance(trial, Reason) else replicas_at_speed(trial, part, terms)
     return None if busy is None else (busy,)
 
 
 def by_traffic(
-    question: Question, plan: FleetPlan, terms: Terms, cache: SearchCache, ratios: Sequence[float]
+    question: Question, plan: Plan, terms: Terms, cache: SearchCache, ratios: Sequence[float]
 ) -> list[Busy | None]:
     """Return the replicas in service that a plan's layout takes at other traffic, each counted by simulation.
 
@@ -155,7 +150,7 @@ def by_traffic(
     -------
     by ratio; None where no number of replicas is enough
     """
-    trial = trial_of(question, plan.layout, plan.weight_dtype, terms, cache)
+    trial = trial_of(question, plan.single.layout, plan.single.weight_dtype, terms, cache)
     if isinstance(trial, Reason):
         return [None] * len(ratios)
     counts = (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from capplan.errors import TargetError
-from capplan.fleet.plan import AnyPlan, FleetAnswer
+from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.report.answer import Answer, flattened
 from capplan.report.data_text import plain
 
@@ -54,12 +54,12 @@ class FleetResult(Result):
     found: FleetAnswer
 
     @property
-    def plans(self) -> tuple[AnyPlan, ...]:
+    def plans(self) -> tuple[Plan, ...]:
         """Return the plans, cheapest first, those with separate pools among them; empty where none meets the targets."""
         return self.found.all_plans
 
     @property
-    def chosen(self) -> AnyPlan:
+    def chosen(self) -> Plan:
         """Return the recommended plan, whether identical replicas or separate pools.
 
         Raises

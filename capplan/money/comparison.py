@@ -8,7 +8,7 @@ import numpy as np
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.money_terms import HostedTerms, OwnTerms
 from capplan.fleet.over_time import replicas_over_time
-from capplan.fleet.plan import AnyPlan, planned_rate_per_replica
+from capplan.fleet.plan import Plan
 from capplan.money.hosted import (
     HostedBill,
     HostedTraffic,
@@ -93,7 +93,7 @@ class ComparedApi:
 class Comparison:
     """The own fleet and the APIs, cheapest first."""
 
-    plan: AnyPlan
+    plan: Plan
     own: OwnFleet
     apis: tuple[ComparedApi, ...]
     traffic: tuple[HostedTraffic, ...]
@@ -107,8 +107,7 @@ class Comparison:
 
 
 def own_fleet(
-    plan: AnyPlan,
-    headroom_fraction: float,
+    plan: Plan,
     terms: OwnTerms,
     machines_usd: float,
     group_fractions: Sequence[float],
@@ -118,7 +117,6 @@ def own_fleet(
     Parameters
     ----------
     plan : today's
-    headroom_fraction : [-]
     terms : people and overhead
     machines_usd : [$]
         what its machines cost today: of a month, or of one job
@@ -132,7 +130,7 @@ def own_fleet(
     first = plan.groups[0]
     groups = tuple(
         PaidReplicas(
-            planned_rate_per_replica(group, headroom_fraction),
+            group.planned_rate_limit_per_replica,
             group.spare_replicas,
             machines_usd * fraction / group.replicas,
         )
@@ -199,7 +197,7 @@ def _last_dearer_step(own_usd: Array, step_rates: Array, hosted_usd: Callable[[f
 
 
 def compare(
-    plan: AnyPlan,
+    plan: Plan,
     demand: Demand,
     own: OwnFleet,
     prices: tuple[TokenPrice, ...],

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from capplan.fleet.over_time import replicas_over_time
-from capplan.fleet.plan import AnyPlan, planned_rate_per_replica
+from capplan.fleet.plan import Plan
 from capplan.fleet.price import usd_per_month
 from capplan.numbers import Array
 
@@ -87,10 +87,9 @@ def _sum(values: Sequence[float | None]) -> float | None:
 
 
 def growth_of(
-    plan: AnyPlan,
+    plan: Plan,
     ratios: Array,
-    headroom_fraction: float,
-    mix_usd_per_month: Callable[[float, AnyPlan], float | None],
+    mix_usd_per_month: Callable[[float, Plan], float | None],
 ) -> Growth:
     """Return the fleets of successive months: the layout of the plan, as many replicas as the rule that sized it asks for.
 
@@ -101,7 +100,6 @@ def growth_of(
     plan : today's
     ratios : [-]
         traffic of each month over today's
-    headroom_fraction : [-]
     mix_usd_per_month : (ratio, plan of the month) -> cost of the month by its cheapest mix [$], None without commitments
 
     Returns
@@ -110,7 +108,7 @@ def growth_of(
     """
     groups = plan.groups
     peak = groups[0].request_rate_per_replica * groups[0].busy_replicas
-    carried = [planned_rate_per_replica(group, headroom_fraction) for group in groups]
+    carried = [group.planned_rate_limit_per_replica for group in groups]
     needed = [replicas_over_time(peak * ratios, rate) for rate in carried]
     rows: list[GrowthMonth] = []
     before = plan
@@ -134,7 +132,7 @@ def growth_of(
     return Growth(tuple(rows), outgrown)
 
 
-def _usd_per_month(plan: AnyPlan, counts: Sequence[int]) -> float | None:
+def _usd_per_month(plan: Plan, counts: Sequence[int]) -> float | None:
     """Return the cost of a month with other numbers of replicas; None without a price."""
     hourly = [
         None if group.usd_per_hour is None else group.usd_per_hour / group.replicas * count
@@ -144,7 +142,7 @@ def _usd_per_month(plan: AnyPlan, counts: Sequence[int]) -> float | None:
     return None if total is None else float(usd_per_month(total))
 
 
-def _outgrown(row: GrowthMonth, plan: AnyPlan) -> bool:
+def _outgrown(row: GrowthMonth, plan: Plan) -> bool:
     """Return whether a month needs more replicas than a plan has, of any kind."""
     counts = row.pool_replicas or (row.replicas,)
     return any(count > group.replicas for count, group in zip(counts, plan.groups, strict=True))

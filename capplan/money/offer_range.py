@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from capplan.fleet.plan import AnyPlan
+from capplan.fleet.plan import Plan
 from capplan.fleet.price import SIDES, PriceRecord, Side
 
 
@@ -19,7 +19,7 @@ class OfferedCost:
     """None for continuous traffic."""
 
 
-def offered_costs(plan: AnyPlan) -> dict[Side, OfferedCost]:
+def offered_costs(plan: Plan) -> dict[Side, OfferedCost]:
     """Return what a plan costs at each side of the offers; empty where a price is unknown.
 
         c_s = c  sum_i(g_i p_i,s) / sum_i(g_i p_i)

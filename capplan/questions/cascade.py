@@ -7,7 +7,7 @@ from typing import TypeAlias, get_args
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.assumption import Assumption
 from capplan.fleet.money_terms import OwnTerms
-from capplan.fleet.plan import AnyPlan
+from capplan.fleet.plan import Plan
 from capplan.fleet.scenario import CascadePart, CascadeTerms, Scenario
 from capplan.fleet.unit_costs import mean_requests_per_s
 from capplan.money.cascade import CascadeFleets, Wait, breakeven_fraction, wait_of_stages
@@ -29,7 +29,7 @@ class PartFleet:
     paid: PaidPlan
 
     @property
-    def plan(self) -> AnyPlan:
+    def plan(self) -> Plan:
         """The recommended plan."""
         return self.paid.plan
 
@@ -46,8 +46,7 @@ class PartFleet:
     @property
     def own(self) -> OwnFleet:
         """The plan as it is paid for at any traffic."""
-        headroom = self.asked.scenario.fleet.headroom_fraction
-        return own_fleet(self.plan, headroom, OwnTerms(), self.paid.machines_usd, self.paid.group_fractions)
+        return own_fleet(self.plan, OwnTerms(), self.paid.machines_usd, self.paid.group_fractions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from capplan.readers.plan_file import is_plan_file, read_plan_file
 from capplan.readers.yaml_file import KeyPath, key_path
 
 if TYPE_CHECKING:
-    from capplan.fleet.plan import AnyPlan
+    from capplan.fleet.plan import Plan
     from capplan.questions.fleet import AskedFleet
 
 
@@ -77,7 +77,7 @@ def _side(path: Path, progress: Callable[[int, int], None] | None, *, offline: b
     return side_of(path, asked, fleet_for(asked, progress).bought)
 
 
-def side_of(path: Path, asked: "AskedFleet", plan: "AnyPlan | None") -> Side:
+def side_of(path: Path, asked: "AskedFleet", plan: "Plan | None") -> Side:
     """Return the side of a scenario and of the plan that answers it."""
     from capplan.questions.plans.plan_inputs import plan_inputs
     from capplan.questions.plans.plan_row import plan_row

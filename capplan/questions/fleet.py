@@ -13,7 +13,7 @@ from capplan.errors import InputError
 from capplan.families.head import pooled
 from capplan.fleet.decision import SUREST_WITHIN, fleet_decision
 from capplan.fleet.load.demand import Demand, demand_of
-from capplan.fleet.plan import FleetAnswer, FleetPlan, cost_of
+from capplan.fleet.plan import FleetAnswer, cost_of
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_choice_of_pools
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
@@ -275,7 +275,7 @@ def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = N
         usd = None if least is None else least.usd_per_month
         answer = replace(answer, over_budget=least, over_budget_usd_per_month=usd)
     usd = answer.over_budget_usd_per_month
-    if usd is None or not isinstance(answer.over_budget, FleetPlan):
+    if usd is None or answer.over_budget is None or answer.over_budget.has_pools:
         return answer
     return replace(answer, carried=carried_traffic(asked.scenario, asked.question, terms, cache, usd))
 

@@ -6,7 +6,7 @@ from datetime import date
 
 from capplan.assumption import Assumption
 from capplan.fleet.over_time import OverTime, RateLine
-from capplan.fleet.plan import AnyPlan, FleetAnswer
+from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.scenario import Scenario
 from capplan.money.energy import Energy
 from capplan.money.growth import Growth
@@ -46,7 +46,7 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
     line = rate_line(scenario, chosen.responses_s)
     growth = asked_growth(scenario, chosen, line)
     power = asked_energy(scenario, asked.question, chosen) or AskedEnergy(None)
-    every: tuple[AnyPlan, ...] = (*answer.plans, *(answer.pools.plans if answer.pools else ()))
+    every: tuple[Plan, ...] = (*answer.plans, *(answer.pools.plans if answer.pools else ()))
     mixes = _mixes(scenario, (chosen, *(plan for plan in every if plan != chosen)), line)
     by_group = [group_over_time(scenario, group, line) for group in chosen.groups]
     over_time = tuple(item for item in by_group if item is not None)
@@ -73,6 +73,6 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
     )
 
 
-def _mixes(scenario: Scenario, plans: Sequence[AnyPlan], line: RateLine | None) -> tuple[AskedMix, ...]:
+def _mixes(scenario: Scenario, plans: Sequence[Plan], line: RateLine | None) -> tuple[AskedMix, ...]:
     asked = [asked_mix(scenario, plan, line) for plan in plans]
     return tuple(item for item in asked if item is not None)

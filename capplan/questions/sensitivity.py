@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from capplan.fleet.load.demand import demand_of
-from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan
+from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.price import Side
 from capplan.fleet.search.candidates import Layout
 from capplan.fleet.search.search_cache import SearchCache
@@ -16,7 +16,6 @@ from capplan.fleet.sensitivity import (
     Turn,
     WhatIf,
     by_traffic,
-    in_service,
     resized,
     speed_swing,
     turned,
@@ -35,7 +34,7 @@ class Sensitivity:
 
     swings: tuple[Swing, ...] = ()
     """Of the recommended plan, the widest first."""
-    what_if: tuple[tuple[AnyPlan, tuple[WhatIf, ...]], ...] = ()
+    what_if: tuple[tuple[Plan, tuple[WhatIf, ...]], ...] = ()
     """Plans at other traffic, the recommended one first."""
 
 
@@ -44,7 +43,7 @@ class _Turning:
     """A plan whose question is changed, and the runs that the changed questions share."""
 
     asked: AskedFleet
-    plan: AnyPlan
+    plan: Plan
     cache: SearchCache
 
     def busy(self, change: Callable[[RequestClass, float], RequestClass], ratio: float) -> Busy | None:
@@ -72,16 +71,16 @@ class _Turning:
     def at_traffic(self) -> tuple[WhatIf, ...]:
         """Return the fleets for other traffic, each counted by simulation; today's is the plan itself."""
         asked, plan, terms = self.asked, self.plan, terms_of(self.asked)
-        if isinstance(plan, FleetPlan) and not asked.question.demand.has_sessions:
+        if not plan.has_pools and not asked.question.demand.has_sessions:
             ratios = WHAT_IF_RATIOS
             counts = by_traffic(asked.question, plan, terms, self.cache, ratios)
         else:
             ratios = FEW_RATIOS
-            counts = [in_service(plan) if ratio == 1.0 else self.busy(busier, ratio) for ratio in ratios]
+            counts = [plan.in_service if ratio == 1.0 else self.busy(busier, ratio) for ratio in ratios]
         first, points = plan.groups[0], []
         peak = first.request_rate_per_replica * first.busy_replicas
         for ratio, count in zip(ratios, counts, strict=True):
-            fleet = turned("", plan, in_service(plan) if ratio == 1.0 else count, terms.usd_per_hour)
+            fleet = turned("", plan, plan.in_service if ratio == 1.0 else count, terms.usd_per_hour)
             if fleet.gpus is not None:
                 points.append(WhatIf(ratio, peak * ratio, fleet.gpus, fleet.usd))
         return tuple(points)
@@ -104,7 +103,7 @@ def sensitivity_of(asked: AskedFleet, answer: FleetAnswer, *, others: bool = Tru
     cache = SearchCache()
     turning = _Turning(asked, plan, cache)
     swings = sorted(_swings(turning), key=lambda swing: -swing.width)
-    beside: dict[str, AnyPlan] = {plan.hardware: plan}
+    beside: dict[str, Plan] = {plan.hardware: plan}
     for each in answer.plans if others else ():
         beside.setdefault(each.hardware, each)
     points = ((each, _Turning(asked, each, cache).at_traffic()) for each in beside.values())
@@ -121,13 +120,13 @@ def _swings(turning: _Turning) -> list[Swing]:
     return [*swings, speed_swing(asked.question, plan, terms_of(asked), turning.cache)]
 
 
-def _price_swing(plan: AnyPlan) -> list[Swing]:
+def _price_swing(plan: Plan) -> list[Swing]:
     """Return the plan at the cheapest and at the dearest offer of its devices; nothing where the offers do not differ."""
     low, high = _at_offers(plan, "low"), _at_offers(plan, "high")
     return [] if low is None or high is None or low == high else [Swing("price of a GPU", low, high)]
 
 
-def _at_offers(plan: AnyPlan, side: Side) -> Turn | None:
+def _at_offers(plan: Plan, side: Side) -> Turn | None:
     prices = {group.layout.device.name: group.price for group in plan.groups}
     known = {name: price for name, price in prices.items() if price is not None}
     if len(known) < len(prices):
@@ -141,7 +140,7 @@ def _at_offers(plan: AnyPlan, side: Side) -> Turn | None:
         price.low_usd_per_hour if side == "low" else price.high_usd_per_hour for price in known.values()
     ]
     change = " and ".join(f"${usd:.4g}" for usd in offers)
-    return turned(f"{change} an hour", plan, in_service(plan), usd_per_hour)
+    return turned(f"{change} an hour", plan, plan.in_service, usd_per_hour)
 
 
 def longer_input(item: RequestClass, ratio: float) -> RequestClass:

@@ -11,7 +11,7 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.decision import FleetsByDevice
 from capplan.fleet.over_time import Counts, replicas_over_time
-from capplan.fleet.plan import FleetAnswer, FleetPlan, planned_rate_per_replica
+from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.scenario import Scenario, SharingTerms
 from capplan.money.shared_pool import devices_by_hour, fewest_when_cut
@@ -50,7 +50,7 @@ class SharingModel:
         """Name of its network."""
         return next(iter(self.asked.question.networks.values())).name
 
-    def plan_on(self, hardware: str) -> FleetPlan | None:
+    def plan_on(self, hardware: str) -> Plan | None:
         """Return the cheapest plan on a device, however dear beside the best device; None where there is none."""
         if isinstance(self.fleets, FleetsByDevice):
             return self.fleets.plan(hardware)
@@ -62,7 +62,7 @@ class SharingModel:
         if isinstance(self.fleets, FleetsByDevice):
             return self.fleets.busy(hardware)
         plan = self.plan_on(hardware)
-        return None if plan is None else plan.busy_replicas
+        return None if plan is None else plan.single.busy_replicas
 
     def lacking_on(self, hardware: str, slices: int) -> str:
         """Return what the model lacks on a device, with the number that decides; times are those that its users see."""
@@ -90,7 +90,7 @@ class SharedPool:
     """Devices of one kind that serve all models."""
 
     hardware: str
-    plans: tuple[FleetPlan, ...]
+    plans: tuple[Plan, ...]
     """Of each model."""
     hourly_replicas: Counts
     """Of each model (row) in the hours of a day, without spares."""
@@ -252,13 +252,13 @@ def _pool_on(hardware: str, models: Sequence[SharingModel], terms: SharingTerms)
     replicas = np.array(
         [_hourly_replicas(model.asked.scenario, plan) for model, plan in zip(models, plans, strict=True)]
     )
-    spares = [plan.spare_replicas * plan.layout.devices for plan in plans]
+    spares = [plan.spare_replicas * plan.single.layout.devices for plan in plans]
     if terms.by == "hour":
-        gpus = devices_by_hour(replicas, [plan.layout.devices for plan in plans])
+        gpus = devices_by_hour(replicas, [plan.single.layout.devices for plan in plans])
     else:
-        replicas = np.repeat([[plan.busy_replicas] for plan in plans], HOURS, axis=1)
+        replicas = np.repeat([[plan.single.busy_replicas] for plan in plans], HOURS, axis=1)
         gpus = replicas.max(axis=0)
-    return SharedPool(hardware, tuple(plans), replicas, gpus, max(spares), plans[0].price)
+    return SharedPool(hardware, tuple(plans), replicas, gpus, max(spares), plans[0].single.price)
 
 
 def _pool_of_slices(hardware: str, models: Sequence[SharingModel]) -> SharedPool | None:
@@ -276,7 +276,7 @@ def _pool_of_slices(hardware: str, models: Sequence[SharingModel]) -> SharedPool
         choice, devices = found
         chosen = [model.plan_on(names[at]) for model, at in zip(models, choice, strict=True)]
         if all(
-            plan is not None and plan.busy_replicas == options[at]
+            plan is not None and plan.single.busy_replicas == options[at]
             for plan, options, at in zip(chosen, counts, choice, strict=True)
         ):
             break  # else a plan has more replicas once it is confirmed, or is none
@@ -290,7 +290,7 @@ def _pool_of_slices(hardware: str, models: Sequence[SharingModel]) -> SharedPool
     return SharedPool(
         hardware,
         plans,
-        np.repeat([[plan.busy_replicas] for plan in plans], HOURS, axis=1),
+        np.repeat([[plan.single.busy_replicas] for plan in plans], HOURS, axis=1),
         np.full(HOURS, len(devices), dtype=np.int64),
         max(plan.spare_replicas for plan in plans),
         prices[hardware],
@@ -298,12 +298,12 @@ def _pool_of_slices(hardware: str, models: Sequence[SharingModel]) -> SharedPool
     )
 
 
-def _hourly_replicas(scenario: Scenario, plan: FleetPlan) -> Counts:
+def _hourly_replicas(scenario: Scenario, plan: Plan) -> Counts:
     """Return the replicas that a plan needs in each hour of a day, without spares, by the rule that sized it."""
     line = rate_line(scenario)
-    peak = plan.request_rate_per_replica * plan.busy_replicas
+    peak = plan.single.request_rate_per_replica * plan.single.busy_replicas
     rates = np.full(HOURS, peak) if line is None else line.rates_per_s[:: int(HOUR_S / WINDOW_S)]
-    return replicas_over_time(rates, planned_rate_per_replica(plan, scenario.fleet.headroom_fraction))
+    return replicas_over_time(rates, plan.single.planned_rate_limit_per_replica)
 
 
 def _stated(terms: SharingTerms) -> list[Assumption]:

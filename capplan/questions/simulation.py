@@ -16,7 +16,7 @@ from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.offered import SamplePath, selected_requests
 from capplan.fleet.load.peak_stream import peak_stream
 from capplan.fleet.load.routed import Operation
-from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan, PoolsPlan
+from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.question import spec_of_layout
 from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.fleet.search.trial import demand_at_replica
@@ -55,9 +55,8 @@ class Chosen:
     """Where the layout of a replica comes from."""
     counted: str
     """The number of replicas as text, for a fleet without autoscaling or pools."""
-    plan: FleetPlan | None = None
-    pools: PoolsPlan | None = None
-    """With a prefill and a decode pool; `spec` is then that of a prefill replica."""
+    plan: Plan | None = None
+    """The plan of the search; `spec` is that of its first group. None for a replica that was named."""
 
     @property
     def draft_tokens(self) -> int | None:
@@ -75,7 +74,7 @@ def asked_scenario(path: Path, settings: Sequence[str], *, offline: bool) -> Ask
     return asked_fleet(read_scenario(path, settings), offline=offline)
 
 
-def fleet_plans(asked: AskedFleet) -> tuple[AnyPlan, ...]:
+def fleet_plans(asked: AskedFleet) -> tuple[Plan, ...]:
     """Return the plans of `capplan fleet`, cheapest first, with separate pools where the scenario allows them; TargetError where there are none."""
     plans = fleet_for(asked).all_plans
     if not plans:
@@ -97,25 +96,9 @@ def chosen_plan(
     hardware, replicas = flags.hardware, flags.replicas
     if hardware is None and flags.tensor_parallel is None and flags.pipeline_parallel is None:
         answer = answer or fleet_for(asked, progress)
-        if answer.chosen_pools is not None:
-            return _plan_of_pools(asked, answer.chosen_pools, replicas)
-        plan = answer.chosen
-        if plan is None:
+        if answer.bought is None:
             raise _no_plan(asked)
-        serving = plan.replicas - plan.spare_replicas
-        origin, counted = "the layout that capplan fleet chooses", _count_text(replicas or serving)
-        if replicas is None:
-            origin = "the plan that capplan fleet chooses"
-            counted = f"{_count_text(plan.replicas)}, {plan.spare_replicas} of them spare"
-        return Chosen(
-            asked,
-            spec_of_layout(plan.layout, plan.weight_dtype, asked.question),
-            replicas or serving,
-            layout_name(plan.layout, plan.weight_dtype),
-            origin,
-            counted,
-            plan,
-        )
+        return chosen_of(asked, answer.bought, replicas)
     question = asked.question
     target = device(hardware) if hardware else question.devices[0]
     if target.name not in question.efficiencies:
@@ -138,44 +121,54 @@ def chosen_plan(
     )
 
 
-def _plan_of_pools(asked: AskedFleet, plan: PoolsPlan, replicas: int | None) -> Chosen:
-    """Return the plan with separate pools that the fleet search chooses for the scenario."""
-    if replicas is not None:
+def chosen_of(asked: AskedFleet, plan: Plan, replicas: int | None = None) -> Chosen:
+    """Return a plan of the search as it is simulated, or its layout with another number of replicas."""
+    if replicas is not None and plan.has_pools:
         raise InputError(
             f"--replicas {replicas}: the plan of {asked.scenario.name} has a prefill and a decode pool\n"
             "  for other pools: --hardware NAME --prefill-replicas 2 --decode-replicas 2 --kv-link network"
         )
-    prefill, decode = (layout_name(pool.layout, pool.weight_dtype) for pool in plan.pools)
+    first = plan.groups[0]
+    names = {group.role: layout_name(group.layout, group.weight_dtype) for group in plan.groups}
+    alike = len(set(names.values())) == 1
+    origin, counted = "the plan that capplan fleet chooses", _plan_count_text(plan)
+    if replicas is not None:
+        origin, counted = "the layout that capplan fleet chooses", _count_text(replicas)
     return Chosen(
         asked,
-        spec_of_layout(plan.prefill.layout, plan.prefill.weight_dtype, asked.question),
-        sum(pool.busy_replicas for pool in plan.pools),
-        prefill if prefill == decode else f"prefill {prefill}, decode {decode}",
-        "the plan that capplan fleet chooses",
-        f"{plan.prefill.replicas} prefill and {plan.decode.replicas} decode replicas, "
-        f"{plan.prefill.spare_replicas} spare in each pool",
-        pools=plan,
+        spec_of_layout(first.layout, first.weight_dtype, asked.question),
+        replicas or sum(plan.in_service),
+        names[first.role] if alike else ", ".join(f"{role} {name}" for role, name in names.items()),
+        origin,
+        counted,
+        plan,
     )
+
+
+def _plan_count_text(plan: Plan) -> str:
+    if not plan.has_pools:
+        return f"{_count_text(plan.replicas)}, {plan.spare_replicas} of them spare"
+    counts = " and ".join(f"{group.replicas} {group.role}" for group in plan.groups)
+    return f"{counts} replicas, {plan.groups[0].spare_replicas} spare in each pool"
 
 
 def operation_of_plan(chosen: Chosen, flags: OperationFlags, replicas: int | None) -> Operation | None:
     """Return how the fleet is operated: by the flags, and in the pools of the plan where it has them."""
     operation = operation_of(flags, chosen.asked.scenario.fleet.start_up_s, replicas)
-    if chosen.pools is None:
+    plan = chosen.plan
+    if plan is None or plan.transfer is None:
         return operation
     if flags.prefill_replicas is not None or flags.decode_replicas is not None or flags.kv_link is not None:
         raise InputError(
             "--prefill-replicas, --decode-replicas and --kv-link: the plan has separate pools; name --hardware for others"
         )
-    pools = chosen.pools
+    prefill, decode = plan.groups
     return replace(
         operation or Operation(),
-        prefill_replicas=pools.prefill.busy_replicas,
-        decode_replicas=pools.decode.busy_replicas,
-        kv_link=pools.link_terms,
-        decode=replica_of(
-            spec_of_layout(pools.decode.layout, pools.decode.weight_dtype, chosen.asked.question)
-        ),
+        prefill_replicas=prefill.busy_replicas,
+        decode_replicas=decode.busy_replicas,
+        kv_link=plan.transfer.terms,
+        decode=replica_of(spec_of_layout(decode.layout, decode.weight_dtype, chosen.asked.question)),
     )
 
 
@@ -242,7 +235,7 @@ def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
     response: ResponseTimes = 0.0
     if demand.users or demand.has_sessions:
         plan = chosen.plan
-        if plan is not None and plan.busy_replicas == chosen.replicas:
+        if plan is not None and sum(plan.in_service) == chosen.replicas:
             response = plan.responses_s
         else:
             response = responses_s(replica, demand, chosen.replicas, seed, longest)

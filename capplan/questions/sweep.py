@@ -10,11 +10,11 @@ from pathlib import Path
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.plan import AnyPlan, PoolsPlan
+from capplan.fleet.plan import Plan
 from capplan.fleet.pools.sizing import decode_question, prefill_question
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.sweep import CONCURRENCIES, Contender, DecodePool, Point, offered_rates
-from capplan.questions.fleet import AskedFleet, terms_of
+from capplan.questions.fleet import AskedFleet
 from capplan.questions.simulation import (
     Chosen,
     asked_scenario,
@@ -150,21 +150,22 @@ def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, *, offline: boo
     )
 
 
-def _contender(plan: AnyPlan, asked: AskedFleet) -> Contender:
+def _contender(plan: Plan, asked: AskedFleet) -> Contender:
     """Return one replica of a plan, or both of its pools."""
-    question, headroom = asked.question, terms_of(asked).headroom_fraction
+    question = asked.question
     specs = [spec_of_layout(group.layout, group.weight_dtype, question) for group in plan.groups]
-    if isinstance(plan, PoolsPlan):
-        usd = [None if pool.usd_per_hour is None else pool.usd_per_hour / pool.replicas * pool.busy_replicas for pool in plan.pools]  # fmt: skip
-        prefill, decode = plan.pools
+    if plan.transfer is not None:
+        usd = [None if pool.usd_per_hour is None else pool.usd_per_hour / pool.replicas * pool.busy_replicas for pool in plan.groups]  # fmt: skip
+        prefill, decode = plan.groups
         count = f"{prefill.busy_replicas} + {decode.busy_replicas}"
         name = f"{count} apart: {layout_name(prefill.layout, prefill.weight_dtype)}, {layout_name(decode.layout, decode.weight_dtype)}"
-        pool = DecodePool(specs[1], (prefill.busy_replicas, decode.busy_replicas), plan.link_terms)
+        pool = DecodePool(specs[1], (prefill.busy_replicas, decode.busy_replicas), plan.transfer.terms)
+        planned = min(group.planned_rate_limit_per_replica * group.busy_replicas for group in plan.groups)
         known = [each for each in usd if each is not None]
-        planned = min(each.sized_rate_per_replica(headroom) * each.busy_replicas for each in plan.pools)
         return Contender(name, specs[0], sum(known) if len(known) == len(usd) else None, pool, planned)
     hourly = plan.usd_per_hour / plan.replicas if plan.usd_per_hour is not None else None
-    name, planned = layout_name(plan.layout, plan.weight_dtype), plan.sized_rate_per_replica(headroom)
+    group = plan.single
+    name, planned = layout_name(group.layout, group.weight_dtype), group.planned_rate_limit_per_replica
     return Contender(name, specs[0], hourly, planned_requests_per_s=planned)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from capplan.fleet.plan import POOLS, AnyPlan, FleetPlan, ReplicaGroup, paid_by_the_gpu
+from capplan.fleet.plan import PHASES, Group, Plan, paid_by_the_gpu
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.report.answer import Table
 from capplan.report.answers.order import order_tables
@@ -71,18 +71,16 @@ def _electricity_text(given: Findings) -> str:
     )
 
 
-def _devices_rows(plan: AnyPlan, *, powered: bool, of_job: bool) -> list[dict[str, Any]]:
+def _devices_rows(plan: Plan, *, powered: bool, of_job: bool) -> list[dict[str, Any]]:
     """Return the devices of a plan and their cost, of each pool where it has some."""
-    names = ("",) if len(plan.groups) == 1 else POOLS
+    names = ("",) if len(plan.groups) == 1 else PHASES
     return [
         _devices_row(plan, group, name, powered=powered, of_job=of_job)
         for group, name in zip(plan.groups, names, strict=True)
     ]
 
 
-def _devices_row(
-    plan: AnyPlan, group: ReplicaGroup, pool: str, *, powered: bool, of_job: bool
-) -> dict[str, Any]:
+def _devices_row(plan: Plan, group: Group, pool: str, *, powered: bool, of_job: bool) -> dict[str, Any]:
     usd, price, tdp = group.usd_per_hour, group.price, group.layout.device.tdp_w
     energy = (
         None if price is None or price.energy_usd_per_hour is None else group.gpus * price.energy_usd_per_hour
@@ -103,14 +101,14 @@ def _devices_row(
     }
 
 
-def _token_rows(plan: AnyPlan) -> list[dict[str, Any]]:
+def _token_rows(plan: Plan) -> list[dict[str, Any]]:
     """Return the cost per month over the tokens at the mean load and at the peak; nothing without a price."""
     if plan.money is None or plan.usd_per_month is None:
         return []
     loads: list[tuple[str, float | None, float | None]] = [
         (MEAN, plan.money.usd_per_million_output_tokens, plan.money.usd_per_million_tokens)
     ]
-    if isinstance(plan, FleetPlan):
+    if plan.usd_per_million_tokens is not None:
         loads.append((PEAK, plan.usd_per_million_output_tokens, plan.usd_per_million_tokens))
     return [
         {
@@ -124,7 +122,7 @@ def _token_rows(plan: AnyPlan) -> list[dict[str, Any]]:
     ]
 
 
-def _job_rows(plan: AnyPlan) -> list[dict[str, Any]]:
+def _job_rows(plan: Plan) -> list[dict[str, Any]]:
     money = plan.money
     if money is None or money.usd_per_job is None or not money.usd_per_thousand_requests:
         return []

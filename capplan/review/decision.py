@@ -2,7 +2,7 @@
 
 from math import inf
 
-from capplan.fleet.plan import AnyPlan, PoolsPlan
+from capplan.fleet.plan import Plan
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.review import TargetMargin
 from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
@@ -59,7 +59,7 @@ def decision_sentence(given: Findings) -> str:
     return f"{verb} {purchase_text(plan)} for {cost}. {_held_text(given, plan)}"
 
 
-def _held_text(given: Findings, plan: AnyPlan) -> str:
+def _held_text(given: Findings, plan: Plan) -> str:
     margins = given.margins[0]
     if not margins:
         return "No target is set, so it is sized for throughput alone."
@@ -105,14 +105,14 @@ def _mix_texts(given: Findings) -> tuple[str, ...]:
     return (f"With its cheapest mix of commitments: ${usd:,.0f} a month, ${MONTHS * usd:,.0f} a year.",)
 
 
-def _spans(plan: AnyPlan) -> tuple[tuple[str, float], ...]:
+def _spans(plan: Plan) -> tuple[tuple[str, float], ...]:
     """Return what is paid for, and how many times the cost of a month it is."""
     if plan.money is not None and plan.money.usd_per_job is not None and plan.usd_per_month:
         return ((f"the job of {plan.money.job_hours:g} h", plan.money.usd_per_job / plan.usd_per_month),)
     return (("a month", 1.0), ("a year", float(MONTHS)))
 
 
-def _cost_row(plan: AnyPlan, span: str, times: float) -> dict[str, object]:
+def _cost_row(plan: Plan, span: str, times: float) -> dict[str, object]:
     high = plan.usd_per_month_high
     return {
         "span": span,
@@ -155,7 +155,7 @@ def verdicts_section(given: Findings) -> Section:
     )
 
 
-def kernels_label(plan: AnyPlan) -> str:
+def kernels_label(plan: Plan) -> str:
     """Return whether all kernels of a plan were measured on their devices, or some are assumed."""
     return "assumed" if any(group.label == "assumed" for group in plan.groups) else "measured"
 
@@ -207,7 +207,7 @@ def certainty_section(given: Findings) -> Section:
 def choices_section(given: Findings) -> Section:
     """Return the three choices, and why one of them is recommended."""
     choices = given.answer.choices
-    if isinstance(given.chosen, PoolsPlan):
+    if given.chosen is not None and given.chosen.has_pools:
         return _either_way(given)
     if choices is None:
         return Section("The three choices")

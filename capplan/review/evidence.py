@@ -8,7 +8,7 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile
-from capplan.fleet.plan import ReplicaGroup
+from capplan.fleet.plan import Group
 from capplan.fleet.review import PlanDetail, kernel_assumptions
 from capplan.hardware.device import Device
 from capplan.report.answer import Table
@@ -33,7 +33,7 @@ def _titled(title: str, detail: PlanDetail) -> str:
     return f"{title}: {detail.pool} pool" if detail.pool else title
 
 
-def _group_of(given: Findings, detail: PlanDetail) -> ReplicaGroup:
+def _group_of(given: Findings, detail: PlanDetail) -> Group:
     """Return the replicas that a detail is one of."""
     assert given.chosen is not None
     return given.chosen.groups[given.details.index(detail)]

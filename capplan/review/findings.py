@@ -6,7 +6,7 @@ Every writer (Markdown, HTML, terminal, CSV, JSON) prints this one structure.
 import re
 from dataclasses import dataclass, field, replace
 
-from capplan.fleet.plan import AnyPlan, FleetAnswer
+from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.review import PlanDetail, TargetMargin, plan_details, target_margins
 from capplan.hardware.device import Source
 from capplan.questions.fleet import AskedFleet
@@ -76,12 +76,12 @@ class Findings:
     """What every lever is worth, where that was asked for."""
 
     @property
-    def chosen(self) -> AnyPlan | None:
+    def chosen(self) -> Plan | None:
         """The plan to decide on."""
         return self.answer.bought
 
     @property
-    def plans(self) -> tuple[AnyPlan, ...]:
+    def plans(self) -> tuple[Plan, ...]:
         """All plans, the one to decide on first."""
         chosen = self.chosen
         apart = self.answer.pools.plans if self.answer.pools else ()

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.fleet.plan import AnyPlan, FleetAnswer
+from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.sensitivity import paid_hours
 from capplan.questions.fleet import AskedFleet
@@ -54,7 +54,7 @@ def wanted_levers(
     return levers_row(plain(levers_answer(asking, base, tried).result))
 
 
-def saved_levers(path: Path, plan: AnyPlan | None) -> LeversRow:
+def saved_levers(path: Path, plan: Plan | None) -> LeversRow:
     """Return the levers in a file; InputError where the plan that they were tried on is not the one of the page."""
     levers = read_levers_file(path)
     now = None if plan is None else plan_row(plan)
@@ -170,7 +170,7 @@ def _lever_turns(given: Findings) -> list[tuple[str, int, float, str]]:
     ]
 
 
-def _lever_choices(given: Findings, plan: AnyPlan) -> list[tuple[str, int, float, str]]:
+def _lever_choices(given: Findings, plan: Plan) -> list[tuple[str, int, float, str]]:
     """Return fewer certainties and spares as levers."""
     hours = paid_hours(plan)
     found = [

@@ -4,7 +4,7 @@ from collections import Counter
 from math import inf
 from typing import Any
 
-from capplan.fleet.plan import AnyPlan, FleetPlan
+from capplan.fleet.plan import Plan
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.search.recommended import DEAR
 from capplan.fleet.sensitivity import FEW_RATIOS, Swing, Turn, WhatIf, paid_hours
@@ -49,12 +49,12 @@ FEW_OFFERS = 3
 _SHOWN_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
-def by_plan(plan: AnyPlan) -> str:
+def by_plan(plan: Plan) -> str:
     """Return the name of a plan in charts: device and layout, without the number of devices."""
     return f"{plan.hardware} {layout_text(plan)}"
 
 
-def money_key(plan: AnyPlan) -> str:
+def money_key(plan: Plan) -> str:
     """Return the column of what a plan is paid for: a job or a month."""
     return "usd_per_job" if plan.money is not None and plan.money.usd_per_job is not None else "usd_per_month"
 
@@ -84,7 +84,7 @@ def moves_section(given: Findings) -> Section:
     )
 
 
-def _swing_rows(swing: Swing, plan: AnyPlan, key: str) -> list[dict[str, Any]]:
+def _swing_rows(swing: Swing, plan: Plan, key: str) -> list[dict[str, Any]]:
     planned = planned_usd(plan)
     return [
         {
@@ -98,12 +98,12 @@ def _swing_rows(swing: Swing, plan: AnyPlan, key: str) -> list[dict[str, Any]]:
     ]
 
 
-def planned_usd(plan: AnyPlan) -> float | None:
+def planned_usd(plan: Plan) -> float | None:
     """Return what a plan costs for its job or a month."""
     return None if plan.usd_per_hour is None else plan.usd_per_hour * paid_hours(plan)
 
 
-def _tornado(plan: AnyPlan, swings: tuple[Swing, ...], key: str) -> tuple[Tornado, ...]:
+def _tornado(plan: Plan, swings: tuple[Swing, ...], key: str) -> tuple[Tornado, ...]:
     planned = planned_usd(plan)
     if planned is None:
         turned = [_turned(swing, swing.low.gpus, swing.high.gpus) for swing in swings]
@@ -170,7 +170,7 @@ def traffic_section(given: Findings) -> Section:
     )
 
 
-def charted(plan: AnyPlan, sensitivity: Sensitivity) -> bool:
+def charted(plan: Plan, sensitivity: Sensitivity) -> bool:
     """Return whether a plan has a line in the chart: its price is known, and it is not so expensive that it flattens the other lines."""
     costs = [each.usd_per_month for each, _ in sensitivity.what_if if each.usd_per_month is not None]
     return plan.usd_per_month is not None and plan.usd_per_month <= DEAR * min(costs)
@@ -207,7 +207,7 @@ def risks_section(given: Findings) -> Section:
     return Section("Risks", lines=(*lines, *given.asked.warnings))
 
 
-def _speed_risks(given: Findings, plan: AnyPlan) -> list[str]:
+def _speed_risks(given: Findings, plan: Plan) -> list[str]:
     lines = []
     if given.margins[0]:
         lines.append(
@@ -228,7 +228,7 @@ def _speed_risks(given: Findings, plan: AnyPlan) -> list[str]:
     return lines
 
 
-def _price_risks(plan: AnyPlan) -> list[str]:
+def _price_risks(plan: Plan) -> list[str]:
     """Return the risks of the prices, once for each device."""
     gpus: Counter[str] = Counter()
     for group in plan.groups:
@@ -251,13 +251,13 @@ def _price_risk(name: str, gpus: int, price: ChosenPrice | None) -> list[str]:
     return lines
 
 
-def _operation_risks(given: Findings, plan: AnyPlan) -> list[str]:
+def _operation_risks(given: Findings, plan: Plan) -> list[str]:
     limits, lines = given.asked.scenario.fleet, []
     group = plan.groups[0]
     spare = group.spare_replicas
     if not spare:
         lines.append("There is no spare replica: while one fails or is updated, the peak is not carried.")
-    elif isinstance(plan, FleetPlan):
+    elif not plan.has_pools:
         lines.append(
             f"{spare} of {plan.replicas} replicas may be down at the peak; a further one costs the headroom, then the targets."
         )
@@ -276,9 +276,10 @@ def _operation_risks(given: Findings, plan: AnyPlan) -> list[str]:
     return lines
 
 
-def _carried_rate(plan: AnyPlan, headroom_fraction: float) -> float:
+def _carried_rate(plan: Plan, headroom_fraction: float) -> float:
     """Return the rate that the replicas in service are predicted to carry; pools were seen to carry it with headroom [req/s]."""
-    if isinstance(plan, FleetPlan):
-        return plan.request_rate_limit_per_replica * plan.busy_replicas
-    planned = min(pool.planned_rate_limit_per_replica * pool.busy_replicas for pool in plan.pools)
+    group = plan.groups[0]
+    if group.request_rate_limit_per_replica is not None:
+        return group.request_rate_limit_per_replica * group.busy_replicas
+    planned = min(group.planned_rate_limit_per_replica * group.busy_replicas for group in plan.groups)
     return planned / (1.0 - headroom_fraction)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from capplan.fleet.plan import POOLS, AnyPlan, PoolsPlan
+from capplan.fleet.plan import Plan, Transfer
 from capplan.fleet.review import sizing_of
 from capplan.fleet.search.recommended import DEAR
 from capplan.questions.plans.plan_row import plan_row
@@ -21,7 +21,7 @@ CHARTED = 8
 """Plans in charts, the chosen one first; the table has all."""
 
 
-def by_the_job(plans: Sequence[AnyPlan]) -> bool:
+def by_the_job(plans: Sequence[Plan]) -> bool:
     """Return whether plans are paid for until a job is done, not by the month."""
     return any(plan.money is not None and plan.money.usd_per_job is not None for plan in plans)
 
@@ -44,7 +44,7 @@ def plan_rows(given: Findings) -> list[dict[str, Any]]:
     return rows
 
 
-def _difference(plan: AnyPlan, chosen: AnyPlan | None) -> dict[str, float | None]:
+def _difference(plan: Plan, chosen: Plan | None) -> dict[str, float | None]:
     if chosen is None or chosen.usd_per_month is None or plan.usd_per_month is None:
         return {"more_usd_per_month": None, "price_ratio": None}
     return {
@@ -124,18 +124,18 @@ def _plan_pictures(given: Findings) -> tuple[Bars, ...]:
     return tuple(pictures)
 
 
-def _short(plan: AnyPlan) -> str:
-    layout = "apart" if isinstance(plan, PoolsPlan) else layout_text(plan).partition(",")[0]
+def _short(plan: Plan) -> str:
+    layout = "apart" if plan.has_pools else layout_text(plan).partition(",")[0]
     return f"{plan.gpus} x {plan.hardware} {layout}"
 
 
 def sizing_section(given: Findings) -> Section:
     """Return the steps from the peak rate to the number of devices, one operation per line."""
     plan, limits = given.chosen, given.asked.scenario.fleet
-    if isinstance(plan, PoolsPlan):
-        return _pools_section(given, plan)
     if plan is None:
         return Section(SIZING)
+    if plan.transfer is not None:
+        return _pools_section(given, plan, plan.transfer)
     sizing = sizing_of(plan, limits.headroom_fraction)
     confidence = given.asked.scenario.slo.confidence
     row = {
@@ -150,7 +150,7 @@ def sizing_section(given: Findings) -> Section:
         "spare_replicas": sizing.spare_replicas,
         "devices_per_replica": sizing.devices_per_replica,
         "devices": sizing.devices,
-        "utilisation_fraction": plan.request_rate_per_replica / sizing.limit_requests_per_s,
+        "utilisation_fraction": plan.single.request_rate_per_replica / sizing.limit_requests_per_s,
     }
     titles = {
         "peak_request_rate": "peak rate, all traffic",
@@ -179,12 +179,12 @@ def sizing_section(given: Findings) -> Section:
     )
 
 
-def _pools_section(given: Findings, plan: PoolsPlan) -> Section:
+def _pools_section(given: Findings, plan: Plan, transfer: Transfer) -> Section:
     """Return the replicas of both pools, and what their pair was simulated with."""
     limits, confidence = given.asked.scenario.fleet, given.asked.scenario.slo.confidence
     rows = [
         {
-            "pool": name,
+            "pool": pool.role,
             "hardware": pool.layout.device.name,
             "plan": pool.layout.in_words(pool.weight_dtype),
             "request_rate": pool.request_rate_per_replica,
@@ -194,7 +194,7 @@ def _pools_section(given: Findings, plan: PoolsPlan) -> Section:
             "devices_per_replica": pool.layout.devices,
             "devices": pool.gpus,
         }
-        for name, pool in zip(POOLS, plan.pools, strict=True)
+        for pool in plan.groups
     ]
     titles = {
         "plan": "each replica",
@@ -208,7 +208,7 @@ def _pools_section(given: Findings, plan: PoolsPlan) -> Section:
     return Section(
         SIZING,
         text=(
-            f"Both pools and {plan.link.name} between them are simulated together: with {1.0 / (1.0 - limits.headroom_fraction) - 1.0:.0%} more traffic than "
+            f"Both pools and {transfer.at_peak.name} between them are simulated together: with {1.0 / (1.0 - limits.headroom_fraction) - 1.0:.0%} more traffic than "
             f"the peak as predicted, and at the peak with replicas as slow as in the slowest {1.0 - confidence:.0%} of the cases that are planned for. "
             "These are the cheapest numbers of replicas that meet all targets in both; the spares come on top.",
         ),

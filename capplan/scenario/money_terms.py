@@ -15,7 +15,7 @@ from capplan.fleet.money_terms import (
     ReservedTerms,
     SpotTerms,
 )
-from capplan.fleet.plan import AnyPlan
+from capplan.fleet.plan import Plan
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import Scenario
 from capplan.money.growth import grown_ratios
@@ -267,7 +267,7 @@ def host_bytes(scenario: Scenario) -> float:
     return sum(tier.capacity_bytes for tier in scenario.kv_offload if tier.name == HOST)
 
 
-def memory_usd_per_month(scenario: Scenario, plan: AnyPlan) -> float:
+def memory_usd_per_month(scenario: Scenario, plan: Plan) -> float:
     """Return the cost of that memory for all replicas of a plan, spares included [$]; 0 without a price."""
     price = scenario.own.host_usd_per_gb_month or 0.0
     return price * host_bytes(scenario) * 1e-9 * plan.replicas

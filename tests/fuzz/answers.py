@@ -20,16 +20,14 @@ from random import Random
 from capplan.errors import Reason
 from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.load.routed import run_fleet
-from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan, cost_of
-from capplan.fleet.question import spec_of_layout
+from capplan.fleet.plan import FleetAnswer, Plan, cost_of
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.simulation import FleetOutcome
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, terms_of
 from capplan.questions.simulation import (
-    Chosen,
-    _plan_of_pools,
     asked_stream,
+    chosen_of,
     operation_of_plan,
 )
 from capplan.readers.yaml_file import parse_yaml
@@ -140,21 +138,13 @@ def asked_of(text: str) -> AskedFleet:
     return asked_fleet(scenario_from(parse_yaml(text, "law.yaml"), ROOT), offline=True)
 
 
-def as_chosen(asked: AskedFleet, plan: AnyPlan) -> Chosen:
-    """Return a plan as `simulate` takes the recommended one."""
-    if not isinstance(plan, FleetPlan):
-        return _plan_of_pools(asked, plan, None)
-    spec = spec_of_layout(plan.layout, plan.weight_dtype, asked.question)
-    return Chosen(asked, spec, plan.busy_replicas, plan.hardware, "", "", plan)
-
-
-def simulated(asked: AskedFleet, plan: AnyPlan, seed: int, slowness: float = 1.0) -> FleetOutcome:
+def simulated(asked: AskedFleet, plan: Plan, seed: int, slowness: float = 1.0) -> FleetOutcome:
     """Simulate all replicas of a plan whose steps take longer by a factor: arrivals and thoughts come sooner, limits are that much shorter."""
-    if slowness != 1.0 and isinstance(plan, FleetPlan) and asked.question.demand.has_sessions:
+    if slowness != 1.0 and not plan.has_pools and asked.question.demand.has_sessions:
         plan = _as_slow(asked, plan, slowness)
-    chosen = as_chosen(asked, plan)
+    chosen = chosen_of(asked, plan)
     operation = operation_of_plan(chosen, OperationFlags(), None)
-    each = plan.decode if not isinstance(plan, FleetPlan) else plan
+    each = plan.groups[-1]
     rate = each.request_rate_per_replica * each.busy_replicas
     most = MOST_TURNS if asked.question.demand.has_sessions else MOST_REQUESTS
     count = min(max(REQUESTS_PER_REPLICA * chosen.replicas, 6000), most)
@@ -175,10 +165,10 @@ def simulated(asked: AskedFleet, plan: AnyPlan, seed: int, slowness: float = 1.0
     )
 
 
-def _as_slow(asked: AskedFleet, plan: FleetPlan, slowness: float) -> FleetPlan:
+def _as_slow(asked: AskedFleet, plan: Plan, slowness: float) -> Plan:
     """Return a plan whose response times are those of slower replicas: users send the next turn of a session after them."""
-    busy = plan.busy_replicas
-    trial = trial_of(asked.question, plan.layout, plan.weight_dtype, terms_of(asked), busy=busy)
+    busy = plan.single.busy_replicas
+    trial = trial_of(asked.question, plan.single.layout, plan.single.weight_dtype, terms_of(asked), busy=busy)
     assert not isinstance(trial, Reason)
     waits = tuple(slowness * response_s for response_s in trial.fleet(busy, slowness).responses_s)
     return replace(plan, class_e2e_s=waits)
@@ -189,7 +179,7 @@ def sooner(crowd: Crowd, factor: float) -> Crowd:
     return replace(crowd, think_s=None if crowd.think_s is None else crowd.think_s / factor)
 
 
-def excess(asked: AskedFleet, plan: AnyPlan, seed: int, slowness: float = 1.0) -> tuple[float, str]:
+def excess(asked: AskedFleet, plan: Plan, seed: int, slowness: float = 1.0) -> tuple[float, str]:
     """Return the largest ratio of a target's value to its limit, and the words of it."""
     outcome = simulated(asked, plan, seed, slowness)
     ratios = [
@@ -199,20 +189,20 @@ def excess(asked: AskedFleet, plan: AnyPlan, seed: int, slowness: float = 1.0) -
     return max(ratios, default=(0.0, "no target"))
 
 
-def best_plans(answer: FleetAnswer) -> list[AnyPlan]:
+def best_plans(answer: FleetAnswer) -> list[Plan]:
     """Return the recommended plan and the cheapest of each device."""
-    first: dict[str, AnyPlan] = {}
+    first: dict[str, Plan] = {}
     for plan in answer.all_plans:
         first.setdefault(plan.hardware, plan)
     plans = [*([answer.bought] if answer.bought else ()), *first.values()]
     return [plan for at, plan in enumerate(plans) if plan not in plans[:at]]
 
 
-def called(plan: AnyPlan) -> str:
+def called(plan: Plan) -> str:
     """Return a plan in words."""
-    if isinstance(plan, FleetPlan):
-        return f"{plan.replicas} x {plan.hardware} {plan.layout.in_words(plan.weight_dtype)}"
-    return f"{plan.prefill.replicas} + {plan.decode.replicas} x {plan.hardware}"
+    if not plan.has_pools:
+        return f"{plan.replicas} x {plan.hardware} {plan.single.layout.in_words(plan.single.weight_dtype)}"
+    return " + ".join(str(group.replicas) for group in plan.groups) + f" x {plan.hardware}"
 
 
 def met_in_simulation(asked: AskedFleet, answer: FleetAnswer, seed: int) -> list[Broken]:
@@ -227,16 +217,16 @@ def met_in_simulation(asked: AskedFleet, answer: FleetAnswer, seed: int) -> list
             )
         if sure < asked.scenario.slo.confidence - 0.005:
             found.append(Broken("confidence", f"{called(plan)} is printed and only {sure:.0%} sure"))
-        if isinstance(plan, FleetPlan) and 0.02 < sure < 0.98:
+        if not plan.has_pools and 0.02 < sure < 0.98:
             found += _certainty(asked, plan, seed)
     return found
 
 
-def _certainty(asked: AskedFleet, plan: FleetPlan, seed: int) -> list[Broken]:
+def _certainty(asked: AskedFleet, plan: Plan, seed: int) -> list[Broken]:
     slowest = next(
         screened.slowness.quantile(plan.slo_met_probability)
         for screened in search(asked.question).candidates
-        if (screened.layout, screened.weight_dtype) == (plan.layout, plan.weight_dtype)
+        if (screened.layout, screened.weight_dtype) == (plan.single.layout, plan.single.weight_dtype)
     )
     found = []
     held, which = min(excess(asked, plan, seed + more, slowest / SLOW_NOISE) for more in (3000, 4000))
@@ -259,7 +249,7 @@ def at_most_linear(text: str, answer: FleetAnswer, random: Random) -> list[Broke
         return []
     more = fleet_for(asked_of(times(text, copies))).bought
     once = copies * cost_of(answer.bought)
-    slack = 0.0 if isinstance(answer.bought, FleetPlan) and isinstance(more, FleetPlan) else POOLS_SLACK
+    slack = POOLS_SLACK if answer.bought.has_pools or (more and more.has_pools) else 0.0
     if more is None or cost_of(more) > once * (1.0 + slack + 1e-9):
         said = "no plan" if more is None else f"${cost_of(more):.2f} an hour ({called(more)})"
         return [Broken("linear", f"{copies} times the load: {said}, and {copies} copies of {called(answer.bought)} ${once:.2f}")]  # fmt: skip
@@ -296,7 +286,7 @@ def alone_as_among(text: str, answer: FleetAnswer) -> list[Broken]:
     return found
 
 
-def _said(plan: AnyPlan) -> tuple[str, float, float]:
+def _said(plan: Plan) -> tuple[str, float, float]:
     return called(plan), cost_of(plan), round(plan.slo_met_probability, 6)
 
 
@@ -306,7 +296,7 @@ def one_peak(asked: AskedFleet, answer: FleetAnswer) -> list[Broken]:
     if plan is None or answer.bought is not plan:
         return []
     demand = planned_demand(asked.question.demand, plan.responses_s)
-    carried = plan.busy_replicas * plan.request_rate_per_replica
+    carried = plan.single.busy_replicas * plan.single.request_rate_per_replica
     if abs(carried / demand.peak_requests_per_s - 1.0) > 1e-6:
         return [
             Broken("peak", f"{carried:.4g} req/s by replicas, {demand.peak_requests_per_s:.4g} by the demand")

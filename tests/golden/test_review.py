@@ -17,8 +17,9 @@ from capplan.fleet.plan import (
     Certainty,
     Choices,
     FleetAnswer,
-    FleetPlan,
+    Group,
     NextSteps,
+    Plan,
     Relaxation,
     Step,
     TightTarget,
@@ -57,18 +58,21 @@ def plan(asked, name, replicas, usd, *, ttft, tpot, sure):
     """Return a plan that carries the peak with one spare replica, everything in round numbers."""
     (device,) = (item for item in asked.question.devices if item.name == name)
     busy = replicas - 1
-    return FleetPlan(
-        layout=Layout(device, Sharding(), "bf16", "bf16"), weight_dtype="bf16", replicas=replicas, spare_replicas=1,
+    group = Group(
+        "serve", Layout(device, Sharding(), "bf16", "bf16"), weight_dtype="bf16", replicas=replicas, spare_replicas=1,
         concurrency_per_replica=16.0, request_rate_per_replica=32.0 / busy, request_rate_limit_per_replica=40.0 / busy,
-        sure_rate_limit_per_replica=32.0 / (busy - 0.5), few_open_loops_measured=False,
+        sure_rate_limit_per_replica=32.0 / (busy - 0.5), planned_rate_limit_per_replica=32.0 / busy,
+        label="measured", kv_cache_tokens=400_000.0, price=asked.prices[name],
+    )  # fmt: skip
+    return Plan(
+        (group,), few_open_loops_measured=False,
         target_probabilities={target.key: min(sure + 0.02, 1.0) for target in asked.question.slo.targets},
         ttft_s=spread(ttft), tpot_s=spread(tpot), e2e_s=spread(200 * tpot), slo_met_probability=sure,
-        usd_per_hour=usd * replicas, usd_per_month=730.0 * usd * replicas,
+        usd_per_hour=usd * replicas,
         usd_per_month_low=730.0 * usd * (replicas - 1), usd_per_month_high=730.0 * usd * (replicas + 2),
         usd_per_million_output_tokens=1e6 * usd * replicas / (3600.0 * 6400.0),
-        usd_per_million_tokens=1e6 * usd * replicas / (3600.0 * 38400.0), watts=500.0 * replicas,
-        bottleneck="decode memory (gate_up)", label="measured", kv_cache_tokens=400_000.0, checked="simulated",
-        price=asked.prices[name],
+        usd_per_million_tokens=1e6 * usd * replicas / (3600.0 * 38400.0),
+        bottleneck="decode memory (gate_up)",
         money=UnitCosts(1e6 * usd * replicas / (3600.0 * 3200.0), 1e6 * usd * replicas / (3600.0 * 19200.0)),
     )  # fmt: skip
 
@@ -125,7 +129,7 @@ def given(asked):
         OperatorRow("gate_up", "decode", 0.003, 3e11, 9e9, "memory"),
         OperatorRow("attention", "decode", 0.001, 1e9, 2e9, "memory"),
     )
-    spec = plan_spec(plans[0], asked.question)
+    spec = plan_spec(plans[0].single, asked.question)
     return Findings(
         asked, found, COMMAND, Source("model", "made up", url="https://example.org/config.json"),
         tuple(target_margins(item, asked.question) for item in plans),
@@ -149,8 +153,8 @@ def at_traffic(plan):
     """Return a plan whose replicas in service grow as the traffic does."""
     points = []
     for ratio in WHAT_IF_RATIOS:
-        gpus = math.ceil(plan.busy_replicas * ratio - 1e-9) + plan.spare_replicas
-        points.append(WhatIf(ratio, 32.0 * ratio, gpus, 730.0 * plan.price.usd_per_hour * gpus))
+        gpus = math.ceil(plan.single.busy_replicas * ratio - 1e-9) + plan.spare_replicas
+        points.append(WhatIf(ratio, 32.0 * ratio, gpus, 730.0 * plan.single.price.usd_per_hour * gpus))
     return tuple(points)
 
 
@@ -429,7 +433,7 @@ def test_a_star_marks_what_rests_on_the_kernels_of_another_device(given):
 
 
 def test_without_a_plan_the_page_says_so_and_what_would_have_to_give(given):
-    layout = given.answer.plans[0].layout
+    layout = given.answer.plans[0].single.layout
     found = FleetAnswer((), given.answer.rejected, 400, (Relaxation("ttft_p95", 1.0, 1.3, layout),))
     review = review_of(replace(given, answer=found, margins=(), details=(), sensitivity=Sensitivity()))
     assert review.decision.startswith("No fleet of h100-sxm, l40s serves review")

@@ -50,11 +50,12 @@ def plan(small):
 def test_a_plan_is_outgrown_in_the_month_of_the_closed_form(plan, growth, carried, busy):
     """(1 + g)^(m - 1) <= n c / r: the last month that holds is floor(ln(n c / r) / ln(1 + g)) + 1."""
     rate = carried * busy * 0.83
-    some = replace(
-        plan, replicas=busy + 1, spare_replicas=1, request_rate_per_replica=rate / busy,
-        request_rate_limit_per_replica=carried / 0.8, sure_rate_limit_per_replica=9.0 * carried,
+    group = replace(
+        plan.single, replicas=busy + 1, spare_replicas=1, request_rate_per_replica=rate / busy,
+        planned_rate_limit_per_replica=carried,
     )  # fmt: skip
-    found = growth_of(some, grown_ratios(growth, 120), 0.2, without_mix)
+    some = replace(plan, groups=(group,))
+    found = growth_of(some, grown_ratios(growth, 120), without_mix)
     room = busy * carried / rate
     lasts = floor(log(room) / log(1 + growth) + 1e-9) + 1
     assert found.outgrown_in_month == (lasts + 1 if lasts < 120 else None)
@@ -62,7 +63,7 @@ def test_a_plan_is_outgrown_in_the_month_of_the_closed_form(plan, growth, carrie
 
 @given(st.floats(0.0, 0.5), st.integers(2, 40))
 def test_what_is_bought_adds_up_and_costs_what_it_is(plan, growth, months):
-    found = growth_of(plan, grown_ratios(growth, months), 0.2, without_mix)
+    found = growth_of(plan, grown_ratios(growth, months), without_mix)
     added = np.cumsum([row.added_gpus for row in found.months]) + plan.gpus
     assert added.tolist() == [row.gpus for row in found.months]
     assert found.usd == pytest.approx(sum(730 * 1.0 * row.gpus for row in found.months))

@@ -268,15 +268,18 @@ def test_choices_are_what_they_are_called(text):
     question = asked(text, ("h100-sxm", "b200"))
     answer = fleet_decision(question, terms())
     assume(answer.choices is not None)
-    choices, costs = answer.choices, [plan.gpus * PRICES[plan.layout.device.name] for plan in answer.plans]
+    choices, costs = (
+        answer.choices,
+        [plan.gpus * PRICES[plan.single.layout.device.name] for plan in answer.plans],
+    )
     assert costs == sorted(costs)
-    cheapest = choices.cheapest.gpus * PRICES[choices.cheapest.layout.device.name]
+    cheapest = choices.cheapest.gpus * PRICES[choices.cheapest.single.layout.device.name]
     assert cheapest == costs[0]
     assert choices.fewest.gpus == min(plan.gpus for plan in answer.plans)
-    surest = choices.surest.gpus * PRICES[choices.surest.layout.device.name]
+    surest = choices.surest.gpus * PRICES[choices.surest.single.layout.device.name]
     assert surest <= 1.25 * cheapest + 1e-9
     assert choices.surest.slo_met_probability >= choices.cheapest.slo_met_probability
-    recommended = choices.recommended.gpus * PRICES[choices.recommended.layout.device.name]
+    recommended = choices.recommended.gpus * PRICES[choices.recommended.single.layout.device.name]
     assert recommended == cheapest or (
         recommended < 1.05 * cheapest
         and choices.recommended.slo_met_probability >= choices.cheapest.slo_met_probability + 0.05

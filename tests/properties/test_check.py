@@ -136,12 +136,17 @@ def judged(folder):
     asked = asked_fleet(read_scenario(folder / "small.yaml"), offline=True)
     file = read_plan_file(folder / "plan.json")
     plan = answer_of(file, asked).chosen
-    return asked, file, plan, trial_of(asked.question, plan.layout, plan.weight_dtype, terms_of(asked))
+    return (
+        asked,
+        file,
+        plan,
+        trial_of(asked.question, plan.single.layout, plan.single.weight_dtype, terms_of(asked)),
+    )
 
 
 def test_one_layout_is_judged_as_the_search_judged_it(judged):
     asked, _, plan, trial = judged
-    again = plan_of(Sized(trial, plan.busy_replicas, plan.gpus), terms_of(asked))
+    again = plan_of(Sized(trial, plan.single.busy_replicas, plan.gpus), terms_of(asked))
     for name in (
         "ttft_s",
         "tpot_s",

@@ -95,7 +95,7 @@ def test_a_plan_that_uses_a_small_part_of_its_gpus_names_the_target_and_what_a_h
         SMALL, ("[l4, l40s, h100-sxm]", "[l40s]"), ("slo: {ttft_p95: 900 ms, tpot_p95: 40 ms}\n", "")
     )
     least = min(row.gpus for row in free.plans) - 2  # without its spare, with headroom on top
-    assert found.used_fraction == pytest.approx(least / (plan.gpus - plan.layout.devices), rel=0.35)
+    assert found.used_fraction == pytest.approx(least / (plan.gpus - plan.single.layout.devices), rel=0.35)
     limits, gpus = zip(*found.gpus_at, strict=True)
     assert found.limit_s < limits[0] <= limits[-1]
     assert plan.gpus > gpus[0] >= gpus[-1]

@@ -46,7 +46,7 @@ def best_of(answer, name):
     """Return what identifies the best plan of a device: the first of its rows; None without one."""
     plan = next((plan for plan in answer.plans if plan.hardware == name), None)
     return plan and (
-        plan.layout, plan.weight_dtype, plan.replicas, plan.gpus, plan.usd_per_hour, plan.slo_met_probability,
+        plan.single.layout, plan.single.weight_dtype, plan.replicas, plan.gpus, plan.usd_per_hour, plan.slo_met_probability,
     )  # fmt: skip
 
 
@@ -128,7 +128,7 @@ def test_the_next_steps_are_of_the_recommended_plan_and_each_is_surer(text, few)
     hourly = PRICES[plan.hardware]
     for step in known:
         assert step.gpus >= plan.gpus
-        assert step.gpus % plan.layout.devices == 0
+        assert step.gpus % plan.single.layout.devices == 0
         assert step.usd_per_month == pytest.approx(step.gpus * hourly * 730)
         row = next(row for row in answer.certainty if row.confidence == step.confidence)
         assert (

@@ -54,7 +54,7 @@ def asked(tmp_path_factory):
 def plans(asked):
     found = fleet_for(asked).plans
     assert len(found) >= 2
-    assert {plan.layout.device.name for plan in found} == set(PRICE)
+    assert {plan.single.layout.device.name for plan in found} == set(PRICE)
     return found
 
 
@@ -64,13 +64,15 @@ def test_a_fleet_carries_its_peak_with_headroom_and_spares(asked, plans):
         assert plan.spare_replicas == 2
         # Users wait for their answers, so their rate follows from the response time.
         total = 30.0 + 600.0 / (20.0 + plan.class_e2e_s[1])
-        assert plan.request_rate_per_replica * busy == near(
+        assert plan.single.request_rate_per_replica * busy == near(
             total, 0.04
         )  # drawn: 3 % is one standard error of 1,000 thoughts
         assert plan.slo_met_probability >= 0.79
         assert set(plan.target_probabilities) == {"ttft_p95", "tpot_p95", "e2e_p99"}
-        assert plan.concurrency_per_replica == near(plan.request_rate_per_replica * plan.e2e_s.mean)
-        assert plan.gpus == plan.replicas * int(plan.layout.sharding.tensor)
+        assert plan.single.concurrency_per_replica == near(
+            plan.single.request_rate_per_replica * plan.e2e_s.mean
+        )
+        assert plan.gpus == plan.replicas * int(plan.single.layout.sharding.tensor)
         limits = [(plan.ttft_s.p95, 1.0), (plan.tpot_s.p95, 0.04), (plan.e2e_s.p99, 12.0)]
         assert all(value <= limit for value, limit in limits)
 
@@ -78,12 +80,12 @@ def test_a_fleet_carries_its_peak_with_headroom_and_spares(asked, plans):
 def test_dollars_and_watts_are_of_all_devices_spares_included(asked, plans):
     prompt = asked.scenario.classes[1].input_tokens.midpoints(64).mean()
     for plan in plans:
-        name = plan.layout.device.name
+        name = plan.single.layout.device.name
         hourly = plan.gpus * PRICE[name]
         assert plan.usd_per_hour == near(hourly)
         assert plan.usd_per_month == near(730 * hourly)
         assert plan.watts == near(plan.gpus * WATTS[name])
-        served = plan.request_rate_per_replica * plan.busy_replicas
+        served = plan.single.request_rate_per_replica * plan.single.busy_replicas
         asking = 600.0 / (20.0 + plan.class_e2e_s[1])
         outputs = (30.0 * 120 + asking * 60) / (30.0 + asking)
         assert plan.usd_per_million_output_tokens == near(hourly / (served * outputs * 3600) * 1e6)
@@ -97,7 +99,7 @@ def test_margins_and_sizing_say_what_the_plan_says(asked, plans):
     for plan in plans[:2]:
         sizing = sizing_of(plan, 0.25)
         assert sizing.busy_replicas + sizing.spare_replicas == plan.replicas
-        assert sizing.planned_requests_per_s == near(0.75 * plan.request_rate_limit_per_replica)
+        assert sizing.planned_requests_per_s == near(0.75 * plan.single.request_rate_limit_per_replica)
         assert (
             max(ceil(sizing.predicted_replicas - 1e-9), ceil(sizing.sure_replicas - 1e-9))
             <= sizing.busy_replicas
@@ -120,14 +122,14 @@ def test_the_inside_of_a_plan_is_one_prompt_and_one_step_at_its_peak(asked, plan
     assert (detail.load.input_tokens, detail.load.output_tokens) == (
         round(asked.question.demand.lengths.input_tokens), round(asked.question.demand.lengths.output_tokens)
     )  # fmt: skip
-    assert detail.load.request_rate == plan.request_rate_per_replica
+    assert detail.load.request_rate == plan.single.request_rate_per_replica
     table = replica_of(detail.spec).table
     assert detail.phase_s["prefill"] == near(
         float(mixed_step_s(table, 0.0, 0.0, 1.0, detail.load.input_tokens, 0.0))
     )
     context = detail.load.input_tokens + detail.load.output_tokens / 2
     assert detail.phase_s["decode"] == near(
-        float(decode_step_s(table, max(1.0, plan.concurrency_per_replica), context))
+        float(decode_step_s(table, max(1.0, plan.single.concurrency_per_replica), context))
     )
     # A prompt of two and a half budgets, a tenth of it cached: chunks of a whole budget, in the middle of the rest.
     replica = replica_of(detail.spec)

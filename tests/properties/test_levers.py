@@ -153,15 +153,15 @@ def test_what_cannot_be_read_is_not_applicable(whole):
 
 def test_replicas_over_time_cost_what_runs_and_the_spares_at_all_hours(whole):
     plan = whole[1].plan
-    carried = min(plan.request_rate_limit_per_replica * 0.8, plan.sure_rate_limit_per_replica)
-    flat = RateLine(np.full(24, carried * plan.busy_replicas * 0.999), 3600.0)
-    terms = {"headroom_fraction": 0.2, "start_up_s": 0.0, "burst_ratio": 1.0}
+    carried = plan.single.planned_rate_limit_per_replica
+    flat = RateLine(np.full(24, carried * plan.single.busy_replicas * 0.999), 3600.0)
+    terms = {"start_up_s": 0.0, "burst_ratio": 1.0}
     for ahead in (False, True):
-        same = scaled_plan(plan, [fleet_over_time(plan, flat, **terms)], foreseen=ahead)
+        same = scaled_plan(plan, [fleet_over_time(plan.single, flat, **terms)], foreseen=ahead)
         assert same.usd_per_month == pytest.approx(plan.usd_per_month)
     half = RateLine(np.repeat([0.0, carried * 3 * 0.999], 12), 3600.0)
     each = plan.usd_per_month / plan.replicas
-    over = scaled_plan(plan, [fleet_over_time(plan, half, **terms)], foreseen=True)
+    over = scaled_plan(plan, [fleet_over_time(plan.single, half, **terms)], foreseen=True)
     assert over.usd_per_month == pytest.approx(each * (plan.spare_replicas + (12 * 1 + 12 * 3) / 24))
 
 
@@ -273,14 +273,14 @@ fleet: {hardware: [l40s], tensor_parallel: 1, pipeline_parallel: 1}
     (row,) = levers_of(asking, base, ("prefix-routing",)).rows
     reuse = base.asked.scenario.classes[0].reuse
     one, all_of_them = (
-        float(reuse.hit_fraction(0.5 * base.plan.kv_cache_tokens * caches))
-        for caches in (1, base.plan.busy_replicas)
+        float(reuse.hit_fraction(0.5 * base.plan.single.kv_cache_tokens * caches))
+        for caches in (1, base.plan.single.busy_replicas)
     )
-    assert base.plan.busy_replicas > 1
+    assert base.plan.single.busy_replicas > 1
     assert all_of_them > one + 0.1
     assert row.plan.gpus <= base.plan.gpus
     assert (row.plan.gpus, row.plan.ttft_s.mean) < (base.plan.gpus, base.plan.ttft_s.mean)
-    assert row.plan.layout == base.plan.layout
+    assert row.plan.single.layout == base.plan.single.layout
     offloading = ("kv_offload=[{name: host, capacity: 1 GB}]", "prices.host_memory_per_gb=40 $/month")
     asking, base = asked_levers(path, None, offloading, offline=True)
     for row in levers_of(asking, base, ("prefix-routing", "autoscaling")).rows:

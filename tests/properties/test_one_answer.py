@@ -119,7 +119,7 @@ def test_the_commands_agree_on_the_plan_of_a_file(small, capsys):
     answer = answer_of(read_plan_file(small / "plan.json"), asked)
     from capplan.fleet.question import spec_of_layout
 
-    spec = spec_of_layout(answer.chosen.layout, answer.chosen.weight_dtype, asked.question)
+    spec = spec_of_layout(answer.chosen.single.layout, answer.chosen.single.weight_dtype, asked.question)
     row = point_result(
         Point(
             Contender("plan", spec),
@@ -242,7 +242,7 @@ fleet: {hardware: [a100-sxm-80gb, b200], tensor_parallel: 8, pipeline_parallel: 
     )
     asked = asked_fleet(read_scenario(path), offline=True)
     answer = fleet_for(replace(asked, question=replace(asked.question, requests=4000)))
-    assert {plan.layout.device.name for plan in answer.plans} == {"b200"}
+    assert {plan.single.layout.device.name for plan in answer.plans} == {"b200"}
     (line,) = answer.uneconomical
     assert (line.hardware, line.target, line.limit_s) == ("a100-sxm-80gb", "ttft_p95", 0.9)
     assert 0.45 < line.value_s < 0.9
@@ -259,7 +259,7 @@ def test_alone_on_the_market_it_is_a_plan_all_the_same(tmp_path):
     )
     answer = fleet_for(asked_fleet(read_scenario(path), offline=True))
     assert answer.uneconomical == ()
-    assert {plan.layout.device.name for plan in answer.plans} == {"l40s"}
+    assert {plan.single.layout.device.name for plan in answer.plans} == {"l40s"}
 
 
 def test_certainty_is_what_the_replicas_give_and_grows_with_them(small):

@@ -1,7 +1,6 @@
 """Laws of a fleet over the time of a trace."""
 
 import json
-from functools import partial
 from math import ceil
 from types import SimpleNamespace
 
@@ -18,7 +17,7 @@ from capplan.fleet.over_time import (
     forecast_replicas,
     paid_replicas,
 )
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.search.recommended import planned_rate_limit
 from capplan.report.answers.fleet_outlook import over_time_result, over_time_tables
 from capplan.scenario.rate_line import rate_line
 from capplan.scenario.scenario import read_scenario
@@ -38,11 +37,11 @@ def test_an_autoscaler_is_a_delayed_maximum_worked_out_one_by_one(needed, lag, h
 
 
 def over_time(rates, window_s=60.0, **changes):
-    limits = {"request_rate_limit_per_replica": 2.0, "sure_rate_limit_per_replica": changes.pop("sure", 1.7)}
-    plan = SimpleNamespace(**limits, request_rate_per_replica=0.0, layout=SimpleNamespace(devices=4))
-    plan.sized_rate_per_replica = partial(FleetPlan.sized_rate_per_replica, plan)
-    asked = {"headroom_fraction": 0.2, "start_up_s": 120.0, "burst_ratio": 1.5} | changes
-    return fleet_over_time(plan, RateLine(np.array(rates), window_s), **asked)
+    group = SimpleNamespace(
+        planned_rate_limit_per_replica=changes.pop("planned", 1.6), layout=SimpleNamespace(devices=4)
+    )
+    asked = {"start_up_s": 120.0, "burst_ratio": 1.5} | changes
+    return fleet_over_time(group, RateLine(np.array(rates), window_s), **asked)
 
 
 rates = st.lists(st.floats(0, 50), min_size=2, max_size=60)
@@ -103,7 +102,7 @@ def test_no_requests_at_all_have_no_peak():
 
 def test_headroom_never_needs_fewer_replicas():
     line = [0.5, 3.0, 7.9]
-    some, none = (over_time(line, headroom_fraction=part).needed for part in (0.5, 0.0))
+    some, none = (over_time(line, planned=planned_rate_limit(2.0, 1.7, part)).needed for part in (0.5, 0.0))
     assert (some >= none).all()
     assert some.sum() > none.sum()
 
@@ -111,10 +110,9 @@ def test_headroom_never_needs_fewer_replicas():
 @settings(deadline=None)
 @given(values=rates, sure=st.floats(0.2, 3.0))
 def test_replicas_over_time_are_the_larger_of_those_for_headroom_and_those_for_confidence(values, sure):
-    found = over_time(values, sure=sure)
-    by_headroom, by_confidence = (
-        over_time(values, sure=1e9),
-        over_time(values, sure=sure, headroom_fraction=0.0),
+    found, by_headroom, by_confidence = (
+        over_time(values, planned=planned_rate_limit(2.0, *terms))
+        for terms in ((sure, 0.2), (1e9, 0.2), (sure, 0.0))
     )
     assert (found.needed >= by_headroom.needed).all()
     assert (found.needed >= by_confidence.needed).all()

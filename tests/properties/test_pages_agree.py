@@ -24,7 +24,7 @@ fleet: {{hardware: [h100-sxm], tensor_parallel: 1, spare_replicas: 1, headroom: 
 prices: {{per_gpu_hour: {{h100-sxm: 4 $/h}}}}
 growth: {{months: 3, per_month: 30 %}}
 """
-POOLS = ", disaggregation: only, kv_link: infiniband-ndr"
+PHASES = ", disaggregation: only, kv_link: infiniband-ndr"
 
 
 @pytest.fixture(scope="module", params=list(TRAFFIC))
@@ -32,7 +32,7 @@ def plan(request, tmp_path_factory, few_requests):
     """The path of a plan of some kind of traffic."""
     folder = tmp_path_factory.mktemp("pages")
     scenario = folder / "pages.yaml"
-    pools = POOLS if request.param == "pools" else ""
+    pools = PHASES if request.param == "pools" else ""
     scenario.write_text(SCENARIO.format(traffic=TRAFFIC[request.param], pools=pools))
     assert main(["fleet", str(scenario), "-o", str(folder / "plan.json"), "--offline"]) == 0
     return folder / "plan.json"

@@ -209,7 +209,7 @@ def test_a_plan_with_pools_reaches_the_confidence_asked_for_at_its_own_load(tmp_
     for plan in answer.plans:
         assert plan.slo_met_probability >= confidence
         sizing = pools_sizing(asked.question, plan, terms_of(asked))
-        pair = (plan.prefill.busy_replicas, plan.decode.busy_replicas)
+        pair = (plan.groups[0].busy_replicas, plan.groups[1].busy_replicas)
         slower = sizing.contender.slowness(asked.question).quantile(confidence)
         outcome = sizing.joint.sized(pair, 1.0, slower)
         assert all(outcome.value(target) * slower <= target.limit_s for target in asked.question.slo.targets)
@@ -285,13 +285,13 @@ def test_the_replicas_of_the_plan_are_the_cheapest_of_all_pairs_simulated(allowe
     plan = answer.pools.plans[0]
     link = asked.scenario.fleet.pools.link
     whole = Joint(asked.question, joint.prefill, joint.decode, link)
-    network = asked.question.networks[plan.decode.weight_dtype]
+    network = asked.question.networks[plan.groups[1].weight_dtype]
     alone = decode_question(asked.question, asked.question.devices)
     step_s = next(c.usual_step_s for c in search(alone).candidates)
     slower = asked.question.slowness(
         asked.question.slo.targets, network, step_s, asked.question.devices[0]
     ).quantile(0.8)
-    busy = tuple(pool.busy_replicas for pool in plan.pools)
+    busy = tuple(pool.busy_replicas for pool in plan.groups)
     pairs = product(range(1, busy[0] + 2), range(1, busy[1] + 2))
     good = [
         pair
@@ -391,7 +391,7 @@ def test_a_fleet_that_may_disaggregate_is_never_dearer(path, allowed):
     assert off == fleet_for(asked_of(path, "fleet.disaggregation=off", "fleet.kv_link=null"))
     answer = allowed[1]
     assert [plan.usd_per_month for plan in off.plans] == [plan.usd_per_month for plan in answer.plans]
-    listed = [(plan.layout, plan.weight_dtype, plan.replicas) for plan in answer.plans]
+    listed = [(plan.single.layout, plan.single.weight_dtype, plan.replicas) for plan in answer.plans]
     assert all(listed.count(plan) == 1 for plan in listed)
     best = answer.chosen_pools or answer.chosen
     assert cost_of(best) <= cost_of(off.chosen)
@@ -453,7 +453,7 @@ def test_a_sweep_of_pools_meets_the_plan_at_its_peak_and_breaks_the_targets_beyo
     """At the rate of the plan the targets hold; at three times what either pool can serve they do not."""
     _, answer = allowed
     plan = answer.pools.plans[0]
-    devices = sum(pool.busy_replicas * pool.layout.devices for pool in plan.pools)
+    devices = sum(pool.busy_replicas * pool.layout.devices for pool in plan.groups)
     words = ["sweep", str(path), "--set", "fleet.disaggregation=only", "--request-rate", "12,36", "--offline", "--format", "json"]  # fmt: skip
     assert main(words) == 0
     result = json.loads(capsys.readouterr().out)["result"]
@@ -471,7 +471,7 @@ def test_the_traffic_of_today_takes_the_replicas_of_the_plan(allowed):
     """By the rate that a replica is planned for, which growth, comparisons and autoscalers count with."""
     _, answer = allowed
     for plan in answer.pools.plans:
-        for pool in plan.pools:
+        for pool in plan.groups:
             rate = pool.request_rate_per_replica * pool.busy_replicas
             assert (
                 replicas_over_time(np.array([rate]), pool.planned_rate_limit_per_replica)

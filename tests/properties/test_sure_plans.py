@@ -90,9 +90,11 @@ def test_a_plan_is_what_its_replicas_are_together(trial):
     sized = Sized(trial, 14, 16)
     plan = plan_of(sized, TERMS)
     lengths = trial.demand.lengths
-    assert (plan.replicas, plan.spare_replicas, plan.busy_replicas, plan.gpus) == (16, SPARES, 14, 16)
-    assert plan.busy_replicas * plan.request_rate_per_replica == pytest.approx(RATE)
-    assert plan.concurrency_per_replica == pytest.approx(plan.request_rate_per_replica * plan.e2e_s.mean)
+    assert (plan.replicas, plan.spare_replicas, plan.single.busy_replicas, plan.gpus) == (16, SPARES, 14, 16)
+    assert plan.single.busy_replicas * plan.single.request_rate_per_replica == pytest.approx(RATE)
+    assert plan.single.concurrency_per_replica == pytest.approx(
+        plan.single.request_rate_per_replica * plan.e2e_s.mean
+    )
     assert plan.usd_per_hour == pytest.approx(16 * HOURLY)
     assert plan.usd_per_month == pytest.approx(16 * HOURLY * 730)
     # dollars an hour over millions of tokens an hour
@@ -102,9 +104,9 @@ def test_a_plan_is_what_its_replicas_are_together(trial):
     both = lengths.output_tokens + lengths.input_tokens
     assert plan.usd_per_million_tokens == pytest.approx(16 * HOURLY / (RATE * both * 3600 / 1e6))
     assert plan.watts == 16 * 350.0  # NVIDIA L40S datasheet, maximum power
-    assert plan.request_rate_limit_per_replica == trial.limit(8, 1.0, trial.limits)
+    assert plan.single.request_rate_limit_per_replica == trial.limit(8, 1.0, trial.limits)
     slower = trial.candidate.slowness.quantile(0.8)
-    assert plan.sure_rate_limit_per_replica == trial.limit(8, slower, trial.limits)
+    assert plan.single.sure_rate_limit_per_replica == trial.limit(8, slower, trial.limits)
     for values in (plan.ttft_s, plan.tpot_s, plan.e2e_s):
         assert values.low < values.mean < values.high
         assert values.p50 <= values.p90 <= values.p95 <= values.p99

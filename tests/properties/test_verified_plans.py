@@ -40,7 +40,7 @@ def own(plan):
     result = BenchmarkResult(
         "t", "p", request_rate_per_s=10.0, requests=400, input_tokens=1800.0, output_tokens=240.0
     )
-    replica = replica_of(spec_of_layout(chosen.layout, chosen.weight_dtype, asked.question))
+    replica = replica_of(spec_of_layout(chosen.single.layout, chosen.single.weight_dtype, asked.question))
     return metrics_of(outcome_of(_benchmark(asked, chosen, result, 1), replica), replica.spec.devices)
 
 

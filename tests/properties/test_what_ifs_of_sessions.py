@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from capplan.fleet.plan import FleetPlan
 from capplan.fleet.sensitivity import resized
 from capplan.questions.fleet import asked_fleet, fleet_for, terms_of
 from capplan.readers.yaml_file import parse_yaml
@@ -28,5 +27,4 @@ def asked(users):
 def test_a_layout_takes_the_same_replicas_in_a_what_if_as_in_its_plan(users):
     question = asked(users)
     plan = fleet_for(question).bought
-    assert isinstance(plan, FleetPlan)
-    assert resized(question.question, plan, terms_of(question)) == (plan.busy_replicas,)
+    assert resized(question.question, plan, terms_of(question)) == (plan.single.busy_replicas,)

@@ -7,7 +7,7 @@ from capplan.calibrate.endpoint.client import Endpoint, Question
 from capplan.calibrate.endpoint.probe import IDS, Prompts, prompts_for, served_model, summary
 from capplan.calibrate.endpoint.series import Point, open_loop
 from capplan.errors import InputError
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.plan import Plan
 from capplan.fleet.question import spec_of_layout
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_verification import planned_stream
@@ -27,7 +27,7 @@ MOST_WRONG_SHARE = 0.02
 def measured_plan(
     server: Endpoint,
     asked: AskedFleet,
-    plan: FleetPlan,
+    plan: Plan,
     *,
     minutes: float | None,
     tell: Callable[[str], None],
@@ -49,8 +49,8 @@ def measured_plan(
         nothing answers, the plan has users who wait for each response, or requests failed
     """
     server, _ = served_model(server)
-    replica = replica_of(spec_of_layout(plan.layout, plan.weight_dtype, asked.question))
-    rate = sum(asked.question.demand.rates_per_s(0.0)) / plan.busy_replicas
+    replica = replica_of(spec_of_layout(plan.single.layout, plan.single.weight_dtype, asked.question))
+    rate = sum(asked.question.demand.rates_per_s(0.0)) / plan.single.busy_replicas
     seconds = 60.0 * (minutes or MINUTES)
     count = max(round(rate * seconds), LEAST_REQUESTS)
     requests = planned_stream(asked, replica, rate, count, 1, SEED).requests
@@ -63,7 +63,7 @@ def measured_plan(
     prompts, _ = prompts_for(server, draw)
     times = requests.times_s - requests.times_s[0]
     tell(
-        f"{server.shown}: {len(requests)} requests in {times[-1] / 60:.3g} min, {rate:.3g} per s, as one of {plan.busy_replicas} replicas"
+        f"{server.shown}: {len(requests)} requests in {times[-1] / 60:.3g} min, {rate:.3g} per s, as one of {plan.single.busy_replicas} replicas"
     )
     answers = open_loop(
         server,

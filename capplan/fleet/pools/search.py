@@ -15,7 +15,7 @@ from math import inf
 from capplan.accuracy.bounded import BoundedSpread, load_interval
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
-from capplan.fleet.plan import Pool, PoolsAnswer, PoolsPlan, cost_of, summed_usd_per_hour
+from capplan.fleet.plan import Group, Plan, PoolsAnswer, Transfer, cost_of, summed_usd_per_hour
 from capplan.fleet.pools.joint import Demanded, Joint, Lacking, Pair, Phase, demanded_of
 from capplan.fleet.pools.link import LinkTerms, check_known
 from capplan.fleet.pools.sizing import (
@@ -27,7 +27,7 @@ from capplan.fleet.pools.sizing import (
     prefill_question,
     with_range,
 )
-from capplan.fleet.price import HOURS_PER_MONTH, most_usd, usd_per_month
+from capplan.fleet.price import HOURS_PER_MONTH, most_usd
 from capplan.fleet.question import Question
 from capplan.fleet.scenario import PoolsLimits
 from capplan.fleet.search.candidates import Rejections, rejection_rows
@@ -80,7 +80,7 @@ def pools_decision(
     rejected: Rejections = Counter()
     groups, evaluated = _contenders(question, pools, terms, rejected)
     cache = cache or SearchCache()
-    plans: list[PoolsPlan] = []
+    plans: list[Plan] = []
     simulated = 0
     tried_groups = 0
     for group in groups:
@@ -106,13 +106,13 @@ def pools_decision(
 class PoolsStanding:
     """How a plan with separate pools stands to the traffic and the targets of a question."""
 
-    plan: PoolsPlan
+    plan: Plan
     """With the latencies and the probability of now."""
     lacking: Lacking
     """Pools that are too small."""
 
 
-def pools_standing(question: Question, plan: PoolsPlan, terms: Terms) -> PoolsStanding | Reason:
+def pools_standing(question: Question, plan: Plan, terms: Terms) -> PoolsStanding | Reason:
     """Return how a plan stands that was chosen before, or the reason where one of its layouts cannot serve the model at all.
 
     Parameters
@@ -129,7 +129,7 @@ def pools_standing(question: Question, plan: PoolsPlan, terms: Terms) -> PoolsSt
     if isinstance(sizing, Reason):
         return sizing
     contender, joint = sizing.contender, sizing.joint
-    pair = (plan.prefill.busy_replicas, plan.decode.busy_replicas)
+    pair = (plan.groups[0].busy_replicas, plan.groups[1].busy_replicas)
     slowness = contender.slowness(question).quantile(question.slo.confidence)
     return PoolsStanding(
         _plan(contender, joint, pair, terms, beyond=False),
@@ -198,7 +198,7 @@ class _Asking:
 
 def _confirmed(
     group: Sequence[Contender], asking: _Asking, rejected: Rejections, most_cost: float
-) -> tuple[PoolsPlan | None, int]:
+) -> tuple[Plan | None, int]:
     """Return the cheapest plan of a group, simulated with its link, or None with the reason in `rejected`; and the pairs tried."""
     for side in group[0].sides:
         device = side.trial.replica.spec.device
@@ -246,7 +246,7 @@ def _unmet(joint: Joint, alone: Pair, demanded: Demanded) -> Reason:
     return Reason(Refusal.SIMULATION, words + busy)
 
 
-def _unsure(plan: PoolsPlan, question: Question) -> Reason | None:
+def _unsure(plan: Plan, question: Question) -> Reason | None:
     """Return that a plan does not reach the required confidence at its own load; None if it does, or without targets."""
     if not question.slo.targets or plan.slo_met_probability >= question.slo.confidence:
         return None
@@ -254,7 +254,7 @@ def _unsure(plan: PoolsPlan, question: Question) -> Reason | None:
     return Reason(Refusal.SIMULATION, words)
 
 
-def _over(plan: PoolsPlan, terms: Terms) -> Reason | None:
+def _over(plan: Plan, terms: Terms) -> Reason | None:
     """Return the limit of the whole fleet that a plan exceeds; None if it is within all."""
     if terms.max_devices is not None and plan.gpus > terms.max_devices:
         return Reason(Refusal.FLEET_SIZE, f"needs more than the {terms.max_devices} devices allowed")
@@ -264,7 +264,7 @@ def _over(plan: PoolsPlan, terms: Terms) -> Reason | None:
     return OVER_BUDGET if hourly is None or hourly > most_usd(terms.max_usd_per_hour) else None
 
 
-def _plan(contender: Contender, joint: Joint, pair: Pair, terms: Terms, *, beyond: bool) -> PoolsPlan:
+def _plan(contender: Contender, joint: Joint, pair: Pair, terms: Terms, *, beyond: bool) -> Plan:
     """Return the plan with these replica counts, with what all requests of the peak see."""
     outcome, question = joint.at_peak(pair), joint.question
     slowness = contender.slowness(question)
@@ -288,20 +288,18 @@ def _plan(contender: Contender, joint: Joint, pair: Pair, terms: Terms, *, beyon
 
     slowest = max(joint.slowest(pair, asked), asked if joint.bears(pair, asked) else 0.0)
     together = _met_probability(slowness, slowest, asked, question.slo.confidence)
-    return PoolsPlan(
-        prefill,
-        decode,
-        link_terms=joint.link,
-        link=joint.link_use(pair),
+    return Plan(
+        (prefill, decode),
+        transfer=Transfer(joint.link, joint.link_use(pair)),
         requests=outcome.all.requests,
         ttft_s=bounded(outcome.all.ttft_s, "ttft", joint.prefill),
         tpot_s=bounded(outcome.all.tpot_s, "tpot", joint.decode),
         e2e_s=bounded(outcome.all.e2e_s, "e2e", joint.decode),
         slo_met_probability=together,
         few_open_loops_measured=slowness.thin,
-        usd_per_month=None if usd is None else float(usd_per_month(usd)),
+        usd_per_hour=usd,
         money=money,
-        target_probabilities=_target_probabilities(contender, joint, pair, together) if beyond else None,
+        target_probabilities=_target_probabilities(contender, joint, pair, together) if beyond else {},
         outside=outside_use(question.demand.classes, outcome.all.e2e_s.mean, HOURS_PER_MONTH),
     )
 
@@ -338,7 +336,7 @@ class _PoolLoad:
     """Multiple of the peak that both pools carry."""
 
 
-def _pool(side: Sized, count: int, outcome: FleetOutcome, terms: Terms, load: _PoolLoad) -> Pool:
+def _pool(side: Sized, count: int, outcome: FleetOutcome, terms: Terms, load: _PoolLoad) -> Group:
     """Return one pool of a plan, with the mean time in steps over the time in service of its replicas."""
     assert outcome.run is not None
     shares = [
@@ -350,10 +348,11 @@ def _pool(side: Sized, count: int, outcome: FleetOutcome, terms: Terms, load: _P
     each = load.request_rate / count
     # one replica fewer was not enough for today's traffic, whatever two halvings of a load leave open
     fewer = inf if count == 1 else (1.0 - 1e-9) * load.request_rate / (count - 1)
-    return Pool(
+    return Group(
+        role=load.phase,
         layout=candidate.layout,
         weight_dtype=candidate.weight_dtype,
-        busy_replicas=count,
+        replicas=count + terms.spare_replicas,
         spare_replicas=terms.spare_replicas,
         busy_fraction=sum(shares) / len(shares),
         kv_cache_tokens=candidate.kv_cache_tokens,

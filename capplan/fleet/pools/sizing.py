@@ -8,18 +8,14 @@ from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason
 from capplan.fleet.load.demand import Demand, demand_of_classes
 from capplan.fleet.plan import (
-    AnyPlan,
     Certainty,
     ChunkedPlan,
     FleetAnswer,
-    FleetPlan,
-    PoolsPlan,
+    Plan,
     cost_of,
-    summed_usd_per_hour,
     whole_gpus,
 )
 from capplan.fleet.pools.joint import Demanded, Joint, Pair, demanded_of
-from capplan.fleet.price import usd_per_month
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_replicas
 from capplan.fleet.search.layouts import CONFIDENCES, search
@@ -64,7 +60,7 @@ DIVISORS = (4, 8)
 """Of the tokens that a step takes by default."""
 
 
-def smaller_chunks(question: Question, terms: Terms, now: FleetPlan) -> tuple[ChunkedPlan, ...]:
+def smaller_chunks(question: Question, terms: Terms, now: Plan) -> tuple[ChunkedPlan, ...]:
     """Return the cheapest fleets whose steps take fewer tokens, which delays prompts and speeds up decoding.
 
     Parameters
@@ -77,7 +73,7 @@ def smaller_chunks(question: Question, terms: Terms, now: FleetPlan) -> tuple[Ch
     -------
     plans; empty where the scenario sets the tokens of a step, or the engine does not split prompts
     """
-    scheduling = engine_scheduling(spec_of_layout(now.layout, now.weight_dtype, question))
+    scheduling = engine_scheduling(spec_of_layout(now.single.layout, now.single.weight_dtype, question))
     if question.max_num_batched_tokens is not None or not scheduling.chunked or scheduling.policy != "mixed":
         return ()
     plans = []
@@ -138,11 +134,11 @@ def costs(contender: Contender, terms: Terms) -> tuple[float, float]:
 
 
 def contender_of(
-    question: Question, plan: PoolsPlan, terms: Terms, cache: SearchCache | None = None
+    question: Question, plan: Plan, terms: Terms, cache: SearchCache | None = None
 ) -> Contender | Reason:
     """Return the layouts of a plan under a question, with its replicas, or the reason where one cannot serve the model at all."""
     sides = []
-    for phase, pool in zip((prefill_question, decode_question), plan.pools, strict=True):
+    for phase, pool in zip((prefill_question, decode_question), plan.groups, strict=True):
         trial = trial_of(phase(question, (pool.layout.device,)), pool.layout, pool.weight_dtype, terms, cache)
         if isinstance(trial, Reason):
             return trial
@@ -191,7 +187,7 @@ class PoolsSizing:
 
 
 def pools_sizing(
-    question: Question, plan: PoolsPlan, terms: Terms, cache: SearchCache | None = None
+    question: Question, plan: Plan, terms: Terms, cache: SearchCache | None = None
 ) -> PoolsSizing | Reason:
     """Return how the replicas of a plan's layouts are counted under a question, or why one of them cannot serve the model."""
     cache = cache or SearchCache()
@@ -199,15 +195,18 @@ def pools_sizing(
     if isinstance(contender, Reason):
         return contender
     prefill, decode = (side.trial.replica for side in contender.sides)
-    return PoolsSizing(question, terms, contender, cache.joint(question, prefill, decode, plan.link_terms))
+    assert plan.transfer is not None
+    return PoolsSizing(
+        question, terms, contender, cache.joint(question, prefill, decode, plan.transfer.terms)
+    )
 
 
-def with_pair(plan: PoolsPlan, pair: Pair) -> PoolsPlan:
+def with_pair(plan: Plan, pair: Pair) -> Plan:
     """Return the pools of a plan with other replicas in service, and its spares on top; its latencies are those of before."""
-    return plan.resized([count + pool.spare_replicas for count, pool in zip(pair, plan.pools, strict=True)])
+    return plan.resized([count + pool.spare_replicas for count, pool in zip(pair, plan.groups, strict=True)])
 
 
-def usd_per_month_of(plan: PoolsPlan, pair: Pair | None) -> float:
+def usd_per_month_of(plan: Plan, pair: Pair | None) -> float:
     """Return what the layouts of a plan cost a month with other replicas in service; infinite where none are enough.
 
     Raises
@@ -217,13 +216,13 @@ def usd_per_month_of(plan: PoolsPlan, pair: Pair | None) -> float:
     """
     if pair is None:
         return inf
-    usd = summed_usd_per_hour(with_pair(plan, pair).pools)
+    usd = with_pair(plan, pair).usd_per_month
     if usd is None:
         raise ValueError(f"{plan.hardware} has no price")
-    return float(usd_per_month(usd))
+    return usd
 
 
-def with_range(question: Question, plan: PoolsPlan, terms: Terms, cache: SearchCache) -> PoolsPlan:
+def with_range(question: Question, plan: Plan, terms: Terms, cache: SearchCache) -> Plan:
     """Return a plan with what its layouts cost if replicas are as fast or as slow as RANGE; as it is without a price."""
     sizing = pools_sizing(question, plan, terms, cache)
     if plan.usd_per_month is None or isinstance(sizing, Reason):
@@ -245,7 +244,7 @@ def with_choice_of_pools(answer: FleetAnswer, surest_within: float) -> FleetAnsw
     known = answer.choices
     priced = known.cheapest.usd_per_hour is not None
     apart = [plan for plan in answer.pools.plans if (plan.usd_per_hour is not None) == priced]
-    every: list[AnyPlan] = [known.cheapest, *apart]
+    every: list[Plan] = [known.cheapest, *apart]
     cheapest = min(every, key=cost_of)
     near = [plan for plan in (known.surest, *every) if cost_of(plan) <= surest_within * cost_of(cheapest)]
     choices = replace(
@@ -294,9 +293,8 @@ def with_certainty_of_pools(
     return replace(answer, certainty=tuple(reversed(rows)))
 
 
-def _certainty(confidence: float, plan: PoolsPlan) -> Certainty:
-    usd = summed_usd_per_hour(plan.pools)
-    return Certainty(confidence, plan.hardware, plan.gpus, None if usd is None else float(usd_per_month(usd)))
+def _certainty(confidence: float, plan: Plan) -> Certainty:
+    return Certainty(confidence, plan.hardware, plan.gpus, plan.usd_per_month)
 
 
 def _cost_of_certainty(row: Certainty) -> tuple[float, float]:

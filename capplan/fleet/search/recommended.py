@@ -7,7 +7,7 @@ from functools import partial
 from math import floor, inf
 
 from capplan.accuracy.bounded import BoundedSpread, load_interval
-from capplan.fleet.plan import FleetPlan, cost_of
+from capplan.fleet.plan import Group, Plan, cost_of
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_million_tokens, usd_per_month
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms
 from capplan.fleet.search.layouts import CONFIDENCES, rate_slack
@@ -50,7 +50,41 @@ def target_probability(trial: Trial, busy: int, target: Target) -> float:
     return max(alone, met_probability(trial, busy))
 
 
-def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
+def planned_rate_limit(predicted: float, sure: float, headroom_fraction: float) -> float:
+    """Return the largest request rate that a replica is planned for.
+
+        r = min(r_p (1 - h), r_c)
+
+    Headroom is for traffic that nobody foresees, confidence for replicas that are slower than predicted. A simulated plan may
+    carry a little more, because both limits rest on loads of a scale.
+
+    Parameters
+    ----------
+    predicted : [req/s]
+        r_p, the largest rate at which the targets are met, as predicted
+    sure : [req/s]
+        r_c, the same for a replica as slow as the required confidence allows for
+    headroom_fraction : [-]
+        h
+
+    Returns
+    -------
+    [req/s]
+        r
+
+    Examples
+    --------
+    >>> planned_rate_limit(5.0, 4.5, 0.2)
+    4.0
+
+    References
+    ----------
+    docs/methodology.md, "Numbers of replicas".
+    """
+    return min(predicted * (1.0 - headroom_fraction), sure)
+
+
+def plan_of(sized: Sized, terms: Terms) -> Plan:
     """Return the plan, with latencies simulated at the peak."""
     trial, candidate, question = sized.trial, sized.trial.candidate, sized.trial.question
     latencies = trial.fleet(sized.busy)
@@ -60,7 +94,6 @@ def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
     in_replica = latencies.requests_per_s * latencies.e2e_s.mean
     rows = breakdown_of(trial.replica, load, in_replica)
     device = candidate.layout.device
-    price = terms.prices.get(device.name)
     hourly = terms.usd_per_hour(candidate.layout, sized.gpus // candidate.layout.devices)
     output_rate = latencies.requests_per_s * sized.busy * demand.generated_tokens
     input_rate = latencies.requests_per_s * sized.busy * float(lengths.input_tokens)
@@ -72,17 +105,27 @@ def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
             else float(usd_per_million_tokens(hourly, tokens_per_s))
         )
 
-    return FleetPlan(
+    limit = trial.rate_limit(sized.busy, 1.0)
+    sure_limit = trial.rate_limit(sized.busy, candidate.slowness.quantile(question.slo.confidence))
+    group = Group(
+        role="serve",
         layout=candidate.layout,
         weight_dtype=candidate.weight_dtype,
         replicas=sized.busy + terms.spare_replicas,
         spare_replicas=terms.spare_replicas,
         concurrency_per_replica=in_replica,
         request_rate_per_replica=latencies.requests_per_s,
-        request_rate_limit_per_replica=trial.rate_limit(sized.busy, 1.0),
-        sure_rate_limit_per_replica=trial.rate_limit(
-            sized.busy, candidate.slowness.quantile(question.slo.confidence)
+        planned_rate_limit_per_replica=max(
+            planned_rate_limit(limit, sure_limit, terms.headroom_fraction), latencies.requests_per_s
         ),
+        request_rate_limit_per_replica=limit,
+        sure_rate_limit_per_replica=sure_limit,
+        kv_cache_tokens=candidate.kv_cache_tokens,
+        label=candidate.label,
+        price=terms.prices.get(device.name),
+    )
+    return Plan(
+        (group,),
         ttft_s=_bounded(latencies.ttft_s, "ttft", trial),
         tpot_s=_bounded(latencies.tpot_s, "tpot", trial),
         e2e_s=_bounded(latencies.e2e_s, "e2e", trial),
@@ -92,15 +135,9 @@ def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
             target.key: target_probability(trial, sized.busy, target) for target in question.slo.targets
         },
         usd_per_hour=hourly,
-        usd_per_month=float(usd_per_month(hourly)) if hourly is not None else None,
         usd_per_million_output_tokens=per_million(output_rate),
         usd_per_million_tokens=per_million(output_rate + input_rate),
-        watts=device.tdp_w * sized.gpus if device.tdp_w else None,
         bottleneck=bottleneck_of(rows, load.output_tokens, in_replica),
-        label=candidate.label,
-        kv_cache_tokens=candidate.kv_cache_tokens,
-        checked="simulated",
-        price=price,
         money=None if hourly is None else unit_costs_at_mean(demand, hourly, latencies.responses_s),
         draft_tokens=candidate.rounds.draft_tokens if candidate.rounds else None,
         routing=question.routing,
@@ -109,7 +146,7 @@ def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
     )
 
 
-def confirmed(fleet: Sized, terms: Terms) -> tuple[Sized, FleetPlan] | None:
+def confirmed(fleet: Sized, terms: Terms) -> tuple[Sized, Plan] | None:
     """Return a sized layout and its plan, which reaches the required confidence at its own load; None if the limits on GPUs forbid that.
 
     A size rests on loads of a scale, so a few replicas may be missing.
@@ -163,7 +200,7 @@ DEAR = 4.0
 TIGHT_SHARE = 0.1
 """A recommended plan that uses less than this fraction of the throughput of its GPUs is shown with the target that decides."""
 
-Pair = tuple[Sized, FleetPlan]
+Pair = tuple[Sized, Plan]
 
 
 def rank(fleet: Sized, terms: Terms) -> tuple[float, int, int, str]:
@@ -180,7 +217,7 @@ def by_cost(pair: Pair) -> tuple[float, int, float]:
     return cost, plan.gpus, -plan.slo_met_probability
 
 
-def surest_within(pairs: Sequence[Pair], terms: Terms, ratio: float) -> FleetPlan:
+def surest_within(pairs: Sequence[Pair], terms: Terms, ratio: float) -> Plan:
     """Return the surest plan for at most `ratio` times the cost of the first; replicas may be added up to that cost."""
     cheapest = pairs[0][1]
     best = cheapest
@@ -188,9 +225,9 @@ def surest_within(pairs: Sequence[Pair], terms: Terms, ratio: float) -> FleetPla
         if (plan.usd_per_hour is None) != (cheapest.usd_per_hour is None):
             continue
         most = _replicas_within(plan, terms, ratio * cost_of(cheapest)) - terms.spare_replicas
-        limit = terms.most_devices(plan.layout)
+        limit = terms.most_devices(plan.single.layout)
         if limit < inf:
-            most = min(most, int(limit) // plan.layout.devices - terms.spare_replicas)
+            most = min(most, int(limit) // plan.single.layout.devices - terms.spare_replicas)
         if most < fleet.busy:
             continue
         top = met_probability(fleet.trial, most)
@@ -198,18 +235,18 @@ def surest_within(pairs: Sequence[Pair], terms: Terms, ratio: float) -> FleetPla
             continue
         numbers = range(fleet.busy, most)  # more replicas are never less sure
         busy = fleet.busy + bisect_left(numbers, top - 0.01, key=partial(met_probability, fleet.trial))
-        gpus = (busy + terms.spare_replicas) * plan.layout.devices
+        gpus = (busy + terms.spare_replicas) * plan.single.layout.devices
         best = plan_of(Sized(fleet.trial, busy, gpus), terms)
     return best
 
 
-def _replicas_within(plan: FleetPlan, terms: Terms, cost: float) -> int:
+def _replicas_within(plan: Plan, terms: Terms, cost: float) -> int:
     """Return how many replicas of a plan a cost pays for, in dollars per hour or in GPUs."""
-    gpus = cost if plan.usd_per_hour is None else terms.most_gpus(plan.layout, cost)
-    return floor(gpus / plan.layout.devices + 1e-9)
+    gpus = cost if plan.usd_per_hour is None else terms.most_gpus(plan.single.layout, cost)
+    return floor(gpus / plan.single.layout.devices + 1e-9)
 
 
-def recommended(pairs: Sequence[Pair], terms: Terms) -> tuple[FleetPlan, str]:
+def recommended(pairs: Sequence[Pair], terms: Terms) -> tuple[Plan, str]:
     """Return the recommended plan and why.
 
     Parameters
@@ -238,7 +275,7 @@ def recommended(pairs: Sequence[Pair], terms: Terms) -> tuple[FleetPlan, str]:
     return cheapest, "it is the cheapest, and none that costs under 5 % more is clearly surer"
 
 
-def _about_as_cheap(plan: FleetPlan, cheapest: FleetPlan) -> bool:
+def _about_as_cheap(plan: Plan, cheapest: Plan) -> bool:
     same = (plan.usd_per_hour is None) == (cheapest.usd_per_hour is None)
     return same and (cost_of(plan) < SMALL_EXTRA * cost_of(cheapest) or cost_of(plan) == cost_of(cheapest))
 

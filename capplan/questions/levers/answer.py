@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 
 from capplan.errors import CapplanError, InputError, unknown
-from capplan.fleet.plan import AnyPlan, FleetAnswer, FleetPlan, PoolsPlan, cheaper_pools, cost_of
+from capplan.fleet.plan import FleetAnswer, Plan, cheaper_pools, cost_of
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.question import Question
@@ -96,7 +96,7 @@ class Asking:
         """Return the search of a question."""
         return Search(asked.question, search(asked.question).candidates, terms_of(asked), self.shared)
 
-    def plans(self, asked: AskedFleet, near: AnyPlan | None = None) -> tuple[AnyPlan | None, AnyPlan | None]:
+    def plans(self, asked: AskedFleet, near: Plan | None = None) -> tuple[Plan | None, Plan | None]:
         """Return the plan that `fleet` recommends for a question, and the cheapest; None where none meets its targets.
 
         The layout of the plan `near` is sized first.
@@ -106,7 +106,9 @@ class Asking:
         if apart is not None and _only_pools(asked):
             return apart, apart
         trials = self.trials(asked)
-        first = layout_name(near.layout, near.weight_dtype) if isinstance(near, FleetPlan) else None
+        first = (
+            layout_name(near.single.layout, near.single.weight_dtype) if near and not near.has_pools else None
+        )
         pairs = [] if _only_pools(asked) else near_cheapest(trials, first)
         pairs = [pair for pair in pairs if affordable(pair[1])]
         if not pairs and apart is None and not _only_pools(asked):
@@ -117,14 +119,14 @@ class Asking:
         best, least = recommended(pairs, trials.terms)[0], pairs[0][1]
         return cheaper_pools(apart, best) or best, cheaper_pools(apart, least) or least
 
-    def pools(self, asked: AskedFleet) -> tuple[PoolsPlan, ...]:
+    def pools(self, asked: AskedFleet) -> tuple[Plan, ...]:
         """Return the plans with separate pools, cheapest first; none where a scenario does not allow them."""
         limits = asked.scenario.fleet.pools
         if limits is None:
             return ()
         return pools_decision(asked.question, limits, terms_of(asked), beyond=False, cache=self.shared).plans
 
-    def cheapest(self, asked: AskedFleet, confidence: float, under: float) -> tuple[AnyPlan | None, Question]:
+    def cheapest(self, asked: AskedFleet, confidence: float, under: float) -> tuple[Plan | None, Question]:
         """Return the cheapest plan of a question below a cost and within the budget, and the question as it was searched."""
         trials, affordable = self.trials(asked), mix_within_budget(asked.scenario)
         apart = next((plan for plan in self.pools(asked) if affordable(plan)), None)
@@ -270,7 +272,7 @@ def _row(asking: Asking, base: Base, lever: Lever) -> LeverRow:
     return replace(row, dearer=why_dearer(base.asked, asked, base.plan, asking.shared))
 
 
-def _memory(base: Base, scenario: Scenario, plan: AnyPlan | None) -> tuple[float, float]:
+def _memory(base: Base, scenario: Scenario, plan: Plan | None) -> tuple[float, float]:
     """Return the cost of host memory in offload tiers, with a lever and as it is [$/month]."""
     return (memory_usd_per_month(scenario, plan) if plan else 0.0), base.memory_usd_per_month
 
@@ -345,12 +347,12 @@ def _selections(choices: Mapping[str, Sequence[Lever]]) -> Iterator[tuple[Lever,
         yield tuple(lever for lever in selected if lever is not None)
 
 
-def _with_memory(asked: AskedFleet, plan: AnyPlan) -> float:
+def _with_memory(asked: AskedFleet, plan: Plan) -> float:
     """Return the cost of a plan as `cost_of` counts it, with the host memory of its offload tiers."""
     return cost_of(plan) + memory_usd_per_month(asked.scenario, plan) / HOURS_PER_MONTH
 
 
-def _cheaper(row: LeverRow, plan: AnyPlan, base: AnyPlan | None) -> bool:
+def _cheaper(row: LeverRow, plan: Plan, base: Plan | None) -> bool:
     if base is None:
         return True
     if row.usd_per_month_saved is not None:
@@ -379,9 +381,7 @@ def _listed(base: Base) -> dict[str, Sequence[str | int]]:
     }
 
 
-def _used(
-    added: Sequence[Lever], plan: AnyPlan, listed: Mapping[str, Sequence[str | int]]
-) -> tuple[Lever, ...]:
+def _used(added: Sequence[Lever], plan: Plan, listed: Mapping[str, Sequence[str | int]]) -> tuple[Lever, ...]:
     """Return the levers without which the search would not have found a plan."""
     layouts = [group.layout for group in plan.groups]
     has: dict[str, set[str | int]] = {

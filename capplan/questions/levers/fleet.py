@@ -5,7 +5,7 @@ from typing import get_args
 
 from capplan.errors import Reason
 from capplan.fleet.engine_options import tier_in_tokens
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.plan import Plan
 from capplan.fleet.price import choose_price
 from capplan.fleet.search.cheapest import Sized, busy_replicas
 from capplan.fleet.search.one_layout import trial_of
@@ -124,46 +124,46 @@ def routing(base: Base) -> list[Lever]:
     """Return a router by prefix, whose replicas hold different prefixes, or why it changes nothing; slow."""
     classes = base.asked.scenario.classes
     plan = base.plan
-    if not isinstance(plan, FleetPlan):
+    if plan is None or plan.has_pools:
         why = "prompts have their own pool" if plan else "there is no plan whose requests could be routed"
         return [idle(NAME, CHANGE, why)]
     if base.asked.question.demand.has_sessions:
-        return [idle(NAME, CHANGE, _kept_by_sessions(base, plan.busy_replicas))]
+        return [idle(NAME, CHANGE, _kept_by_sessions(base, plan.single.busy_replicas))]
     if not any(item.reuse for item in classes):
         why = "no traffic has prefixes that differ from replica to replica"
         shared = ", ".join(item.name for item in classes if item.prefix_hit_fraction)
         if shared:
-            why += f": each of the {plan.busy_replicas} replicas has the shared prefix of {shared} after its first request"
+            why += f": each of the {plan.single.busy_replicas} replicas has the shared prefix of {shared} after its first request"
         return [idle(NAME, CHANGE, why)]
-    if plan.busy_replicas == 1:
+    if plan.single.busy_replicas == 1:
         return [idle(NAME, CHANGE, "one replica serves all requests, so there is nothing to route")]
     risk = "a router that follows the prefixes has to be run; the replica of a popular prefix may be busier than others"
     settings = ("fleet.routing=prefix_aware",)
     return [Lever(NAME, CHANGE, settings, risk, slow=True, sized=lambda: pooled_plan(base, plan))]
 
 
-def pooled_plan(base: Base, plan: FleetPlan) -> FleetPlan | None:
+def pooled_plan(base: Base, plan: Plan) -> Plan | None:
     """Return the layout of a plan with the hits of all its caches together; None where it meets no targets.
 
     As many replicas are at least needed as their caches hold prefixes of: first with the caches of all replicas that there
     are, then with those of the ones that are left.
     """
-    many = _sized(base, plan, plan.busy_replicas)
+    many = _sized(base, plan, plan.single.busy_replicas)
     few = None if many is None else _sized(base, plan, many.busy)
     return None if few is None else plan_of(few, terms_of(base.asked))
 
 
-def _sized(base: Base, plan: FleetPlan, caches: int) -> Sized | None:
+def _sized(base: Base, plan: Plan, caches: int) -> Sized | None:
     """Return the replicas that the traffic takes if prompts find what so many caches hold."""
-    question, layout, terms = base.asked.question, plan.layout, terms_of(base.asked)
-    network, prompt = question.networks[plan.weight_dtype], float(question.demand.lengths.input_tokens)
+    question, layout, terms = base.asked.question, plan.single.layout, terms_of(base.asked)
+    network, prompt = question.networks[plan.single.weight_dtype], float(question.demand.lengths.input_tokens)
     each = [
         tier_in_tokens(network, layout.device, layout.sharding, layout.kv_format, size, prompt)
         for size in question.demand.tiers
     ]
     tiers = [tier._replace(tokens=caches * tier.tokens) for tier in each]
-    demand = question.demand.with_cache(caches * plan.kv_cache_tokens, tiers)
-    trial = trial_of(replace(question, demand=demand), layout, plan.weight_dtype, terms)
+    demand = question.demand.with_cache(caches * plan.single.kv_cache_tokens, tiers)
+    trial = trial_of(replace(question, demand=demand), layout, plan.single.weight_dtype, terms)
     if isinstance(trial, Reason):
         return None
     busy = busy_replicas(trial, trial.limits, question.slo.confidence, terms)

@@ -7,8 +7,7 @@ from math import inf
 from capplan.engine.profile import Scheduling
 from capplan.errors import Reason
 from capplan.fleet.over_time import OverTime
-from capplan.fleet.plan import AnyPlan, FleetPlan, cost_of
-from capplan.fleet.price import usd_per_month
+from capplan.fleet.plan import Plan, cost_of
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.search_cache import SearchCache
@@ -44,7 +43,7 @@ class Lever:
     """Whether it is tried only where it is named."""
     broken: str = ""
     """What users no longer get, where that is not kept."""
-    sized: Callable[[], AnyPlan | None] | None = None
+    sized: Callable[[], Plan | None] | None = None
     """How its plan is found, where another search of the changed scenario does not say it; None: by that search."""
 
 
@@ -53,7 +52,7 @@ class LeverRow:
     """A lever, alone, and the plan of the changed question."""
 
     lever: Lever
-    plan: AnyPlan | None
+    plan: Plan | None
     """None: not applicable, or no plan meets the targets."""
     usd_per_month_saved: float | None
     gpus_saved: int | None
@@ -76,7 +75,7 @@ class LeverRow:
 class Combination:
     """The cheapest plan of all combinations of levers."""
 
-    plan: AnyPlan
+    plan: Plan
     levers: tuple[Lever, ...]
     """Those it uses; empty where the plan as it is cannot be bettered."""
     settings: tuple[str, ...]
@@ -92,7 +91,7 @@ class Combination:
 class LeversAnswer:
     """The plan as it is, every lever alone, and the best combination."""
 
-    base: AnyPlan | None
+    base: Plan | None
     rows: tuple[LeverRow, ...]
     """Most saved first, then those without a plan, then those that are not applicable."""
     best: Combination | None
@@ -102,8 +101,8 @@ class LeversAnswer:
 
 def lever_row(
     lever: Lever,
-    plan: AnyPlan | None,
-    base: AnyPlan | None,
+    plan: Plan | None,
+    base: Plan | None,
     why: str = "",
     memory_usd_per_month: tuple[float, float] = (0.0, 0.0),
 ) -> LeverRow:
@@ -133,14 +132,14 @@ def lever_row(
     )
 
 
-def _saved(base: AnyPlan, plan: AnyPlan, memory_usd_per_month: tuple[float, float]) -> float | None:
+def _saved(base: Plan, plan: Plan, memory_usd_per_month: tuple[float, float]) -> float | None:
     before, after = base.usd_per_month, plan.usd_per_month
     if before is None or after is None:
         return None
     return before - after + memory_usd_per_month[1] - memory_usd_per_month[0]
 
 
-def _same_cost(plan: AnyPlan, base: AnyPlan) -> bool:
+def _same_cost(plan: Plan, base: Plan) -> bool:
     return cost_of(plan) == cost_of(base) and plan.gpus == base.gpus
 
 
@@ -214,7 +213,7 @@ def _quoted(value: str | int) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def scaled_plan(plan: AnyPlan, over_time: Sequence[OverTime], *, foreseen: bool) -> AnyPlan:
+def scaled_plan(plan: Plan, over_time: Sequence[OverTime], *, foreseen: bool) -> Plan:
     """Return a plan at the cost of its replicas over time: those that an autoscaler pays for, and the spares at all hours.
 
     Parameters
@@ -228,13 +227,9 @@ def scaled_plan(plan: AnyPlan, over_time: Sequence[OverTime], *, foreseen: bool)
         assert group.usd_per_hour is not None
         replicas = part.foreseen if foreseen else part.paid
         hourly += group.usd_per_hour / group.replicas * (float(replicas.mean()) + group.spare_replicas)
-    monthly = float(usd_per_month(hourly))
-    if not isinstance(plan, FleetPlan):
-        return replace(plan, usd_per_month=monthly, money=None)
     return replace(
         plan,
         usd_per_hour=hourly,
-        usd_per_month=monthly,
         usd_per_million_output_tokens=None,
         usd_per_million_tokens=None,
         money=None,
@@ -249,9 +244,9 @@ class Base:
 
     file: ScenarioFile
     asked: AskedFleet
-    plan: AnyPlan | None
+    plan: Plan | None
     """The one that `fleet` recommends."""
-    cheapest: AnyPlan | None
+    cheapest: Plan | None
     missing: str = ""
     """Why there is no plan; empty where there is one."""
 
@@ -301,7 +296,7 @@ class _Held:
     """That factor."""
 
 
-def why_dearer(base: AskedFleet, changed: AskedFleet, plan: AnyPlan, cache: SearchCache) -> str:
+def why_dearer(base: AskedFleet, changed: AskedFleet, plan: Plan, cache: SearchCache) -> str:
     """Return what a change does to the plan as it is, with the number that decides; empty if all its targets are still met.
 
     Parameters
@@ -315,10 +310,10 @@ def why_dearer(base: AskedFleet, changed: AskedFleet, plan: AnyPlan, cache: Sear
     -------
     a sentence without a full stop
     """
-    if not isinstance(plan, FleetPlan) or not base.question.slo.targets:
+    if plan is None or plan.has_pools or not base.question.slo.targets:
         return ""
     now, then = _held(base, plan, cache), _held(changed, plan, cache)
-    same = f"{plan.gpus} x {plan.hardware} in replicas of {plan.layout.devices}"
+    same = f"{plan.gpus} x {plan.hardware} in replicas of {plan.single.layout.devices}"
     if isinstance(then, Reason):
         return f"{same} cannot serve it: {then.words}"
     if isinstance(now, Reason):
@@ -336,17 +331,21 @@ def why_dearer(base: AskedFleet, changed: AskedFleet, plan: AnyPlan, cache: Sear
     )
 
 
-def _held(asked: AskedFleet, plan: FleetPlan, cache: SearchCache) -> _Held | Reason:
+def _held(asked: AskedFleet, plan: Plan, cache: SearchCache) -> _Held | Reason:
     question = asked.question
-    dtype = plan.weight_dtype if plan.weight_dtype in question.networks else next(iter(question.networks))
-    layout = plan.layout
+    dtype = (
+        plan.single.weight_dtype
+        if plan.single.weight_dtype in question.networks
+        else next(iter(question.networks))
+    )
+    layout = plan.single.layout
     if layout.kv_format not in question.kv_formats:
         layout = replace(layout, kv_format=question.kv_formats[0])
     device = next((item for item in question.devices if item.name == layout.device.name), layout.device)
     layout = replace(layout, device=device)
-    trial = trial_of(question, layout, dtype, terms_of(asked), cache, busy=plan.busy_replicas)
+    trial = trial_of(question, layout, dtype, terms_of(asked), cache, busy=plan.single.busy_replicas)
     if isinstance(trial, Reason):
         return trial
     slower = trial.candidate.slowness.quantile(question.slo.confidence)
-    seen = trial.fleet(plan.busy_replicas, slower)
+    seen = trial.fleet(plan.single.busy_replicas, slower)
     return _Held({target: seen.value(target) * slower for target in trial.limits}, slower)

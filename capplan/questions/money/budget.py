@@ -8,11 +8,10 @@ from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.load.demand import Demand, demand_of
 from capplan.fleet.over_time import RateLine
 from capplan.fleet.plan import (
-    AnyPlan,
     CarriedTraffic,
     Choices,
     FleetAnswer,
-    FleetPlan,
+    Plan,
     PoolsAnswer,
     Uneconomical,
     whole_gpus,
@@ -31,13 +30,13 @@ from capplan.scenario.rate_line import rate_line
 from capplan.workload.request_class import RequestClass, busier
 
 
-def mix_usd_per_month(scenario: Scenario, plan: AnyPlan, line: RateLine | None) -> float | None:
+def mix_usd_per_month(scenario: Scenario, plan: Plan, line: RateLine | None) -> float | None:
     """Return the cost of a plan by its cheapest mix under a load curve [$]; None where no commitments are named."""
     asked = asked_mix(scenario, plan, line)
     return None if asked is None else float(usd_per_month(asked.mix.usd_per_hour))
 
 
-def mix_within_budget(scenario: Scenario) -> Callable[[AnyPlan], bool]:
+def mix_within_budget(scenario: Scenario) -> Callable[[Plan], bool]:
     """Return whether the cheapest mix of a plan is within the budget; any is where no budget or no commitments are stated."""
     budget = scenario.budget_usd_per_month
     if budget is None or scenario.commitments is None:
@@ -46,7 +45,7 @@ def mix_within_budget(scenario: Scenario) -> Callable[[AnyPlan], bool]:
     return lambda plan: (mix_usd_per_month(scenario, plan, line) or 0.0) <= most_usd(budget)
 
 
-def mixed_plan(scenario: Scenario, trials: Search) -> FleetPlan | None:
+def mixed_plan(scenario: Scenario, trials: Search) -> Plan | None:
     """Return the plan of the cheapest mix within the budget, of all layouts; None without a budget or commitments, or where none is."""
     budget = scenario.budget_usd_per_month
     if budget is None or scenario.commitments is None:
@@ -70,7 +69,7 @@ def within_budget(scenario: Scenario, answer: FleetAnswer, trials: Callable[[], 
     -------
     FleetAnswer; where no plan is left, `over_budget` is the one of the cheapest mix
     """
-    every: tuple[AnyPlan, ...] = (*answer.plans, *(answer.pools.plans if answer.pools else ()))
+    every: tuple[Plan, ...] = (*answer.plans, *(answer.pools.plans if answer.pools else ()))
     if not every:
         return answer
     affordable, line = mix_within_budget(scenario), rate_line(scenario)
@@ -102,24 +101,24 @@ def within_budget(scenario: Scenario, answer: FleetAnswer, trials: Callable[[], 
 
 
 def _affordable_choices(
-    choices: Choices, kept: Sequence[FleetPlan], affordable: Callable[[AnyPlan], bool]
+    choices: Choices, kept: Sequence[Plan], affordable: Callable[[Plan], bool]
 ) -> Choices:
     """Return the choices among the plans that are left, at least one."""
     best, why = kept[0], "it is the cheapest of those whose mix of commitments is within the budget"
     if affordable(choices.recommended):
         best, why = choices.recommended, choices.why
-    surest: AnyPlan = max(kept, key=lambda plan: plan.slo_met_probability)
+    surest: Plan = max(kept, key=lambda plan: plan.slo_met_probability)
     if affordable(choices.surest):
         surest = choices.surest
     return Choices(kept[0], surest, min(kept, key=whole_gpus), best, why)
 
 
-def _affordable_pools(pools: PoolsAnswer, affordable: Callable[[AnyPlan], bool]) -> PoolsAnswer:
+def _affordable_pools(pools: PoolsAnswer, affordable: Callable[[Plan], bool]) -> PoolsAnswer:
     kept = tuple(plan for plan in pools.plans if affordable(plan))
     return replace(pools, plans=kept, rejected=(*pools.rejected, *_dropped(pools.plans, kept)))
 
 
-def _over_budget(plans: Sequence[FleetPlan], kept: Sequence[FleetPlan]) -> tuple[Uneconomical, ...]:
+def _over_budget(plans: Sequence[Plan], kept: Sequence[Plan]) -> tuple[Uneconomical, ...]:
     """Return the lines of devices that have no plan left."""
     left = {plan.hardware for plan in kept}
     reason = "the cheapest mix of commitments of each of its plans is over the budget"
@@ -127,7 +126,7 @@ def _over_budget(plans: Sequence[FleetPlan], kept: Sequence[FleetPlan]) -> tuple
     return tuple(Uneconomical(name, None, None, None, None, (), reason=reason) for name in names)
 
 
-def _dropped(plans: Sequence[AnyPlan], kept: Sequence[AnyPlan]) -> tuple[Rejection, ...]:
+def _dropped(plans: Sequence[Plan], kept: Sequence[Plan]) -> tuple[Rejection, ...]:
     """Return the rejections of the plans that are over the budget."""
     names = Counter(plan.hardware for plan in plans if plan not in kept)
     return tuple(Rejection(name, OVER_BUDGET.words, count, OVER_BUDGET.code) for name, count in names.items())
@@ -155,7 +154,7 @@ def carried_traffic(
     assert budget is not None
     line = rate_line(scenario)
 
-    def served(parts: int) -> tuple[FleetPlan, float] | None:
+    def served(parts: int) -> tuple[Plan, float] | None:
         share = parts / PARTS
         asked = replace(question, demand=_part_of(question.demand, scenario, share))
         trials = Search(asked, search(asked).candidates, terms, cache)
@@ -170,11 +169,11 @@ def carried_traffic(
 
 
 def most_parts(
-    served: Callable[[int], tuple[FleetPlan, float] | None], guess: int
-) -> tuple[int, tuple[FleetPlan, float] | None]:
+    served: Callable[[int], tuple[Plan, float] | None], guess: int
+) -> tuple[int, tuple[Plan, float] | None]:
     """Return the most parts that are served, and by what; tried around a guess, with strides that double, then by halves."""
     low, high, stride = 0, PARTS, 1
-    best: tuple[FleetPlan, float] | None = None
+    best: tuple[Plan, float] | None = None
     at = min(max(guess, 1), PARTS - 1)
     while high - low > 1:
         found = served(at)

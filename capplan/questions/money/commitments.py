@@ -10,7 +10,7 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.money_terms import CommitmentTerms, OwnedTerms, ReservedTerms
 from capplan.fleet.over_time import Counts, OverTime, RateLine
-from capplan.fleet.plan import AnyPlan, FleetPlan, ReplicaGroup, paid_by_the_gpu
+from capplan.fleet.plan import Group, Plan, paid_by_the_gpu
 from capplan.fleet.price import (
     ChosenPrice,
     PriceChoice,
@@ -47,7 +47,7 @@ FLAT = "the load has no curve, so every replica but the spares counts as busy at
 class AskedMix:
     """The mix of one plan, and what it rests on."""
 
-    plan: AnyPlan
+    plan: Plan
     mix: Mix
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
@@ -153,7 +153,7 @@ def offers_for(
     return offers, assumed, warnings
 
 
-def paid_counts(group: ReplicaGroup, over_time: OverTime | None, terms: CommitmentTerms) -> Counts:
+def paid_counts(group: Group, over_time: OverTime | None, terms: CommitmentTerms) -> Counts:
     """Return the replicas that are paid for in each window, spares included, within the limits of the autoscaler."""
     if over_time is None:
         return np.array([group.replicas])
@@ -162,7 +162,7 @@ def paid_counts(group: ReplicaGroup, over_time: OverTime | None, terms: Commitme
     return np.asarray(running + group.spare_replicas, dtype=np.int64)
 
 
-def asked_mix(scenario: Scenario, plan: AnyPlan, line: RateLine | None) -> AskedMix | None:
+def asked_mix(scenario: Scenario, plan: Plan, line: RateLine | None) -> AskedMix | None:
     """Return the cheapest mix for a plan under a load curve, if there is one; None where the scenario names no commitments."""
     terms = scenario.commitments
     if terms is None:
@@ -209,7 +209,7 @@ def _capped(over_time: OverTime | None, terms: CommitmentTerms) -> list[str]:
 
 def cheapest_by_mix(
     scenario: Scenario, trials: Search, line: RateLine | None, under_usd_per_month: float = inf
-) -> tuple[FleetPlan, float] | None:
+) -> tuple[Plan, float] | None:
     """Return the plan of the cheapest mix, and what it costs a month [$]; None where none costs less than that.
 
     Parameters
@@ -219,7 +219,7 @@ def cheapest_by_mix(
     line : load curve; None: every replica runs at all hours
     under_usd_per_month : [$/month]
     """
-    confidence, plans = trials.question.slo.confidence, dict[int, FleetPlan]()
+    confidence, plans = trials.question.slo.confidence, dict[int, Plan]()
 
     def paid(sized: Sized) -> float:
         plans[id(sized)] = plan_of(sized, trials.terms)

@@ -135,9 +135,7 @@ def asked_comparison(
     """
     scenario = asked.scenario
     paid = paid_plan(asked, answer, "there is no fleet to compare with", today)
-    own = own_fleet(
-        paid.plan, scenario.fleet.headroom_fraction, scenario.own, paid.machines_usd, paid.group_fractions
-    )
+    own = own_fleet(paid.plan, scenario.own, paid.machines_usd, paid.group_fractions)
     prices = tuple(sold_price(price_on(price, today.isoformat()), scenario.hosted) for price in prices)
     reuse = _reuse(scenario, paid.plan.responses_s, asked.question.max_model_len)
     comparison = compare(paid.plan, asked.question.demand, own, prices, scenario.hosted, reuse)

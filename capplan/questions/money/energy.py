@@ -7,7 +7,7 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.fleet.money_terms import PowerTerms
-from capplan.fleet.plan import AnyPlan, ReplicaGroup
+from capplan.fleet.plan import Group, Plan
 from capplan.fleet.question import Question
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
@@ -38,7 +38,7 @@ class AskedEnergy:
     warnings: tuple[str, ...] = ()
 
 
-def asked_energy(scenario: Scenario, question: Question, plan: AnyPlan) -> AskedEnergy | None:
+def asked_energy(scenario: Scenario, question: Question, plan: Plan) -> AskedEnergy | None:
     """Return the energy of a plan; None where the scenario does not ask for it."""
     power = scenario.power
     if power is None:
@@ -67,7 +67,7 @@ def asked_energy(scenario: Scenario, question: Question, plan: AnyPlan) -> Asked
     )
 
 
-def _odd(energy: Energy, power: PowerTerms, group: ReplicaGroup) -> list[str]:
+def _odd(energy: Energy, power: PowerTerms, group: Group) -> list[str]:
     """Return the warnings for a server that no rack feeds, and for a device that draws more while it waits."""
     warnings, terms = [], energy.terms
     if energy.gpus_per_rack == 0:
@@ -115,7 +115,7 @@ def _terms(power: PowerTerms, tdp: float, usd_per_kwh: float | None) -> tuple[En
     return terms, assumed
 
 
-def _shares(use: PlanUse, groups: Sequence[ReplicaGroup]) -> list[tuple[Array, Array]]:
+def _shares(use: PlanUse, groups: Sequence[Group]) -> list[tuple[Array, Array]]:
     """Return of each group, by hour of the day, the share of the time that a replica prefills, and that in which it has a request.
 
     A prefill pool has a request while it prefills, a decode pool never prefills.

@@ -5,7 +5,7 @@ from datetime import date
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
-from capplan.fleet.plan import AnyPlan, FleetAnswer
+from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.fleet.scenario import Scenario
 from capplan.money.commitments import Mix
@@ -20,7 +20,7 @@ from capplan.scenario.rate_line import rate_line
 class PaidPlan:
     """A plan with what its machines cost, and what that rests on."""
 
-    plan: AnyPlan
+    plan: Plan
     machines_usd: float
     """Of a month, or of one job, with the host memory of offload tiers; people and overhead apart."""
     group_fractions: tuple[float, ...]
@@ -82,7 +82,7 @@ def paid_plan(asked: AskedFleet, answer: FleetAnswer, otherwise: str, today: dat
     )
 
 
-def _group_fractions(plan: AnyPlan, mix: AskedMix | None) -> tuple[float, ...]:
+def _group_fractions(plan: Plan, mix: AskedMix | None) -> tuple[float, ...]:
     """Return how the cost of the machines is shared by the groups of a plan; owned machines share their people alike."""
     if mix is None:
         usd = [group.usd_per_hour or 0.0 for group in plan.groups]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 
-from capplan.fleet.plan import AnyPlan
+from capplan.fleet.plan import Plan
 from capplan.money.hosted import TokenPrice
 from capplan.readers.catalogue.prices import first_day
 from capplan.readers.catalogue.token_prices import OLD_DAYS, age_days
@@ -48,7 +48,7 @@ def age_warnings(prices: Sequence[TokenPrice], today: date) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def rent_warnings(plan: AnyPlan, today: date) -> tuple[str, ...]:
+def rent_warnings(plan: Plan, today: date) -> tuple[str, ...]:
     """Return the warnings for offers of the plan's devices that are older than OLD_DAYS, or of an unknown day."""
     prices = dict.fromkeys(group.price for group in plan.groups if group.price)
     records = [record for price in prices for record in price.records]

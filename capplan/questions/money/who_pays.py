@@ -8,7 +8,7 @@ from datetime import date
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.plan import AnyPlan, FleetAnswer
+from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.question import Question
 from capplan.fleet.review import phase_times, plan_spec
 from capplan.fleet.search.trial import demand_at_replica
@@ -34,7 +34,7 @@ from capplan.workload.request_class import RequestClass
 class AskedBill:
     """The bill of a plan, and what it rests on."""
 
-    plan: AnyPlan
+    plan: Plan
     bill: WhoPays
     of_job: bool
     """Of one batch job, not of a month."""
@@ -59,7 +59,7 @@ class PlanUse:
     """Mean response time of each class."""
 
 
-def plan_use(plan: AnyPlan, question: Question) -> PlanUse:
+def plan_use(plan: Plan, question: Question) -> PlanUse:
     """Return what the classes of a question use of a plan."""
     first, last = plan.groups[0], plan.groups[-1]
     prefill = replica_of(plan_spec(first, question))

@@ -8,7 +8,6 @@ from typing import Any
 
 from capplan.errors import Reason
 from capplan.fleet.order import OWN
-from capplan.fleet.plan import PoolsPlan
 from capplan.fleet.pools.search import pools_standing
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.search.candidates import Layout
@@ -125,7 +124,6 @@ def _replicas_allowed(
 def _pools_measured(asked: AskedFleet, file: PlanFile) -> Iterator[Check]:
     """Yield what a simulation of both pools at the peak of today says: targets, certainty, capacity."""
     plan = chosen_in(file, asked)
-    assert isinstance(plan, PoolsPlan)
     stands = pools_standing(asked.question, plan, terms_of(asked))
     if isinstance(stands, Reason):
         yield Check(f"layout: {stands.words}", None, plan.hardware, holds=False)
@@ -136,9 +134,10 @@ def _pools_measured(asked: AskedFleet, file: PlanFile) -> Iterator[Check]:
         yield _at_most(f"slo.{target.key}", target.limit_s, float(getattr(spread, target.statistic)))
     if asked.question.slo.targets:
         yield _sure(asked, now.slo_met_probability)
-    for pool, item in zip(("prefill", "decode"), now.pools, strict=True):
-        enough = pool not in stands.lacking
-        yield Check(f"{pool}: capacity", item.busy_replicas, item.busy_replicas if enough else None, enough)
+    for group in now.groups:
+        enough = group.role not in stands.lacking
+        needed = group.busy_replicas if enough else None
+        yield Check(f"{group.role}: capacity", group.busy_replicas, needed, enough)
 
 
 def _sure(asked: AskedFleet, probability: float) -> Check:

@@ -9,17 +9,18 @@ from typing import Any
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.errors import InputError, Refusal, TargetError
 from capplan.fleet.plan import (
-    AnyPlan,
+    PHASES,
     Certainty,
     Choices,
     FleetAnswer,
-    FleetPlan,
+    Group,
     NextSteps,
-    Pool,
+    Plan,
     PoolsAnswer,
-    PoolsPlan,
+    Role,
     Step,
     TightTarget,
+    Transfer,
     Uneconomical,
     Unproven,
 )
@@ -37,16 +38,23 @@ from capplan.scenario.reading import overridden
 from capplan.scenario.scenario import read_scenario, scenario_from
 from capplan.workload.outside import outside_use
 
-_SAME = (
-    "replicas", "spare_replicas", "concurrency_per_replica", "request_rate_per_replica", "request_rate_limit_per_replica",
-    "slo_met_probability", "few_open_loops_measured", "target_probabilities", "usd_per_hour", "usd_per_month", "usd_per_million_output_tokens",
-    "usd_per_million_tokens", "watts", "bottleneck", "label", "kv_cache_tokens", "checked", "draft_tokens", "routing", "usd_per_month_low",
+_OF_GROUP = (
+    "replicas", "spare_replicas", "concurrency_per_replica", "request_rate_per_replica", "kv_cache_tokens", "label",
 )  # fmt: skip
-"""Fields of a plan that its row has under the same name."""
-_SAME_OF_POOLS = (
-    "spare_replicas", "busy_fraction", "kv_cache_tokens", "label", "concurrency_per_replica", "request_rate_per_replica",
+"""Fields of a group that its row has under the same name."""
+_OF_PLAN = (
+    "slo_met_probability", "few_open_loops_measured", "target_probabilities", "usd_per_hour", "usd_per_month_low",
 )  # fmt: skip
-"""The same of one pool."""
+"""Fields of any plan that its row has under the same name."""
+_OF_ALIKE = (
+    "usd_per_million_output_tokens",
+    "usd_per_million_tokens",
+    "bottleneck",
+    "checked",
+    "draft_tokens",
+    "routing",
+)
+"""The same of a plan of identical replicas."""
 
 
 def answer_of(file: PlanFile, asked: AskedFleet) -> FleetAnswer:
@@ -100,7 +108,7 @@ def _answer(result: Mapping[str, Any], asked: AskedFleet) -> FleetAnswer:
     )
 
 
-def chosen_in(file: PlanFile, asked: AskedFleet) -> AnyPlan:
+def chosen_in(file: PlanFile, asked: AskedFleet) -> Plan:
     """Return the recommended plan of a plan file, under the prices of a question that has its weight dtype."""
     if has_pools(file.result):
         return _pools_in(file.result["disaggregated"], asked).plans[0]
@@ -127,36 +135,41 @@ def _pools_in(result: Mapping[str, Any], asked: AskedFleet) -> PoolsAnswer:
     )
 
 
-def _pools_plan(row: Mapping[str, Any], link: LinkTerms, asked: AskedFleet) -> PoolsPlan:
-    prefill, decode = (_pool(row, row["pools"][phase], asked) for phase in ("prefill", "decode"))
-    return PoolsPlan(
-        prefill,
-        decode,
-        link_terms=link,
-        link=LinkUse(**{("name" if key == "link" else key): value for key, value in row["transfer"].items()}),
-        requests=row["simulated_requests"],
-        ttft_s=_spread(row["ttft_s"]),
-        tpot_s=_spread(row["tpot_s"]),
-        e2e_s=_spread(row["e2e_s"]),
-        slo_met_probability=row["slo_met_probability"],
-        few_open_loops_measured=row["few_open_loops_measured"],
-        usd_per_month=row["usd_per_month"],
-        money=_money(row),
-        target_probabilities=row["target_probabilities"],
-        usd_per_month_low=row["usd_per_month_low"],
-        usd_per_month_high=_high_usd_per_month(row),
-        outside=outside_use(asked.question.demand.classes, row["e2e_s"]["mean"], HOURS_PER_MONTH),
+def _pools_plan(row: Mapping[str, Any], link: LinkTerms, asked: AskedFleet) -> Plan:
+    use = LinkUse(**{("name" if key == "link" else key): value for key, value in row["transfer"].items()})
+    groups = tuple(
+        _group(role, row["pools"][role] | {key: row[key] for key in ("weight_dtype", "kv_dtype")}, asked)
+        for role in PHASES
+    )
+    return Plan(
+        groups, **_shared(row, asked), transfer=Transfer(link, use), requests=row["simulated_requests"]
     )
 
 
-def _pool(plan: Mapping[str, Any], row: Mapping[str, Any], asked: AskedFleet) -> Pool:
-    layout = _layout({**row, **{key: plan[key] for key in ("weight_dtype", "kv_dtype")}}, asked)
-    return Pool(
+def _shared(row: Mapping[str, Any], asked: AskedFleet) -> dict[str, Any]:
+    """Return the fields that plans of every kind have."""
+    responses_s = row.get("class_e2e_mean_s", row["e2e_s"]["mean"])
+    return {
+        **{name: row[name] for name in _OF_PLAN},
+        **{name: _spread(row[name]) for name in ("ttft_s", "tpot_s", "e2e_s")},
+        "money": _money(row),
+        "usd_per_month_high": _high_usd_per_month(row),
+        "outside": outside_use(asked.question.demand.classes, responses_s, HOURS_PER_MONTH),
+        "class_e2e_s": tuple(row.get("class_e2e_mean_s", ())),
+    }
+
+
+def _group(role: Role, row: Mapping[str, Any], asked: AskedFleet) -> Group:
+    layout = _layout(row, asked)
+    return Group(
+        role,
         layout,
-        plan["weight_dtype"],
-        row["replicas"] - row["spare_replicas"],
-        **{name: row[name] for name in _SAME_OF_POOLS},
+        row["weight_dtype"],
+        **{name: row[name] for name in _OF_GROUP},
         planned_rate_limit_per_replica=row["planned_request_rate_limit_per_replica"],
+        request_rate_limit_per_replica=row.get("request_rate_limit_per_replica"),
+        sure_rate_limit_per_replica=row.get("sure_request_rate_limit_per_replica"),
+        busy_fraction=row.get("busy_fraction"),
         price=asked.prices.get(layout.device.name),
     )
 
@@ -170,7 +183,7 @@ def _layout(row: Mapping[str, Any], asked: AskedFleet) -> Layout:
     return Layout(hardware, Sharding(*degrees), row["weight_dtype"], row["kv_dtype"])
 
 
-def _either(row: Mapping[str, Any], asked: AskedFleet) -> AnyPlan:
+def _either(row: Mapping[str, Any], asked: AskedFleet) -> Plan:
     """Return a plan of identical replicas, or of separate pools."""
     limits = asked.scenario.fleet.pools
     if "pools" not in row:
@@ -178,24 +191,9 @@ def _either(row: Mapping[str, Any], asked: AskedFleet) -> AnyPlan:
     return _pools_plan(row, limits.link if limits else LinkTerms(), asked)
 
 
-def _plan(row: Mapping[str, Any], asked: AskedFleet) -> FleetPlan:
-    layout = _layout(row, asked)
-    return FleetPlan(
-        layout=layout,
-        weight_dtype=row["weight_dtype"],
-        **{name: row[name] for name in _SAME},
-        sure_rate_limit_per_replica=row["sure_request_rate_limit_per_replica"],
-        ttft_s=_spread(row["ttft_s"]),
-        tpot_s=_spread(row["tpot_s"]),
-        e2e_s=_spread(row["e2e_s"]),
-        price=asked.prices.get(layout.device.name),
-        money=_money(row),
-        usd_per_month_high=_high_usd_per_month(row),
-        outside=outside_use(
-            asked.question.demand.classes, row.get("class_e2e_mean_s", row["e2e_s"]["mean"]), HOURS_PER_MONTH
-        ),
-        class_e2e_s=tuple(row.get("class_e2e_mean_s", ())),
-    )
+def _plan(row: Mapping[str, Any], asked: AskedFleet) -> Plan:
+    alike = {name: row[name] for name in _OF_ALIKE}
+    return Plan((_group("serve", row, asked),), **_shared(row, asked), **alike)
 
 
 def _high_usd_per_month(row: Mapping[str, Any]) -> float | None:
@@ -295,7 +293,7 @@ def asked_of_plan(
 
 def answered(
     path: Path, progress: Callable[[int, int], None] | None = None, *, offline: bool
-) -> tuple[AskedFleet, FleetAnswer, AnyPlan]:
+) -> tuple[AskedFleet, FleetAnswer, Plan]:
     """Return the question, the plans and the recommended one of a plan file, or of a scenario that is searched.
 
     Raises

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from capplan.fleet.load.demand import planned_demand
-from capplan.fleet.plan import AnyPlan, FleetPlan
+from capplan.fleet.plan import Plan
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.question import spec_of_layout
 from capplan.fleet.scenario import LoraTerms
@@ -18,7 +18,7 @@ from capplan.readers.text_file import path_of, whole_path
 from capplan.replica.plans import engine_scheduling, plans_of
 
 
-def plan_inputs(asked: AskedFleet, chosen: AnyPlan | None) -> dict[str, Any]:
+def plan_inputs(asked: AskedFleet, chosen: Plan | None) -> dict[str, Any]:
     """Return the inputs of a plan, as `readers.plan_record.InputsRow` reads them.
 
     Parameters
@@ -108,12 +108,12 @@ def _adapters(lora: LoraTerms) -> dict[str, Any]:
     }
 
 
-def _launch(asked: AskedFleet, plan: AnyPlan) -> dict[str, Any]:
+def _launch(asked: AskedFleet, plan: Plan) -> dict[str, Any]:
     """Return what one engine is started with; of a plan with separate pools, one that decodes."""
     scenario, group = asked.scenario, plan.groups[-1]
     spec = spec_of_layout(group.layout, group.weight_dtype, asked.question)
     limits, engine = engine_scheduling(spec), plans_of([spec]).launch
-    drafts = plan.draft_tokens if isinstance(plan, FleetPlan) else None
+    drafts = plan.draft_tokens if plan else None
     speculation = scenario.speculation
     return {
         "max_model_len": asked.question.max_model_len,

@@ -1,15 +1,15 @@
 """The replicas of a plan over the load curve of a scenario."""
 
 from capplan.fleet.over_time import OverTime, RateLine, fleet_over_time
-from capplan.fleet.plan import ReplicaGroup
+from capplan.fleet.plan import Group
 from capplan.fleet.scenario import Scenario
 
 
-def group_over_time(scenario: Scenario, group: ReplicaGroup, line: RateLine | None) -> OverTime | None:
+def group_over_time(scenario: Scenario, group: Group, line: RateLine | None) -> OverTime | None:
     """Return the replicas of a plan, or of one pool of it, over a load curve; None without one."""
     if line is None:
         return None
     limits = scenario.fleet
     return fleet_over_time(
-        group, line, headroom_fraction=limits.headroom_fraction, start_up_s=limits.start_up_s, burst_ratio=limits.burst_ratio
+        group, line, start_up_s=limits.start_up_s, burst_ratio=limits.burst_ratio
     )  # fmt: skip

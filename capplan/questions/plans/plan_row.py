@@ -5,7 +5,7 @@ from math import inf
 from typing import Any
 
 from capplan.accuracy.bounded import BoundedSpread
-from capplan.fleet.plan import POOLS, AnyPlan, Certainty, FleetPlan, Pool, PoolsPlan, plan_order
+from capplan.fleet.plan import Certainty, Group, Plan, Transfer, plan_order
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.search.candidates import Layout
@@ -17,18 +17,17 @@ OWN_PRICE = "the scenario"
 """Who offers a price that the scenario states."""
 
 
-def plan_row(plan: AnyPlan) -> dict[str, Any]:
+def plan_row(plan: Plan) -> dict[str, Any]:
     """Return one plan with the keys of the interface."""
-    own = pools_row(plan) if isinstance(plan, PoolsPlan) else _alike_row(plan)
+    own = _alike_row(plan) if plan.transfer is None else _pools_row(plan, plan.transfer)
     return own | {"groups": group_rows(plan), "order": order_row(plan)}
 
 
-def group_rows(plan: AnyPlan) -> list[dict[str, Any]]:
+def group_rows(plan: Plan) -> list[dict[str, Any]]:
     """Return the groups of identical replicas of a plan."""
-    roles = POOLS if isinstance(plan, PoolsPlan) else ("serve",)
     return [
         {
-            "role": role,
+            "role": group.role,
             "hardware": group.layout.device.name,
             "replicas": group.replicas,
             "spare_replicas": group.spare_replicas,
@@ -39,11 +38,11 @@ def group_rows(plan: AnyPlan) -> list[dict[str, Any]]:
             "kv_dtype": group.layout.kv_format,
             "usd_per_hour": group.usd_per_hour,
         }
-        for role, group in zip(roles, plan.groups, strict=True)
+        for group in plan.groups
     ]
 
 
-def order_row(plan: AnyPlan) -> dict[str, Any] | None:
+def order_row(plan: Plan) -> dict[str, Any] | None:
     """Return the machines of a plan, line by line; None without a price."""
     order = plan_order(plan)
     if order is None:
@@ -71,20 +70,22 @@ def order_row(plan: AnyPlan) -> dict[str, Any] | None:
     }
 
 
-def _alike_row(plan: FleetPlan) -> dict[str, Any]:
+def _alike_row(plan: Plan) -> dict[str, Any]:
+    group = plan.single
     return {
-        "hardware": plan.layout.device.name,
+        "hardware": group.layout.device.name,
         "gpus": plan.gpus,
-        "gpus_per_replica": plan.layout.devices,
+        "gpus_per_replica": group.layout.devices,
         "replicas": plan.replicas,
         "spare_replicas": plan.spare_replicas,
-        **_degrees(plan.layout),
-        "weight_dtype": plan.weight_dtype,
-        "kv_dtype": plan.layout.kv_format,
-        "concurrency_per_replica": plan.concurrency_per_replica,
-        "request_rate_per_replica": plan.request_rate_per_replica,
-        "request_rate_limit_per_replica": plan.request_rate_limit_per_replica,
-        "sure_request_rate_limit_per_replica": plan.sure_rate_limit_per_replica,
+        **_degrees(group.layout),
+        "weight_dtype": group.weight_dtype,
+        "kv_dtype": group.layout.kv_format,
+        "concurrency_per_replica": group.concurrency_per_replica,
+        "request_rate_per_replica": group.request_rate_per_replica,
+        "request_rate_limit_per_replica": group.request_rate_limit_per_replica,
+        "sure_request_rate_limit_per_replica": group.sure_rate_limit_per_replica,
+        "planned_request_rate_limit_per_replica": group.planned_rate_limit_per_replica,
         "ttft_s": asdict(plan.ttft_s),
         "tpot_s": asdict(plan.tpot_s),
         "e2e_s": asdict(plan.e2e_s),
@@ -92,8 +93,8 @@ def _alike_row(plan: FleetPlan) -> dict[str, Any]:
         "slo_met_probability": plan.slo_met_probability,
         "few_open_loops_measured": plan.few_open_loops_measured,
         "target_probabilities": dict(plan.target_probabilities),
-        "usd_per_gpu_hour": None if plan.price is None else plan.price.usd_per_hour,
-        "price_basis": None if plan.price is None else plan.price.basis,
+        "usd_per_gpu_hour": None if group.price is None else group.price.usd_per_hour,
+        "price_basis": None if group.price is None else group.price.basis,
         "energy_usd_per_hour": plan.energy_usd_per_hour,
         "usd_per_hour": plan.usd_per_hour,
         "usd_per_month": plan.usd_per_month,
@@ -108,8 +109,8 @@ def _alike_row(plan: FleetPlan) -> dict[str, Any]:
         "routing": plan.routing,
         "watts": plan.watts,
         "bottleneck": plan.bottleneck,
-        "label": plan.label,
-        "kv_cache_tokens": plan.kv_cache_tokens,
+        "label": group.label,
+        "kv_cache_tokens": group.kv_cache_tokens,
         "checked": plan.checked,
     }
 
@@ -145,28 +146,24 @@ def certainty_row(row: Certainty) -> dict[str, Any]:
     }
 
 
-def pools_row(plan: PoolsPlan) -> dict[str, Any]:
+def _pools_row(plan: Plan, transfer: Transfer) -> dict[str, Any]:
     """Return one plan with the keys of the interface that it has; what differs between its pools is in `pools`."""
     return {
         "hardware": plan.hardware,
         "gpus": plan.gpus,
         "replicas": plan.replicas,
-        "spare_replicas": sum(pool.spare_replicas for pool in plan.pools),
-        "weight_dtype": plan.decode.weight_dtype,
-        "kv_dtype": plan.decode.layout.kv_format,
-        "pools": {
-            name: _pool_row(pool) for name, pool in zip(("prefill", "decode"), plan.pools, strict=True)
-        },
-        "transfer": transfer_result(plan.link),
+        "spare_replicas": plan.spare_replicas,
+        "weight_dtype": plan.groups[-1].weight_dtype,
+        "kv_dtype": plan.groups[-1].layout.kv_format,
+        "pools": {group.role: _pool_row(group) for group in plan.groups},
+        "transfer": transfer_result(transfer.at_peak),
         "simulated_requests": plan.requests,
         "ttft_s": asdict(plan.ttft_s),
         "tpot_s": asdict(plan.tpot_s),
         "e2e_s": asdict(plan.e2e_s),
         "slo_met_probability": plan.slo_met_probability,
         "few_open_loops_measured": plan.few_open_loops_measured,
-        "target_probabilities": None
-        if plan.target_probabilities is None
-        else dict(plan.target_probabilities),
+        "target_probabilities": dict(plan.target_probabilities),
         "usd_per_hour": plan.usd_per_hour,
         "usd_per_month": plan.usd_per_month,
         "usd_per_month_low": plan.usd_per_month_low,
@@ -178,7 +175,7 @@ def pools_row(plan: PoolsPlan) -> dict[str, Any]:
     }
 
 
-def _unit_costs(plan: AnyPlan) -> dict[str, float | None]:
+def _unit_costs(plan: Plan) -> dict[str, float | None]:
     """Return what a token, a request and a job cost; None without a price, or without a job."""
     money = plan.money
     return {
@@ -190,7 +187,7 @@ def _unit_costs(plan: AnyPlan) -> dict[str, float | None]:
     }
 
 
-def offers_row(plan: AnyPlan) -> dict[str, Any] | None:
+def offers_row(plan: Plan) -> dict[str, Any] | None:
     """Return what a plan costs at the lowest offers, at those it is priced at, and at the highest; None without a price."""
     costs = offered_costs(plan)
     return {
@@ -206,7 +203,7 @@ def offers_row(plan: AnyPlan) -> dict[str, Any] | None:
     } or None
 
 
-def outside_row(plan: AnyPlan) -> dict[str, Any] | None:
+def outside_row(plan: Plan) -> dict[str, Any] | None:
     """Return what requests take beside the GPUs, and what users see with it; None where nothing is stated.
 
     The mean is that of all requests; to the percentile of the engine the longest wait of any class is added.
@@ -228,7 +225,7 @@ def _seen(engine: BoundedSpread, use: OutsideUse) -> dict[str, float]:
     return {"mean": engine.mean + use.mean_wait_s, "p95": engine.p95 + use.longest_wait_s}
 
 
-def _pool_row(pool: Pool) -> dict[str, Any]:
+def _pool_row(pool: Group) -> dict[str, Any]:
     return {
         "hardware": pool.layout.device.name,
         "gpus": pool.gpus,

@@ -17,7 +17,7 @@ from capplan.fleet.engine_options import EngineOptions
 from capplan.fleet.load.demand import drawn_requests
 from capplan.fleet.load.peak_stream import peak_stream
 from capplan.fleet.load.routed import run_fleet
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.plan import Plan
 from capplan.fleet.question import spec_of_layout
 from capplan.fleet.search.trial import demand_at_replica
 from capplan.fleet.simulation import Stream
@@ -115,11 +115,11 @@ class Verification:
         return tuple(dict.fromkeys(row.quantity.partition(".")[0] for row in self.rows if row.slower))
 
 
-def planned(plan_file: Path, *, offline: bool) -> tuple[AskedFleet, FleetPlan]:
+def planned(plan_file: Path, *, offline: bool) -> tuple[AskedFleet, Plan]:
     """Return the question and the recommended plan of a plan file; InputError for one with separate pools."""
     asked, answer = asked_of_plan(None, plan_file, offline=offline)
     plan = answer.chosen if answer and answer.chosen_pools is None else None
-    if not isinstance(plan, FleetPlan):
+    if plan is None:
         raise InputError(f"{plan_file}: has separate pools, and measurements of them are not compared yet")
     return asked, plan
 
@@ -174,7 +174,7 @@ def _of_counters(paths: Sequence[Path], interval_s: float | None) -> tuple[Bench
 
 def verified(
     asked: AskedFleet,
-    plan: FleetPlan,
+    plan: Plan,
     result: BenchmarkResult,
     hit_fraction: float,
     replicas: int,
@@ -200,7 +200,7 @@ def verified(
     for name in ("input_tokens", "output_tokens"):
         if not getattr(result, name):
             raise InputError(f"{result.path}: does not state {name}, which the prediction needs")
-    replica = replica_of(spec_of_layout(plan.layout, plan.weight_dtype, asked.question))
+    replica = replica_of(spec_of_layout(plan.single.layout, plan.single.weight_dtype, asked.question))
     benchmark = _benchmark(asked, plan, result, replicas)
     lengths = _lengths(asked, result)
     luck: Mapping[str, float] = {}
@@ -235,10 +235,10 @@ def _lengths(asked: AskedFleet, result: BenchmarkResult) -> Lengths:
     return "of the plan" if alike else "fixed"
 
 
-def _refuse_another_model(asked: AskedFleet, plan: FleetPlan, result: BenchmarkResult) -> None:
+def _refuse_another_model(asked: AskedFleet, plan: Plan, result: BenchmarkResult) -> None:
     """Raise the error for a result whose model is called otherwise than that of the plan."""
     measured = result.model or ""
-    names = {asked.scenario.model, asked.question.networks[plan.weight_dtype].name}
+    names = {asked.scenario.model, asked.question.networks[plan.single.weight_dtype].name}
     own = [_plain(name) for name in names]
     if not any(name in _plain(measured) or _plain(measured) in name for name in own):
         raise InputError(
@@ -251,8 +251,8 @@ def _plain(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2].lower().replace("_", "-")
 
 
-def _refuse_another_layout(plan: FleetPlan, result: BenchmarkResult) -> None:
-    sharding = plan.layout.sharding
+def _refuse_another_layout(plan: Plan, result: BenchmarkResult) -> None:
+    sharding = plan.single.layout.sharding
     for name, own in (("tensor_parallel", sharding.tensor), ("pipeline_parallel", sharding.pipeline)):
         stated = getattr(result, name)
         if stated is not None and stated != int(own):
@@ -262,7 +262,7 @@ def _refuse_another_layout(plan: FleetPlan, result: BenchmarkResult) -> None:
             )
 
 
-def _benchmark(asked: AskedFleet, plan: FleetPlan, result: BenchmarkResult, replicas: int) -> Benchmark:
+def _benchmark(asked: AskedFleet, plan: Plan, result: BenchmarkResult, replicas: int) -> Benchmark:
     """Return the run as one of the replicas had it."""
     rate, clients = result.request_rate_per_s, result.concurrency
     kind: Kind = "online_rate" if rate else "online_conc" if clients else "online_burst"
@@ -272,10 +272,10 @@ def _benchmark(asked: AskedFleet, plan: FleetPlan, result: BenchmarkResult, repl
         engine=asked.scenario.engine,
         engine_version=asked.question.profile.version,
         model=asked.scenario.model,
-        weight_format=plan.weight_dtype,
-        kv_format=plan.layout.kv_format,
-        device=plan.layout.device.name,
-        sharding=plan.layout.sharding,
+        weight_format=plan.single.weight_dtype,
+        kv_format=plan.single.layout.kv_format,
+        device=plan.single.layout.device.name,
+        sharding=plan.single.layout.sharding,
         input_tokens=float(result.input_tokens or 0.0),
         output_tokens=float(result.output_tokens or 0.0),
         lengths="fixed",

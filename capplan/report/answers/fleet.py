@@ -8,10 +8,9 @@ from capplan.assumption import Assumption
 from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.plan import (
-    AnyPlan,
     Certainty,
     FleetAnswer,
-    FleetPlan,
+    Plan,
     TightTarget,
     Uneconomical,
     paid_by_the_gpu,
@@ -124,7 +123,7 @@ _PROMPTS_READING = (
 )
 
 
-def _reading(scenario: Scenario, plans: Sequence[FleetPlan]) -> tuple[str, ...]:
+def _reading(scenario: Scenario, plans: Sequence[Plan]) -> tuple[str, ...]:
     """Return how to read the plans."""
     prices, pooled = scenario.prices, scenario.pooled
     money = "GPUs x $/GPU/h = $/h" if paid_by_the_gpu(plans) else "$/h is the price of whole machines"
@@ -155,7 +154,7 @@ def decision(asked: AskedFleet, answer: FleetAnswer) -> str:
     return ", ".join(parts) + (f"; {more}" if more else "")
 
 
-def surer_text(plan: AnyPlan, answer: FleetAnswer) -> str:
+def surer_text(plan: Plan, answer: FleetAnswer) -> str:
     """Return what it would cost to be 90 % sure, of the same device and layout if any number is enough; empty where the plan already is."""
     row: Certainty | None = next((row for row in answer.certainty if row.confidence == SURER), None)
     if row is None or plan.slo_met_probability >= SURER:
@@ -192,13 +191,13 @@ def certainty_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
     return [certainty_row(row) for row in answer.certainty]
 
 
-def assumed_kernels(plans: Sequence[AnyPlan], question: Question) -> tuple[Assumption, ...]:
+def assumed_kernels(plans: Sequence[Plan], question: Question) -> tuple[Assumption, ...]:
     """Return the kernels of the plans that were not measured on their device, once per device and format."""
     groups = [group for plan in plans for group in plan.groups]
     return tuple(dict.fromkeys(item for group in groups for item in kernel_assumptions(group, question)))
 
 
-def thin_warnings(plans: Sequence[AnyPlan]) -> tuple[str, ...]:
+def thin_warnings(plans: Sequence[Plan]) -> tuple[str, ...]:
     """Return the warning for probabilities that rest on few open-loop measurements."""
     if not any(plan.few_open_loops_measured for plan in plans):
         return ()
@@ -330,7 +329,7 @@ def _of_prompts(columns: tuple[str, ...]) -> tuple[str, ...]:
     return (*columns[:at], *costs, *(name for name in columns[at + 1 :] if name != "tpot_s.p95"))
 
 
-def _plans(answer: FleetAnswer) -> list[AnyPlan]:
+def _plans(answer: FleetAnswer) -> list[Plan]:
     """Return the plans of identical replicas, and the recommended one where it has separate pools."""
     return [*answer.plans, *([answer.chosen_pools] if answer.chosen_pools else [])]
 
@@ -362,7 +361,7 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
     )
 
 
-def _assumed_cells(plans: Sequence[AnyPlan]) -> frozenset[tuple[int, str]]:
+def _assumed_cells(plans: Sequence[Plan]) -> frozenset[tuple[int, str]]:
     """Return row and column of what rests on kernels that nobody measured."""
     rows = [at for at, plan in enumerate(plans) if "assumed" in {group.label for group in plan.groups}]
     return frozenset((at, name) for at in rows for name in _PREDICTED)
@@ -383,7 +382,7 @@ def fleet_answer(
     columns: tuple[str, ...] = _POWERED if asked.scenario.prices.usd_per_kwh is not None else _SHOWN
     columns = columns if asked.scenario.slo.targets else columns[:-1]
     columns = _of_prompts(columns) if asked.scenario.pooled else columns
-    if any(plan.price is not None and plan.price.offers < FEW_OFFERS for plan in answer.plans):
+    if any(plan.single.price is not None and plan.single.price.offers < FEW_OFFERS for plan in answer.plans):
         columns = (*columns[:6], "price_basis", *columns[6:])
     if any(row["usd_per_job"] for row in rows):
         columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from capplan.fleet.plan import POOLS, AnyPlan, FleetAnswer
+from capplan.fleet.plan import PHASES, FleetAnswer, Plan
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES, ChosenPrice
 from capplan.money.commitments import HOURS_PER_YEAR, Mix
 from capplan.money.offer_range import named_offers, offered_costs
@@ -65,7 +65,7 @@ _NAMES = {"low": "lowest", "likely": "likely", "high": "highest"}
 _PERIODS = ("usd_per_month", "usd_per_year")
 
 
-def _has_range(plan: AnyPlan) -> bool:
+def _has_range(plan: Plan) -> bool:
     costs = offered_costs(plan)
     return bool(costs) and costs["low"].usd_per_hour < costs["high"].usd_per_hour
 
@@ -74,7 +74,7 @@ def _period_keys(row: dict[str, Any]) -> tuple[str, ...]:
     return ("usd_per_job",) if row["likely"]["usd_per_job"] is not None else _PERIODS
 
 
-def offers_tables(plans: Sequence[AnyPlan]) -> tuple[Table, ...]:
+def offers_tables(plans: Sequence[Plan]) -> tuple[Table, ...]:
     """Return every plan at the lowest, the likely and the highest offers, and who makes them; nothing where no price has a range."""
     if not any(_has_range(plan) for plan in plans):
         return ()
@@ -118,7 +118,7 @@ def _makers(device: str, price: ChosenPrice) -> list[dict[str, Any]]:
     return rows
 
 
-def offers_closing(plan: AnyPlan | None) -> tuple[str, ...]:
+def offers_closing(plan: Plan | None) -> tuple[str, ...]:
     """Return what the recommended plan costs at the lowest and at the highest offers; nothing without a range."""
     if plan is None or not _has_range(plan):
         return ()
@@ -157,7 +157,7 @@ def mix_rows(mix: Mix) -> list[dict[str, Any]]:
     pools = any(part.group for part in mix.parts)
     return [
         {
-            **({"pool": POOLS[part.group]} if pools else {}),
+            **({"pool": PHASES[part.group]} if pools else {}),
             "commitment": part.offer.name,
             "replicas": part.replicas,
             "gpus": part.replicas * part.devices,
@@ -297,7 +297,7 @@ def outside_rows(use: OutsideUse) -> list[dict[str, Any]]:
     ]
 
 
-def outside_tables(plan: AnyPlan | None) -> tuple[Table, ...]:
+def outside_tables(plan: Plan | None) -> tuple[Table, ...]:
     """Return what is outside the GPUs of the recommended plan, if anything is stated."""
     if plan is None or plan.outside is None:
         return ()
@@ -310,7 +310,7 @@ def outside_tables(plan: AnyPlan | None) -> tuple[Table, ...]:
     )
 
 
-def outside_texts(plan: AnyPlan | None) -> tuple[str, ...]:
+def outside_texts(plan: Plan | None) -> tuple[str, ...]:
     """Return what users wait for in all, and what is paid on top of the plan."""
     if plan is None or plan.outside is None:
         return ()

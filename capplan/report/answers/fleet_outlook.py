@@ -7,7 +7,7 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.fleet.over_time import OverTime
-from capplan.fleet.plan import POOLS
+from capplan.fleet.plan import PHASES
 from capplan.fleet.scenario import Scenario
 from capplan.money.energy import Energy
 from capplan.money.growth import Growth
@@ -99,7 +99,7 @@ def over_time_parts(outlook: Outlook) -> dict[str, OverTime]:
     """Return the replicas over time by pool; without a name where all of them are alike."""
     if outlook.over_time is not None:
         return {"": outlook.over_time}
-    return dict(zip(POOLS, outlook.pools_over_time, strict=False))
+    return dict(zip(PHASES, outlook.pools_over_time, strict=False))
 
 
 def outlook_over_time(outlook: Outlook) -> dict[str, Any] | None:

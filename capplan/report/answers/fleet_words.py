@@ -5,7 +5,7 @@ from dataclasses import asdict
 from math import ceil
 from typing import Any
 
-from capplan.fleet.plan import FleetAnswer, FleetPlan, Relaxation, Uneconomical
+from capplan.fleet.plan import FleetAnswer, Plan, Relaxation, Uneconomical
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet
 from capplan.scenario.money_terms import host_bytes, memory_usd_per_month
@@ -147,14 +147,18 @@ def relaxation_text(relaxation: Relaxation) -> str:
     )
 
 
-def slices_texts(plans: Iterable[FleetPlan]) -> Iterator[str]:
+def slices_texts(plans: Iterable[Plan]) -> Iterator[str]:
     """Yield what the slices of each plan are in whole GPUs, which is what most providers rent."""
     for plan in plans:
-        cut = plan.layout.device.partition
+        cut = plan.single.layout.device.partition
         if cut is None:
             continue
         wholes = ceil(plan.gpus / cut.per_device)
-        usd = None if plan.price is None else plan.price.total_usd_per_hour * cut.per_device * wholes
+        usd = (
+            None
+            if plan.single.price is None
+            else plan.single.price.total_usd_per_hour * cut.per_device * wholes
+        )
         cost = (
             ""
             if usd is None

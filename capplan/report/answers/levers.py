@@ -5,7 +5,7 @@ from shlex import join
 from typing import Any
 
 from capplan.assumption import Assumption
-from capplan.fleet.plan import AnyPlan, FleetPlan
+from capplan.fleet.plan import Plan
 from capplan.questions.levers.answer import Asking
 from capplan.questions.levers.lever import Base, Combination, LeverRow, LeversAnswer, worth_usd_per_byte_month
 from capplan.questions.plans.plan_row import plan_row
@@ -132,7 +132,7 @@ def _worth_usd_per_gb_month(row: LeverRow) -> float | None:
     return 1e9 * worth_usd_per_byte_month(saved, row.lever.host_bytes, row.plan.replicas)
 
 
-def _usd_per_month(plan: AnyPlan, memory: float) -> float | None:
+def _usd_per_month(plan: Plan, memory: float) -> float | None:
     """Return what a plan costs with the host memory of its offload tiers, where that has a price."""
     return None if plan.usd_per_month is None else plan.usd_per_month + memory
 
@@ -155,11 +155,11 @@ def _pays(row: dict[str, Any]) -> str:
     return f"{'yes' if row['usd_per_month_saved'] > 0.0 else 'no'}: {below}"
 
 
-def _layouts(plan: AnyPlan) -> str:
+def _layouts(plan: Plan) -> str:
     """Return parallelism and dtypes of a replica, or of one of either pool."""
-    if isinstance(plan, FleetPlan):
+    if not plan.has_pools:
         return layout_text(plan, kv=True)
-    return f"prefill on {pool_text(plan.prefill)}, decode on {pool_text(plan.decode)}"
+    return ", ".join(f"{group.role} on {pool_text(group)}" for group in plan.groups)
 
 
 def _line(row: LeverRow) -> dict[str, Any]:
@@ -232,7 +232,7 @@ def _headline(base: Base, answer: LeversAnswer) -> str:
     return f"{name}: {as_it_is}; at best {_plan_text(best.plan, best.memory_usd_per_month)}{_saving(answer, best)}, with {_words(best)}"
 
 
-def _plan_text(plan: AnyPlan, memory: float) -> str:
+def _plan_text(plan: Plan, memory: float) -> str:
     paid = f"{cost_texts(plan)[0]}{f' and ${memory:,.0f} for host memory' if memory else ''}"
     return f"{purchase_text(plan)}, {paid}, {sure(plan.slo_met_probability)} sure"
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from capplan.fleet.plan import AnyPlan, plan_order
+from capplan.fleet.plan import Plan, plan_order
 from capplan.questions.plans.plan_row import order_row
 from capplan.report.answer import Table
 
@@ -15,7 +15,7 @@ _TITLES = {
 }
 
 
-def order_tables(plan: AnyPlan | None) -> list[Table]:
+def order_tables(plan: Plan | None) -> list[Table]:
     """Return the machines to order for a plan; none without a price."""
     order = None if plan is None else order_row(plan)
     if order is None:
@@ -35,7 +35,7 @@ def order_tables(plan: AnyPlan | None) -> list[Table]:
     return [Table(rows, title="Order: machines for the recommended plan", shown=tuple(shown), titles=_TITLES)]
 
 
-def order_texts(plan: AnyPlan | None) -> tuple[str, ...]:
+def order_texts(plan: Plan | None) -> tuple[str, ...]:
     """Return what of the machines stays idle; nothing if every GPU is used."""
     order = None if plan is None else plan_order(plan)
     if order is None or plan is None or not order.gpus_idle:

@@ -2,29 +2,30 @@
 
 from collections.abc import Sequence
 
-from capplan.fleet.plan import POOLS, AnyPlan, FleetAnswer, FleetPlan, PoolsPlan
+from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.questions.fleet import AskedFleet
 from capplan.report.answers.pools import pools_text
 
 
-def layout_text(plan: AnyPlan, *, kv: bool = False) -> str:
+def layout_text(plan: Plan, *, kv: bool = False) -> str:
     """Return parallelism and dtypes of one replica, of either pool, as short text, with the KV dtype where plans differ in it."""
-    if isinstance(plan, PoolsPlan):
-        return ", ".join(
-            f"{name} {pool.layout.in_words(pool.weight_dtype)}"
-            for name, pool in zip(POOLS, plan.pools, strict=True)
-        )
+    if plan.has_pools:
+        return ", ".join(f"{group.role} {group.layout.in_words(group.weight_dtype)}" for group in plan.groups)
     count = plan.draft_tokens
     drafts = "" if not count else ", 1 draft" if count == 1 else f", {count} drafts"
-    return plan.layout.in_words(plan.weight_dtype) + (f", KV {plan.layout.kv_format}" if kv else "") + drafts
+    return (
+        plan.single.layout.in_words(plan.single.weight_dtype)
+        + (f", KV {plan.single.layout.kv_format}" if kv else "")
+        + drafts
+    )
 
 
-def several_kv_dtypes(plans: Sequence[FleetPlan]) -> bool:
+def several_kv_dtypes(plans: Sequence[Plan]) -> bool:
     """Return whether plans differ in the dtype of the KV cache."""
-    return len({plan.layout.kv_format for plan in plans}) > 1
+    return len({plan.single.layout.kv_format for plan in plans}) > 1
 
 
-def cost_texts(plan: AnyPlan) -> list[str]:
+def cost_texts(plan: Plan) -> list[str]:
     """Return what a plan costs: a month and a million tokens at the mean load, or the job."""
     if plan.usd_per_month is None or plan.money is None:
         return ["price unknown"]
@@ -44,14 +45,16 @@ def cost_texts(plan: AnyPlan) -> list[str]:
     ]
 
 
-def purchase_text(plan: AnyPlan) -> str:
+def purchase_text(plan: Plan) -> str:
     """Return how many of which device, and how they are grouped."""
-    if isinstance(plan, PoolsPlan):
+    if plan.has_pools:
         return pools_text(plan)
     replicas = f"{plan.replicas} {'replica' if plan.replicas == 1 else 'replicas'}"
-    each = f"{plan.layout.devices} {'GPU' if plan.layout.devices == 1 else 'GPUs'}"
+    each = f"{plan.single.layout.devices} {'GPU' if plan.single.layout.devices == 1 else 'GPUs'}"
     spare = f", {plan.spare_replicas} of them spare" if plan.spare_replicas else ""
-    return f"{plan.gpus} x {plan.layout.device.name} ({replicas} of {each}{spare}; {layout_text(plan)})"
+    return (
+        f"{plan.gpus} x {plan.single.layout.device.name} ({replicas} of {each}{spare}; {layout_text(plan)})"
+    )
 
 
 def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
@@ -73,7 +76,7 @@ def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
 def _carried_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
     """Return what a budget pays for that does not pay for all of the traffic."""
     carried, levers = answer.carried, f"what lowers the cost: capplan levers {asked.scenario.path}"
-    if isinstance(answer.over_budget, PoolsPlan):
+    if answer.over_budget is not None and answer.over_budget.has_pools:
         return (levers,)
     if carried is None:
         return (

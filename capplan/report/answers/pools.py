@@ -3,9 +3,9 @@
 from dataclasses import asdict
 from typing import Any
 
-from capplan.fleet.plan import FleetAnswer, FleetPlan, PoolsPlan, ReplicaGroup, cost_of
+from capplan.fleet.plan import FleetAnswer, Group, Plan, cost_of
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.plans.plan_row import pools_row
+from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table
 from capplan.report.answers.fleet_words import sure
 
@@ -36,20 +36,21 @@ _SENT = (
 )
 
 
-def pool_text(pool: ReplicaGroup) -> str:
+def pool_text(pool: Group) -> str:
     """Return one pool as short text, such as '4 x 2 h200-sxm (TP2, fp8)', spares included."""
     layout = pool.layout
     return f"{pool.replicas} x {layout.devices} {layout.device.name} ({layout.in_words(pool.weight_dtype)})"
 
 
-def pools_text(plan: PoolsPlan) -> str:
+def pools_text(plan: Plan) -> str:
     """Return what to buy for a plan."""
-    spare = plan.prefill.spare_replicas
+    prefill, decode = plan.groups
+    spare = prefill.spare_replicas
     spares = f", {spare} of each spare" if spare else ""
-    return f"{plan.gpus} GPUs, prefill on {pool_text(plan.prefill)} and decode on {pool_text(plan.decode)}{spares}"
+    return f"{plan.gpus} GPUs, prefill on {pool_text(prefill)} and decode on {pool_text(decode)}{spares}"
 
 
-def decision_of_pools(asked: AskedFleet, plan: PoolsPlan) -> str:
+def decision_of_pools(asked: AskedFleet, plan: Plan) -> str:
     """Return what to buy, for how much, and how sure that is."""
     cost = "price unknown" if plan.usd_per_month is None else f"${plan.usd_per_month:,.0f} a month"
     text = f"{asked.scenario.name}: {pools_text(plan)}, {cost}"
@@ -64,7 +65,7 @@ def pools_result(answer: FleetAnswer) -> dict[str, Any] | None:
         return None
     return {
         "recommended": answer.chosen_pools is not None,
-        "plans": [pools_row(plan) for plan in answer.pools.plans],
+        "plans": [plan_row(plan) for plan in answer.pools.plans],
         "rejected": [asdict(item) for item in answer.pools.rejected],
         "evaluated": answer.pools.evaluated,
         "simulated_pairs": answer.pools.simulated,
@@ -85,12 +86,10 @@ def pools_tables(answer: FleetAnswer) -> list[Table]:
         return []
     rows = [
         {
-            **pools_row(plan),
+            **plan_row(plan),
             "way": f"apart {place}",
-            "prefill": pool_text(plan.prefill),
-            "decode": pool_text(plan.decode),
-            "prefill_busy_fraction": plan.prefill.busy_fraction,
-            "decode_busy_fraction": plan.decode.busy_fraction,
+            **{group.role: pool_text(group) for group in plan.groups},
+            **{f"{group.role}_busy_fraction": group.busy_fraction for group in plan.groups},
         }
         for place, plan in enumerate(answer.pools.plans, start=1)
     ]
@@ -120,9 +119,9 @@ def pools_tables(answer: FleetAnswer) -> list[Table]:
     ]
 
 
-def _together(plan: FleetPlan, way: str) -> dict[str, Any]:
-    layout = plan.layout
-    both = f"{plan.replicas} x {layout.devices} {layout.device.name} ({layout.in_words(plan.weight_dtype)})"
+def _together(plan: Plan, way: str) -> dict[str, Any]:
+    layout = plan.single.layout
+    both = f"{plan.replicas} x {layout.devices} {layout.device.name} ({layout.in_words(plan.single.weight_dtype)})"
     return {
         "way": way,
         "prefill": both,
@@ -160,7 +159,7 @@ def _cheaper_chunks(answer: FleetAnswer, cost: float) -> tuple[str, ...]:
     )
 
 
-def _compared(apart: PoolsPlan, together: FleetPlan) -> str:
+def _compared(apart: Plan, together: Plan) -> str:
     if apart.usd_per_month is None or together.usd_per_month is None:
         return f"against {together.gpus} GPUs together"
     ratio = apart.usd_per_month / together.usd_per_month - 1.0

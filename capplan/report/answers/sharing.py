@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.plan import Plan
 from capplan.questions.plans.plan_row import plan_row
 from capplan.questions.sharing import SharingAnswer, SharingModel
 from capplan.report.answer import Answer, Table
@@ -76,7 +76,7 @@ def sharing_answer(found: SharingAnswer) -> Answer:
     )
 
 
-def _row(found: SharingAnswer, model: SharingModel, plan: FleetPlan) -> dict[str, Any]:
+def _row(found: SharingAnswer, model: SharingModel, plan: Plan) -> dict[str, Any]:
     at = found.models.index(model)
     idle = model.paid is None
     return {
@@ -129,7 +129,7 @@ def _cut(found: SharingAnswer) -> tuple[Table, ...]:
 def _assumed(found: SharingAnswer) -> frozenset[tuple[int, str]]:
     """Return the latencies that rest on kernels that were not measured on the device."""
     names = ("ttft_p95_s", "tpot_p95_s", "slo_met_probability")
-    rows = [index for index, plan in enumerate(found.pool.plans) if plan.label == "assumed"]
+    rows = [index for index, plan in enumerate(found.pool.plans) if plan.single.label == "assumed"]
     return frozenset((index, name) for index in rows for name in names)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from capplan.assumption import Assumption
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.plan import Plan
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_verification import LATENCIES, PROMETHEUS, Verification, next_settings
 from capplan.report.answer import Answer, Table
@@ -43,7 +43,7 @@ _CAUSES = {
 
 
 def verify_plan_answer(
-    asked: AskedFleet, plan: FleetPlan, verification: Verification, results: tuple[Path, ...]
+    asked: AskedFleet, plan: Plan, verification: Verification, results: tuple[Path, ...]
 ) -> Answer:
     """Return a plan beside its measurement; exit code 4 where it is slower than predicted or misses a target."""
     result, verdict = verification.result, verification.verdict
@@ -116,7 +116,7 @@ def _target(name: str, limit_s: float, measured_s: float, *, holds: bool) -> dic
 
 def _closing(
     asked: AskedFleet,
-    plan: FleetPlan,
+    plan: Plan,
     verification: Verification,
     settings: tuple[str, ...],
     results: tuple[Path, ...],
@@ -129,7 +129,7 @@ def _closing(
         "--model",
         asked.scenario.model,
         "--hardware",
-        plan.layout.device.name,
+        plan.single.layout.device.name,
         "-o",
         "own.calibration.yaml",
     ]
@@ -150,14 +150,14 @@ def _closing(
     return said
 
 
-def _machines(plan: FleetPlan, verification: Verification) -> list[str]:
+def _machines(plan: Plan, verification: Verification) -> list[str]:
     """Return what a slower replica means for their number: steps that take s times as long carry 1/s of the load."""
     row = next((row for row in verification.rows if row.quantity == "e2e_s.mean"), None)
     if verification.verdict != "slower" or row is None or row.measured <= row.predicted:
         return []
     slowness = row.measured / row.predicted
-    needed = math.ceil(plan.busy_replicas * slowness - 1e-9)
+    needed = math.ceil(plan.single.busy_replicas * slowness - 1e-9)
     return [
-        f"a replica takes {slowness:.3g} times as long as predicted: about {needed} busy replicas instead of {plan.busy_replicas} "
+        f"a replica takes {slowness:.3g} times as long as predicted: about {needed} busy replicas instead of {plan.single.busy_replicas} "
         "for the same latencies; a new plan with a calibration says it exactly"
     ]
