@@ -36,7 +36,7 @@ def choices_group(planned: Planned) -> Group:
 def plans_group(planned: Planned) -> Group:
     """Return the plans of identical replicas and of separate pools, cheapest first."""
     return _plans_group(
-        "plans", planned.asked, {(place,): plan for place, plan in enumerate(planned.answer.all_plans)}
+        "plans", planned.asked, {(place,): plan for place, plan in enumerate(planned.answer.plans)}
     )
 
 
@@ -90,7 +90,7 @@ def _certain(
     if row.layout is None:
         sure = input_of("c", "confidence", row.confidence, "derived", f"explain {group}.confidence")
         formula = "of the cheapest fleet that meets all targets with probability c: separate pools"
-        if planned.answer.chosen_pools is None:
+        if planned.answer.chosen is None or not planned.answer.chosen.has_pools:
             formula = "of the cheapest fleet that meets all targets with probability c; its layout is not in this plan file, a new one has it"
         return explained(f"{group}.{key}", value, formula, (sure,), QUESTIONS)
     return of_plan(group, subjects[group](), key)

@@ -263,22 +263,6 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolsAnswer:
-    """The plans with separate pools, cheapest first, and why there are no others."""
-
-    plans: tuple[Plan, ...]
-    rejected: tuple[Rejection, ...]
-    evaluated: int
-    simulated: int
-    """Pairs of replica counts."""
-
-    @property
-    def chosen(self) -> Plan | None:
-        """The cheapest; None if none meets the targets."""
-        return self.plans[0] if self.plans else None
-
-
-@dataclass(frozen=True, slots=True)
 class Relaxation:
     """The smallest change to one target that would make a plan feasible."""
 
@@ -290,15 +274,16 @@ class Relaxation:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Three plans to choose from, identical replicas or separate pools, and the recommended one of identical replicas."""
+    """The plans to choose from."""
 
     cheapest: Plan
     surest: Plan
     """The plan most likely to meet its targets among those that cost at most a quarter more than the cheapest."""
     fewest: Plan
-    """The plan with the fewest devices."""
+    """The plan with the fewest GPUs."""
     recommended: Plan
     why: str
+    """Why the recommended plan is recommended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,6 +381,18 @@ class ChunkedPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolsSearch:
+    """How plans with separate pools were searched, and what they are compared with."""
+
+    rejected: tuple[Rejection, ...]
+    evaluated: int
+    simulated: int
+    """Pairs of replica counts that were simulated."""
+    chunked: tuple[ChunkedPlan, ...] = ()
+    """Fleets of identical replicas with smaller steps, which do for decoding what separate pools do."""
+
+
+@dataclass(frozen=True, slots=True)
 class CarriedTraffic:
     """The part of the traffic that a budget pays for, where it does not pay for all of it."""
 
@@ -408,53 +405,54 @@ class CarriedTraffic:
 
 @dataclass(frozen=True, slots=True)
 class FleetAnswer:
-    """The answer of a fleet search; plans cheapest first."""
+    """The answer of a fleet search."""
 
     plans: tuple[Plan, ...]
+    """Plans of identical replicas and plans with separate pools, cheapest first."""
     rejected: tuple[Rejection, ...]
     evaluated: int
     relaxations: tuple[Relaxation, ...] = ()
     choices: Choices | None = None
+    """None if no plan is feasible."""
     certainty: tuple[Certainty, ...] = ()
     uneconomical: tuple[Uneconomical, ...] = ()
     """The devices that were asked for and have no plan in `plans`."""
     dear: tuple[Plan, ...] = ()
     """The best plans of devices that cost too much to be among `plans`."""
     tight: TightTarget | None = None
-    """What makes the recommended plan large, where it uses a small part of its GPUs; of identical replicas."""
+    """What makes the recommended plan large, if it uses a small part of its GPUs; None for separate pools."""
     next_steps: NextSteps | None = None
-    """Of the recommended plan of identical replicas; None without targets."""
+    """What more certainty of the recommended plan takes; None without targets, and for separate pools."""
     over_budget: Plan | None = None
-    """The cheapest plan, where none is within the budget; with commitments the one of the cheapest mix."""
+    """The cheapest plan, if none is within the budget; with commitments the one of the cheapest mix."""
     over_budget_usd_per_month: float | None = None
-    """What it costs; with commitments by that mix."""
+    """Cost of the plan that is over the budget; with commitments by its mix."""
     carried: CarriedTraffic | None = None
-    """What the budget pays for instead; None where a plan is within it, or where no part of the traffic is."""
-    pools: PoolsAnswer | None = None
-    """Plans with separate prefill and decode pools; None where they were not asked for."""
-    chunked: tuple[ChunkedPlan, ...] = ()
-    """What separate pools are compared with beside the recommended plan."""
+    """What the budget pays for instead; None if a plan is within it, or if no part of the traffic is."""
+    pools: PoolsSearch | None = None
+    """None if separate prefill and decode pools were not asked for."""
 
     @property
     def chosen(self) -> Plan | None:
-        """Return the recommended plan of identical replicas; None if no plan is feasible."""
+        """The recommended plan; None if no plan is feasible."""
         return self.choices.recommended if self.choices else None
 
     @property
-    def bought(self) -> Plan | None:
-        """Return the recommended plan, whether identical replicas or separate pools."""
-        return self.chosen_pools or self.chosen
+    def alike(self) -> tuple[Plan, ...]:
+        """The plans of identical replicas, cheapest first."""
+        return tuple(plan for plan in self.plans if not plan.has_pools)
 
     @property
-    def all_plans(self) -> tuple[Plan, ...]:
-        """Return the plans of identical replicas and of separate pools, cheapest first."""
-        plans: list[Plan] = [*(self.pools.plans if self.pools else ()), *self.plans]
-        return tuple(sorted(plans, key=cost_of))
+    def with_pools(self) -> tuple[Plan, ...]:
+        """The plans with separate pools, cheapest first."""
+        return tuple(plan for plan in self.plans if plan.has_pools)
 
     @property
-    def chosen_pools(self) -> Plan | None:
-        """Return the plan with separate pools where it costs less than identical replicas, which is then recommended."""
-        return cheaper_pools(self.pools.chosen if self.pools else None, self.chosen)
+    def together(self) -> Plan | None:
+        """The plan of identical replicas to compare separate pools with: the recommended one, else the cheapest."""
+        if self.chosen is not None and not self.chosen.has_pools:
+            return self.chosen
+        return next(iter(self.alike), None)
 
 
 def whole_gpus(plan: Plan) -> float:
@@ -468,11 +466,10 @@ def cost_of(plan: Plan) -> float:
     return plan.usd_per_hour if plan.usd_per_hour is not None else float(plan.gpus)
 
 
-def cheaper_pools(apart: Plan | None, together: Plan | None) -> Plan | None:
-    """Return a plan with separate pools where it costs less than identical replicas, or where there are none."""
-    if apart is None or together is None:
-        return apart
-    if apart.usd_per_hour is None or together.usd_per_hour is None:
-        dearer = apart.usd_per_hour is None and together.usd_per_hour is not None
-        return None if dearer or apart.gpus >= together.gpus else apart
-    return apart if apart.usd_per_hour < together.usd_per_hour else None
+def costs_less(plan: Plan, other: Plan) -> bool:
+    """Return whether a plan costs less than another one, in GPUs if neither has a price; no price is never less."""
+    if plan.usd_per_hour is None and other.usd_per_hour is None:
+        return plan.gpus < other.gpus
+    return plan.usd_per_hour is not None and (
+        other.usd_per_hour is None or plan.usd_per_hour < other.usd_per_hour
+    )

@@ -56,7 +56,7 @@ class FleetResult(Result):
     @property
     def plans(self) -> tuple[Plan, ...]:
         """Return the plans, cheapest first, those with separate pools among them; empty where none meets the targets."""
-        return self.found.all_plans
+        return self.found.plans
 
     @property
     def chosen(self) -> Plan:
@@ -67,6 +67,6 @@ class FleetResult(Result):
         TargetError
             no plan meets the targets; `plans` is empty then
         """
-        if self.found.bought is None:
+        if self.found.chosen is None:
             raise TargetError(self.answer.headline)
-        return self.found.bought
+        return self.found.chosen

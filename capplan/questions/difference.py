@@ -74,7 +74,7 @@ def _side(path: Path, progress: Callable[[int, int], None] | None, *, offline: b
     from capplan.scenario.scenario import read_scenario
 
     asked = asked_fleet(read_scenario(path), offline=offline)
-    return side_of(path, asked, fleet_for(asked, progress).bought)
+    return side_of(path, asked, fleet_for(asked, progress).chosen)
 
 
 def side_of(path: Path, asked: "AskedFleet", plan: "Plan | None") -> Side:

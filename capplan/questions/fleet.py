@@ -13,9 +13,9 @@ from capplan.errors import InputError
 from capplan.families.head import pooled
 from capplan.fleet.decision import SUREST_WITHIN, fleet_decision
 from capplan.fleet.load.demand import Demand, demand_of
-from capplan.fleet.plan import FleetAnswer, cost_of
+from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.pools.search import pools_decision
-from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_choice_of_pools
+from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_pools
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.question import Question
 from capplan.fleet.scenario import Scenario
@@ -268,10 +268,9 @@ def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = N
     if asked.scenario.commitments is not None:
         trials = partial(_trials, asked, terms, cache)
         answer = within_budget(asked.scenario, answer, trials)
-    elif answer.bought is None:
+    elif answer.chosen is None:
         over = _either_way(asked, replace(terms, max_usd_per_hour=None), progress, cache)
-        plans = (over.plans[:1], over.pools.plans[:1] if over.pools else ())
-        least = min((plan for side in plans for plan in side), key=cost_of, default=None)
+        least = next(iter(over.plans), None)
         usd = None if least is None else least.usd_per_month
         answer = replace(answer, over_budget=least, over_budget_usd_per_month=usd)
     usd = answer.over_budget_usd_per_month
@@ -291,10 +290,9 @@ def _either_way(
     limits = asked.scenario.fleet.pools
     if limits is None:
         return fleet_decision(asked.question, terms, progress, cache)
-    pools = pools_decision(asked.question, limits, terms, progress=progress, cache=cache)
+    plans, searched = pools_decision(asked.question, limits, terms, progress=progress, cache=cache)
     alike = FleetAnswer((), (), 0) if limits.only else fleet_decision(asked.question, terms, progress, cache)
-    answer = with_choice_of_pools(replace(alike, pools=pools), SUREST_WITHIN)
-    answer = with_certainty_of_pools(answer, asked.question, terms, cache)
-    if answer.chosen is None:
-        return answer
-    return replace(answer, chunked=smaller_chunks(asked.question, terms, answer.chosen))
+    if alike.chosen is not None:
+        searched = replace(searched, chunked=smaller_chunks(asked.question, terms, alike.chosen))
+    answer = with_pools(replace(alike, pools=searched), plans, SUREST_WITHIN)
+    return with_certainty_of_pools(answer, asked.question, terms, cache)

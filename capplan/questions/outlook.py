@@ -40,14 +40,13 @@ class Outlook:
 
 def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None) -> Outlook:
     """Return what follows from the plans of a fleet; nothing where there is no plan. Prices are judged old by a day, if one is given."""
-    scenario, chosen = asked.scenario, answer.bought
+    scenario, chosen = asked.scenario, answer.chosen
     if chosen is None:
         return Outlook()
     line = rate_line(scenario, chosen.responses_s)
     growth = asked_growth(scenario, chosen, line)
     power = asked_energy(scenario, asked.question, chosen) or AskedEnergy(None)
-    every: tuple[Plan, ...] = (*answer.plans, *(answer.pools.plans if answer.pools else ()))
-    mixes = _mixes(scenario, (chosen, *(plan for plan in every if plan != chosen)), line)
+    mixes = _mixes(scenario, (chosen, *(plan for plan in answer.plans if plan != chosen)), line)
     by_group = [group_over_time(scenario, group, line) for group in chosen.groups]
     over_time = tuple(item for item in by_group if item is not None)
     return Outlook(

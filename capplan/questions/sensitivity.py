@@ -97,14 +97,14 @@ def sensitivity_of(asked: AskedFleet, answer: FleetAnswer, *, others: bool = Tru
     answer : its plans
     others : whether the cheapest plan of every other device is taken at other traffic too
     """
-    plan = answer.bought
+    plan = answer.chosen
     if plan is None:
         return Sensitivity()
     cache = SearchCache()
     turning = _Turning(asked, plan, cache)
     swings = sorted(_swings(turning), key=lambda swing: -swing.width)
     beside: dict[str, Plan] = {plan.hardware: plan}
-    for each in answer.plans if others else ():
+    for each in answer.alike if others else ():
         beside.setdefault(each.hardware, each)
     points = ((each, _Turning(asked, each, cache).at_traffic()) for each in beside.values())
     return Sensitivity(tuple(swings), tuple(points))

@@ -76,7 +76,7 @@ def asked_scenario(path: Path, settings: Sequence[str], *, offline: bool) -> Ask
 
 def fleet_plans(asked: AskedFleet) -> tuple[Plan, ...]:
     """Return the plans of `capplan fleet`, cheapest first, with separate pools where the scenario allows them; TargetError where there are none."""
-    plans = fleet_for(asked).all_plans
+    plans = fleet_for(asked).plans
     if not plans:
         raise _no_plan(asked)
     return plans
@@ -96,9 +96,9 @@ def chosen_plan(
     hardware, replicas = flags.hardware, flags.replicas
     if hardware is None and flags.tensor_parallel is None and flags.pipeline_parallel is None:
         answer = answer or fleet_for(asked, progress)
-        if answer.bought is None:
+        if answer.chosen is None:
             raise _no_plan(asked)
-        return chosen_of(asked, answer.bought, replicas)
+        return chosen_of(asked, answer.chosen, replicas)
     question = asked.question
     target = device(hardware) if hardware else question.devices[0]
     if target.name not in question.efficiencies:

@@ -58,7 +58,7 @@ def cost_section(given: Findings) -> Section:
         tables=(
             Table(devices, title="Devices", titles=_TITLES),
             Table(tokens, title="Requests and tokens" if of_job else "Tokens", titles=_TITLES),
-            *order_tables(given.answer.bought),
+            *order_tables(given.answer.chosen),
         ),
     )
 

@@ -78,14 +78,13 @@ class Findings:
     @property
     def chosen(self) -> Plan | None:
         """The plan to decide on."""
-        return self.answer.bought
+        return self.answer.chosen
 
     @property
     def plans(self) -> tuple[Plan, ...]:
         """All plans, the one to decide on first."""
         chosen = self.chosen
-        apart = self.answer.pools.plans if self.answer.pools else ()
-        others = [plan for plan in (*apart, *self.answer.plans) if plan != chosen]
+        others = [plan for plan in self.answer.plans if plan != chosen]
         return (*((chosen,) if chosen else ()), *others)
 
 
@@ -115,7 +114,7 @@ def findings(
     -------
     Findings
     """
-    chosen = answer.bought
+    chosen = answer.chosen
     found = Findings(asked, answer, command, source, margins=())
     return replace(
         found,

@@ -45,7 +45,7 @@ def wanted_levers(
 ) -> LeversRow | None:
     """Return what every lever is worth: tried by searches of its own, or as saved in a file; None where neither is wanted."""
     if file is not None:
-        return saved_levers(file, answer.bought)
+        return saved_levers(file, answer.chosen)
     if asking is None:
         return None
     _, base = levers_beside(asking, asked, answer)

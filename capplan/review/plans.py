@@ -83,7 +83,7 @@ def plans_section(given: Findings) -> Section:
         "The first line is the chosen plan. A margin is the share of the limit that the prediction leaves. Kernels are measured "
         "where their efficiencies were fitted on that device, assumed (*) where some were borrowed from another device or dtype."
     ]
-    if given.answer.choices is not None and given.chosen == given.answer.chosen:
+    if given.answer.choices is not None:
         text.insert(0, f"Recommended because {given.answer.choices.why}.")
     return Section(
         WHY,

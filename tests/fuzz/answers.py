@@ -192,9 +192,9 @@ def excess(asked: AskedFleet, plan: Plan, seed: int, slowness: float = 1.0) -> t
 def best_plans(answer: FleetAnswer) -> list[Plan]:
     """Return the recommended plan and the cheapest of each device."""
     first: dict[str, Plan] = {}
-    for plan in answer.all_plans:
+    for plan in answer.plans:
         first.setdefault(plan.hardware, plan)
-    plans = [*([answer.bought] if answer.bought else ()), *first.values()]
+    plans = [*([answer.chosen] if answer.chosen else ()), *first.values()]
     return [plan for at, plan in enumerate(plans) if plan not in plans[:at]]
 
 
@@ -245,14 +245,14 @@ def _certainty(asked: AskedFleet, plan: Plan, seed: int) -> list[Broken]:
 def at_most_linear(text: str, answer: FleetAnswer, random: Random) -> list[Broken]:
     """Hold that k copies of a plan, spares included, carry k times the load."""
     copies = random.choice([2, 3])
-    if answer.bought is None:
+    if answer.chosen is None:
         return []
-    more = fleet_for(asked_of(times(text, copies))).bought
-    once = copies * cost_of(answer.bought)
-    slack = POOLS_SLACK if answer.bought.has_pools or (more and more.has_pools) else 0.0
+    more = fleet_for(asked_of(times(text, copies))).chosen
+    once = copies * cost_of(answer.chosen)
+    slack = POOLS_SLACK if answer.chosen.has_pools or (more and more.has_pools) else 0.0
     if more is None or cost_of(more) > once * (1.0 + slack + 1e-9):
         said = "no plan" if more is None else f"${cost_of(more):.2f} an hour ({called(more)})"
-        return [Broken("linear", f"{copies} times the load: {said}, and {copies} copies of {called(answer.bought)} ${once:.2f}")]  # fmt: skip
+        return [Broken("linear", f"{copies} times the load: {said}, and {copies} copies of {called(answer.chosen)} ${once:.2f}")]  # fmt: skip
     return []
 
 
@@ -279,8 +279,8 @@ def alone_as_among(text: str, answer: FleetAnswer) -> list[Broken]:
     for name in names if len(names) > 1 else ():
         fewer = [device for device in asked.question.devices if device.name == name]
         alone = fleet_for(replace(asked, question=replace(asked.question, devices=fewer)))
-        mine = [_said(plan) for plan in answer.all_plans if plan.hardware == name][:1]
-        its = [_said(plan) for plan in alone.all_plans if plan.hardware == name][:1]
+        mine = [_said(plan) for plan in answer.plans if plan.hardware == name][:1]
+        its = [_said(plan) for plan in alone.plans if plan.hardware == name][:1]
         if mine and mine != its:
             found.append(Broken("alone", f"{name}: {its} alone, {mine} among {names}"))
     return found
@@ -293,7 +293,7 @@ def _said(plan: Plan) -> tuple[str, float, float]:
 def one_peak(asked: AskedFleet, answer: FleetAnswer) -> list[Broken]:
     """Hold that all replicas of the recommended plan together carry the peak of the answer."""
     plan = answer.chosen
-    if plan is None or answer.bought is not plan:
+    if plan is None or answer.chosen is not plan:
         return []
     demand = planned_demand(asked.question.demand, plan.responses_s)
     carried = plan.single.busy_replicas * plan.single.request_rate_per_replica
@@ -317,7 +317,7 @@ def one_ladder(answer: FleetAnswer) -> list[Broken]:
     ]
     listed = [
         (plan.slo_met_probability, plan.usd_per_month, called(plan))
-        for plan in answer.all_plans
+        for plan in answer.plans
         if plan.usd_per_month is not None
     ]
     steps = answer.next_steps.surer if answer.next_steps else ()

@@ -343,9 +343,9 @@ def test_what_people_wrote_in_a_scenario_stays_text(given):
 
 
 def test_no_price_leaves_cells_empty_and_no_number_behind(given):
+    priced = given.answer.plans[0]
     bare = replace(
-        given.answer.plans[0], price=None, usd_per_hour=None, usd_per_month=None,
-        usd_per_million_output_tokens=None, usd_per_million_tokens=None, money=None,
+        priced, groups=(replace(priced.single, price=None),), usd_per_hour=None, usd_per_million_output_tokens=None, usd_per_million_tokens=None, money=None,
     )  # fmt: skip
     own = replace(given.asked, prices={**given.asked.prices, "h100-sxm": None})
     review = review_of(
@@ -363,13 +363,9 @@ def on_device(given, hardware, dtype):
     efficiency = efficiency_for(hardware)
     rates = step_rates(network, hardware, efficiency, profile=question.profile, kv_format="bf16")
     first = given.answer.plans[0]
-    moved = replace(
-        first,
-        layout=replace(first.layout, device=hardware),
-        weight_dtype=dtype,
-        label=rates.label,
-        price=None,
-    )
+    layout = replace(first.single.layout, device=hardware)
+    group = replace(first.single, layout=layout, weight_dtype=dtype, label=rates.label, price=None)
+    moved = replace(first, groups=(group,))
     question = replace(
         question, devices=(hardware,), networks={dtype: network}, efficiencies={hardware.name: efficiency}
     )

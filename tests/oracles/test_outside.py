@@ -51,7 +51,7 @@ def result(capplan):
 
 
 def chosen(words, *settings):
-    return fleet_for(asked_fleet(read_scenario(words[0], settings), offline=True)).bought
+    return fleet_for(asked_fleet(read_scenario(words[0], settings), offline=True)).chosen
 
 
 def test_money_by_hand(result, written):

@@ -186,7 +186,7 @@ def test_a_plan_is_found_whenever_any_layout_has_one(by_hand, terms):
     usd = 730 * outlook.mixes[0].mix.usd_per_hour if terms else within.chosen.usd_per_month
     assert usd == pytest.approx(least)
     none, _ = all_layouts(*terms, f"budget.usd_per_month={least * 0.9999!r}")
-    assert (none.bought, none.plans) == (None, ())
+    assert (none.chosen, none.plans) == (None, ())
     assert none.over_budget_usd_per_month == pytest.approx(least)
 
 
@@ -227,8 +227,8 @@ def test_the_part_of_the_traffic_that_a_budget_pays_for(by_hand, terms):
     assert carried.usd_per_month <= 0.55 * usd
     rates = [60 * carried.traffic_fraction, 60 * (carried.traffic_fraction + 0.01)]
     some, more = (all_layouts(*terms, budget, f"traffic[0].request_rate={rate!r} req/s")[0] for rate in rates)
-    assert some.bought is not None
-    assert more.bought is None
+    assert some.chosen is not None
+    assert more.chosen is None
 
 
 def test_a_budget_below_the_smallest_fleet_pays_for_no_traffic(answered):

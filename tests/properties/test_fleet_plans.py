@@ -260,7 +260,7 @@ def test_summaries_name_the_knee_and_the_most_that_holds():
 @pytest.mark.parametrize("path", ["small-team", "disaggregated"])
 def test_a_plan_of_another_size_has_the_cost_and_the_power_of_that_size(path):
     """All that is proportional to the GPUs; what a slower or faster replica would cost is that of another search."""
-    plan = fleet_for(asked_fleet(read_scenario(Path(path)), offline=True)).bought
+    plan = fleet_for(asked_fleet(read_scenario(Path(path)), offline=True)).chosen
     counts = [2 * group.replicas for group in plan.groups]
     twice = plan.resized(counts)
     assert twice.gpus == 2 * plan.gpus

@@ -77,7 +77,7 @@ def joint(allowed):
     asked, answer = allowed
     replicas = [
         replica_of(spec_of_layout(pool.layout, pool.weight_dtype, asked.question))
-        for pool in answer.pools.plans[0].pools
+        for pool in answer.with_pools[0].groups
     ]
     return Joint(asked.question, *replicas, LinkTerms())
 
@@ -165,7 +165,7 @@ def pools_at(tmp_path, rate, link="infiniband-ndr"):
     file = tmp_path / "rates.yaml"
     file.write_text(disaggregated(rate, link))
     asked = asked_of(file)
-    return pools_decision(asked.question, asked.scenario.fleet.pools, terms_of(asked), beyond=False)
+    return pools_decision(asked.question, asked.scenario.fleet.pools, terms_of(asked), beyond=False)[0]
 
 
 def test_plans_of_both_kinds_compete_in_one_table_and_for_each_choice(tmp_path, capsys):
@@ -204,9 +204,9 @@ def test_a_plan_with_pools_reaches_the_confidence_asked_for_at_its_own_load(tmp_
         .replace("ttft_p95: 1 s", "ttft_p95: 9 s")
     )
     asked = asked_of(file)
-    answer = pools_decision(asked.question, asked.scenario.fleet.pools, terms_of(asked))
-    assert answer.plans
-    for plan in answer.plans:
+    plans, _ = pools_decision(asked.question, asked.scenario.fleet.pools, terms_of(asked))
+    assert plans
+    for plan in plans:
         assert plan.slo_met_probability >= confidence
         sizing = pools_sizing(asked.question, plan, terms_of(asked))
         pair = (plan.groups[0].busy_replicas, plan.groups[1].busy_replicas)
@@ -222,7 +222,7 @@ def test_every_larger_load_has_pools_and_they_take_at_most_copies_of_smaller_one
     """160 requests a second had a plan, 200 and 320 had none."""
     gpus = {}
     for rate in (40, 160, 200, 320):
-        (plan,) = pools_at(tmp_path, rate).plans
+        (plan,) = pools_at(tmp_path, rate)
         assert plan.slo_met_probability >= 0.8
         gpus[rate] = plan.gpus
     assert list(gpus.values()) == sorted(gpus.values())
@@ -231,15 +231,20 @@ def test_every_larger_load_has_pools_and_they_take_at_most_copies_of_smaller_one
 
 def test_a_slow_link_has_pools_for_more_than_the_smallest_load(tmp_path):
     """Transfers of 105 ms: 2 requests a second had a plan, 5 had none."""
-    small, larger = (pools_at(tmp_path, rate, "ethernet-25g").plans[0] for rate in (2, 5))
+    small, larger = (pools_at(tmp_path, rate, "ethernet-25g")[0] for rate in (2, 5))
     assert small.gpus < larger.gpus <= 3 * small.gpus
 
 
 def test_a_link_that_is_too_slow_for_any_number_of_replicas_is_the_reason_with_its_time(tmp_path):
     """2,500 tokens x 128 KiB over 1 GB/s take 328 ms."""
-    answer = pools_at(tmp_path, 5, "1 GB/s")
-    assert not answer.plans
-    (reason,) = [row.reason for row in answer.rejected if "however many" in row.reason]
+    file = tmp_path / "slow.yaml"
+    file.write_text(disaggregated(5, "1 GB/s"))
+    asked = asked_of(file)
+    plans, searched = pools_decision(
+        asked.question, asked.scenario.fleet.pools, terms_of(asked), beyond=False
+    )
+    assert not plans
+    (reason,) = [row.reason for row in searched.rejected if "however many" in row.reason]
     took = re.search(r"(\d+) ms of it the transfer of a mean prompt over 1 GB/s", reason)
     assert float(took.group(1)) == pytest.approx(328.0, rel=0.02)
 
@@ -250,7 +255,7 @@ def test_no_smaller_pair_meets_the_targets_of_the_pair_that_is_found(tmp_path):
     file.write_text(disaggregated(20))
     asked = asked_of(file)
     answer, terms = fleet_for(asked), terms_of(asked)
-    sizing = pools_sizing(asked.question, answer.pools.plans[0], terms)
+    sizing = pools_sizing(asked.question, answer.with_pools[0], terms)
     found = sizing.at_confidence(0.8)
     slower = sizing.contender.slowness(asked.question).quantile(0.8)
     demanded = demanded_of(terms.headroom_fraction, slower)
@@ -282,7 +287,7 @@ def test_the_cheapest_pair_is_that_of_all_pairs(prefill, decodes, cost, other):
 @pytest.mark.long
 def test_the_replicas_of_the_plan_are_the_cheapest_of_all_pairs_simulated(allowed, joint):
     asked, answer = allowed
-    plan = answer.pools.plans[0]
+    plan = answer.with_pools[0]
     link = asked.scenario.fleet.pools.link
     whole = Joint(asked.question, joint.prefill, joint.decode, link)
     network = asked.question.networks[plan.groups[1].weight_dtype]
@@ -310,8 +315,8 @@ def test_no_other_layouts_of_the_pools_cost_less(path, target):
         asked.scenario.fleet.pools,
         asked.scenario.fleet.headroom_fraction,
     )
-    found = pools_decision(question, limits, terms_of(asked), beyond=False).chosen
-    network = question.networks[found.decode.weight_dtype]
+    (found, *_), _ = pools_decision(question, limits, terms_of(asked), beyond=False)
+    network = question.networks[found.groups[1].weight_dtype]
     steps = {c.layout.devices: c for c in search(decode_question(question, question.devices)).candidates}
     cheaper = 0
     for prefill, decode in product(steps.values(), repeat=2):
@@ -390,13 +395,12 @@ def test_a_fleet_that_may_disaggregate_is_never_dearer(path, allowed):
     off = fleet_for(asked_of(path, "fleet.disaggregation=off"))
     assert off == fleet_for(asked_of(path, "fleet.disaggregation=off", "fleet.kv_link=null"))
     answer = allowed[1]
-    assert [plan.usd_per_month for plan in off.plans] == [plan.usd_per_month for plan in answer.plans]
-    listed = [(plan.single.layout, plan.single.weight_dtype, plan.replicas) for plan in answer.plans]
+    assert [plan.usd_per_month for plan in off.plans] == [plan.usd_per_month for plan in answer.alike]
+    listed = [(plan.single.layout, plan.single.weight_dtype, plan.replicas) for plan in answer.alike]
     assert all(listed.count(plan) == 1 for plan in listed)
-    best = answer.chosen_pools or answer.chosen
-    assert cost_of(best) <= cost_of(off.chosen)
-    apart = answer.pools.chosen
-    assert (answer.chosen_pools is not None) == (cost_of(apart) < cost_of(answer.chosen))
+    assert cost_of(answer.chosen) <= cost_of(off.chosen)
+    assert answer.chosen.has_pools == (cost_of(answer.with_pools[0]) < cost_of(off.chosen))
+    assert list(map(cost_of, answer.plans)) == sorted(map(cost_of, answer.plans))
 
 
 def test_simulate_prints_what_fleet_prints(path, capsys):
@@ -417,15 +421,15 @@ def test_simulate_prints_what_fleet_prints(path, capsys):
 def test_more_devices_than_allowed_and_a_link_that_is_too_slow_are_said(path):
     asked = asked_of(path)
     limits, terms = asked.scenario.fleet.pools, terms_of(asked)
-    few = pools_decision(asked.question, limits, replace(terms, max_devices=2))
-    assert not few.plans
+    plans, few = pools_decision(asked.question, limits, replace(terms, max_devices=2))
+    assert not plans
     assert Refusal.FLEET_SIZE in {item.code for item in few.rejected}
     slow = replace(limits, link=LinkTerms("carrier pigeon", 1e6))
-    answer = pools_decision(asked.question, slow, terms)
-    assert not answer.plans
-    assert "which would be busy" in " ".join(item.reason for item in answer.rejected)
+    plans, searched = pools_decision(asked.question, slow, terms)
+    assert not plans
+    assert "which would be busy" in " ".join(item.reason for item in searched.rejected)
     other = asked_of(path, "fleet.decode_hardware=[h200-sxm]", "fleet.kv_link=nvlink4")
-    others = pools_decision(other.question, other.scenario.fleet.pools, terms_of(other))
+    _, others = pools_decision(other.question, other.scenario.fleet.pools, terms_of(other))
     assert "does not join" in " ".join(item.reason for item in others.rejected)
 
 
@@ -452,7 +456,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(path, changes, said):
 def test_a_sweep_of_pools_meets_the_plan_at_its_peak_and_breaks_the_targets_beyond_it(path, allowed, capsys):
     """At the rate of the plan the targets hold; at three times what either pool can serve they do not."""
     _, answer = allowed
-    plan = answer.pools.plans[0]
+    plan = answer.with_pools[0]
     devices = sum(pool.busy_replicas * pool.layout.devices for pool in plan.groups)
     words = ["sweep", str(path), "--set", "fleet.disaggregation=only", "--request-rate", "12,36", "--offline", "--format", "json"]  # fmt: skip
     assert main(words) == 0
@@ -470,7 +474,7 @@ def test_a_sweep_of_pools_meets_the_plan_at_its_peak_and_breaks_the_targets_beyo
 def test_the_traffic_of_today_takes_the_replicas_of_the_plan(allowed):
     """By the rate that a replica is planned for, which growth, comparisons and autoscalers count with."""
     _, answer = allowed
-    for plan in answer.pools.plans:
+    for plan in answer.with_pools:
         for pool in plan.groups:
             rate = pool.request_rate_per_replica * pool.busy_replicas
             assert (
@@ -487,7 +491,7 @@ def test_pools_are_looked_for_until_one_pair_of_devices_has_a_plan(path):
         f"fleet.hardware=[{', '.join(cheap)}, h100-sxm]", "fleet.disaggregation=only", "fleet.kv_link=nvlink4",
         f"prices.per_gpu_hour={{{prices}, h100-sxm: 3 $/h}}", "slo.tpot_p95=60 ms",
     )  # fmt: skip
-    answer = fleet_for(asked_of(path, *changes)).pools
+    answer = fleet_for(asked_of(path, *changes))
     assert [plan.hardware for plan in answer.plans] == ["h100-sxm"]
-    without = [row for row in answer.rejected if row.code == Refusal.LINK_DOMAIN]
+    without = [row for row in answer.pools.rejected if row.code == Refusal.LINK_DOMAIN]
     assert sum(row.count for row in without) > 3

@@ -160,13 +160,9 @@ def offer(usd, chance, gpus=8):
     """Return a plan of a price and a probability; no replica can be added to it for the money of another."""
     trial = SimpleNamespace(limits={"a target": 1.0})
     layout = SimpleNamespace(devices=1, device=SimpleNamespace(name="l40s", partition=None, node_devices=8))
+    group = SimpleNamespace(gpus=gpus, layout=layout)
     plan = SimpleNamespace(
-        usd_per_hour=usd,
-        slo_met_probability=chance,
-        gpus=gpus,
-        replicas=8,
-        layout=layout,
-        groups=(SimpleNamespace(gpus=gpus, layout=layout),),
+        usd_per_hour=usd, slo_met_probability=chance, gpus=gpus, replicas=8, single=group, groups=(group,)
     )
     return SimpleNamespace(trial=trial, busy=10**9), plan
 

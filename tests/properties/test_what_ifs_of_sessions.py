@@ -26,5 +26,5 @@ def asked(users):
 @pytest.mark.parametrize("users", [200, 600])
 def test_a_layout_takes_the_same_replicas_in_a_what_if_as_in_its_plan(users):
     question = asked(users)
-    plan = fleet_for(question).bought
+    plan = fleet_for(question).chosen
     assert resized(question.question, plan, terms_of(question)) == (plan.single.busy_replicas,)

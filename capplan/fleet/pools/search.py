@@ -15,7 +15,7 @@ from math import inf
 from capplan.accuracy.bounded import BoundedSpread, load_interval
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
-from capplan.fleet.plan import Group, Plan, PoolsAnswer, Transfer, cost_of, summed_usd_per_hour
+from capplan.fleet.plan import Group, Plan, PoolsSearch, Transfer, cost_of, summed_usd_per_hour
 from capplan.fleet.pools.joint import Demanded, Joint, Lacking, Pair, Phase, demanded_of
 from capplan.fleet.pools.link import LinkTerms, check_known
 from capplan.fleet.pools.sizing import (
@@ -59,7 +59,7 @@ def pools_decision(
     beyond: bool = True,
     progress: Callable[[int, int], None] | None = None,
     cache: SearchCache | None = None,
-) -> PoolsAnswer:
+) -> tuple[tuple[Plan, ...], PoolsSearch]:
     """Return the plans with separate pools, cheapest first, and why other devices have none.
 
     Parameters
@@ -74,7 +74,7 @@ def pools_decision(
 
     Returns
     -------
-    PoolsAnswer
+    plans, PoolsSearch
     """
     check_known((*pools.prefill_devices, *pools.decode_devices), pools.link)
     rejected: Rejections = Counter()
@@ -99,7 +99,7 @@ def pools_decision(
     plans.sort(key=lambda plan: (inf if plan.usd_per_hour is None else plan.usd_per_hour, plan.gpus))
     if beyond and plans:
         plans[0] = with_range(question, plans[0], terms, cache)
-    return PoolsAnswer(tuple(plans), rejection_rows(rejected), evaluated, simulated)
+    return tuple(plans), PoolsSearch(rejection_rows(rejected), evaluated, simulated)
 
 
 @dataclass(frozen=True, slots=True)

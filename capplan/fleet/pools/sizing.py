@@ -9,10 +9,12 @@ from capplan.errors import Reason
 from capplan.fleet.load.demand import Demand, demand_of_classes
 from capplan.fleet.plan import (
     Certainty,
+    Choices,
     ChunkedPlan,
     FleetAnswer,
     Plan,
     cost_of,
+    costs_less,
     whole_gpus,
 )
 from capplan.fleet.pools.joint import Demanded, Joint, Pair, demanded_of
@@ -231,29 +233,39 @@ def with_range(question: Question, plan: Plan, terms: Terms, cache: SearchCache)
     return replace(plan, usd_per_month_low=low, usd_per_month_high=high)
 
 
-def with_choice_of_pools(answer: FleetAnswer, surest_within: float) -> FleetAnswer:
-    """Return an answer whose choices are those among plans of identical replicas and of separate pools.
+def with_pools(answer: FleetAnswer, apart: Sequence[Plan], surest_within: float) -> FleetAnswer:
+    """Return an answer of identical replicas with plans of separate pools too; all compete for each choice.
 
     Parameters
     ----------
-    answer : its choices are those of identical replicas
+    answer : its plans are of identical replicas
+    apart : plans with separate pools, cheapest first
     surest_within : multiple of the cost of the cheapest plan that the surest one may cost
     """
-    if answer.choices is None or answer.pools is None:
+    if not apart:
         return answer
+    plans = tuple(sorted((*apart, *answer.plans), key=cost_of))
+    if answer.choices is None:
+        surest = max(apart, key=lambda plan: (plan.slo_met_probability, -cost_of(plan)))
+        why = "no plan of identical replicas meets the targets, or none was asked for"
+        choices = Choices(apart[0], surest, min(apart, key=whole_gpus), apart[0], why)
+        return replace(answer, plans=plans, choices=choices)
     known = answer.choices
     priced = known.cheapest.usd_per_hour is not None
-    apart = [plan for plan in answer.pools.plans if (plan.usd_per_hour is not None) == priced]
-    every: list[Plan] = [known.cheapest, *apart]
+    alike_priced = [plan for plan in apart if (plan.usd_per_hour is not None) == priced]
+    every = [known.cheapest, *alike_priced]
     cheapest = min(every, key=cost_of)
     near = [plan for plan in (known.surest, *every) if cost_of(plan) <= surest_within * cost_of(cheapest)]
     choices = replace(
         known,
         cheapest=cheapest,
         surest=max(near, key=lambda plan: (plan.slo_met_probability, -cost_of(plan))),
-        fewest=min((known.fewest, *apart), key=whole_gpus),
+        fewest=min((known.fewest, *alike_priced), key=whole_gpus),
     )
-    return replace(answer, choices=choices)
+    if not costs_less(apart[0], known.recommended):
+        return replace(answer, plans=plans, choices=choices)
+    choices = replace(choices, recommended=apart[0], why="it costs less than identical replicas")
+    return replace(answer, plans=plans, choices=choices, tight=None, next_steps=None)
 
 
 def with_certainty_of_pools(
@@ -272,7 +284,8 @@ def with_certainty_of_pools(
     -------
     FleetAnswer
     """
-    plan, listed = answer.chosen_pools, answer.pools.plans if answer.pools else ()
+    listed = answer.with_pools
+    plan = answer.chosen if answer.chosen is not None and answer.chosen.has_pools else None
     if not listed or not question.slo.targets:
         return answer
     sizing = None if plan is None else pools_sizing(question, plan, terms, cache)

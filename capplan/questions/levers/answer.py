@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 
 from capplan.errors import CapplanError, InputError, unknown
-from capplan.fleet.plan import FleetAnswer, Plan, cheaper_pools, cost_of
+from capplan.fleet.plan import FleetAnswer, Plan, cost_of, costs_less
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.question import Question
@@ -117,14 +117,14 @@ class Asking:
         if not pairs:
             return apart, apart
         best, least = recommended(pairs, trials.terms)[0], pairs[0][1]
-        return cheaper_pools(apart, best) or best, cheaper_pools(apart, least) or least
+        return _less(apart, best), _less(apart, least)
 
     def pools(self, asked: AskedFleet) -> tuple[Plan, ...]:
         """Return the plans with separate pools, cheapest first; none where a scenario does not allow them."""
         limits = asked.scenario.fleet.pools
         if limits is None:
             return ()
-        return pools_decision(asked.question, limits, terms_of(asked), beyond=False, cache=self.shared).plans
+        return pools_decision(asked.question, limits, terms_of(asked), beyond=False, cache=self.shared)[0]
 
     def cheapest(self, asked: AskedFleet, confidence: float, under: float) -> tuple[Plan | None, Question]:
         """Return the cheapest plan of a question below a cost and within the budget, and the question as it was searched."""
@@ -206,14 +206,18 @@ def asking_of(
 
 def levers_beside(asking: Asking, asked: AskedFleet, answer: FleetAnswer) -> tuple[Asking, Base]:
     """Return the scenario as it is, with the plan that was found for it."""
-    apart = answer.pools.chosen if answer.pools else None
-    best = answer.choices.cheapest if answer.choices else apart
-    missing = "" if answer.bought else asking.why_none(asked)
-    return asking, Base(_record(asking), asked, answer.bought, best, missing)
+    best = answer.choices.cheapest if answer.choices else None
+    missing = "" if answer.chosen else asking.why_none(asked)
+    return asking, Base(_record(asking), asked, answer.chosen, best, missing)
 
 
 def _record(asking: Asking) -> ScenarioFile:
     return scenario_record(asking.document, asking.path.resolve().parent)[0]
+
+
+def _less(apart: Plan | None, together: Plan) -> Plan:
+    """Return a plan with separate pools if there is one and it costs less than identical replicas."""
+    return apart if apart is not None and costs_less(apart, together) else together
 
 
 def levers_of(

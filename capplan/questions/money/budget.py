@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.load.demand import Demand, demand_of
 from capplan.fleet.over_time import RateLine
 from capplan.fleet.plan import (
@@ -12,11 +11,9 @@ from capplan.fleet.plan import (
     Choices,
     FleetAnswer,
     Plan,
-    PoolsAnswer,
     Uneconomical,
     whole_gpus,
 )
-from capplan.fleet.pools.sizing import with_choice_of_pools
 from capplan.fleet.price import most_usd, usd_per_month
 from capplan.fleet.question import Question
 from capplan.fleet.scenario import Scenario
@@ -69,28 +66,24 @@ def within_budget(scenario: Scenario, answer: FleetAnswer, trials: Callable[[], 
     -------
     FleetAnswer; where no plan is left, `over_budget` is the one of the cheapest mix
     """
-    every: tuple[Plan, ...] = (*answer.plans, *(answer.pools.plans if answer.pools else ()))
-    if not every:
+    if not answer.plans:
         return answer
     affordable, line = mix_within_budget(scenario), rate_line(scenario)
     kept = tuple(plan for plan in answer.plans if affordable(plan))
-    pools = None if answer.pools is None else _affordable_pools(answer.pools, affordable)
     left = replace(
         answer,
         plans=kept,
         choices=_affordable_choices(answer.choices, kept, affordable) if kept and answer.choices else None,
         rejected=(*answer.rejected, *_dropped(answer.plans, kept)),
-        uneconomical=(*answer.uneconomical, *_over_budget(answer.plans, kept)),
-        pools=pools,
+        uneconomical=(*answer.uneconomical, *_over_budget(answer.alike, kept)),
     )
-    left = with_choice_of_pools(left, SUREST_WITHIN)
     if left.chosen != answer.chosen:
         left = replace(left, tight=None, next_steps=None)
-    if left.bought is not None:
+    if left.chosen is not None:
         return left
-    paid = [mix_usd_per_month(scenario, plan, line) or 0.0 for plan in every]
-    best, least = min(zip(every, paid, strict=True), key=lambda pair: pair[1])
-    found = cheapest_by_mix(scenario, trials(), line, least) if answer.plans else None
+    paid = [mix_usd_per_month(scenario, plan, line) or 0.0 for plan in answer.plans]
+    best, least = min(zip(answer.plans, paid, strict=True), key=lambda pair: pair[1])
+    found = cheapest_by_mix(scenario, trials(), line, least) if answer.alike else None
     if found is not None and affordable(found[0]):
         why = "its mix of commitments is the cheapest of all layouts"
         best = found[0]
@@ -111,11 +104,6 @@ def _affordable_choices(
     if affordable(choices.surest):
         surest = choices.surest
     return Choices(kept[0], surest, min(kept, key=whole_gpus), best, why)
-
-
-def _affordable_pools(pools: PoolsAnswer, affordable: Callable[[Plan], bool]) -> PoolsAnswer:
-    kept = tuple(plan for plan in pools.plans if affordable(plan))
-    return replace(pools, plans=kept, rejected=(*pools.rejected, *_dropped(pools.plans, kept)))
 
 
 def _over_budget(plans: Sequence[Plan], kept: Sequence[Plan]) -> tuple[Uneconomical, ...]:

@@ -56,7 +56,7 @@ def paid_plan(asked: AskedFleet, answer: FleetAnswer, otherwise: str, today: dat
     InputError
         the price of the plan is not known
     """
-    scenario, plan = asked.scenario, answer.bought
+    scenario, plan = asked.scenario, answer.chosen
     if plan is None:
         raise TargetError(
             f"{scenario.path}: no plan meets the targets, so {otherwise}\n  capplan fleet says why"

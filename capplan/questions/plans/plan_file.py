@@ -16,7 +16,7 @@ from capplan.fleet.plan import (
     Group,
     NextSteps,
     Plan,
-    PoolsAnswer,
+    PoolsSearch,
     Role,
     Step,
     TightTarget,
@@ -87,12 +87,11 @@ def _refuse_other_targets(file: PlanFile, asked: AskedFleet) -> None:
 
 
 def _answer(result: Mapping[str, Any], asked: AskedFleet) -> FleetAnswer:
-    plans = tuple(_plan(row, asked) for row in result["plans"] if "pools" not in row)
+    plans = tuple(_either(row, asked) for row in result["plans"])
     choices = None
     if result["choices"] is not None:
         named = {name: _either(result["choices"][name], asked) for name in ("cheapest", "surest", "fewest")}
-        best = plans[0] if has_pools(result) else _plan(result["chosen"], asked)
-        choices = Choices(**named, recommended=best, why=result["why"])
+        choices = Choices(**named, recommended=_either(result["chosen"], asked), why=result["why"])
     return FleetAnswer(
         plans,
         tuple(_rejection(row) for row in result["rejected"]),
@@ -104,35 +103,25 @@ def _answer(result: Mapping[str, Any], asked: AskedFleet) -> FleetAnswer:
         ),
         tight=_tight(result.get("tight_target")),
         next_steps=_next_steps(result.get("next_steps")),
-        pools=_pools_in(result["disaggregated"], asked) if has_pools(result) else None,
+        pools=_pools_search(result["disaggregated"]),
     )
 
 
 def chosen_in(file: PlanFile, asked: AskedFleet) -> Plan:
     """Return the recommended plan of a plan file, under the prices of a question that has its weight dtype."""
-    if has_pools(file.result):
-        return _pools_in(file.result["disaggregated"], asked).plans[0]
-    return _plan(file.result["chosen"], asked)
+    return _either(file.result["chosen"], asked)
 
 
 def _rejection(row: Mapping[str, Any]) -> Rejection:
     return Rejection(row["hardware"], row["reason"], row["count"], Refusal(row["code"]))
 
 
-def _pools_in(result: Mapping[str, Any], asked: AskedFleet) -> PoolsAnswer:
-    """Return the plans with separate pools in a result; InputError where the scenario has none."""
-    limits = asked.scenario.fleet.pools
-    if limits is None:
-        raise InputError(
-            f"{asked.scenario.path}: fleet.disaggregation is off, and the plan has separate pools for prefill and decode\n"
-            "  name the scenario that it was made for, or leave the scenario out"
-        )
-    return PoolsAnswer(
-        tuple(_pools_plan(row, limits.link, asked) for row in result["plans"]),
-        tuple(_rejection(row) for row in result["rejected"]),
-        result["evaluated"],
-        result["simulated_pairs"],
-    )
+def _pools_search(row: Mapping[str, Any] | None) -> PoolsSearch | None:
+    """Return how separate pools were searched; None if they were not, or in a file that does not say so."""
+    if row is None:
+        return None
+    rejected = tuple(_rejection(item) for item in row["rejected"])
+    return PoolsSearch(rejected, row["evaluated"], row["simulated_pairs"])
 
 
 def _pools_plan(row: Mapping[str, Any], link: LinkTerms, asked: AskedFleet) -> Plan:
@@ -184,11 +173,16 @@ def _layout(row: Mapping[str, Any], asked: AskedFleet) -> Layout:
 
 
 def _either(row: Mapping[str, Any], asked: AskedFleet) -> Plan:
-    """Return a plan of identical replicas, or of separate pools."""
-    limits = asked.scenario.fleet.pools
+    """Return a plan of identical replicas, or of separate pools; InputError if the scenario allows no pools."""
     if "pools" not in row:
         return _plan(row, asked)
-    return _pools_plan(row, limits.link if limits else LinkTerms(), asked)
+    limits = asked.scenario.fleet.pools
+    if limits is None:
+        raise InputError(
+            f"{asked.scenario.path}: fleet.disaggregation is off, and the plan has separate pools for prefill and decode\n"
+            "  name the scenario that it was made for, or leave the scenario out"
+        )
+    return _pools_plan(row, limits.link, asked)
 
 
 def _plan(row: Mapping[str, Any], asked: AskedFleet) -> Plan:
@@ -306,7 +300,7 @@ def answered(
     else:
         asked, answer = asked_fleet(read_scenario(path), offline=offline), None
     answer = answer or fleet_for(asked, progress)
-    plan = answer.bought
+    plan = answer.chosen
     if plan is None:
         raise TargetError(
             f"{asked.scenario.name}: no plan meets the targets\n  what is in the way: capplan fleet {path}"

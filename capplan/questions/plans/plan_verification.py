@@ -118,8 +118,8 @@ class Verification:
 def planned(plan_file: Path, *, offline: bool) -> tuple[AskedFleet, Plan]:
     """Return the question and the recommended plan of a plan file; InputError for one with separate pools."""
     asked, answer = asked_of_plan(None, plan_file, offline=offline)
-    plan = answer.chosen if answer and answer.chosen_pools is None else None
-    if plan is None:
+    plan = answer.chosen if answer else None
+    if plan is None or plan.has_pools:
         raise InputError(f"{plan_file}: has separate pools, and measurements of them are not compared yet")
     return asked, plan
 

@@ -140,9 +140,9 @@ def _reading(scenario: Scenario, plans: Sequence[Plan]) -> tuple[str, ...]:
 
 def decision(asked: AskedFleet, answer: FleetAnswer) -> str:
     """Return what to buy, how many, for how much, how sure that is, and what more certainty would cost."""
-    plan, pools = answer.chosen, answer.chosen_pools
-    if pools is not None:
-        return decision_of_pools(asked, pools)
+    plan = answer.chosen
+    if plan is not None and plan.has_pools:
+        return decision_of_pools(asked, plan)
     if plan is None:
         budget = " within the budget" if asked.scenario.budget_usd_per_month is not None else ""
         return f"{asked.scenario.name}: no plan meets the targets on the allowed hardware{budget}"
@@ -180,7 +180,7 @@ def choice_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
         f"surest, for at most {SUREST_WITHIN - 1.0:.0%} more": answer.choices.surest,
         "fewest GPUs": answer.choices.fewest,
     }
-    kv = several_kv_dtypes(answer.plans)
+    kv = several_kv_dtypes(answer.alike)
     return [
         {"choice": name, **plan_row(plan), "plan": layout_text(plan, kv=kv)} for name, plan in plans.items()
     ]
@@ -253,14 +253,14 @@ def _fleet_result(
     asked: AskedFleet, answer: FleetAnswer, rows: list[dict[str, Any]], outlook: Outlook
 ) -> dict[str, Any]:
     """Return the answer with the keys of the interface."""
-    chosen = plan_row(answer.bought) if answer.bought else None
+    chosen = plan_row(answer.chosen) if answer.chosen else None
     uneconomical = [
         {**_with_limits(row), "sentence": uneconomical_text(row, answer)} for row in answer.uneconomical
     ]
     return {
         "scenario": asked.scenario.name,
         "demand": asdict(
-            planned_demand(asked.question.demand, answer.bought.responses_s if answer.bought else 0.0)
+            planned_demand(asked.question.demand, answer.chosen.responses_s if answer.chosen else 0.0)
         ),
         "plans": rows,
         "rejected": [asdict(item) for item in answer.rejected],
@@ -283,7 +283,7 @@ def _fleet_result(
         "currency": in_currency(asked.scenario.currency, paid_usd(answer, outlook)),
         "energy": energy_result(outlook.energy),
         "growth": growth_result(outlook.growth),
-        "outside": outside_rows(answer.bought.outside) if answer.bought and answer.bought.outside else None,
+        "outside": outside_rows(answer.chosen.outside) if answer.chosen and answer.chosen.outside else None,
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
         "over_budget_usd_per_month": answer.over_budget_usd_per_month,
         "missed_usd_per_month": _missed(asked, answer),
@@ -329,13 +329,8 @@ def _of_prompts(columns: tuple[str, ...]) -> tuple[str, ...]:
     return (*columns[:at], *costs, *(name for name in columns[at + 1 :] if name != "tpot_s.p95"))
 
 
-def _plans(answer: FleetAnswer) -> list[Plan]:
-    """Return the plans of identical replicas, and the recommended one where it has separate pools."""
-    return [*answer.plans, *([answer.chosen_pools] if answer.chosen_pools else [])]
-
-
 def _recommendation(answer: FleetAnswer) -> tuple[str, ...]:
-    if answer.choices is None or answer.chosen_pools is not None:
+    if answer.choices is None or answer.choices.recommended.has_pools:
         return pools_closing(answer)
     why = f"recommended: {purchase_text(answer.choices.recommended)}; {answer.choices.why}"
     return why, *pools_closing(answer)
@@ -345,16 +340,16 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
     """Return what the tables do not say: the recommendation, totals, and how to read them."""
     return (
         *_recommendation(answer),
-        *slices_texts(answer.plans),
+        *slices_texts(answer.alike),
         *tight_texts(answer),
         *measuring_texts(answer),
         *(uneconomical_text(row, answer) for row in answer.uneconomical),
-        *(commitments_closing(outlook.mixes) or offers_closing(answer.bought)),
+        *(commitments_closing(outlook.mixes) or offers_closing(answer.chosen)),
         *currency_texts(asked.scenario.currency, paid_usd(answer, outlook)),
         *growth_closing(outlook.growth, asked.scenario),
-        *order_texts(answer.bought),
+        *order_texts(answer.chosen),
         *(_reading(asked.scenario, answer.plans) if answer.plans else ()),
-        *outside_texts(answer.bought),
+        *outside_texts(answer.chosen),
         *budget_texts(asked, answer),
         *host_memory_texts(asked, answer),
         *(relaxation_text(item) for item in answer.relaxations),
@@ -372,37 +367,39 @@ def fleet_answer(
 ) -> Answer:
     """Return the plans, cheapest first, and the rejections by reason; exit code 4 where nothing is feasible."""
     outlook = outlook or Outlook()
-    over_time, kv = over_time_parts(outlook), several_kv_dtypes(answer.plans)
-    rows = [plan_row(plan) for plan in answer.all_plans]
-    shown = [
-        {**row, "plan": layout_text(plan, kv=kv)} for row, plan in zip(rows, answer.all_plans, strict=True)
-    ]
+    over_time, kv = over_time_parts(outlook), several_kv_dtypes(answer.alike)
+    rows = [plan_row(plan) for plan in answer.plans]
+    shown = [{**row, "plan": layout_text(plan, kv=kv)} for row, plan in zip(rows, answer.plans, strict=True)]
     rejected = [asdict(item) for item in answer.rejected]
-    assumed = _assumed_cells(answer.all_plans)
+    assumed = _assumed_cells(answer.plans)
     columns: tuple[str, ...] = _POWERED if asked.scenario.prices.usd_per_kwh is not None else _SHOWN
     columns = columns if asked.scenario.slo.targets else columns[:-1]
     columns = _of_prompts(columns) if asked.scenario.pooled else columns
-    if any(plan.single.price is not None and plan.single.price.offers < FEW_OFFERS for plan in answer.plans):
+    if any(
+        group.price is not None and group.price.offers < FEW_OFFERS
+        for plan in answer.plans
+        for group in plan.groups
+    ):
         columns = (*columns[:6], "price_basis", *columns[6:])
     if any(row["usd_per_job"] for row in rows):
         columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)
     tables = [
         Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed),
         *pools_tables(answer),
-        *order_tables(answer.bought),
+        *order_tables(answer.chosen),
         *commitments_tables(outlook.mixes),
         *growth_tables(outlook.growth),
         *energy_tables(outlook.energy),
-        *outside_tables(answer.bought),
+        *outside_tables(answer.chosen),
         *decision_tables(answer, promised=bool(asked.scenario.slo.targets)),
     ]
-    tables += () if outlook.mixes else offers_tables(_plans(answer))
+    tables += () if outlook.mixes else offers_tables(answer.plans)
     if rejected:
         tables.append(
             Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
         )
     result = _fleet_result(asked, answer, rows, outlook)
-    inputs = plain(plan_inputs(asked, answer.bought))
+    inputs = plain(plan_inputs(asked, answer.chosen))
     data = data_digests((item.name for item in asked.question.devices), asked.scenario.model)
     origin = plan_origin(
         asked.scenario.path, settings, asked.scenario.price_file, plain(result), inputs, data
@@ -418,14 +415,14 @@ def fleet_answer(
         closing=_closing(asked, answer, outlook),
         assumptions=(
             *asked.assumptions,
-            *assumed_kernels(_plans(answer), asked.question),
+            *assumed_kernels(answer.plans, asked.question),
             *(item for part in list(over_time.values())[:1] for item in over_time_assumptions(part)),
             *outlook.assumptions,
         ),
         warnings=(
             *asked.warnings,
-            *thin_warnings(_plans(answer)),
+            *thin_warnings(answer.plans),
             *outlook.warnings,
         ),
-        exit_code=0 if answer.plans or answer.chosen_pools else 4,
+        exit_code=0 if answer.plans else 4,
     )

@@ -41,7 +41,7 @@ def currency_texts(currency: tuple[str, float] | None, usd: Mapping[str, float])
 
 def paid_usd(answer: FleetAnswer, outlook: Outlook) -> dict[str, float]:
     """Return what the recommended plan costs, by its mix of commitments where there is one: a month and a year, or a job [$]."""
-    plan = answer.bought
+    plan = answer.chosen
     if plan is None or plan.usd_per_month is None:
         return {}
     if plan.money is not None and plan.money.usd_per_job is not None:

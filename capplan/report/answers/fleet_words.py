@@ -23,7 +23,7 @@ def _relaxed_text(at: tuple[tuple[float, int], ...]) -> str:
 
 def usd_per_job(answer: FleetAnswer, usd_per_month: float | None) -> float | None:
     """Return the cost of a job for a fleet of this monthly cost; None for continuous traffic."""
-    hours = answer.bought.money.job_hours if answer.bought and answer.bought.money else None
+    hours = answer.chosen.money.job_hours if answer.chosen and answer.chosen.money else None
     return None if hours is None or usd_per_month is None else usd_per_month / HOURS_PER_MONTH * hours
 
 
@@ -62,7 +62,7 @@ def uneconomical_text(row: Uneconomical, answer: FleetAnswer) -> str:
 def tight_texts(answer: FleetAnswer) -> tuple[str, ...]:
     """Return the target that makes the recommended plan large, where it uses a small part of what its GPUs can do."""
     tight, plan = answer.tight, answer.chosen
-    if tight is None or plan is None or answer.chosen_pools is not None:
+    if tight is None or plan is None:
         return ()
     text = (
         f"the recommended plan uses {tight.used_fraction:.0%} of the throughput of its {plan.gpus} x {plan.hardware}: {tight.target} decides, "
@@ -79,7 +79,7 @@ def tight_texts(answer: FleetAnswer) -> tuple[str, ...]:
 def measuring_texts(answer: FleetAnswer) -> tuple[str, ...]:
     """Return what a benchmark would save: of the recommended replica, and of devices whose kernels were not measured."""
     steps, plan = answer.next_steps, answer.chosen
-    if steps is None or plan is None or answer.chosen_pools is not None:
+    if steps is None or plan is None:
         return ()
     texts = []
     fewer = plan.gpus - steps.predicted_gpus
@@ -104,7 +104,7 @@ def measuring_texts(answer: FleetAnswer) -> tuple[str, ...]:
 def next_steps_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
     """Return the recommended layout sized for more confidence; nothing where separate pools are recommended."""
     steps, plan = answer.next_steps, answer.chosen
-    if steps is None or plan is None or answer.chosen_pools is not None:
+    if steps is None or plan is None:
         return []
     return [
         {
@@ -123,7 +123,7 @@ def next_steps_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
 def next_steps_result(answer: FleetAnswer) -> dict[str, Any] | None:
     """Return the next steps of the recommended plan with the keys of JSON; None where it has none."""
     steps, plan = answer.next_steps, answer.chosen
-    if steps is None or plan is None or answer.chosen_pools is not None:
+    if steps is None or plan is None:
         return None
     usd, predicted = plan.usd_per_month, steps.predicted_usd_per_month
     return {
@@ -222,7 +222,7 @@ def unsure(probability: float) -> str:
 
 def host_memory_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
     """Return what the host memory of offload tiers costs on top of the recommended plan, where it has a price."""
-    plan = answer.bought
+    plan = answer.chosen
     usd = 0.0 if plan is None else memory_usd_per_month(asked.scenario, plan)
     if plan is None or not usd:
         return ()

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from capplan.fleet.plan import FleetAnswer, Group, Plan, cost_of
+from capplan.fleet.plan import FleetAnswer, Group, Plan, PoolsSearch, cost_of
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table
@@ -64,8 +64,8 @@ def pools_result(answer: FleetAnswer) -> dict[str, Any] | None:
     if answer.pools is None:
         return None
     return {
-        "recommended": answer.chosen_pools is not None,
-        "plans": [plan_row(plan) for plan in answer.pools.plans],
+        "recommended": answer.chosen is not None and answer.chosen.has_pools,
+        "plans": [plan_row(plan) for plan in answer.with_pools],
         "rejected": [asdict(item) for item in answer.pools.rejected],
         "evaluated": answer.pools.evaluated,
         "simulated_pairs": answer.pools.simulated,
@@ -75,7 +75,7 @@ def pools_result(answer: FleetAnswer) -> dict[str, Any] | None:
                 "gpus": item.plan.gpus,
                 "usd_per_month": item.plan.usd_per_month,
             }
-            for item in answer.chunked
+            for item in answer.pools.chunked
         ],
     }
 
@@ -91,17 +91,17 @@ def pools_tables(answer: FleetAnswer) -> list[Table]:
             **{group.role: pool_text(group) for group in plan.groups},
             **{f"{group.role}_busy_fraction": group.busy_fraction for group in plan.groups},
         }
-        for place, plan in enumerate(answer.pools.plans, start=1)
+        for place, plan in enumerate(answer.with_pools, start=1)
     ]
     sent = [{"way": row["way"], **row["transfer"]} for row in rows]
-    if answer.chosen is not None:
-        rows.append(_together(answer.chosen, "together"))
+    if answer.together is not None:
+        rows.append(_together(answer.together, "together"))
     rows += [
         _together(item.plan, f"together, {item.max_num_batched_tokens:,} tokens a step")
-        for item in answer.chunked
+        for item in answer.pools.chunked
     ]
     no_plan = [
-        asdict(item) for item in answer.pools.rejected if " + " in item.hardware or not answer.pools.plans
+        asdict(item) for item in answer.pools.rejected if " + " in item.hardware or not answer.with_pools
     ]
     return [
         Table(
@@ -140,21 +140,21 @@ def pools_closing(answer: FleetAnswer) -> tuple[str, ...]:
     """Return whether separate pools pay."""
     if answer.pools is None:
         return ()
-    apart, together = answer.pools.chosen, answer.chosen
+    apart, together = next(iter(answer.with_pools), None), answer.together
     if apart is None:
         return ("separate pools: no plan meets the targets",)
     if together is None:
         return (f"recommended: {pools_text(apart)}",)
-    which = "recommended" if answer.chosen_pools else "not recommended"
+    which = "recommended" if answer.chosen == apart else "not recommended"
     said = f"separate pools are {which}: {pools_text(apart)}, {_compared(apart, together)}"
-    return (said, *_cheaper_chunks(answer, min(cost_of(apart), cost_of(together))))
+    return (said, *_cheaper_chunks(answer.pools, min(cost_of(apart), cost_of(together))))
 
 
-def _cheaper_chunks(answer: FleetAnswer, cost: float) -> tuple[str, ...]:
+def _cheaper_chunks(pools: PoolsSearch, cost: float) -> tuple[str, ...]:
     """Return which smaller steps would cost less than either way."""
     return tuple(
         f"cheaper than both: identical replicas with --set max_num_batched_tokens={item.max_num_batched_tokens}"
-        for item in answer.chunked
+        for item in pools.chunked
         if cost_of(item.plan) < cost
     )
 
