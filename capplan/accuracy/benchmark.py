@@ -180,7 +180,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     return Benchmark(
         kind=kind,
         engine=engine,
-        engine_version=version or version_of(engine, date),
+        engine_version=version or version_of(engine, date, candidates=not named_here.packaged),
         model=model,
         weight_format=(row.get("weights_dtype") or "auto").strip(),
         kv_format=(row.get("kv_dtype") or "auto").strip(),

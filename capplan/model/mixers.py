@@ -126,22 +126,33 @@ class LatentAttention:
     """Tokens that the indexer selects."""
     index_cached: bool = True
     """False where the layer reuses the selection of an earlier layer's indexer."""
+    index_pool_tokens: int = 1
+    """Tokens that share one index key (GLM-5.3): engines cache that key, and key and gate of each token of the pool at hand."""
 
     @property
     def description(self) -> Description:
-        """The mixer as other rooms read it; vLLM packs only the latents of sparse layers."""
+        """The mixer as other rooms read it; vLLM packs only the latents of sparse layers.
+
+        Pooled index keys after its `Glm5NextIndexerCache` and `Glm5NextTailCache`: https://github.com/vllm-project/vllm.
+        """
         width = self.kv_lora_rank + self.rope_head_dim
         sparse = self.index_head_dim > 0
         packed = float(packed_latent_bytes(self.kv_lora_rank, self.rope_head_dim)) if sparse else None
         parts = [CachePart(width, packed_bytes=packed)]
+        states: tuple[StatePart, ...] = ()
         if sparse and self.index_cached:
             key = float(index_key_bytes(self.index_head_dim))
-            parts.append(CachePart(self.index_head_dim, packed_bytes=key, index=True))
+            pool = self.index_pool_tokens
+            parts.append(CachePart(self.index_head_dim, entry_tokens=pool, packed_bytes=key, index=True))
+            if pool > 1:
+                ring = 2 * self.index_head_dim * pool
+                states = (StatePart(ring, ring, "bf16", pieces=1),)
         expanded = self.nope_head_dim + self.value_head_dim
         return Description(
             "sparse_mla" if self.index_heads else "mla",
             (Heads(self.query_heads),),
             tuple(parts),
+            states,
             read_limits=(float(self.index_top_tokens),) if self.index_top_tokens else (),
             softmax=True,
             rotary_elements=self.rope_head_dim,

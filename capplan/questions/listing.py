@@ -40,12 +40,12 @@ def _hardware() -> Iterator[Row]:
 
 def _engines() -> Iterator[Row]:
     for engine, profiles in ENGINES.items():
-        months = {version: month for month, version in RELEASES.get(engine, ())}
+        days = {version: day for day, version in RELEASES.get(engine, ())}
         for known in profiles:
             yield {
                 "engine": engine,
                 "version": known.version,
-                "released": months.get(known.version),
+                "released": days.get(known.version),
                 "policy": known.policy,
             }
 

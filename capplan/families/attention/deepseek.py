@@ -31,7 +31,7 @@ def read_latent(config: Config, name: str, *, indexer: bool = False) -> Network:
     layers = config.layers()
     bias = config.flag("attention_bias", default=False)
     parts = _parts(config, hidden, layers)
-    reuses = _reuses_index(config, layers)
+    reuses = reuses_index(config, layers)
     made: dict[tuple[int, bool], Layer] = {}
     stack = []
     for part, reused in zip(parts, reuses, strict=True):
@@ -67,7 +67,8 @@ def _parts(config: Config, hidden: int, layers: int) -> list[Part]:
     return parts_after(config, dense, sparse, layers, first)
 
 
-def _reuses_index(config: Config, layers: int) -> list[bool]:
+def reuses_index(config: Config, layers: int) -> list[bool]:
+    """Return which layers take the tokens that an earlier layer's indexer selected."""
     kinds = config.items("indexer_types", length=layers)
     if kinds is None:
         return _scheduled_reuses(config, layers)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from capplan.families.config import Config
 from capplan.families.parts.blocks import Part, decoder, gated_mlp, routed, router
 from capplan.families.parts.stacks import with_next_token_layers
+from capplan.families.parts.streams import stream_head, stream_mixing
 from capplan.model.network import CompressedAttention, Layer, Network, Projection
 
 _KINDS = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
@@ -26,7 +27,7 @@ def read_deepseek_v4(config: Config, name: str) -> Network:
     ratios = _entry_tokens(config, layers)
     made = {ratio: _layer(config, hidden, ratio, part) for ratio in dict.fromkeys((*ratios, 0))}
     streams = config.dimension("hc_mult", default=4)
-    head = streams * streams * hidden + streams + 1
+    head = stream_head(hidden, streams)
     config.notes.append(_UNCALIBRATED)
     network = decoder(config, name, [made[ratio] for ratio in ratios], hidden=hidden)
     network = with_next_token_layers(config, network, made[0])
@@ -75,7 +76,7 @@ def _layer(config: Config, hidden: int, ratio: int, part: Part) -> Layer:
     rank, out_rank = config.dimension("q_lora_rank"), config.dimension("o_lora_rank")
     groups, streams = config.dimension("o_groups"), config.dimension("hc_mult", default=4)
     grouped = config.divisible("num_attention_heads", heads, "o_groups", groups) * width
-    mixes = (2 + streams) * streams
+    mixes, mixed = stream_mixing(hidden, streams, (2 + streams) * streams, scales=3)
     mixer = CompressedAttention(
         heads, width, rope, config.dimension("sliding_window"), groups, entry_tokens=ratio
     )
@@ -86,10 +87,9 @@ def _layer(config: Config, hidden: int, ratio: int, part: Part) -> Layer:
         # Block-diagonal: each group of heads has a separate matrix, so the inputs are those of one group.
         Projection("o_a", "attention", grouped, groups * out_rank, "columns"),
         Projection("o", "attention", groups * out_rank, hidden, "rows"),
-        Projection("mix_attention", "other", streams * hidden, mixes, "none"),
-        Projection("mix_feed_forward", "other", streams * hidden, mixes, "none"),
+        *mixes,
     )
-    vectors = 2 * hidden + rank + width + heads + 2 * (mixes + 3)
+    vectors = 2 * hidden + rank + width + heads + mixed
     if ratio == 128:
         matmuls += (Projection("compress", "other", hidden, 2 * width, "none"),)
         vectors += ratio * width + width

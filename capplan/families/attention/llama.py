@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from capplan.families.config import Config
-from capplan.families.parts.blocks import heads
+from capplan.families.parts.blocks import gated_mlp, heads
 from capplan.families.parts.stacks import Traits, block_decoder, dense_mlp, layer_windows, mixtral_mixture
 from capplan.model.network import Network
 
@@ -16,6 +16,39 @@ def _biased(config: Config) -> Traits:
 def read_llama(config: Config, name: str) -> Network:
     """Return a Llama (1 to 3.3, Code Llama, Yi, Granite and other clones)."""
     return block_decoder(config, name, _biased(config))
+
+
+def read_granite_swa(config: Config, name: str) -> Network:
+    """Return a Granite with sinks in every layer, windows in three of four, dense or with experts."""
+    layers, shape = config.layers(), heads(config)
+    slides = [bool(index % 4) for index in range(layers)]
+    config.unused("layer_rope_theta")
+    windows = layer_windows(config, layers, config.optional("sliding_window"), default=slides)
+    traits = replace(_biased(config), sinks=True)
+    if config.model_type == "granite_swa":
+        return block_decoder(config, name, traits, shape=shape, windows=windows)
+    part = mixtral_mixture(config, shape.hidden_size, shared=config.count("shared_intermediate_size"))
+    return block_decoder(config, name, traits, [part] * layers, shape=shape, windows=windows)
+
+
+def read_bitnet(config: Config, name: str) -> Network:
+    """Return a BitNet: a Llama with a norm before the last matmul of attention and of the feed-forward; no bias in the latter."""
+    network = block_decoder(config, name, replace(_biased(config), mlp_bias=False))
+    more = config.dimension("hidden_size") + config.dimension("intermediate_size")
+    layer = replace(network.layers[0], norm_parameters=network.layers[0].norm_parameters + more)
+    return replace(network, layers=(layer,) * len(network.layers))
+
+
+def read_qwen(config: Config, name: str) -> Network:
+    """Return a Qwen 1: biases on queries, keys and values; gate and up are half of `intermediate_size` each."""
+    if not config.flag("no_bias", default=True):
+        raise config.error("no_bias", "false is not modelled", "allowed: true")
+    shape = heads(config, head_dim_keys=("kv_channels",))
+    wide = config.divisible("intermediate_size", config.dimension("intermediate_size"), "2", 2)
+    part = gated_mlp(shape.hidden_size, wide), None
+    config.unused("seq_length", "max_position_embeddings")
+    network = block_decoder(config, name, Traits(qkv_bias=True), [part] * config.layers(), shape=shape)
+    return replace(network, max_context_tokens=config.optional("seq_length", "max_position_embeddings"))
 
 
 def read_helium(config: Config, name: str) -> Network:

@@ -1,9 +1,23 @@
-"""Mistral, Ministral, Mixtral, and Mistral Small 4 with latent attention."""
+"""Mistral, Ministral, Mixtral, and Mistral Small 4 and Large 4 with latent attention."""
 
-from capplan.families.attention.deepseek import read_latent
+from capplan.families.attention.deepseek import read_latent, reuses_index
 from capplan.families.config import Config
-from capplan.families.parts.blocks import heads, with_tower
-from capplan.families.parts.stacks import Traits, block_decoder, layer_windows, mixtral_mixture
+from capplan.families.parts.blocks import (
+    decoder,
+    decoder_layer,
+    gated_mlp,
+    heads,
+    latent_attention,
+    with_tower,
+)
+from capplan.families.parts.stacks import (
+    Traits,
+    block_decoder,
+    deepseek_mixture,
+    layer_windows,
+    mixtral_mixture,
+    parts_after,
+)
 from capplan.families.parts.vision import pixtral
 from capplan.model.network import Network
 
@@ -60,3 +74,37 @@ def read_mixtral(config: Config, name: str) -> Network:
 def read_mistral4(config: Config, name: str) -> Network:
     """Return a Mistral Small 4: latent attention and experts as in DeepSeek."""
     return read_latent(config.section("text_config") or config, name)
+
+
+def read_mistral_large4(config: Config, name: str) -> Network:
+    """Return a Mistral Large 4: text decoder and Pixtral tower."""
+    network = read_mistral_large4_text(config.needed_section("text_config"), name)
+    return with_tower(network, config, lambda vision, hidden: pixtral(vision, hidden, config))
+
+
+def read_mistral_large4_text(config: Config, name: str) -> Network:
+    """Return the text half of a Mistral Large 4: sparse latent attention with scales for each head, no positions in every fourth layer."""
+    hidden, count = config.dimension("hidden_size"), config.layers()
+    if config.optional("q_lora_rank"):
+        raise config.error("q_lora_rank", "a latent of queries is not modelled", "allowed: null")
+    sources = config.whole_numbers("kv_source_layers")
+    if sources is not None and list(sources) != list(range(count)):
+        raise config.error("kv_source_layers", "layers that read the cache of others are not modelled")
+    bias = config.flag("attention_bias", default=False)
+    dense = gated_mlp(hidden, config.dimension("intermediate_size")), None
+    first = config.count("first_k_dense_replace", default=1)
+    parts = parts_after(config, dense, deepseek_mixture(config, hidden), count, first)
+    every = (
+        config.dimension("no_rope_layer_interval", default=4) if config.has("no_rope_layer_interval") else 4
+    )
+    rotary = config.whole_numbers("no_rope_layers") or [(index + 1) % every for index in range(count)]
+    layers = []
+    for part, reused, rotated in zip(parts, reuses_index(config, count), rotary, strict=True):
+        mixer, attending, norms = latent_attention(
+            config, hidden, attention_bias=bias, indexer=True, index_cached=not reused, rotary=bool(rotated)
+        )
+        scales = 2 * mixer.query_heads
+        if not reused:
+            scales += 2 * hidden + 2 * mixer.index_heads
+        layers.append(decoder_layer(mixer, attending, part, 2 * hidden + norms + scales))
+    return decoder(config, name, layers, hidden=hidden)

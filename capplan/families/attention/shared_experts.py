@@ -1,12 +1,9 @@
 """Trinity (AFMoE) and Ling (Bailing): dense layers first, then shared and routed experts."""
 
-from dataclasses import replace
-
 from capplan.families.config import Config
-from capplan.families.parts.blocks import decoder, heads
+from capplan.families.parts.blocks import heads
 from capplan.families.parts.stacks import (
     Traits,
-    block,
     block_decoder,
     counted_mixture,
     dense_mlp,
@@ -14,7 +11,7 @@ from capplan.families.parts.stacks import (
     parts_after,
     parts_by_layer,
 )
-from capplan.model.network import Layer, Network, Projection
+from capplan.model.network import Network
 
 
 def read_afmoe(config: Config, name: str) -> Network:
@@ -22,7 +19,7 @@ def read_afmoe(config: Config, name: str) -> Network:
     shape = heads(config)
     layers = config.layers()
     bias = config.flag("attention_bias", default=False)
-    traits = Traits(qkv_bias=bias, output_bias=bias, norms=4, head_norms=True)
+    traits = Traits(qkv_bias=bias, output_bias=bias, norms=4, head_norms=True, output_gate="channels")
     width = config.dimension("moe_intermediate_size")
     sparse = counted_mixture(
         config, shape.hidden_size, width, shared=config.count("num_shared_experts") * width, router_bias=True
@@ -33,16 +30,7 @@ def read_afmoe(config: Config, name: str) -> Network:
     config.unused("route_scale", "mup_enabled")
     default = [(i + 1) % every != 0 for i in range(layers)]
     windows = layer_windows(config, layers, config.optional("sliding_window"), default=default)
-    gate = Projection("gate", "attention", shape.hidden_size, shape.query_heads * shape.head_dim, "columns")
-    made: dict[tuple[int, int | None], Layer] = {}
-    for part, window in zip(parts, windows, strict=True):
-        if (id(part), window) not in made:
-            layer = block(shape, traits, part, window=window)
-            made[id(part), window] = replace(
-                layer, projections=(layer.projections[0], gate, *layer.projections[1:])
-            )
-    stack = [made[id(part), window] for part, window in zip(parts, windows, strict=True)]
-    return decoder(config, name, stack, hidden=shape.hidden_size)
+    return block_decoder(config, name, traits, parts, shape=shape, windows=windows)
 
 
 def read_bailing(config: Config, name: str) -> Network:

@@ -19,39 +19,61 @@ from capplan.model.network import Layer, LinearAttention, Network, Projection
 _KINDS = {"linear_attention": "state", "full_attention": "attention"}
 
 
-def _delta_attention(config: Config, hidden: int) -> StateBlock:
-    """Return Kimi delta attention: three convolved projections, a forget gate per channel, an output gate."""
-    section = config.section("linear_attn_config")
-    source = section or config
-    heads_count = source.dimension("num_heads" if section else "linear_num_heads", default=32)
-    head_dim = source.dimension("head_dim" if section else "linear_head_dim", default=128)
-    kernel = source.dimension(
-        "short_conv_kernel_size" if section else "linear_conv_kernel_dim", default=4, most=64
-    )
-    full_gate = bool(section and section.flag("use_full_rank_gate", default=False))
-    inner = heads_count * head_dim
+def delta_attention(
+    hidden: int,
+    heads: int,
+    head_dim: int,
+    kernel: int,
+    *,
+    whole_forget: bool = False,
+    whole_gate: bool = False,
+) -> StateBlock:
+    """Return Kimi delta attention: three convolved projections, a forget gate per channel, an output gate.
+
+    Each gate is of low rank, or a whole matrix where the flag says so.
+    """
+    inner = heads * head_dim
     mixer = LinearAttention(
-        "kda", heads_count, heads_count, head_dim, head_dim,
-        conv_channels=3 * inner, conv_kernel=kernel, state_elements=heads_count * head_dim**2,
+        "kda", heads, heads, head_dim, head_dim,
+        conv_channels=3 * inner, conv_kernel=kernel, state_elements=heads * head_dim**2,
         state_stated=True,
     )  # fmt: skip
-    gate = (
-        (Projection("g", "attention", hidden, inner, "columns"),)
-        if full_gate
-        else (
-            Projection("g_a", "attention", hidden, head_dim, "none"),
-            Projection("g_b", "attention", head_dim, inner, "columns"),
-        )
-    )
     projections = (
         Projection("qkv", "attention", hidden, 3 * inner, "columns"),
-        Projection("f_a", "attention", hidden, head_dim, "none"),
-        Projection("f_b", "attention", head_dim, inner, "columns"),
-        Projection("b", "attention", hidden, heads_count, "columns"),
-        *gate,
+        *_gate("f", hidden, head_dim, inner, whole=whole_forget),
+        Projection("b", "attention", hidden, heads, "columns"),
+        *_gate("g", hidden, head_dim, inner, whole=whole_gate),
         Projection("o", "attention", inner, hidden, "rows"),
     )
-    return StateBlock(mixer, projections, 3 * inner * kernel + inner + heads_count, head_dim)
+    return StateBlock(mixer, projections, 3 * inner * kernel + inner + heads, head_dim)
+
+
+def _gate(name: str, hidden: int, rank: int, inner: int, *, whole: bool) -> tuple[Projection, ...]:
+    if whole:
+        return (Projection(name, "attention", hidden, inner, "columns"),)
+    return (
+        Projection(f"{name}_a", "attention", hidden, rank, "none"),
+        Projection(f"{name}_b", "attention", rank, inner, "columns"),
+    )
+
+
+def delta_sizes(config: Config, default_heads: int) -> tuple[int, int, int]:
+    """Return heads, their width and taps of delta attention, from `linear_attn_config` or from keys of the file."""
+    section = config.section("linear_attn_config")
+    source = section or config
+    return (
+        source.dimension("num_heads" if section else "linear_num_heads", default=default_heads),
+        source.dimension("head_dim" if section else "linear_head_dim", default=128),
+        source.dimension(
+            "short_conv_kernel_size" if section else "linear_conv_kernel_dim", default=4, most=64
+        ),
+    )
+
+
+def _delta(config: Config, hidden: int) -> StateBlock:
+    section = config.section("linear_attn_config")
+    whole = bool(section and section.flag("use_full_rank_gate", default=False))
+    return delta_attention(hidden, *delta_sizes(config, 32), whole_gate=whole)
 
 
 def _sparse(config: Config, hidden: int) -> tuple[Part, int]:
@@ -83,7 +105,7 @@ def read_kimi_linear(config: Config, name: str) -> Network:
     """Return a Kimi Linear, or the text half of a Kimi K3."""
     hidden = config.dimension("hidden_size")
     count = config.layers()
-    delta = _delta_attention(config, hidden)
+    delta = _delta(config, hidden)
     bias = config.flag("attention_bias", default=False)
     latent, attending, latent_norms = latent_attention(config, hidden, attention_bias=bias)
     if config.flag("mla_use_output_gate", default=False):

@@ -1,21 +1,15 @@
-"""LFM2: gated short convolutions, a few attention layers, dense or expert feed-forward."""
+"""LFM2 and LFM3: gated short convolutions, a few attention layers, dense or expert feed-forward."""
+
+from typing import Literal
 
 from capplan.families.config import Config
-from capplan.families.parts.blocks import (
-    Part,
-    attention,
-    attention_output,
-    decoder,
-    gated_mlp,
-    heads,
-    qkv,
-    routed,
-    router,
-)
+from capplan.families.parts.blocks import Part, decoder, gated_mlp, heads, routed, router
+from capplan.families.parts.stacks import Traits, block
 from capplan.families.parts.state_blocks import layer_kinds
 from capplan.model.network import Layer, Network, Projection, ShortConvolution
 
 _KINDS = {"conv": "conv", "short_conv": "conv", "full_attention": "attention"}
+_KINDS_OF_3 = {"conv": "conv", "full_attention": "attention", "sliding_attention": "window"}
 
 
 def read_lfm2(config: Config, name: str) -> Network:
@@ -64,27 +58,52 @@ def read_lfm2_moe(config: Config, name: str) -> Network:
     return _network(config, name, [dense if index < first else sparse for index in range(config.layers())])
 
 
-def _network(config: Config, name: str, parts: list[Part]) -> Network:
-    shape = heads(config, default_kv_heads=8)
-    hidden = shape.hidden_size
+def read_lfm3(config: Config, name: str) -> Network:
+    """Return an LFM3: windows in some of its attention layers, a gate on each head, norms around both blocks."""
+    shape, count = heads(config, default_kv_heads=4, default_head_dim=128), config.layers()
+    hidden, bias = shape.hidden_size, config.flag("attention_bias", default=False)
+    norms = 4 if config.flag("use_sandwich_norm", default=True) else 2
+    gate: Literal["heads", "none"] = "heads" if config.flag("use_attention_gate", default=True) else "none"
+    traits = Traits(qkv_bias=bias, output_bias=bias, norms=norms, head_norms=True, output_gate=gate)
+    part: Part = gated_mlp(hidden, config.dimension("intermediate_size")), None
+    convolved = _convolution(config, hidden, part, norms)
+    default = [
+        {2: "attention", 0: "window" if index else "conv"}.get(index % 4, "conv") for index in range(count)
+    ]
+    kinds = layer_kinds(config, ("layer_types",), count, _KINDS_OF_3, default)
+    config.unused("sliding_window")
+    window = config.dimension("sliding_window") if "window" in kinds else None
+    made = {
+        "conv": convolved,
+        "attention": block(shape, traits, part),
+        "window": block(shape, traits, part, window=window),
+    }
+    return decoder(config, name, [made[kind] for kind in kinds], hidden=hidden, tied_default=True)
+
+
+def _convolution(config: Config, hidden: int, part: Part, norms: int = 2) -> Layer:
+    """Return a layer of a gated short convolution."""
     kernel = config.dimension("conv_L_cache", default=3, most=64)
     bias = config.flag("conv_bias", default=False)
+    matmuls, experts = part
     convolving = (
         Projection("in_proj", "attention", hidden, 3 * hidden, "columns", bias=3 * hidden if bias else 0),
         Projection("out_proj", "attention", hidden, hidden, "rows", bias=hidden if bias else 0),
     )
+    taps = hidden * kernel + (hidden if bias else 0)
+    mixer = ShortConvolution(hidden, kernel)
+    return Layer((mixer,), (*convolving, *matmuls), experts, norms * hidden, state_parameters=taps)
+
+
+def _network(config: Config, name: str, parts: list[Part]) -> Network:
+    shape = heads(config, default_kv_heads=8)
+    hidden = shape.hidden_size
     layers = []
-    for kind, (matmuls, experts) in zip(_kinds(config, len(parts)), parts, strict=True):
+    for kind, part in zip(_kinds(config, len(parts)), parts, strict=True):
         if kind == "attention":
-            mixing = (qkv(shape), attention_output(shape))
-            norms = 2 * hidden + 2 * shape.head_dim
-            layers.append(Layer((attention(shape),), (*mixing, *matmuls), experts, norms))
+            layers.append(block(shape, Traits(head_norms=True), part))
         else:
-            taps = hidden * kernel + (hidden if bias else 0)
-            mixer = ShortConvolution(hidden, kernel)
-            layers.append(
-                Layer((mixer,), (*convolving, *matmuls), experts, 2 * hidden, state_parameters=taps)
-            )
+            layers.append(_convolution(config, hidden, part))
     tied = config.ties_embeddings(True, "tie_embedding", "tie_word_embeddings")
     return decoder(config, name, layers, hidden=hidden, tied=tied)
 

@@ -187,8 +187,11 @@ def latent_attention(
     attention_bias: bool = False,
     indexer: bool = False,
     index_cached: bool = True,
+    rotary: bool = True,
 ) -> tuple[LatentAttention, tuple[Projection, ...], int]:
     """Return mixer, matmuls and norm parameters of multi-head latent attention.
+
+    Where nothing is rotated, heads have the same width without a shared rotary key.
 
     The first matmul carries both low-rank inputs (q_a where there is one, and kv_a), as engines fuse
     them; kv_a is replicated on every rank, and so is q_a. The indexer of DeepSeek V3.2 adds its
@@ -196,8 +199,10 @@ def latent_attention(
     """
     config.unused("head_dim", "qk_head_dim", "num_key_value_heads")
     query_heads = config.dimension("num_attention_heads", most=100_000)
-    rope = config.dimension("qk_rope_head_dim")
+    rope = config.dimension("qk_rope_head_dim", least=0)
     nope = config.dimension("qk_nope_head_dim")
+    if not rotary:
+        nope, rope = nope + rope, 0
     value = config.dimension("v_head_dim")
     kv_rank = config.dimension("kv_lora_rank")
     q_rank = config.optional("q_lora_rank")

@@ -41,6 +41,8 @@ class Traits:
     tied: bool = False
     """What a missing tie_word_embeddings means."""
     sinks: bool = False
+    output_gate: Literal["none", "heads", "channels"] = "none"
+    """A gate on what attention gives out: one number for each query head, or one for each of its channels."""
     final_norm: bool = True
     causal: bool = True
     """False in encoders, where a token sees those after it too."""
@@ -64,9 +66,15 @@ def block(
     norms: Literal["none", "head", "wide"] = (
         "head" if traits.head_norms else "wide" if traits.wide_norms else "none"
     )
+    gates = {"none": 0, "heads": shape.query_heads, "channels": shape.query_heads * shape.head_dim}
+    gate = gates[traits.output_gate]
     return decoder_layer(
         attention(shape, window, chunked=chunked, query_key_norms=norms, causal=traits.causal),
-        (qkv(shape, bias=traits.qkv_bias), attention_output(shape, bias=traits.output_bias)),
+        (
+            qkv(shape, bias=traits.qkv_bias),
+            *((Projection("gate", "attention", shape.hidden_size, gate, "columns"),) if gate else ()),
+            attention_output(shape, bias=traits.output_bias),
+        ),
         feed_forward,
         traits.norms * width + _attention_norms(shape, traits),
     )

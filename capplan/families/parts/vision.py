@@ -83,6 +83,34 @@ def glm4v_vision(vision: Config) -> int:
     return tower + out * out + 2 * out + 3 * out * wide
 
 
+def glm_ocr_vision(vision: Config) -> int:
+    """Return the parameters of the tower of GLM-OCR and GLM-5.3 with its merger: RMS norms, head norms, a gated feed-forward."""
+    vision.unused("image_size")
+    hidden, heads = vision.dimension("hidden_size"), vision.dimension("num_heads")
+    wide, out = vision.dimension("intermediate_size"), vision.dimension("out_hidden_size")
+    patch, frames = vision.dimension("patch_size"), vision.dimension("temporal_patch_size")
+    channels, merge = vision.dimension("in_channels"), vision.dimension("spatial_merge_size")
+    merger = vision.optional("projection_intermediate_size") or out * channels
+    bias = vision.flag("attention_bias", default=True)
+    block = linear(hidden, 3 * hidden, bias=bias) + linear(hidden, hidden, bias=bias) + 2 * (hidden // heads)
+    block += 2 * linear(hidden, wide, bias=bias) + linear(wide, hidden, bias=bias) + 2 * hidden
+    tower = linear(channels * frames * patch * patch, hidden) + vision.layers("depth") * block + hidden
+    return tower + linear(merge * merge * hidden, out) + out * out + 2 * out + 3 * out * merger
+
+
+def muse_vision(vision: Config, text_hidden: int, outer: Config) -> int:
+    """Return the parameters of the tower of Muse Glimmer, with its adapter and projection."""
+    hidden, wide = vision.dimension("hidden_size"), vision.dimension("intermediate_size")
+    patch, frames = vision.dimension("patch_size"), vision.dimension("patch_temporal")
+    rows = vision.dimension("pos_emb_height") * vision.dimension("pos_emb_width")
+    vision.unused("merge_size", "layer_types", "max_position_embeddings")
+    merged = outer.dimension("out_hidden_size")
+    out = outer.dimension("projector_hidden_size")
+    tower = 3 * frames * patch * patch * hidden + rows * hidden + 4 * hidden
+    tower += vision.layers() * encoder_block(hidden, wide)
+    return tower + merged * out + out * out + out * text_hidden
+
+
 def qwen3_vision(vision: Config) -> int:
     """Return the parameters of the Qwen 3-VL tower with its mergers."""
     hidden = vision.dimension("hidden_size")
