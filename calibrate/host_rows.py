@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from capplan.accuracy.benchmark import Benchmark, benchmark_of
-from capplan.accuracy.replay import replayed_columns, requests_of
+from capplan.accuracy.replay import Servers, replayed_columns, requests_of
 from capplan.accuracy.score import Prediction
 from capplan.accuracy.serving import load_of, measured_columns, row_weight
 from capplan.engine.lookup import version_key
@@ -116,7 +116,7 @@ def predicted_columns(item: Item, host: HostOverhead, most_requests: int | None 
     if most_requests is not None and requests_of(benchmark) > most_requests:
         benchmark = replace(benchmark, requests=most_requests)
     try:
-        return replayed_columns(benchmark, replica_with(item, host))
+        return replayed_columns(benchmark, Servers(replica_with(item, host)))
     except CapplanError:
         return {}
 

@@ -3,10 +3,13 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
+from capplan.accuracy.deployment import AGGREGATED, Deployment, deployment_of
+from capplan.accuracy.shared_prompts import Conversation, SharedPrompts, conversation_of, shared_prompts_of, stated_hit_fraction
 from capplan.engine.versions import named_engine, version_of
 from capplan.errors import InputError, unknown
 from capplan.model.sharding import Sharding
@@ -20,7 +23,10 @@ Kind: TypeAlias = Literal[
     "first_token",
     "online_conc",
     "online_rate",
+    "online_rate_slo",
 ]
+
+Arrivals: TypeAlias = Literal["poisson", "constant"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,9 @@ LIMITS = ("max_num_seqs", "max_num_batched_tokens", "kv_blocks")
 """Columns with the limits that the engine was started with."""
 
 SEED = 20260101
+
+MOST_FAILED = 0.1
+"""Maximum fraction of the requests of a run that may have failed."""
 
 MOST_REQUESTS = 1_000_000
 """Maximum requests of one run that are replayed."""
@@ -81,6 +90,20 @@ class Benchmark:
     """Day or month of the run, or two months as `2025-12..2026-01`."""
     offered_rate_reported: bool = False
     """The request rate of the row counts requests sent, not finished."""
+    deployment: Deployment = AGGREGATED
+    """The engines behind the row; `sharding` is that of one replica, with separate pools of a prefill replica."""
+    shared: SharedPrompts | None = None
+    """Which prompts begin alike; None: none do, or prompts are not cached."""
+    conversation: Conversation | None = None
+    """The clients of a closed loop hold conversations of several turns."""
+    cached_fraction: float = 0.0
+    """Share of the prompt tokens that the row says were found in the cache."""
+    stage_s: float | None = None
+    """Time for which an open loop sends; with the number of requests both are fixed."""
+    arrivals: Arrivals = "poisson"
+    slo_ttft_s: float | None = None
+    """Limit on the 99th percentile of the TTFT, of `online_rate_slo`."""
+    slo_tpot_s: float | None = None
 
 
 def is_set(text: str | None) -> bool:
@@ -121,29 +144,32 @@ def _needed(row: Mapping[str, str], key: str) -> float:
     return value
 
 
-def sharding_of(row: Mapping[str, str]) -> Sharding:
-    """Return the parallelism of a row.
+def sharding_of(row: Mapping[str, str], replicas: int = 1) -> Sharding:
+    """Return the parallelism of one of the identical replicas of a row.
 
     Engines count attention data parallelism in two ways: on top of tensor parallelism, or inside it
     (tp = dp = GPUs). Where tp x dp x pp exceeds the GPUs, attention is cut over GPUs / (dp x pp) ranks.
     """
     tensor, pipeline = _number(row, "tp") or 1.0, _number(row, "pp") or 1.0
     data, expert = _number(row, "dp") or 1.0, _number(row, "ep") or 1.0
-    devices = _number(row, "num_gpus") or tensor * pipeline * data
+    devices = (_number(row, "num_gpus") or tensor * pipeline * data * replicas) / replicas
     if is_set(row.get("attention_data_parallel")):
         # One size for both: attention over that many groups, experts spread over all.
         return Sharding(1.0, pipeline, tensor, tensor)
     if tensor * pipeline * data > devices:
         tensor = max(1.0, devices / (pipeline * data))
     elif tensor * pipeline * data < devices:
-        raise InputError(f"tp {tensor:g} x pp {pipeline:g} x dp {data:g} does not use all {devices:g} GPUs")
+        each = f" of each of {replicas} replicas" if replicas > 1 else ""
+        raise InputError(
+            f"tp {tensor:g} x pp {pipeline:g} x dp {data:g} does not use all {devices:g} GPUs{each}"
+        )
     return Sharding(tensor, pipeline, expert, data)
 
 
 def _requests(row: Mapping[str, str], concurrency: int | None, rate: float | None) -> int | None:
     """Return the number of requests of a row: stated, per client, or from the duration of the run."""
-    stated = _number(row, "requests")
-    each, seconds = _number(row, "requests_per_client"), _number(row, "duration_s")
+    stated = _number(row, "requests") or _number(row, "n_requests")
+    each, seconds = _number(row, "requests_per_client"), _number(row, "duration_s") or _number(row, "stage_s")
     if stated:
         return int(stated)
     if each and concurrency:
@@ -158,11 +184,10 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     if named not in kinds:
         raise unknown("kind", named, kinds)
     kind = kinds[named]
-    for key in ("disagg", "spec_decode"):
-        if is_set(row.get(key)):
-            raise InputError(
-                f"{key}: {row[key]!r} is not replayed; only aggregated serving without drafts is"
-            )
+    if is_set(row.get("spec_decode")):
+        raise InputError(f"spec_decode: {row['spec_decode']!r} is not replayed; only serving without drafts is")
+    conversation = conversation_of(row)
+    deployment = deployment_of(row, split=is_set(row.get("disagg")))
     rate = _number(row, "request_rate")
     concurrency = _number(row, "concurrency")
     static = _number(row, "batch_static")
@@ -175,8 +200,23 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     if not model:
         raise InputError("model_hf_id: missing")
     requests = _requests(row, int(concurrency) if concurrency else None, rate)
-    if requests and requests > MOST_REQUESTS:
+    if requests and requests > MOST_REQUESTS and kind != "online_rate_slo":
         raise InputError(f"requests: {requests} exceed the {MOST_REQUESTS} that can be replayed")
+    failed = (_number(row, "n_failed") or 0.0) / (requests or inf)
+    if failed > MOST_FAILED:
+        raise InputError(
+            f"n_failed: {failed:.0%} of the requests failed, and the latencies are those of the others, which no replay can tell"
+        )
+    if conversation is None and not row.get("isl"):
+        raise InputError(
+            f"isl: no prompt length is stated ({(row.get('length_distribution') or '')[:40]!r}); "
+            "a recorded trace is replayed by capplan simulate --trace"
+        )
+    pools = deployment.pools
+    replicas = deployment.replicas
+    limit = {name: _number(row, f"slo_{name}_ms") for name in ("ttft", "tpot")}
+    if kind == "online_rate_slo" and not any(limit.values()):
+        raise InputError("slo_ttft_ms, slo_tpot_ms: missing; the largest rate is the one at which they hold")
     return Benchmark(
         kind=kind,
         engine=engine,
@@ -185,9 +225,13 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         weight_format=(row.get("weights_dtype") or "auto").strip(),
         kv_format=(row.get("kv_dtype") or "auto").strip(),
         device=(row.get("gpu") or "").strip(),
-        sharding=sharding_of(row),
-        input_tokens=_needed(row, "isl"),
-        output_tokens=1.0 if kind == "first_token" else _needed(row, "osl"),
+        sharding=pools[0].sharding if pools else sharding_of(row, replicas),
+        input_tokens=conversation.mean_input_tokens if conversation else _needed(row, "isl"),
+        output_tokens=1.0
+        if kind == "first_token"
+        else conversation.output_tokens
+        if conversation
+        else _needed(row, "osl"),
         lengths=(row.get("length_distribution") or "fixed").strip(),
         concurrency=int(concurrency) if concurrency else None,
         request_rate=rate,
@@ -197,7 +241,32 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         source=source_of(row),
         date=date,
         offered_rate_reported=is_set(row.get("offered_rate_reported")),
+        deployment=deployment,
+        shared=None if conversation else shared_prompts_of(row),
+        conversation=conversation,
+        cached_fraction=stated_hit_fraction(row),
+        stage_s=_number(row, "stage_s") if row.get("n_requests") else None,
+        arrivals=arrivals_named(row),
+        slo_ttft_s=limit["ttft"] and limit["ttft"] / 1e3,
+        slo_tpot_s=limit["tpot"] and limit["tpot"] / 1e3,
     )
+
+
+def arrivals_named(row: Mapping[str, str]) -> Arrivals:
+    """Return how the requests of an open loop come: Poisson unless the row says otherwise.
+
+    Examples
+    --------
+    >>> arrivals_named({"arrivals": "poisson (fixed count)"}), arrivals_named({"arrivals": "constant"})
+    ('poisson', 'constant')
+    """
+    text = (row.get("arrivals") or "").strip().lower()
+    for name in get_args(Arrivals):
+        if text.startswith(name):
+            return name
+    if text:
+        raise unknown("arrivals", text, get_args(Arrivals))
+    return "poisson"
 
 
 def lengths_of(benchmark: Benchmark, requests: int) -> tuple[Array, Array]:

@@ -1,18 +1,33 @@
 """Replay the benchmark behind a measured row on a modelled replica, and compute the columns of the row."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import sqrt
 
 import numpy as np
 
 from capplan.accuracy import trtllm_bench
 from capplan.accuracy.benchmark import SEED, Benchmark, lengths_of
+from capplan.accuracy.deployment import AGGREGATED
+from capplan.accuracy.shared_prompts import (
+    SharedPrompts,
+    conversations,
+    id_tokens_of,
+    order_of,
+    with_cached_tokens,
+    with_shared_blocks,
+)
 from capplan.engine.profile import Scheduling
+from capplan.errors import InputError
 from capplan.numbers import Array
 from capplan.replica.replica import Replica
+from capplan.serving.block_cache import OffloadTier, PrefixCaching
+from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
+from capplan.serving.fleet_terms import KvLink, transfer_s
 from capplan.serving.outcome import Outcome
-from capplan.serving.requests import Requests
+from capplan.serving.requests import Crowd, Requests, joined_requests
 from capplan.serving.simulator import simulate
+from capplan.serving.terms import EngineSetup
 
 OFFLINE_REQUESTS = 1000
 """Requests of an offline run whose number is not stated: several times the largest batch (an assumption)."""
@@ -20,12 +35,31 @@ OFFLINE_REQUESTS = 1000
 ONLINE_REQUESTS_PER_CLIENT = 10
 """Requests per client of a closed loop, where the number is not stated: InferenceX's rule."""
 
-SERVER_KINDS = frozenset({"online_conc", "online_rate", "online_burst"})
+SERVER_KINDS = frozenset({"online_conc", "online_rate", "online_burst", "online_rate_slo"})
 """Kinds that go through an HTTP server; the others call the engine in its own process."""
 
 
+OPEN_LOOPS = frozenset({"online_rate", "online_rate_slo"})
+
 FINISHED = "finished_req_s"
 """Not a column of the row: requests that the replica finished per second, also where the row reports those sent."""
+
+PERCENTS = (50, 90, 95, 99)
+
+STABLE = "stable"
+"""Column that is 1 where an open loop stays within what its engines serve, else 0."""
+END_FRACTION = 0.1
+"""Requests at either end of an open loop whose waits are compared."""
+GROWN_FRACTION = 0.05
+"""A wait that grows by more than this fraction of the time of a run is one of overload (an assumption)."""
+
+FIRST_SLO_RATE = 1.0
+MOST_SLO_RATE = 1e4
+SLO_HALVINGS = 7
+SLO_STAGE_S = 600.0
+LEAST_SLO_REQUESTS = 500
+MOST_SLO_REQUESTS = 20_000
+"""The search for the largest rate of a replica under limits: where it starts and ends, and how many requests each run sends."""
 
 OVERLOAD_SHARE = 0.8
 """A replica that finishes less than this share of the offered requests is overloaded: queues grow until the run ends."""
@@ -35,7 +69,7 @@ def overloaded(benchmark: Benchmark, columns: Mapping[str, float]) -> bool:
     """Return whether an open loop offers more than the replica can serve."""
     rate = benchmark.request_rate
     return (
-        benchmark.kind == "online_rate"
+        benchmark.kind in OPEN_LOOPS
         and rate is not None
         and columns.get(FINISHED, 0.0) < OVERLOAD_SHARE * rate
     )
@@ -58,12 +92,159 @@ def requests_of(benchmark: Benchmark) -> int:
 
 
 def arrivals_of(benchmark: Benchmark, requests: int) -> Array | None:
-    """Return Poisson arrival times of an open loop; None for a burst or a closed loop."""
-    if benchmark.kind != "online_rate" or not benchmark.request_rate:
+    """Return the arrival times of an open loop; None for a burst or a closed loop."""
+    if benchmark.kind not in OPEN_LOOPS or not benchmark.request_rate:
         return None
+    if benchmark.arrivals == "constant":
+        return np.arange(requests) / benchmark.request_rate
+    if benchmark.stage_s:
+        # A Poisson process whose count is known: its arrivals are spread evenly at random.
+        return np.sort(np.random.default_rng(SEED + 1).uniform(0.0, benchmark.stage_s, requests))
     gaps = np.random.default_rng(SEED + 1).exponential(1.0 / benchmark.request_rate, requests)
     times: Array = np.cumsum(gaps) - gaps[0]
     return times
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The engines behind a benchmark: one replica of all identical ones, or one of each pool."""
+
+    replica: Replica
+    """With separate pools, of prefill."""
+    decode: Replica | None = None
+    link: KvLink | None = None
+    """Between the pools."""
+    host_cache: OffloadTier | None = None
+    """Host memory of one replica for evicted blocks, in blocks of one token."""
+
+
+def served_outcome(benchmark: Benchmark, servers: Servers) -> Outcome:
+    """Return the outcome of the benchmark's requests on all engines that served them, a warm-up left out."""
+    deployment, shared = benchmark.deployment, benchmark.shared
+    if deployment == AGGREGATED and shared is None and not benchmark.conversation and not benchmark.cached_fraction:
+        return outcome_of(benchmark, servers.replica)
+    count = requests_of(benchmark)
+    inputs, outputs = lengths_of(benchmark, count)
+    requests = Requests(inputs.astype(np.int64), outputs.astype(np.int64), arrivals_of(benchmark, count))
+    engine = _engine(benchmark, servers.replica, int(inputs.max()))
+    crowd: Crowd | None = None
+    warm_up = 0
+    if benchmark.cached_fraction:
+        requests = replace(requests, cached_tokens=(benchmark.cached_fraction * inputs).astype(np.int64))
+    if benchmark.conversation:
+        ids = id_tokens_of(benchmark.input_tokens, engine.scheduling.block_tokens)
+        talks = max(1, count // benchmark.conversation.turns)
+        crowd = conversations(benchmark.conversation, talks, benchmark.concurrency or 1, ids)
+        engine = _caching(engine, ids, servers.host_cache)
+    elif benchmark.kind == "online_conc":
+        crowd = Crowd(replace(requests, arrival_s=None), benchmark.concurrency or 1)
+    if shared is not None:
+        if deployment.replicas == 1 and _all_fit(shared, requests, engine):
+            sent = order_of(shared, count, np.random.default_rng(SEED + 2))
+            requests = with_cached_tokens(requests, shared, sent, engine.scheduling.block_tokens)
+        else:
+            ids = id_tokens_of(benchmark.input_tokens, engine.scheduling.block_tokens)
+            requests, warm_up = _shared_requests(requests, shared, ids, engine)
+            engine = _caching(engine, ids, servers.host_cache)
+        if crowd is not None:
+            crowd = replace(crowd, requests=replace(requests, arrival_s=None))
+    return _measured(_run(benchmark, servers, engine, requests, crowd), warm_up)
+
+
+def _run(
+    benchmark: Benchmark, servers: Servers, engine: EngineSetup, requests: Requests, crowd: Crowd | None
+) -> Outcome:
+    deployment = benchmark.deployment
+    asked = None if crowd is not None else requests
+    routing = deployment.routing
+    if routing == "prefix_aware" and engine.caching is None:
+        routing = "least_loaded"
+    if deployment.pools is None:
+        return simulate_fleet(asked, engine, deployment.replicas, routing=routing, crowd=crowd).outcome
+    assert servers.decode is not None
+    assert servers.link is not None
+    prefill, decode = deployment.pools
+    after = _engine(benchmark, servers.decode, int(benchmark.input_tokens))
+    plans = EnginePlan(engine, prefill.replicas, routing), EnginePlan(after, decode.replicas)
+    return _as_streamed(simulate_disaggregated(asked, *plans, servers.link, crowd=crowd).outcome, servers.link)
+
+
+def _as_streamed(outcome: Outcome, link: KvLink) -> Outcome:
+    """Return an outcome of separate pools as the client sees it: decode engines stream all tokens, the first one after a step of theirs.
+
+    The proxies of vLLM and SGLang discard the token of the prefill engine: a first token waits for the transfer and for a decode step.
+
+    References
+    ----------
+    llm-d, "Disaggregated serving", https://github.com/llm-d/llm-d/blob/main/guides/pd-disaggregation/README.md (the sidecar sends
+    `max_tokens` 1 to the prefill engine and returns the stream of the decode engine).
+    """
+    sent_s = transfer_s(outcome.input_tokens, link.bytes_per_token, link.bytes_per_s, link.latency_s)
+    later = np.maximum(outcome.output_tokens - 1, 1)
+    step_s = np.maximum(outcome.e2e_s - outcome.ttft_s - sent_s, 0.0) / later
+    ttft_s = outcome.ttft_s + sent_s + step_s
+    e2e_s = outcome.e2e_s + step_s
+    tpot_s = np.where(outcome.output_tokens > 1, (e2e_s - ttft_s) / later, np.nan)
+    return replace(outcome, ttft_s=ttft_s, e2e_s=e2e_s, tpot_s=tpot_s)
+
+
+def _engine(benchmark: Benchmark, replica: Replica, longest_prompt: int) -> EngineSetup:
+    limits = scheduling_for(benchmark, replica.scheduling, longest_prompt)
+    return replace(replica.engine, scheduling=limits)
+
+
+def _caching(engine: EngineSetup, id_tokens: int, host: OffloadTier | None) -> EngineSetup:
+    """Return an engine that caches prompts by block ids, with host memory behind its own where it has some."""
+    tiers = () if host is None else (
+        OffloadTier(host.capacity_blocks // id_tokens, host.load_s_per_block * id_tokens, host.name),
+    )
+    return replace(engine, caching=PrefixCaching(id_tokens, tiers))
+
+
+def _all_fit(shared: SharedPrompts, requests: Requests, engine: EngineSetup) -> bool:
+    """Return whether all different prompts fit into half of the cache of one engine."""
+    own = float(requests.input_tokens.mean()) - shared.prefix_tokens
+    endings = shared.distinct if shared.per_prefix else 0
+    tokens = shared.groups * shared.prefix_tokens + endings * own
+    return tokens < 0.5 * engine.kv_blocks * engine.scheduling.block_tokens
+
+
+def _shared_requests(
+    requests: Requests, shared: SharedPrompts, id_tokens: int, engine: EngineSetup
+) -> tuple[Requests, int]:
+    """Return the requests with their block ids, behind a warm-up where their prompts were sent before, and the size of the warm-up.
+
+    A warm-up sends one prompt of each group and, once these are done, the others: a router that looks for prefixes sends each to
+    the engine that has its prefix.
+    """
+    count = len(requests)
+    sent = order_of(shared, count, np.random.default_rng(SEED + 2))
+    if not shared.warm:
+        return with_shared_blocks(requests, shared, sent, id_tokens), 0
+    each = shared.per_prefix or 1
+    later = np.random.default_rng(SEED + 3).permutation(shared.distinct)
+    bursts = [np.arange(shared.groups) * each, later[later % each > 0]]
+    mean = int(requests.input_tokens.mean())
+    one = Requests(np.full(1, mean), np.ones(1, dtype=np.int64))
+    # All prompts on one engine, one after another, would be done by then.
+    alone_s = float(simulate(one, engine).ttft_s[0])
+    parts, start_s = [], 0.0
+    for burst in bursts:
+        size = burst.size
+        parts.append(Requests(np.full(size, mean), np.ones(size, dtype=np.int64), np.full(size, start_s)))
+        start_s += size * alone_s
+    parts.append(replace(requests, arrival_s=requests.times_s + start_s))
+    prompts = np.concatenate([*bursts, sent])
+    return with_shared_blocks(joined_requests(parts), shared, prompts, id_tokens), prompts.size - count
+
+
+def _measured(outcome: Outcome, warm_up: int) -> Outcome:
+    """Return the rows of an outcome behind its warm-up, and the time from their first arrival."""
+    if not warm_up:
+        return outcome
+    names = ("status", "arrival_s", "queue_s", "ttft_s", "tpot_s", "e2e_s", "input_tokens", "output_tokens", "class_index")
+    rows = {name: getattr(outcome, name)[warm_up:] for name in names}
+    return replace(outcome, **rows, seconds=outcome.seconds - float(rows["arrival_s"][0]))
 
 
 def outcome_of(benchmark: Benchmark, replica: Replica) -> Outcome:
@@ -94,13 +275,70 @@ def scheduling_for(benchmark: Benchmark, scheduling: Scheduling, longest_prompt:
     return replace(scheduling, max_num_seqs=sequences, max_num_batched_tokens=max(tokens, sequences))
 
 
-def replayed_columns(benchmark: Benchmark, replica: Replica) -> dict[str, float]:
-    """Return the columns of a benchmark's row, as the replica would have produced them."""
-    columns = metrics_of(outcome_of(benchmark, replica), replica.spec.devices)
+def replayed_columns(benchmark: Benchmark, servers: Servers) -> dict[str, float]:
+    """Return the columns of a benchmark's row, as its engines would have produced them.
+
+    Of `online_rate_slo` the largest rate that they serve within the limits alone.
+    """
+    if benchmark.kind == "online_rate_slo":
+        rate = largest_rate(benchmark, servers)
+        return {"request_rate": rate, FINISHED: rate}
+    outcome = served_outcome(benchmark, servers)
+    columns = metrics_of(outcome, devices_of(benchmark, servers))
     columns[FINISHED] = columns["req_s"]
+    if benchmark.kind in OPEN_LOOPS:
+        columns[STABLE] = float(not queue_grows(outcome))
     if benchmark.offered_rate_reported and benchmark.request_rate:
         columns["req_s"] = benchmark.request_rate
     return columns
+
+
+def devices_of(benchmark: Benchmark, servers: Servers) -> int:
+    """Return the devices of all engines of a benchmark."""
+    pools = benchmark.deployment.pools
+    if pools is None or servers.decode is None:
+        return benchmark.deployment.replicas * servers.replica.spec.devices
+    return pools[0].replicas * servers.replica.spec.devices + pools[1].replicas * servers.decode.spec.devices
+
+
+def queue_grows(outcome: Outcome) -> bool:
+    """Return whether the wait for the first token grows through an open loop, as it does where more comes than is served.
+
+    At a load of rho > 1 the last request waits for (rho - 1) times the time for which requests came.
+    """
+    ends = max(1, round(END_FRACTION * outcome.ttft_s.size))
+    ttft = np.where(np.isfinite(outcome.ttft_s), outcome.ttft_s, np.inf)
+    sent_s = float(outcome.arrival_s[-1] - outcome.arrival_s[0])
+    grown_s = float(np.median(ttft[-ends:])) - float(np.median(ttft[:ends]))
+    return grown_s > GROWN_FRACTION * sent_s > 0.0
+
+
+def largest_rate(benchmark: Benchmark, servers: Servers) -> float:
+    """Return the largest rate at which the 99th percentiles of the latencies stay within their limits [1/s]; 0 where none does."""
+    if benchmark.deployment.pools is not None:
+        raise InputError("online_rate_slo: not replayed on separate pools")
+
+    def holds(rate: float) -> bool:
+        seconds = benchmark.stage_s or SLO_STAGE_S
+        count = int(np.clip(rate * seconds, LEAST_SLO_REQUESTS, MOST_SLO_REQUESTS))
+        stage_s = count / rate
+        run = replace(
+            benchmark, kind="online_rate", request_rate=rate, requests=count, stage_s=stage_s, deployment=AGGREGATED
+        )
+        outcome = served_outcome(run, servers)
+        columns = metrics_of(outcome, 1)
+        limits = (("ttft", benchmark.slo_ttft_s), ("tpot", benchmark.slo_tpot_s))
+        return not queue_grows(outcome) and all(
+            columns.get(f"{name}_ms_p99", 0.0) <= 1e3 * limit for name, limit in limits if limit is not None
+        )
+
+    low, high = 0.0, FIRST_SLO_RATE
+    while holds(high) and high < MOST_SLO_RATE:
+        low, high = high, 2.0 * high
+    for _ in range(SLO_HALVINGS):
+        middle = sqrt(max(low, high / 4.0) * high)
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low * benchmark.deployment.replicas
 
 
 def metrics_of(outcome: Outcome, devices: int) -> dict[str, float]:
@@ -111,8 +349,8 @@ def metrics_of(outcome: Outcome, devices: int) -> dict[str, float]:
         known = values[done & np.isfinite(values)]
         if known.size:
             columns[f"{name}_ms_mean"] = 1e3 * float(known.mean())
-            median, slow = np.percentile(known, (50, 99)).tolist()
-            columns[f"{name}_ms_p50"], columns[f"{name}_ms_p99"] = 1e3 * median, 1e3 * slow
+            for percent, value in zip(PERCENTS, np.percentile(known, PERCENTS).tolist(), strict=True):
+                columns[f"{name}_ms_p{percent}"] = 1e3 * value
     output = float(outcome.output_tokens[done].sum()) / outcome.seconds
     columns["output_tok_s"] = output
     columns["output_tok_s_per_gpu"] = output / devices

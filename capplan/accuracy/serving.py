@@ -3,23 +3,26 @@
 from collections.abc import Callable, Mapping
 from math import inf, isfinite
 
-from capplan.accuracy.benchmark import Benchmark, benchmark_of
+from capplan.accuracy.benchmark import Benchmark, benchmark_of, is_set
 from capplan.accuracy.intervals import Intervals, interval_of, regime_keys, widest
-from capplan.accuracy.replay import overloaded, replayed_columns
+from capplan.accuracy.replay import STABLE, Servers, overloaded, replayed_columns
 from capplan.accuracy.score import Prediction
 from capplan.errors import CapplanError
 from capplan.model.network import Network, layer_counts
 from capplan.replica.replica import Replica
 
+STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 COLUMNS = (
-    "ttft_ms_mean", "ttft_ms_p50", "ttft_ms_p99", "tpot_ms_mean", "tpot_ms_p50", "tpot_ms_p99", "e2e_ms_mean",
+    *(f"{name}_ms_{statistic}" for name in ("ttft", "tpot", "e2e") for statistic in STATISTICS),
     "output_tok_s", "total_tok_s", "req_s",
 )  # fmt: skip
 """Columns of a measured row that are predicted, where the row has them."""
+RATE = "request_rate"
+"""The one predicted column of `online_rate_slo`."""
 
 LOADS = {
     "online_conc": "closed", "online_rate": "open", "online_burst": "burst", "offline_burst": "burst",
-    "static_batch": "static", "first_token": "static", "offline_max": "offline",
+    "static_batch": "static", "first_token": "static", "offline_max": "offline", "online_rate_slo": "open",
 }  # fmt: skip
 """Kind of a row -> load of its regime."""
 
@@ -45,14 +48,17 @@ def quantity_of(column: str) -> str:
 
 def measured_columns(row: Mapping[str, str]) -> dict[str, float]:
     """Return the measured values of a row by column."""
+    kind = (row.get("kind") or "").strip()
     values = {}
-    for column in COLUMNS:
+    for column in (RATE,) if kind == "online_rate_slo" else COLUMNS:
         try:
             value = float(row.get(column) or "nan")
         except ValueError:
             continue
         if 0 < value < inf:
             values[column] = value
+    if kind == "online_rate" and row.get(STABLE):
+        values[STABLE] = float(is_set(row[STABLE]))
     return values
 
 
@@ -100,7 +106,7 @@ def refused_row(row: Mapping[str, str], number: int, reason: str) -> list[Predic
 def predict_row(
     row: Mapping[str, str],
     number: int,
-    replica_of_benchmark: Callable[[Benchmark], Replica],
+    servers_of_benchmark: Callable[[Benchmark], Servers],
     intervals: Intervals,
 ) -> list[Prediction]:
     """Return one prediction for each measured value of a row; a refusal is a prediction without a value."""
@@ -110,8 +116,9 @@ def predict_row(
     benchmark: Benchmark | None = None
     try:
         benchmark = benchmark_of(row)
-        replica = replica_of_benchmark(benchmark)
-        predicted = replayed_columns(benchmark, replica)
+        servers = servers_of_benchmark(benchmark)
+        replica = servers.replica
+        predicted = replayed_columns(benchmark, servers)
         reason = "the simulated run has no such value"
     except CapplanError as error:
         predicted, reason = {}, str(error).partition("\n")[0]
@@ -119,6 +126,9 @@ def predict_row(
     out = []
     for column, value in measured.items():
         prediction = predicted.get(column)
+        if column == STABLE and prediction is not None:
+            out.append(Prediction(name, column, value, prediction, weight=weight, groups=groups))
+            continue
         if prediction is None or prediction <= 0 or replica is None or benchmark is None:
             out.append(Prediction(name, column, value, None, reason=reason, weight=weight, groups=groups))
             continue

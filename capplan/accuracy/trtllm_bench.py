@@ -9,6 +9,7 @@ from math import ceil
 from capplan.model.network import Attention, LatentAttention, Network
 from capplan.model.parameters import weight_bytes
 from capplan.model.sharding import Sharding
+from capplan.model.weight_format import stored_dtypes
 
 REQUESTS = {
     (128, 128): 30000, (128, 2048): 3000, (128, 4096): 1500, (500, 2000): 3000, (1000, 1000): 3000,
@@ -21,6 +22,9 @@ REQUESTS = {
 MEMORY_FRACTION = 0.95
 EARLY_MEMORY_FRACTION = 0.99
 """Share of the memory left by the weights: with the PyTorch backend (from 0.19 on), and before."""
+
+PACKED_RATIO = {"nvfp4": 0.5, "mxfp4": 2.0}
+"""Format of two weights per stored element -> bytes that the tool counts for an element."""
 
 MOST_BATCH = 4096.0
 MOST_TOKENS = 32768.0
@@ -69,16 +73,36 @@ def limits(cache_requests: float, input_tokens: float, output_tokens: float, sta
     return max(64, steps * ceil(batch / steps)), max(2048, grain * ceil(tokens / grain))
 
 
+def weight_ratio(network: Network) -> float:
+    """Return the weights of a checkpoint by the tool's count over what they take.
+
+    The tool counts the elements that the files of a checkpoint state, each with the bytes of its number format: two fp4 weights are stored as
+    one element, and count as half a byte again; a format that the tool does not know counts two bytes an element.
+
+    Examples
+    --------
+    >>> PACKED_RATIO["nvfp4"], PACKED_RATIO["mxfp4"]
+    (0.5, 2.0)
+
+    References
+    ----------
+    TensorRT-LLM, `ModelConfig.get_param_count` in tensorrt_llm/bench/build/dataclasses.py and `BYTES_PER_ELEM` in tuning.py.
+    """
+    stored = stored_dtypes(network)
+    return next((ratio for name, ratio in PACKED_RATIO.items() if name in stored), 1.0)
+
+
 def cache_requests(
     network: Network, sharding: Sharding, device_bytes: float, kv_bytes: float, tokens: float
 ) -> float:
     """Return the tool's estimate of full-length requests in the cache; every layer counts in full.
 
-        r = f (n M - W) / (2 L max(t, h) d b (i + o))
+        r = f (n M - w W) / (2 L max(t, h) d b (i + o))
 
     Parameters
     ----------
-    network : the model as it is served; W its weight bytes, L its layers, h KV heads, d head width
+    network : the model as it is served; W its weight bytes, w what the tool makes of them (`weight_ratio`), L its layers, h KV heads,
+        d head width
     sharding : n devices; t = n / p, also where attention is data parallel
     device_bytes : [B]
         M
@@ -105,5 +129,5 @@ def cache_requests(
             elif isinstance(mixer, LatentAttention):
                 heads, width = float(mixer.query_heads), network.hidden_size / mixer.query_heads
     heads = max(heads, devices / float(sharding.pipeline))
-    free = max(devices * device_bytes - weight_bytes(network), 0.0) * MEMORY_FRACTION
+    free = max(devices * device_bytes - weight_ratio(network) * weight_bytes(network), 0.0) * MEMORY_FRACTION
     return max(1.0, free / (2.0 * len(network.layers) * heads * width * kv_bytes * tokens))

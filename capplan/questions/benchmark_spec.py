@@ -6,10 +6,12 @@ from pathlib import Path
 
 from capplan.accuracy import trtllm_bench
 from capplan.accuracy.benchmark import Benchmark
-from capplan.accuracy.replay import SERVER_KINDS
+from capplan.accuracy.replay import SERVER_KINDS, Servers
 from capplan.engine.lookup import embedded, profile
 from capplan.engine.profile import EngineProfile
 from capplan.errors import unknown
+from capplan.fleet.engine_options import TierSize, offload_tier
+from capplan.fleet.pools.link import LinkTerms, link_between
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.memory.plan import AUTO, cache_dtype
@@ -22,7 +24,9 @@ from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.recipes import NOMINAL_SHARE, RecipeSettings, recipe_settings
+from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, network_as_served
+from capplan.serving.block_cache import OffloadTier
 
 WEIGHT_DTYPES = {
     "auto": None, "bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "fp8": "fp8", "int8": "int8", "int4": "int4",
@@ -30,6 +34,10 @@ WEIGHT_DTYPES = {
     "int4(gptq)": "int4", "bfloat16": "bf16", "float16": "fp16",
 }  # fmt: skip
 """Weight dtypes as measured files call them -> our name; None is what the checkpoint holds."""
+
+POOL_LINK = LinkTerms("nixl", bytes_per_s=3.7e9, latency_s=0.028)
+"""Between separate pools of a row, which names no rate: what NIXL over RDMA takes to bring the cache of one prompt of 2,048 to 49,152 tokens
+to another GPU, 28 ms + 11.2 us a token of 41.5 KB. Rests on five published first tokens of gpt-oss-120b on H200 (llm-d, p2p-kv-cache-sharing)."""
 
 SPARE_CONTEXT_TOKENS = 200
 """Maximum context over the nominal request length in InferenceX's runs."""
@@ -122,7 +130,8 @@ def recipe_limits(recipe: RecipeSettings, benchmark: Benchmark) -> tuple[int | N
 
 def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: EngineProfile) -> RunSettings:
     """Return the settings of a run: those the row states, else its source's scripts, else NVIDIA's benchmark tool."""
-    stated = benchmark.limits
+    groups = int(benchmark.sharding.data) if benchmark.engine == "sglang" else 1
+    stated = {name: max(1, limit // groups) for name, limit in benchmark.limits.items()}
     kv_format = cache_format(network, benchmark.kv_format, benchmark.engine)
     recipe = recipe_settings(benchmark)
     engine = replace(engine, graph_sizes=tuple(recipe.graph_sizes or ()))
@@ -219,3 +228,35 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
         typical_context_tokens=int(benchmark.input_tokens + benchmark.output_tokens),
         offline=benchmark.kind not in SERVER_KINDS,
     )
+
+
+def benchmark_servers(benchmark: Benchmark, calibration: Path | None = None) -> Servers:
+    """Return the engines behind a benchmark.
+
+    Parameters
+    ----------
+    benchmark : what was measured
+    calibration : as for `benchmark_spec`
+
+    Returns
+    -------
+    one replica of each kind, the link between pools, and their host memory; InputError where a name is not known
+    """
+    replica = replica_of(benchmark_spec(benchmark, calibration))
+    host = _host_cache(benchmark, replica)
+    pools = benchmark.deployment.pools
+    if pools is None:
+        return Servers(replica, host_cache=host)
+    decode = replica_of(benchmark_spec(replace(benchmark, sharding=pools[1].sharding), calibration))
+    link = link_between(replica.spec, decode.spec, POOL_LINK, benchmark.input_tokens)
+    return Servers(replica, decode, link, host)
+
+
+def _host_cache(benchmark: Benchmark, replica: Replica) -> OffloadTier | None:
+    """Return the host memory of a replica in blocks of one token; None where it has none."""
+    deployment = benchmark.deployment
+    if not deployment.host_cache_bytes and not deployment.host_cache_tokens:
+        return None
+    tier = offload_tier(replica, TierSize("host", deployment.host_cache_bytes or 1.0), 1, benchmark.input_tokens)
+    tokens = int(deployment.host_cache_tokens) or tier.capacity_blocks
+    return replace(tier, capacity_blocks=tokens)

@@ -14,20 +14,20 @@ from capplan.accuracy.intervals import Intervals, interval_of
 from capplan.accuracy.kernel_rows import DEVICES, kernel_case
 from capplan.accuracy.kernels import predicted_latency
 from capplan.accuracy.memory import memory_predictions, predict_memory_row
+from capplan.accuracy.replay import Servers
 from capplan.accuracy.score import Prediction, Score, scores_by_group, scores_by_metric
 from capplan.accuracy.serving import predict_row, refused_row
 from capplan.engine.versions import named_engine
 from capplan.errors import CapplanError, InputError
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import BORROWED, Efficiency
-from capplan.questions.benchmark_spec import benchmark_spec, row_efficiency
+from capplan.questions.benchmark_spec import benchmark_servers, row_efficiency
 from capplan.readers.catalogue.efficiency import timed_efficiency
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
 from capplan.recorded.measured.table import MeasuredKind, impossible_number, measured_table
 from capplan.recorded.results.read import read_results
 from capplan.recorded.results.record import BenchmarkResult
-from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.scenario.flags import ServingFlags, StatedResult
 from capplan.scenario.replica import asked_replica
@@ -282,12 +282,12 @@ def serving_predictions(
 ) -> Iterator[list[Prediction]]:
     """Return the predictions of each row of serving results, in order."""
 
-    def replica(benchmark: Benchmark) -> Replica:
-        return replica_of(benchmark_spec(benchmark, calibration))
+    def servers(benchmark: Benchmark) -> Servers:
+        return benchmark_servers(benchmark, calibration)
 
     for number, row in enumerate(rows):
         wrong = impossible_number(row, "serving")
-        yield refused_row(row, number, wrong) if wrong else predict_row(row, number, replica, intervals)
+        yield refused_row(row, number, wrong) if wrong else predict_row(row, number, servers, intervals)
 
 
 def validation(

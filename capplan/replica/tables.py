@@ -143,6 +143,8 @@ class DeviceTables:
     """Time left if everything that can overlap in a CUDA graph does."""
     ranks: Array
     """Devices that one copy of the model is split over: tensor and pipeline ranks, shape (plans,)."""
+    groups: Array
+    """Data-parallel groups of attention, each with a host process of its own, shape (plans,)."""
 
 
 def device_tables(
@@ -204,7 +206,8 @@ def device_tables(
         )
 
     ranks = _spread(np.ravel(launch.tensor) * np.ravel(launch.pipeline), (plans,))
-    return DeviceTables(tables(total_s), tables(floor_s), tables(unsaved_s), ranks)
+    groups = _spread(np.ravel(launch.data), (plans,))
+    return DeviceTables(tables(total_s), tables(floor_s), tables(unsaved_s), ranks, groups)
 
 
 def _padded(sequences: Array, most: Array, groups: Number, graph_sizes: Sequence[float]) -> Array:
@@ -217,10 +220,11 @@ def _padded(sequences: Array, most: Array, groups: Number, graph_sizes: Sequence
 def with_host(device: DeviceTables, host: HostOverhead, layers: int, *, offline: bool = False) -> StepTable:
     """Return step tables with the time that the engine saves on kernels and the time that its host adds.
 
-        D = u + r_d (k - u) + t_step + S t_seq,   M = max(f + r_p (k - f), layers t_eager) + t_step
+        D = u + r_d (k - u) + t_step + S t_seq / g,   M = max(f + r_p (k - f), layers t_eager) + t_step
 
     with k the sum of kernel times, f their floors, u the time that cannot overlap; t_step includes what ranks_s adds where
-    a model is split over several devices. A ratio r above 1 adds
+    a model is split over several devices, g the groups of data-parallel attention: each group has a scheduler of its own, which handles
+    its own sequences. A ratio r above 1 adds
     (r - 1) k EXCESS_SHARE to k instead, so that a faster device is never slower. A decode step runs as a CUDA graph; a
     mixed step with more tokens than the largest captured graph takes at least the time to launch its kernels, layer by
     layer. Offline there is no server: no t_request, and t_seq without t_stream.
@@ -235,7 +239,7 @@ def with_host(device: DeviceTables, host: HostOverhead, layers: int, *, offline:
 
     decode = (device.unsaved, host.decode_excess_ratio)
     prefill = (device.floors, host.prefill_excess_ratio)
-    per_sequence = host.token_s(offline=offline) * kernels.sequence_knots
+    per_sequence = host.token_s(offline=offline) * kernels.sequence_knots / device.groups[:, None]
     launching = np.where(kernels.token_knots > host.graph_tokens, host.eager_layer_s * layers, 0.0)
     step_s = np.asarray(host.each_step_s(device.ranks))[:, None]
     return replace(
