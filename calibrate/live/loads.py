@@ -4,9 +4,10 @@ import json
 import random
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
 from calibrate.live.bench_files import bench_record
 from calibrate.live.model import write_model
@@ -16,8 +17,6 @@ from capplan.calibrate.endpoint.client import Answered, Endpoint, Question, answ
 from capplan.calibrate.endpoint.series import open_loop, shared_loop
 
 INPUT, OUTPUT = 128, 32
-SEED = 1
-"""Of prompts and arrivals: repeats are the same load."""
 LIMITS = (
     "--max-model-len",
     "4096",
@@ -35,24 +34,30 @@ class Load:
 
     name: str
     users: int = 0
-    rate: float = 0.0
+    share: float = 0.0
+    """Rate of an open loop over the highest rate of the closed loops."""
     burstiness: float = 1.0
+    """Shape of the gamma distribution of gaps; 1 is Poisson, less is bursty."""
     sigma: float = 0.0
     """Of lognormal lengths; 0: all alike."""
     requests: int = 60
     input_tokens: int = INPUT
     output_tokens: int = OUTPUT
+    seed: int = 1
+    """Of prompts and arrivals: repeats are the same load."""
 
 
 CLOSED = tuple(
     Load(f"closed-{users}", users=users, requests=max(8, 5 * users)) for users in (1, 2, 4, 6, 8, 12)
 )
 OPEN = (
-    Load("open-0.6", rate=0.6, requests=30),
-    Load("open-1.2", rate=1.2, requests=50),
-    Load("open-1.8", rate=1.8, requests=70),
-    Load("bursty-1.2", rate=1.2, burstiness=0.25, requests=50),
-    Load("lognormal-1.2", rate=1.2, sigma=0.7, requests=50),
+    Load("open-30", share=0.3, requests=30),
+    Load("open-60", share=0.6),
+    Load("open-80", share=0.8, requests=80),
+    Load("open-95", share=0.95, requests=90),
+    Load("bursty-60", share=0.6, burstiness=0.25),
+    Load("lognormal-60", share=0.6, sigma=0.7),
+    Load("lognormal-bursty-70", share=0.7, burstiness=0.4, sigma=0.7, requests=70),
 )
 
 
@@ -70,35 +75,61 @@ def questions(load: Load, draw: random.Random) -> list[Question]:
     ]
 
 
-def run(load: Load, server: Endpoint, seed: int) -> list[Answered]:
-    """Send a load."""
-    draw = random.Random(seed)  # lengths and times
+def run(load: Load, server: Endpoint, rate: float) -> list[Answered]:
+    """Send a load; the rate [1/s] is that of an open loop."""
+    draw = random.Random(load.seed)  # lengths and times
     asked = questions(load, draw)
     if load.users:
         return shared_loop(server, asked, load.users)
     times, now_s = [], 0.0
     for _ in asked:
         times.append(now_s)
-        now_s += draw.gammavariate(load.burstiness, 1.0 / (load.rate * load.burstiness))
+        now_s += draw.gammavariate(load.burstiness, 1.0 / (rate * load.burstiness))
     return open_loop(server, asked, times)
 
 
+def capacity_per_s(folder: Path) -> float:
+    """Return the highest rate of the closed loops in a folder [1/s], mean over their repeats."""
+    rates = [
+        fmean(
+            json.loads(path.read_text())["request_throughput"] for path in folder.glob(f"{load.name}.*.json")
+        )
+        for load in CLOSED
+    ]
+    return max(rates)
+
+
 def measured(
-    loads: Sequence[Load], environment: Path, folder: Path, repeat: int, flags: Sequence[str] = ()
+    loads: Sequence[Load],
+    environment: Path,
+    folder: Path,
+    repeat: int,
+    rate: Callable[[Load], float],
 ) -> None:
-    """Start the engine, warm it, run the loads, and write a record each and the log of its steps."""
+    """Start the engine, warm it, run the loads, and write a record each and the log of its steps.
+
+    Parameters
+    ----------
+    loads : in turn
+    environment : of the engine
+    folder : for the records
+    repeat : [-]
+        number in the names of the files
+    rate : of an open loop [1/s]
+    """
     model = write_model(folder / "tiny")
     at = folder / "server"
-    with running(environment, model, at, [*LIMITS, *flags]) as live:
+    with running(environment, model, at, LIMITS) as live:
         server = replace(endpoint_of(live.url), model="tiny")
         for count in (16, 128, 512):
             answered(server, Question(tuple(range(10, 10 + count)), 8))
         for load in loads:
-            answers = run(load, server, SEED)
+            per_s = 0.0 if load.users else rate(load)
+            answers = run(load, server, per_s)
             record = bench_record(
                 answers,
                 model="tiny",
-                request_rate=load.rate or None,
+                request_rate=per_s or None,
                 max_concurrency=load.users or None,
                 burstiness=load.burstiness,
             )
@@ -111,8 +142,10 @@ def measured(
 def main(words: list[str]) -> int:
     """Run one series, as often as there are repeats; each sends the same requests at the same times."""
     environment, folder, series, *repeats = words
-    for repeat in repeats or ["1", "2"]:
-        measured(CLOSED if series == "closed" else OPEN, Path(environment), Path(folder), int(repeat))
+    at = Path(folder)
+    for repeat in map(int, repeats or ["1", "2"]):
+        loads = CLOSED if series == "closed" else OPEN
+        measured(loads, Path(environment), at, repeat, lambda load: load.share * capacity_per_s(at))
     return 0
 
 

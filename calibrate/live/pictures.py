@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from calibrate.live.loads import OPEN
-from calibrate.live.queueing import KV_BLOCKS, SCHEDULING, DrawnClock, logged_steps, measured, simulated
+from calibrate.live.queueing import KV_BLOCKS, SCHEDULING, RecordedClock, logged_steps, measured, simulated
 from capplan.numbers import Array
 from capplan.serving.terms import EngineSetup
 
@@ -29,7 +29,7 @@ def draw(folder: Path, load: str, file: Path, repeat: int = 1) -> None:
     mpl.rcParams["svg.hashsalt"] = "live"
     record: dict[str, Any] = json.loads((folder / f"{load}.{repeat}.json").read_text())
     steps, request_s = logged_steps(folder, OPEN, repeat)[load]
-    engine = EngineSetup(DrawnClock(steps, min(request_s, 0.05), repeat), SCHEDULING, KV_BLOCKS)
+    engine = EngineSetup(RecordedClock(steps, min(request_s, 0.05)), SCHEDULING, KV_BLOCKS)
     own, seen = simulated(record, engine), measured(record)
     start = np.array(record["start_times"])
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6))

@@ -4,12 +4,12 @@
 """
 
 import json
-import random
 import sys
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from math import inf
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf, isnan, nan
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,11 +19,14 @@ import numpy as np
 from calibrate.live.loads import CLOSED, OPEN, Load
 from capplan.engine.profile import Scheduling
 from capplan.numbers import Array
-from capplan.replica.replica import replica_of
+from capplan.replica.replica import Replica, replica_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
+from capplan.serving.outcome import Ledger
+from capplan.serving.queue import Feed
 from capplan.serving.requests import Requests, offered
-from capplan.serving.simulator import served
+from capplan.serving.server import Server
+from capplan.serving.simulator import ADMIT_ALL, new_server
 from capplan.serving.step_table import DecodeRow, StepClock, StepTable
 from capplan.serving.terms import EngineSetup
 
@@ -36,82 +39,131 @@ IN_ORDER = (CLOSED[0].name, OPEN[0].name)
 TOKENS_ALIKE = 32
 """Steps with prompts are alike if their tokens round to the same multiple."""
 LEAST_STEPS = 2
-STATISTICS = (("ttft", 50), ("ttft", 95), ("tpot", 50), ("tpot", 95))
+STATISTICS = tuple((metric, part) for metric in ("ttft", "tpot") for part in (50, 95, 99))
 NEVER_IDLE_S = 0.005
 """A gap between the output of a step and the next plan that is shorter belongs to the step."""
 
 
-def steps_of(lines: Iterable[str]) -> list[tuple[int, int, float]]:
-    """Return prompt tokens, decoding sequences and seconds of each step, up to the plan of the next one where the engine stays busy."""
-    found: list[tuple[int, int, float]] = []
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """One step of the engine."""
+
+    start_s: float
+    """After the first request of the load."""
+    prompt_tokens: int
+    sequences: int
+    """That decode."""
+    seconds: float
+
+
+def steps_of(lines: Iterable[str]) -> list[RecordedStep]:
+    """Return the steps, each up to the plan of the next one where the engine stays busy."""
+    found: list[RecordedStep] = []
     begun: dict[str, Any] | None = None
-    ended_s = 0.0
+    ended_s, first_s = 0.0, nan
     for line in lines:
         row = json.loads(line)
+        if "added" in row and isnan(first_s):
+            first_s = row["at_s"]
         if "batch" in row:
             if begun is not None:
                 until_s = row["at_s"] if row["at_s"] - ended_s < NEVER_IDLE_S else ended_s
-                found.append(_step(begun, until_s))
+                found.append(_step(begun, until_s, first_s))
             begun = row
         elif "output_s" in row:
             ended_s = row["output_s"] + row["updated_s"]
     if begun is not None and ended_s > begun["at_s"]:
-        found.append(_step(begun, ended_s))
+        found.append(_step(begun, ended_s, first_s))
     return found
 
 
-def _step(row: dict[str, Any], until_s: float) -> tuple[int, int, float]:
+def _step(row: dict[str, Any], until_s: float, first_s: float) -> RecordedStep:
     prompts = [tokens for _, tokens, _ in row["batch"] if tokens > 1]
-    return sum(prompts), len(row["batch"]) - len(prompts), until_s - row["at_s"]
+    return RecordedStep(
+        row["at_s"] - first_s, sum(prompts), len(row["batch"]) - len(prompts), until_s - row["at_s"]
+    )
 
 
-class DrawnRow(DecodeRow):
-    """Decode steps of one number of sequences, each as long as one that was recorded."""
+class RecordedSteps:
+    """Recorded steps that are alike, in order of their starts."""
 
-    __slots__ = ("_draw", "_seconds")
+    __slots__ = ("seconds", "starts")
 
-    def __init__(self, seconds: Sequence[float], draw: random.Random) -> None:
-        """Take the recorded times."""
-        super().__init__(median(seconds), [0.0], [0.0])
-        self._seconds, self._draw = seconds, draw
+    def __init__(self, steps: Sequence[RecordedStep]) -> None:
+        """Take the steps of one kind."""
+        ordered = sorted(steps, key=lambda step: step.start_s)
+        self.starts = [step.start_s for step in ordered]
+        self.seconds = [step.seconds for step in ordered]
+
+    def nearest_s(self, at_s: float) -> float:
+        """Return how long the step took that began nearest to a time.
+
+        Examples
+        --------
+        >>> alike = RecordedSteps([RecordedStep(0.0, 0, 4, 0.03), RecordedStep(2.0, 0, 4, 0.05)])
+        >>> alike.nearest_s(0.9), alike.nearest_s(1.1)
+        (0.03, 0.05)
+        """
+        after = bisect_left(self.starts, at_s)
+        near = [place for place in (after - 1, after) if 0 <= place < len(self.starts)]
+        return self.seconds[min(near, key=lambda place: abs(self.starts[place] - at_s))]
+
+
+class RecordedRow(DecodeRow):
+    """Decode steps of one number of sequences, each as long as the recorded one nearest in time."""
+
+    __slots__ = ("_alike", "_clock")
+
+    def __init__(self, alike: RecordedSteps, clock: "RecordedClock") -> None:
+        """Take the recorded steps and the clock that knows the time."""
+        super().__init__(median(alike.seconds), [0.0], [0.0])
+        self._alike, self._clock = alike, clock
 
     def run(self, context: float, steps: int, limit_s: float = inf, growth: float = 1.0) -> tuple[int, float]:  # noqa: ARG002
         """Return how many steps run until the limit, and how long they take."""
-        done, total = 0, 0.0
+        done, total, start_s = 0, 0.0, self._clock.now_s
         while done < steps and (not done or total < limit_s):
-            done, total = done + 1, total + self._draw.choice(self._seconds)
+            done, total = done + 1, total + self._alike.nearest_s(start_s + total)
         return done, total
 
 
-class DrawnClock(StepClock):
-    """Times of steps as they were recorded: each is drawn from the recorded steps that are most like it."""
+class RecordedClock(StepClock):
+    """Times of steps as they were recorded: each takes as long as the recorded step that is most like it and nearest in time.
 
-    __slots__ = ("_decodes", "_draw", "_drawn_rows", "_prompts")
+    So what slowed the machine for a while slows the same steps here, and what is left to compare is the queue.
+    """
 
-    def __init__(self, steps: Sequence[tuple[int, int, float]], request_s: float, seed: int) -> None:
+    __slots__ = ("_decodes", "_prompts", "_recorded_rows", "server")
+
+    def __init__(self, steps: Sequence[RecordedStep], request_s: float) -> None:
         """Group the recorded steps: without prompts by sequences, with them by tokens."""
         one, zero = np.ones(1), np.zeros(1)
         table = StepTable(
             one, one, zero, one, zero[None], one, one, one, zero, zero[None], request_s=request_s
         )
         super().__init__(table)
-        self._draw = random.Random(seed)
+        self.server: Server | None = None
+        """The one whose steps are timed; set before it runs."""
         decodes, prompts = defaultdict(list), defaultdict(list)
-        for tokens, sequences, seconds in steps:
-            if tokens:
-                prompts[TOKENS_ALIKE * round((tokens + sequences) / TOKENS_ALIKE)].append(seconds)
+        for step in steps:
+            if step.prompt_tokens:
+                prompts[_rounded(step.prompt_tokens + step.sequences)].append(step)
             else:
-                decodes[sequences].append(seconds)
-        self._decodes = {key: values for key, values in decodes.items() if len(values) >= LEAST_STEPS}
-        self._prompts = {key: values for key, values in prompts.items() if len(values) >= LEAST_STEPS}
-        self._drawn_rows: dict[int, DrawnRow] = {}
+                decodes[step.sequences].append(step)
+        self._decodes, self._prompts = _grouped(decodes), _grouped(prompts)
+        self._recorded_rows: dict[int, RecordedRow] = {}
 
-    def row(self, sequences: int) -> DrawnRow:
+    @property
+    def now_s(self) -> float:
+        """Return the time of the server."""
+        return self.server.now_s if self.server else 0.0
+
+    def row(self, sequences: int) -> RecordedRow:
         """Return the decode steps of this number of sequences, or of the nearest number that was recorded."""
-        if sequences not in self._drawn_rows:
+        if sequences not in self._recorded_rows:
             nearest = min(self._decodes, key=lambda key: abs(key - sequences))
-            self._drawn_rows[sequences] = DrawnRow(self._decodes[nearest], self._draw)
-        return self._drawn_rows[sequences]
+            self._recorded_rows[sequences] = RecordedRow(self._decodes[nearest], self)
+        return self._recorded_rows[sequences]
 
     def mixed_step_s(
         self,
@@ -124,7 +176,17 @@ class DrawnClock(StepClock):
         tokens = sequences * query_tokens + sum(new for new, _ in chunks)
         nearest = min(self._prompts, key=lambda key: abs(key - tokens))
         far = abs(nearest - tokens) > TOKENS_ALIKE
-        return self._draw.choice(self._prompts[nearest]) * (tokens / nearest if far else 1.0)
+        return self._prompts[nearest].nearest_s(self.now_s) * (tokens / nearest if far else 1.0)
+
+
+def _rounded(tokens: int) -> int:
+    return max(TOKENS_ALIKE * round(tokens / TOKENS_ALIKE), TOKENS_ALIKE)
+
+
+def _grouped(found: Mapping[int, Sequence[RecordedStep]]) -> dict[int, RecordedSteps]:
+    """Return the kinds of step that were recorded often enough; all of them where none was."""
+    often = {key: steps for key, steps in found.items() if len(steps) >= LEAST_STEPS}
+    return {key: RecordedSteps(steps) for key, steps in (often or found).items()}
 
 
 def front_end_s(record: dict[str, Any], lines: Sequence[str], skip: int) -> float:
@@ -167,7 +229,13 @@ def simulated(record: dict[str, Any], engine: EngineSetup) -> dict[str, Array]:
     )
     users = record["max_concurrency"]
     load, crowd = offered(replace(requests, arrival_s=None) if users else requests, users, None)
-    outcome = served(load, engine, crowd=crowd)
+    clock, ledger = engine.clock, Ledger()
+    feed = Feed(load, delay_s=clock.request_s, crowd=crowd)
+    server = new_server(replace(engine, table=clock), feed, ledger, ADMIT_ALL)
+    if isinstance(clock, RecordedClock) and isinstance(server, Server):
+        clock.server = server
+    server.advance()
+    outcome = ledger.outcome(server.now_s, [server.gauges])
     return {
         "ttft": outcome.ttft_s,
         "tpot": outcome.tpot_s[np.isfinite(outcome.tpot_s)],
@@ -182,14 +250,19 @@ def measured(record: dict[str, Any]) -> dict[str, Array]:
     return {"ttft": ttft, "tpot": ((e2e - ttft) / np.maximum(more, 1))[more > 0]}
 
 
-def calibrated_engine(calibration: Path, model: Path) -> EngineSetup:
-    """Return the engine as a calibration describes it."""
+def calibrated_replica(calibration: Path, model: Path) -> Replica:
+    """Return the replica as a calibration describes it."""
     flags = ServingFlags(
         calibration=calibration, weight_dtype="fp32", kv_dtype="fp32", engine="vllm", engine_version="0.32.0",
         max_model_len=4096, max_num_seqs=32, max_num_batched_tokens=512, offline=True,
     )  # fmt: skip
     spec = replace(asked_replica(str(model), "measured", flags).spec, offline=False)
-    return EngineSetup(replica_of(spec).table, SCHEDULING, KV_BLOCKS)
+    return replica_of(spec)
+
+
+def engine_of(replica: Replica) -> EngineSetup:
+    """Return the engine with the limits of the loads."""
+    return EngineSetup(replica.table, SCHEDULING, KV_BLOCKS)
 
 
 def row(name: str, records: Sequence[dict[str, Any]], engines: Sequence[EngineSetup]) -> dict[str, Any]:
@@ -237,7 +310,7 @@ def records_of(folder: Path, name: str) -> list[dict[str, Any]]:
 
 def logged_steps(
     folder: Path, loads: Sequence[Load], repeat: int
-) -> dict[str, tuple[list[tuple[int, int, float]], float]]:
+) -> dict[str, tuple[list[RecordedStep], float]]:
     """Return the steps of each load of a series and what a request spends outside the engine, from the log of one server."""
     lines = (folder / f"steps.{loads[0].name}.{repeat}.jsonl").read_text().splitlines()
     found, first, sent = {}, 0, WARM_UP_REQUESTS
@@ -265,12 +338,12 @@ def main(words: list[str]) -> int:
         f"outside the engine: {1e3 * min(outside):.1f} to {1e3 * max(outside):.1f} ms a request, median {1e3 * median(outside):.1f}"
     )
     own: dict[str, list[EngineSetup]] = defaultdict(list)
-    for seed, log in enumerate(logs):
+    for log in logs:
         for name, (steps, _) in log.items():
-            own[name].append(EngineSetup(DrawnClock(steps, median(outside), seed), SCHEDULING, KV_BLOCKS))
+            own[name].append(EngineSetup(RecordedClock(steps, median(outside)), SCHEDULING, KV_BLOCKS))
     tables = {"the steps of the engine's own log": own}
     for calibration in words[2:]:
-        engine = calibrated_engine(Path(calibration), Path(words[1]))
+        engine = engine_of(calibrated_replica(Path(calibration), Path(words[1])))
         tables[Path(calibration).name] = {name: [engine] for name in own}
     written = {}
     for title, engines in tables.items():

@@ -17,6 +17,9 @@ LOG = "CAPPLAN_STEP_LOG"
 ASYNCHRONOUS = "CAPPLAN_ASYNCHRONOUS"
 """Environment variable that keeps asynchronous scheduling on."""
 
+LOOK_S = 5e-4
+"""Of a step of 30 ms and more; it is in the times of the steps that are recorded."""
+
 ENTRY_POINT = "[vllm.general_plugins]\ncapplan_recorder = recorder:register\n"
 METADATA = "Metadata-Version: 2.1\nName: capplan-recorder\nVersion: 0\n"
 
@@ -63,11 +66,22 @@ def keep_asynchronous() -> None:
     CpuPlatform.check_and_update_config = classmethod(checked)
 
 
+def wait_without_spinning() -> None:
+    """Let the engine's processes sleep for half a millisecond between two looks at what the other one has written, where they look all the time.
+
+    On two cores that are those of the worker and of client and HTTP server, a process that looks all the time takes a core that it has no use for.
+    """
+    from vllm.distributed.device_communicators import shm_broadcast  # type: ignore[import-not-found]
+
+    shm_broadcast.sched_yield = lambda: time.sleep(LOOK_S)
+
+
 def register() -> None:
     """Wrap three methods of the scheduler; vLLM calls this once in each of its processes."""
     path = os.environ.get(LOG)
     if not path:
         return
+    wait_without_spinning()
     if os.environ.get(ASYNCHRONOUS):
         keep_asynchronous()
     from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found]
