@@ -5,9 +5,8 @@
 536870912.0
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False
+"""As in typing, whose import takes longer than the rest of the way to the handler of Ctrl-C."""
 if TYPE_CHECKING:
     from capplan.library.calls import compare as compare
     from capplan.library.calls import estimate as estimate
@@ -20,11 +19,14 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "compare", "estimate", "kv_size", "load_scenario", "plan_fleet", "simulate"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Return a function of the library, imported when it is first asked for: start-up is a feature."""
     if name not in __all__:
         raise AttributeError(f"module 'capplan' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module("capplan.library.calls"), name)
+    from importlib import import_module
+
+    function: object = getattr(import_module("capplan.library.calls"), name)
+    return function
 
 
 def __dir__() -> list[str]:

@@ -1,17 +1,15 @@
 """The program: `capplan` and `python -m capplan`. Nothing is imported before Ctrl-C ends it without a traceback."""
 
-import gc
 import os
 import signal
 import sys
-from typing import Any, NoReturn
 
 INTERRUPTED = 130
 OBJECTS_BETWEEN_COLLECTIONS = 200_000
 """By default Python looks for cycles after every 700 new objects, which takes a tenth of a command that mostly imports."""
 
 
-def _leave(*_: Any) -> NoReturn:
+def _leave(*_: object) -> None:
     """End at once: while modules are imported or the interpreter ends, nothing is half done."""
     os.write(2, b"interrupted\n")
     os._exit(INTERRUPTED)
@@ -24,6 +22,8 @@ def main() -> int:
     )  # not where it is ignored, as by nohup
     if heard:
         signal.signal(signal.SIGINT, _leave)
+    import gc
+
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     from capplan.cli.main import main as run
 

@@ -51,6 +51,6 @@ def command(
         bill = asked_bill(asked, answer or fleet_for(asked, progress), current_day())
     if focus and period:
         text = focus_text(bill, asked.scenario.name, asked.scenario.model, period, asked.scenario.currency)
-        send(text, focus)
+        send(text, focus, option="--focus")
     written = str(focus) if focus else None
     return show(bill_answer(bill, asked.scenario.name, written, asked.scenario.currency), to)

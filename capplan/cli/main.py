@@ -4,7 +4,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -183,7 +183,7 @@ class _Remarks:
 def _exit_code(arguments: Sequence[str] | None) -> int:
     program = typer.main.get_command(app)
     if "_CAPPLAN_COMPLETE" in os.environ:
-        program.main(prog_name="capplan")
+        return _completed(program)
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         _refuse_nul(words)
@@ -216,6 +216,13 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         _forget_stdout()
         _say(f"stdout: cannot be written: {error.strerror}")
         return 2
+
+
+def _completed(program: Any) -> int:
+    """Answer a shell that asks how a line may go on; a line that is wrong already goes on in no way."""
+    with suppress(CapplanError):
+        program.main(prog_name="capplan")
+    return 0
 
 
 def _refuse_nul(words: Sequence[str]) -> None:

@@ -1,8 +1,10 @@
 """Write an answer to stdout or a file in one of the four formats; files are looked at before anything is computed, and written whole."""
 
+import errno
 import os
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -14,6 +16,11 @@ from capplan.report.safe_text import message, visible
 from capplan.scenario.flags import OutputFlags
 
 PICTURES = (".svg", ".png", ".pdf")
+WIDEST = 10_000
+"""Columns of a table, whatever COLUMNS asks for."""
+USUAL_SIZE = os.terminal_size((80, 24))
+READER_WAIT_S = 20.0
+"""How long an answer waits for somebody to read the pipe that it is written to."""
 
 
 def refuse_unwritable(path: Path | None, option: str = "--output") -> None:
@@ -110,7 +117,8 @@ def write_whole(path: Path, content: str | bytes, option: str = "--output") -> N
     refuse_unwritable(path, option)
     try:
         if path.exists() and not path.is_file():
-            path.write_bytes(data)  # nothing to replace
+            with open(path, "wb", opener=_patient) as device:  # nothing to replace
+                device.write(data)
             return
         target = path.resolve()
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
@@ -122,6 +130,24 @@ def write_whole(path: Path, content: str | bytes, option: str = "--output") -> N
             part.unlink(missing_ok=True)
     except (OSError, RuntimeError, ValueError) as error:
         raise _unwritable(path, option, _reason(error)) from error
+
+
+def _patient(path: str, flags: int) -> int:
+    """Open a device or a pipe; wait for a reader of the pipe for a while instead of for ever."""
+    until_s = time.monotonic() + READER_WAIT_S
+    flags &= ~(os.O_CREAT | os.O_TRUNC)
+    while True:
+        try:
+            opened = os.open(path, flags | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() > until_s:
+                raise OSError(errno.ENXIO, f"nobody read this pipe for {READER_WAIT_S:g} s") from None
+            time.sleep(0.02)
+        else:
+            os.set_blocking(opened, True)
+            return opened
 
 
 def refuse_existing(path: Path) -> None:
@@ -220,7 +246,7 @@ def say(text: str) -> None:
     print(message(text), file=sys.stderr)
 
 
-def send(text: str, file: Path | None, headline: str = "") -> None:
+def send(text: str, file: Path | None, headline: str = "", option: str = "--output") -> None:
     """Write a text to a file, whole or not at all, or to stdout; what cannot be written is printed instead, then the error says so.
 
     Parameters
@@ -228,12 +254,13 @@ def send(text: str, file: Path | None, headline: str = "") -> None:
     text : to be written
     file : None: stdout
     headline : of the text, which people at a terminal read beside the name of the file
+    option : that named the file, for the error
     """
     if file is None:
         _print(text)
         return
     try:
-        write_whole(file, text)
+        write_whole(file, text, option)
     except InputError:
         _print(text)
         raise
@@ -265,13 +292,25 @@ def answer_text(answer: Answer, form: str, *, to_terminal: bool = False, width: 
     if not to_terminal:
         return tables.plain_text(answer, width)
     colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return tables.terminal_text(answer, width=width or os.get_terminal_size().columns, colour=colour)
+    return tables.terminal_text(answer, width=width or _terminal_size().columns, colour=colour)
 
 
 def _stated_width() -> int | None:
     """Return the width that COLUMNS asks for; None where it asks for none."""
-    written = os.environ.get("COLUMNS", "")
-    return int(written) if written.isascii() and written.isdigit() and int(written) > 0 else None
+    written = os.environ.get("COLUMNS", "").lstrip("0")
+    return min(int(written[:9]), WIDEST) if written.isascii() and written.isdigit() else None
+
+
+def _terminal_size() -> os.terminal_size:
+    """Return the size of the terminal of stdout or stderr; a usual one where it states none, as terminals without a window do."""
+    for stream in (sys.__stdout__, sys.__stderr__):
+        try:
+            size = os.get_terminal_size(stream.fileno() if stream else -1)
+        except (OSError, ValueError):
+            continue
+        if size.columns and size.lines:
+            return size
+    return USUAL_SIZE
 
 
 @contextmanager
@@ -284,6 +323,8 @@ def row_progress(noun: str) -> Iterator[Callable[[int, int], None] | None]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(noun), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    width, height = _terminal_size()
+    console = Console(stderr=True, width=_stated_width() or width, height=height)
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(noun, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from capplan.engine.versions import named_engine
 from capplan.errors import InputError
 from capplan.recorded.results.read import read_results, request_log
 
@@ -205,6 +206,23 @@ def test_the_same_run_reads_the_same_from_every_tool(tool, tmp_path):
 def test_split_and_hardware_come_from_files_that_say_them(tool, tmp_path):
     (result,) = read_results(written(tmp_path, SAME_RUN[tool]), tensor_parallel=8, hardware="l4")
     assert (result.tensor_parallel, "h100" in result.hardware.lower()) == (2, True)
+
+
+@pytest.mark.parametrize("version", ["0.1", "0.2"])
+def test_a_report_of_separate_pools_names_no_engine_that_runs_both(version, tmp_path):
+    report = json.loads(json.dumps(SAME_RUN[f"llm-d {version}"]))
+    if version == "0.1":
+        report["scenario"]["host"]["type"] = ["prefill", "decode"]
+    else:
+        (decode,) = report["scenario"]["stack"]
+        decode["standardized"]["role"] = "decode"
+        report["scenario"]["stack"] = [
+            decode,
+            {"standardized": {**decode["standardized"], "role": "prefill"}},
+        ]
+    (result,) = read_results(written(tmp_path, report))
+    with pytest.raises(InputError, match="serves prefill and decode apart"):
+        named_engine(result.engine)
 
 
 def test_split_and_hardware_come_from_flags_where_the_file_is_silent(tmp_path):

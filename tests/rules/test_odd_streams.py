@@ -1,5 +1,6 @@
 """Streams and files that are not what people mean: a full disk for warnings, a pipe without a writer, rows that no run has."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.readers import text_file
+from capplan.report import show
 
 ROOT = Path(__file__).resolve().parents[2]
 FULL = Path(os.devnull).with_name("full")
@@ -74,3 +76,114 @@ def test_a_hub_cache_that_is_no_text_is_refused(tmp_path, monkeypatch, program):
     assert found.code == 2
     assert "cannot be read" in found.err
     assert "Traceback" not in found.err
+
+
+@pytest.mark.parametrize(
+    "text", [b"", bytes(range(256)), b"\xff\xfe", b"..", b"../../../x", b"a" * 5000, b"\n\n", b"abc\0def"]
+)
+def test_whatever_a_hub_cache_says_of_a_revision_is_one_line(text, tmp_path, program):
+    refs = tmp_path / "models--owner--name" / "refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_bytes(text)
+    found = program("model", "owner/name", "--offline", env={"HF_HUB_CACHE": str(tmp_path)})
+    assert found.code == 2
+    assert "Traceback" not in found.err
+
+
+def test_an_answer_waits_for_a_reader_of_its_pipe_and_not_for_ever(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(show, "READER_WAIT_S", 0.1)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert main(["hardware", "l4", "-o", str(pipe)]) == 2
+    said = capsys.readouterr()
+    assert "--output: cannot write" in said.err
+    assert "nobody read this pipe" in said.err
+    assert "NVIDIA L4" in said.out  # what was computed is not lost
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True) as reader:
+        monkeypatch.setattr(show, "READER_WAIT_S", 20.0)
+        assert main(["hardware", "l4", "-o", str(pipe)]) == 0
+        assert "NVIDIA L4" in reader.communicate(timeout=20)[0]
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no device that is always full")
+def test_a_bill_that_cannot_be_written_names_the_option_that_it_is_for(capsys):
+    assert main(["bill", "rerank", "--focus", str(FULL), "--offline"]) == 2
+    said = capsys.readouterr()
+    assert "--focus: cannot write" in said.err
+    assert "--output" not in said.err
+    assert "BilledCost" in said.out
+
+
+@pytest.mark.parametrize("columns", ["9" * 5000, "0" * 5000 + "80", "²", "-1", "0", "٣", "1e9"])
+def test_a_width_that_is_none_is_not_asked_for(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["kv-size", "llama-3.1-8b", "--context", "8192"]) == 0
+    assert "8,192" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "capplan model 'llama",
+        'capplan model "llama',
+        "capplan model llama\\",
+        "capplan 'mod",
+        "capplan x '",
+        "capplan '\"",
+        "capplan --",
+    ],
+)
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
+def test_a_quote_that_is_still_open_is_completed_or_left_alone(shell, line, program):
+    env = {
+        "_CAPPLAN_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": line,
+        "COMP_CWORD": "2",
+        "_TYPER_COMPLETE_ARGS": line,
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "_TYPER_COMPLETE_WORD_TO_COMPLETE": line,
+    }
+    assert "Traceback" not in program(env=env).err
+
+
+LATE = {
+    "backend": "vllm", "num_prompts": 2, "completed": 2, "duration": 1.0, "total_input_tokens": 20, "total_output_tokens": 16,
+    "request_rate": "inf", "input_lens": [10, 10], "output_lens": [8, 8], "ttfts": [10.0, 0.15], "latencies": [0.2, 0.2],
+    "start_times": [1.0, 1.1], "mean_ttft_ms": 150.0, "mean_tpot_ms": 5.0,
+}  # fmt: skip
+
+
+def test_a_result_whose_first_token_comes_after_its_end_is_refused(tmp_path, capsys):
+    file = tmp_path / "late.json"
+    file.write_text(json.dumps(LATE))
+    for words in (
+        ["workload", str(file)],
+        ["calibrate", "--from", str(file), "--model", "llama-3.2-1b", "--hardware", "l4", "--offline"],
+    ):
+        assert main(words) == 2
+        assert (
+            "request 1 of the log has its first token after 10 s and its end after 0.2 s"
+            in capsys.readouterr().err
+        )
+    file.write_text(json.dumps({**LATE, "ttfts": [0.2004, 0.15]}))  # rounded to milliseconds
+    assert main(["workload", str(file), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["result"]["measured"]["tpot_s"] >= 0.0
+
+
+def test_a_line_of_a_log_whose_first_token_comes_after_its_end_is_counted_and_left_out(tmp_path, capsys):
+    rows = [
+        {
+            "timestamp": i,
+            "input_length": 50,
+            "output_length": 8,
+            "ttft_s": 0.1,
+            "e2e_s": 0.01 if i == 3 else 0.5,
+        }
+        for i in range(6)
+    ]
+    file = tmp_path / "log.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["workload", str(file), "--format", "json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["result"]["requests"] == 5
+    assert "the first token is later than the end" in said.out + said.err

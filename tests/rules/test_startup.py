@@ -106,3 +106,11 @@ def test_a_quick_command_imports_what_it_needs(line):
     rooms = {name.split(".")[1] for name in own}
     assert rooms.isdisjoint(unneeded), sorted(rooms & unneeded)
     assert len(own) <= most, sorted(own)
+
+
+def test_nothing_but_what_ends_the_program_is_imported_before_ctrl_c_is_heard():
+    probe = "import os, signal, sys\nbefore = set(sys.modules)\nimport capplan.__main__\nprint(*sorted(set(sys.modules) - before))"
+    done = subprocess.run(
+        [sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["capplan", "capplan.__main__"]

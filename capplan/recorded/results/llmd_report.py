@@ -1,6 +1,6 @@
 """The llm-d benchmark report, versions 0.1 and 0.2: units are written beside every statistic."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from capplan.errors import InputError
@@ -30,10 +30,11 @@ def _first_version(document: ResultValues) -> BenchmarkResult:
     engines = _items(scenario.at("platform"), "engine")
     load = scenario.at("load", "args")
     notes = _unlike(hosts)
+    roles = scenario.at("host").values.get("type")
     return BenchmarkResult(
         **_performance(requests, metrics.at("latency"), document),
         model=scenario.at("model").text("name"),
-        engine=engines[0].text("name") if engines else None,
+        engine=_engine(engines, "name", roles if isinstance(roles, list) else [roles]),
         engine_version=engines[0].text("version") if engines else None,
         **_split(hosts, notes),
         concurrency=load.number("max_concurrency", "concurrency"),
@@ -58,7 +59,7 @@ def _second_version(document: ResultValues) -> BenchmarkResult:
     return BenchmarkResult(
         **_performance(aggregate.at("requests"), aggregate.at("latency"), document),
         model=engines[0].at("model").text("name") if engines else None,
-        engine=engines[0].text("tool") if engines else None,
+        engine=_engine(engines, "tool", [part.text("role") for part in engines]),
         engine_version=engines[0].text("tool_version") if engines else None,
         **_split(hosts, notes),
         concurrency=load.number("concurrency"),
@@ -68,6 +69,12 @@ def _second_version(document: ResultValues) -> BenchmarkResult:
         total_tokens_per_s=throughput.at("total_token_rate").number("mean"),
         notes=tuple(notes),
     )
+
+
+def _engine(engines: list[ResultValues], key: str, roles: Sequence[object]) -> str | None:
+    """Return the name of the engine, with a mark where prefill ran on engines of its own; a `decode` engine alone runs both."""
+    name = engines[0].text(key) if engines else None
+    return f"{name}-disagg" if name and "prefill" in roles else name
 
 
 def _performance(requests: ResultValues, latency: ResultValues, document: ResultValues) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from capplan.recorded.results import (
     trtllm,
     vllm,
 )
-from capplan.recorded.results.record import BenchmarkResult, RequestRecord, result_objects
+from capplan.recorded.results.record import CLOCK_STEP_S, BenchmarkResult, RequestRecord, result_objects
 from capplan.workload.statistics import LONGEST_TOKENS
 
 MOST = 1e12
@@ -67,6 +67,13 @@ def _refuse_impossible(result: BenchmarkResult) -> None:
         most = LONGEST_TOKENS if name in ("input_tokens", "output_tokens", "context_tokens") else MOST
         if isinstance(value, (int, float)) and not 0.0 <= value <= most:
             raise InputError(f"{result.path}: {name} comes out as {value:g}, which cannot be")
+    times = [("the mean request", result.ttft_s.mean, result.e2e_s.mean)]
+    times += [(f"request {number} of the log", r.ttft_s, r.e2e_s) for number, r in enumerate(result.log, 1)]
+    for name, ttft_s, e2e_s in times:
+        if ttft_s is not None and e2e_s is not None and ttft_s > e2e_s + CLOCK_STEP_S:
+            raise InputError(
+                f"{result.path}: {name} has its first token after {ttft_s:g} s and its end after {e2e_s:g} s, which cannot be"
+            )
 
 
 def completed(result: BenchmarkResult, **stated: Any) -> BenchmarkResult:

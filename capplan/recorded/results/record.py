@@ -35,6 +35,10 @@ class Spread:
         )
 
 
+CLOCK_STEP_S = 1e-3
+"""Time by which a first token may be recorded after the end of its request: some tools round to milliseconds (an assumption)."""
+
+
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
     """One finished request of a log."""

@@ -271,7 +271,7 @@ def _latency_sums(part: TracePart) -> Array:
     """Return sum and count of TTFT, TPOT and end-to-end latency."""
     with np.errstate(invalid="ignore", divide="ignore"):
         gaps = part.output_tokens - 1
-        tpot = np.where(gaps > 0, (part.e2e_s - part.ttft_s) / np.maximum(gaps, 1), np.nan)
+        tpot = np.where(gaps > 0, np.maximum(part.e2e_s - part.ttft_s, 0.0) / np.maximum(gaps, 1), np.nan)
     columns = (part.ttft_s, tpot, part.e2e_s)
     return np.array([[np.nansum(column), np.count_nonzero(~np.isnan(column))] for column in columns])
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from capplan.errors import InputError
 from capplan.numbers import Array
 from capplan.readers.text_file import numbered_blocks, numbered_lines, numbered_lines_of_block
+from capplan.recorded.results.record import CLOCK_STEP_S
 from capplan.workload.statistics import LONGEST_TOKENS
 from capplan.workload.trace import PART_REQUESTS, Omissions, TracePart
 
@@ -268,6 +269,8 @@ def problem_of(row: Row) -> Problem | None:
         return Problem("the time stamp is negative", broken=True)
     if math.isinf(row.arrival_s) or row.arrival_s > LATEST_S:
         return Problem("the time stamp is out of range")
+    if row.ttft_s > row.e2e_s + CLOCK_STEP_S:
+        return Problem("the first token is later than the end")
     return None
 
 
