@@ -91,9 +91,7 @@ class Subject:
     def trial(self) -> Trial:
         """Return the trial of the plan's layout."""
         if self._trial is None:
-            trial = trial_of(
-                self.asked.question, self.plan.layout, self.plan.weight_dtype, self.terms, busy=self.busy
-            )
+            trial = trial_of(self.asked.question, self.plan.layout, self.plan.weight_dtype, self.terms)
             if isinstance(trial, Reason):
                 raise InputError(f"the layout of the plan no longer serves the model: {trial.words}")
             self._trial = trial
