@@ -9,7 +9,13 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from capplan.accuracy.deployment import AGGREGATED, Deployment, deployment_of
-from capplan.accuracy.shared_prompts import Conversation, SharedPrompts, conversation_of, shared_prompts_of, stated_hit_fraction
+from capplan.accuracy.shared_prompts import (
+    Conversation,
+    SharedPrompts,
+    conversation_of,
+    shared_prompts_of,
+    stated_hit_fraction,
+)
 from capplan.engine.versions import named_engine, version_of
 from capplan.errors import InputError, unknown
 from capplan.model.sharding import Sharding
@@ -185,7 +191,9 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         raise unknown("kind", named, kinds)
     kind = kinds[named]
     if is_set(row.get("spec_decode")):
-        raise InputError(f"spec_decode: {row['spec_decode']!r} is not replayed; only serving without drafts is")
+        raise InputError(
+            f"spec_decode: {row['spec_decode']!r} is not replayed; only serving without drafts is"
+        )
     conversation = conversation_of(row)
     deployment = deployment_of(row, split=is_set(row.get("disagg")))
     rate = _number(row, "request_rate")

@@ -12,7 +12,10 @@ _POOLS = re.compile(r"(\d+)\s*P\s*(?:\(([^)]*)\))?\s*\+\s*(\d+)\s*D\s*(?:\(([^)]
 _COUNT = re.compile(r"\d+(?:\.0*)?")
 _RANKS = re.compile(r"(TP|DP)\s*(\d+)", re.IGNORECASE)
 _POOL_LAYOUT = r"{} (?:\d+ x )?((?:(?:TP|DP)\s*\d+\s*/?\s*)+)"
-_HOST_BYTES = re.compile(r"(?:cpu-offload-|\b)(\d+(?:\.\d+)?) ?GiB CPU tier|CPU tier (\d+(?:\.\d+)?) GiB|cpu-offload-(\d+(?:\.\d+)?)GiB", re.IGNORECASE)
+_HOST_BYTES = re.compile(
+    r"(?:cpu-offload-|\b)(\d+(?:\.\d+)?) ?GiB CPU tier|CPU tier (\d+(?:\.\d+)?) GiB|cpu-offload-(\d+(?:\.\d+)?)GiB",
+    re.IGNORECASE,
+)
 _HOST_TOKENS = re.compile(r"CPU (\d+(?:\.\d+)?)M tokens", re.IGNORECASE)
 
 ROUTERS: tuple[tuple[str, Routing], ...] = (
@@ -115,7 +118,9 @@ def deployment_of(row: Mapping[str, str], *, split: bool) -> Deployment:
     count = int(float(text)) if text else 1
     if count < 1:
         raise InputError(f"replicas: {text!r} must be at least 1")
-    return Deployment(count, routing_named(row.get("router") or "") if count > 1 else "round_robin", None, *size)
+    return Deployment(
+        count, routing_named(row.get("router") or "") if count > 1 else "round_robin", None, *size
+    )
 
 
 def _host_cache(row: Mapping[str, str]) -> tuple[float, float]:

@@ -121,7 +121,12 @@ class Servers:
 def served_outcome(benchmark: Benchmark, servers: Servers) -> Outcome:
     """Return the outcome of the benchmark's requests on all engines that served them, a warm-up left out."""
     deployment, shared = benchmark.deployment, benchmark.shared
-    if deployment == AGGREGATED and shared is None and not benchmark.conversation and not benchmark.cached_fraction:
+    if (
+        deployment == AGGREGATED
+        and shared is None
+        and not benchmark.conversation
+        and not benchmark.cached_fraction
+    ):
         return outcome_of(benchmark, servers.replica)
     count = requests_of(benchmark)
     inputs, outputs = lengths_of(benchmark, count)
@@ -166,7 +171,9 @@ def _run(
     prefill, decode = deployment.pools
     after = _engine(benchmark, servers.decode, int(benchmark.input_tokens))
     plans = EnginePlan(engine, prefill.replicas, routing), EnginePlan(after, decode.replicas)
-    return _as_streamed(simulate_disaggregated(asked, *plans, servers.link, crowd=crowd).outcome, servers.link)
+    return _as_streamed(
+        simulate_disaggregated(asked, *plans, servers.link, crowd=crowd).outcome, servers.link
+    )
 
 
 def _as_streamed(outcome: Outcome, link: KvLink) -> Outcome:
@@ -195,8 +202,10 @@ def _engine(benchmark: Benchmark, replica: Replica, longest_prompt: int) -> Engi
 
 def _caching(engine: EngineSetup, id_tokens: int, host: OffloadTier | None) -> EngineSetup:
     """Return an engine that caches prompts by block ids, with host memory behind its own where it has some."""
-    tiers = () if host is None else (
-        OffloadTier(host.capacity_blocks // id_tokens, host.load_s_per_block * id_tokens, host.name),
+    tiers = (
+        ()
+        if host is None
+        else (OffloadTier(host.capacity_blocks // id_tokens, host.load_s_per_block * id_tokens, host.name),)
     )
     return replace(engine, caching=PrefixCaching(id_tokens, tiers))
 
@@ -242,7 +251,17 @@ def _measured(outcome: Outcome, warm_up: int) -> Outcome:
     """Return the rows of an outcome behind its warm-up, and the time from their first arrival."""
     if not warm_up:
         return outcome
-    names = ("status", "arrival_s", "queue_s", "ttft_s", "tpot_s", "e2e_s", "input_tokens", "output_tokens", "class_index")
+    names = (
+        "status",
+        "arrival_s",
+        "queue_s",
+        "ttft_s",
+        "tpot_s",
+        "e2e_s",
+        "input_tokens",
+        "output_tokens",
+        "class_index",
+    )
     rows = {name: getattr(outcome, name)[warm_up:] for name in names}
     return replace(outcome, **rows, seconds=outcome.seconds - float(rows["arrival_s"][0]))
 
@@ -323,7 +342,12 @@ def largest_rate(benchmark: Benchmark, servers: Servers) -> float:
         count = int(np.clip(rate * seconds, LEAST_SLO_REQUESTS, MOST_SLO_REQUESTS))
         stage_s = count / rate
         run = replace(
-            benchmark, kind="online_rate", request_rate=rate, requests=count, stage_s=stage_s, deployment=AGGREGATED
+            benchmark,
+            kind="online_rate",
+            request_rate=rate,
+            requests=count,
+            stage_s=stage_s,
+            deployment=AGGREGATED,
         )
         outcome = served_outcome(run, servers)
         columns = metrics_of(outcome, 1)

@@ -51,7 +51,11 @@ class Conversation:
     @property
     def mean_input_tokens(self) -> float:
         """Return the mean prompt length over the turns."""
-        return self.document_tokens + self.input_tokens + (self.turns - 1) / 2.0 * (self.input_tokens + self.output_tokens)
+        return (
+            self.document_tokens
+            + self.input_tokens
+            + (self.turns - 1) / 2.0 * (self.input_tokens + self.output_tokens)
+        )
 
 
 def _count(row: Mapping[str, str], name: str) -> int | None:
@@ -157,7 +161,9 @@ def with_shared_blocks(
     return replace(requests, block_ids=np.array(ids, dtype=np.int64), block_counts=counts)
 
 
-def with_cached_tokens(requests: Requests, shared: SharedPrompts, prompts: Counts, block_tokens: int) -> Requests:
+def with_cached_tokens(
+    requests: Requests, shared: SharedPrompts, prompts: Counts, block_tokens: int
+) -> Requests:
     """Return the requests with what a cache that keeps everything has of each: its prefix, or all of a prompt sent before.
 
     Examples

@@ -110,7 +110,7 @@ def sized_for(asked: AskedFleet, row: Certainty) -> Subject:
     assert row.replicas is not None
     assert row.gpus is not None
     busy = row.replicas - (row.spare_replicas or 0)
-    trial = trial_of(surer.question, row.layout, row.weight_dtype, terms, busy=busy)
+    trial = trial_of(surer.question, row.layout, row.weight_dtype, terms)
     if isinstance(trial, Reason):
         raise InputError(
             f"the layout of {row.gpus} x {row.hardware} no longer serves the model: {trial.words}"

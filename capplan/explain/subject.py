@@ -92,11 +92,7 @@ class Subject:
         """Return the trial of the plan's layout."""
         if self._trial is None:
             trial = trial_of(
-                self.asked.question,
-                self.plan.single.layout,
-                self.plan.single.weight_dtype,
-                self.terms,
-                busy=self.busy,
+                self.asked.question, self.plan.single.layout, self.plan.single.weight_dtype, self.terms
             )
             if isinstance(trial, Reason):
                 raise InputError(f"the layout of the plan no longer serves the model: {trial.words}")

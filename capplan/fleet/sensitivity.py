@@ -122,9 +122,7 @@ def _at_speed(question: Question, plan: Plan, terms: Terms, cache: SearchCache, 
     if plan.has_pools:
         sizing = pools_sizing(question, plan, terms, cache)
         return None if isinstance(sizing, Reason) else sizing.at_speed(part)
-    trial = trial_of(
-        question, plan.single.layout, plan.single.weight_dtype, terms, cache, busy=plan.single.busy_replicas
-    )
+    trial = trial_of(question, plan.single.layout, plan.single.weight_dtype, terms, cache)
     busy = None if isinstance(trial, Reason) else replicas_at_speed(trial, part, terms)
     return None if busy is None else (busy,)
 
@@ -134,8 +132,7 @@ def by_traffic(
 ) -> list[Busy | None]:
     """Return the replicas in service that a plan's layout takes at other traffic, each counted by simulation.
 
-    A replica is simulated at a share of the traffic, so the runs of one question serve every multiple of it. Sessions are an
-    exception: the hits of their prefixes depend on the traffic as a whole.
+    A replica is simulated at a share of the traffic, so the runs of one question serve every multiple of it.
 
     Parameters
     ----------

@@ -257,6 +257,8 @@ def _host_cache(benchmark: Benchmark, replica: Replica) -> OffloadTier | None:
     deployment = benchmark.deployment
     if not deployment.host_cache_bytes and not deployment.host_cache_tokens:
         return None
-    tier = offload_tier(replica, TierSize("host", deployment.host_cache_bytes or 1.0), 1, benchmark.input_tokens)
+    tier = offload_tier(
+        replica, TierSize("host", deployment.host_cache_bytes or 1.0), 1, benchmark.input_tokens
+    )
     tokens = int(deployment.host_cache_tokens) or tier.capacity_blocks
     return replace(tier, capacity_blocks=tokens)

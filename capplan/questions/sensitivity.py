@@ -71,7 +71,7 @@ class _Turning:
     def at_traffic(self) -> tuple[WhatIf, ...]:
         """Return the fleets for other traffic, each counted by simulation; today's is the plan itself."""
         asked, plan, terms = self.asked, self.plan, terms_of(self.asked)
-        if not plan.has_pools and not asked.question.demand.has_sessions:
+        if not plan.has_pools:
             ratios = WHAT_IF_RATIOS
             counts = by_traffic(asked.question, plan, terms, self.cache, ratios)
         else:

@@ -168,7 +168,7 @@ def simulated(asked: AskedFleet, plan: Plan, seed: int, slowness: float = 1.0) -
 def _as_slow(asked: AskedFleet, plan: Plan, slowness: float) -> Plan:
     """Return a plan whose response times are those of slower replicas: users send the next turn of a session after them."""
     busy = plan.single.busy_replicas
-    trial = trial_of(asked.question, plan.single.layout, plan.single.weight_dtype, terms_of(asked), busy=busy)
+    trial = trial_of(asked.question, plan.single.layout, plan.single.weight_dtype, terms_of(asked))
     assert not isinstance(trial, Reason)
     waits = tuple(slowness * response_s for response_s in trial.fleet(busy, slowness).responses_s)
     return replace(plan, class_e2e_s=waits)

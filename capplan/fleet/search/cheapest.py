@@ -5,24 +5,20 @@ until the bound exceeds the best fleet so far. Device types are independent: one
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import ceil, floor, inf
 
 from capplan.errors import Reason, Refusal
-from capplan.fleet.load.demand import Demand
-from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.order import most_replicas
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.question import Question
 from capplan.fleet.search.candidates import Layout, Rejections
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.search_cache import SearchCache
-from capplan.fleet.search.trial import Trial, demand_at_replica, replicas_at
+from capplan.fleet.search.trial import SamplePaths, Trial, replicas_at
 from capplan.workload.slo import Target
 
-LEAST_SHARE = 1e-6
-"""Share of the traffic with which a replica has room for every prefix of its sessions."""
 SIMULATED = Reason(Refusal.SIMULATION, "misses a target when simulated with the scenario's own lengths")
 OVER_BUDGET = Reason(Refusal.BUDGET, "costs more than the budget, or its price is not known")
 UNHELD = Reason(Refusal.MACHINES, "no machine that may be ordered holds a replica")
@@ -197,9 +193,8 @@ class Search:
         self.candidates = tuple(candidates)
         self._trials: dict[int, Trial] = {}
         self._sizes: dict[tuple[int, float], Sized] = {}
-        self._paths: dict[tuple[int, int, tuple[float, ...]], SamplePath] = {}
+        self._paths: SamplePaths = {}
         self._cache = cache or SearchCache()
-        self._at_hits: dict[tuple[object, ...], Trial] = {}
 
     def trial(self, candidate: ScreenedLayout) -> Trial:
         """Return the trial of a candidate."""
@@ -405,7 +400,7 @@ class Search:
             most = self._busy(candidate, allowed(candidate))
             busy = inf
             if most >= 1.0:
-                busy = _short_bound(self._at_best(candidate, most), confidence, self.terms, most)
+                busy = _short_bound(self.trial(candidate), confidence, self.terms, most)
             gpus = (busy + self.terms.spare_replicas) * candidate.layout.devices
             closer = self._least(candidate, gpus, priced=priced)
             heappush(waiting, (max(bound, closer), name, True, candidate))
@@ -423,76 +418,15 @@ class Search:
         if known not in self._sizes:
             most = self._busy(candidate, most_gpus)
             slower = candidate.slowness.quantile(confidence)
-            if most < 1.0 or not _may_do(
-                self._at_best(candidate, most), slower, self.terms, most, short=False
-            ):
-                return None
             trial = self.trial(candidate)
-            if candidate.demand.has_sessions:
-                found = self._sized_for_sessions(candidate, confidence, most)
-                if found is None:
-                    return None
-                trial, busy = found
-            else:
-                fewest = busy_replicas(trial, trial.limits, confidence, self.terms, most)
-                if fewest is None:
-                    return None
-                busy = fewest
+            if most < 1.0 or not _may_do(trial, slower, self.terms, most, short=False):
+                return None
+            busy = busy_replicas(trial, trial.limits, confidence, self.terms, most)
+            if busy is None:
+                return None
             gpus = (busy + self.terms.spare_replicas) * candidate.layout.devices
             self._sizes[known] = Sized(trial, busy, gpus)
         return self._sizes[known] if self._sizes[known].gpus <= most_gpus else None
-
-    def _sized_for_sessions(
-        self, candidate: ScreenedLayout, confidence: float, most: float
-    ) -> tuple[Trial, int] | None:
-        """Return the fewest replicas that meet the targets, with the prefix-cache hits at their load; None above `most`.
-
-        More replicas leave more of each cache to a session: hits are those of a replica that carries its part of the peak, not of
-        the largest load that a layout may carry.
-        """
-        slower, room = candidate.slowness.quantile(confidence), 1.0 / (1.0 - self.terms.headroom_fraction)
-
-        def at_load(share: float) -> Trial:
-            return self.trial_at_share(candidate, share)
-
-        def meets(busy: int) -> bool:
-            with_room, at_peak = at_load(room / busy), at_load(1.0 / busy)
-            limits = at_peak.limits
-            return with_room.meets(busy, 1.0, limits, room) and at_peak.meets(busy, slower, limits)
-
-        emptiest = at_load(LEAST_SHARE)
-        first = busy_replicas(emptiest, emptiest.limits, confidence, self.terms)
-        if first is None or first > most:
-            return None
-        failed, busy = first - 1, first
-        while not meets(busy):
-            if busy > most:
-                return None
-            failed, busy = busy, busy + max(1, busy // 8)
-        while busy - failed > 1:
-            middle = (busy + failed) // 2
-            failed, busy = (failed, middle) if meets(middle) else (middle, busy)
-        return None if busy > most else (at_load(1.0 / busy), busy)
-
-    def _at_best(self, candidate: ScreenedLayout, most: float) -> Trial:
-        """Return the trial of a candidate with the most prefix-cache hits that it has with at most so many replicas."""
-        if not candidate.demand.has_sessions:
-            return self.trial(candidate)
-        return self.trial_at_share(candidate, max(1.0 / most, LEAST_SHARE))
-
-    def trial_at_share(self, candidate: ScreenedLayout, share: float) -> Trial:
-        """Return the trial of a candidate with the prefix-cache hits of a replica that carries this share of the traffic."""
-        demand, replica = self.question.demand, self.trial(candidate).replica
-        emptiest = self._with_hits(candidate, demand_at_replica(demand, replica, LEAST_SHARE))
-        return self._with_hits(candidate, demand_at_replica(demand, replica, share, emptiest.responses_s))
-
-    def _with_hits(self, candidate: ScreenedLayout, demand: Demand) -> Trial:
-        """Return the trial of a candidate whose demand has other prefix-cache hits."""
-        key = id(candidate), demand.hit_fractions, demand.load_s
-        if key not in self._at_hits:
-            hit = replace(candidate, demand=demand)
-            self._at_hits[key] = self._cache.trial(hit, self.question, self._paths)
-        return self._at_hits[key]
 
 
 def layout_name(layout: Layout, weight_dtype: str) -> LayoutName:

@@ -44,9 +44,6 @@ UNLIMITED_S = 60.0
 CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
 """The confidences for which the cheapest fleet is reported."""
 
-COVERS = np.geomspace(1 / 64, 4.0, 13)
-"""Cache sizes to interpolate between, as multiples of the prompts of all sessions in flight."""
-
 _ABOVE = Reason(Refusal.LOAD, "above the largest load that meets the targets")
 
 Flags = NDArray[np.bool_]
@@ -82,7 +79,7 @@ class ScreenedLayout:
     slowness: Slowness
     """How much slower than predicted its steps may be."""
     demand: Demand
-    """With the prefix-cache hits of this replica; with sessions, at its largest load, while the bounds rest on the most hits."""
+    """With the prefix-cache hits of this replica; with sessions, the most that it may have."""
     rounds: Rounds | None = None
     """The replica that speculates, if it does."""
 
@@ -163,9 +160,7 @@ class _Part:
         """Return the layouts that may meet the targets at some load, and how far the others miss them."""
         if not self.question.demand.reuses or self.question.demand.hit_fractions:
             return self.with_one_demand(layouts, cache_tokens, rejected)
-        sessions = self.question.demand.has_sessions
-        fewest = np.ones(len(layouts)) if sessions else [None] * len(layouts)
-        demands = self._seen_by(layouts, cache_tokens, fewest)  # the most hits bound the load from above
+        demands = [self._seen(*row) for row in zip(layouts, cache_tokens.tolist(), strict=True)]
         sized: list[ScreenedLayout] = []
         near: list[Relaxation] = []
         kinds = [(demand.hit_fractions, demand.load_s) for demand in demands]
@@ -175,47 +170,10 @@ class _Part:
             more, closest = part.with_one_demand([layouts[row] for row in rows], cache_tokens[rows], rejected)
             sized += more
             near += closest
-        if sessions:
-            held = self._in_flight_tokens(layouts, cache_tokens)
-            at_largest = zip(map(id, layouts), self._seen_by(layouts, cache_tokens, held), strict=True)
-            demand_of = dict(at_largest)
-            sized = [replace(candidate, demand=demand_of[id(candidate.layout)]) for candidate in sized]
         return sized, near
 
-    def _in_flight_tokens(self, layouts: list[Layout], cache_tokens: Array) -> Array:
-        """Return the prompts of the sessions in flight at a replica of each layout, at the largest load that it carries.
-
-        More hits let a replica carry more sessions, which leave less of the cache to each: the load is that at which the
-        cache covers as much of the sessions as was supposed.
-        """
-        question = self.question
-        plans = self.plans(layouts)
-        table = plans_tables(plans).table
-        excess = []
-        for cover in COVERS:
-            demand = question.demand.with_cache(cover, in_flight_tokens=1.0)
-            state = steady_states(plans, table, cache_tokens, demand)
-            needed = {target: _least_values(state, target) for target in question.slo.targets}
-            holds = ~state.saturated & self._within(needed, np.ones((len(layouts), 1)))
-            holds = np.where(holds.any(axis=1, keepdims=True), holds, ~state.saturated)
-            shares = np.where(holds, carried_shares(state, demand), 0.0)
-            at = np.arange(len(layouts)), np.argmax(shares, axis=1)
-            held = demand.in_flight_tokens(np.minimum(shares[at], 1.0), state.e2e_s.mean[at])
-            excess.append(np.log(cache_tokens / np.maximum(held, 1.0) / cover))
-        covers = [np.interp(0.0, row[::-1], np.log(COVERS)[::-1]) for row in np.array(excess).T]
-        return np.asarray(cache_tokens / np.exp(covers))
-
-    def _seen_by(
-        self, layouts: Sequence[Layout], cache_tokens: Array, in_flight_tokens: Sequence[float | None] | Array
-    ) -> list[Demand]:
-        """Return the demand with the prefix-cache hits of a replica of each layout, by its prompts of sessions in flight."""
-        return [
-            self._seen(layout, float(tokens), None if held is None else float(held))
-            for layout, tokens, held in zip(layouts, cache_tokens, in_flight_tokens, strict=True)
-        ]
-
-    def _seen(self, layout: Layout, cache_tokens: float, in_flight_tokens: float | None) -> Demand:
-        """Return the demand with the prefix-cache hits of a replica of a layout."""
+    def _seen(self, layout: Layout, cache_tokens: float) -> Demand:
+        """Return the demand with the most prefix-cache hits of a replica of a layout: all of the cache for one session, if there are any."""
         demand = self.question.demand
         tiers = [
             tier_in_tokens(
@@ -228,7 +186,7 @@ class _Part:
             )
             for size in demand.tiers
         ]
-        return demand.with_cache(cache_tokens, tiers, in_flight_tokens)
+        return demand.with_cache(cache_tokens, tiers, 1.0 if demand.has_sessions else None)
 
     def with_one_demand(
         self, layouts: list[Layout], cache_tokens: Array, rejected: Rejections

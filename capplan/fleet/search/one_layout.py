@@ -24,8 +24,6 @@ def trial_of(
     weight_dtype: str,
     terms: Terms,
     cache: SearchCache | None = None,
-    *,
-    busy: int | None = None,
 ) -> Trial | Reason:
     """Return the trial of one layout under the traffic and the targets of a question.
 
@@ -36,7 +34,6 @@ def trial_of(
     weight_dtype : one of the question's networks
     terms : headroom, spares and prices
     cache : replicas and runs of questions before
-    busy : replicas in service, whose part of the peak decides about the prefix-cache hits of sessions; None: the largest load of a replica
 
     Returns
     -------
@@ -46,8 +43,6 @@ def trial_of(
     if isinstance(screened, Reason):
         return screened
     found, candidate = screened
-    if busy is not None and question.demand.has_sessions:
-        return found.trial_at_share(candidate, 1.0 / busy)
     return found.trial(candidate)
 
 

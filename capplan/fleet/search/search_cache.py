@@ -8,12 +8,11 @@ from hashlib import sha256
 from typing import Any
 
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.pools.joint import Joint, JointRuns
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.search.layouts import ScreenedLayout
-from capplan.fleet.search.trial import SeenRuns, Trial
+from capplan.fleet.search.trial import SamplePaths, SeenRuns, Trial
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
 
@@ -86,7 +85,7 @@ class SearchCache:
         self,
         candidate: ScreenedLayout,
         question: Question,
-        paths: dict[tuple[int, int, tuple[float, ...]], SamplePath],
+        paths: SamplePaths,
     ) -> Trial:
         """Return the trial of a layout, reusing the replica and the runs of earlier searches."""
         spec = spec_of_layout(candidate.layout, candidate.weight_dtype, question)
@@ -97,10 +96,16 @@ class SearchCache:
         hits = (candidate.demand.hit_fractions, candidate.demand.load_s)
         seen = self._runs.setdefault((made_of, *traffic, *hits, drafts), {})
         if candidate.rounds is not None:
-            return Trial(candidate, question, paths, candidate.rounds.replica, seen)
-        if made_of not in self._replicas:
-            self._replicas[made_of] = replica_of(spec)
-        return Trial(candidate, question, paths, self._replicas[made_of], seen)
+            replica = candidate.rounds.replica
+        elif made_of in self._replicas:
+            replica = self._replicas[made_of]
+        else:
+            replica = self._replicas[made_of] = replica_of(spec)
+
+        def with_demand(demand: Demand) -> Trial:
+            return self.trial(replace(candidate, demand=demand), question, paths)
+
+        return Trial(candidate, question, paths, replica, seen, with_demand)
 
     def joint(self, question: Question, prefill: Replica, decode: Replica, link: LinkTerms) -> Joint:
         """Return both pools together, reusing the runs of earlier searches with the same layouts, traffic and targets."""

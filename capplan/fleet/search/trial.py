@@ -5,7 +5,7 @@ only move a bisection up, and nothing is simulated twice.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, inf, isnan, log, log2, nan
 
@@ -97,6 +97,8 @@ class Latencies:
         return float(getattr(spreads[target.metric], target.statistic))
 
 
+SamplePaths = dict[tuple[tuple[float, ...], int, tuple[float, ...]], SamplePath]
+"""Drawn traffic of a question by its prefix-cache hits, the number of requests and the response times that decide its mix."""
 SeenRuns = dict[tuple[object, ...], Latencies]
 """Latencies by rate, replicas, slowness, requests of a run and whole users; or by the replicas of a fleet and its traffic."""
 
@@ -273,13 +275,15 @@ class Trial:
         self,
         candidate: ScreenedLayout,
         question: Question,
-        paths: dict[tuple[int, int, tuple[float, ...]], SamplePath],
+        paths: SamplePaths,
         replica: Replica | None = None,
         seen: SeenRuns | None = None,
+        with_demand: "Callable[[Demand], Trial] | None" = None,
     ) -> None:
         """Take the replica, or build it; nothing is simulated yet.
 
-        `paths` shares sample paths with other layouts, `seen` the runs of this layout with other questions.
+        `paths` shares sample paths with other layouts, `seen` the runs of this layout with other questions; `with_demand`
+        returns the trial of this layout with other prefix-cache hits, which sessions need.
         """
         self.candidate = candidate
         self.demand = candidate.demand
@@ -310,17 +314,69 @@ class Trial:
         self._seen: SeenRuns = {} if seen is None else seen
         self._short_steps: dict[tuple[object, ...], int] = {}
         self._kinds: dict[tuple[object, ...], Seen] = {}
+        self._with_demand = with_demand
+        self._at_hits: dict[tuple[object, ...], Trial] = {}
+
+    def _settled(self, run: "Callable[[Trial], Latencies]", share: float, slowness: float) -> Latencies:
+        """Return latencies with the prefix-cache hits that sessions have while responses take that long.
+
+        Slow responses keep sessions in flight for longer, which leaves less of the cache to each; fewer hits make responses
+        slower. The hits are those at the lightest load first, and fall until they stay or the queue grows.
+
+        Parameters
+        ----------
+        run : latencies of a trial
+        share : [-]
+            of the traffic, at a replica
+        slowness : [-]
+            factor on the time of each step
+        """
+        if not self.question.demand.has_sessions:
+            return run(self)
+        trial = self._at_share(share, self.responses_s)
+        while True:
+            seen = run(trial)
+            waits = tuple(slowness * wait_s for wait_s in seen.responses_s)
+            slower = self._at_share(share, waits)
+            if not seen.steady or slower.cached_tokens >= trial.cached_tokens:
+                return seen
+            trial = slower
+
+    @property
+    def cached_tokens(self) -> float:
+        """Return the mean tokens of a prompt that need no prefill."""
+        return float(self.demand.lengths.cached_tokens)
+
+    def _at_share(self, share: float, responses_s: ResponseTimes) -> "Trial":
+        """Return the trial with the prefix-cache hits of a replica that carries a share of the traffic, at response times."""
+        demand = demand_at_replica(self.question.demand, self.replica, share, responses_s)
+        key = demand.hit_fractions, demand.load_s
+        if key not in self._at_hits:
+            assert self._with_demand is not None
+            self._at_hits[key] = self._with_demand(demand)
+        return self._at_hits[key]
 
     def at(
         self, rate_per_s: float, replicas: float, slowness: float = 1.0, *, short: bool = False
     ) -> Latencies:
         """Return the latencies of one of several replicas at a rate, with all steps slower by a factor.
 
-        `short` takes them from a short run.
+        `short` takes them from a short run, with the most hits that sessions may have.
         """
+        share = rate_per_s / self.total_rate
+
+        def run(trial: Trial) -> Latencies:
+            return trial._at(share * trial.total_rate, replicas, slowness, short=short)
+
+        if short and self.question.demand.has_sessions:
+            return run(self._at_share(share, self.responses_s))
+        return self._settled(run, share, slowness)
+
+    def _at(self, rate_per_s: float, replicas: float, slowness: float, *, short: bool) -> Latencies:
+        """Return the same with the hits of this trial."""
         scaled = rate_per_s * slowness
         count = self._requests(rate_per_s, short=short)
-        if self._all_users:  # nobody arrives, so it does not matter how many replicas a router deals to
+        if self._all_users or self.demand.has_sessions:  # no request is dealt to replicas in turn
             replicas = 1.0
         key = (float(f"{scaled:.9g}"), replicas, slowness if self.demand.users else 1.0, count)
         if key not in self._seen:
@@ -348,8 +404,16 @@ class Trial:
         traffic_ratio : [-]
             multiple of the traffic; a part of a user counts as a user
         """
+
+        def run(trial: Trial) -> Latencies:
+            return trial._fleet(replicas, slowness, traffic_ratio)
+
+        return self._settled(run, traffic_ratio / replicas, slowness)
+
+    def _fleet(self, replicas: int, slowness: float, traffic_ratio: float) -> Latencies:
+        """Return the same with the hits of this trial."""
         if not self.demand.users:
-            return self.at(self.total_rate * traffic_ratio / replicas, replicas, slowness)
+            return self._at(self.total_rate * traffic_ratio / replicas, replicas, slowness, short=False)
         key = ("fleet", replicas, slowness, traffic_ratio)
         if key not in self._seen:
             self._seen[key] = self._of_kinds(replicas, slowness, traffic_ratio)
@@ -425,7 +489,7 @@ class Trial:
         q, people = self.question, self.demand.user_classes
         timed_too = 0 < len(people) < len(self.demand.classes)
         response_s = self.responses_s if timed_too else self.demand.responses_s(0.0)
-        key = (id(self.demand), count, response_s)
+        key = (self.demand.hit_fractions, count, response_s)
         if key not in self._paths:
             self._paths[key] = SamplePath(
                 self.demand, count=count, seed=q.seed, longest=q.max_model_len, routing=q.routing, response_s=response_s

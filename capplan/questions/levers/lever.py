@@ -343,7 +343,7 @@ def _held(asked: AskedFleet, plan: Plan, cache: SearchCache) -> _Held | Reason:
         layout = replace(layout, kv_format=question.kv_formats[0])
     device = next((item for item in question.devices if item.name == layout.device.name), layout.device)
     layout = replace(layout, device=device)
-    trial = trial_of(question, layout, dtype, terms_of(asked), cache, busy=plan.single.busy_replicas)
+    trial = trial_of(question, layout, dtype, terms_of(asked), cache)
     if isinstance(trial, Reason):
         return trial
     slower = trial.candidate.slowness.quantile(question.slo.confidence)

@@ -160,7 +160,7 @@ def _measured(asked: AskedFleet, chosen: Mapping[str, Any]) -> Iterator[Check]:
     sharding = Sharding(*(float(chosen[name]) for name in DEGREES))
     layout = Layout(device, sharding, chosen["weight_dtype"], chosen["kv_dtype"])
     busy = chosen["replicas"] - chosen["spare_replicas"]
-    trial = trial_of(asked.question, layout, chosen["weight_dtype"], terms, busy=busy)
+    trial = trial_of(asked.question, layout, chosen["weight_dtype"], terms)
     if isinstance(trial, Reason):
         yield Check(f"layout: {trial.words}", None, layout.in_words(chosen["weight_dtype"]), holds=False)
         return
