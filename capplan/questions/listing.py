@@ -8,9 +8,10 @@ from capplan.engine.lookup import ENGINES
 from capplan.engine.versions import RELEASES
 from capplan.errors import unknown
 from capplan.readers.catalogue.hardware import device, device_names, normalised
-from capplan.readers.catalogue.machines import known_machines
+from capplan.readers.catalogue.machine_catalogue import known_machines
 from capplan.readers.catalogue.models import model_rows
-from capplan.readers.catalogue.prices import first_day, price_records
+from capplan.readers.catalogue.offer_terms import first_day
+from capplan.readers.catalogue.prices import price_records
 from capplan.readers.catalogue.scenarios import described, shipped_scenarios
 from capplan.readers.catalogue.token_prices import OLD_DAYS, TokenOffer, token_offers
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from capplan.fleet.scenario import Disaggregation
-from capplan.readers.catalogue.prices import Commitment, Day, Term
+from capplan.readers.catalogue.offer_terms import Commitment, Day, Term
 from capplan.readers.record import (
     COUNT_SCHEMA,
     FRACTION_SCHEMA,

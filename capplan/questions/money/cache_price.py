@@ -3,7 +3,7 @@
 from capplan.errors import InputError
 from capplan.money.hosted import TokenPrice, TokenRates
 from capplan.questions.money.comparison import listed_prices, refuse_unknown_storage, refuse_unsold_life
-from capplan.readers.catalogue.prices import first_day
+from capplan.readers.catalogue.offer_terms import first_day
 from capplan.readers.catalogue.token_prices import find_price, refuse_unused_day
 from capplan.scenario.flags import CachePriceFlags
 

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from capplan.errors import InputError, unknown
 from capplan.money.hosted import LongerLife, PeakHours, PriceChange, TokenPrice, TokenRates
-from capplan.readers.catalogue.prices import Day, PriceSource, first_day
+from capplan.readers.catalogue.offer_terms import Day, PriceSource, first_day
 from capplan.readers.data_folder import data_folder
 from capplan.readers.json_file import read_json
 from capplan.readers.record import (

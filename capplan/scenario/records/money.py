@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from capplan.readers.catalogue.prices import Day
+from capplan.readers.catalogue.offer_terms import Day
 from capplan.readers.record import (
     Discount,
     Fraction,
