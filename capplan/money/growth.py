@@ -8,6 +8,7 @@ import numpy as np
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import AnyPlan, planned_rate_per_replica
 from capplan.fleet.price import usd_per_month
+from capplan.money.commitments import Mix
 from capplan.numbers import Array
 
 
@@ -69,6 +70,8 @@ class Growth:
     months: tuple[GrowthMonth, ...]
     outgrown_in_month: int | None
     """First month in which today's plan is too small; None: not within the horizon."""
+    mixes: tuple[Mix, ...] = ()
+    """The cheapest mix of commitments of each month; empty where none are named."""
 
     @property
     def usd(self) -> float | None:
@@ -90,7 +93,7 @@ def growth_of(
     plan: AnyPlan,
     ratios: Array,
     headroom_fraction: float,
-    mix_usd_per_month: Callable[[float, AnyPlan], float | None],
+    mix_of_month: Callable[[float, AnyPlan], Mix | None],
 ) -> Growth:
     """Return the fleets of successive months: the layout of the plan, as many replicas as the rule that sized it asks for.
 
@@ -102,7 +105,7 @@ def growth_of(
     ratios : [-]
         traffic of each month over today's
     headroom_fraction : [-]
-    mix_usd_per_month : (ratio, plan of the month) -> cost of the month by its cheapest mix [$], None without commitments
+    mix_of_month : (ratio, plan of the month) -> the cheapest mix of that month, None without commitments
 
     Returns
     -------
@@ -113,10 +116,13 @@ def growth_of(
     carried = [planned_rate_per_replica(group, headroom_fraction) for group in groups]
     needed = [replicas_over_time(peak * ratios, rate) for rate in carried]
     rows: list[GrowthMonth] = []
+    mixes: list[Mix] = []
     before = plan
     for month, ratio in enumerate(ratios.tolist(), start=1):
         counts = [int(n[month - 1]) + g.spare_replicas for n, g in zip(needed, groups, strict=True)]
         grown = plan.resized(counts)
+        mix = mix_of_month(ratio, grown)
+        mixes += [] if mix is None else [mix]
         rows.append(
             GrowthMonth(
                 month=month,
@@ -125,13 +131,13 @@ def growth_of(
                 gpus=grown.gpus,
                 added_gpus=grown.gpus - before.gpus,
                 usd_per_month=_usd_per_month(plan, counts),
-                mix_usd_per_month=mix_usd_per_month(ratio, grown),
+                mix_usd_per_month=None if mix is None else float(usd_per_month(mix.usd_per_hour)),
                 pool_replicas=(counts[0], counts[1]) if len(counts) > 1 else None,
             )
         )
         before = grown
     outgrown = next((row.month for row in rows if _outgrown(row, plan)), None)
-    return Growth(tuple(rows), outgrown)
+    return Growth(tuple(rows), outgrown, tuple(mixes))
 
 
 def _usd_per_month(plan: AnyPlan, counts: Sequence[int]) -> float | None:

@@ -136,7 +136,12 @@ def asked_comparison(
     scenario = asked.scenario
     paid = paid_plan(asked, answer, "there is no fleet to compare with", today)
     own = own_fleet(
-        paid.plan, scenario.fleet.headroom_fraction, scenario.own, paid.machines_usd, paid.group_fractions
+        paid.plan,
+        scenario.fleet.headroom_fraction,
+        scenario.own,
+        paid.machines_usd,
+        paid.group_fractions,
+        paid.other,
     )
     prices = tuple(sold_price(price_on(price, today.isoformat()), scenario.hosted) for price in prices)
     reuse = _reuse(scenario, paid.plan.responses_s, asked.question.max_model_len)

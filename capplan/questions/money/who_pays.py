@@ -108,7 +108,7 @@ def asked_bill(asked: AskedFleet, answer: FleetAnswer, today: date) -> AskedBill
     plan = paid.plan
     use = plan_use(plan, asked.question)
     uses = [class_use(index, use) for index in range(len(use.demand.classes))]
-    usd, seconds = asked.scenario.own.usd(paid.machines_usd), paid.hours * 3600.0
+    usd, seconds = asked.scenario.own.usd(paid.machines_usd, paid.other_usd), paid.hours * 3600.0
     if len(plan.groups) == 1:
         bill = who_pays(uses, usd, plan.replicas * seconds)
     else:
