@@ -7,6 +7,18 @@ from capplan.fleet.money_terms import OtherTerms
 
 
 @dataclass(frozen=True, slots=True)
+class Sold:
+    """What a line of machines is, as it is sold."""
+
+    provider: str
+    """Empty: whoever makes the offers of a commitment."""
+    commitment: str
+    """Empty: by the hour, as prices.commitment says."""
+    sku: str
+    region: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class CostLine:
     """One line of the total: a quantity at a price."""
 
@@ -19,6 +31,8 @@ class CostLine:
     """Where the price comes from: an offer, a key of the scenario, or "assumed"."""
     grows_with: str = "nothing"
     """What it is proportional to: traffic, machines, or nothing."""
+    sold: Sold | None = None
+    """Of machines: who sells them; None for other lines."""
 
     @property
     def usd(self) -> float:

@@ -20,7 +20,7 @@ def cache_price(flags: CachePriceFlags, prefix_tokens: float, time_to_live_s: fl
         if flags.date is not None:
             first_day(flags.date, "--date")
         known = listed_prices(str(flags.prices) if flags.prices else None, flags.date)
-        found = find_price(flags.api, known, flags.date)
+        found = find_price(flags.api, known, flags.date, own_list=flags.prices is not None)
         refuse_unused_day(flags.date, [found], "--date")
         refuse_unsold_life(found, time_to_live_s, "--time-to-live")
         if prefix_tokens >= found.minimum_prefix_tokens:

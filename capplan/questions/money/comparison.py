@@ -75,8 +75,9 @@ def listed_prices(file: str | None, day: str | None) -> tuple[TokenPrice, ...]:
 def asked_prices(names: Sequence[str], asked: AskedFleet) -> tuple[TokenPrice, ...]:
     """Return the prices of the named APIs; without names, those of all that serve the scenario's model."""
     scenario, model = asked.scenario, next(iter(asked.question.networks.values())).name
-    known = listed_prices(scenario.hosted.file, scenario.hosted.date)
-    found = tuple(dict.fromkeys(find_price(name, known, scenario.hosted.date) for name in names))
+    file, day = scenario.hosted.file, scenario.hosted.date
+    known = listed_prices(file, day)
+    found = tuple(dict.fromkeys(find_price(name, known, day, own_list=file is not None) for name in names))
     if found and all(price.date != scenario.hosted.date for price in found):
         refuse_unused_day(scenario.hosted.date, found, f"{scenario.path}: hosted.date")
     found = found or tuple(prices_of_model(model, known))

@@ -6,7 +6,7 @@ from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.model.parameters import weight_bytes
 from capplan.money.commitments import Mix
 from capplan.money.hosted import hosted_traffic, outside_usd
-from capplan.money.total_cost import CostLine, other_lines
+from capplan.money.total_cost import CostLine, Sold, other_lines
 from capplan.questions.fleet import AskedFleet
 from capplan.scenario.money_terms import memory_usd_per_month
 
@@ -35,7 +35,9 @@ def asked_other_lines(
     return other_lines(asked.scenario.own.other, machines_usd, tokens, stored, months)
 
 
-def total_cost(asked: AskedFleet, plan: AnyPlan, mix: Mix | None) -> tuple[CostLine, ...]:
+def total_cost(
+    asked: AskedFleet, plan: AnyPlan, mix: Mix | None, month_hours: float = HOURS_PER_MONTH
+) -> tuple[CostLine, ...]:
     """Return every line of what a plan costs in a month, or until its job is done; empty without a price.
 
     Parameters
@@ -43,9 +45,11 @@ def total_cost(asked: AskedFleet, plan: AnyPlan, mix: Mix | None) -> tuple[CostL
     asked : the scenario
     plan : with a price
     mix : commitments that pay for its machines; None: rented at one price
+    month_hours : [h]
+        of the month
     """
     own, job_hours = asked.scenario.own, plan.money.job_hours if plan.money else None
-    hours = job_hours or HOURS_PER_MONTH
+    hours = job_hours or month_hours
     machines = _mix_lines(mix, hours) if mix is not None and job_hours is None else _order_lines(plan, hours)
     if not machines:
         return ()
@@ -68,7 +72,7 @@ def total_cost(asked: AskedFleet, plan: AnyPlan, mix: Mix | None) -> tuple[CostL
         CostLine("overhead", machines_usd, "$ of machines", own.overhead_fraction, "scenario: prices.overhead"),
         CostLine("people", 1.0, "team", own.people_usd_per_month, people),
         *asked_other_lines(asked, plan, machines_usd, hours),
-        CostLine("retrieval and tools", 1.0, "all requests", outside_usd(traffic), "scenario: traffic, outside"),
+        CostLine("retrieval and tools", 1.0, "all requests", outside_usd(traffic) * (1.0 if job_hours else months), "scenario: traffic, outside"),
     )  # fmt: skip
     return tuple(line for line in lines if line.usd)
 
@@ -79,7 +83,7 @@ def _order_lines(plan: AnyPlan, hours: float) -> list[CostLine]:
     if order is None or plan.usd_per_hour is None:
         return []
     lines = [
-        CostLine(_machine_text(line, plan), line.count * hours, "machine hours", line.machine.usd_per_hour, _machine_basis(line), "machines")
+        CostLine(_machine_text(line, plan), line.count * hours, "machine hours", line.machine.usd_per_hour, _machine_basis(line), "machines", Sold(line.machine.provider, "", line.machine.sku, line.machine.region))
         for line in order.lines
     ]  # fmt: skip
     energy = plan.usd_per_hour - sum(line.usd for line in lines) / hours
@@ -103,10 +107,15 @@ def _mix_lines(mix: Mix, hours: float) -> list[CostLine]:
     """Return the parts of a mix, by the GPU hours that are paid for."""
     lines = []
     for part in mix.parts:
-        gpus, each = part.replicas * part.devices, part.offer.usd_per_hour(1.0)
-        paid = part.usd_per_hour / float(each) if each else 0.0
-        what = f"{gpus} GPUs, {part.offer.name}"
-        lines.append(CostLine(what, paid * hours, "GPU hours", float(each), part.offer.origin, "machines"))
+        gpus, offer = part.replicas * part.devices, part.offer
+        paid = float(gpus) if offer.fixed_usd_per_hour else gpus * part.used_fraction
+        each = part.usd_per_hour / paid if paid else 0.0
+        lines.append(
+            CostLine(
+                f"{gpus} GPUs, {offer.name}", paid * hours, "GPU hours", each, offer.origin, "machines",
+                sold=Sold("", offer.name, "", None),
+            )
+        )  # fmt: skip
     people = CostLine(
         "people for owned machines", hours / HOURS_PER_MONTH, "months", mix.people_usd_per_hour * HOURS_PER_MONTH, "scenario: commitments.owned.people",
     )  # fmt: skip
