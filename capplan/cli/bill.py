@@ -7,6 +7,9 @@ import typer
 
 from capplan.cli import options as o
 from capplan.cli.groups import grouped
+from capplan.errors import unknown
+
+ROWS = ("class", "machine")
 
 Focus = Annotated[
     Path | None,
@@ -18,7 +21,16 @@ Focus = Annotated[
 ]
 Month = Annotated[
     str | None,
-    typer.Option("--month", metavar="YYYY-MM", help="Month of the FOCUS bill; default: the next one."),
+    typer.Option(
+        "--month",
+        metavar="YYYY-MM",
+        help="Month of the bill, with its own hours; default: the mean month, for --focus the next one.",
+    ),
+]
+
+By = Annotated[
+    str,
+    typer.Option("--by", metavar="ROWS", help="Rows of the FOCUS bill: class or machine."),
 ]
 
 
@@ -31,6 +43,7 @@ def command(
     settings: o.Settings = None,
     focus: Focus = None,
     month: Month = None,
+    by: By = "class",
     offline: o.Offline = False,
     to: o.Output,
 ) -> int:
@@ -44,13 +57,18 @@ def command(
     from capplan.report.show import row_progress, send, show
 
     if focus is None:
-        o.refuse_unread(context, ("month",), "is the month of the FOCUS bill; give --focus FILE")
+        o.refuse_unread(context, ("by",), "is what the rows of the FOCUS bill are of; give --focus FILE")
+    if by not in ROWS:
+        raise unknown("row", by, ROWS, place="--by")
     asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
-    period = bill_month(month, asked.scenario.classes) if focus else None
+    place = "--month" if month else "--focus"
+    period = bill_month(month, asked.scenario.classes, place) if focus or month else None
     with row_progress("plans") as progress:
-        bill = asked_bill(asked, answer or fleet_for(asked, progress), current_day())
+        bill = asked_bill(asked, answer or fleet_for(asked, progress), current_day(), period)
     if focus and period:
-        text = focus_text(bill, asked.scenario.name, asked.scenario.model, period, asked.scenario.currency)
+        text = focus_text(
+            bill, asked.scenario.name, asked.scenario.model, period, asked.scenario.currency, by
+        )
         send(text, focus, option="--focus")
     written = str(focus) if focus else None
-    return show(bill_answer(bill, asked.scenario.name, written, asked.scenario.currency), to)
+    return show(bill_answer(bill, asked.scenario.name, written, asked.scenario.currency, period), to)

@@ -1,12 +1,13 @@
 """`capplan list`: what names there are."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from capplan.cli import options as o
 from capplan.cli.groups import grouped
-from capplan.errors import unknown
+from capplan.errors import InputError, unknown
 
 _KINDS = ("scenarios", "models", "hardware", "machines", "engines", "prices", "apis")
 Kind = Annotated[
@@ -18,15 +19,53 @@ Kind = Annotated[
 Word = Annotated[
     str | None, typer.Argument(metavar="[WORD]", help="Only those with this in one of their texts.")
 ]
+Check = Annotated[
+    bool,
+    typer.Option("--check", help="Of prices and apis: what is old, retired or contradicted."),
+]
+Prices = Annotated[
+    Path | None,
+    typer.Option(
+        "--prices",
+        metavar="FILE",
+        help="Newer list to check apis against: a token-price YAML or LiteLLM's price file.",
+    ),
+]
+Day = Annotated[
+    str | None,
+    typer.Option("--date", metavar="DAY", help="Day of a list that does not state it: LiteLLM's file."),
+]
 
 
 @grouped
-def command(*, kind: Kind, word: Word = None, to: o.Output) -> int:
+def command(
+    *,
+    kind: Kind,
+    word: Word = None,
+    check: Check = False,
+    prices: Prices = None,
+    date: Day = None,
+    to: o.Output,
+) -> int:
     """List shipped scenarios, models, hardware, machines, engines, prices or hosted APIs, all or those of a word."""
-    from capplan.questions.listing import listed
+    from capplan.questions.listing import checked, having, listed
+    from capplan.questions.money.price_age import current_day
     from capplan.report.answers.listing import listing_answer
     from capplan.report.show import show
 
     if kind not in _KINDS:
         raise unknown("list", kind, _KINDS)
+    if check and kind not in ("prices", "apis"):
+        raise InputError(
+            f"--check: {kind} have no prices; capplan list prices --check, capplan list apis --check"
+        )
+    if prices is not None and not (check and kind == "apis"):
+        raise InputError(
+            "--prices: is what hosted prices are checked against; capplan list apis --check --prices FILE"
+        )
+    if date is not None and prices is None:
+        raise InputError("--date: is the day of a price file, and none is given; --prices FILE")
+    if check:
+        rows = having(kind, checked(kind, str(prices) if prices else None, date, current_day()), word)
+        return show(listing_answer(f"{kind} --check", rows), to)
     return show(listing_answer(kind, listed(kind, word)), to)

@@ -40,8 +40,15 @@ def machines(planned: Planned) -> Explained:
 def with_people(planned: Planned) -> Explained:
     """Explain what the machines cost with people and overhead."""
     terms, step = planned.asked.scenario.own, machines(planned)
-    inputs = (input_of("m", "machines_usd", step.value, step.label, "the first step below"), *stated(planned))
-    return explained("own_usd", terms.usd(step.value), formula_of(OwnTerms.usd), inputs, MONEY, steps=(step,))
+    other = paid(planned).other_usd
+    inputs = (
+        input_of("m", "machines_usd", step.value, step.label, "the first step below"),
+        *stated(planned),
+        input_of("x", "other_usd", other, "config", "scenario: prices.other"),
+    )
+    return explained(
+        "own_usd", terms.usd(step.value, other), formula_of(OwnTerms.usd), inputs, MONEY, steps=(step,)
+    )
 
 
 def stated(planned: Planned) -> tuple[Input, ...]:

@@ -11,6 +11,7 @@ from capplan.explain.subject import MONEY, Place, places_of
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.money.comparison import ComparedApi, Comparison
 from capplan.money.hosted import BilledClass, HostedBill, HostedTraffic, TokenPrice, billed_class, outside_usd
+from capplan.money.total_cost import total_usd
 from capplan.questions.money.comparison import asked_comparison, asked_prices
 from capplan.questions.money.price_age import current_day
 from capplan.report.answers.compare import compare_answer
@@ -178,10 +179,11 @@ def _own_total(compared: _Compared) -> Explained:
             "m": "machines_usd_per_month",
             "o": "overhead_usd_per_month",
             "p": "people_usd_per_month",
+            "y": "other_usd_per_month",
             "x": "outside_usd_per_month",
         }
     )
-    return explained("usd_per_month", own.usd_today, "m + o + p + x", inputs, MONEY, steps=(step,))
+    return explained("usd_per_month", own.usd_today, "m + o + p + y + x", inputs, MONEY, steps=(step,))
 
 
 def _own_machines(compared: _Compared) -> Explained:
@@ -204,6 +206,23 @@ def _own_people(compared: _Compared) -> Explained:
     return explained(people.name, float(people.value), "p", (people,), MONEY)
 
 
+def _own_other(compared: _Compared) -> Explained:
+    lines = compared.comparison.own.other
+    inputs = [
+        input_of(
+            f"q_{n} u_{n}",
+            line.what,
+            line.usd,
+            "assumed" if line.basis == "assumed" else "config",
+            line.basis,
+        )
+        for n, line in enumerate(lines)
+    ]
+    return explained(
+        "other_usd_per_month", total_usd(lines), "sum over the lines of quantity times price", inputs, MONEY
+    )
+
+
 def _own_rate(compared: _Compared) -> Explained:
     group = compared.planned.plan.groups[0]
     inputs = (
@@ -219,6 +238,7 @@ _OWN: Mapping[str, Callable[[_Compared], Explained]] = {
     "machines_usd_per_month": _own_machines,
     "overhead_usd_per_month": _own_overhead,
     "people_usd_per_month": _own_people,
+    "other_usd_per_month": _own_other,
     "outside_usd_per_month": _outside,
     "request_rate": _own_rate,
 }
@@ -242,8 +262,9 @@ def _break_even(compared: _Compared, api: ComparedApi) -> Explained:
     inputs = (
         *groups,
         *stated(compared.planned),
+        input_of("y", "other_usd_per_month", total_usd(own.other), "config", "scenario: prices.other, of today; egress grows with traffic and support with machines"),
         input_of("c", "api_usd_per_month", of_api, "spec", f"{api.price.name}: its bill of today by the peak of today, in $ for each request a second; prefixes are found more often as traffic grows"),
         input_of("o", "own_usd_per_month", at_rate, "derived", f"the own fleet at the break-even, {HOURS_PER_MONTH:g} h"),
     )  # fmt: skip
-    formula = "least r from which on (1 + f) sum_k u_k (ceil(r / l_k) + s_k) + p <= c(r)"
+    formula = "least r from which on (1 + f) sum_k u_k (ceil(r / l_k) + s_k) + p + y(r) <= c(r)"
     return explained("breakeven_request_rate", rate, formula, inputs, MONEY)

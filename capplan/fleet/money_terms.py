@@ -1,7 +1,25 @@
 """What a scenario says about money beside the price of machines: people, overhead, how hosted APIs are used."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class OtherTerms:
+    """Prices of what a service takes beside GPUs and people; zero: it costs nothing, or nobody asked for it."""
+
+    egress_usd_per_gb: float = 0.0
+    bytes_per_token: float = 300.0
+    """That leave the provider for an output token: one event of a stream."""
+    load_balancers_usd_per_month: float = 0.0
+    weights_usd_per_gb_month: float = 0.0
+    cpu_nodes: float = 0.0
+    """Nodes for gateways, control plane and monitoring."""
+    cpu_node_usd_per_month: float = 0.0
+    support_fraction: float = 0.0
+    """Support plan of the provider, over the price of the machines."""
+    assumed: tuple[str, ...] = ()
+    """Keys whose price is a default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,23 +31,28 @@ class OwnTerms:
     """On the price of the machines: storage, network, support."""
     host_usd_per_gb_month: float | None = None
     """Of host memory in offload tiers; None: the price of the machines includes it."""
+    other: OtherTerms = field(default_factory=OtherTerms)
+    people_assumed: bool = False
+    """Whether the price of the people is a default."""
 
-    def usd(self, machines_usd: float) -> float:
-        """Return the cost of a month with people and overhead.
+    def usd(self, machines_usd: float, other_usd: float = 0.0) -> float:
+        """Return the cost of a month with people, overhead and what else a service takes.
 
-            c = m (1 + f) + p
+            c = m (1 + f) + p + x
 
         Parameters
         ----------
         machines_usd : [$]
             m; f is the overhead, p what people cost.
+        other_usd : [$]
+            x, the lines of prices.other.
 
         Returns
         -------
         [$]
             c
         """
-        return machines_usd * (1.0 + self.overhead_fraction) + self.people_usd_per_month
+        return machines_usd * (1.0 + self.overhead_fraction) + self.people_usd_per_month + other_usd
 
     def machines_usd_within(self, usd: float, includes: Collection[str]) -> float:
         """Return what a budget leaves for machines.
@@ -83,6 +106,8 @@ class ReservedTerms:
     discount_fraction: float | None
     """Off the price on demand; None: listed offers, else the assumed discount."""
     usd_per_gpu_hour: float | None
+    upfront_fraction: float = 0.0
+    """Of the whole term, paid at its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +137,8 @@ class OwnedTerms:
     watts: float | None = None
     """Of a device in use, with its share of the server; None: its thermal design power."""
     people_usd_per_month: float = 0.0
+    residual_fraction: float = 0.0
+    """Of the purchase, that is left at the end of its life."""
 
 
 @dataclass(frozen=True, slots=True)

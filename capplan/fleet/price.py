@@ -18,8 +18,13 @@ HOURS_PER_MONTH = 730.0
 Side: TypeAlias = Literal["low", "likely", "high"]
 """Of the range of offers."""
 SIDES: tuple[Side, ...] = ("low", "likely", "high")
-MAX_AGE_DAYS = 365
-"""Offers that are older than the newest one of their device by more than this are ignored."""
+MAX_AGE_DAYS = 120
+"""Offers that are older than the newest one of their device by more than this are ignored ..."""
+MAX_AGE_DAYS_OF_TERMS = 365
+"""... and offers of a fixed term of years, which fewer providers publish."""
+ON_DEMAND = "on-demand"
+TERM_YEARS = {"reserved-1y": 1.0, "reserved-3y": 3.0}
+"""Commitments for a fixed term [a]."""
 
 
 def usd_per_month(usd_per_hour: Number, hours: Number = HOURS_PER_MONTH) -> Number:
@@ -196,6 +201,8 @@ class ChosenPrice:
     """Electricity of the device, on top of the price; None: the price includes it."""
     machines: tuple[Machine, ...] = ()
     """Machines in which the device is sold; empty: by the GPU."""
+    newest_day: str | None = None
+    """Day of the newest of the offers; None for a price from the scenario, or without any date."""
 
     def order(self, replica_gpus: int, node_gpus: int, replicas: int) -> Order | None:
         """Return the cheapest order that holds some replicas; None if no machine holds one, or if too few may be ordered."""
@@ -258,11 +265,16 @@ class ChosenPrice:
         return (left * each if left else 0.0) + energy
 
     @property
+    def estimated(self) -> bool:
+        """Return whether the price is an estimate, as nobody lists one."""
+        return any(record.quality == "estimate" for record in self.records)
+
+    @property
     def basis(self) -> str:
         """Return the basis of the price in words: one offer or an estimate may be far off."""
         if not self.records:
             return "the scenario"
-        if self.records[0].quality == "estimate":
+        if self.estimated:
             return "an estimate" if self.offers == 1 else f"{self.offers} estimates"
         if self.offers == 1:
             return "one offer"
@@ -320,21 +332,47 @@ def _newest_by_provider(records: Iterable[PriceRecord]) -> dict[str, PriceRecord
     return best
 
 
-def _recent(offers: Sequence[PriceRecord]) -> list[PriceRecord]:
+def _recent(offers: Sequence[PriceRecord], most_days: int) -> list[PriceRecord]:
     days = [day for offer in offers if (day := _day(offer.date))]
     if not days:
         return list(offers)
     newest = max(days)
-    return [offer for offer in offers if (day := _day(offer.date)) and (newest - day).days <= MAX_AGE_DAYS]
+    return [offer for offer in offers if (day := _day(offer.date)) and (newest - day).days <= most_days]
 
 
-def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoice) -> ChosenPrice | None:
+def _on_common_terms(
+    offers: Sequence[PriceRecord], records: Sequence[PriceRecord], device: str, choice: PriceChoice
+) -> list[PriceRecord]:
+    """Return offers of a fixed term as they compare with the price on demand.
+
+        p = d r / o
+
+    A provider that rents the same machine on demand at o and for the term at r takes a discount off its own price; p is what that
+    discount leaves of the price on demand d. An offer without a price on demand, such as an index of the market, counts as it is.
+    """
+    rented = choose_price(records, device, replace(choice, commitment=ON_DEMAND, overrides={}))
+    listed = [r for r in records if r.device == device and r.commitment == ON_DEMAND and r.quality == "list"]
+
+    def on_common(offer: PriceRecord) -> PriceRecord:
+        same = [r for r in listed if r.provider == offer.provider]
+        nearest = [
+            r for r in same if (r.sku, r.devices, r.region) == (offer.sku, offer.devices, offer.region)
+        ]
+        if rented is None or not (near := nearest or same):
+            return offer
+        own = max(near, key=lambda r: (_day(r.date) or date.min, -r.usd_per_hour))
+        return replace(offer, usd_per_hour=rented.usd_per_hour * offer.usd_per_hour / own.usd_per_hour)
+
+    return [on_common(offer) for offer in offers]
+
+
+def choose_price(records: Sequence[PriceRecord], device: str, choice: PriceChoice) -> ChosenPrice | None:
     """Return the price of a device, or None if no offer matches.
 
     An override wins. Otherwise the price is the median of the offers with the required commitment, provider and region: the
-    newest offer of each provider (the cheapest one of a tie), without those over a year older than the newest of all. The
+    newest offer of each provider (the cheapest one of a tie), without those over MAX_AGE_DAYS older than the newest of all. The
     lower median is taken, so that the price is an actual offer; two offers are averaged, as the lower one would be the
-    minimum. Estimates are used only if no provider lists a price.
+    minimum. Estimates are used only if no provider lists a price. Offers of a fixed term count by the discount of their provider.
 
     Parameters
     ----------
@@ -349,7 +387,7 @@ def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoic
     if device in choice.overrides:
         usd = choice.overrides[device]
         stated = Assumption(
-            f"{device} costs {usd:g} $/h, as the scenario says", f"prices.per_gpu_hour.{device}"
+            f"{device} costs {usd:.2f} $/h, as the scenario says", f"prices.per_gpu_hour.{device}"
         )
         return ChosenPrice(usd, choice.commitment, (), 0, None, None, stated)
     wanted = _simple(choice.provider)
@@ -363,8 +401,12 @@ def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoic
         and record.quality != "doubtful"
     ]
     listed = [record for record in matching if record.quality == "list"]
+    of_term, usable = choice.commitment in TERM_YEARS, listed or matching
+    if of_term:
+        usable = _on_common_terms(usable, records, device, choice)
     offers = _recent(
-        sorted(_newest_by_provider(listed or matching).values(), key=lambda r: (r.usd_per_hour, r.provider))
+        sorted(_newest_by_provider(usable).values(), key=lambda r: (r.usd_per_hour, r.provider)),
+        MAX_AGE_DAYS_OF_TERMS if of_term else MAX_AGE_DAYS,
     )
     if not offers:
         return None
@@ -372,7 +414,7 @@ def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoic
     chosen = tuple(offers) if len(offers) == 2 else (next(o for o in offers if o.usd_per_hour == usd),)
     usd = sum(offer.usd_per_hour for offer in chosen) / len(chosen)
     estimate = chosen[0].quality == "estimate"
-    what = f"{device} costs {usd:.4g} $/h {choice.commitment}{' (an estimate)' if estimate else ''}"
+    what = f"{device} costs {usd:.2f} $/h {choice.commitment}{' (an estimate)' if estimate else ''}"
     return ChosenPrice(
         usd_per_hour=usd,
         commitment=choice.commitment,
@@ -385,10 +427,15 @@ def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoic
             f"prices.provider, or prices.per_gpu_hour.{device}",
         ),
         warning=f"no listed {choice.commitment} price of {device}; an estimate is used" if estimate else None,
+        newest_day=max((offer.date for offer in offers if offer.date), key=_day_or_first, default=None),
     )
 
 
-def price_of(records: Iterable[PriceRecord], device: Device, choice: PriceChoice) -> ChosenPrice | None:
+def _day_or_first(written: str) -> date:
+    return _day(written) or date.min
+
+
+def price_of(records: Sequence[PriceRecord], device: Device, choice: PriceChoice) -> ChosenPrice | None:
     """Return the price of a device, or None if no offer matches; of a slice its part of the price of the whole device.
 
     A slice without a price of its own costs 1/k of a device that is cut into k like it.
@@ -420,12 +467,12 @@ def _shared(record: PriceRecord, share: float) -> PriceRecord:
 def _origin(offers: Sequence[PriceRecord], chosen: Sequence[PriceRecord], *, named: bool) -> str:
     """Return the origin of a price in words: provider, date, and the range of the other offers."""
     if len(chosen) > 1:
-        each = " and ".join(f"{o.provider} {o.usd_per_hour:.4g} ({o.date or 'date unknown'})" for o in chosen)
+        each = " and ".join(f"{o.provider} {o.usd_per_hour:.2f} ({o.date or 'date unknown'})" for o in chosen)
         return f"the mean of the two offers known, {each}"
     only = f"{chosen[0].provider}, {chosen[0].date or 'date unknown'}"
     if len(offers) > 1:
         low, high = offers[0].usd_per_hour, offers[-1].usd_per_hour
-        return f"{only}; the middle of {len(offers)} providers, {low:.4g} to {high:.4g}"
+        return f"{only}; the middle of {len(offers)} providers, {low:.2f} to {high:.2f}"
     return only if named else f"{only}; the only offer known"
 
 

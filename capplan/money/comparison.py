@@ -18,6 +18,7 @@ from capplan.money.hosted import (
     hosted_traffic,
     outside_usd,
 )
+from capplan.money.total_cost import CostLine, total_usd
 from capplan.numbers import Array
 from capplan.workload.reuse_by_age import Reuse
 
@@ -51,19 +52,31 @@ class OwnFleet:
     """Of today's plan: of a month, or of one job."""
     outside_usd: float = 0.0
     """Of today's requests, for retrieval and tools."""
+    other: tuple[CostLine, ...] = ()
+    """What today's service takes beside GPUs and people."""
+
+    def other_usd(self, grows_with: str) -> float:
+        """Return the lines of today's service that grow with something [$]."""
+        return total_usd([line for line in self.other if line.grows_with == grows_with])
 
     def usd(self, request_rate: float) -> float:
-        """Return the cost at another peak rate, with what is outside the GPUs."""
+        """Return the cost at another peak rate, with what grows with every request."""
         served = float(self.usd_at(np.array([request_rate]))[0])
-        return served + self.outside_usd * request_rate / self.request_rate
+        return served + self.usd_of_requests(request_rate)
+
+    def usd_of_requests(self, request_rate: float) -> float:
+        """Return what grows with every request, at another peak rate: what is outside the GPUs, and egress [$]."""
+        return (self.outside_usd + self.other_usd("traffic")) * request_rate / self.request_rate
 
     def usd_at(self, request_rates: Array) -> Array:
-        """Return the cost at other peak rates, without what is outside the GPUs."""
+        """Return the cost at other peak rates, without what grows with every request."""
         machines = sum(
             (replicas_over_time(request_rates, group.request_rate) + group.spare_replicas) * group.usd
             for group in self.groups
         )  # fmt: skip
-        return np.asarray(machines * (1.0 + self.terms.overhead_fraction) + self.terms.people_usd_per_month)
+        support = self.other_usd("machines") / self.machines_usd if self.machines_usd else 0.0
+        share = 1.0 + self.terms.overhead_fraction + support
+        return np.asarray(machines * share + self.terms.people_usd_per_month + self.other_usd("nothing"))
 
     @property
     def step_rates(self) -> Array:
@@ -74,7 +87,7 @@ class OwnFleet:
     @property
     def usd_today(self) -> float:
         """Return the cost of the plan, with what is outside the GPUs."""
-        return self.terms.usd(self.machines_usd) + self.outside_usd
+        return self.terms.usd(self.machines_usd, total_usd(self.other)) + self.outside_usd
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +124,7 @@ def own_fleet(
     terms: OwnTerms,
     machines_usd: float,
     group_fractions: Sequence[float],
+    other: tuple[CostLine, ...] = (),
 ) -> OwnFleet:
     """Return what a plan costs at any traffic, by the rule that sized it; pools grow alike, beyond what they carry together.
 
@@ -122,6 +136,7 @@ def own_fleet(
         what its machines cost today: of a month, or of one job
     group_fractions : [-]
         of that, for each group of replicas
+    other : what its service takes beside GPUs and people
 
     Returns
     -------
@@ -136,7 +151,8 @@ def own_fleet(
         )
         for group, fraction in zip(plan.groups, group_fractions, strict=True)
     )
-    return OwnFleet(first.request_rate_per_replica * first.busy_replicas, groups, terms, machines_usd)
+    peak = first.request_rate_per_replica * first.busy_replicas
+    return OwnFleet(peak, groups, terms, machines_usd, other=other)
 
 
 def breakeven_rate(own_usd: Array, step_rates: Array, hosted_usd: Callable[[float], float]) -> float | None:
@@ -231,11 +247,11 @@ def compare(
     compared = []
     for price in prices:
 
-        def usd_at(rate: float, price: TokenPrice = price) -> float:
+        def usd_at(rate: float, price: TokenPrice = price, own: OwnFleet = own) -> float:
             if rate <= 0.0:
                 return 0.0
             bill = hosted_bill(traffic, price, terms, rate / own.request_rate)
-            return bill.usd - bill.outside_usd
+            return bill.usd - own.usd_of_requests(rate)
 
         even = breakeven_rate(own_usd, step_rates, usd_at)
         ways = tuple(billed_class(part, price, terms).way.name for part in traffic)

@@ -8,6 +8,7 @@ import numpy as np
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import Plan
 from capplan.fleet.price import usd_per_month
+from capplan.money.commitments import Mix
 from capplan.numbers import Array
 
 
@@ -69,6 +70,8 @@ class Growth:
     months: tuple[GrowthMonth, ...]
     outgrown_in_month: int | None
     """First month in which today's plan is too small; None: not within the horizon."""
+    mixes: tuple[Mix, ...] = ()
+    """The cheapest mix of commitments of each month; empty where none are named."""
 
     @property
     def usd(self) -> float | None:
@@ -89,7 +92,7 @@ def _sum(values: Sequence[float | None]) -> float | None:
 def growth_of(
     plan: Plan,
     ratios: Array,
-    mix_usd_per_month: Callable[[float, Plan], float | None],
+    mix_of_month: Callable[[float, Plan], Mix | None],
 ) -> Growth:
     """Return the fleets of successive months: the layout of the plan, as many replicas as the rule that sized it asks for.
 
@@ -100,7 +103,7 @@ def growth_of(
     plan : today's
     ratios : [-]
         traffic of each month over today's
-    mix_usd_per_month : (ratio, plan of the month) -> cost of the month by its cheapest mix [$], None without commitments
+    mix_of_month : (ratio, plan of the month) -> the cheapest mix of that month, None without commitments
 
     Returns
     -------
@@ -111,10 +114,13 @@ def growth_of(
     carried = [group.planned_rate_limit_per_replica for group in groups]
     needed = [replicas_over_time(peak * ratios, rate) for rate in carried]
     rows: list[GrowthMonth] = []
+    mixes: list[Mix] = []
     before = plan
     for month, ratio in enumerate(ratios.tolist(), start=1):
         counts = [int(n[month - 1]) + g.spare_replicas for n, g in zip(needed, groups, strict=True)]
         grown = plan.resized(counts)
+        mix = mix_of_month(ratio, grown)
+        mixes += [] if mix is None else [mix]
         rows.append(
             GrowthMonth(
                 month=month,
@@ -123,13 +129,13 @@ def growth_of(
                 gpus=grown.gpus,
                 added_gpus=grown.gpus - before.gpus,
                 usd_per_month=_usd_per_month(plan, counts),
-                mix_usd_per_month=mix_usd_per_month(ratio, grown),
+                mix_usd_per_month=None if mix is None else float(usd_per_month(mix.usd_per_hour)),
                 pool_replicas=(counts[0], counts[1]) if len(counts) > 1 else None,
             )
         )
         before = grown
     outgrown = next((row.month for row in rows if _outgrown(row, plan)), None)
-    return Growth(tuple(rows), outgrown)
+    return Growth(tuple(rows), outgrown, tuple(mixes))
 
 
 def _usd_per_month(plan: Plan, counts: Sequence[int]) -> float | None:

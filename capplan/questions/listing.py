@@ -1,18 +1,21 @@
 """What `capplan list` lists: the names that scenarios and flags take, each with what tells it from others."""
 
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import Any
 
 from capplan.engine.lookup import ENGINES
 from capplan.engine.versions import RELEASES
 from capplan.errors import unknown
+from capplan.questions.money.comparison import listed_prices
+from capplan.questions.money.price_age import current_day
+from capplan.questions.money.price_check import checked_apis, checked_devices, offer_remarks
 from capplan.readers.catalogue.hardware import device, device_names, normalised
-from capplan.readers.catalogue.machines import known_machines
+from capplan.readers.catalogue.machine_catalogue import known_machines
 from capplan.readers.catalogue.models import model_rows
-from capplan.readers.catalogue.prices import first_day, price_records
+from capplan.readers.catalogue.prices import price_records
 from capplan.readers.catalogue.scenarios import described, shipped_scenarios
-from capplan.readers.catalogue.token_prices import OLD_DAYS, TokenOffer, token_offers
+from capplan.readers.catalogue.token_prices import token_offers
 
 Row = Mapping[str, Any]
 
@@ -80,7 +83,7 @@ def _machines() -> Iterator[Row]:
 
 
 def _apis() -> Iterator[Row]:
-    today = datetime.now(tz=UTC).date()
+    today = current_day()
     for offer in token_offers():
         yield {
             "api": f"{offer.provider}/{offer.model}",
@@ -89,22 +92,8 @@ def _apis() -> Iterator[Row]:
             "output_usd_per_million_tokens": offer.output,
             "serves": offer.serves,
             "date": offer.date,
-            "remark": "; ".join(_remarks(offer, today)) or None,
+            "remark": "; ".join(offer_remarks(offer, today)) or None,
         }
-
-
-def _remarks(offer: TokenOffer, today: date) -> Iterator[str]:
-    """Yield what is to be known of a price: its age, its end, what it rests on."""
-    if (today - first_day(offer.date)).days > OLD_DAYS:
-        yield f"older than {OLD_DAYS} days"
-    if offer.retires is not None:
-        yield f"{'ended' if first_day(offer.retires) <= today else 'ends'} on {offer.retires}"
-    if offer.change is not None:
-        yield f"input ${offer.change.input:g} and output ${offer.change.output:g} from {offer.change.on}"
-    if offer.disagreement is not None:
-        yield f"sources disagree: {offer.disagreement}"
-    elif offer.second_source is None:
-        yield "one source"
 
 
 _LISTS: Mapping[str, Callable[[], Iterator[Row]]] = {
@@ -116,6 +105,21 @@ _LISTS: Mapping[str, Callable[[], Iterator[Row]]] = {
     "prices": _prices,
     "apis": _apis,
 }
+
+
+def checked(kind: str, prices: str | None, day: str | None, today: date) -> list[Row]:
+    """Return what of the prices of devices or hosted APIs is old, retired or contradicted.
+
+    Parameters
+    ----------
+    kind : prices or apis
+    prices : a newer list of hosted prices, in a token-price YAML or LiteLLM's file; None: none
+    day : of a list that does not state it
+    today : that prices are judged old by
+    """
+    if kind == "prices":
+        return list(checked_devices(today))
+    return list(checked_apis(today, None if prices is None else listed_prices(prices, day)))
 
 
 def listed(kind: str, word: str | None) -> list[Row]:
@@ -131,7 +135,11 @@ def listed(kind: str, word: str | None) -> list[Row]:
     >>> [row["scenario"] for row in listed("scenarios", "Support Chat")]
     ['support-chat']
     """
-    rows = list(_LISTS[kind]())
+    return having(kind, list(_LISTS[kind]()), word)
+
+
+def having(kind: str, rows: list[Row], word: str | None) -> list[Row]:
+    """Return the rows that have a word in one of their texts; all without a word."""
     if word is None:
         return rows
     wanted = normalised(word)

@@ -8,13 +8,17 @@ from capplan.assumption import Assumption
 from capplan.fleet.over_time import OverTime, RateLine
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.scenario import Scenario
+from capplan.money.cash import Cash, cash_of
+from capplan.money.commitments import Mix
 from capplan.money.energy import Energy
 from capplan.money.growth import Growth
+from capplan.money.total_cost import CostLine
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.money.commitments import AskedMix, asked_mix
+from capplan.questions.money.commitments import AskedMix, asked_mix, paid_terms
 from capplan.questions.money.energy import AskedEnergy, asked_energy
 from capplan.questions.money.growth import asked_growth, growth_assumptions
 from capplan.questions.money.price_age import rent_warnings
+from capplan.questions.money.total_cost import total_cost
 from capplan.questions.plans.plan_over_time import group_over_time
 from capplan.scenario.rate_line import rate_line
 
@@ -34,6 +38,10 @@ class Outlook:
     assumptions: tuple[Assumption, ...] = ()
     """What all of this rests on, beside the plan."""
     warnings: tuple[str, ...] = ()
+    cash: Cash | None = None
+    """What the recommended plan pays in which month, where the scenario names commitments."""
+    total: tuple[CostLine, ...] = ()
+    """Every line of what the recommended plan costs; empty without a price."""
     pools_over_time: tuple[OverTime, ...] = ()
     """Of prefill and decode, where the load has a curve and the recommended plan has separate pools."""
 
@@ -68,8 +76,22 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
                 )
             )
         ),
+        cash=asked_cash(scenario, mixes[0].mix, growth) if mixes else None,
+        total=total_cost(asked, chosen, mixes[0].mix if mixes else None),
         pools_over_time=over_time if len(over_time) > 1 else (),
     )
+
+
+CASH_MONTHS = 12
+"""To look ahead where the scenario states no growth."""
+
+
+def asked_cash(scenario: Scenario, mix: Mix, growth: Growth | None) -> Cash | None:
+    """Return what is paid in which month: by the mixes of a growth, else by today's for a year; None if every month pays alike."""
+    assert scenario.commitments is not None
+    mixes = growth.mixes if growth is not None else (mix,) * CASH_MONTHS
+    terms = paid_terms(scenario.commitments, mixes)
+    return cash_of(mixes, terms) if terms else None
 
 
 def _mixes(scenario: Scenario, plans: Sequence[Plan], line: RateLine | None) -> tuple[AskedMix, ...]:

@@ -139,7 +139,7 @@ def _at_offers(plan: Plan, side: Side) -> Turn | None:
     offers = [
         price.low_usd_per_hour if side == "low" else price.high_usd_per_hour for price in known.values()
     ]
-    change = " and ".join(f"${usd:.4g}" for usd in offers)
+    change = " and ".join(f"${usd:.2f}" for usd in offers)
     return turned(f"{change} an hour", plan, plan.in_service, usd_per_hour)
 
 

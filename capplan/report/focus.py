@@ -1,8 +1,8 @@
 """A bill in the columns of FOCUS 1.2, the FinOps Open Cost and Usage Specification, for FinOps tools.
 
-For every class one row for input and one for output, each by what pays for the GPUs: rent, a reservation, spot or owned machines. What
+By class, one row for input and one for output, each by what pays for the GPUs: rent, a reservation, spot or owned machines. What
 the GPUs cost while they wait is a row of its own, without a sub-account, as OpenCost shows it, and what requests take outside the GPUs
-another. All mandatory columns of 1.2 are there, and those of commitments; tokens, the model and the device are in columns of our own,
+another. By machine, one row for each line of the total cost: machines of the order or parts of the mix, people, and the rest. All mandatory columns of 1.2 are there, and those of commitments; tokens, the model and the device are in columns of our own,
 `x_...`, as the specification allows until it has columns for tokens.
 https://focus.finops.org/focus-specification/v1-2/
 """
@@ -11,9 +11,9 @@ import csv
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
-from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.money.total_cost import Sold
 from capplan.money.who_pays import Share
 from capplan.questions.money.who_pays import AskedBill
 from capplan.report.data_text import csv_cell
@@ -24,7 +24,7 @@ COLUMNS = (
     "CommitmentDiscountCategory", "CommitmentDiscountId", "CommitmentDiscountName", "CommitmentDiscountQuantity",
     "CommitmentDiscountStatus", "CommitmentDiscountType", "CommitmentDiscountUnit",
     "ConsumedQuantity", "ConsumedUnit", "ContractedCost", "ContractedUnitPrice", "EffectiveCost", "InvoiceIssuerName", "ListCost",
-    "ListUnitPrice", "PricingCategory", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "ResourceId",
+    "ListUnitPrice", "PricingCategory", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "RegionId", "RegionName", "ResourceId",
     "ResourceName", "ResourceType", "ServiceCategory", "ServiceName", "ServiceSubcategory", "SkuId", "SkuMeter", "SkuPriceId",
     "SubAccountId", "SubAccountName", "Tags", "x_Model", "x_Hardware", "x_Gpus", "x_GpuTimeShare", "x_Requests", "x_InputTokens",
     "x_OutputTokens",
@@ -35,6 +35,18 @@ _CATEGORIES = {
     "reserved-1y": "Committed",
     "reserved-3y": "Committed",
 }
+
+
+_UNITS = {
+    "machine hours": "Hours",
+    "GPU hours": "Hours",
+    "hours": "Hours",
+    "months": "Months",
+    "node months": "Months",
+    "GB": "GB",
+    "GB months": "GB-Months",
+}
+"""Unit of a line -> the same in the unit format of FOCUS; others are counted in Units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +61,33 @@ class _Payment:
 
 
 def focus_text(
-    asked: AskedBill, scenario: str, model: str, month: tuple[int, int], currency: tuple[str, float] | None
+    asked: AskedBill,
+    scenario: str,
+    model: str,
+    month: tuple[int, int],
+    currency: tuple[str, float] | None,
+    by: str = "class",
 ) -> str:
     """Return a bill as FOCUS CSV.
 
     Parameters
     ----------
-    asked : the bill of a month of 730 hours
+    asked : the bill of that month, with its own hours
     scenario : its name, which stands for the account
     model : that is served
-    month : year and month, whose own hours the rows are of
+    month : year and month
     currency : name of a currency and the dollars that one unit of it costs; None: US dollars
+    by : what a row is of: `class` of requests, or `machine`
 
     Returns
     -------
-    text; the billed cost of all rows together is that of the fleet in the hours of the month
+    text; the billed cost of all rows together is that of the fleet in the month, whatever the rows are of
     """
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
     start = datetime(*month, 1, tzinfo=UTC)
     end = datetime(month[0] + month[1] // 12, month[1] % 12 + 1, 1, tzinfo=UTC)
-    ratio = (end - start) / timedelta(hours=HOURS_PER_MONTH)
     name, usd_each = currency or ("USD", 1.0)
     same = {
         "BillingPeriodStart": _stamp(start), "BillingPeriodEnd": _stamp(end), "ChargePeriodStart": _stamp(start),
@@ -80,7 +97,8 @@ def focus_text(
         "ServiceCategory": "AI and Machine Learning", "ServiceSubcategory": "Generative AI", "ServiceName": "LLM serving",
         "Tags": "{}", "x_Gpus": asked.plan.gpus,
     }  # fmt: skip
-    for row in _rows(asked, ratio, usd_each):
+    rows = _machine_rows(asked, usd_each) if by == "machine" else _rows(asked, usd_each)
+    for row in rows:
         writer.writerow({column: csv_cell((same | row).get(column, "")) for column in COLUMNS})
     return out.getvalue()
 
@@ -89,7 +107,7 @@ def _stamp(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _payments(asked: AskedBill, group: int, ratio: float) -> list[_Payment]:
+def _payments(asked: AskedBill, group: int) -> list[_Payment]:
     """Return how the GPUs of a group of replicas are paid for."""
     if asked.mix is None:
         return [_Payment("", 1.0, "Standard")]
@@ -100,13 +118,38 @@ def _payments(asked: AskedBill, group: int, ratio: float) -> list[_Payment]:
             part.offer.name,
             part.usd_per_hour / total if total else 1.0 / len(parts),
             _CATEGORIES.get(part.offer.name, "Other"),
-            part.replicas * part.devices * HOURS_PER_MONTH * ratio,
+            part.replicas * part.devices * asked.hours,
         )
         for part in parts
     ]
 
 
-def _rows(asked: AskedBill, ratio: float, usd_each: float) -> Iterator[dict[str, object]]:
+def _machine_rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, object]]:
+    """Return a row for each line of the total cost: a machine at its provider, a part of the mix, people and the rest."""
+    for number, line in enumerate(asked.lines):
+        sold = line.sold or Sold("", "", "", None)
+        committed = line.quantity if _CATEGORIES.get(sold.commitment) == "Committed" else 0.0
+        payment = _Payment(
+            sold.commitment, 1.0, _CATEGORIES.get(sold.commitment or "on-demand", "Other"), committed
+        )
+        sku, unit = sold.sku or line.what, _UNITS.get(line.unit, "Units")
+        maker = {
+            "ProviderName": sold.provider,
+            "PublisherName": sold.provider,
+            "InvoiceIssuerName": sold.provider,
+        }
+        yield _charge(line.usd / usd_each, line.quantity, 1.0, unit, unit, payment, 1.0) | {
+            "ChargeDescription": f"{line.what}, planned; price from {line.basis}",
+            "SkuId": sku, "SkuMeter": unit, "SkuPriceId": f"{sku}/{number}",
+            "RegionId": sold.region or "", "RegionName": sold.region or "",
+            "ResourceId": sku, "ResourceName": sku, "ResourceType": "Machine" if line.sold else "Other cost",
+            "x_Gpus": asked.plan.gpus if line.sold else 0,
+            **({"ServiceCategory": "Compute", "ServiceSubcategory": "Virtual Machines", "ServiceName": "GPU machines"} if line.sold else {}),
+            **(maker if sold.provider else {}),
+        }  # fmt: skip
+
+
+def _rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, object]]:
     groups, bill = asked.plan.groups, asked.bill
     last = len(groups) - 1
     busy = bill.busy_fraction
@@ -120,7 +163,7 @@ def _rows(asked: AskedBill, ratio: float, usd_each: float) -> Iterator[dict[str,
         ):
             first = meter == "Input Tokens"
             device = groups[group].layout.device.name
-            for payment in _payments(asked, group, ratio):
+            for payment in _payments(asked, group):
                 part = payment.fraction
                 of_all = (
                     usd
@@ -128,28 +171,28 @@ def _rows(asked: AskedBill, ratio: float, usd_each: float) -> Iterator[dict[str,
                     / ((prefill_usd + decode_usd) if last == 0 else (prefill_usd, decode_usd)[group != 0])
                 )
                 yield _charge(
-                    usd * busy * part * ratio / usd_each, quantity * part * ratio, 1e-6, "Tokens", "1000000 Tokens", payment, of_all
+                    usd * busy * part / usd_each, quantity * part, 1e-6, "Tokens", "1000000 Tokens", payment, of_all
                 ) | _sku(device, meter, use.name, payment) | _class(share) | {
                     "ChargeDescription": f"{meter} of {use.name}, planned, by the time of the GPUs",
                     "x_Hardware": device,
                     "x_GpuTimeShare": share.fraction * busy * part * (usd / machines if machines else 0.0),
-                    "x_Requests": use.requests * part * ratio if first else 0.0,
-                    "x_InputTokens": quantity * part * ratio if first else 0.0,
-                    "x_OutputTokens": 0.0 if first else quantity * part * ratio,
+                    "x_Requests": use.requests * part if first else 0.0,
+                    "x_InputTokens": quantity * part if first else 0.0,
+                    "x_OutputTokens": 0.0 if first else quantity * part,
                 }  # fmt: skip
         if use.outside_usd:
             nothing = _Payment("", 1.0, "Standard")
             yield _charge(
-                use.outside_usd * ratio / usd_each, use.requests * ratio, 1.0, "Requests", "Requests", nothing, 0.0
+                use.outside_usd / usd_each, use.requests, 1.0, "Requests", "Requests", nothing, 0.0
             ) | _sku("outside", "Requests", use.name, nothing) | _class(share) | {
                 "ChargeDescription": f"Requests of {use.name}, planned, retrieval and tools",
                 "x_Hardware": "outside", "x_GpuTimeShare": 0.0, "x_Requests": 0.0, "x_InputTokens": 0.0, "x_OutputTokens": 0.0,
             }  # fmt: skip
-    yield from _idle_rows(asked, ratio, usd_each, (prefill_usd, decode_usd))
+    yield from _idle_rows(asked, usd_each, (prefill_usd, decode_usd))
 
 
 def _idle_rows(
-    asked: AskedBill, ratio: float, usd_each: float, usd_of_phases: tuple[float, float]
+    asked: AskedBill, usd_each: float, usd_of_phases: tuple[float, float]
 ) -> Iterator[dict[str, object]]:
     """Return what the GPUs cost while they wait, in GPU hours."""
     groups, idle = asked.plan.groups, 1.0 - asked.bill.busy_fraction
@@ -157,11 +200,11 @@ def _idle_rows(
     if idle <= 0.0:
         return
     for place, (group, usd) in enumerate(zip(groups, of_groups, strict=True)):
-        device, hours = group.layout.device.name, group.gpus * HOURS_PER_MONTH * ratio * idle
-        for payment in _payments(asked, place, ratio):
+        device, hours = group.layout.device.name, group.gpus * asked.hours * idle
+        for payment in _payments(asked, place):
             part = payment.fraction
             meter = "Idle GPU Hours"
-            yield _charge(usd * idle * part * ratio / usd_each, hours * part, 1.0, "Hours", "Hours", payment, idle) | _sku(
+            yield _charge(usd * idle * part / usd_each, hours * part, 1.0, "Hours", "Hours", payment, idle) | _sku(
                 device, meter, f"idle-{place}", payment
             ) | {
                 "ChargeDescription": f"{group.gpus} x {device} while they wait for requests, spares included, planned",

@@ -136,9 +136,9 @@ def _scaled(words: list[str], largest: float) -> tuple[str, float, list[str]]:
 
 
 def shown_money(value: float, unit: str) -> str:
-    """Format dollars: to the cent, so that a row multiplies across as printed; whole by the month and year.
+    """Format dollars: to the cent, whole by the month and year.
 
-    A price of one GPU-hour has up to four decimals, because it is multiplied by many; below one dollar, three digits.
+    Prices per hour have two decimals, whatever their size; other prices below one dollar have three digits.
 
     Parameters
     ----------
@@ -151,8 +151,8 @@ def shown_money(value: float, unit: str) -> str:
 
     Examples
     --------
-    >>> shown_money(81.62, "$/h"), shown_money(59582.6, "$/month"), shown_money(4.0811, "$/GPU/h"), shown_money(0.0523, "$/Mtok")
-    ('81.62', '59,583', '4.0811', '0.0523')
+    >>> shown_money(81.62, "$/h"), shown_money(59582.6, "$/month"), shown_money(0.9, "$/GPU/h"), shown_money(0.0523, "$/Mtok")
+    ('81.62', '59,583', '0.90', '0.0523')
     """
     if not math.isfinite(value):
         return "-"
@@ -160,10 +160,7 @@ def shown_money(value: float, unit: str) -> str:
         return "0"
     if abs(value) >= (100 if unit in {"$/month", "$/year", "$/job", "$"} else 100_000):
         return f"{value:,.0f}"
-    if unit == "$/GPU/h":
-        cents, _, rest = f"{value:.4f}".partition(".")
-        return f"{cents}.{rest[:2]}{rest[2:].rstrip('0')}"
-    return f"{value:,.2f}" if abs(value) >= 1.0 else shown_number(value, 1.0)
+    return f"{value:,.2f}" if abs(value) >= 1.0 or unit.endswith("/h") else shown_number(value, 1.0)
 
 
 def shown_number(value: float, factor: float) -> str:

@@ -4,7 +4,9 @@ from typing import Any
 
 from capplan.fleet.plan import PHASES, Group, Plan, paid_by_the_gpu
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
+from capplan.money.total_cost import total_usd
 from capplan.report.answer import Table
+from capplan.report.answers.fleet_money import total_table
 from capplan.report.answers.order import order_tables
 from capplan.report.answers.plan_words import layout_text
 from capplan.review.findings import Findings, Section
@@ -61,6 +63,26 @@ def cost_section(given: Findings) -> Section:
             *order_tables(given.answer.chosen),
         ),
     )
+
+
+def total_section(given: Findings) -> Section:
+    """Return every line of the total cost, and how it adds up to the headline of the plan."""
+    lines, plan = given.outlook.total, given.chosen
+    if not lines or plan is None:
+        return Section("Total cost")
+    of_job = plan.money is not None and plan.money.usd_per_job is not None
+    span = "for the job" if of_job else "a month"
+    headline = plan.money.usd_per_job if of_job and plan.money else plan.usd_per_month
+    by_mix = bool(given.outlook.mixes)
+    beside = total_usd(lines) - (headline or 0.0)
+    how = "the headline, at the price of prices.commitment" if by_mix else "the headline"
+    text = f"Quantity x price of one = cost; the lines add up to ${total_usd(lines):,.0f} {span}. The machines of {how} cost ${headline or 0.0:,.0f}"
+    text += (
+        f"; the mix and the other lines are ${abs(beside):,.0f} {'less' if beside < 0.0 else 'more'}."
+        if by_mix
+        else f", the other lines ${beside:,.0f}."
+    )
+    return Section("Total cost", text=(text,), tables=(total_table(lines),))
 
 
 def _electricity_text(given: Findings) -> str:

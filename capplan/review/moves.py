@@ -11,6 +11,8 @@ from capplan.fleet.sensitivity import FEW_RATIOS, Swing, Turn, WhatIf, paid_hour
 from capplan.questions.sensitivity import CHANGE, Sensitivity
 from capplan.report.answer import Table
 from capplan.report.answers.fleet_money import (
+    cash_tables,
+    cash_texts,
     commitments_closing,
     commitments_tables,
     currency_texts,
@@ -32,12 +34,14 @@ def outlook_section(given: Findings) -> Section:
         tables=(
             *commitments_tables(outlook.mixes),
             *growth_tables(outlook.growth),
+            *cash_tables(outlook.cash),
             *energy_tables(outlook.energy),
         ),
         lines=(
             *commitments_closing(outlook.mixes),
             *currency_texts(scenario.currency, paid_usd(given.answer, outlook)),
             *growth_closing(outlook.growth, scenario),
+            *cash_texts(outlook.cash),
         ),
     )
 

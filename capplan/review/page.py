@@ -10,7 +10,7 @@ from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import assumed_kernels, fleet_answer
 from capplan.report.answers.fleet_outlook import over_time_assumptions, over_time_parts
 from capplan.review import decision, evidence, levers, moves, plans, workload
-from capplan.review.cost import cost_section
+from capplan.review.cost import cost_section, total_section
 from capplan.review.findings import Findings, Review, Section
 from capplan.review.moves import outlook_section
 
@@ -58,7 +58,13 @@ def _middle(given: Findings) -> list[Section]:
     ]
     if given.chosen is None:
         return sections
-    return [*sections, plans.sizing_section(given), cost_section(given), outlook_section(given)]
+    return [
+        *sections,
+        plans.sizing_section(given),
+        cost_section(given),
+        total_section(given),
+        outlook_section(given),
+    ]
 
 
 def _appendix(given: Findings) -> list[Section]:

@@ -5,8 +5,8 @@ import re
 from capplan.errors import InputError, unknown
 from capplan.fleet.order import OWN, Machine, MachineLimits
 from capplan.readers.catalogue.hardware import catalogue_name
+from capplan.readers.catalogue.machine_catalogue import known_machines
 from capplan.readers.catalogue.machines import (
-    known_machines,
     machine,
     refuse_unknown_provider,
     refuse_unknown_region,

@@ -1,5 +1,6 @@
 """The keys of a scenario about money -> plain values in base units: terms, offers that are paid, host memory, growth."""
 
+from dataclasses import replace
 from functools import partial
 from math import isclose
 
@@ -9,6 +10,7 @@ from capplan.errors import InputError
 from capplan.fleet.money_terms import (
     CommitmentTerms,
     HostedTerms,
+    OtherTerms,
     OwnedTerms,
     OwnTerms,
     PowerTerms,
@@ -29,6 +31,7 @@ from capplan.scenario.records.money import (
     Growth,
     Hosted,
     MeasuredPower,
+    OtherPrices,
     Owned,
     Power,
     Reserved,
@@ -75,6 +78,56 @@ def budget_of_machines(reading: Reading, record: Budget | None, own: OwnTerms) -
     return left
 
 
+ASSUMED_OTHER = OtherTerms(
+    egress_usd_per_gb=0.09,
+    load_balancers_usd_per_month=50.0,
+    weights_usd_per_gb_month=0.023,
+    cpu_nodes=3,
+    cpu_node_usd_per_month=150.0,
+    support_fraction=0.1,
+)
+"""Prices of a service beside its GPUs, where prices.other asks for defaults: the order of the lists of large clouds."""
+ASSUMED_PEOPLE_USD_PER_MONTH = 15_000.0
+"""One engineer, where prices.other asks for defaults and prices.people says nothing."""
+_OTHER_KEYS = {
+    "egress_per_gb": "egress_usd_per_gb",
+    "load_balancers": "load_balancers_usd_per_month",
+    "weights_per_gb": "weights_usd_per_gb_month",
+    "cpu_nodes": "cpu_nodes",
+    "cpu_node": "cpu_node_usd_per_month",
+    "support": "support_fraction",
+}
+
+
+def own_terms(reading: Reading, prices: Prices) -> OwnTerms:
+    """Return what a fleet costs beside its machines; defaults of prices.other are assumptions."""
+    stated = prices.other or OtherPrices()
+    if (stated.cpu_nodes is None) != (stated.cpu_node is None) and not stated.defaults:
+        missing, at = ("cpu_node", "cpu_nodes") if stated.cpu_node is None else ("cpu_nodes", "cpu_node")
+        path: KeyPath = ("prices", "other", at)
+        reading.note(
+            reading.refuse(path, f"needs prices.other.{missing} too: a number of nodes and what one costs"),
+            path,
+        )
+    given = {
+        field: getattr(stated, key) for key, field in _OTHER_KEYS.items() if getattr(stated, key) is not None
+    }
+    if stated.bytes_per_token is not None:
+        given["bytes_per_token"] = stated.bytes_per_token
+    assumed = (
+        tuple(key for key, field in _OTHER_KEYS.items() if field not in given) if stated.defaults else ()
+    )
+    other = replace(ASSUMED_OTHER if stated.defaults else OtherTerms(), assumed=assumed, **given)
+    people_assumed = stated.defaults and prices.people is None
+    if stated.defaults:
+        what = ", ".join((*assumed, *(("people",) if people_assumed else ())))
+        reading.assume(
+            f"prices of the order of large clouds' lists for {what}", "prices.other, prices.people"
+        )
+    people = ASSUMED_PEOPLE_USD_PER_MONTH if people_assumed else prices.people or 0.0
+    return OwnTerms(people, prices.overhead or 0.0, prices.host_memory_per_gb, other, people_assumed)
+
+
 def commitment_terms(record: Commitments | None) -> CommitmentTerms | None:
     """Return the commitments of a scenario, their defaults filled in; None where it names none."""
     if record is None:
@@ -90,7 +143,7 @@ def commitment_terms(record: Commitments | None) -> CommitmentTerms | None:
 
 
 def _reserved(record: Reserved | None) -> ReservedTerms | None:
-    return None if record is None else ReservedTerms(record.discount, record.price)
+    return None if record is None else ReservedTerms(record.discount, record.price, record.upfront or 0.0)
 
 
 def _spot(record: Spot | None) -> SpotTerms | None:
@@ -116,6 +169,7 @@ def _owned(record: Owned | None) -> OwnedTerms | None:
         idle_fraction=_or(record.idle, defaults.idle_fraction),
         watts=record.power,
         people_usd_per_month=_or(record.people, defaults.people_usd_per_month),
+        residual_fraction=_or(record.residual, defaults.residual_fraction),
     )
 
 

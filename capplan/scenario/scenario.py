@@ -9,7 +9,6 @@ from pathlib import Path
 from capplan.engine.lookup import profile
 from capplan.errors import InputError, together
 from capplan.fleet.engine_options import TierSize
-from capplan.fleet.money_terms import OwnTerms
 from capplan.fleet.scenario import FleetLimits, Scenario, SpeculationPlan
 from capplan.hardware.device import Device
 from capplan.hardware.networks import NETWORKS
@@ -29,6 +28,7 @@ from capplan.scenario.money_terms import (
     growth_ratios,
     hosted_terms,
     note_odd_money,
+    own_terms,
     power_terms,
     price_choice,
 )
@@ -251,7 +251,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     refuse_with_slices(reading, file, limits.hardware)
     prices = price_choice(reading, file.prices)
     note_odd_money(reading, file)
-    own = OwnTerms(file.prices.people or 0.0, file.prices.overhead or 0.0, file.prices.host_memory_per_gb)
+    own = own_terms(reading, file.prices)
     budget = budget_of_machines(reading, file.budget, own)
     growth = reading.attempt(partial(growth_ratios, reading, file.growth, classes), (), ("growth",))
     several = reading.attempt(partial(several_terms, reading, file, classes), None, ("cascade",))

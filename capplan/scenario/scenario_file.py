@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from capplan.fleet.scenario import Disaggregation
-from capplan.readers.catalogue.prices import Commitment, Day, Term
+from capplan.readers.catalogue.offer_terms import Commitment, Day, Term
 from capplan.readers.record import (
     COUNT_SCHEMA,
     FRACTION_SCHEMA,
@@ -32,7 +32,7 @@ from capplan.readers.record import (
 )
 from capplan.replica.speculation import Method
 from capplan.scenario.records.lengths import DailyCurve, LengthRecord
-from capplan.scenario.records.money import Budget, Commitments, Currency, Growth, Hosted, Power
+from capplan.scenario.records.money import Budget, Commitments, Currency, Growth, Hosted, OtherPrices, Power
 from capplan.scenario.records.several import Cascade, Sharing
 from capplan.serving.fleet_terms import Routing
 
@@ -333,6 +333,8 @@ class Prices(Record):
     """Who runs the fleet, for `capplan compare`."""
     overhead: Fraction | None = None
     """On the price of the machines, for `capplan compare`: storage, network, support."""
+    other: OtherPrices | None = None
+    """What the service takes beside GPUs: egress, load balancers, storage of weights, CPU nodes, support."""
     host_memory_per_gb: UsdPerMonth | None = None
     """Of a gigabyte of host memory in an offload tier named host, where the price of the machines does not include it."""
 

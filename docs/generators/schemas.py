@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from capplan.readers.catalogue.hardware import AliasFile, HardwareFile
-from capplan.readers.catalogue.machines import MachineFile
+from capplan.readers.catalogue.machine_catalogue import MachineFile
 from capplan.readers.catalogue.partitions import PartitionFile
 from capplan.readers.catalogue.prices import PriceFile
 from capplan.readers.catalogue.token_prices import TokenPriceFile

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.fleet.order import Machine, cheapest_cover, machines_per_replica, order_of
-from capplan.readers.catalogue.machines import known_machines, sizes_at, sold_machines
+from capplan.readers.catalogue.machine_catalogue import known_machines
+from capplan.readers.catalogue.machines import sizes_at, sold_machines
 
 SMALL = "tests/golden/small.yaml"
 pytestmark = pytest.mark.usefixtures("shared_runs")

@@ -14,7 +14,8 @@ from capplan.fleet.price import (
     usd_per_million_tokens,
 )
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.prices import Commitment, price_records, scenario_prices
+from capplan.readers.catalogue.offer_terms import Commitment, Term
+from capplan.readers.catalogue.prices import price_records, scenario_prices
 from capplan.readers.catalogue.token_prices import token_prices
 from capplan.scenario.scenario import read_scenario
 
@@ -26,7 +27,7 @@ def test_list_is_long_and_names_the_large_providers():
     assert len(RECORDS) >= 150
     providers = Counter(record.provider for record in RECORDS)
     assert {"AWS", "GCP", "Azure", "CoreWeave", "Lambda", "RunPod", "Crusoe", "Nebius"} <= providers.keys()
-    assert {record.commitment for record in RECORDS} == set(get_args(Commitment))
+    assert {record.commitment for record in RECORDS} == {*get_args(Commitment), *get_args(Term)}
     assert len(token_prices()) >= 60
 
 
@@ -34,7 +35,7 @@ def test_every_offer_is_of_a_device_in_the_catalogue_and_has_a_page():
     for record in RECORDS:
         assert device(record.device).name == record.device
         assert record.source.startswith("https://")
-        assert 0.2 < record.usd_per_hour < 15
+        assert 0.1 < record.usd_per_hour < 34
 
 
 @pytest.mark.parametrize(
@@ -63,33 +64,74 @@ def test_prices_of_one_provider_and_of_any():
     assert anyone.records[0].provider in anyone.assumption.what
 
 
-def test_a_superchip_is_paid_for_two_devices_and_two_offers_for_their_mean():
-    """GB200: Spheron asks 9.08 $ for a superchip of two (17 March 2026), CoreWeave 42 $ for four."""
+def test_a_machine_of_four_is_paid_for_each_device_and_two_offers_for_their_mean():
+    """GB200: CoreWeave asks 42 $ for four (20 September 2026), Azure 108.16 $ (18 June); Spheron's 9.08 $ for two are of March."""
     chosen = choose_price(RECORDS, "gb200", PriceChoice())
     assert {offer.provider: offer.usd_per_hour for offer in chosen.records} == pytest.approx(
-        {"Spheron": 9.08 / 2, "CoreWeave": 42.0 / 4}
+        {"CoreWeave": 42.0 / 4, "Azure": 108.16 / 4}
     )
-    assert chosen.usd_per_hour == pytest.approx((4.54 + 10.5) / 2)
+    assert chosen.usd_per_hour == pytest.approx((10.5 + 27.04) / 2)
     assert chosen.basis == "mean of two offers"
     assert (
-        "the mean of the two offers known, Spheron 4.54 (2026-03-17) and CoreWeave 10.5 (2026-09-20)"
+        "the mean of the two offers known, CoreWeave 10.50 (2026-09-20) and Azure 27.04 (2026-06-18)"
         in chosen.assumption.what
     )
+
+
+def test_an_offer_of_march_no_longer_sets_the_price_of_october():
+    """H200 by provider since July: 3.99, 4.29, 4.44, 4.50, 5.40, 5.86, 5.99, 6.31, 7.91, 10.44; Spheron's 4.54 is of March."""
+    chosen = choose_price(RECORDS, "h200-sxm", PriceChoice())
+    assert chosen.usd_per_hour == 5.4
+    assert (chosen.records[0].provider, chosen.newest_day, chosen.offers) == ("Nebius", "2026-10-24", 10)
+
+
+@pytest.mark.parametrize(
+    ("device", "commitment", "off"),
+    [
+        ("h100-sxm", "reserved-3y", 1 - 5.0608 / 11.6172),
+        ("a100-sxm-40gb", "reserved-1y", 0.37),
+        ("a100-sxm-40gb", "reserved-3y", 0.65),
+    ],
+)
+def test_a_reservation_costs_what_its_provider_takes_off_its_own_price(device, commitment, off):
+    """Google takes 56 % off H100 and 37 and 65 % off A100 for one and three years, from prices above those of others."""
+    rented = choose_price(RECORDS, device, PriceChoice())
+    reserved = choose_price(RECORDS, device, PriceChoice(commitment=commitment))
+    assert 1 - reserved.usd_per_hour / rented.usd_per_hour == pytest.approx(off, abs=0.003)
+    google = choose_price(RECORDS, device, PriceChoice(commitment=commitment, provider="gcp"))
+    assert google.usd_per_hour > reserved.usd_per_hour
+
+
+def test_a_year_of_an_h100_counts_google_and_the_index_of_the_market():
+    """31 % off 4.08 $, and 2.35 $ in the index of SemiAnalysis; the estimates of 1.30 and 2.00 $ do not count."""
+    reserved = choose_price(RECORDS, "h100-sxm", PriceChoice(commitment="reserved-1y"))
+    assert [(offer.provider, round(offer.usd_per_hour, 2)) for offer in reserved.records] == [
+        ("SemiAnalysis index", 2.35),
+        ("GCP", 2.81),
+    ]
+    assert choose_price(RECORDS, "h100-sxm", PriceChoice(commitment="reserved")).usd_per_hour == 1.85
 
 
 @pytest.mark.parametrize(
     ("name", "basis", "said"),
     [
-        ("mi300x", "one offer", "Crusoe, 2026-08-19; the only offer known"),
-        ("l4", "an estimate", "(an estimate): llm-d-planner default, date unknown; the only offer known"),
-        ("l40s", "mean of two offers", "the mean of the two offers known, Crusoe 1 (2026-08-19) and CoreWeave 2.25"),
-        ("b300", "middle of 3 offers", "the middle of 3 providers, 7.4 to 8.5"),
+        ("a10g", "one offer", "AWS, 2026-07-20; the only offer known"),
+        ("h100-nvl", "mean of two offers", "the mean of the two offers known, RunPod 3.19 (2026-11-09) and Azure 6.98"),
+        ("b300", "middle of 4 offers", "the middle of 4 providers, 7.40 to 17.80"),
     ],
 )  # fmt: skip
 def test_what_a_price_rests_on_is_said(name, basis, said):
     chosen = choose_price(RECORDS, name, PriceChoice())
     assert chosen.basis == basis
     assert said in chosen.assumption.what
+
+
+def test_an_estimate_is_used_only_where_nobody_lists_a_price():
+    chosen = choose_price(RECORDS, "mi300x", PriceChoice(commitment="reserved"))
+    assert (chosen.basis, chosen.estimated) == ("an estimate", True)
+    assert "(an estimate): SemiAnalysis estimate" in chosen.assumption.what
+    assert "an estimate is used" in chosen.warning
+    assert not choose_price(RECORDS, "l4", PriceChoice()).estimated
 
 
 @pytest.mark.parametrize(
@@ -109,6 +151,10 @@ def test_larger_azure_instances_are_listed_with_windows_and_do_not_count(one, ma
     assert larger.quality == "doubtful"
 
 
+SOLD_WITH_MANY_HOSTS = {"t4", "l4", "a10g", "a10", "l40s", "rtx-pro-6000-server"}
+"""The host is a large part of the price of such a machine, and one GPU comes with hosts of many sizes."""
+
+
 def test_instances_of_one_provider_cost_the_same_for_each_device_whatever_their_size():
     """A price that was not divided by the devices of its instance would be far off the same provider's others."""
     for larger in RECORDS:
@@ -116,6 +162,7 @@ def test_instances_of_one_provider_cost_the_same_for_each_device_whatever_their_
             r.usd_per_hour
             for r in RECORDS
             if r.devices == 1
+            and r.device not in SOLD_WITH_MANY_HOSTS
             and (r.device, r.provider, r.commitment, r.region, r.date)
             == (larger.device, larger.provider, larger.commitment, larger.region, larger.date)
         ]
@@ -130,8 +177,8 @@ def test_spot_is_below_on_demand():
 
 
 def test_device_without_an_offer_has_no_price_and_a_warning():
-    assert choose_price(RECORDS, "t4", PriceChoice()) is None
-    assert "per_gpu_hour.t4" in missing_price_warning(RECORDS, "t4", PriceChoice())
+    assert choose_price(RECORDS, "h20", PriceChoice()) is None
+    assert "per_gpu_hour.h20" in missing_price_warning(RECORDS, "h20", PriceChoice())
 
 
 def test_million_tokens_of_the_worked_example():

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 from dataclasses import replace
 
 import pytest
@@ -106,15 +107,68 @@ def total(rows, column):
     return sum(float(row[column]) for row in rows)
 
 
+ALLOWED = {
+    "ChargeCategory": {"Usage", "Purchase", "Tax", "Credit", "Adjustment"},
+    "ChargeClass": {"", "Correction"},
+    "ChargeFrequency": {"One-Time", "Recurring", "Usage-Based"},
+    "PricingCategory": {"Standard", "Dynamic", "Committed", "Other"},
+    "CommitmentDiscountCategory": {"", "Spend", "Usage"},
+    "CommitmentDiscountStatus": {"", "Used", "Unused"},
+    "ServiceCategory": {
+        "AI and Machine Learning", "Analytics", "Business Applications", "Compute", "Databases", "Developer Tools", "Multicloud", "Identity",
+        "Integration", "Internet of Things", "Management and Governance", "Media", "Migration", "Mobile", "Networking", "Security", "Storage", "Web", "Other",
+    },
+    "ServiceSubcategory": {
+        "AI Platforms", "Bots", "Generative AI", "Machine Learning", "Natural Language Processing", "Other (AI and Machine Learning)",
+        "Containers", "End User Computing", "Quantum Compute", "Serverless Compute", "Virtual Machines", "Other (Compute)",
+    },
+}  # fmt: skip
+"""Values that FOCUS 1.2 allows, for the two service categories that are used."""
+FOCUS_COLUMNS = MANDATORY | {
+    "AvailabilityZone", "BillingAccountType", "CapacityReservationId", "CapacityReservationStatus", "ChargeFrequency",
+    "CommitmentDiscountCategory", "CommitmentDiscountId", "CommitmentDiscountName", "CommitmentDiscountQuantity", "CommitmentDiscountStatus",
+    "CommitmentDiscountType", "CommitmentDiscountUnit", "ConsumedQuantity", "ConsumedUnit", "ContractedUnitPrice", "InvoiceId", "ListUnitPrice",
+    "PricingCategory", "PricingCurrency", "PricingCurrencyContractedUnitPrice", "PricingCurrencyEffectiveCost", "PricingCurrencyListUnitPrice",
+    "RegionId", "RegionName", "ResourceId", "ResourceName", "ResourceType", "ServiceSubcategory", "SkuId", "SkuMeter", "SkuPriceDetails",
+    "SkuPriceId", "SubAccountId", "SubAccountName", "SubAccountType", "Tags",
+}  # fmt: skip
+NOT_NULL = MANDATORY - {"ChargeClass"}
+NUMBERS = ("BilledCost", "EffectiveCost", "ListCost", "ContractedCost", "ListUnitPrice", "ContractedUnitPrice", "PricingQuantity", "ConsumedQuantity")  # fmt: skip
+
+
 def follows_focus(rows):
-    """The rules of FOCUS 1.2 that these columns fall under."""
+    """The rules of FOCUS 1.2 that these columns fall under: presence, allowed values, formats of numbers, units and times, sums."""
     assert rows[0].keys() >= MANDATORY
+    for row in rows:
+        assert all(row[column] for column in NOT_NULL), row
+        for column, values in ALLOWED.items():
+            assert row[column] in values, (column, row[column])
+        for column in NUMBERS:
+            assert re.fullmatch(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", row[column]), (column, row[column])
+        for column in ("BillingPeriodStart", "BillingPeriodEnd", "ChargePeriodStart", "ChargePeriodEnd"):
+            assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", row[column])
+        assert (
+            row["BillingPeriodStart"]
+            <= row["ChargePeriodStart"]
+            < row["ChargePeriodEnd"]
+            <= row["BillingPeriodEnd"]
+        )
+        assert re.fullmatch(r"[A-Z]{3}", row["BillingCurrency"])
+        for column in ("PricingUnit", "ConsumedUnit"):
+            assert re.fullmatch(r"(\d+ )?[A-Z][A-Za-z]*(-[A-Z][a-z]+)?", row[column]), row[column]
+        assert isinstance(json.loads(row["Tags"]), dict)
+        assert float(row["ContractedCost"]) == pytest.approx(
+            float(row["ContractedUnitPrice"]) * float(row["PricingQuantity"])
+        )
+        assert bool(row["SubAccountId"]) == bool(row["SubAccountName"])
+        assert bool(row["RegionId"]) == bool(row["RegionName"])
+        assert all(column.startswith("x_") or column in FOCUS_COLUMNS for column in row)
     prices = {}
     for row in rows:
         assert float(row["PricingQuantity"]) * float(row["ListUnitPrice"]) == pytest.approx(
             float(row["ListCost"])
         )
-        each = {"1000000 Tokens": 1e6, "Hours": 1.0, "Requests": 1.0}[row["PricingUnit"]]
+        each = {"1000000 Tokens": 1e6}.get(row["PricingUnit"], 1.0)
         assert float(row["PricingQuantity"]) * each == pytest.approx(float(row["ConsumedQuantity"]))
         assert row["PricingCategory"] in {"Standard", "Committed", "Dynamic", "Other"}
         committed = row["PricingCategory"] == "Committed"
@@ -130,23 +184,19 @@ def test_the_focus_export_adds_up_and_follows_the_rules(capplan, two, tmp_path, 
     rows, result = focus_rows(capplan, two)
     follows_focus(rows)
     assert len(rows) == 7
-    ratio = 31 * 24 / 730
-    assert total(rows, "BilledCost") == pytest.approx(result["usd_per_month"] * ratio)
+    assert total(rows, "BilledCost") == pytest.approx(result["usd_per_month"])
     assert {(row["BillingPeriodStart"], row["BillingPeriodEnd"]) for row in rows} == {
         ("2026-12-01T00:00:00Z", "2027-01-01T00:00:00Z")
     }
     assert {row["SubAccountId"] for row in rows} == {"x", "long", "__idle__"}
     assert total(rows, "x_GpuTimeShare") == pytest.approx(1.0)
-    assert total(rows, "x_Requests") == pytest.approx(
-        ratio * sum(row["requests"] for row in result["classes"])
-    )
+    requests = sum(row["requests"] for row in result["classes"])
+    assert total(rows, "x_Requests") == pytest.approx(requests) == pytest.approx(12 * 744 * 3600)
     (idle,) = (row for row in rows if row["SubAccountId"] == "__idle__")
-    assert float(idle["BilledCost"]) == pytest.approx(
-        (1 - result["busy_fraction"]) * result["usd_per_month"] * ratio
-    )
-    assert total(focus_rows(capplan, two, month="2027-02")[0], "BilledCost") == pytest.approx(
-        result["usd_per_month"] * 672 / 730
-    )
+    assert float(idle["BilledCost"]) == pytest.approx((1 - result["busy_fraction"]) * result["usd_per_month"])
+    shorter, february = focus_rows(capplan, two, month="2027-02")
+    assert total(shorter, "BilledCost") == pytest.approx(february["usd_per_month"])
+    assert february["usd_per_month"] - 100 == pytest.approx((result["usd_per_month"] - 100) * 672 / 744)
     euros = focus_rows(capplan, two, "--set", "currency={name: EUR, usd: 1.25}")[0]
     assert {row["BillingCurrency"] for row in euros} == {"EUR"}
     assert total(euros, "BilledCost") == pytest.approx(total(rows, "BilledCost") / 1.25)
@@ -160,7 +210,7 @@ def test_the_focus_export_of_commitments_has_their_hours(capplan, root, tmp_path
     follows_focus(rows)
     euro_hours = 744 / 730 / 1.16  # the scenario is in euros, of $1.16 each
     assert {row["BillingCurrency"] for row in rows} == {"EUR"}
-    assert total(rows, "BilledCost") == pytest.approx(result["usd_per_month"] * euro_hours)
+    assert total(rows, "BilledCost") == pytest.approx(result["usd_per_month"] / 1.16)
     mix = json.loads(capplan("fleet", path, "--offline", "--format", "json").out)["result"]["commitments"][
         "rows"
     ]
@@ -179,7 +229,8 @@ def test_the_focus_export_of_commitments_has_their_hours(capplan, root, tmp_path
             ("--focus", "f.csv", "--month", "2026-13"),
             "--month: '2026-13' is not a month; write it as 2026-12",
         ),
-        (("--month", "2026-12"), "--month: is the month of the FOCUS bill; give --focus FILE"),
+        (("--by", "machine"), "--by: is what the rows of the FOCUS bill are of; give --focus FILE"),
+        (("--by", "gpu", "--focus", "f.csv"), "unknown row 'gpu'"),
         (("--set", "traffic[0].requests_per_conversation=0.5"), "traffic[0].requests_per_conversation"),
     ],
 )
@@ -194,3 +245,37 @@ def test_a_job_has_no_bill_of_a_month(capplan, root, tmp_path):
     ran = capplan("bill", path, "--offline", "--focus", tmp_path / "f.csv")
     assert ran.code == 2
     assert "--focus: a batch job is paid for once" in ran.err
+    assert (
+        "--month: a batch job is paid for once"
+        in capplan("bill", path, "--offline", "--month", "2026-12").err
+    )
+
+
+def test_a_bill_of_a_month_has_its_own_hours(capplan, two):
+    """February has 672 hours: rent and requests follow them, people are paid for the month."""
+    mean, short = (
+        json.loads(capplan("bill", two, "--offline", "--format", "json", *words).out)["result"]
+        for words in ((), ("--month", "2027-02"))
+    )
+    assert (mean["hours"], short["hours"]) == (730.0, 672.0)
+    assert short["usd_per_month"] - 100 == pytest.approx((mean["usd_per_month"] - 100) * 672 / 730)
+    assert [row["requests"] for row in short["classes"]] == pytest.approx([4 * 672 * 3600] * 3)
+    assert "in 2027-02 of 672 h" in capplan("bill", two, "--offline", "--month", "2027-02").out
+
+
+@pytest.mark.parametrize("scenario", ["two", "commitments"])
+def test_rows_by_machine_add_up_to_the_same_bill(capplan, two, root, tmp_path, monkeypatch, scenario):
+    path = two if scenario == "two" else root / "scenarios" / "commitments.yaml"
+    path = os.path.abspath(path)
+    monkeypatch.chdir(tmp_path)
+    rows, result = focus_rows(capplan, path, "--by", "machine")
+    follows_focus(rows)
+    rate = 1.16 if scenario == "commitments" else 1.0
+    assert total(rows, "BilledCost") == pytest.approx(result["usd_per_month"] / rate)
+    by_class, _ = focus_rows(capplan, path)
+    assert total(by_class, "BilledCost") == pytest.approx(total(rows, "BilledCost"))
+    machines = [row for row in rows if row["ResourceType"] == "Machine"]
+    assert machines
+    if scenario == "two":
+        assert {row["PricingUnit"] for row in machines} == {"Hours"}
+        assert "people" in {row["SkuId"] for row in rows}

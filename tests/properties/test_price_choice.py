@@ -94,19 +94,47 @@ def test_old_offers_are_left_out_of_any_but_not_of_their_provider():
 @pytest.mark.parametrize(
     ("newest", "old", "kept"),
     [
-        ("2026-07-01", "2025-07-01", True), ("2026-07-02", "2025-07-01", False),  # a year is 365 days
-        ("2026-07-01", "2025", True), ("2026-07-02", "2025", False),  # a year alone is its July
-        ("2026-09-15", "2025-09", True), ("2026-09-16", "2025-09", False),  # a month alone its 15th
-        ("2026-09", "2025-09-15", True), ("2026-09", "2025-09-14", False),
+        ("2026-10-29", "2026-07-01", True), ("2026-10-30", "2026-07-01", False),  # 120 days
+        ("2026-10-29", "2026", True), ("2026-10-30", "2026", False),  # a year alone is its July
+        ("2026-09-12", "2026-05", True), ("2026-09-13", "2026-05", False),  # a month alone its 15th
+        ("2026-09", "2026-05-18", True), ("2026-09", "2026-05-17", False),
         ("2026-09-16", None, False),
     ],
 )  # fmt: skip
-def test_an_offer_counts_for_a_year(newest, old, kept):
+def test_an_offer_counts_for_120_days(newest, old, kept):
     offers = [
         PriceRecord("b200", "New", "on-demand", 6.0, "page", date=newest),
         PriceRecord("b200", "Old", "on-demand", 14.0, "page", date=old),
     ]
     assert choose_price(offers, "b200", PriceChoice()).high_usd_per_hour == (14.0 if kept else 6.0)
+
+
+def test_an_offer_of_a_term_counts_for_a_year():
+    def offer(provider, usd, day):
+        return PriceRecord("b200", provider, "reserved-1y", usd, "page", date=day)
+
+    year = PriceChoice(commitment="reserved-1y")
+    offers = [offer("A", 3.0, "2026-07-01"), offer("B", 2.0, "2025-07-01"), offer("C", 1.0, "2025-06-30")]
+    assert choose_price(offers, "b200", year).usd_per_hour == 2.5
+
+
+@given(
+    rented=st.floats(1, 20), own=st.floats(1, 20), off=st.floats(0.05, 0.9), at=st.sampled_from(["A", "any"])
+)
+def test_a_discount_for_a_term_is_taken_off_the_price_on_demand(rented, own, off, at):
+    """A asks for `own` on demand and `off` less for a year; of one provider the price is its own."""
+    offers = [
+        PriceRecord("b200", "A", "on-demand", own, "page", sku="a.8x", devices=8, date="2026-10-01"),
+        PriceRecord("b200", "A", "on-demand", 50.0, "page", sku="a.1x", date="2026-10-01"),
+        PriceRecord("b200", "A", "reserved-1y", own * (1 - off), "page", sku="a.8x", devices=8, date="2026-10-01"),
+        *(PriceRecord("b200", name, "on-demand", rented, "page", date="2026-10-01") for name in "BCD"),
+    ]  # fmt: skip
+    chosen, demand = (
+        choose_price(offers, "b200", PriceChoice(commitment=commitment, provider=at))
+        for commitment in ("reserved-1y", "on-demand")
+    )
+    assert demand.usd_per_hour == (own if at == "A" else rented)
+    assert chosen.usd_per_hour == pytest.approx((1 - off) * demand.usd_per_hour)
 
 
 def test_offers_without_any_date_are_all_taken():

@@ -32,6 +32,7 @@ from capplan.questions.levers.lever import (
     lever_row,
     merged_settings,
     most_saved_first,
+    newly_estimated,
     put_off,
     scaled_plan,
     why_dearer,
@@ -314,11 +315,17 @@ def _autoscaled(base: Base) -> list[LeverRow]:
 def _best(asking: Asking, base: Base, rows: Sequence[LeverRow]) -> Combination | None:
     """Return the cheapest plan of all combinations of the levers that save alone; None where nothing meets the targets.
 
-    Lists of the search take all additions at once. Of the changes that exclude each other every selection is tried, fewest
+    A saving that rests on an estimated price is not combined. Lists of the search take all additions at once. Of the changes that exclude each other every selection is tried, fewest
     changes first. What is tried depends on the scenario and on the levers allowed alone, so that one more lever adds
     combinations and takes none away.
     """
-    saving = [row for row in rows if row.plan is not None and _cheaper(row, row.plan, base.plan)]
+    saving = [
+        row
+        for row in rows
+        if row.plan is not None
+        and _cheaper(row, row.plan, base.plan)
+        and not newly_estimated(row.plan, base.plan)
+    ]
     adding = [lever for row in saving if (lever := _added(row)) is not None]
     choices: dict[str, list[Lever]] = {}
     for row in saving:
@@ -338,7 +345,7 @@ def _best(asking: Asking, base: Base, rows: Sequence[LeverRow]) -> Combination |
         except CapplanError:
             continue
         plan, question = asking.cheapest(asked, base.asked.question.slo.confidence, cost)
-        if plan is not None and _with_memory(asked, plan) < cost:
+        if plan is not None and not newly_estimated(plan, base.plan) and _with_memory(asked, plan) < cost:
             used = (*_used(adding, plan, listed), *selected)
             cost, memory = _with_memory(asked, plan), memory_usd_per_month(asked.scenario, plan)
             best = Combination(plan, used, settings, tried, question, memory)

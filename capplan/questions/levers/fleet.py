@@ -13,7 +13,8 @@ from capplan.fleet.search.recommended import plan_of
 from capplan.questions.fleet import PIPELINE_PARALLEL, TENSOR_PARALLEL, terms_of
 from capplan.questions.levers.lever import Base, Lever, idle, merged_settings
 from capplan.readers.catalogue.hardware import device_names
-from capplan.readers.catalogue.prices import Commitment, price_records, read_prices
+from capplan.readers.catalogue.offer_terms import Commitment, Term
+from capplan.readers.catalogue.prices import price_records, read_prices
 from capplan.workload.reuse_by_age import hits_by_replica
 
 COMMITMENT_RISKS = {
@@ -21,10 +22,12 @@ COMMITMENT_RISKS = {
     "community": "hosts that the provider does not vouch for",
     "spot": "machines are taken away at short notice, which is not modelled",
     "reserved": "paid for whether used or not, for the whole term",
+    "reserved-1y": "paid for whether used or not, for a year",
+    "reserved-3y": "paid for whether used or not, for three years",
     "capacity-block": "for a fixed number of days, booked ahead",
     "owned": "an estimate of the cost of ownership; capital is bound for years",
 }
-FREE_TO_TAKE = ("on-demand", "reserved")
+FREE_TO_TAKE = ("on-demand", "reserved", "reserved-1y", "reserved-3y")
 """Commitments that the combination may take: the others can end while users are served, or need capital."""
 
 NO_PRICE = "the plan as it is has no price to compare with: give prices.per_gpu_hour"
@@ -54,14 +57,16 @@ def parallelism(base: Base) -> list[Lever]:
 
 
 def other_devices(base: Base) -> tuple[str, ...]:
-    """Return the devices of the catalogue that the scenario leaves out and that have a price under its terms."""
+    """Return the devices of the catalogue that the scenario leaves out and that have a listed price under its terms."""
     scenario = base.asked.scenario
     records = read_prices(scenario.price_file) if scenario.price_file else price_records()
     here = {item.name for item in scenario.fleet.hardware}
     return tuple(
         name
         for name in device_names()
-        if name not in here and choose_price(records, name, scenario.prices) is not None
+        if name not in here
+        and (price := choose_price(records, name, scenario.prices)) is not None
+        and not price.estimated
     )
 
 
@@ -84,7 +89,7 @@ def commitments(base: Base) -> list[Lever]:
     if _unpriced(base):
         return [idle("commitment", "another commitment", NO_PRICE)]
     levers = []
-    for commitment in get_args(Commitment):
+    for commitment in (*get_args(Commitment), *get_args(Term)):
         change = f"{scenario.prices.commitment} -> {commitment}"
         if commitment == scenario.prices.commitment:
             continue

@@ -121,6 +121,11 @@ def lever_row(
         meets = None if lever.reason else False
         return LeverRow(lever, None, None, None, meets, lever.reason or why)
     kept = lever.keeps or (base is not None and _same_cost(plan, base))
+    if newly_estimated(plan, base):
+        risk = "; ".join(
+            filter(None, (f"the price of {plan.hardware} is an estimate, nobody lists one", lever.risk))
+        )
+        lever = replace(lever, risk=risk)
     return LeverRow(
         lever,
         plan,
@@ -137,6 +142,15 @@ def _saved(base: Plan, plan: Plan, memory_usd_per_month: tuple[float, float]) ->
     if before is None or after is None:
         return None
     return before - after + memory_usd_per_month[1] - memory_usd_per_month[0]
+
+
+def newly_estimated(plan: Plan, base: Plan | None) -> bool:
+    """Return whether a plan rests on an estimated price and the plan as it is does not: no headline counts such a saving."""
+
+    def estimated(one: Plan) -> bool:
+        return any(group.price is not None and group.price.estimated for group in one.groups)
+
+    return estimated(plan) and not (base is not None and estimated(base))
 
 
 def _same_cost(plan: Plan, base: Plan) -> bool:

@@ -3,7 +3,7 @@
 from capplan.errors import InputError
 from capplan.money.hosted import TokenPrice, TokenRates
 from capplan.questions.money.comparison import listed_prices, refuse_unknown_storage, refuse_unsold_life
-from capplan.readers.catalogue.prices import first_day
+from capplan.readers.catalogue.offer_terms import first_day
 from capplan.readers.catalogue.token_prices import find_price, refuse_unused_day
 from capplan.scenario.flags import CachePriceFlags
 
@@ -20,7 +20,7 @@ def cache_price(flags: CachePriceFlags, prefix_tokens: float, time_to_live_s: fl
         if flags.date is not None:
             first_day(flags.date, "--date")
         known = listed_prices(str(flags.prices) if flags.prices else None, flags.date)
-        found = find_price(flags.api, known, flags.date)
+        found = find_price(flags.api, known, flags.date, own_list=flags.prices is not None)
         refuse_unused_day(flags.date, [found], "--date")
         refuse_unsold_life(found, time_to_live_s, "--time-to-live")
         if prefix_tokens >= found.minimum_prefix_tokens:

@@ -12,6 +12,7 @@ from capplan.fleet.money_terms import CommitmentTerms, OwnedTerms, ReservedTerms
 from capplan.fleet.over_time import Counts, OverTime, RateLine
 from capplan.fleet.plan import Group, Plan, paid_by_the_gpu
 from capplan.fleet.price import (
+    TERM_YEARS,
     ChosenPrice,
     PriceChoice,
     PriceRecord,
@@ -25,6 +26,7 @@ from capplan.fleet.search.cheapest import Search, Sized, busy_bound
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.recommended import plan_of
 from capplan.hardware.device import Device
+from capplan.money.cash import PaidTerm
 from capplan.money.commitments import (
     GroupUse,
     Mix,
@@ -49,6 +51,8 @@ class AskedMix:
 
     plan: Plan
     mix: Mix
+    short_fraction: float
+    """Of the requests, that arrive while fewer replicas serve than are needed."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
 
@@ -92,9 +96,36 @@ def _reserved_offer(
     return replace(offer, origin=f"{RESERVED_DISCOUNTS[name]:.0%} off on demand, assumed")
 
 
+def _depreciated_usd(terms: OwnedTerms) -> float:
+    left = terms.residual_fraction * float((1.0 + terms.interest_fraction) ** -terms.life_years)
+    return terms.capex_usd * (1.0 - left)
+
+
+def paid_terms(terms: CommitmentTerms, mixes: Sequence[Mix]) -> dict[str, PaidTerm]:
+    """Return how the committed devices of some mixes are paid for, by the name of their offer."""
+    offers = {part.offer.name: part.offer for mix in mixes for part in mix.parts}
+    paid = {}
+    for name, reserved in (("reserved-1y", terms.reserved_1y), ("reserved-3y", terms.reserved_3y)):
+        if reserved is not None and name in offers:
+            months = 12.0 * TERM_YEARS[name]
+            monthly = float(usd_per_month(offers[name].fixed_usd_per_hour))
+            ahead = reserved.upfront_fraction
+            paid[name] = PaidTerm(months, ahead * monthly * months, (1.0 - ahead) * monthly)
+    owned = terms.owned
+    if owned is not None and "owned" in offers:
+        annuity = annuity_usd_per_hour(_depreciated_usd(owned), owned.life_years, owned.interest_fraction)
+        running = float(usd_per_month(offers["owned"].fixed_usd_per_hour - annuity))
+        residual = owned.residual_fraction * owned.capex_usd
+        paid["owned"] = PaidTerm(12.0 * owned.life_years, owned.capex_usd, running, residual, bought=True)
+    return paid
+
+
 def owned_offer(terms: OwnedTerms, watts: float) -> Offer:
-    """Return what an owned device costs per hour: its annuity, upkeep and idle power always, the rest of its power in use."""
-    fixed = float(annuity_usd_per_hour(terms.capex_usd, terms.life_years, terms.interest_fraction))
+    """Return what an owned device costs per hour: its annuity, upkeep and idle power always, the rest of its power in use.
+
+    What is left of its value at the end of its life lowers the purchase by its present value.
+    """
+    fixed = float(annuity_usd_per_hour(_depreciated_usd(terms), terms.life_years, terms.interest_fraction))
     upkeep = terms.capex_usd * terms.upkeep_fraction / HOURS_PER_YEAR_OF_UPKEEP
     power = float(energy_usd_per_hour(watts, terms.usd_per_kwh, terms.facility_ratio))
     idle = power * terms.idle_fraction
@@ -171,10 +202,12 @@ def asked_mix(scenario: Scenario, plan: Plan, line: RateLine | None) -> AskedMix
     assumed: list[Assumption] = []
     warnings: list[str] = []
     uses = []
+    short = 0.0
     for group in plan.groups:
         over_time = group_over_time(scenario, group, line)
         offers, stated, remarked = offers_for(scenario, group.layout.device, records)
         assumed += [*stated, _followed(over_time)]
+        short = max(short, over_time.short_fraction if over_time else 0.0)
         warnings += [*remarked, *_capped(over_time, terms)]
         used = use_fractions(paid_counts(group, over_time, terms))
         uses.append(GroupUse(used, offers, group.layout.devices))
@@ -183,7 +216,7 @@ def asked_mix(scenario: Scenario, plan: Plan, line: RateLine | None) -> AskedMix
         warnings.append(
             "commitments are priced by the GPU, and the plan is paid for in whole machines: GPUs that stay idle are not in the mix"
         )
-    return AskedMix(plan, mix_of(uses, people), tuple(dict.fromkeys(assumed)), (*remarks, *warnings))
+    return AskedMix(plan, mix_of(uses, people), short, tuple(dict.fromkeys(assumed)), (*remarks, *warnings))
 
 
 def _followed(over_time: OverTime | None) -> Assumption:

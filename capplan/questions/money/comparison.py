@@ -75,8 +75,9 @@ def listed_prices(file: str | None, day: str | None) -> tuple[TokenPrice, ...]:
 def asked_prices(names: Sequence[str], asked: AskedFleet) -> tuple[TokenPrice, ...]:
     """Return the prices of the named APIs; without names, those of all that serve the scenario's model."""
     scenario, model = asked.scenario, next(iter(asked.question.networks.values())).name
-    known = listed_prices(scenario.hosted.file, scenario.hosted.date)
-    found = tuple(dict.fromkeys(find_price(name, known, scenario.hosted.date) for name in names))
+    file, day = scenario.hosted.file, scenario.hosted.date
+    known = listed_prices(file, day)
+    found = tuple(dict.fromkeys(find_price(name, known, day, own_list=file is not None) for name in names))
     if found and all(price.date != scenario.hosted.date for price in found):
         refuse_unused_day(scenario.hosted.date, found, f"{scenario.path}: hosted.date")
     found = found or tuple(prices_of_model(model, known))
@@ -135,7 +136,7 @@ def asked_comparison(
     """
     scenario = asked.scenario
     paid = paid_plan(asked, answer, "there is no fleet to compare with", today)
-    own = own_fleet(paid.plan, scenario.own, paid.machines_usd, paid.group_fractions)
+    own = own_fleet(paid.plan, scenario.own, paid.machines_usd, paid.group_fractions, paid.other)
     prices = tuple(sold_price(price_on(price, today.isoformat()), scenario.hosted) for price in prices)
     reuse = _reuse(scenario, paid.plan.responses_s, asked.question.max_model_len)
     comparison = compare(paid.plan, asked.question.demand, own, prices, scenario.hosted, reuse)

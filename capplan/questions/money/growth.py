@@ -10,22 +10,24 @@ from capplan.assumption import Assumption
 from capplan.fleet.over_time import RateLine
 from capplan.fleet.plan import Plan
 from capplan.fleet.scenario import Scenario
+from capplan.money.commitments import Mix
 from capplan.money.growth import Growth, growth_of
-from capplan.questions.money.budget import mix_usd_per_month
+from capplan.questions.money.commitments import asked_mix
 
 
 def asked_growth(scenario: Scenario, plan: Plan, line: RateLine | None) -> Growth | None:
     """Return the fleets of the months to come; None where the scenario states no growth."""
     if not scenario.growth:
         return None
-    mix = partial(_mix_usd_per_month, scenario, line)
+    mix = partial(_mix_of_month, scenario, line)
     return growth_of(plan, np.array(scenario.growth), mix)
 
 
-def _mix_usd_per_month(scenario: Scenario, line: RateLine | None, ratio: float, plan: Plan) -> float | None:
-    """Return the cost of a month by its cheapest mix, at some times the traffic; None without commitments."""
+def _mix_of_month(scenario: Scenario, line: RateLine | None, ratio: float, plan: Plan) -> Mix | None:
+    """Return the cheapest mix of a month, at some times the traffic; None without commitments."""
     grown = None if line is None else replace(line, rates_per_s=line.rates_per_s * ratio)
-    return mix_usd_per_month(scenario, plan, grown)
+    asked = asked_mix(scenario, plan, grown)
+    return None if asked is None else asked.mix
 
 
 def growth_assumptions(scenario: Scenario, growth: Growth) -> tuple[Assumption, ...]:

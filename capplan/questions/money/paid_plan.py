@@ -9,9 +9,11 @@ from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.fleet.scenario import Scenario
 from capplan.money.commitments import Mix
+from capplan.money.total_cost import CostLine, total_usd
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.commitments import AskedMix, asked_mix
 from capplan.questions.money.price_age import rent_warnings
+from capplan.questions.money.total_cost import asked_other_lines
 from capplan.scenario.money_terms import memory_usd_per_month
 from capplan.scenario.rate_line import rate_line
 
@@ -30,8 +32,15 @@ class PaidPlan:
     of_job: bool
     mix: Mix | None
     """Commitments that pay for the machines; None: rented at one price."""
+    other: tuple[CostLine, ...]
+    """What the service takes beside GPUs and people, in the same time."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
+
+    @property
+    def other_usd(self) -> float:
+        """What all of that costs [$]."""
+        return total_usd(self.other)
 
     @property
     def by_mix(self) -> bool:
@@ -39,7 +48,9 @@ class PaidPlan:
         return self.mix is not None
 
 
-def paid_plan(asked: AskedFleet, answer: FleetAnswer, otherwise: str, today: date) -> PaidPlan:
+def paid_plan(
+    asked: AskedFleet, answer: FleetAnswer, otherwise: str, today: date, hours: float = HOURS_PER_MONTH
+) -> PaidPlan:
     """Return the recommended plan and what its machines cost.
 
     Parameters
@@ -48,6 +59,8 @@ def paid_plan(asked: AskedFleet, answer: FleetAnswer, otherwise: str, today: dat
     answer : with a plan
     otherwise : what cannot be said where there is none, for people
     today : that prices are judged old by
+    hours : [h]
+        of the month, the mean one or a stated one
 
     Raises
     ------
@@ -66,17 +79,20 @@ def paid_plan(asked: AskedFleet, answer: FleetAnswer, otherwise: str, today: dat
             f"{scenario.path}: the price of {plan.hardware} is not known; give prices.per_gpu_hour"
         )
     mix = asked_mix(scenario, plan, rate_line(scenario, plan.responses_s))
-    rented = plan.usd_per_month if mix is None else float(usd_per_month(mix.mix.usd_per_hour))
+    monthly = plan.usd_per_month if mix is None else float(usd_per_month(mix.mix.usd_per_hour))
     job = plan.money.usd_per_job if plan.money else None
-    hours = (plan.money.job_hours if plan.money else None) or HOURS_PER_MONTH
-    memory = memory_usd_per_month(scenario, plan) * hours / HOURS_PER_MONTH
+    hours = (plan.money.job_hours if plan.money else None) or hours
+    months = hours / HOURS_PER_MONTH
+    rented = monthly * months if job is None else job
+    machines_usd = rented + memory_usd_per_month(scenario, plan) * months
     return PaidPlan(
         plan,
-        (rented if job is None else job) + memory,
+        machines_usd,
         _group_fractions(plan, mix),
         hours,
         job is not None,
         mix.mix if mix else None,
+        asked_other_lines(asked, plan, machines_usd, hours),
         mix.assumptions if mix else (),
         (*(mix.warnings if mix else ()), *rent_warnings(plan, today)),
     )

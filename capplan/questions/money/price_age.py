@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime
 
 from capplan.fleet.plan import Plan
+from capplan.fleet.price import MAX_AGE_DAYS
 from capplan.money.hosted import TokenPrice
-from capplan.readers.catalogue.prices import first_day
+from capplan.readers.catalogue.offer_terms import first_day
 from capplan.readers.catalogue.token_prices import OLD_DAYS, age_days
 
 SOON_DAYS = 120
@@ -49,7 +50,7 @@ def age_warnings(prices: Sequence[TokenPrice], today: date) -> tuple[str, ...]:
 
 
 def rent_warnings(plan: Plan, today: date) -> tuple[str, ...]:
-    """Return the warnings for offers of the plan's devices that are older than OLD_DAYS, or of an unknown day."""
+    """Return the warnings for devices of the plan whose newest offer is older than MAX_AGE_DAYS, and for offers of an unknown day."""
     prices = dict.fromkeys(group.price for group in plan.groups if group.price)
     records = [record for price in prices for record in price.records]
     undated = [
@@ -58,8 +59,9 @@ def rent_warnings(plan: Plan, today: date) -> tuple[str, ...]:
         if record.date is None
     ]
     old = [
-        f"the price of {record.device} is of {record.date}, over {OLD_DAYS} days old: check it at {record.provider}"
-        for record in records
-        if record.date is not None and (today - first_day(record.date)).days > OLD_DAYS
+        f"the newest price of {record.device} is of {price.newest_day}, over {MAX_AGE_DAYS} days old: check it at {record.provider}"
+        for price in prices
+        for record in price.records[:1]
+        if price.newest_day is not None and (today - first_day(price.newest_day)).days > MAX_AGE_DAYS
     ]
     return (*undated, *old)

@@ -1,6 +1,7 @@
 """A scenario and its plan -> what each class and tenant pays, and the month that a bill is of."""
 
 import re
+from calendar import monthrange
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -9,11 +10,13 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.plan import FleetAnswer, Plan
+from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.question import Question
 from capplan.fleet.review import phase_times, plan_spec
 from capplan.fleet.search.trial import demand_at_replica
 from capplan.money.commitments import Mix
 from capplan.money.hosted import hosted_traffic
+from capplan.money.total_cost import CostLine
 from capplan.money.who_pays import (
     ClassUse,
     PaidPool,
@@ -25,6 +28,7 @@ from capplan.money.who_pays import (
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.paid_plan import own_assumptions, paid_plan
 from capplan.questions.money.price_age import current_day
+from capplan.questions.money.total_cost import total_cost
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of
 from capplan.workload.request_class import RequestClass
@@ -38,6 +42,10 @@ class AskedBill:
     bill: WhoPays
     of_job: bool
     """Of one batch job, not of a month."""
+    hours: float
+    """That it is paid for."""
+    lines: tuple[CostLine, ...]
+    """The same cost by what is bought: machines, people and the rest."""
     mix: Mix | None
     """Commitments that pay for the machines; None: rented at one price."""
     assumptions: tuple[Assumption, ...]
@@ -69,8 +77,8 @@ def plan_use(plan: Plan, question: Question) -> PlanUse:
     return PlanUse(demand, prefill, decode, max(1.0, last.concurrency_per_replica), responses_s)
 
 
-def class_use(index: int, use: PlanUse) -> ClassUse:
-    """Return what a class asks of the replicas of a plan, at the batch of its peak."""
+def class_use(index: int, use: PlanUse, month_hours: float = HOURS_PER_MONTH) -> ClassUse:
+    """Return what a class asks of the replicas of a plan in a month of some hours, or in a job, at the batch of its peak."""
     item = use.demand.classes[index]
     inputs, outputs = item.input_tokens.mean_tokens, item.output_tokens.mean_tokens
     cached = use.demand.cached_tokens_of(index) / inputs
@@ -79,7 +87,8 @@ def class_use(index: int, use: PlanUse) -> ClassUse:
     step_s = phase_times(use.decode, load, use.sequences)["decode"]
     traffic = hosted_traffic(item, use.responses_s[index])
     sequences = item.sequences_per_request
-    requests = traffic.requests / sequences
+    months = 1.0 if item.job_requests is not None else month_hours / HOURS_PER_MONTH
+    requests = traffic.requests * months / sequences
     return ClassUse(
         name=item.name,
         tenant=item.tenant or item.name,
@@ -94,8 +103,17 @@ def class_use(index: int, use: PlanUse) -> ClassUse:
     )
 
 
-def asked_bill(asked: AskedFleet, answer: FleetAnswer, today: date) -> AskedBill:
+def asked_bill(
+    asked: AskedFleet, answer: FleetAnswer, today: date, month: tuple[int, int] | None = None
+) -> AskedBill:
     """Return what each class and tenant pays for the recommended plan; its prices are judged old by the day.
+
+    Parameters
+    ----------
+    asked : the scenario
+    answer : with a plan
+    today : that prices are judged old by
+    month : year and month, whose own hours count; None: the mean month of 730 h
 
     Raises
     ------
@@ -104,11 +122,12 @@ def asked_bill(asked: AskedFleet, answer: FleetAnswer, today: date) -> AskedBill
     InputError
         the price of the plan is not known
     """
-    paid = paid_plan(asked, answer, "there is nothing to pay for", today)
+    hours = HOURS_PER_MONTH if month is None else hours_of_month(*month)
+    paid = paid_plan(asked, answer, "there is nothing to pay for", today, hours)
     plan = paid.plan
     use = plan_use(plan, asked.question)
-    uses = [class_use(index, use) for index in range(len(use.demand.classes))]
-    usd, seconds = asked.scenario.own.usd(paid.machines_usd), paid.hours * 3600.0
+    uses = [class_use(index, use, hours) for index in range(len(use.demand.classes))]
+    usd, seconds = asked.scenario.own.usd(paid.machines_usd, paid.other_usd), paid.hours * 3600.0
     if len(plan.groups) == 1:
         bill = who_pays(uses, usd, plan.replicas * seconds)
     else:
@@ -121,6 +140,8 @@ def asked_bill(asked: AskedFleet, answer: FleetAnswer, today: date) -> AskedBill
         plan,
         bill,
         paid.of_job,
+        paid.hours,
+        total_cost(asked, plan, paid.mix, hours),
         paid.mix,
         (
             _shared_by_time(use, pools=len(plan.groups) > 1),
@@ -145,17 +166,28 @@ def _shared_by_time(use: PlanUse, *, pools: bool) -> Assumption:
     )
 
 
-def bill_month(text: str | None, classes: Sequence[RequestClass]) -> tuple[int, int]:
+def hours_of_month(year: int, month: int) -> float:
+    """Return the hours of a month of the calendar.
+
+    Examples
+    --------
+    >>> hours_of_month(2026, 2), hours_of_month(2026, 12)
+    (672.0, 744.0)
+    """
+    return 24.0 * monthrange(year, month)[1]
+
+
+def bill_month(text: str | None, classes: Sequence[RequestClass], place: str) -> tuple[int, int]:
     """Return year and month of a bill; without a text those of the next month. A batch job has no bill of a month.
 
     Examples
     --------
-    >>> bill_month("2026-12", ())
+    >>> bill_month("2026-12", (), "--month")
     (2026, 12)
     """
     if any(item.job_requests is not None for item in classes):
         raise InputError(
-            "--focus: a batch job is paid for once, and a FOCUS bill is of a month; leave --focus out"
+            f"{place}: a batch job is paid for once, and this bill is of a month; leave {place} out"
         )
     if text is None:
         today = current_day()

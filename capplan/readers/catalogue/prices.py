@@ -5,13 +5,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import date
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal, LiteralString
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, model_validator
 
 from capplan.errors import InputError
 from capplan.fleet.price import (
@@ -23,6 +21,8 @@ from capplan.fleet.price import (
 )
 from capplan.fleet.scenario import Scenario
 from capplan.readers.catalogue.hardware import catalogue_name
+from capplan.readers.catalogue.machine_catalogue import known_machines
+from capplan.readers.catalogue.offer_terms import Commitment, Day, PriceSource, Term
 from capplan.readers.csv_file import csv_rows
 from capplan.readers.data_folder import data_folder
 from capplan.readers.record import Record, UsdPerHour, validated
@@ -115,51 +115,6 @@ def _number(text: str | None, place: str) -> float | None:
     if not 0.0 <= value < 1e6:
         raise InputError(f"{place}: {text[:40]!r} is out of range")
     return value or None
-
-
-Commitment = Literal["on-demand", "community", "spot", "reserved", "capacity-block", "owned"]
-Term = Literal["reserved-1y", "reserved-3y"]
-"""A reservation whose term is stated, in price files of users."""
-
-
-_DAY = r"^20[0-9]{2}(-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?)?$"
-_NO_DAY: LiteralString = "is not a date; write it as 2026-11-01, 2026-11 or 2026"
-
-
-def first_day(written: str, place: str = "") -> date:
-    """Return the first day of a date that may be a year or a month.
-
-    Examples
-    --------
-    >>> str(first_day("2026")), str(first_day("2026-03"))
-    ('2026-01-01', '2026-03-01')
-    """
-    try:
-        return date.fromisoformat(f"{written}-01-01"[:10] if re.fullmatch(_DAY, written) else "")
-    except ValueError:
-        where = f"{place}: " if place else ""
-        raise InputError(f"{where}{written[:40]!r} {_NO_DAY}") from None
-
-
-def _day(written: object) -> object:
-    """Return a date as text; a year is a number in YAML."""
-    text = str(written) if isinstance(written, int) else written
-    if isinstance(text, str):
-        try:
-            first_day(text)
-        except InputError:
-            raise PydanticCustomError("day", _NO_DAY) from None
-    return text
-
-
-Day = Annotated[str, BeforeValidator(_day), WithJsonSchema({"type": "string", "pattern": _DAY})]
-
-
-class PriceSource(Record):
-    """Where prices were read."""
-
-    title: str
-    url: str
 
 
 class Offer(Record):
@@ -262,8 +217,27 @@ def read_prices(path: str | os.PathLike[str]) -> tuple[PriceRecord, ...]:
 
 @lru_cache(maxsize=1)
 def price_records() -> tuple[PriceRecord, ...]:
-    """Return the offers that ship with the package."""
-    return read_prices(data_folder("hardware_specs") / "prices.yaml")
+    """Return the offers that ship with the package: those of the price list, and the dated ones of the machines that providers sell."""
+    return (*read_prices(data_folder("hardware_specs") / "prices.yaml"), *_machine_offers())
+
+
+def _machine_offers() -> Iterator[PriceRecord]:
+    """Yield what the machines of the catalogue cost per device; an undated price of a machine says nothing of today's."""
+    for known in known_machines():
+        machine = known.record
+        for offer in machine.offers:
+            if offer.date is not None:
+                yield PriceRecord(
+                    machine.device,
+                    known.provider,
+                    offer.commitment,
+                    offer.price / machine.gpus,
+                    known.sources[offer.source],
+                    machine.sku,
+                    machine.gpus,
+                    offer.region,
+                    offer.date,
+                )
 
 
 def scenario_prices(scenario: Scenario) -> tuple[dict[str, ChosenPrice | None], tuple[str, ...]]:

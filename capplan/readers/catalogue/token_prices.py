@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from capplan.errors import InputError, unknown
 from capplan.money.hosted import LongerLife, PeakHours, PriceChange, TokenPrice, TokenRates
-from capplan.readers.catalogue.prices import Day, PriceSource, first_day
+from capplan.readers.catalogue.offer_terms import Day, PriceSource, first_day
 from capplan.readers.data_folder import data_folder
 from capplan.readers.json_file import read_json
 from capplan.readers.record import (
@@ -467,14 +467,17 @@ def refuse_unused_day(day: str | None, prices: Iterable[TokenPrice], place: str)
         raise InputError(f"{place}: {kept[0].name} states its own date, {kept[0].date}; leave the date out")
 
 
-def find_price(name: str, known: Sequence[TokenPrice], day: str | None) -> TokenPrice:
-    """Return the price of PROVIDER/MODEL, from a list, else from the package genai-prices.
+def find_price(
+    name: str, known: Sequence[TokenPrice], day: str | None, *, own_list: bool = False
+) -> TokenPrice:
+    """Return the price of PROVIDER/MODEL: from a list of one's own, from the package genai-prices on a day, from the list that ships.
 
     Parameters
     ----------
     name : PROVIDER/MODEL; case does not matter
     known : prices to look through
     day : the day of prices of genai-prices; None: not given
+    own_list : whether the list is a file of the user's, which no other list replaces
 
     Raises
     ------
@@ -486,10 +489,12 @@ def find_price(name: str, known: Sequence[TokenPrice], day: str | None) -> Token
         near = [price.name for price in known if price.model.lower() == name.lower()][:3]
         meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise InputError(f"--api: {name!r} is not PROVIDER/MODEL{meant}\n  e.g. --api openai/gpt-5")
+    listed = {price.name.lower(): price for price in known}.get(name.lower())
+    if listed is not None and (own_list or day is None):
+        return listed
     if day is not None and (price := genai_price(provider, model, day)) is not None:
         return price
-    by_name = {price.name.lower(): price for price in known}
-    if (listed := by_name.get(name.lower())) is not None:
+    if listed is not None:
         return listed
     if day is None and _knows_genai(provider, model):
         raise InputError(

@@ -25,7 +25,11 @@ _TITLES = {
 
 
 def bill_answer(
-    asked: AskedBill, name: str, written: str | None, currency: tuple[str, float] | None
+    asked: AskedBill,
+    name: str,
+    written: str | None,
+    currency: tuple[str, float] | None,
+    month: tuple[int, int] | None = None,
 ) -> Answer:
     """Return what each class and tenant pays, and the cost of a request, a user and a thousand conversations."""
     cost = "usd_per_job" if asked.of_job else "usd_per_month"
@@ -37,6 +41,7 @@ def bill_answer(
              "usd_per_user", "usd_per_thousand_conversations")  # fmt: skip
     kept = tuple(column for column in shown if column == cost or any(row[column] is not None for row in rows))
     span = "the job" if asked.of_job else "a month"
+    span = span if month is None else f"in {month[0]}-{month[1]:02} of {asked.hours:g} h"
     tables = [
         Table(
             [{**row, cost: row["usd"]} for row in rows],
@@ -56,6 +61,7 @@ def bill_answer(
         result={
             "scenario": name,
             cost: asked.bill.usd,
+            "hours": asked.hours,
             "gpus": asked.plan.gpus,
             "busy_fraction": asked.bill.busy_fraction,
             "classes": rows,
@@ -66,7 +72,7 @@ def bill_answer(
         closing=(
             f"prefill + decode{' + outside' if outside else ''} = cost; cost / requests x 1,000 = cost of a thousand requests",
             f"requests keep the replicas busy for {asked.bill.busy_fraction:.0%} of the time that is paid for, spares included",
-            *currency_texts(currency, {"the job" if asked.of_job else "a month": asked.bill.usd}),
+            *currency_texts(currency, {span: asked.bill.usd}),
             *written_text,
         ),
         assumptions=asked.assumptions,

@@ -5,6 +5,7 @@ from typing import Any
 
 from capplan.money.comparison import ComparedApi, Comparison, OwnFleet
 from capplan.money.hosted import NOT_CACHED
+from capplan.money.total_cost import total_usd
 from capplan.questions.money.comparison import AskedComparison
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import currency_texts
@@ -51,6 +52,7 @@ def compare_answer(asked: AskedComparison, name: str, currency: tuple[str, float
             "machines_usd_per_month": own.machines_usd,
             "overhead_usd_per_month": own.machines_usd * own.terms.overhead_fraction,
             "people_usd_per_month": own.terms.people_usd_per_month,
+            "other_usd_per_month": total_usd(own.other),
             "outside_usd_per_month": own.outside_usd,
             "request_rate": own.request_rate,
         },
@@ -105,6 +107,7 @@ def _own_rows(own: OwnFleet, cost: str, *, by_mix: bool) -> list[dict[str, Any]]
             cost: own.machines_usd * own.terms.overhead_fraction,
         },
         {"what": "people", cost: own.terms.people_usd_per_month},
+        *({"what": line.what, cost: line.usd} for line in own.other),
         {"what": "outside the GPUs, as at an API", cost: own.outside_usd},
     ]
     kept = [row for row in rows if row[cost]]

@@ -26,6 +26,9 @@ from capplan.readers.plan_data import data_digests
 from capplan.readers.plan_file import plan_origin
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import (
+    cash_result,
+    cash_tables,
+    cash_texts,
     commitments_closing,
     commitments_result,
     commitments_tables,
@@ -37,6 +40,8 @@ from capplan.report.answers.fleet_money import (
     outside_tables,
     outside_texts,
     paid_usd,
+    total_result,
+    total_texts,
 )
 from capplan.report.answers.fleet_outlook import (
     energy_result,
@@ -283,6 +288,8 @@ def _fleet_result(
         "currency": in_currency(asked.scenario.currency, paid_usd(answer, outlook)),
         "energy": energy_result(outlook.energy),
         "growth": growth_result(outlook.growth),
+        "cash": cash_result(outlook.cash),
+        "total_cost": total_result(outlook.total),
         "outside": outside_rows(answer.chosen.outside) if answer.chosen and answer.chosen.outside else None,
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
         "over_budget_usd_per_month": answer.over_budget_usd_per_month,
@@ -347,6 +354,8 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
         *(commitments_closing(outlook.mixes) or offers_closing(answer.chosen)),
         *currency_texts(asked.scenario.currency, paid_usd(answer, outlook)),
         *growth_closing(outlook.growth, asked.scenario),
+        *cash_texts(outlook.cash),
+        *total_texts(answer.chosen, outlook.total),
         *order_texts(answer.chosen),
         *(_reading(asked.scenario, answer.plans) if answer.plans else ()),
         *outside_texts(answer.chosen),
@@ -389,6 +398,7 @@ def fleet_answer(
         *order_tables(answer.chosen),
         *commitments_tables(outlook.mixes),
         *growth_tables(outlook.growth),
+        *cash_tables(outlook.cash),
         *energy_tables(outlook.energy),
         *outside_tables(answer.chosen),
         *decision_tables(answer, promised=bool(asked.scenario.slo.targets)),

@@ -1,12 +1,16 @@
 """What `capplan fleet` adds about money: other currencies, offers, commitments, and what is spent outside the GPUs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from math import isclose
 from typing import Any
 
 from capplan.fleet.plan import PHASES, FleetAnswer, Plan
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES, ChosenPrice
+from capplan.money.cash import Cash
 from capplan.money.commitments import HOURS_PER_YEAR, Mix
 from capplan.money.offer_range import named_offers, offered_costs
+from capplan.money.total_cost import CostLine, total_usd
 from capplan.questions.money.commitments import AskedMix
 from capplan.questions.outlook import Outlook
 from capplan.questions.plans.plan_row import OWN_PRICE, offers_row
@@ -59,6 +63,95 @@ def in_currency(currency: tuple[str, float] | None, usd: Mapping[str, float]) ->
         "name": currency[0],
         **{_JSON_NAMES[time]: cost / currency[1] for time, cost in usd.items()},
     }
+
+
+_CASH_TITLES = {
+    "upfront_usd": "upfront and purchases",
+    "running_usd": "running",
+    "residual_usd": "residual value",
+    "usd": "paid",
+    "cost_usd": "cost by the mix",
+}
+
+
+def cash_result(cash: Cash | None) -> dict[str, Any] | None:
+    """Return the payments of each month, and what is owed and worth after the last; None without commitments in the mix."""
+    if cash is None:
+        return None
+    return {
+        "months": [{**asdict(row), "usd": row.usd} for row in cash.months],
+        "bound_usd": cash.bound_usd,
+        "bound_until_month": cash.bound_until_month,
+        "worth_usd": cash.worth_usd,
+    }
+
+
+def cash_tables(cash: Cash | None) -> tuple[Table, ...]:
+    """Return what is paid in which month; nothing where every month pays alike."""
+    if cash is None or len({round(row.usd, 2) for row in cash.months}) == 1:
+        return ()
+    rows = [{**asdict(row), "usd": row.usd} for row in cash.months]
+    shown = ["month", "upfront_usd", "running_usd", "residual_usd", "usd", "cost_usd"]
+    kept = tuple(name for name in shown if name in {"month", "usd"} or any(row[name] for row in rows))
+    return (Table(rows, title="Cash: what is paid in which month", shown=kept, titles=_CASH_TITLES),)
+
+
+def cash_texts(cash: Cash | None) -> tuple[str, ...]:
+    """Return what reservations still owe after the last month, and what bought devices are worth then."""
+    if cash is None:
+        return ()
+    last, texts = len(cash.months), []
+    if cash.bound_until_month is not None:
+        texts.append(
+            f"reservations go on after month {last}: ${cash.bound_usd:,.0f} until month {cash.bound_until_month}"
+        )
+    if cash.worth_usd:
+        texts.append(
+            f"devices that are bought are worth ${cash.worth_usd:,.0f} after month {last}, by even depreciation"
+        )
+    return tuple(texts)
+
+
+_TOTAL_TITLES = {"what": "line", "usd_each": "price of one", "usd": "cost", "basis": "price from"}
+
+
+def total_rows(lines: Sequence[CostLine]) -> list[dict[str, Any]]:
+    """Return the lines of a total cost; quantity times price is the cost of a line."""
+    return [
+        {
+            "what": line.what,
+            "quantity": line.quantity,
+            "unit": line.unit,
+            "usd_each": line.usd_each,
+            "usd": line.usd,
+            "basis": line.basis,
+        }
+        for line in lines
+    ]
+
+
+def total_result(lines: Sequence[CostLine]) -> dict[str, Any] | None:
+    """Return the total cost with its lines, as JSON has them; None without a price."""
+    return {"usd": total_usd(lines), "lines": total_rows(lines)} if lines else None
+
+
+def total_table(lines: Sequence[CostLine]) -> Table:
+    """Return the lines of a total cost, and their sum."""
+    end = {"what": "total", "usd": total_usd(lines)}
+    return Table([*total_rows(lines), end], title="Total cost", titles=_TOTAL_TITLES)
+
+
+def total_texts(plan: Plan | None, lines: Sequence[CostLine]) -> tuple[str, ...]:
+    """Return the total cost in words, if it is not what the machines cost."""
+    machines = total_usd(
+        [line for line in lines if line.grows_with == "machines" and line.what != "support plan"]
+    )
+    if plan is None or not lines or isclose(total_usd(lines), machines):
+        return ()
+    span = "for the job" if plan.money is not None and plan.money.usd_per_job is not None else "a month"
+    return (
+        f"in all ${total_usd(lines):,.0f} {span}, of which the machines ${machines:,.0f}; capplan report has every line",
+    )
 
 
 _NAMES = {"low": "lowest", "likely": "likely", "high": "highest"}
@@ -149,6 +242,7 @@ _COMMITMENT_TITLES = {
     "usd_per_year": "",
     "mix": "",
     "plan": "each replica",
+    "short_fraction": "arrive while replicas start",
 }
 
 
@@ -208,6 +302,7 @@ def commitments_result(mixes: tuple[AskedMix, ...]) -> dict[str, Any] | None:
     return {
         "rows": mix_rows(mix),
         **mix_totals(mix),
+        "short_fraction": mixes[0].short_fraction,
         "people_usd_per_month": mix.people_usd_per_hour * HOURS_PER_MONTH,
         "pure": pure_rows(mix),
         "plans": [_plan_row(item) for item in mixes],
@@ -224,6 +319,7 @@ def _plan_row(item: AskedMix) -> dict[str, Any]:
             for place in range(len(item.plan.groups))
         ),
         **mix_totals(item.mix),
+        "short_fraction": item.short_fraction,
     }
 
 
@@ -240,7 +336,7 @@ def commitments_tables(mixes: tuple[AskedMix, ...]) -> tuple[Table, ...]:
     ]
     if len(mixes) > 1:
         rows = sorted((_plan_row(item) for item in mixes), key=lambda row: float(row["usd_per_month"]))
-        shown = ("hardware", "plan", "gpus", "mix", "usd_per_month", "usd_per_year")
+        shown = ("hardware", "plan", "gpus", "mix", "usd_per_month", "usd_per_year", "short_fraction")
         tables.append(
             Table(
                 rows,
@@ -261,7 +357,13 @@ def commitments_closing(mixes: tuple[AskedMix, ...]) -> tuple[str, ...]:
     lines = [
         "GPUs x $/GPU/h x in use (where only hours in use are paid for) x 730 = $/month; low and high: the range of the offers"
     ]
-    lines += [f"the mix costs ${mix.usd_per_hour * HOURS_PER_MONTH:,.0f} a month, ${usd:,.0f} a year"]
+    short = mixes[0].short_fraction
+    few = (
+        f"; {short:.1%} of the requests arrive while replicas start, and find fewer than they need"
+        if short
+        else ""
+    )
+    lines += [f"the mix costs ${mix.usd_per_hour * HOURS_PER_MONTH:,.0f} a month, ${usd:,.0f} a year{few}"]
     best = min(mixes, key=lambda item: item.mix.usd_per_hour)
     if best.mix.usd_per_hour < mix.usd_per_hour:
         row = _plan_row(best)

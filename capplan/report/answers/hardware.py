@@ -9,7 +9,7 @@ from capplan.hardware.device import Device
 from capplan.report.answer import Answer, Table, flattened
 
 if TYPE_CHECKING:
-    from capplan.readers.catalogue.machines import KnownMachine
+    from capplan.readers.catalogue.machine_catalogue import KnownMachine
 
 _LISTED = (
     "name", "architecture", "memory_bytes", "memory_bytes_per_s", "peak_flop_per_s.bf16", "peak_flop_per_s.fp8",

@@ -26,6 +26,8 @@ _NEXT = {
     "machines": "capplan hardware SKU shows its prices and sources; fleet.machines and fleet.providers of a scenario name what may be ordered",
     "apis": "capplan compare SCENARIO --api NAME compares a fleet with it; capplan cache --api NAME prices its prompt cache",
     "engines": "a version between two of these is taken as the one below it",
+    "prices --check": "plans take these prices unless prices.per_gpu_hour, prices.provider or prices.file say otherwise",
+    "apis --check": "hosted.file of a scenario takes a newer list; a name that is not in the list has nothing to be checked against",
     "prices": "prices.per_gpu_hour and prices.file of a scenario take your own",
 }
 _TITLES = {

@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from capplan.readers.catalogue.prices import Day
+from capplan.readers.catalogue.offer_terms import Day
 from capplan.readers.record import (
+    Bytes,
     Discount,
     Fraction,
     KgPerKwh,
@@ -22,6 +23,27 @@ from capplan.readers.record import (
     Whole,
     Years,
 )
+
+
+class OtherPrices(Record):
+    """Prices of what a service takes beside GPUs, each a line of its total cost."""
+
+    defaults: bool = False
+    """Whether assumed prices stand for those that are not stated, prices.people included."""
+    egress_per_gb: Usd | None = None
+    """Price of a gigabyte that leaves the provider."""
+    bytes_per_token: Bytes | None = None
+    """Bytes that leave for one output token: an event of a stream, 300 B if not stated."""
+    load_balancers: UsdPerMonth | None = None
+    """Price of all load balancers."""
+    weights_per_gb: UsdPerMonth | None = None
+    """Price of a gigabyte of the checkpoint in storage."""
+    cpu_nodes: Annotated[Whole, Field(ge=0, le=100_000)] | None = None
+    """Number of nodes without GPUs: gateways, control plane, monitoring."""
+    cpu_node: UsdPerMonth | None = None
+    """Price of such a node."""
+    support: Fraction | None = None
+    """Support plan of the provider, as a share of the price of the machines."""
 
 
 class Hosted(Record):
@@ -52,6 +74,8 @@ class Reserved(Record):
     """Of one device."""
     discount: Discount | None = None
     """Off the price on demand."""
+    upfront: Fraction | None = None
+    """Share of the whole term that is paid at its start."""
 
 
 class Spot(Record):
@@ -69,7 +93,9 @@ class Owned(Record):
     capex: Usd
     """Of one device, with its share of server, network and installation."""
     life: Years | None = None
-    """After which nothing is left of its value."""
+    """Time after which only `residual` is left of its value."""
+    residual: Discount | None = None
+    """Share of the purchase that is left at the end of its life; nothing if not stated."""
     interest: Fraction | None = None
     """Of a year."""
     upkeep: Fraction | None = None

@@ -1,0 +1,142 @@
+"""What is paid in which month: upfront parts, purchases, terms that outlast the horizon, and what bought devices are worth then."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from capplan.fleet.price import usd_per_month
+from capplan.money.commitments import Mix
+
+
+@dataclass(frozen=True, slots=True)
+class PaidTerm:
+    """How a committed device is paid for."""
+
+    months: float
+    """Term of a reservation, or life of a purchase."""
+    upfront_usd: float
+    """Of one device, at the start."""
+    running_usd_per_month: float
+    """Of one device, whether it is used or not."""
+    residual_usd: float = 0.0
+    """Of one device, at the end of its life."""
+    bought: bool = False
+    """Whether the device is owned: nothing is owed after the horizon, and it is worth something."""
+
+
+@dataclass(frozen=True, slots=True)
+class CashMonth:
+    """What is paid in one month."""
+
+    month: int
+    """1 is the first."""
+    upfront_usd: float
+    """Upfront parts of reservations and purchases that begin in it."""
+    running_usd: float
+    """What runs: rents, monthly parts of reservations, power, upkeep and people."""
+    residual_usd: float
+    """Of devices whose life ends with it."""
+    cost_usd: float
+    """Cost of the month by the cheapest mix of its own load, upfront parts spread over their term."""
+
+    @property
+    def usd(self) -> float:
+        """Return what is paid in the month.
+
+            c = u + r - v
+
+        Returns
+        -------
+        [$]
+            c: upfront u, running r, less the residual value v
+        """
+        return self.upfront_usd + self.running_usd - self.residual_usd
+
+
+@dataclass(frozen=True, slots=True)
+class Cash:
+    """Payments by month, and what is left when the horizon ends."""
+
+    months: tuple[CashMonth, ...]
+    bound_usd: float
+    """Still owed for terms that go on."""
+    bound_until_month: int | None
+    """Last month of them; None where nothing is owed."""
+    worth_usd: float
+    """Of bought devices at the end of the horizon, falling evenly to their residual value."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    name: str
+    month: int
+    devices: int
+
+
+def cash_of(mixes: Sequence[Mix], terms: Mapping[str, PaidTerm]) -> Cash:
+    """Return payments by month for the mixes of successive months.
+
+        new_m = max(0, n_m - sum of what runs),   paid_m = new_m u + running_m r + what is rented,   owed = sum (T - age) r
+
+    A term that was begun is paid to its end, also if a later month needs fewer devices. One that ends is begun again if its month
+    needs the devices.
+
+    Parameters
+    ----------
+    mixes : of month 1, 2, ...; each is the cheapest for its own load
+    terms : by the name of an offer: term T, upfront u and running cost r; offers without one are paid as they are used
+
+    Returns
+    -------
+    Cash; without interest on what is paid ahead
+    """
+    started: list[_Started] = []
+    months = []
+    for number, mix in enumerate(mixes, start=1):
+        upfront = residual = 0.0
+        running = float(usd_per_month(mix.people_usd_per_hour))
+        needed = dict.fromkeys(terms, 0)
+        for part in mix.parts:
+            month_usd = float(usd_per_month(part.usd_per_hour))
+            term = terms.get(part.offer.name)
+            if term is None:
+                running += month_usd
+                continue
+            devices = part.replicas * part.devices
+            needed[part.offer.name] += devices
+            used = part.usd_per_hour - part.offer.fixed_usd_per_hour * devices
+            running += float(usd_per_month(used))
+        for name, term in terms.items():
+            active = sum(item.devices for item in _active(started, name, number, term))
+            if needed[name] > active:
+                started.append(_Started(name, number, needed[name] - active))
+                upfront += term.upfront_usd * (needed[name] - active)
+            running += term.running_usd_per_month * max(active, needed[name])
+            residual += term.residual_usd * sum(
+                item.devices for item in started if item.name == name and item.month + term.months - 1.0 == number
+            )  # fmt: skip
+        months.append(CashMonth(number, upfront, running, residual, float(usd_per_month(mix.usd_per_hour))))
+    return _ended(months, started, terms)
+
+
+def _active(started: Sequence[_Started], name: str, month: int, term: PaidTerm) -> list[_Started]:
+    """Return what was begun before a month and goes on in it."""
+    return [item for item in started if item.name == name and month < item.month + term.months]
+
+
+def _ended(months: Sequence[CashMonth], started: Sequence[_Started], terms: Mapping[str, PaidTerm]) -> Cash:
+    """Return the payments with what is owed and worth after the last month."""
+    owed, worth, until = 0.0, 0.0, -inf
+    last = len(months)
+    for item in started:
+        term = terms[item.name]
+        left = item.month + term.months - 1.0 - last
+        if left <= 0.0:
+            continue
+        if term.bought:
+            share = left / term.months
+            worth += item.devices * (term.residual_usd + share * (term.upfront_usd - term.residual_usd))
+            continue
+        owed += item.devices * left * term.running_usd_per_month
+        until = max(until, last + left)
+    return Cash(tuple(months), owed, int(until) if owed else None, worth)

@@ -1,0 +1,176 @@
+"""Payments month by month against a ledger that is kept day by day of its events, and the total against its lines."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capplan.fleet.money_terms import OtherTerms, OwnedTerms
+from capplan.money.cash import PaidTerm, cash_of
+from capplan.money.commitments import Mix, MixedPart, Offer
+from capplan.money.total_cost import other_lines, total_usd
+from capplan.questions.money.commitments import owned_offer
+
+RESERVED = Offer("reserved-1y", 2.0, 0.0)
+RENTED = Offer("on-demand", 0.0, 5.0)
+
+
+def mix_of_month(reserved, rented=0):
+    parts = [MixedPart(RESERVED, reserved, 1.0, 2.0 * reserved, 1)] if reserved else []
+    parts += [MixedPart(RENTED, rented, 0.5, 2.5 * rented, 1)] if rented else []
+    return Mix(tuple(parts), ())
+
+
+def test_a_year_that_is_half_paid_ahead_by_hand():
+    """Two GPUs from month 1, a third from month 3; 2 $/h are 1,460 $ a month, half of the 17,520 $ of a year at its start."""
+    term = {"reserved-1y": PaidTerm(12.0, 8760.0, 730.0)}
+    cash = cash_of([mix_of_month(2, 1), mix_of_month(2), mix_of_month(3)], term)
+    assert [row.upfront_usd for row in cash.months] == [2 * 8760.0, 0.0, 8760.0]
+    assert [row.running_usd for row in cash.months] == pytest.approx([2 * 730.0 + 1825.0, 1460.0, 3 * 730.0])
+    assert [row.cost_usd for row in cash.months] == pytest.approx([2 * 1460.0 + 1825.0, 2920.0, 3 * 1460.0])
+    assert (cash.bound_usd, cash.bound_until_month) == (2 * 9 * 730.0 + 11 * 730.0, 14)
+
+
+def test_a_three_year_term_that_begins_in_month_12_binds_until_month_47():
+    term = {"reserved-3y": PaidTerm(36.0, 0.0, 1000.0)}
+    offer = Offer("reserved-3y", 1000.0 / 730.0, 0.0)
+    months = [Mix((), ())] * 11 + [Mix((MixedPart(offer, 1, 1.0, 1000.0 / 730.0, 1),), ())]
+    cash = cash_of(months, term)
+    assert sum(row.usd for row in cash.months) == pytest.approx(1000.0)
+    assert (cash.bound_usd, cash.bound_until_month) == (35_000.0, 47)
+
+
+@given(
+    needed=st.lists(st.integers(0, 6), min_size=1, max_size=40),
+    length=st.integers(1, 15),
+    ahead=st.floats(0, 1),
+)
+def test_payments_agree_with_a_ledger_of_single_contracts(needed, length, ahead):
+    """One contract a GPU, each with its own payments: whenever a month needs more than run, another contract is signed."""
+    contracts, paid = [], [0.0] * (len(needed) + 100)
+    for month, count in enumerate(needed):
+        running = [begin for begin in contracts if begin <= month < begin + length]
+        for _ in range(count - len(running)):
+            contracts.append(month)
+            paid[month] += ahead * 1460.0 * length
+            for later in range(month, month + length):
+                paid[later] += (1 - ahead) * 1460.0
+    term = {"reserved-1y": PaidTerm(length, ahead * 1460.0 * length, (1 - ahead) * 1460.0)}
+    cash = cash_of([mix_of_month(count) for count in needed], term)
+    assert [row.usd for row in cash.months] == pytest.approx(paid[: len(needed)])
+    assert cash.bound_usd == pytest.approx(sum(paid[len(needed) :]))
+    assert sum(row.usd for row in cash.months) + cash.bound_usd == pytest.approx(
+        len(contracts) * 1460.0 * length
+    )
+
+
+def test_a_purchase_is_paid_once_and_is_worth_something_at_the_end():
+    """40,000 $, a quarter of it left after four years: 27,500 $ are gone evenly in 48 months."""
+    offer = Offer("owned", 3.0, 0.0)
+    mix = Mix((MixedPart(offer, 1, 1.0, 3.0, 1),), (), people_usd_per_hour=1.0)
+    terms = {"owned": PaidTerm(48.0, 40_000.0, 200.0, 10_000.0, bought=True)}
+    year = cash_of([mix] * 12, terms)
+    assert [row.usd for row in year.months] == pytest.approx([40_930.0, *[930.0] * 11])
+    assert (year.bound_usd, year.worth_usd) == (0.0, pytest.approx(40_000 - 30_000 * 12 / 48))
+    whole = cash_of([mix] * 49, terms)
+    assert whole.months[47].residual_usd == 10_000.0
+    assert whole.months[48].upfront_usd == 40_000.0
+
+
+@pytest.mark.parametrize("residual", [0.0, 0.1, 0.4])
+@pytest.mark.parametrize("interest", [0.0, 0.08])
+def test_the_annuity_of_a_purchase_pays_for_all_but_its_residual_value(residual, interest):
+    """Years one by one: the annuity at each year's end and the residual value at the last one are worth the purchase today."""
+    terms = OwnedTerms(42_000.0, 4.0, interest, upkeep_fraction=0.0, residual_fraction=residual)
+    yearly = owned_offer(terms, 0.0).fixed_usd_per_hour * 8760.0
+    worth = (
+        sum(yearly / (1 + interest) ** year for year in range(1, 5))
+        + residual * 42_000.0 / (1 + interest) ** 4
+    )
+    assert worth == pytest.approx(42_000.0)
+
+
+def test_other_lines_by_hand():
+    """A billion tokens of 300 B at 0.09 $/GB are 27 $; 140 GB at 0.02 $ 2.80 $; three nodes at 150 $; a tenth of 5,000 $."""
+    terms = OtherTerms(0.09, 300.0, 50.0, 0.02, 3, 150.0, 0.1)
+    lines = other_lines(terms, 5000.0, 1e9, 140e9, 1.0)
+    assert [round(line.usd, 6) for line in lines] == [27.0, 50.0, 2.8, 450.0, 500.0]
+    assert total_usd(lines) == pytest.approx(1029.8)
+    half = other_lines(terms, 2500.0, 5e8, 140e9, 0.5)
+    assert total_usd(half) == pytest.approx(1029.8 / 2)
+    assert other_lines(OtherTerms(), 5000.0, 1e9, 140e9, 1.0) == ()
+
+
+SMALL = (
+    "name: s\nmodel: Qwen/Qwen3-0.6B\ntraffic: [{request_rate: 2 req/s, input_tokens: 900, output_tokens: 9}]\n"
+    "fleet: {hardware: [l4], tensor_parallel: 1, pipeline_parallel: 1, spare_replicas: 1}\n"
+)
+
+
+@pytest.fixture
+def priced(capplan, tmp_path):
+    """Return the JSON of a command for two replicas of an L4 at 1 $/h, with more keys of prices."""
+
+    def ask(command, *words, **prices):
+        path = tmp_path / "s.yaml"
+        path.write_text(SMALL + f"prices: {json.dumps({'per_gpu_hour': {'l4': '1 $/h'}, **prices})}\n")
+        return json.loads(capplan(command, path, "--offline", "--format", "json", *words).out)["result"]
+
+    return ask
+
+
+OTHER = {
+    "egress_per_gb": "0.09 $",
+    "bytes_per_token": "1 kB",
+    "load_balancers": "20 $/month",
+    "cpu_nodes": 2,
+    "cpu_node": "100 $/month",
+}
+
+
+def test_lines_add_up_to_the_total_and_the_headline_on_every_page(priced):
+    total = priced("fleet", people="500 $/month", overhead="10 %", other=OTHER)["total_cost"]
+    lines = {line["what"]: line["usd"] for line in total["lines"]}
+    tokens = 2 * 3600 * 730 * 9
+    assert lines == pytest.approx(
+        {
+            "2 x l4, the scenario": 1460.0,
+            "overhead": 146.0,
+            "people": 500.0,
+            "egress of streamed output": tokens * 1e3 * 1e-9 * 0.09,
+            "load balancers": 20.0,
+            "CPU nodes": 200.0,
+        }
+    )
+    assert total["usd"] == pytest.approx(sum(lines.values()))
+    assert all(line["usd"] == pytest.approx(line["quantity"] * line["usd_each"]) for line in total["lines"])
+    bill = priced("bill", people="500 $/month", overhead="10 %", other=OTHER)
+    assert bill["usd_per_month"] == pytest.approx(total["usd"])
+    compared = priced("compare", "--api", "openai/gpt-5", people="500 $/month", overhead="10 %", other=OTHER)
+    assert compared["own"]["usd_per_month"] == pytest.approx(total["usd"])
+
+
+def test_nothing_beside_the_machines_is_counted_until_it_is_asked_for(priced):
+    assert [line["what"] for line in priced("fleet")["total_cost"]["lines"]] == ["2 x l4, the scenario"]
+    assumed = priced("fleet", other={"defaults": True})["total_cost"]
+    by_basis = {line["what"]: line["basis"] for line in assumed["lines"]}
+    assert {name for name, basis in by_basis.items() if basis == "assumed"} == {
+        "people", "egress of streamed output", "load balancers", "storage of weights", "CPU nodes", "support plan",
+    }  # fmt: skip
+    stated = priced("fleet", people="1 $/month", other={"defaults": True, "support": "0 %"})["total_cost"]
+    names = {line["what"]: line["usd"] for line in stated["lines"]}
+    assert names["people"] == 1.0
+    assert "support plan" not in names
+
+
+def test_a_total_at_another_rate_grows_by_what_its_lines_grow_with(priced):
+    """The break-even of a comparison moves as egress is paid for by every request, and load balancers are not."""
+    even = [
+        priced("compare", "--api", "anthropic/claude-opus-5-5", other=other)["apis"][0][
+            "breakeven_request_rate"
+        ]
+        for other in ({}, {"load_balancers": "400 $/month"}, {"load_balancers": "800 $/month"})
+    ]
+    assert all(first < later for first, later in pairwise(even))
