@@ -52,7 +52,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := plan
 
 plan: $(VENV)/.ready
-	$(BIN)/capplan fleet scenarios/support-chat.yaml
+	$(BIN)/capplan fleet support-chat
 
 test: $(VENV)/.ready-test
 	$(BIN)/python -m pytest -n 2 $(SPREAD) -m "not long"
@@ -130,14 +130,15 @@ pictures: $(VENV)/.ready
 clean:
 	rm -rf $(VENV) $(LIVE) build dist site .mypy_cache .ruff_cache .hypothesis .mutants
 
+# A first answer imports a part of the packages: only that part is compiled, when it runs (--no-compile).
 # The stamp files keep set-up from being repeated until what is declared, constrained or compiled changes.
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "capplan needs Python 3.11 or newer; choose one with make PYTHON=/path/to/python3")'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.ready: pyproject.toml constraints/plan.txt $(COMPILED) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --require-hashes --requirement constraints/plan.txt
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip install --quiet --no-compile --require-hashes --requirement constraints/plan.txt
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # torch has no hash here: each index has other builds of the version that the extra pins.

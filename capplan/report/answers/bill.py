@@ -36,7 +36,7 @@ def bill_answer(
     shown = ("name", "tenant", "requests", "gpu_time_fraction", "prefill_usd", "decode_usd", *outside, cost, "usd_per_thousand_requests",
              "usd_per_user", "usd_per_thousand_conversations")  # fmt: skip
     kept = tuple(column for column in shown if column == cost or any(row[column] is not None for row in rows))
-    span = "the job" if asked.of_job else "a month"
+    span = "for the job" if asked.of_job else "per month"
     tables = [
         Table(
             [{**row, cost: row["usd"]} for row in rows],
@@ -66,7 +66,7 @@ def bill_answer(
         closing=(
             f"prefill + decode{' + outside' if outside else ''} = cost; cost / requests x 1,000 = cost of a thousand requests",
             f"requests keep the replicas busy for {asked.bill.busy_fraction:.0%} of the time that is paid for, spares included",
-            *currency_texts(currency, {"the job" if asked.of_job else "a month": asked.bill.usd}),
+            *currency_texts(currency, {span: asked.bill.usd}),
             *written_text,
         ),
         assumptions=asked.assumptions,

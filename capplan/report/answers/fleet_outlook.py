@@ -177,7 +177,7 @@ def growth_closing(growth: Growth | None, scenario: Scenario) -> tuple[str, ...]
     dear = next(
         (row.month for row in growth.months if budget is not None and (row.paid_usd or 0.0) > budget), None
     )
-    lines += [f"the budget of ${budget:,.0f} a month is exceeded in month {dear}"] if dear else []
+    lines += [f"the budget of ${budget:,.0f} per month is exceeded in month {dear}"] if dear else []
     return tuple(lines)
 
 
