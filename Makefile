@@ -23,6 +23,8 @@
 #   make installs     the lowest, tested and newest versions in empty environments, a build twice, the same bytes everywhere:
 #                     OTHERS="python3.12 python3.13"; writes docs/reliability.md
 #   make reliability  write docs/reliability.md from the figures of make installs and make fuzz RECORD=1
+#   make release  check everything, then build the sdist, a pure wheel and one with the compiled core into dist/, twice with the
+#                 same bytes, with an SBOM; the workflow of a tag does the same for the usual platforms
 #   make wheels   what a campaign on a card needs besides torch, into wheels/: WHEELS_PYTHON=3.12 (see calibrate/campaign.sh)
 #   make pictures draw the pictures of docs/ anew; the page is photographed by CHROMIUM=chromium
 PYTHON ?= python3
@@ -48,7 +50,7 @@ COMPILED := hatch_build.py capplan/serving/flat_core.py capplan/serving/flat_cor
 # Compiled modules are kept, even where an image says otherwise: every process of the tests would compile all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: plan test long old-processor lint check bench golden docs mutants fuzz constraints installs reliability oracle live wheels pictures clean
+.PHONY: plan test long old-processor lint check bench golden docs mutants fuzz constraints installs reliability oracle live wheels pictures release clean
 .DEFAULT_GOAL := plan
 
 plan: $(VENV)/.ready
@@ -116,6 +118,9 @@ live: $(VENV)/.ready-test
 
 wheels: $(BIN)/python
 	$(BIN)/python -m pip download --quiet --only-binary :all: --python-version $(WHEELS_PYTHON) --dest wheels pydantic pyyaml scipy typer rich huggingface-hub
+
+release: check
+	$(BIN)/python -m tests.installs.built --keep dist
 
 pictures: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[plot]'
