@@ -23,6 +23,8 @@
 #   make installs     the lowest, tested and newest versions in empty environments, a build twice, the same bytes everywhere:
 #                     OTHERS="python3.12 python3.13"; writes docs/reliability.md
 #   make reliability  write docs/reliability.md from the figures of make installs and make fuzz RECORD=1
+#   make release  check everything, then build the sdist, a pure wheel and one with the compiled core into dist/, twice with the
+#                 same bytes, with an SBOM; the workflow of a tag does the same for the usual platforms
 #   make wheels   what a campaign on a card needs besides torch, into wheels/: WHEELS_PYTHON=3.12 (see calibrate/campaign.sh)
 #   make pictures draw the pictures of docs/ anew; the page is photographed by CHROMIUM=chromium
 PYTHON ?= python3
@@ -48,11 +50,11 @@ COMPILED := hatch_build.py capplan/serving/flat_core.py capplan/serving/flat_cor
 # Compiled modules are kept, even where an image says otherwise: every process of the tests would compile all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: plan test long old-processor lint check bench golden docs mutants fuzz constraints installs reliability oracle live wheels pictures clean
+.PHONY: plan test long old-processor lint check bench golden docs mutants fuzz constraints installs reliability oracle live wheels pictures release clean
 .DEFAULT_GOAL := plan
 
 plan: $(VENV)/.ready
-	$(BIN)/capplan fleet scenarios/support-chat.yaml
+	$(BIN)/capplan fleet support-chat
 
 test: $(VENV)/.ready-test
 	$(BIN)/python -m pytest -n 2 $(SPREAD) -m "not long"
@@ -117,6 +119,9 @@ live: $(VENV)/.ready-test
 wheels: $(BIN)/python
 	$(BIN)/python -m pip download --quiet --only-binary :all: --python-version $(WHEELS_PYTHON) --dest wheels pydantic pyyaml scipy typer rich huggingface-hub
 
+release: check
+	$(BIN)/python -m tests.installs.built --keep dist
+
 pictures: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[plot]'
 	$(BIN)/capplan sweep scenarios/support-chat.yaml --plot docs/pictures/support-chat-frontier.svg
@@ -130,14 +135,15 @@ pictures: $(VENV)/.ready
 clean:
 	rm -rf $(VENV) $(LIVE) build dist site .mypy_cache .ruff_cache .hypothesis .mutants
 
+# A first answer imports a part of the packages: only that part is compiled, when it runs (--no-compile).
 # The stamp files keep set-up from being repeated until what is declared, constrained or compiled changes.
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "capplan needs Python 3.11 or newer; choose one with make PYTHON=/path/to/python3")'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.ready: pyproject.toml constraints/plan.txt $(COMPILED) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --require-hashes --requirement constraints/plan.txt
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip install --quiet --no-compile --require-hashes --requirement constraints/plan.txt
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # torch has no hash here: each index has other builds of the version that the extra pins.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from capplan.library.calls import plan_fleet as plan_fleet
     from capplan.library.calls import simulate as simulate
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 __all__ = ["__version__", "compare", "estimate", "kv_size", "load_scenario", "plan_fleet", "simulate"]
 
 

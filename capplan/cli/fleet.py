@@ -23,6 +23,11 @@ Confidence = Annotated[
     fraction("--confidence", says="Probability with which all targets must be met, such as 90%."),
 ]
 
+Full = Annotated[
+    bool,
+    typer.Option("--full", help="Show every table and assumption instead of the first screen."),
+]
+
 
 @grouped
 def command(
@@ -33,6 +38,7 @@ def command(
     settings: o.Settings = None,
     offline: o.Offline = False,
     picture: o.Picture = None,
+    full: Full = False,
     to: o.Output,
 ) -> int:
     """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan."""
@@ -47,4 +53,4 @@ def command(
     if picture and charts:
         with shown_anyway(found, to):
             chart_picture(picture, charts)
-    return show(found, to)
+    return show(found, to, full=full)

@@ -140,11 +140,10 @@ def wanted_context(
         return scenario.max_model_len, [], [text] if over else []
     wanted = LONGEST_STEP * ceil(longest_request / LONGEST_STEP)
     tokens = wanted if most is None else min(wanted, most)
-    what = f"max_model_len {tokens}: room for 99.9% of the requests"
-    warnings = []
+    room = "room for 99.9% of the requests"
     if most is not None and longest_request > most:
-        warnings = [f"one request in a thousand exceeds the model's {most} tokens and is truncated"]
-    return tokens, [Assumption(what, "max_model_len", "max_model_len")], warnings
+        room = "the maximum of the model; one request in a thousand is longer and is truncated"
+    return tokens, [Assumption(f"max_model_len {tokens}: {room}", "max_model_len", "max_model_len")], []
 
 
 def _drafting(
@@ -180,12 +179,10 @@ def _profile(scenario: Scenario, network: Network) -> EngineProfile:
 
 
 def _without_effect(scenario: Scenario, demand: Demand) -> list[str]:
-    """Return the warnings for what a scenario asks for in vain, or does not ask for."""
+    """Return the warnings for what a scenario asks for in vain."""
     warnings = []
     if scenario.kv_offload and not demand.reuses:
         warnings.append("kv_offload has no effect: no traffic says how prefix hits grow with the cache")
-    if not scenario.slo.targets:
-        warnings.append("no slo: plans are sized for throughput alone, whatever the latency")
     return warnings
 
 

@@ -23,6 +23,8 @@ class Table:
     """Column headings where the name alone does not read well."""
     assumed: frozenset[tuple[int, str]] = frozenset()
     """(row, column) of the cells that rest on a default nobody confirmed; marked with `*`."""
+    spare: tuple[str, ...] = ()
+    """Columns that a narrow screen leaves out before it turns a table upright, the least important first."""
     upright: bool = False
     """One record read from top to bottom: quantity, value, unit. In CSV it stays one row."""
     beside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -48,6 +50,8 @@ class Answer:
     """Rows of the CSV, where the first table is shaped differently from the result."""
     exit_code: int = 0
     """0 done, 3 does not fit, 4 target missed."""
+    first_screen: "Answer | None" = None
+    """What people see of a table unless they ask for all of it; None: everything."""
 
 
 def flattened(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,6 +70,8 @@ class Screen:
     unit: str
     factor: float
     """Shown = value x factor."""
+    probability: bool = False
+    """Shown as whole percents, never rounded up to certainty."""
 
 
 def screen_of(name: str, values: Sequence[Any], *, title: str | None = None) -> Screen:
@@ -97,7 +99,7 @@ def screen_of(name: str, values: Sequence[Any], *, title: str | None = None) -> 
     words = base.split("_")
     unit, factor, rest = _scaled(words, largest)
     heading = " ".join(_SPELT.get(word, word) for word in (*rest, *part.replace("_", " ").split()))
-    return Screen(title if title is not None else heading, unit, factor)
+    return Screen(title if title is not None else heading, unit, factor, words[-1] == "probability")
 
 
 def is_number(value: Any) -> bool:
@@ -161,6 +163,21 @@ def shown_money(value: float, unit: str) -> str:
     if abs(value) >= (100 if unit in {"$/month", "$/year", "$/job", "$"} else 100_000):
         return f"{value:,.0f}"
     return f"{value:,.2f}" if abs(value) >= 1.0 or unit.endswith("/h") else shown_number(value, 1.0)
+
+
+def shown_probability(value: float) -> str:
+    """Format a probability in whole percents, rounded down; never as certain or impossible.
+
+    Examples
+    --------
+    >>> shown_probability(0.816), shown_probability(0.9999), shown_probability(0.001)
+    ('81', '> 99', '< 1')
+    """
+    if not math.isfinite(value):
+        return "-"
+    if value > 0.99:
+        return "> 99"
+    return "< 1" if value < 0.01 else f"{int(100.0 * value)}"
 
 
 def shown_number(value: float, factor: float) -> str:

@@ -204,12 +204,13 @@ FORMATS = ("table", "json", "csv", "markdown")
 _BY_SUFFIX = {".json": "json", ".csv": "csv", ".md": "markdown", ".markdown": "markdown"}
 
 
-def show(answer: Answer, to: OutputFlags) -> int:
-    """Print or write an answer, its warnings to stderr, and return its exit code."""
+def show(answer: Answer, to: OutputFlags, *, full: bool = True) -> int:
+    """Print or write an answer, its warnings to stderr, and return its exit code; people see its first screen unless they want all of it."""
     say_warnings(answer)
     form = to.form or _BY_SUFFIX.get(to.file.suffix.lower() if to.file else "", "table")
     to_terminal = to.file is None and sys.stdout is not None and sys.stdout.isatty()
-    text = answer_text(answer, form, to_terminal=to_terminal, width=None if to.file else _stated_width())
+    shown = answer if full or form != "table" else answer.first_screen or answer
+    text = answer_text(shown, form, to_terminal=to_terminal, width=None if to.file else _stated_width())
     send(text if to.file or form != "json" else _encodable(text), to.file, answer.headline)
     return answer.exit_code
 
@@ -315,16 +316,26 @@ def _terminal_size() -> os.terminal_size:
 
 @contextmanager
 def row_progress(noun: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a callback that takes done and total and draws a transient bar on stderr; None where that is no terminal."""
+    """Yield a callback that takes done and total and draws a transient bar on stderr; None where that is no terminal.
+
+    The bar moves without a count until the total is known, and again from the last row until the answer is there.
+    """
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn(noun), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     width, height = _terminal_size()
     console = Console(stderr=True, width=_stated_width() or width, height=height)
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(noun, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task(f"{noun}: reading the question", total=None)
+
+        def drawn(done: int, total: int) -> None:
+            if done < total:
+                bar.update(task, description=f"{noun}: {done} of {total}", completed=done, total=total)
+            else:  # a task that is complete would stand still
+                bar.reset(task, description=f"{noun}: {total} of {total}, comparing", total=None)
+
+        yield drawn

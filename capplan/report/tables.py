@@ -8,7 +8,14 @@ from typing import Any, TypeAlias
 from capplan.report.answer import Answer, Table, flattened
 from capplan.report.data_text import plain
 from capplan.report.safe_text import markdown_paragraph, markdown_words, one_line, visible
-from capplan.report.screen_units import Screen, is_number, screen_of, shown_money, shown_number
+from capplan.report.screen_units import (
+    Screen,
+    is_number,
+    screen_of,
+    shown_money,
+    shown_number,
+    shown_probability,
+)
 
 _STATISTICS = ("mean_s", "p50_s", "p90_s", "p95_s", "p99_s", "low_s", "high_s")
 _COMPARED = ("measured_s", "predicted_s", "shipped_s", "before_s", "after_s", "left_out_s")
@@ -24,6 +31,8 @@ class Grid:
     cells: tuple[tuple[str, ...], ...]
     values: tuple[tuple[Any, ...], ...]
     """In base units; None where a cell is no more than its text."""
+    spare: tuple[int, ...] = ()
+    """Columns that a narrow screen leaves out, the first one first."""
 
 
 def grid_of(table: Table) -> Grid:
@@ -45,7 +54,11 @@ def grid_of(table: Table) -> Grid:
         exact.append(values)
         columns.append([_text(v, screen, assumed=(i, name) in table.assumed) for i, v in enumerate(values)])
     return Grid(
-        tuple(headings), tuple(right), tuple(zip(*columns, strict=True)), tuple(zip(*exact, strict=True))
+        tuple(headings),
+        tuple(right),
+        tuple(zip(*columns, strict=True)),
+        tuple(zip(*exact, strict=True)),
+        tuple(names.index(name) for name in table.spare if name in names),
     )
 
 
@@ -95,8 +108,9 @@ def _text(value: Any, screen: Screen, *, assumed: bool) -> str:
     if isinstance(value, bool):
         return ("yes" if value else "no") + star
     if is_number(value):
-        money = screen.unit.startswith("$")
-        return (shown_money(value, screen.unit) if money else shown_number(value, screen.factor)) + star
+        if screen.unit.startswith("$"):
+            return shown_money(value, screen.unit) + star
+        return (shown_probability(value) if screen.probability else shown_number(value, screen.factor)) + star
     return f"{one_line(str(value))}{star}"
 
 
@@ -135,11 +149,18 @@ def fitted(grid: Grid, width: int | None) -> Fitted:
     if width is None or _total(wanted) <= width:
         return _blocks(grid, wanted, ())
     least = [_least(column, right=right) for column, right in zip(_columns(grid), grid.right, strict=True)]
-    if _total(least) <= width:
-        return _blocks(grid, _shared(least, wanted, width), ())
+    whole = [max(low, *map(len, column[1:])) for low, column in zip(least, _columns(grid), strict=True)]
+    for narrowest in (whole, least) if grid.spare else (least,):
+        for spared in range(len(grid.spare) + 1):
+            kept = [at for at in range(len(least)) if at not in grid.spare[:spared]]
+            if _total([narrowest[at] for at in kept]) <= width:
+                return _narrowed(grid, kept, narrowest, width)
+    kept = list(range(len(least)))
     if len(grid.cells) <= UPRIGHT_ROWS and len(grid.headings) > 2:
         return _turned(grid, width)
-    return _without(grid, least, width)
+    while len(kept) > 1 and _total([least[at] for at in kept]) > width:
+        kept.pop()
+    return _narrowed(grid, kept, least, width)
 
 
 def _columns(grid: Grid) -> list[tuple[str, ...]]:
@@ -204,11 +225,8 @@ def _turned(grid: Grid, width: int) -> Fitted:
     return Fitted((named, values), (False, False), (), tuple(rows), upright=True)
 
 
-def _without(grid: Grid, least: Sequence[int], width: int) -> Fitted:
-    """Return a table without the columns that have no room: the last ones go first, the first one stays."""
-    kept = list(range(len(least)))
-    while len(kept) > 1 and _total([least[at] for at in kept]) > width:
-        kept.pop()
+def _narrowed(grid: Grid, kept: Sequence[int], least: Sequence[int], width: int) -> Fitted:
+    """Return a table of some of its columns, which says which ones had no room."""
     left_out = tuple(heading for at, heading in enumerate(grid.headings) if at not in kept)
 
     def of(cells: Sequence[str]) -> tuple[str, ...]:

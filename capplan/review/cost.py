@@ -13,7 +13,7 @@ from capplan.review.findings import Findings, Section
 from capplan.review.plans import CHARTED, by_the_job
 
 _TITLES = {
-    "plan": "each replica",
+    "plan": "layout",
     "usd_per_gpu_hour": "price",
     "hours": "hours",
     "job_hours": "hours of the job",

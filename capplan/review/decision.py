@@ -7,8 +7,8 @@ from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.review import TargetMargin
 from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.report.answer import Table
-from capplan.report.answers.fleet import decision_tables, surer_text
-from capplan.report.answers.fleet_words import measuring_texts, relaxation_text, sure, tight_texts
+from capplan.report.answers.fleet import decision_tables
+from capplan.report.answers.fleet_words import measuring_texts, relaxation_text, sure, surer_text, tight_texts
 from capplan.report.answers.plan_words import cost_texts, purchase_text
 from capplan.report.answers.pools import pools_closing, pools_tables
 from capplan.report.charts.of_answers import certainty_chart
@@ -102,14 +102,14 @@ def _mix_texts(given: Findings) -> tuple[str, ...]:
     if not given.outlook.mixes:
         return ()
     usd = given.outlook.mixes[0].mix.usd_per_hour * HOURS_PER_MONTH
-    return (f"With its cheapest mix of commitments: ${usd:,.0f} a month, ${MONTHS * usd:,.0f} a year.",)
+    return (f"With its cheapest mix of commitments: ${usd:,.0f} per month, ${MONTHS * usd:,.0f} per year.",)
 
 
 def _spans(plan: Plan) -> tuple[tuple[str, float], ...]:
     """Return what is paid for, and how many times the cost of a month it is."""
     if plan.money is not None and plan.money.usd_per_job is not None and plan.usd_per_month:
         return ((f"the job of {plan.money.job_hours:g} h", plan.money.usd_per_job / plan.usd_per_month),)
-    return (("a month", 1.0), ("a year", float(MONTHS)))
+    return (("per month", 1.0), ("per year", float(MONTHS)))
 
 
 def _cost_row(plan: Plan, span: str, times: float) -> dict[str, object]:

@@ -27,7 +27,7 @@ _TITLES = {
     "usd_per_month_saved": "saved ($/month)",
     "ttft_p95_s": "TTFT p95",
     "tpot_p95_s": "TPOT p95",
-    "confidence_fraction": "targets met",
+    "confidence_fraction": "SLO attainment",
     "risk": "what it takes",
     "reason": "why",
 }

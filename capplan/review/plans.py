@@ -69,13 +69,13 @@ def plans_section(given: Findings) -> Section:
             if name != "more_usd_per_month"
         )
     titles = {
-        "plan": "each replica",
+        "plan": "layout",
         "usd_per_job": "the job",
         "kv_dtype": "KV cache",
         "more_usd_per_month": "more than chosen",
         "usd_per_month": "cost",
         "price_ratio": "ratio to chosen",
-        "slo_met_probability": "targets met",
+        "slo_met_probability": "SLO attainment",
         "label": "kernels",
         **{f"margin_fraction.{m.target.key}": f"margin {m.target.key}" for m in given.margins[0]},
     }
@@ -197,7 +197,7 @@ def _pools_section(given: Findings, plan: Plan, transfer: Transfer) -> Section:
         for pool in plan.groups
     ]
     titles = {
-        "plan": "each replica",
+        "plan": "layout",
         "request_rate": "peak rate of a replica",
         "busy_fraction": "busy",
         "busy_replicas": "replicas",

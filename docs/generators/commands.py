@@ -16,9 +16,11 @@ from typing import Any
 import typer
 
 from capplan.cli.commands import COMMANDS
+from capplan.cli.commands import EXAMPLES as USES
 from capplan.cli.main import app, main
 from docs.generators import methodology, scenario_keys
-from docs.generators.console_blocks import with_output
+from docs.generators.accuracy_quotes import with_quotes
+from docs.generators.console_blocks import page_width, with_output
 
 EXAMPLES = {
     "model": ("deepseek-v3",),
@@ -67,7 +69,7 @@ All commands but `init` and `export` take `--format table|json|csv|markdown` and
 stderr. JSON and CSV are in base units with full precision. Exit codes: 0 done, 2 bad input, 3 does not fit,
 4 target not reachable, 130 interrupted, 1 a bug of ours (with its traceback).
 
-Tables fit the terminal, and the width that `COLUMNS` states in a pipe: words wrap, or the table turns upright; no number is cut. `capplan --install-completion [SHELL]` completes
+Tables fit the terminal, and the width that `COLUMNS` states in a pipe: words wrap, and the least important columns are left out and named; no number is cut. `capplan --install-completion [SHELL]` completes
 commands, options, models, devices, dtypes, scenarios and plan files. `--plot FILE.svg` (`.png`, `.pdf`) draws what `estimate`, `fit`, `kv-size`, `fleet`, `sweep`, `workload` and
 `compare` show; it needs `capplan[plot]`.
 
@@ -77,7 +79,8 @@ What a SCENARIO may hold: [scenario keys](scenario.md). Numbers are written as t
 
 def documentation() -> str:
     """Return the text of docs/commands.md."""
-    parts = [_HEAD]
+    rows = [f"| [`{name}`](#capplan-{name}) | {says} | `{USES[name]}` |" for name, says in COMMANDS.items()]
+    parts = [_HEAD, "\n".join(["| command | what it does | for example |", "| --- | --- | --- |", *rows])]
     program: Any = typer.main.get_command(app)
     with program.make_context("capplan", ["--help"], resilient_parsing=True) as context:
         for name, summary in COMMANDS.items():
@@ -115,7 +118,7 @@ def _example(name: str) -> str:
     if name not in EXAMPLES:
         return ""
     printed = io.StringIO()
-    with redirect_stdout(printed):
+    with page_width(), redirect_stdout(printed):
         main([name, *EXAMPLES[name]])
     return f"```console\n$ capplan {name} {shlex.join(EXAMPLES[name])}\n{printed.getvalue().rstrip()}\n```"
 
@@ -134,13 +137,14 @@ def pages(root: Path) -> list[Path]:
 
 def write(root: Path) -> None:
     """Write docs/commands.md, docs/scenario.md, docs/methodology.md and the marked blocks of all other pages anew."""
-    os.environ.pop("COLUMNS", None)  # rows of pages are whole, whatever the screen of who writes them
     os.chdir(root)  # commands of the pages are written as from the root of the repository
     texts = {root / "docs" / "commands.md": documentation()}
     texts[root / "docs" / "scenario.md"] = scenario_keys.page()
     texts[root / "docs" / "methodology.md"] = methodology.page(root)
     known: dict[str, str] = {}
-    texts |= {page: with_output(page.read_text(encoding="utf-8"), main, known) for page in pages(root)}
+    accuracy = (root / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    for page in pages(root):
+        texts[page] = with_output(with_quotes(page.read_text(encoding="utf-8"), accuracy), main, known)
     for page, text in texts.items():
         if not page.exists() or text != page.read_text(encoding="utf-8"):
             page.write_text(text, encoding="utf-8")

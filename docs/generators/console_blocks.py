@@ -1,33 +1,60 @@
 """Console blocks of the documentation: the commands in them are run, and what they print is written below them.
 
-A block is rerun where the line before it is `MARK`:
+A block is run again if the line before it is a mark, which may name the parts of the output that the block shows:
 
-    <!-- output written by `make docs` -->
+    <!-- output written by `make docs`: decision; Plans; Rejected (5) -->
     ```console
-    $ capplan kv-size llama-3.1-8b | head -4
+    $ capplan fleet support-chat --full
     ...
     ```
 
-A command line is `$ capplan ...`, at most with `2>&1` and `| head -N` and `| tail -N` behind it, as a shell would run it from the
-root of the repository.
+A name is the beginning of a table's title, or of a single line; a number keeps the first rows of a table; `decision` is what stands above the
+first empty line. Without names a block shows everything. A command line is `$ capplan ...`, with `2>&1` at most, as a shell would run it from the root of
+the repository, on a screen of `WIDTH` columns.
 """
 
 import io
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
-MARK = "<!-- output written by `make docs` -->"
-_BLOCK = re.compile(re.escape(MARK) + r"\n```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_LINE = re.compile(r"^(?P<words>.*?)(?P<errors> 2>&1)?(?P<ends>(?: \| (?:head|tail) -\d+)*)$")
-_END = re.compile(r"(head|tail) -(\d+)")
+WIDTH = 100
+MOST_LINES = 15
+"""Of what a command prints, in one block."""
+_MARK = r"<!-- output written by `make docs`(?:: (?P<names>[^\n]+?))? -->"
+_BLOCK = re.compile(rf"(?P<mark>{_MARK})\n```console\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+_LINE = re.compile(r"^(?P<words>.*?)(?P<errors> 2>&1)?$")
+_NAME = re.compile(r"(?P<start>.*?)(?: \((?P<rows>\d+)\))?")
+_DECISION = "decision"
+_RULES = ("───", "| -")
+"""How the line below the headings of a table begins, on a screen and in Markdown."""
+
+
+def blocks_of(page: str) -> Iterator[str]:
+    """Yield the text of each marked block of a page."""
+    return (match["text"] for match in _BLOCK.finditer(page))
 
 
 def commands_of(page: str) -> Iterator[str]:
     """Return the command lines of the marked blocks of a page, without the prompt."""
-    for block in _BLOCK.findall(page):
+    for block in blocks_of(page):
         yield from (line[2:] for line in block.splitlines() if line.startswith("$ "))
+
+
+@contextmanager
+def page_width() -> Iterator[None]:
+    """Let the program print for the width of a page, whatever the screen of who writes it."""
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = str(WIDTH)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before
 
 
 def printed(command: str, program: Callable[[list[str]], int], known: dict[str, str] | None = None) -> str:
@@ -35,41 +62,73 @@ def printed(command: str, program: Callable[[list[str]], int], known: dict[str, 
 
     Parameters
     ----------
-    command : as in a shell: `capplan ...`, at most with `2>&1` and `| head -N` and `| tail -N`
+    command : as in a shell: `capplan ...`, with `2>&1` at most
     program : runs the words after `capplan`
-    known : command line without `head` and `tail` -> all that it printed; it runs once, and what it printed is added
+    known : command line -> what it printed; it runs once, and what it printed is added
 
     Returns
     -------
-    text, cut as `head` or `tail` would cut it
+    text
 
     Examples
     --------
-    >>> printed("capplan a 'b c' | head -1", lambda words: print(len(words), "words", sep=chr(10)) or 0)
-    '2'
-    >>> printed("capplan a b | head -2 | tail -1", lambda words: print(*words, sep=chr(10)) or 0)
-    'b'
+    >>> printed("capplan a 'b c'", lambda words: print(len(words), "words") or 0)
+    '2 words'
     """
     match = _LINE.match(command)
     assert match is not None
     name, *words = shlex.split(match["words"])
-    if name != "capplan":
+    if name != "capplan" or {"|", ">", "&&"} & set(words):
         raise ValueError(f"{command!r}: a marked block runs capplan alone")
     known = {} if known is None else known
-    whole = match["words"] + (match["errors"] or "")
-    if whole not in known:
+    if command not in known:
         out = io.StringIO()
-        with redirect_stdout(out), redirect_stderr(out if match["errors"] else io.StringIO()):
+        errors = out if match["errors"] else io.StringIO()
+        with page_width(), redirect_stdout(out), redirect_stderr(errors):
             program(words)
-        known[whole] = out.getvalue()
-    lines = known[whole].rstrip().splitlines()
-    for end, count in _END.findall(match["ends"]):
-        lines = lines[-int(count) :] if end == "tail" else lines[: int(count)]
-    return "\n".join(lines)
+        known[command] = out.getvalue().rstrip()
+    return known[command]
+
+
+def part(text: str, name: str) -> str:
+    r"""Return a named part of what a command printed; empty if there is none.
+
+    Examples
+    --------
+    >>> text = "a: 2 GPUs\n\nPlans, cheapest first\nhardware\n───\nh100\nl4\n\nbottleneck: memory"
+    >>> part(text, "decision"), part(text, "Plans (1)").splitlines()[-2:], part(text, "bottleneck")
+    ('a: 2 GPUs', ['h100', '…'], 'bottleneck: memory')
+    """
+    sections = [section.splitlines() for section in re.split(r"\n\s*\n", text)]
+    match = _NAME.fullmatch(name)
+    assert match is not None
+    start = match["start"]
+    if start == _DECISION:
+        return "\n".join(sections[0])
+    for section in sections:
+        if section[0].startswith(start) and any(line.startswith(_RULES) for line in section):
+            return "\n".join(_first_rows(section, int(match["rows"] or len(section))))
+    lines = [line for section in sections for line in (*section, "")]
+    found = [_whole_line(lines[at:]) for at, line in enumerate(lines) if line.startswith(start)]
+    return "\n".join(found)
+
+
+def _first_rows(section: list[str], rows: int) -> list[str]:
+    """Return a table with its first rows, and a sign that there are more."""
+    body = 1 + next(at for at, line in enumerate(section) if line.startswith(_RULES))
+    return section if len(section) <= body + rows else [*section[: body + rows], "…"]
+
+
+def _whole_line(lines: list[str]) -> str:
+    """Return a line with the lines that it goes on in: the next word had no room in it."""
+    end = 1
+    while lines[end].split() and len(lines[end - 1]) + 1 + len(lines[end].split()[0]) > WIDTH:
+        end += 1
+    return "\n".join(lines[:end])
 
 
 def with_output(page: str, program: Callable[[list[str]], int], known: dict[str, str] | None = None) -> str:
-    """Return a page with every marked block run anew; the rest stays as it is.
+    """Return a page with every marked block run again; the rest stays as it is.
 
     Parameters
     ----------
@@ -80,11 +139,24 @@ def with_output(page: str, program: Callable[[list[str]], int], known: dict[str,
     Returns
     -------
     the page; running it twice changes nothing
+
+    Raises
+    ------
+    ValueError
+        a command prints nothing of what its block names
     """
 
+    def shown(command: str, names: list[str]) -> str:
+        text = printed(command, program, known)
+        parts = [found for name in names if (found := part(text, name))]
+        if names and text and not parts:
+            raise ValueError(f"{command!r} prints none of {', '.join(names)}")
+        return "\n\n".join(parts) if names else text
+
     def again(match: re.Match[str]) -> str:
-        lines = [line for line in match[1].splitlines() if line.startswith("$ ")]
-        text = "\n\n".join("\n".join([line, printed(line[2:], program, known)]) for line in lines)
-        return f"{MARK}\n```console\n{text}\n```"
+        lines = [line for line in match["text"].splitlines() if line.startswith("$ ")]
+        names = match["names"].split("; ") if match["names"] else []
+        text = "\n\n".join("\n".join([line, shown(line[2:], names)]).rstrip() for line in lines)
+        return f"{match['mark']}\n```console\n{text}\n```"
 
     return _BLOCK.sub(again, page)

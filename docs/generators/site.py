@@ -22,6 +22,8 @@ OUTSIDE = {
     "model_configs/README.md": "model-configs.md",
 }
 """Page of the repository -> its page of the site; those of docs/ keep their names."""
+REPOSITORY = "https://github.com/OWNER/capplan/blob/main/"
+"""Where links of the README lead, so that it reads on a package index; on the site they lead to the site."""
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")
 """Target of a link to another page."""
 
@@ -52,7 +54,10 @@ def site_text(text: str, source: str) -> str:
         inside = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[1]))
         return posixpath.relpath(site_page(inside), folder or ".")
 
-    return LINK.sub(target, text)
+    return LINK.sub(
+        target,
+        text.replace(f"({REPOSITORY}", f"({posixpath.relpath('.', posixpath.dirname(source) or '.')}/"),
+    )
 
 
 def notebook_text(text: str, name: str) -> str:

@@ -1,4 +1,4 @@
-# small: 3 x l40s in 3 replicas, 1 of them spare; written by capplan 0.1.0 from plan.json
+# small: 3 x l40s in 3 replicas, 1 of them spare; written by capplan 1.0.0 from plan.json
 # vllm 0.21.0, qwen3-0.6b, at a peak of 20 req/s
 # targets: ttft_p95 300 ms, tpot_p95 15 ms, 80% sure at the least
 # order: 3 x GPU at the scenario, $1.00 an hour each, price of an unknown day

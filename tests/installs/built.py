@@ -8,12 +8,14 @@
 import argparse
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import capplan
 from tests.installs.environment import CONSTRAINTS, ROOT, Environment, empty, project, record
 
 
@@ -54,7 +56,7 @@ def bill(environment: Environment, wheel: Path) -> str:
     root = {
         "type": "application",
         "name": about["name"],
-        "version": about["version"],
+        "version": capplan.__version__,
         "licenses": [{"license": {"id": about["license"]}}],
         "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()}],
     }
@@ -80,6 +82,24 @@ def audited(environment: Environment) -> str:
     return "no known vulnerabilities"
 
 
+def faults_of_release(version: str, changes: str, tags: list[str]) -> list[str]:
+    """Return why a commit is no release of a version; empty if it may be one.
+
+    Parameters
+    ----------
+    version : of the package
+    changes : text of the changelog
+    tags : of the commit
+    """
+    faults = []
+    if not re.search(rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$", changes, re.MULTILINE):
+        faults.append(f"CHANGELOG.md has no release {version} with its date")
+    faults += [
+        f"the tag {tag} is not v{version}" for tag in tags if tag.startswith("v") and tag != f"v{version}"
+    ]
+    return faults
+
+
 def main() -> int:
     """Build twice, compare, install the wheel where nothing else is, and keep the figures."""
     parser = argparse.ArgumentParser(
@@ -87,6 +107,12 @@ def main() -> int:
     )
     parser.add_argument("--keep", type=Path, help="folder for the wheel, the sdist and the SBOM")
     asked = parser.parse_args()
+    tags = subprocess.run(["git", "tag", "--points-at", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()  # fmt: skip
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    faults = faults_of_release(capplan.__version__, changes, tags) if asked.keep else []
+    if faults:
+        print("\n".join(faults), file=sys.stderr)
+        return 1
     figures: dict[str, object] = {}
     with empty() as builder, tempfile.TemporaryDirectory() as name:
         builder.install("--require-hashes", "--requirement", str(CONSTRAINTS / "plan.txt"))
@@ -106,7 +132,8 @@ def main() -> int:
             sbom = bill(bare, wheel)
             figures["audit"] = audited(bare)
         if asked.keep:
-            shutil.copytree(wheel.parent, asked.keep, dirs_exist_ok=True)
+            for how in built:
+                shutil.copytree(Path(name) / f"{how}-a-out", asked.keep, dirs_exist_ok=True)
             (asked.keep / f"{wheel.stem}.cdx.json").write_text(sbom, encoding="utf-8")
     figures |= {"same bytes": same, "components": len(json.loads(sbom)["components"])}
     record("build", "twice", figures)

@@ -145,11 +145,11 @@ def test_a_plan_has_its_cost_at_the_lowest_the_likely_and_the_highest_offer(capp
 
 
 def test_the_range_of_the_offers_is_in_the_tables_and_the_csv(capplan, offered):
-    shown = capplan("fleet", *offered()).out
+    shown = capplan("fleet", *offered(), "--full").out
     low, high = 2 * (1 + KW * 0.5), 2 * (5 + KW * 0.5)
     assert (
-        f"at the lowest offers the plan costs ${730 * low:,.0f} a month, ${8760 * low:,.0f} a year (A, 2026-10), "
-        f"at the highest ${730 * high:,.0f} a month, ${8760 * high:,.0f} a year (C, 2026-12)"
+        f"at the lowest offers the plan costs ${730 * low:,.0f} per month, ${8760 * low:,.0f} per year (A, 2026-10), "
+        f"at the highest ${730 * high:,.0f} per month, ${8760 * high:,.0f} per year (C, 2026-12)"
     ) in shown
     row = next(csv.DictReader(capplan("fleet", *offered(), "--format", "csv").out.splitlines()))
     assert float(row["offers.high.usd_per_year"]) == pytest.approx(8760 * high)
@@ -165,7 +165,7 @@ def test_a_price_of_the_scenario_has_no_range(capplan, offered):
         "high": 6.0,
     }
     assert offers["low"]["providers"] == ["the scenario"]
-    assert "Range of the offers" not in capplan("fleet", *words).out
+    assert "Range of the offers" not in capplan("fleet", *words, "--full").out
 
 
 def test_pools_cost_the_sum_of_the_offers_of_each(capplan, offered):
@@ -182,4 +182,4 @@ def test_pools_cost_the_sum_of_the_offers_of_each(capplan, offered):
     plan = json.loads(capplan("fleet", *words, "--format", "json").out)["result"]["chosen"]
     for side, usd in (("low", 1), ("likely", 2), ("high", 5)):
         assert plan["offers"][side]["usd_per_job"] == pytest.approx(plan["gpus"] * usd * 2)
-    assert f"${plan['gpus'] * 5 * 2:,.0f} for the job (C, 2026-12)" in capplan("fleet", *words).out
+    assert f"${plan['gpus'] * 5 * 2:,.0f} for the job (C, 2026-12)" in capplan("fleet", *words, "--full").out

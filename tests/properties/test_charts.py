@@ -154,6 +154,6 @@ def test_files_of_charts_are_the_same_bytes_and_hold_their_words():
     first = chart_bytes(charts, "svg")
     assert first == chart_bytes(charts, "svg")
     words = first.decode("utf-8")
-    for said in ("weights", "66.0 GB", "-20%: $5,840", "as planned $7,300 a month", "a $b$ &lt;c&gt;"):
+    for said in ("weights", "66.0 GB", "-20%: $5,840", "as planned $7,300 per month", "a $b$ &lt;c&gt;"):
         assert said in words
     assert chart_bytes(charts, "png").startswith(b"\x89PNG")

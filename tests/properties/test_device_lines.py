@@ -104,7 +104,7 @@ def test_a_plan_that_uses_a_small_part_of_its_gpus_names_the_target_and_what_a_h
     (text,) = tight_texts(tight)
     saved = round(plan.usd_per_month * (1 - gpus[-1] / plan.gpus))
     assert (
-        f"{gpus[-1]} GPUs are enough with a limit of {1e3 * limits[-1]:.3g} ms, which saves ${saved:,} a month"
+        f"{gpus[-1]} GPUs are enough with a limit of {1e3 * limits[-1]:.3g} ms, which saves ${saved:,} per month"
         in text
     )
 

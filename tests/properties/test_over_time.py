@@ -138,7 +138,7 @@ def test_fleet_shows_a_trace_over_time(tmp_path, capsys):
     chosen, spares = result["chosen"], result["over_time"]["spares"]
     assert chosen["replicas"] - chosen["spare_replicas"] == spares[0]["burst_replicas"]
     assert spares[0]["replicas"] == result["over_time"]["static_replicas"]
-    assert main(["fleet", str(scenario), "--offline"]) == 0
+    assert main(["fleet", str(scenario), "--offline", "--full"]) == 0
     shown = capsys.readouterr().out
     assert "peak-to-mean ratio 2.40" in shown
     assert "a burst of 2 times the peak" in shown

@@ -67,7 +67,7 @@ def test_the_slider_and_the_switch_say_what_the_json_says(page, result):
     after = first[today + 1]
     said = page.run("document.querySelector('div.what-if output').textContent")
     assert f"{after['gpus']} GPUs" in said
-    assert f"${after['usd_per_month']:,.0f} a month" in said
+    assert f"${after['usd_per_month']:,.0f} per month" in said
     assert page.run("document.querySelectorAll('#if-traffic-changes g.on').length") == 1
     page.run(
         "(s => { s.selectedIndex = 1; s.dispatchEvent(new Event('change')); })(document.querySelector('div.what-if select'))"
@@ -75,7 +75,7 @@ def test_the_slider_and_the_switch_say_what_the_json_says(page, result):
     other = result["what_if"][len(first) + today + 1]
     assert names[1] == f"{other['hardware']} {other['plan']}"
     said = page.run("document.querySelector('div.what-if output').textContent")
-    assert f"{other['gpus']} GPUs, ${other['usd_per_month']:,.0f} a month" in said
+    assert f"{other['gpus']} GPUs, ${other['usd_per_month']:,.0f} per month" in said
 
 
 @pytest.mark.parametrize("width", [360, 768, 1280])

@@ -84,8 +84,8 @@ def test_the_growth_of_traffic_that_could_not_be_read_is_not_looked_at(capplan):
 def test_a_budget_that_nothing_meets_says_what_the_cheapest_plan_costs(capplan):
     ran = capplan("fleet", SMALL, "--offline", "--set", "budget.usd_per_month=700")
     assert ran.code == 4
-    assert "no plan meets the targets on the allowed hardware within the budget" in ran.out
-    assert "without the budget of $700 a month: 3 x l40s" in ran.out
+    assert "no plan meets the SLO targets on the allowed hardware within the budget" in ran.out
+    assert "without the budget of $700 per month: 3 x l40s" in ran.out
     result = json.loads(
         capplan("fleet", SMALL, "--offline", "--set", "budget.usd_per_month=700", "--format", "json").out
     )["result"]

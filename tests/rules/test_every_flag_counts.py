@@ -221,6 +221,7 @@ CASES = {
         "--hardware": Case("h200-sxm"),
         "--confidence": Case("95%"),
         "--set": Case("'traffic[0].request_rate=99 req/s'"),
+        "--full": Case(words=True),
         "--offline": HUB._replace(line="fleet hub.yaml"),
         **OUT,
     },

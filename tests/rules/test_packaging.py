@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from capplan import __version__
+
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ("hardware_specs", "model_configs", "scenarios")
 
@@ -87,8 +89,7 @@ def test_the_wheel_states_licence_and_entry_point(wheel):
 
 def test_the_installed_program_runs_from_any_folder(installed, tmp_path):
     version = run_installed(installed, "--version", cwd=tmp_path)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert version.stdout.split(" (")[0] == f"capplan {project['version']}", version.stderr
+    assert version.stdout.split(" (")[0] == f"capplan {__version__}", version.stderr
     size = run_installed(installed, "kv-size", "llama-3.1-8b", "--context", "8192", cwd=tmp_path)
     assert size.returncode == 0, size.stderr
     assert "8,192" in size.stdout
@@ -97,10 +98,24 @@ def test_the_installed_program_runs_from_any_folder(installed, tmp_path):
 
 
 def test_the_version_is_stated_once(root):
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    from capplan import __version__
+    about = tomllib.loads((root / "pyproject.toml").read_text())
+    assert about["project"]["dynamic"] == ["version"]
+    assert about["tool"]["hatch"]["version"]["path"] == "capplan/__init__.py"
 
-    assert project["version"] == __version__
+
+def test_the_changelog_has_a_release_of_this_version(root):
+    changes = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(rf"^## \[{re.escape(__version__)}\]", changes, re.MULTILINE)
+
+
+def test_an_index_shows_where_the_project_is_and_what_it_is_for(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        info = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        metadata = archive.read(info).decode()
+    for name in ("Homepage", "Documentation", "Changelog", "Issues"):
+        assert f"Project-URL: {name}, https://" in metadata
+    assert metadata.count("Classifier: ") >= 8
+    assert "Description-Content-Type: text/markdown" in metadata
 
 
 def test_torch_is_pinned_in_the_test_extra_and_optional_elsewhere(root):

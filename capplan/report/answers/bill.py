@@ -40,7 +40,7 @@ def bill_answer(
     shown = ("name", "tenant", "requests", "gpu_time_fraction", "prefill_usd", "decode_usd", *outside, cost, "usd_per_thousand_requests",
              "usd_per_user", "usd_per_thousand_conversations")  # fmt: skip
     kept = tuple(column for column in shown if column == cost or any(row[column] is not None for row in rows))
-    span = "the job" if asked.of_job else "a month"
+    span = "for the job" if asked.of_job else "per month"
     span = span if month is None else f"in {month[0]}-{month[1]:02} of {asked.hours:g} h"
     tables = [
         Table(

@@ -59,6 +59,6 @@ def _headline(day: CachedPrefix, price: TokenPrice, prefix_tokens: int, named: s
         return f"{named}: a prefix of {prefix_tokens:,} tokens is not cached; the minimum is {price.minimum_prefix_tokens:,.0f}"
     change = "saves" if day.saved_usd_per_month >= 0 else "costs another"
     return (
-        f"{named}: caching {change} ${abs(day.saved_usd_per_month):,.0f} a month: "
+        f"{named}: caching {change} ${abs(day.saved_usd_per_month):,.0f} per month: "
         f"${day.cached_usd_per_day:,.2f} a day instead of ${day.uncached_usd_per_day:,.2f}"
     )

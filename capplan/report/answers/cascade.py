@@ -25,7 +25,7 @@ _TITLES = {
     "usd_per_month": "",
     "usd_per_job": "",
     "usd_per_thousand_requests": "",
-    "slo_met_probability": "targets met",
+    "slo_met_probability": "SLO attainment",
     "who": "",
     "first_token_s.mean": "first token, mean",
     "first_token_s.nine_in_ten": "nine in ten within",
@@ -122,7 +122,7 @@ def _result(found: CascadeAnswer, waits: list[dict[str, Any]], cost: str) -> dic
 
 
 def _headline(found: CascadeAnswer) -> str:
-    span = "for the job" if found.alone.paid.of_job else "a month"
+    span = "for the job" if found.alone.paid.of_job else "per month"
     usd, alone = found.usd, found.alone.paid.machines_usd
     bought = " and ".join(f"{purchase_text(part.plan)} for {part.model}" for part in found.parts)
     return f"{found.scenario.name}: {bought}, ${usd:,.0f} {span}, {against_text(usd, alone)} {found.alone.model} alone (${alone:,.0f})"

@@ -116,7 +116,7 @@ def _own_rows(own: OwnFleet, cost: str, *, by_mix: bool) -> list[dict[str, Any]]
 
 def _headline(comparison: Comparison, name: str, *, of_job: bool) -> str:
     best, own = comparison.apis[0], comparison.own
-    span = "the job" if of_job else "a month"
+    span = "for the job" if of_job else "per month"
     dearer, cheaper = max(own.usd_today, best.bill.usd), min(own.usd_today, best.bill.usd)
     ratio = f"{dearer / cheaper:.3g} times as much" if cheaper else "more"
     own_text = f"{purchase_text(comparison.plan)} ${own.usd_today:,.0f} {span}"

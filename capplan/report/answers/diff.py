@@ -29,7 +29,7 @@ _RESULTS = {
 }
 """Keys of a plan that are always shown -> their names here."""
 _HEADINGS = {
-    "confidence": "targets met (%)",
+    "confidence": "SLO attainment (%)",
     "gpus": "GPUs",
     "usd_per_month": "$/month",
     "usd_per_month_low": "$/month at best",
@@ -153,9 +153,9 @@ def _cost_change(usd: Mapping[str, Any]) -> str:
         return "cost unknown"
     change = usd["after"] - usd["before"]
     if not change:
-        return f"${usd['after']:,.0f} a month as before"
+        return f"${usd['after']:,.0f} per month as before"
     share = f", {change / usd['before']:+.1%}" if usd["before"] else ""
-    return f"{'+' if change > 0 else '-'}${abs(change):,.0f} a month (${usd['before']:,.0f} -> ${usd['after']:,.0f}{share})"
+    return f"{'+' if change > 0 else '-'}${abs(change):,.0f} per month (${usd['before']:,.0f} -> ${usd['after']:,.0f}{share})"
 
 
 def _fleet(chosen: Mapping[str, Any]) -> str:

@@ -8,7 +8,6 @@ from capplan.assumption import Assumption
 from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.plan import (
-    Certainty,
     FleetAnswer,
     Plan,
     TightTarget,
@@ -25,6 +24,7 @@ from capplan.questions.plans.plan_row import certainty_row, plan_row
 from capplan.readers.plan_data import data_digests
 from capplan.readers.plan_file import plan_origin
 from capplan.report.answer import Answer, Table
+from capplan.report.answers.first_screen import decision_sentence, first_screen
 from capplan.report.answers.fleet_money import (
     cash_result,
     cash_tables,
@@ -62,7 +62,7 @@ from capplan.report.answers.fleet_words import (
     rejected_text,
     relaxation_text,
     slices_texts,
-    sure,
+    thin_texts,
     tight_texts,
     uneconomical_text,
     usd_per_job,
@@ -70,13 +70,11 @@ from capplan.report.answers.fleet_words import (
 from capplan.report.answers.order import order_tables, order_texts
 from capplan.report.answers.plan_words import (
     budget_texts,
-    cost_texts,
     layout_text,
     purchase_text,
     several_kv_dtypes,
 )
 from capplan.report.answers.pools import (
-    decision_of_pools,
     pools_closing,
     pools_result,
     pools_tables,
@@ -90,10 +88,10 @@ _SHOWN = (
 _POWERED = (*_SHOWN[:6], "watts", "energy_usd_per_hour", *_SHOWN[6:])
 """Where electricity is paid on top of the price."""
 _TITLES = {
-    "plan": "each replica",
+    "plan": "layout",
     "choice": "",
     "price_basis": "price from",
-    "confidence_fraction": "confidence",
+    "confidence_fraction": "required confidence",
     "gpus_per_replica": "GPUs each",
     "usd_per_gpu_hour": "",
     "usd_per_hour": "",
@@ -109,17 +107,20 @@ _TITLES = {
     "usd_per_thousand_requests": "",
     "usd_per_month_low": "at best",
     "usd_per_month_high": "at worst",
-    "slo_met_probability": "targets met",
+    "slo_met_probability": "SLO attainment",
 }
+_SPARE = (
+    "price_basis", "gpus_per_replica", "usd_per_hour", "usd_per_million_output_tokens_at_mean", "usd_per_million_tokens_at_mean",
+    "usd_per_thousand_requests", "watts", "energy_usd_per_hour", "usd_per_gpu_hour", "tpot_s.p95", "ttft_s.p95", "replicas", "plan",
+)  # fmt: skip
+"""Columns of plans that a narrow screen leaves out, the first one first."""
 _PREDICTED = ("ttft_s.p95", "tpot_s.p95", "slo_met_probability")
 """Columns that rest on kernel efficiencies; marked where those were borrowed from another device."""
 FEW_OFFERS = 3
 """Prices from fewer offers are marked."""
-SURER = 0.9
-"""The confidence whose cost the headline adds."""
 _REJECTED = ("hardware", "reason", "count")
 _MET_READING = (
-    "targets met: the probability that all targets are met at the peak, taking all replicas to be slower or faster than "
+    "SLO attainment: the probability that all targets are met at the peak, taking all replicas to be slower or faster than "
     "predicted by about the same factor"
 )
 _TOKENS_READING = f"$/Mtok out at mean load: cost per million output tokens at the mean load; {_MET_READING}"
@@ -143,39 +144,6 @@ def _reading(scenario: Scenario, plans: Sequence[Plan]) -> tuple[str, ...]:
     )
 
 
-def decision(asked: AskedFleet, answer: FleetAnswer) -> str:
-    """Return what to buy, how many, for how much, how sure that is, and what more certainty would cost."""
-    plan = answer.chosen
-    if plan is not None and plan.has_pools:
-        return decision_of_pools(asked, plan)
-    if plan is None:
-        budget = " within the budget" if asked.scenario.budget_usd_per_month is not None else ""
-        return f"{asked.scenario.name}: no plan meets the targets on the allowed hardware{budget}"
-    parts = [f"{asked.scenario.name}: {purchase_text(plan)}", *cost_texts(plan)]
-    if not asked.scenario.slo.targets:
-        return ", ".join([*parts, "sized for throughput alone"])
-    parts.append(f"{sure(plan.slo_met_probability)} sure to meet its targets")
-    more = surer_text(plan, answer)
-    return ", ".join(parts) + (f"; {more}" if more else "")
-
-
-def surer_text(plan: Plan, answer: FleetAnswer) -> str:
-    """Return what it would cost to be 90 % sure, of the same device and layout if any number is enough; empty where the plan already is."""
-    row: Certainty | None = next((row for row in answer.certainty if row.confidence == SURER), None)
-    if row is None or plan.slo_met_probability >= SURER:
-        return ""
-    steps = answer.next_steps.surer if answer.next_steps and plan == answer.chosen else ()
-    own = next((step for step in steps if step.confidence == SURER and step.gpus is not None), None)
-    if own is not None:
-        row = Certainty(SURER, plan.hardware, own.gpus, own.usd_per_month)
-    if row.gpus is None:
-        return f"no plan is {SURER:.0%} sure"
-    cost = "" if row.usd_per_month is None else f" for ${row.usd_per_month:,.0f} a month"
-    job = usd_per_job(answer, row.usd_per_month)
-    cost = cost if job is None else f" for ${job:,.0f}"
-    return f"{SURER:.0%} sure would take {row.gpus} x {row.hardware}{cost}"
-
-
 def choice_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
     """Return the three choices, each with its name."""
     if answer.choices is None:
@@ -185,7 +153,7 @@ def choice_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
         f"surest, for at most {SUREST_WITHIN - 1.0:.0%} more": answer.choices.surest,
         "fewest GPUs": answer.choices.fewest,
     }
-    kv = several_kv_dtypes(answer.alike)
+    kv = several_kv_dtypes(answer.plans)
     return [
         {"choice": name, **plan_row(plan), "plan": layout_text(plan, kv=kv)} for name, plan in plans.items()
     ]
@@ -200,15 +168,6 @@ def assumed_kernels(plans: Sequence[Plan], question: Question) -> tuple[Assumpti
     """Return the kernels of the plans that were not measured on their device, once per device and format."""
     groups = [group for plan in plans for group in plan.groups]
     return tuple(dict.fromkeys(item for group in groups for item in kernel_assumptions(group, question)))
-
-
-def thin_warnings(plans: Sequence[Plan]) -> tuple[str, ...]:
-    """Return the warning for probabilities that rest on few open-loop measurements."""
-    if not any(plan.few_open_loops_measured for plan in plans):
-        return ()
-    return (
-        "few results of similar networks were measured under open load: the probabilities rest on a widened spread",
-    )
 
 
 def decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
@@ -238,7 +197,7 @@ def decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
         for row in next_steps_rows(answer)
     ]
     return [
-        Table(rows, title="Choices", shown=names, titles=_TITLES),
+        Table(rows, title="Choices", shown=names, titles=_TITLES, spare=("plan", "hardware")),
         Table(
             certain,
             title="Cost of certainty: the cheapest fleet that meets all targets, by confidence",
@@ -350,6 +309,7 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
         *slices_texts(answer.alike),
         *tight_texts(answer),
         *measuring_texts(answer),
+        *thin_texts(answer.plans),
         *(uneconomical_text(row, answer) for row in answer.uneconomical),
         *(commitments_closing(outlook.mixes) or offers_closing(answer.chosen)),
         *currency_texts(asked.scenario.currency, paid_usd(answer, outlook)),
@@ -376,7 +336,7 @@ def fleet_answer(
 ) -> Answer:
     """Return the plans, cheapest first, and the rejections by reason; exit code 4 where nothing is feasible."""
     outlook = outlook or Outlook()
-    over_time, kv = over_time_parts(outlook), several_kv_dtypes(answer.alike)
+    over_time, kv = over_time_parts(outlook), several_kv_dtypes(answer.plans)
     rows = [plan_row(plan) for plan in answer.plans]
     shown = [{**row, "plan": layout_text(plan, kv=kv)} for row, plan in zip(rows, answer.plans, strict=True)]
     rejected = [asdict(item) for item in answer.rejected]
@@ -393,7 +353,9 @@ def fleet_answer(
     if any(row["usd_per_job"] for row in rows):
         columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)
     tables = [
-        Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed),
+        Table(
+            shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed, spare=_SPARE
+        ),
         *pools_tables(answer),
         *order_tables(answer.chosen),
         *commitments_tables(outlook.mixes),
@@ -414,6 +376,7 @@ def fleet_answer(
     origin = plan_origin(
         asked.scenario.path, settings, asked.scenario.price_file, plain(result), inputs, data
     )
+    kernels = assumed_kernels([answer.chosen], asked.question) if answer.chosen else ()
     return Answer(
         command="fleet",
         result={**result, "plan_file": origin},
@@ -421,7 +384,7 @@ def fleet_answer(
             *(table for table in tables if table.rows),
             *(table for pool, part in over_time.items() for table in over_time_tables(part, pool)),
         ),
-        headline=decision(asked, answer),
+        headline=decision_sentence(asked, answer),
         closing=_closing(asked, answer, outlook),
         assumptions=(
             *asked.assumptions,
@@ -431,8 +394,8 @@ def fleet_answer(
         ),
         warnings=(
             *asked.warnings,
-            *thin_warnings(answer.plans),
             *outlook.warnings,
         ),
         exit_code=0 if answer.plans else 4,
+        first_screen=first_screen(asked, answer, kernels, asked.assumptions),
     )

@@ -17,7 +17,7 @@ from capplan.questions.plans.plan_row import OWN_PRICE, offers_row
 from capplan.report.answer import Table
 from capplan.workload.outside import OutsideUse
 
-_JSON_NAMES = {"a month": "per_month", "a year": "per_year", "a job": "per_job"}
+_JSON_NAMES = {"per month": "per_month", "per year": "per_year", "per job": "per_job"}
 MONTHS_PER_YEAR = HOURS_PER_YEAR / HOURS_PER_MONTH
 
 
@@ -32,8 +32,8 @@ def currency_texts(currency: tuple[str, float] | None, usd: Mapping[str, float])
 
     Examples
     --------
-    >>> currency_texts(("EUR", 1.25), {"a month": 1000.0, "a year": 12000.0})
-    ('in EUR, at 1.25 $: 800 a month, 9,600 a year',)
+    >>> currency_texts(("EUR", 1.25), {"per month": 1000.0, "per year": 12000.0})
+    ('in EUR, at 1.25 $: 800 per month, 9,600 per year',)
     """
     if currency is None or not usd:
         return ()
@@ -49,10 +49,10 @@ def paid_usd(answer: FleetAnswer, outlook: Outlook) -> dict[str, float]:
     if plan is None or plan.usd_per_month is None:
         return {}
     if plan.money is not None and plan.money.usd_per_job is not None:
-        return {"a job": plan.money.usd_per_job}
+        return {"per job": plan.money.usd_per_job}
     mix = outlook.mixes[0].mix if outlook.mixes else None
     usd = plan.usd_per_month if mix is None else mix.usd_per_hour * HOURS_PER_MONTH
-    return {"a month": usd, "a year": usd * MONTHS_PER_YEAR}
+    return {"per month": usd, "per year": usd * MONTHS_PER_YEAR}
 
 
 def in_currency(currency: tuple[str, float] | None, usd: Mapping[str, float]) -> dict[str, Any] | None:
@@ -181,13 +181,14 @@ def offers_tables(plans: Sequence[Plan]) -> tuple[Table, ...]:
     prices = {group.layout.device.name: group.price for plan in plans for group in plan.groups}
     makers = [row for name, price in prices.items() if price for row in _makers(name, price)]
     return (
-        Table(rows, title="Range of the offers: every plan at the lowest, the likely and the highest price", titles=_titles(rows)),
+        Table(rows, title="Range of the offers: every plan at the lowest, the likely and the highest price", titles=_titles(rows),
+              spare=("plan", "usd_per_year.highest", "usd_per_year.lowest", "usd_per_year.likely")),
         Table(makers, title="Who makes these offers", titles={"offer": "", "usd_per_gpu_hour": ""}),
     )  # fmt: skip
 
 
 def _titles(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
-    return {"plan": "each replica"} | {
+    return {"plan": "layout"} | {
         name: _NAMES[name.partition(".")[2]] for row in rows for name in row if "." in name
     }
 
@@ -227,7 +228,7 @@ def offers_closing(plan: Plan | None) -> tuple[str, ...]:
     )
 
 
-_SPANS = {"usd_per_month": "a month", "usd_per_year": "a year", "usd_per_job": "for the job"}
+_SPANS = {"usd_per_month": "per month", "usd_per_year": "per year", "usd_per_job": "for the job"}
 
 
 _COMMITMENT_TITLES = {
@@ -241,7 +242,7 @@ _COMMITMENT_TITLES = {
     "usd_per_month_high": "high",
     "usd_per_year": "",
     "mix": "",
-    "plan": "each replica",
+    "plan": "layout",
     "short_fraction": "arrive while replicas start",
 }
 
@@ -363,12 +364,14 @@ def commitments_closing(mixes: tuple[AskedMix, ...]) -> tuple[str, ...]:
         if short
         else ""
     )
-    lines += [f"the mix costs ${mix.usd_per_hour * HOURS_PER_MONTH:,.0f} a month, ${usd:,.0f} a year{few}"]
+    lines += [
+        f"the mix costs ${mix.usd_per_hour * HOURS_PER_MONTH:,.0f} per month, ${usd:,.0f} per year{few}"
+    ]
     best = min(mixes, key=lambda item: item.mix.usd_per_hour)
     if best.mix.usd_per_hour < mix.usd_per_hour:
         row = _plan_row(best)
         lines.append(
-            f"with commitments {row['gpus']} x {row['hardware']} ({row['plan']}) would cost less: ${row['usd_per_month']:,.0f} a month"
+            f"with commitments {row['gpus']} x {row['hardware']} ({row['plan']}) would cost less: ${row['usd_per_month']:,.0f} per month"
         )
     return tuple(lines)
 
@@ -424,6 +427,6 @@ def outside_texts(plan: Plan | None) -> tuple[str, ...]:
             f"with what is outside users see {' and '.join(seen)}; the table of plans has the engine's part"
         )
     if use.usd:
-        span = "for the job" if use.of_job else "a month"
+        span = "for the job" if use.of_job else "per month"
         texts.append(f"outside the GPUs ${use.usd:,.0f} {span}, on top of the plan")
     return tuple(texts)

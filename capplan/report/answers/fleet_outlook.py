@@ -178,7 +178,7 @@ def growth_closing(growth: Growth | None, scenario: Scenario) -> tuple[str, ...]
         (row.month for row in growth.months if budget is not None and (row.paid_usd or 0.0) > budget), None
     )
     lines += (
-        [f"the budget of ${budget:,.0f} a month for machines is exceeded in month {dear}"] if dear else []
+        [f"the budget of ${budget:,.0f} per month for machines is exceeded in month {dear}"] if dear else []
     )
     return tuple(lines)
 

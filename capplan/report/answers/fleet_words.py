@@ -5,19 +5,49 @@ from dataclasses import asdict
 from math import ceil
 from typing import Any
 
-from capplan.fleet.plan import FleetAnswer, Plan, Relaxation, Uneconomical
+from capplan.fleet.plan import Certainty, FleetAnswer, Plan, Relaxation, Uneconomical
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet
 from capplan.scenario.money_terms import host_bytes, memory_usd_per_month
 
+SURER = 0.9
+"""The confidence whose cost is said next to the recommended plan."""
 
-def _seconds(value_s: float) -> str:
+
+def seconds_text(value_s: float) -> str:
+    """Return a latency for people."""
     return f"{1e3 * value_s:.3g} ms" if value_s < 1.0 else f"{value_s:.3g} s"
+
+
+def surer_text(plan: Plan, answer: FleetAnswer) -> str:
+    """Return what it would cost to be 90 % sure, of the same device and layout if any number is enough; empty where the plan already is."""
+    row: Certainty | None = next((row for row in answer.certainty if row.confidence == SURER), None)
+    if row is None or plan.slo_met_probability >= SURER:
+        return ""
+    steps = answer.next_steps.surer if answer.next_steps and plan == answer.chosen else ()
+    own = next((step for step in steps if step.confidence == SURER and step.gpus is not None), None)
+    if own is not None:
+        row = Certainty(SURER, plan.hardware, own.gpus, own.usd_per_month)
+    if row.gpus is None:
+        return f"no plan reaches {SURER:.0%}"
+    cost = "" if row.usd_per_month is None else f" for ${row.usd_per_month:,.0f} per month"
+    job = usd_per_job(answer, row.usd_per_month)
+    cost = cost if job is None else f" for ${job:,.0f}"
+    return f"{SURER:.0%} takes {row.gpus} x {row.hardware}{cost}"
+
+
+def thin_texts(plans: Iterable[Plan]) -> tuple[str, ...]:
+    """Return that probabilities rest on few open-loop measurements, if those of any plan do."""
+    if not any(plan.few_open_loops_measured for plan in plans):
+        return ()
+    return (
+        "few results of similar networks were measured under open load: the probabilities rest on a widened spread",
+    )
 
 
 def _relaxed_text(at: tuple[tuple[float, int], ...]) -> str:
     """Return how many GPUs are enough at higher limits; empty where none were counted."""
-    counts = [f"{gpus} GPUs are enough with a limit of {_seconds(limit)}" for limit, gpus in at]
+    counts = [f"{gpus} GPUs are enough with a limit of {seconds_text(limit)}" for limit, gpus in at]
     return ", and ".join(counts)
 
 
@@ -27,22 +57,22 @@ def usd_per_job(answer: FleetAnswer, usd_per_month: float | None) -> float | Non
     return None if hours is None or usd_per_month is None else usd_per_month / HOURS_PER_MONTH * hours
 
 
-def _paid_text(answer: FleetAnswer, usd: float) -> str:
+def paid_text(answer: FleetAnswer, usd: float) -> str:
     """Return a monthly cost as it is paid: for the job, or a month."""
     job = usd_per_job(answer, usd)
-    return f"${usd:,.0f} a month" if job is None else f"${job:,.0f} for the job"
+    return f"${usd:,.0f} per month" if job is None else f"${job:,.0f} for the job"
 
 
 def uneconomical_text(row: Uneconomical, answer: FleetAnswer) -> str:
     """Return why a device has no plan among those shown, with the number that decides, and what would change that."""
     if row.reason:
         return f"{row.hardware} has no plan: {row.reason}"
-    value, limit = (None if value is None else _seconds(value) for value in (row.value_s, row.limit_s))
+    value, limit = (None if value is None else seconds_text(value) for value in (row.value_s, row.limit_s))
     relaxed = _relaxed_text(row.gpus_at)
     if row.gpus is not None:
         text = f"{row.hardware} takes {row.gpus:,} GPUs"
         if row.usd_per_month is not None and row.cost_ratio is not None:
-            text += f" for {_paid_text(answer, row.usd_per_month)}, {row.cost_ratio:.2g} times the cost of the cheapest plan"
+            text += f" for {paid_text(answer, row.usd_per_month)}, {row.cost_ratio:.2g} times the cost of the cheapest plan"
         if not relaxed:
             return text
         return f"{text}; its {row.target} is {value} on an idle replica, the limit is {limit}, and {relaxed}"
@@ -53,7 +83,7 @@ def uneconomical_text(row: Uneconomical, answer: FleetAnswer) -> str:
         text = f"{row.hardware} has no plan: its {row.target} is at least {value} with the required confidence, even at the lightest load, and the limit is {limit}"
     else:
         text = (
-            f"{row.hardware} has no plan: its {row.target} on an idle replica is predicted to be {value}, and may be {_seconds(sure_s)} "
+            f"{row.hardware} has no plan: its {row.target} on an idle replica is predicted to be {value}, and may be {seconds_text(sure_s)} "
             f"with the required confidence; the limit is {limit}"
         )
     return f"{text}; {relaxed}" if relaxed else text
@@ -66,13 +96,13 @@ def tight_texts(answer: FleetAnswer) -> tuple[str, ...]:
         return ()
     text = (
         f"the recommended plan uses {tight.used_fraction:.0%} of the throughput of its {plan.gpus} x {plan.hardware}: {tight.target} decides, "
-        f"which is {_seconds(tight.value_s)} on an idle replica with a limit of {_seconds(tight.limit_s)}"
+        f"which is {seconds_text(tight.value_s)} on an idle replica with a limit of {seconds_text(tight.limit_s)}"
     )
     counts = []
     for limit, gpus in tight.gpus_at:
         usd = None if plan.usd_per_month is None else plan.usd_per_month * (1.0 - gpus / plan.gpus)
-        saved = "" if usd is None else f", which saves {_paid_text(answer, usd)}"
-        counts.append(f"{gpus} GPUs are enough with a limit of {_seconds(limit)}{saved}")
+        saved = "" if usd is None else f", which saves {paid_text(answer, usd)}"
+        counts.append(f"{gpus} GPUs are enough with a limit of {seconds_text(limit)}{saved}")
     return ("; ".join([text, *counts]),)
 
 
@@ -87,7 +117,7 @@ def measuring_texts(answer: FleetAnswer) -> tuple[str, ...]:
         usd = (
             None if plan.usd_per_month is None else plan.usd_per_month - (steps.predicted_usd_per_month or 0)
         )
-        cost = "" if usd is None else f", {_paid_text(answer, usd)}"
+        cost = "" if usd is None else f", {paid_text(answer, usd)}"
         texts.append(
             f"certainty takes {fewer} of the {plan.gpus} GPUs{cost}: {steps.predicted_gpus} are enough for replicas as fast as predicted; "
             "a benchmark of one replica for ten minutes decides, and capplan verify-plan compares it with the plan"
@@ -96,7 +126,7 @@ def measuring_texts(answer: FleetAnswer) -> tuple[str, ...]:
         usd = (plan.usd_per_month or 0.0) - device.usd_per_month
         texts.append(
             f"no kernel of {device.hardware} was measured, so its certainty is lower: as predicted, {device.gpus} x {device.hardware} are enough for "
-            f"{_paid_text(answer, device.usd_per_month)}, which saves {_paid_text(answer, usd)}; measure one with capplan calibrate"
+            f"{paid_text(answer, device.usd_per_month)}, which saves {paid_text(answer, usd)}; measure one with capplan calibrate"
         )
     return tuple(texts)
 
@@ -162,7 +192,7 @@ def slices_texts(plans: Iterable[Plan]) -> Iterator[str]:
         cost = (
             ""
             if usd is None
-            else f", ${usd_per_month(usd):,.0f} a month where slices are not sold one by one"
+            else f", ${usd_per_month(usd):,.0f} per month where slices are not sold one by one"
         )
         yield f"{plan.gpus} x {plan.hardware} are cut from {wholes} whole GPUs{cost}"
 
@@ -228,5 +258,5 @@ def host_memory_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]
         return ()
     each = host_bytes(asked.scenario) * 1e-9
     return (
-        f"on top of it, {each:,.0f} GB of host memory for each of {plan.replicas} replicas: ${usd:,.0f} a month",
+        f"on top of it, {each:,.0f} GB of host memory for each of {plan.replicas} replicas: ${usd:,.0f} per month",
     )

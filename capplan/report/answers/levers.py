@@ -10,8 +10,8 @@ from capplan.questions.levers.answer import Asking
 from capplan.questions.levers.lever import Base, Combination, LeverRow, LeversAnswer, worth_usd_per_byte_month
 from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Answer, Table
-from capplan.report.answers.fleet import assumed_kernels, thin_warnings
-from capplan.report.answers.fleet_words import sure
+from capplan.report.answers.fleet import assumed_kernels
+from capplan.report.answers.fleet_words import sure, thin_texts
 from capplan.report.answers.plan_words import cost_texts, layout_text, purchase_text
 from capplan.report.answers.pools import pool_text
 
@@ -20,10 +20,10 @@ _SHOWN = (
     "confidence_fraction", "kept",
 )  # fmt: skip
 _TITLES = {
-    "plan": "each replica",
+    "plan": "layout",
     "usd_per_month": "",
     "usd_per_month_saved": "saved ($/month)",
-    "confidence_fraction": "targets met",
+    "confidence_fraction": "SLO attainment",
     "kept": "keeps its promise",
     "host_memory_usd_per_month": "memory",
     "choice": "",
@@ -85,9 +85,9 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
         ),
         csv_rows=rows,
         headline=_headline(base, answer),
-        closing=_closing(asking, answer),
+        closing=(*_closing(asking, answer), *thin_texts([*both, *plans])),
         assumptions=(_ALONE, _COMBINED, *base.asked.assumptions, *_kernels(base, answer)),
-        warnings=(*base.asked.warnings, *thin_warnings([*both, *plans])),
+        warnings=base.asked.warnings,
         exit_code=0 if both else 4,
     )
 

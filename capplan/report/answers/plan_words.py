@@ -22,7 +22,7 @@ def layout_text(plan: Plan, *, kv: bool = False) -> str:
 
 def several_kv_dtypes(plans: Sequence[Plan]) -> bool:
     """Return whether plans differ in the dtype of the KV cache."""
-    return len({plan.single.layout.kv_format for plan in plans}) > 1
+    return len({group.layout.kv_format for plan in plans for group in plan.groups}) > 1
 
 
 def cost_texts(plan: Plan) -> list[str]:
@@ -31,7 +31,7 @@ def cost_texts(plan: Plan) -> list[str]:
         return ["price unknown"]
     if plan.money.usd_per_million_output_tokens is None and plan.money.usd_per_job is None:
         return [
-            f"${plan.usd_per_month:,.0f} a month",
+            f"${plan.usd_per_month:,.0f} per month",
             f"${plan.money.usd_per_million_tokens:.3g} per million tokens and ${plan.money.usd_per_thousand_requests:.3g} per thousand requests at the mean load",
         ]
     if plan.money.usd_per_job is not None and plan.money.job_hours is not None:
@@ -40,7 +40,7 @@ def cost_texts(plan: Plan) -> list[str]:
             f"${plan.money.usd_per_thousand_requests:.3g} per thousand requests",
         ]
     return [
-        f"${plan.usd_per_month:,.0f} a month",
+        f"${plan.usd_per_month:,.0f} per month",
         f"${plan.money.usd_per_million_output_tokens:.3g} per million output tokens at the mean load",
     ]
 
@@ -62,12 +62,12 @@ def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
     budget, usd = asked.scenario.budget_usd_per_month, answer.over_budget_usd_per_month
     by_mix = asked.scenario.commitments is not None
     if budget is not None and by_mix and answer.chosen is not None:
-        return (f"with its mix of commitments it is within the budget of ${budget:,.0f} a month",)
+        return (f"with its mix of commitments it is within the budget of ${budget:,.0f} per month",)
     if budget is None or answer.over_budget is None or usd is None:
         return ()
     how = " with its mix of commitments" if by_mix else ""
     return (
-        f"without the budget of ${budget:,.0f} a month: {purchase_text(answer.over_budget)}, ${usd:,.0f} a month{how}, "
+        f"without the budget of ${budget:,.0f} per month: {purchase_text(answer.over_budget)}, ${usd:,.0f} per month{how}, "
         f"{usd / budget:.3g} times the budget, ${usd - budget:,.0f} too much",
         *_carried_texts(asked, answer),
     )
@@ -85,6 +85,6 @@ def _carried_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
         )
     return (
         f"the budget pays for {carried.traffic_fraction:.0%} of the traffic: {purchase_text(carried.plan)}, "
-        f"${carried.usd_per_month:,.0f} a month",
+        f"${carried.usd_per_month:,.0f} per month",
         levers,
     )

@@ -4,15 +4,13 @@ from dataclasses import asdict
 from typing import Any
 
 from capplan.fleet.plan import FleetAnswer, Group, Plan, PoolsSearch, cost_of
-from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table
-from capplan.report.answers.fleet_words import sure
 
 _TITLES = {
     "way": "",
     "usd_per_month": "",
-    "slo_met_probability": "targets met",
+    "slo_met_probability": "SLO attainment",
     "bytes_per_request": "each prompt",
     "transfer_s": "transfer",
     "bytes_per_s": "all prompts",
@@ -48,15 +46,6 @@ def pools_text(plan: Plan) -> str:
     spare = prefill.spare_replicas
     spares = f", {spare} of each spare" if spare else ""
     return f"{plan.gpus} GPUs, prefill on {pool_text(prefill)} and decode on {pool_text(decode)}{spares}"
-
-
-def decision_of_pools(asked: AskedFleet, plan: Plan) -> str:
-    """Return what to buy, for how much, and how sure that is."""
-    cost = "price unknown" if plan.usd_per_month is None else f"${plan.usd_per_month:,.0f} a month"
-    text = f"{asked.scenario.name}: {pools_text(plan)}, {cost}"
-    if not asked.scenario.slo.targets:
-        return f"{text}, sized for throughput alone"
-    return f"{text}, {sure(plan.slo_met_probability)} sure to meet its targets"
 
 
 def pools_result(answer: FleetAnswer) -> dict[str, Any] | None:
@@ -164,4 +153,4 @@ def _compared(apart: Plan, together: Plan) -> str:
         return f"against {together.gpus} GPUs together"
     ratio = apart.usd_per_month / together.usd_per_month - 1.0
     words = f"{abs(ratio):.0%} {'more' if ratio > 0.0 else 'less'}"
-    return f"${apart.usd_per_month:,.0f} a month, {words} than ${together.usd_per_month:,.0f} together"
+    return f"${apart.usd_per_month:,.0f} per month, {words} than ${together.usd_per_month:,.0f} together"

@@ -14,9 +14,9 @@ from capplan.scenario.several.models import one_by_one
 
 _TITLES = {
     "model": "",
-    "replica": "each replica",
+    "replica": "layout",
     "request_rate": "peak",
-    "slo_met_probability": "targets met",
+    "slo_met_probability": "SLO attainment",
     "usd_per_month": "",
     "alone": "a fleet of its own",
     "memory_fraction": "memory",
@@ -69,7 +69,7 @@ def sharing_answer(found: SharingAnswer) -> Answer:
         closing=(
             *_slices_text(found),
             one_by_one("sharing"),
-            *currency_texts(found.scenario.currency, {"a month": found.pool.usd_per_month}),
+            *currency_texts(found.scenario.currency, {"per month": found.pool.usd_per_month}),
         ),
         assumptions=found.assumptions,
         warnings=found.warnings,
@@ -185,6 +185,6 @@ def _headline(found: SharingAnswer) -> str:
     usd = pool.usd_per_month
     spare = f" ({pool.spare_gpus} of them spare)" if pool.spare_gpus else ""
     return (
-        f"{found.scenario.name}: {pool.gpus} x {pool.hardware}{spare} for {len(found.models)} models, ${usd:,.0f} a month, {against_text(usd, apart['usd_per_month'])} a fleet for "
+        f"{found.scenario.name}: {pool.gpus} x {pool.hardware}{spare} for {len(found.models)} models, ${usd:,.0f} per month, {against_text(usd, apart['usd_per_month'])} a fleet for "
         f"each ({apart['gpus']} GPUs, ${apart['usd_per_month']:,.0f})"
     )

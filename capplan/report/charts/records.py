@@ -114,7 +114,7 @@ def amount_text(quantity: str, amount: float, largest: float, *, per: bool = Tru
     Examples
     --------
     >>> amount_text("ttft_s", 0.2, 0.8), amount_text("usd_per_month", 5840.0, 5840.0)
-    ('200 ms', '$5,840 a month')
+    ('200 ms', '$5,840 per month')
     """
     screen = screen_of(quantity, [largest])
     if screen.unit.startswith("$"):
@@ -124,7 +124,7 @@ def amount_text(quantity: str, amount: float, largest: float, *, per: bool = Tru
 
 def _money_text(amount: float, unit: str) -> str:
     per = unit.removeprefix("$").removeprefix("/")
-    words = {"month": " a month", "year": " a year", "job": " for the job", "h": " an hour"}
+    words = {"month": " per month", "year": " per year", "job": " for the job", "h": " per hour"}
     return f"${shown_money(amount, unit)}" + words.get(per, f" per {per}" if per else "")
 
 

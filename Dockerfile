@@ -1,0 +1,19 @@
+# docker build -t capplan . && docker run --rm -v "$PWD:/work" capplan fleet support-chat
+FROM python:3.12-slim AS build
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
+COPY . /src
+WORKDIR /src
+RUN python -m venv /capplan \
+ && /capplan/bin/pip install --quiet --no-compile --require-hashes --requirement constraints/plan.txt \
+ && /capplan/bin/pip install --quiet --no-compile --no-deps --no-build-isolation . \
+ && /capplan/bin/pip uninstall --quiet --yes cython hatchling editables pip \
+ && rm -rf /capplan/lib/python3.12/site-packages/pandas/tests /capplan/lib/python3.12/site-packages/numpy/*/tests
+
+FROM python:3.12-slim
+COPY --from=build /capplan /capplan
+ENV PATH="/capplan/bin:$PATH" PYTHONDONTWRITEBYTECODE=1
+RUN useradd --create-home capplan
+USER capplan
+WORKDIR /work
+ENTRYPOINT ["capplan"]
+CMD ["--help"]

@@ -1,0 +1,101 @@
+"""What a newcomer sees first: a decision that fits the screen, with everything else one flag away."""
+
+import re
+
+import pytest
+
+from capplan.report.answer import Answer, Table
+from capplan.report.tables import fitted, grid_of, terminal_text
+from tests.shipped import FLEETS
+
+pytestmark = pytest.mark.usefixtures("shared_runs")
+SMALL = "tests/golden/small.yaml"
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 120])
+def test_the_first_screen_is_a_screen(capplan, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = capplan("fleet", SMALL, "--offline").out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert len(lines) <= 24
+    text = " ".join(" ".join(lines).split())
+    assert re.match(
+        r"small: order 3 x l40s .* for \$2,190 per month; the SLO attainment probability is \d+% ", text
+    )
+    assert "bottleneck: " in text
+    assert re.search(r"certainty: 90% takes 4 x l40s for \$2,920 per month; 2 GPUs are enough", text)
+    assert re.search(r"assumed: .*; replace with traffic\[0\]\.trace \(\d+ more with --full\)", text)
+    heading = next(line for line in lines if line.startswith("hardware"))
+    assert "$/month" in heading
+    assert "GPUs" in heading
+
+
+def test_everything_else_is_behind_a_flag(capplan):
+    first, full = (capplan("fleet", SMALL, "--offline", *words).out for words in ((), ("--full",)))
+    for title in ("Order", "Choices", "Cost of certainty", "Rejected", "assumed"):
+        assert re.search(f"^{title}", full, re.MULTILINE)
+    assert "Rejected" not in first
+    assert full.splitlines()[0] == first.splitlines()[0]
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "markdown"])
+def test_files_and_pages_have_everything(capplan, form):
+    words = ("fleet", SMALL, "--offline", "--format", form)
+    assert capplan(*words).out == capplan(*words, "--full").out
+
+
+def test_an_answer_without_a_plan_says_why(capplan):
+    ran = capplan("fleet", SMALL, "--offline", "--set", "slo.ttft_p95=1 ms")
+    assert ran.code == 4
+    assert "Rejected" in ran.out
+
+
+def test_a_fleet_without_targets_is_not_called_sure(capplan):
+    shown = capplan("fleet", SMALL, "--offline", "--set", "slo={}").out
+    assert "sized for throughput only" in shown
+    assert "attainment" not in shown
+    assert "certainty" not in shown
+
+
+ROWS = [
+    {"hardware": "h100-sxm", "plan": "TP2, fp8", "gpus": 12, "usd_per_month": 8760.0, "usd_per_hour": 12.0}
+]
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [(60, ()), (40, ("price ($/h)",)), (30, ("plan", "price ($/h)")), (20, ())],
+)
+def test_columns_make_way_by_priority_before_a_table_turns_upright(width, left_out):
+    table = Table(ROWS, spare=("usd_per_hour", "plan"))
+    fit = fitted(grid_of(table), width)
+    assert fit.left_out == left_out
+    assert fit.upright == (width == 20)
+
+
+def test_what_had_no_room_is_named():
+    shown = terminal_text(Answer("x", None, (Table(ROWS, spare=("usd_per_hour",)),)), width=40, colour=False)
+    assert "no room for: price ($/h)" in shown
+
+
+@pytest.mark.parametrize("fleet", FLEETS, ids=lambda fleet: fleet.name)
+def test_a_shipped_scenario_gives_no_reason_for_a_warning(fleet):
+    from capplan.questions.fleet import asked_fleet
+    from capplan.scenario.scenario import read_scenario
+
+    scenario = read_scenario(fleet.path, fleet.settings)
+    assert asked_fleet(scenario, offline=True).warnings == ()
+
+
+def test_progress_never_stands_at_a_count(monkeypatch):
+    from capplan.report.show import row_progress
+
+    shown = []
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("rich.progress.Progress.update", lambda _, __, **words: shown.append(words))
+    monkeypatch.setattr("rich.progress.Progress.reset", lambda _, __, **words: shown.append(words))
+    with row_progress("plans") as progress:
+        progress(0, 7)
+        progress(7, 7)
+    assert [words["description"] for words in shown] == ["plans: 0 of 7", "plans: 7 of 7, comparing"]
+    assert shown[-1]["total"] is None
