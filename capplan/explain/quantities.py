@@ -94,7 +94,7 @@ def explained_quantity(of: AnySubject, quantity: str) -> Explained:
 def _chosen(of: Subject, quantity: str, value: float) -> Explained:
     """Explain what the search chose rather than worked out: parallelism, drafts, spares."""
     if quantity == "spare_replicas":
-        stated = of.of_scenario("s", quantity, value, "fleet.spare_replicas")
+        stated = of.of_scenario("s", quantity, value, of.plan.groups[0].survive.key)
         return explained(quantity, value, "s", (stated,), QUESTIONS)
     layout = of.plan.single.layout.in_words(of.plan.single.weight_dtype)
     chosen = input_of(

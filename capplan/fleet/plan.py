@@ -6,10 +6,11 @@ from math import isclose
 from typing import Literal, TypeAlias
 
 from capplan.accuracy.bounded import BoundedSpread
-from capplan.fleet.order import Machine, OrderLine
+from capplan.fleet.order import Machine, Order, OrderLine
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.search.candidates import Layout, Rejection
+from capplan.fleet.survival import Survival
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.serving.fleet_terms import Routing
 from capplan.workload.outside import OutsideUse
@@ -30,6 +31,9 @@ class Group:
     replicas: int
     """Replicas of the group, spares included."""
     spare_replicas: int
+    """Replicas of what may fail."""
+    survive: Survival
+    """What may fail while the other replicas carry the peak."""
     concurrency_per_replica: float
     """Mean number of requests in a replica at the peak, waiting ones included."""
     request_rate_per_replica: float
@@ -64,9 +68,28 @@ class Group:
         """Cost per hour of the machines of all replicas; None without a price."""
         if self.price is None:
             return None
-        return self.price.order_usd_per_hour(
-            self.layout.devices, self.layout.device.node_devices, self.replicas
-        )
+        devices, node = self.layout.devices, self.layout.device.node_devices
+        return self.price.order_usd_per_hour(devices, node, self.busy_replicas, survive=self.survive)
+
+    @property
+    def order(self) -> Order | None:
+        """Machines of the group; None without a price, or if too few may be ordered."""
+        if self.price is None:
+            return None
+        devices, node = self.layout.devices, self.layout.device.node_devices
+        return self.price.order(devices, node, self.busy_replicas, self.survive)
+
+    def spares_for(self, busy: int) -> int:
+        """Return the spare replicas if another number of replicas carries the peak."""
+        if self.price is None:
+            return self.survive.least_spares(busy)
+        devices, node = self.layout.devices, self.layout.device.node_devices
+        return self.price.spares(devices, node, busy, self.survive)
+
+    def resized(self, busy: int) -> "Group":
+        """Return the group with another number of replicas that carry the peak, and the spares that these need."""
+        spares = self.spares_for(busy)
+        return replace(self, replicas=busy + spares, spare_replicas=spares)
 
 
 PHASES: tuple[Role, Role] = ("prefill", "decode")
@@ -93,9 +116,7 @@ def plan_order(plan: "Plan") -> PlanOrder | None:
     lines: dict[Machine, OrderLine] = {}
     free = 0
     for group in plan.groups:
-        layout = group.layout
-        price = group.price
-        order = price.order(layout.devices, layout.device.node_devices, group.replicas) if price else None
+        order = group.order
         if order is None:
             return None
         free += order.replicas - group.replicas
@@ -239,11 +260,9 @@ class Plan:
         ]
         return None if any(usd is None for usd, _ in costs) else sum((usd or 0.0) * n for usd, n in costs)
 
-    def resized(self, replicas: Sequence[int]) -> "Plan":
-        """Return the plan with other numbers of replicas, spares included: its cost follows, its range is not known."""
-        groups = tuple(
-            replace(group, replicas=count) for group, count in zip(self.groups, replicas, strict=True)
-        )
+    def resized(self, busy: Sequence[int]) -> "Plan":
+        """Return the plan with other numbers of replicas that carry the peak: spares and cost follow, its range is not known."""
+        groups = tuple(group.resized(count) for group, count in zip(self.groups, busy, strict=True))
         usd = summed_usd_per_hour(groups)
         ratio = usd / self.usd_per_hour if usd and self.usd_per_hour else None
 

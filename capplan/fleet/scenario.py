@@ -10,6 +10,7 @@ from capplan.fleet.money_terms import CommitmentTerms, HostedTerms, OwnTerms, Po
 from capplan.fleet.order import MachineLimits
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import PriceChoice
+from capplan.fleet.survival import Survival
 from capplan.hardware.device import Device
 from capplan.replica.speculation import Method
 from capplan.serving.fleet_terms import Routing
@@ -40,8 +41,8 @@ class FleetLimits:
     hardware: tuple[Device, ...]
     headroom_fraction: float = 0.2
     """Fraction of the capacity of a replica that stays unused at the peak."""
-    spare_replicas: int = 1
-    """Replicas beyond those that carry the peak, so that one may fail."""
+    survive: Survival = field(default_factory=Survival)
+    """What may fail while the rest carries the peak."""
     start_up_s: float = 300.0
     """From the decision to start a replica to its first request."""
     burst_ratio: float = 1.5

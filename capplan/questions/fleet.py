@@ -253,7 +253,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
 def terms_of(asked: AskedFleet) -> Terms:
     """Return headroom, spares, prices, the size limit and the budget of a scenario; commitments are judged by their mix instead."""
     limits, budget = asked.scenario.fleet, asked.scenario.budget_usd_per_month
-    terms = Terms(limits.headroom_fraction, limits.spare_replicas, asked.prices, limits.max_devices)
+    terms = Terms(limits.headroom_fraction, limits.survive, asked.prices, limits.max_devices)
     if budget is None or asked.scenario.commitments is not None:
         return terms
     return replace(terms, max_usd_per_hour=budget / HOURS_PER_MONTH)

@@ -41,6 +41,7 @@ from capplan.scenario.scenario_file import Fleet, ScenarioFile, Speculation
 from capplan.scenario.several.models import asks_for_a_part, of_all, part_document, several_terms
 from capplan.scenario.several.slices import refuse_with_slices
 from capplan.scenario.speculation import speculation_plan
+from capplan.scenario.survival import survival
 from capplan.scenario.traffic import request_classes
 from capplan.workload.request_class import RequestClass, without_prefix_cache
 from capplan.workload.slo import Slo
@@ -105,17 +106,6 @@ def _network_bytes_per_s(reading: Reading, fleet: Fleet) -> float | None:
     return rate
 
 
-def _spares(reading: Reading, given: int | None, classes: tuple[RequestClass, ...]) -> int:
-    if given is not None:
-        return given
-    if all(item.job_requests is not None for item in classes):
-        reading.assume("no spare replica: a failure only delays a batch job", "fleet.spare_replicas")
-        return 0
-    spares = FleetLimits(()).spare_replicas
-    reading.assume(f"{spares} spare replica", "fleet.spare_replicas")
-    return spares
-
-
 def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, ...]) -> FleetLimits:
     defaults, fleet = FleetLimits(()), file.fleet
     if fleet.burst is not None and not any(item.trace for item in file.traffic):
@@ -142,7 +132,7 @@ def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, .
     return FleetLimits(
         hardware=hardware,
         headroom_fraction=defaults.headroom_fraction if fleet.headroom is None else fleet.headroom,
-        spare_replicas=_spares(reading, fleet.spare_replicas, classes),
+        survive=survival(reading, fleet, classes),
         start_up_s=defaults.start_up_s if fleet.start_up is None else fleet.start_up,
         burst_ratio=defaults.burst_ratio if fleet.burst is None else fleet.burst,
         routing=fleet.routing,

@@ -203,7 +203,20 @@ class Fleet(Record):
     headroom: Headroom | None = None
     """Share of the capacity that stays unused at peak."""
     spare_replicas: Annotated[Whole, Field(ge=0, le=10_000)] | None = None
-    """Beyond those that the peak needs, so that one may fail."""
+    """Replicas beyond those that the peak needs, so that one may fail; the same as survive: {replica: N}."""
+    survive: dict[str, Annotated[Whole, Field(ge=0, le=16)]] | None = None
+    """What may fail at once while the fleet still meets its targets at the peak: {machine: 1}, or replica, rack or zone, and how
+    many; if left out, one machine, or nothing for batch jobs."""
+    machines_per_rack: Annotated[Whole, Field(ge=1, le=16)] | None = None
+    """Machines that fail together with a rack, for survive: {rack: N}."""
+    zones: Annotated[Whole, Field(ge=2, le=16)] | None = None
+    """Zones that the machines are spread over, for survive: {zone: N}."""
+    max_unavailable: Annotated[Whole, Field(ge=0, le=10_000)] | None = None
+    """Replicas that a rolling update takes out at once, while what may fail has failed; if left out, updates use the spares."""
+    time_to_failure: Seconds | None = None
+    """Mean time between two failures of one machine; if left out, by its GPUs, as published for H100 servers."""
+    time_to_repair: Seconds | None = None
+    """Mean time until a failed machine is repaired or replaced."""
     start_up: StartUp | None = None
     """From the decision to start a replica to the first request that it serves; for traffic from a trace."""
     burst: Annotated[float, Field(ge=1, le=100)] | None = None
