@@ -166,6 +166,12 @@ def plan_availability(plan: Plan) -> PlanAvailability | None:
     return PlanAvailability(_together(found), OneMore(more.machine, more.usd_per_hour, _together(others)))
 
 
+def plan_failures_per_month(plan: Plan) -> float:
+    """Return how many machines of a plan fail in a month; zero without an order."""
+    found = plan_availability(plan)
+    return 0.0 if found is None else found.now.failures_per_month
+
+
 def _together(groups: Sequence[Availability]) -> Availability:
     fraction, month, failures = 1.0, 1.0, 0.0
     for group in groups:

@@ -6,7 +6,7 @@ from math import isclose
 from typing import Literal, TypeAlias
 
 from capplan.accuracy.bounded import BoundedSpread
-from capplan.fleet.order import Machine, Order, OrderLine
+from capplan.fleet.order import Machine, Order, OrderLine, Placement
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.search.candidates import Layout, Rejection
@@ -107,6 +107,8 @@ class PlanOrder:
     """GPUs that no replica of the plan uses."""
     free_replicas: int
     """Replicas that fit beside those of the plan, at no cost."""
+    placed: tuple[Placement, ...]
+    """Replicas on each machine, group by group."""
     usd_per_hour: float
     """With electricity, if it is paid for apart from the machines."""
 
@@ -114,19 +116,22 @@ class PlanOrder:
 def plan_order(plan: "Plan") -> PlanOrder | None:
     """Return the order of a plan; None without a price."""
     lines: dict[Machine, OrderLine] = {}
+    placed: list[Placement] = []
     free = 0
     for group in plan.groups:
         order = group.order
         if order is None:
             return None
         free += order.replicas - group.replicas
+        placed += order.placed()
         for line in order.lines:
             known = lines.get(line.machine, OrderLine(line.machine, 0, 0))
             lines[line.machine] = OrderLine(
                 line.machine, known.count + line.count, known.replicas + line.replicas
             )
     gpus = sum(line.count * line.machine.gpus for line in lines.values())
-    return PlanOrder(tuple(lines.values()), gpus, gpus - plan.gpus, free, plan.usd_per_hour or 0.0)
+    usd = plan.usd_per_hour or 0.0
+    return PlanOrder(tuple(lines.values()), gpus, gpus - plan.gpus, free, tuple(placed), usd)
 
 
 def paid_by_the_gpu(plans: Iterable["Plan"]) -> bool:
