@@ -428,6 +428,61 @@ class CarriedTraffic:
 
 
 @dataclass(frozen=True, slots=True)
+class MixPart:
+    """One fleet of a mix."""
+
+    requests: str
+    """Requests that the router sends to it, in words."""
+    classes: tuple[str, ...]
+    """Names of the classes, or of the parts of classes."""
+    request_fraction: float
+    """Part of all requests at the peak."""
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """The cheapest mix, and what it saves."""
+
+    by: Literal["classes", "lengths"]
+    parts: tuple[MixPart, ...]
+    threshold_tokens: float | None
+    """Longest prompt of the first fleet; None if classes are divided."""
+    single_usd_per_month: float
+    """Cost of the cheapest fleet of one kind."""
+    tried: int
+    """Ways to divide the requests."""
+
+    @property
+    def usd_per_month(self) -> float:
+        """Cost of all fleets."""
+        return sum(part.plan.usd_per_month or 0.0 for part in self.parts)
+
+    @property
+    def saved_fraction(self) -> float:
+        """Part of the cost of one kind that the mix saves."""
+        return 1.0 - self.usd_per_month / self.single_usd_per_month
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all fleets."""
+        return sum(part.plan.gpus for part in self.parts)
+
+    @property
+    def slo_met_probability(self) -> float:
+        """Least probability that all targets of a fleet are met: one slowness decides about each fleet."""
+        return min(part.plan.slo_met_probability for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class NoMix:
+    """Why one kind of fleet serves all requests."""
+
+    reason: str
+    tried: int
+
+
+@dataclass(frozen=True, slots=True)
 class FleetAnswer:
     """The answer of a fleet search."""
 
@@ -455,6 +510,8 @@ class FleetAnswer:
     """What the budget pays for instead; None if a plan is within it, or if no part of the traffic is."""
     pools: PoolsSearch | None = None
     """None if separate prefill and decode pools were not asked for."""
+    mix: Mix | NoMix | None = None
+    """Several fleets for one service; None if it was not asked for."""
 
     @property
     def chosen(self) -> Plan | None:

@@ -20,6 +20,7 @@ from capplan.workload.slo import Slo
 Disaggregation = Literal["off", "allowed", "only"]
 CascadeStage = Literal["answer", "router"]
 CascadePart = Literal["first", "second", "alone"]
+MixBy = Literal["off", "classes", "lengths", "any"]
 SharedBy = Literal["device", "hour", "mig"]
 
 
@@ -59,6 +60,8 @@ class FleetLimits:
     max_devices_per_replica: int | None = None
     pools: PoolsLimits | None = None
     """None: every replica does both phases."""
+    mix: MixBy = "off"
+    """What the router of several fleets may look at."""
     machines: MachineLimits = field(default_factory=MachineLimits)
     """Which machines may be ordered."""
 

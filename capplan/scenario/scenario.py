@@ -10,7 +10,7 @@ from capplan.engine.lookup import profile
 from capplan.errors import InputError, together
 from capplan.fleet.engine_options import TierSize
 from capplan.fleet.money_terms import OwnTerms
-from capplan.fleet.scenario import FleetLimits, Scenario, SpeculationPlan
+from capplan.fleet.scenario import FleetLimits, MixBy, Scenario, SpeculationPlan
 from capplan.hardware.device import Device
 from capplan.hardware.networks import NETWORKS
 from capplan.hardware.weight_kernel import no_kernel_reason
@@ -142,11 +142,38 @@ def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, .
         data_parallel=counts(fleet.data_parallel),
         max_devices=fleet.max_gpus,
         max_devices_per_replica=fleet.max_gpus_per_replica,
+        mix=mix_by(reading, file),
         machines=machine_limits(reading, fleet),
         pools=pools_limits(
             reading, file, hardware, lambda key, names: networked(_devices(reading, key, names), rate)
         ),
     )
+
+
+def mix_by(reading: Reading, file: ScenarioFile) -> MixBy:
+    """Return what the router of several fleets may look at; what is not modelled with a mix is noted."""
+    by = file.fleet.mix or FleetLimits(()).mix
+    if by == "off":
+        return by
+    at: KeyPath = ("fleet", "mix")
+    pools = file.fleet.disaggregation not in (None, "off")
+    for key, given in {
+        "fleet.disaggregation": pools,
+        "fleet.max_gpus": file.fleet.max_gpus is not None,
+        "budget": file.budget is not None,
+        "commitments": file.commitments is not None,
+        "lora": file.lora is not None,
+        "cascade": file.cascade is not None,
+        "sharing": file.sharing is not None,
+    }.items():
+        if given:
+            why = f"several fleets are not modelled with {key}; leave one of them out"
+            reading.note(reading.refuse(at, why), at)
+    reading.assume(
+        "the router knows the class of a request, or the length of its prompt, before it chooses a fleet",
+        "fleet.mix",
+    )
+    return by
 
 
 def _weight_dtypes(reading: Reading, file: ScenarioFile) -> tuple[str | None, ...]:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from capplan.fleet.scenario import Disaggregation
+from capplan.fleet.scenario import Disaggregation, MixBy
 from capplan.readers.catalogue.prices import Commitment, Day, Term
 from capplan.readers.record import (
     COUNT_SCHEMA,
@@ -245,6 +245,9 @@ class Fleet(Record):
     """Machines that are there already: sku, or GPUS x DEVICE, and how many; they cost nothing more and are filled first."""
     max_machines: dict[str, Annotated[Whole, Field(ge=0, le=1_000_000)]] | None = None
     """Most machines of a sku that may be ordered."""
+    mix: Annotated[MixBy | None, BeforeValidator(_switched_off)] = None
+    """Several fleets for one service, each on the GPUs that suit its requests: classes divides whole classes, lengths the prompts
+    up to a length and longer ones, any tries both; off by default."""
     disaggregation: Annotated[Disaggregation | None, BeforeValidator(_switched_off)] = None
     """Prefill and decode in separate pools: off, allowed (beside identical replicas), or only."""
     prefill_hardware: Names | None = None

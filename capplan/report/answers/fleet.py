@@ -62,6 +62,7 @@ from capplan.report.answers.fleet_words import (
     uneconomical_text,
     usd_per_job,
 )
+from capplan.report.answers.mix import mix_result, mix_tables, mix_texts
 from capplan.report.answers.order import order_tables, order_texts
 from capplan.report.answers.plan_words import (
     budget_texts,
@@ -294,6 +295,7 @@ def _fleet_result(
         }
         if answer.carried
         else None,
+        "mix": mix_result(answer),
         "over_time": outlook_over_time(outlook),
         "relaxations": [
             {
@@ -348,6 +350,7 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
         *currency_texts(asked.scenario.currency, paid_usd(answer, outlook)),
         *growth_closing(outlook.growth, asked.scenario),
         *order_texts(answer.chosen),
+        *mix_texts(answer),
         *(_reading(asked.scenario, answer.plans) if answer.plans else ()),
         *outside_texts(answer.chosen),
         *budget_texts(asked, answer),
@@ -387,6 +390,7 @@ def fleet_answer(
         Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed),
         *pools_tables(answer),
         *order_tables(answer.chosen),
+        *mix_tables(answer),
         *commitments_tables(outlook.mixes),
         *growth_tables(outlook.growth),
         *energy_tables(outlook.energy),

@@ -66,8 +66,14 @@ def _survival_texts(plan: Plan) -> Iterator[str]:
     if survive.count:
         lost = sum(group.spare_replicas - survive.unavailable for group in plan.groups)
         noun = "replica" if lost == 1 else "replicas"
+        held = (
+            ""
+            if survive.domain == "replica"
+            else f", which {'holds' if survive.count == 1 else 'hold'} {lost} {noun}"
+        )
         where = f"; replicas are spread: {spread}" if spread else ""
-        yield f"the plan meets its targets at the peak without {survive.words}, which holds {lost} {noun}{where}"
+        yield f"the plan meets its targets at the peak without {survive.words}{held}{where}"
+        yield from _more_than_spares(plan)
     if found is None:
         return
     now, more = found.now, found.one_more
@@ -86,6 +92,18 @@ def _survival_texts(plan: Plan) -> Iterator[str]:
             f"{percent(more.availability.time_fraction)} and {percent(more.availability.month_probability)}"
         )
     yield text
+
+
+def _more_than_spares(plan: Plan) -> Iterator[str]:
+    """Yield that one machine takes more replicas with it than are spare, if only replicas were to fail."""
+    for group in plan.groups:
+        fullest = max((item.replicas for item in (group.order.placed() if group.order else ())), default=0)
+        if group.survive.domain == "replica" and fullest > group.spare_replicas:
+            yield (
+                f"a machine holds up to {fullest} replicas and {group.spare_replicas} "
+                f"{'is' if group.spare_replicas == 1 else 'are'} spare, so the plan misses its targets at the peak without a machine; "
+                "to meet them: fleet.survive: {machine: 1} instead of fleet.spare_replicas"
+            )
 
 
 def percent(part: float) -> str:
