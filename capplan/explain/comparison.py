@@ -254,7 +254,7 @@ def _break_even(compared: _Compared, api: ComparedApi) -> Explained:
         for item in (
             input_of(f"l_{number}", "planned_request_rate_per_replica", group.request_rate, "derived", "the smaller of both limits: explain sure_request_rate_limit_per_replica, and request_rate_limit_per_replica less headroom"),
             input_of(f"u_{number}", "usd_per_replica", group.usd, "derived", "explain compare.own.machines_usd_per_month, over all replicas"),
-            input_of(f"s_{number}", "spare_replicas", group.spare_replicas, "config", "scenario: fleet.spare_replicas"),
+            input_of(f"s_{number}", "spare_replicas", group.spare_replicas, "config", f"scenario: {compared.planned.asked.scenario.fleet.survive.key}"),
         )
     ]  # fmt: skip
     at_rate = own.usd(rate)

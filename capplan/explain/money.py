@@ -2,6 +2,7 @@
 
 from capplan.explain.record import Explained, Input, explained, formula_of, input_of, worked
 from capplan.explain.subject import ACCURACY, MONEY, QUESTIONS, WORKLOADS, Subject, plan_numbers
+from capplan.fleet.availability import plan_failures_per_month
 from capplan.fleet.order import OWN, Machine
 from capplan.fleet.plan import Plan, paid_by_the_gpu, plan_order
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES, usd_per_million_tokens, usd_per_month
@@ -104,6 +105,36 @@ def explained_order(plan: Plan, quantity: str, value: float) -> Explained:
     rest = input_of("e", "energy_usd_per_hour", energy, "config", "scenario: prices.electricity")
     formula = f"{_sum_of('n', 'p', len(lines))} + e"
     return explained(quantity, value, formula, (*counts, *prices, rest), MONEY)
+
+
+def explained_survival(plan: Plan, quantity: str, value: float) -> Explained:
+    """Explain what a plan survives, and how likely enough replicas are in service."""
+    survive, name = plan.groups[0].survive, quantity.removeprefix("survival.")
+    if name == "count":
+        stated = input_of("n", "count", survive.count, "config", f"scenario: {survive.key}")
+        return explained(quantity, value, "n", (stated,), MONEY)
+    repair = input_of(
+        "r", "hours_to_repair", survive.failures.repair_s / 3600.0, "config", "scenario: fleet.time_to_repair"
+    )
+    if name == "hours_to_repair":
+        return explained(quantity, value, "r", (repair,), MONEY)
+    if name == "one_machine_more.usd_per_month":
+        return explained(
+            quantity, value, "price of one more of the machines that the order has most of", (), MONEY
+        )
+    fails = input_of(
+        "f", "failures_per_month", plan_failures_per_month(plan), "spec",
+        "fleet.time_to_failure, or by GPUs as published for servers of eight H100 (arXiv 2407.21783)",
+    )  # fmt: skip
+    spares = input_of("s", "spare_replicas", plan.spare_replicas, "derived", "explain spare_replicas")
+    if name == "failures_per_month":
+        return explained(quantity, value, "f", (fails,), MONEY)
+    formula = (
+        "probability of at most s lost replicas, machines failing independently"
+        if name.endswith("time_fraction")
+        else "the same at all times of a month: A exp(-nu T / A), nu being the rate of failures that leave too few"
+    )
+    return explained(quantity, value, formula, (fails, repair, spares), MONEY)
 
 
 def _stated_by(machine: Machine) -> tuple[str, str]:

@@ -4,11 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from capplan.explain.quantities import Group, Planned, Row
 from capplan.explain.record import Explained, Input, explained, formula_of, input_of, worked
 from capplan.explain.subject import MONEY, Place, places_of
 from capplan.fleet.money_terms import PowerTerms
 from capplan.fleet.over_time import replicas_over_time
+from capplan.fleet.plan import Group as PlanGroup
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.money.commitments import HOURS_PER_YEAR, Mix, MixedPart, use_fractions
 from capplan.money.energy import Energy, kwh_per_million_tokens, occupied_fraction
@@ -387,10 +390,17 @@ def _replicas(grown: _Grown, row: Row, place: Place, value: float) -> Explained:
     inputs = (
         row.input("r", "request_rate"),
         input_of("c", "planned_request_rate_per_replica", planned, group.label, source),
-        input_of("s", "spare_replicas", group.spare_replicas, "config", "scenario: fleet.spare_replicas"),
+        input_of(
+            "s", "spare_replicas", _spares(group, planned, row), "config", f"scenario: {group.survive.key}"
+        ),
     )
     needed = formula_of(replicas_over_time).rpartition("= ")[2].replace("r_i", "r")
     return explained("replicas", value, f"{needed} + s", inputs, MONEY)
+
+
+def _spares(group: PlanGroup, planned_rate: float, row: Row) -> int:
+    """Return the spare replicas of the busy ones that the traffic of a month takes."""
+    return group.spares_for(int(replicas_over_time(np.array([row.value("request_rate")]), planned_rate)[0]))
 
 
 def _cost(grown: _Grown, row: Row, value: float) -> Explained:
@@ -398,10 +408,12 @@ def _cost(grown: _Grown, row: Row, value: float) -> Explained:
     if len(plan.groups) > 1:
         formula = f"{HOURS_PER_MONTH:g} hours of the replicas of both pools"
         return explained("usd_per_month", value, formula, row.inputs({"n": "replicas"}), MONEY)
-    each = (plan.usd_per_hour or 0.0) / plan.replicas
-    inputs: tuple[Input, ...] = (
-        input_of("u", "usd_per_hour", each, "derived", "explain usd_per_hour, of one replica"),
-        row.input("n", "replicas"),
-        input_of("m", "hours", HOURS_PER_MONTH, "derived", "365 x 24 / 12 hours of an average month"),
+    hours = input_of("m", "hours", HOURS_PER_MONTH, "derived", "365 x 24 / 12 hours of an average month")
+    order = input_of(
+        "h",
+        "usd_per_hour",
+        value / HOURS_PER_MONTH,
+        "derived",
+        "the cheapest order for the replicas of that month",
     )
-    return explained("usd_per_month", value, "u n m", inputs, MONEY)
+    return explained("usd_per_month", value, "h m", (order, hours), MONEY)

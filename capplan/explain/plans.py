@@ -203,7 +203,7 @@ def _sizing(planned: Planned) -> tuple[Input, ...]:
     return (
         input_of("R", "request_rate", planned.of_plan("request_rate_per_replica").inputs[0].value, "derived", "scenario: traffic, at its peak"),
         input_of("h", "headroom_fraction", terms.headroom_fraction, "config", "scenario: fleet.headroom"),
-        input_of("s", "spare_replicas", terms.spare_replicas, "config", "scenario: fleet.spare_replicas"),
+        input_of("s", "spare_replicas", planned.plan.groups[0].spare_replicas, "config", f"scenario: {terms.survive.key}"),
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from capplan.errors import unknown
-from capplan.explain.money import explained_order, explained_outside
+from capplan.explain.money import explained_order, explained_outside, explained_survival
 from capplan.explain.record import Explained, Input, explained, input_of
 from capplan.explain.subject import ACCURACY, MONEY, PHASES, QUESTIONS, plan_numbers
 from capplan.fleet.plan import Group, Plan, paid_by_the_gpu
@@ -57,6 +57,8 @@ class PoolsSubject:
         value = values[quantity]
         if quantity.startswith("order."):
             return explained_order(self.plan, quantity, value)
+        if quantity.startswith("survival."):
+            return explained_survival(self.plan, quantity, value)
         if quantity in _SUMS:
             inputs = {f"x_{name[0]}": f"pools.{name}.{quantity}" for name in _BOTH}
             return self._worked(quantity, "x_p + x_d", inputs, MONEY if "usd" in quantity else QUESTIONS)

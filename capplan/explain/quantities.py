@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from capplan.errors import unknown
 from capplan.explain import memory, money, serving
-from capplan.explain.money import explained_order, explained_outside
+from capplan.explain.money import explained_order, explained_outside, explained_survival
 from capplan.explain.pools import PoolsSubject
 from capplan.explain.record import Explained, Input, explained, input_of
 from capplan.explain.subject import QUESTIONS, Place, Subject, name_of, plan_numbers
@@ -85,6 +85,8 @@ def explained_quantity(of: AnySubject, quantity: str) -> Explained:
         return explained_outside(of.plan, quantity, float(row[quantity]), of.plan.single.label)
     if metric == "order":
         return explained_order(of.plan, quantity, float(row[quantity]))
+    if metric == "survival":
+        return explained_survival(of.plan, quantity, float(row[quantity]))
     if metric == "offers":
         return money.at_an_offer(of, quantity)
     own = _BY_NAME.get(quantity)
@@ -94,7 +96,7 @@ def explained_quantity(of: AnySubject, quantity: str) -> Explained:
 def _chosen(of: Subject, quantity: str, value: float) -> Explained:
     """Explain what the search chose rather than worked out: parallelism, drafts, spares."""
     if quantity == "spare_replicas":
-        stated = of.of_scenario("s", quantity, value, "fleet.spare_replicas")
+        stated = of.of_scenario("s", quantity, value, of.plan.groups[0].survive.key)
         return explained(quantity, value, "s", (stated,), QUESTIONS)
     layout = of.plan.single.layout.in_words(of.plan.single.weight_dtype)
     chosen = input_of(

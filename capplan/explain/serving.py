@@ -106,7 +106,7 @@ def replicas(of: Subject) -> Explained:
             input_of(symbol, step.quantity, step.value, step.label, f"explain {step.quantity}")
             for symbol, step in zip("lc", steps, strict=True)
         ),
-        of.of_scenario("s", "spare_replicas", of.plan.spare_replicas, "fleet.spare_replicas"),
+        of.of_scenario("s", "spare_replicas", of.plan.spare_replicas, of.plan.groups[0].survive.key),
     )
     formula = (
         "max(ceil(R / ((1 - h) l)), ceil(R / c)) + s, or more where that is surer for about the same cost"

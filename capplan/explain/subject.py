@@ -49,6 +49,10 @@ def name_of(place: Place) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
 
 
+_LINES = ("machines", "placement")
+"""Parts of an order that are lists of machines."""
+
+
 def plan_numbers(plan: Plan) -> dict[str, float]:
     """Return the numbers of a plan by name; those of its groups and of single machines have other names, or are no result."""
     return {name_of(place): value for place, value in plan_places(plan)}
@@ -57,7 +61,7 @@ def plan_numbers(plan: Plan) -> dict[str, float]:
 def plan_places(plan: Plan) -> Iterator[tuple[Place, float]]:
     """Yield the same numbers with their places."""
     row = plan_row(plan)
-    order = {key: value for key, value in (row["order"] or {}).items() if key != "machines"}
+    order = {key: value for key, value in (row["order"] or {}).items() if key not in _LINES}
     return places_of({**row, "groups": None, "order": order})
 
 

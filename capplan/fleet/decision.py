@@ -164,41 +164,41 @@ def _next_steps(chosen: Sized, best: Mapping[str, Sized], terms: Terms) -> NextS
     """Return the recommended layout sized for more confidence and as predicted, and what unmeasured devices would cost as predicted."""
     chance = met_probability(chosen.trial, chosen.busy)
     steps = tuple(_step(chosen, confidence, terms) for confidence in CONFIDENCES if confidence > chance)
-    predicted = _predicted_gpus(chosen, terms)
+    predicted = _predicted_busy(chosen, terms)
     cost = rank(chosen, terms)[0]
     unproven = []
     for name, fleet in best.items():
         if fleet.trial.question.efficiencies[name].borrowed is None:
             continue
-        gpus = _predicted_gpus(fleet, terms)
-        usd = _usd_per_month(fleet, gpus, terms)
+        busy = _predicted_busy(fleet, terms)
+        usd = _usd_per_month(fleet, busy, terms)
         if usd is not None and name != _device_name(chosen) and usd < usd_per_month(cost):
-            unproven.append(Unproven(name, gpus, usd))
-    return NextSteps(steps, predicted, _usd_per_month(chosen, predicted, terms), tuple(unproven))
+            unproven.append(Unproven(name, terms.gpus(fleet.trial.candidate.layout, busy), usd))
+    gpus = terms.gpus(chosen.trial.candidate.layout, predicted)
+    return NextSteps(steps, gpus, _usd_per_month(chosen, predicted, terms), tuple(unproven))
 
 
 def _step(chosen: Sized, confidence: float, terms: Terms) -> Step:
     busy = busy_replicas(chosen.trial, chosen.trial.limits, confidence, terms)
     if busy is None:
         return Step(confidence, None, None)
-    gpus = max((busy + terms.spare_replicas) * chosen.trial.candidate.layout.devices, chosen.gpus)
-    return Step(confidence, gpus, _usd_per_month(chosen, gpus, terms))
+    busy = max(busy, chosen.busy)
+    gpus = terms.gpus(chosen.trial.candidate.layout, busy)
+    return Step(confidence, gpus, _usd_per_month(chosen, busy, terms))
 
 
-def _predicted_gpus(fleet: Sized, terms: Terms) -> int:
-    """Return the GPUs of a layout whose replicas are as fast as predicted, with headroom and spares; at most those of the fleet."""
+def _predicted_busy(fleet: Sized, terms: Terms) -> int:
+    """Return the replicas of a layout, spares left out, that are as fast as predicted, with headroom; at most those of the fleet."""
     peak = fleet.trial.total_rate / (1.0 - terms.headroom_fraction)
-    busy = fleet.trial.replicas_for(peak, 1.0, fleet.trial.limits, most=fleet.busy) or fleet.busy
-    return (busy + terms.spare_replicas) * fleet.trial.candidate.layout.devices
+    return fleet.trial.replicas_for(peak, 1.0, fleet.trial.limits, most=fleet.busy) or fleet.busy
 
 
 def _device_name(fleet: Sized) -> str:
     return fleet.trial.candidate.layout.device.name
 
 
-def _usd_per_month(fleet: Sized, gpus: int, terms: Terms) -> float | None:
-    layout = fleet.trial.candidate.layout
-    hourly = terms.usd_per_hour(layout, gpus // layout.devices)
+def _usd_per_month(fleet: Sized, busy: int, terms: Terms) -> float | None:
+    hourly = terms.usd_per_hour(fleet.trial.candidate.layout, busy)
     return None if hourly is None else float(usd_per_month(hourly))
 
 
@@ -262,13 +262,14 @@ def _certainty(confidence: float, fleet: Sized | None, terms: Terms) -> Certaint
         return Certainty(confidence, None, None, None)
     candidate = fleet.trial.candidate
     name = candidate.layout.device.name
+    spares = terms.spares(candidate.layout, fleet.busy)
     return Certainty(
         confidence,
         name,
         fleet.gpus,
-        _usd_per_month(fleet, fleet.gpus, terms),
-        replicas=fleet.busy + terms.spare_replicas,
-        spare_replicas=terms.spare_replicas,
+        _usd_per_month(fleet, fleet.busy, terms),
+        replicas=fleet.busy + spares,
+        spare_replicas=spares,
         layout=candidate.layout,
         weight_dtype=candidate.weight_dtype,
     )

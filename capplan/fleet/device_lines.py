@@ -96,13 +96,15 @@ def _limited(name: str, trials: Search) -> str:
     """Return which limit of the scenario a device exceeds, and by how much as far as the closed form knows."""
     terms, confidence = trials.terms, trials.question.slo.confidence
     least = min(
-        (busy_bound(item, confidence, terms) + terms.spare_replicas) * item.layout.devices
+        terms.least_gpus(item.layout, busy_bound(item, confidence, terms))
         for item in trials.candidates
         if item.layout.device.name == name
     )
     mine = [item.layout for item in trials.candidates if item.layout.device.name == name]
-    paid = max(terms.affordable_devices(layout) for layout in mine)
-    held = max(terms.orderable_devices(layout) for layout in mine)
+    paid, held, most = (
+        max(terms.least_gpus(layout, busy) if (busy := of(layout)) >= 1.0 else 0.0 for layout in mine)
+        for of in (terms.affordable_busy, terms.orderable_busy, terms.busy_allowed)
+    )
     if held < min(paid, terms.max_devices or inf):
         return _unheld(held, least, terms.prices[name], min(layout.devices for layout in mine))
     if terms.max_devices is not None and terms.max_devices <= paid:
@@ -111,7 +113,6 @@ def _limited(name: str, trials: Search) -> str:
         return "its price is not known, so no plan is known to be within the budget"
     else:
         limit = f"the budget pays for {paid:.0f}"
-    most = max(terms.most_devices(layout) for layout in mine)
     if most < least < inf:
         return f"it needs at least {least:.0f} GPUs, and {limit}"
     return f"no plan of that many GPUs meets the targets: {limit}"
@@ -184,16 +185,16 @@ def _gpus_at(
     trial: Trial, target: Target, value_s: float, trials: Search, fewer_than: float = inf
 ) -> tuple[tuple[float, int], ...]:
     """Return the GPUs of a layout at relaxed limits of one target, as far as each needs fewer than the limit before it."""
-    spares, devices = trials.terms.spare_replicas, trial.candidate.layout.devices
+    terms, layout = trials.terms, trial.candidate.layout
     found = []
     for ratio in RELAXED:
         limit = two_digits(max(value_s, target.limit_s / RELAXED[0]) * ratio)
         if limit <= target.limit_s:
             continue
         limits = {**trial.limits, target: limit}
-        busy = busy_replicas(trial, limits, trials.question.slo.confidence, trials.terms)
-        if busy is not None and (busy + spares) * devices < fewer_than:
-            fewer_than = (busy + spares) * devices
+        busy = busy_replicas(trial, limits, trials.question.slo.confidence, terms)
+        if busy is not None and terms.gpus(layout, busy) < fewer_than:
+            fewer_than = terms.gpus(layout, busy)
             found.append((limit, int(fewer_than)))
     return tuple(found)
 

@@ -6,6 +6,7 @@ from functools import lru_cache
 from math import ceil, inf
 
 from capplan.errors import InputError
+from capplan.fleet.survival import NO_LOSS, Survival
 
 OWN = "own"
 """Provider of machines that are there already, or that one buys."""
@@ -58,7 +59,19 @@ class OrderLine:
     machine: Machine
     count: int
     replicas: int
-    """Replicas that these machines hold."""
+    """Replicas that these machines can hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Machines of one kind that hold equally many replicas."""
+
+    machine: Machine
+    machines: int
+    replicas: int
+    """Replicas in each of them, or in each group of machines that one replica spans."""
+    span: int = 1
+    """Machines that one replica spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +79,10 @@ class Order:
     """Machines that hold the replicas of one group."""
 
     lines: tuple[OrderLine, ...]
+    busy: int
+    """Replicas that carry the peak."""
+    spares: int
+    """Replicas that the domains hold which may fail."""
 
     @property
     def gpus(self) -> int:
@@ -74,8 +91,23 @@ class Order:
 
     @property
     def replicas(self) -> int:
-        """Replicas that the machines hold, those beyond the ones asked for included."""
+        """Replicas that the machines can hold, including those beyond the ones planned."""
         return sum(line.replicas for line in self.lines)
+
+    def placed(self) -> tuple[Placement, ...]:
+        """Return how many replicas run on each machine: spread evenly, so that a failed machine takes as few as possible."""
+        kinds = [(line, *units_of(line)) for line in self.lines]
+        level = even_level([(each, units) for _, units, each, _ in kinds], self.busy + self.spares)
+        full = sum(units * min(each, level) for _, units, each, _ in kinds)
+        fewer = full - self.busy - self.spares
+        found = []
+        for line, units, each, span in reversed(kinds):
+            less = min(fewer, units) if each >= level else 0
+            fewer -= less
+            for count, held in ((less, level - 1), (units - less, min(each, level))):
+                if count:
+                    found.append(Placement(line.machine, count * span, held, span))
+        return tuple(reversed(found))
 
     @property
     def usd_per_hour(self) -> float:
@@ -219,9 +251,169 @@ def _pieces(limit: int | None, capacity: int, units: int) -> list[int]:
     return pieces
 
 
+def units_of(line: OrderLine) -> tuple[int, int, int]:
+    """Return how many units of machines a line has, how many replicas each can hold, and how many machines are in each."""
+    if line.replicas >= line.count:
+        return line.count, line.replicas // line.count, 1
+    return line.replicas, 1, line.count // line.replicas
+
+
+def even_level(capacities: Sequence[tuple[int, int]], replicas: int) -> int:
+    """Return the fewest replicas in the fullest machine if some replicas are spread as evenly as the machines allow.
+
+        min l   with   sum_i n_i min(c_i, l) >= r
+
+    Parameters
+    ----------
+    capacities : [-]
+        (c_i, n_i): replicas that a machine holds, machines.
+    replicas : [-]
+        r, at most those that all of them hold.
+
+    Returns
+    -------
+    [-]
+        l
+
+    Examples
+    --------
+    >>> even_level([(4, 3)], 9), even_level([(4, 2), (1, 2)], 9)
+    (3, 4)
+    """
+    level = 0
+    while level < max(each for each, _ in capacities):
+        level += 1
+        if sum(count * min(each, level) for each, count in capacities) >= replicas:
+            break
+    return level
+
+
+def _largest(capacities: Sequence[tuple[int, int]], machines: int) -> int:
+    """Return how many replicas the fullest machines hold together."""
+    held = 0
+    for each, count in sorted(capacities, reverse=True):
+        held += each * min(machines, count)
+        machines -= min(machines, count)
+    return held
+
+
+def spares_in(capacities: Sequence[tuple[int, int]], busy: int, lost: int) -> int | None:
+    """Return the fewest spare replicas with which some machines may fail, if replicas are spread; None if they hold too few.
+
+    With at most l replicas in a machine, the m fullest hold L(l), and the others must hold the replicas that carry the peak:
+
+        s = L(l)   with the least l for which   sum_i n_i min(c_i, l) - L(l) >= b
+
+    Parameters
+    ----------
+    capacities : [-]
+        (c_i, n_i): replicas that a machine holds, machines.
+    busy : [-]
+        b.
+    lost : [-]
+        m, machines that fail at once.
+
+    Returns
+    -------
+    [-]
+        s
+
+    Examples
+    --------
+    Six busy replicas on three machines that hold four each: three in each, and one machine may fail.
+
+    >>> spares_in([(4, 3)], 6, 1), spares_in([(4, 2)], 6, 1), spares_in([(1, 7)], 6, 1)
+    (3, None, 1)
+    """
+    for level in range(1, max(each for each, _ in capacities) + 1):
+        at_level = [(min(each, level), count) for each, count in capacities]
+        held = _largest(at_level, lost)
+        if sum(each * count for each, count in at_level) - held >= busy:
+            return held
+    return None
+
+
+def surviving_cover(
+    units: int, capacities: Sequence[int], prices: Sequence[float], most: Sequence[int | None], lost: int
+) -> tuple[int, ...] | None:
+    """Return how many of each kind cover some units for the least money although the largest machines are lost.
+
+        min sum_i n_i p_i   with   sum_i n_i c_i - L_m(n) >= u,   0 <= n_i <= m_i
+
+    L_m(n) is the capacity of the m largest machines. Let t be the capacity of the smallest of these and j the number of them that
+    are larger. The others of capacity t may be exchanged with those that are left, so the cheapest such cover is the cheapest j
+    machines larger than t, and the cheapest cover of u + (m - j) t units by machines of capacity t at most.
+
+    Parameters
+    ----------
+    units : [-]
+        u, to be covered.
+    capacities : [-]
+        c_i, above zero.
+    prices : [$/h]
+        p_i, at least zero.
+    most : [-]
+        m_i; None: any number.
+    lost : [-]
+        m, machines that are lost.
+
+    Returns
+    -------
+    [-]
+        n_i; None if there is no such cover.
+
+    Examples
+    --------
+    Seven units from machines of eight at $16 and of one at $2.50, of which any may fail:
+
+    >>> surviving_cover(7, (8, 1), (16.0, 2.5), (None, None), 1)
+    (0, 8)
+    """
+    best: tuple[float, int, int, tuple[int, ...]] | None = None
+    for size in sorted(set(capacities)):
+        small = [i for i, capacity in enumerate(capacities) if capacity <= size]
+        larger = [i for i, capacity in enumerate(capacities) if capacity > size]
+        for over in range(lost + 1):
+            taken = _cheapest(larger, prices, most, over)
+            if taken is None:
+                break
+            rest = cheapest_cover(
+                units + (lost - over) * size,
+                [capacities[i] for i in small],
+                [prices[i] for i in small],
+                [most[i] for i in small],
+            )
+            if rest is None:
+                continue
+            counts = [0] * len(capacities)
+            for i, count in (*taken.items(), *zip(small, rest, strict=True)):
+                counts[i] += count
+            cost = sum(n * p for n, p in zip(counts, prices, strict=True))
+            spares = spares_in([(c, n) for c, n in zip(capacities, counts, strict=True) if n], units, lost)
+            if spares is None:
+                continue
+            rank = (round(cost, 9), spares, sum(counts), tuple(counts))
+            best = rank if best is None else min(best, rank)
+    return None if best is None else best[3]
+
+
+def _cheapest(
+    kinds: Sequence[int], prices: Sequence[float], most: Sequence[int | None], count: int
+) -> dict[int, int] | None:
+    """Return the cheapest machines of some kinds: kind -> number; None if there are too few."""
+    taken: dict[int, int] = {}
+    for i in sorted(kinds, key=lambda kind: prices[kind]):
+        limit = most[i]
+        taken[i] = count if limit is None else min(count, limit)
+        count -= taken[i]
+    return None if count else taken
+
+
 @lru_cache(maxsize=100_000)
-def order_of(machines: tuple[Machine, ...], replica_gpus: int, node_gpus: int, replicas: int) -> Order | None:
-    """Return the cheapest order of machines that hold some replicas.
+def order_of(
+    machines: tuple[Machine, ...], replica_gpus: int, node_gpus: int, busy: int, survive: Survival = NO_LOSS
+) -> Order | None:
+    """Return the cheapest order of machines that hold some replicas, and still do when a part of them fails.
 
     Parameters
     ----------
@@ -230,8 +422,9 @@ def order_of(machines: tuple[Machine, ...], replica_gpus: int, node_gpus: int, r
         GPUs of one replica
     node_gpus : [-]
         GPUs of a server as the prediction assumes it
-    replicas : [-]
-        that the machines have to hold, spares included
+    busy : [-]
+        replicas that carry the peak
+    survive : what may fail
 
     Returns
     -------
@@ -241,25 +434,72 @@ def order_of(machines: tuple[Machine, ...], replica_gpus: int, node_gpus: int, r
     able = [(machine, group, held) for machine, group, held in fits if held]
     if not able:
         return None
-    counts = cheapest_cover(
-        replicas,
-        [held for _, _, held in able],
-        [group * machine.usd_per_hour for machine, group, _ in able],
-        [None if machine.most is None else machine.most // group for machine, group, _ in able],
-    )
+    needed = busy + survive.unavailable
+    if survive.domain == "zone" and survive.count:
+        return _zoned(machines, replica_gpus, node_gpus, busy, survive)
+    capacities = [held for _, _, held in able]
+    prices = [group * machine.usd_per_hour for machine, group, _ in able]
+    most = [None if machine.most is None else machine.most // group for machine, group, _ in able]
+    lost = survive.lost_machines
+    spares: int | None = survive.count
+    if lost:
+        counts = surviving_cover(needed, capacities, prices, most, lost)
+    else:
+        counts = cheapest_cover(needed + survive.count, capacities, prices, most)
     if counts is None:
         return None
+    if lost:
+        spares = spares_in([(c, n) for c, n in zip(capacities, counts, strict=True) if n], needed, lost)
+    assert spares is not None
     return Order(
         tuple(
             OrderLine(machine, count * group, count * held)
             for (machine, group, held), count in zip(able, counts, strict=True)
             if count
-        )
+        ),
+        busy,
+        spares + survive.unavailable,
     )
 
 
-def most_replicas(cost: Callable[[int], float], usd_per_hour: float) -> float:
-    """Return how many replicas an amount pays for, by bisection: an order for more replicas costs no less."""
+def _zoned(
+    machines: tuple[Machine, ...], replica_gpus: int, node_gpus: int, busy: int, survive: Survival
+) -> Order | None:
+    """Return the orders of all zones together: those that are left carry the peak, and the lost ones are as large as the largest."""
+    left = survive.zones - survive.count
+    share, larger = divmod(busy + survive.unavailable, left)
+    largest = share + (1 if larger else 0)
+    spread = ((largest, survive.count + (larger or left)), (share, left - larger if larger else 0))
+    lines: dict[Machine, OrderLine] = {}
+    for replicas, zones in spread:
+        order = order_of(machines, replica_gpus, node_gpus, replicas) if replicas and zones else None
+        if replicas and zones and order is None:
+            return None
+        for line in order.lines if order else ():
+            known = lines.get(line.machine, OrderLine(line.machine, 0, 0))
+            lines[line.machine] = OrderLine(
+                line.machine, known.count + zones * line.count, known.replicas + zones * line.replicas
+            )
+    return Order(tuple(lines.values()), busy, survive.count * largest + survive.unavailable)
+
+
+def most_busy_on(machines: Sequence[Machine], replica_gpus: int, node_gpus: int, survive: Survival) -> float:
+    """Return how many replicas may carry the peak on all machines that may be ordered; infinite if any number of one that holds a replica may be."""
+    capacities = []
+    for machine in machines:
+        group, held = machines_per_replica(machine.gpus, replica_gpus, node_gpus)
+        if held and machine.most is None:
+            return inf
+        if held and machine.most is not None:
+            capacities.append((held, machine.most // group))
+    total = sum(each * count for each, count in capacities)
+    if survive.lost_machines:
+        return float(max(total - _largest(capacities, survive.lost_machines) - survive.unavailable, 0))
+    return float(max(survive.most_busy(total), 0))
+
+
+def most_busy_for(cost: Callable[[int], float], usd_per_hour: float) -> float:
+    """Return how many busy replicas an amount pays for, by bisection: an order for more replicas costs no less."""
     if cost(1) > usd_per_hour:
         return 0.0
     held = 1

@@ -6,10 +6,11 @@ from math import isclose
 from typing import Literal, TypeAlias
 
 from capplan.accuracy.bounded import BoundedSpread
-from capplan.fleet.order import Machine, OrderLine
+from capplan.fleet.order import Machine, Order, OrderLine, Placement
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.search.candidates import Layout, Rejection
+from capplan.fleet.survival import Survival
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.serving.fleet_terms import Routing
 from capplan.workload.outside import OutsideUse
@@ -30,6 +31,9 @@ class Group:
     replicas: int
     """Replicas of the group, spares included."""
     spare_replicas: int
+    """Replicas of what may fail."""
+    survive: Survival
+    """What may fail while the other replicas carry the peak."""
     concurrency_per_replica: float
     """Mean number of requests in a replica at the peak, waiting ones included."""
     request_rate_per_replica: float
@@ -64,9 +68,28 @@ class Group:
         """Cost per hour of the machines of all replicas; None without a price."""
         if self.price is None:
             return None
-        return self.price.order_usd_per_hour(
-            self.layout.devices, self.layout.device.node_devices, self.replicas
-        )
+        devices, node = self.layout.devices, self.layout.device.node_devices
+        return self.price.order_usd_per_hour(devices, node, self.busy_replicas, survive=self.survive)
+
+    @property
+    def order(self) -> Order | None:
+        """Machines of the group; None without a price, or if too few may be ordered."""
+        if self.price is None:
+            return None
+        devices, node = self.layout.devices, self.layout.device.node_devices
+        return self.price.order(devices, node, self.busy_replicas, self.survive)
+
+    def spares_for(self, busy: int) -> int:
+        """Return the spare replicas if another number of replicas carries the peak."""
+        if self.price is None:
+            return self.survive.least_spares(busy)
+        devices, node = self.layout.devices, self.layout.device.node_devices
+        return self.price.spares(devices, node, busy, self.survive)
+
+    def resized(self, busy: int) -> "Group":
+        """Return the group with another number of replicas that carry the peak, and the spares that these need."""
+        spares = self.spares_for(busy)
+        return replace(self, replicas=busy + spares, spare_replicas=spares)
 
 
 PHASES: tuple[Role, Role] = ("prefill", "decode")
@@ -84,6 +107,8 @@ class PlanOrder:
     """GPUs that no replica of the plan uses."""
     free_replicas: int
     """Replicas that fit beside those of the plan, at no cost."""
+    placed: tuple[Placement, ...]
+    """Replicas on each machine, group by group."""
     usd_per_hour: float
     """With electricity, if it is paid for apart from the machines."""
 
@@ -91,21 +116,22 @@ class PlanOrder:
 def plan_order(plan: "Plan") -> PlanOrder | None:
     """Return the order of a plan; None without a price."""
     lines: dict[Machine, OrderLine] = {}
+    placed: list[Placement] = []
     free = 0
     for group in plan.groups:
-        layout = group.layout
-        price = group.price
-        order = price.order(layout.devices, layout.device.node_devices, group.replicas) if price else None
+        order = group.order
         if order is None:
             return None
         free += order.replicas - group.replicas
+        placed += order.placed()
         for line in order.lines:
             known = lines.get(line.machine, OrderLine(line.machine, 0, 0))
             lines[line.machine] = OrderLine(
                 line.machine, known.count + line.count, known.replicas + line.replicas
             )
     gpus = sum(line.count * line.machine.gpus for line in lines.values())
-    return PlanOrder(tuple(lines.values()), gpus, gpus - plan.gpus, free, plan.usd_per_hour or 0.0)
+    usd = plan.usd_per_hour or 0.0
+    return PlanOrder(tuple(lines.values()), gpus, gpus - plan.gpus, free, tuple(placed), usd)
 
 
 def paid_by_the_gpu(plans: Iterable["Plan"]) -> bool:
@@ -239,11 +265,9 @@ class Plan:
         ]
         return None if any(usd is None for usd, _ in costs) else sum((usd or 0.0) * n for usd, n in costs)
 
-    def resized(self, replicas: Sequence[int]) -> "Plan":
-        """Return the plan with other numbers of replicas, spares included: its cost follows, its range is not known."""
-        groups = tuple(
-            replace(group, replicas=count) for group, count in zip(self.groups, replicas, strict=True)
-        )
+    def resized(self, busy: Sequence[int]) -> "Plan":
+        """Return the plan with other numbers of replicas that carry the peak: spares and cost follow, its range is not known."""
+        groups = tuple(group.resized(count) for group, count in zip(self.groups, busy, strict=True))
         usd = summed_usd_per_hour(groups)
         ratio = usd / self.usd_per_hour if usd and self.usd_per_hour else None
 
@@ -404,6 +428,61 @@ class CarriedTraffic:
 
 
 @dataclass(frozen=True, slots=True)
+class MixPart:
+    """One fleet of a mix."""
+
+    requests: str
+    """Requests that the router sends to it, in words."""
+    classes: tuple[str, ...]
+    """Names of the classes, or of the parts of classes."""
+    request_fraction: float
+    """Part of all requests at the peak."""
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """The cheapest mix, and what it saves."""
+
+    by: Literal["classes", "lengths"]
+    parts: tuple[MixPart, ...]
+    threshold_tokens: float | None
+    """Longest prompt of the first fleet; None if classes are divided."""
+    single_usd_per_month: float
+    """Cost of the cheapest fleet of one kind."""
+    tried: int
+    """Ways to divide the requests."""
+
+    @property
+    def usd_per_month(self) -> float:
+        """Cost of all fleets."""
+        return sum(part.plan.usd_per_month or 0.0 for part in self.parts)
+
+    @property
+    def saved_fraction(self) -> float:
+        """Part of the cost of one kind that the mix saves."""
+        return 1.0 - self.usd_per_month / self.single_usd_per_month
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all fleets."""
+        return sum(part.plan.gpus for part in self.parts)
+
+    @property
+    def slo_met_probability(self) -> float:
+        """Least probability that all targets of a fleet are met: one slowness decides about each fleet."""
+        return min(part.plan.slo_met_probability for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class NoMix:
+    """Why one kind of fleet serves all requests."""
+
+    reason: str
+    tried: int
+
+
+@dataclass(frozen=True, slots=True)
 class FleetAnswer:
     """The answer of a fleet search."""
 
@@ -431,6 +510,8 @@ class FleetAnswer:
     """What the budget pays for instead; None if a plan is within it, or if no part of the traffic is."""
     pools: PoolsSearch | None = None
     """None if separate prefill and decode pools were not asked for."""
+    mix: Mix | NoMix | None = None
+    """Several fleets for one service; None if it was not asked for."""
 
     @property
     def chosen(self) -> Plan | None:

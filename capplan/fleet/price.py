@@ -8,7 +8,8 @@ from statistics import median_low
 from typing import Literal, TypeAlias
 
 from capplan.assumption import Assumption
-from capplan.fleet.order import Machine, Order, OrderLine, machines_per_replica, order_of
+from capplan.fleet.order import Machine, Order, OrderLine, most_busy_on, order_of
+from capplan.fleet.survival import NO_LOSS, Survival
 from capplan.hardware.device import Device
 from capplan.numbers import Number
 
@@ -204,10 +205,15 @@ class ChosenPrice:
     newest_day: str | None = None
     """Day of the newest of the offers; None for a price from the scenario, or without any date."""
 
-    def order(self, replica_gpus: int, node_gpus: int, replicas: int) -> Order | None:
-        """Return the cheapest order that holds some replicas; None if no machine holds one, or if too few may be ordered."""
+    def order(
+        self, replica_gpus: int, node_gpus: int, busy: int, survive: Survival = NO_LOSS
+    ) -> Order | None:
+        """Return the cheapest order that holds some replicas and survives what it has to; None if no machine holds one, or if too few may be ordered.
+
+        GPUs by the piece of a replica share a machine, and no two replicas do.
+        """
         if self.machines:
-            return order_of(self.machines, replica_gpus, node_gpus, replicas)
+            return order_of(self.machines, replica_gpus, node_gpus, busy, survive)
         sellers = " and ".join(record.provider for record in self.records) or "the scenario"
         device, region, date, source = "", None, None, ""
         if self.records:  # of two offers the older one says how old their mean is
@@ -215,34 +221,34 @@ class ChosenPrice:
             device, date, source = offer.device, offer.date, offer.source
             region = offer.region if len(self.records) == 1 else None
         piece = Machine(sellers, "", device, 1, self.usd_per_hour, region, date, source)
-        return Order((OrderLine(piece, replicas * replica_gpus, replicas),))
+        spares = survive.least_spares(busy)
+        replicas = busy + spares
+        return Order((OrderLine(piece, replicas * replica_gpus, replicas),), busy, spares)
 
     def order_usd_per_hour(
-        self, replica_gpus: int, node_gpus: int, replicas: int, side: Side = "likely"
+        self, replica_gpus: int, node_gpus: int, busy: int, side: Side = "likely", survive: Survival = NO_LOSS
     ) -> float:
         """Return the price of the cheapest order that holds some replicas, with electricity [$/h]; infinite if there is none.
 
         At the lowest or highest offer of the device it is the same order, dearer or cheaper by as much as its GPUs are.
         """
         if not self.machines:
-            return self.at(side)[0] * replica_gpus * replicas
-        order = self.order(replica_gpus, node_gpus, replicas)
+            return self.at(side)[0] * replica_gpus * (busy + survive.least_spares(busy))
+        order = self.order(replica_gpus, node_gpus, busy, survive)
         if order is None:
             return inf
         energy = self.energy_usd_per_hour or 0.0
         ratio = (self.at(side)[0] - energy) / self.usd_per_hour if self.usd_per_hour else 1.0
         return ratio * order.usd_per_hour + energy * order.gpus
 
-    def most_replicas(self, replica_gpus: int, node_gpus: int) -> float:
-        """Return how many replicas the machines hold that may be ordered; infinite where any number of one that holds a replica may be."""
-        if not self.machines:
-            return inf
-        total = 0.0
-        for machine in self.machines:
-            group, held = machines_per_replica(machine.gpus, replica_gpus, node_gpus)
-            if held:
-                total += inf if machine.most is None else machine.most // group * held
-        return total
+    def spares(self, replica_gpus: int, node_gpus: int, busy: int, survive: Survival) -> int:
+        """Return the spare replicas of the cheapest order; as few as any order has if there is none."""
+        order = self.order(replica_gpus, node_gpus, busy, survive) if self.machines else None
+        return survive.least_spares(busy) if order is None else order.spares
+
+    def most_busy(self, replica_gpus: int, node_gpus: int, survive: Survival) -> float:
+        """Return how many replicas may carry the peak on the machines that may be ordered; infinite without a limit."""
+        return most_busy_on(self.machines, replica_gpus, node_gpus, survive) if self.machines else inf
 
     def least_usd_per_hour(self, gpus: float) -> float:
         """Return a lower bound on the price of any order with this many used GPUs, with electricity [$/h].

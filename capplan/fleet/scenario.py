@@ -10,6 +10,7 @@ from capplan.fleet.money_terms import CommitmentTerms, HostedTerms, OwnTerms, Po
 from capplan.fleet.order import MachineLimits
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import PriceChoice
+from capplan.fleet.survival import Survival
 from capplan.hardware.device import Device
 from capplan.replica.speculation import Method
 from capplan.serving.fleet_terms import Routing
@@ -19,6 +20,7 @@ from capplan.workload.slo import Slo
 Disaggregation = Literal["off", "allowed", "only"]
 CascadeStage = Literal["answer", "router"]
 CascadePart = Literal["first", "second", "alone"]
+MixBy = Literal["off", "classes", "lengths", "any"]
 SharedBy = Literal["device", "hour", "mig"]
 
 
@@ -40,8 +42,8 @@ class FleetLimits:
     hardware: tuple[Device, ...]
     headroom_fraction: float = 0.2
     """Fraction of the capacity of a replica that stays unused at the peak."""
-    spare_replicas: int = 1
-    """Replicas beyond those that carry the peak, so that one may fail."""
+    survive: Survival = field(default_factory=Survival)
+    """What may fail while the rest carries the peak."""
     start_up_s: float = 300.0
     """From the decision to start a replica to its first request."""
     burst_ratio: float = 1.5
@@ -58,6 +60,8 @@ class FleetLimits:
     max_devices_per_replica: int | None = None
     pools: PoolsLimits | None = None
     """None: every replica does both phases."""
+    mix: MixBy = "off"
+    """What the router of several fleets may look at."""
     machines: MachineLimits = field(default_factory=MachineLimits)
     """Which machines may be ordered."""
 

@@ -71,7 +71,7 @@ def paid_hours(plan: Plan) -> float:
 
 
 UsdPerHour: TypeAlias = Callable[[Layout, int], float | None]
-"""Dollars per hour of some replicas of a layout; None without a price."""
+"""Dollars per hour of some replicas of a layout that carry the peak, and of their spares; None without a price."""
 
 
 def turned(change: str, plan: Plan, busy: Busy | None, usd_per_hour: UsdPerHour) -> Turn:
@@ -80,7 +80,7 @@ def turned(change: str, plan: Plan, busy: Busy | None, usd_per_hour: UsdPerHour)
     Parameters
     ----------
     change : in words
-    plan : its layouts and spares stay
+    plan : its layouts stay, and what it survives
     busy : replicas in service, by group; None: no number of them is enough
     usd_per_hour : of some replicas of a layout; None without a price
 
@@ -90,10 +90,10 @@ def turned(change: str, plan: Plan, busy: Busy | None, usd_per_hour: UsdPerHour)
     """
     if busy is None:
         return Turn(change, None, None)
-    counts = [
-        (group.layout, count + group.spare_replicas) for count, group in zip(busy, plan.groups, strict=True)
+    paid = [
+        ((count + group.spares_for(count)) * group.layout.devices, usd_per_hour(group.layout, count))
+        for count, group in zip(busy, plan.groups, strict=True)
     ]
-    paid = [(count * layout.devices, usd_per_hour(layout, count)) for layout, count in counts]
     known = [usd for _, usd in paid if usd is not None]
     usd = paid_hours(plan) * sum(known) if len(known) == len(paid) else None
     return Turn(change, sum(gpus for gpus, _ in paid), usd)

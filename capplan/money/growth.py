@@ -117,8 +117,8 @@ def growth_of(
     mixes: list[Mix] = []
     before = plan
     for month, ratio in enumerate(ratios.tolist(), start=1):
-        counts = [int(n[month - 1]) + g.spare_replicas for n, g in zip(needed, groups, strict=True)]
-        grown = plan.resized(counts)
+        grown = plan.resized([int(n[month - 1]) for n in needed])
+        counts = [group.replicas for group in grown.groups]
         mix = mix_of_month(ratio, grown)
         mixes += [] if mix is None else [mix]
         rows.append(
@@ -128,7 +128,7 @@ def growth_of(
                 replicas=grown.replicas,
                 gpus=grown.gpus,
                 added_gpus=grown.gpus - before.gpus,
-                usd_per_month=_usd_per_month(plan, counts),
+                usd_per_month=grown.usd_per_month,
                 mix_usd_per_month=None if mix is None else float(usd_per_month(mix.usd_per_hour)),
                 pool_replicas=(counts[0], counts[1]) if len(counts) > 1 else None,
             )
@@ -136,16 +136,6 @@ def growth_of(
         before = grown
     outgrown = next((row.month for row in rows if _outgrown(row, plan)), None)
     return Growth(tuple(rows), outgrown, tuple(mixes))
-
-
-def _usd_per_month(plan: Plan, counts: Sequence[int]) -> float | None:
-    """Return the cost of a month with other numbers of replicas; None without a price."""
-    hourly = [
-        None if group.usd_per_hour is None else group.usd_per_hour / group.replicas * count
-        for group, count in zip(plan.groups, counts, strict=True)
-    ]
-    total = _sum(hourly)
-    return None if total is None else float(usd_per_month(total))
 
 
 def _outgrown(row: GrowthMonth, plan: Plan) -> bool:

@@ -39,6 +39,7 @@ from capplan.scenario.records.lora import adapter_assumptions, with_adapters
 from capplan.scenario.records.traffic_line import with_image_tokens, with_image_work
 from capplan.scenario.several.models import refuse_several
 from capplan.scenario.speculation import drafting_of
+from capplan.workload.request_class import RequestClass
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 PIPELINE_PARALLEL = (1, 2)
@@ -247,10 +248,20 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     )
 
 
+def part_of(asked: AskedFleet, classes: tuple[RequestClass, ...]) -> AskedFleet:
+    """Return the same question for some of its requests, of whose lengths its context and its traffic are."""
+    scenario = replace(asked.scenario, classes=classes)
+    demand = demand_of(scenario)
+    first = next(iter(asked.question.networks.values()))
+    tokens, _, _ = _context(scenario, first, demand)
+    question = replace(asked.question, demand=demand, max_model_len=tokens)
+    return replace(asked, scenario=scenario, question=question)
+
+
 def terms_of(asked: AskedFleet) -> Terms:
     """Return headroom, spares, prices, the size limit and the budget of a scenario; commitments are judged by their mix instead."""
     limits, budget = asked.scenario.fleet, asked.scenario.budget_usd_per_month
-    terms = Terms(limits.headroom_fraction, limits.spare_replicas, asked.prices, limits.max_devices)
+    terms = Terms(limits.headroom_fraction, limits.survive, asked.prices, limits.max_devices)
     if budget is None or asked.scenario.commitments is not None:
         return terms
     return replace(terms, max_usd_per_hour=budget / HOURS_PER_MONTH)
@@ -260,6 +271,10 @@ def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = N
     """Return the fleets that serve a scenario within its limits, cheapest first, and what was rejected."""
     terms, cache = terms_of(asked), SearchCache()
     answer = _either_way(asked, terms, progress, cache)
+    if asked.scenario.fleet.mix != "off":
+        from capplan.questions.mix import mixed
+
+        return replace(answer, mix=mixed(asked, answer, asked.scenario.fleet.mix))
     if asked.scenario.budget_usd_per_month is None:
         return answer
     if asked.scenario.commitments is not None:

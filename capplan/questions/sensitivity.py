@@ -132,9 +132,9 @@ def _at_offers(plan: Plan, side: Side) -> Turn | None:
     if len(known) < len(prices):
         return None
 
-    def usd_per_hour(layout: Layout, replicas: int) -> float:
-        price = known[layout.device.name]
-        return price.order_usd_per_hour(layout.devices, layout.device.node_devices, replicas, side)
+    def usd_per_hour(layout: Layout, busy: int) -> float:
+        price, survive = known[layout.device.name], plan.groups[0].survive
+        return price.order_usd_per_hour(layout.devices, layout.device.node_devices, busy, side, survive)
 
     offers = [
         price.low_usd_per_hour if side == "low" else price.high_usd_per_hour for price in known.values()

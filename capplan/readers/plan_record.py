@@ -92,10 +92,20 @@ class OrderedRow(_Row):
     source: str | None
 
 
+class PlacementRow(_Row):
+    """Machines with equally many replicas."""
+
+    sku: str | None
+    machines: Positive
+    replicas: Count
+    machines_per_replica: Positive
+
+
 class OrderRow(_Row):
     """The machines of a plan."""
 
     machines: list[OrderedRow]
+    placement: list[PlacementRow] = Field(default_factory=list)
     gpus: Positive
     gpus_idle: Count
     free_replicas: Count

@@ -44,7 +44,7 @@ def pools_limits(
     }
     reading.assume(
         "spare replicas stand by in each of the two pools, as one of the other pool has to be started anew",
-        "fleet.spare_replicas",
+        "fleet.survive",
     )
     link = reading.attempt(partial(_link, fleet), LinkTerms(), ("fleet", "kv_link"))
     reading.assumptions.append(link.assumption)

@@ -9,7 +9,7 @@ from pathlib import Path
 from capplan.engine.lookup import profile
 from capplan.errors import InputError, together
 from capplan.fleet.engine_options import TierSize
-from capplan.fleet.scenario import FleetLimits, Scenario, SpeculationPlan
+from capplan.fleet.scenario import FleetLimits, MixBy, Scenario, SpeculationPlan
 from capplan.hardware.device import Device
 from capplan.hardware.networks import NETWORKS
 from capplan.hardware.weight_kernel import no_kernel_reason
@@ -41,6 +41,7 @@ from capplan.scenario.scenario_file import Fleet, ScenarioFile, Speculation
 from capplan.scenario.several.models import asks_for_a_part, of_all, part_document, several_terms
 from capplan.scenario.several.slices import refuse_with_slices
 from capplan.scenario.speculation import speculation_plan
+from capplan.scenario.survival import survival
 from capplan.scenario.traffic import request_classes
 from capplan.workload.request_class import RequestClass, without_prefix_cache
 from capplan.workload.slo import Slo
@@ -105,17 +106,6 @@ def _network_bytes_per_s(reading: Reading, fleet: Fleet) -> float | None:
     return rate
 
 
-def _spares(reading: Reading, given: int | None, classes: tuple[RequestClass, ...]) -> int:
-    if given is not None:
-        return given
-    if all(item.job_requests is not None for item in classes):
-        reading.assume("no spare replica: a failure only delays a batch job", "fleet.spare_replicas")
-        return 0
-    spares = FleetLimits(()).spare_replicas
-    reading.assume(f"{spares} spare replica", "fleet.spare_replicas")
-    return spares
-
-
 def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, ...]) -> FleetLimits:
     defaults, fleet = FleetLimits(()), file.fleet
     if fleet.burst is not None and not any(item.trace for item in file.traffic):
@@ -142,7 +132,7 @@ def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, .
     return FleetLimits(
         hardware=hardware,
         headroom_fraction=defaults.headroom_fraction if fleet.headroom is None else fleet.headroom,
-        spare_replicas=_spares(reading, fleet.spare_replicas, classes),
+        survive=survival(reading, fleet, classes),
         start_up_s=defaults.start_up_s if fleet.start_up is None else fleet.start_up,
         burst_ratio=defaults.burst_ratio if fleet.burst is None else fleet.burst,
         routing=fleet.routing,
@@ -152,11 +142,38 @@ def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, .
         data_parallel=counts(fleet.data_parallel),
         max_devices=fleet.max_gpus,
         max_devices_per_replica=fleet.max_gpus_per_replica,
+        mix=mix_by(reading, file),
         machines=machine_limits(reading, fleet),
         pools=pools_limits(
             reading, file, hardware, lambda key, names: networked(_devices(reading, key, names), rate)
         ),
     )
+
+
+def mix_by(reading: Reading, file: ScenarioFile) -> MixBy:
+    """Return what the router of several fleets may look at; what is not modelled with a mix is noted."""
+    by = file.fleet.mix or FleetLimits(()).mix
+    if by == "off":
+        return by
+    at: KeyPath = ("fleet", "mix")
+    pools = file.fleet.disaggregation not in (None, "off")
+    for key, given in {
+        "fleet.disaggregation": pools,
+        "fleet.max_gpus": file.fleet.max_gpus is not None,
+        "budget": file.budget is not None,
+        "commitments": file.commitments is not None,
+        "lora": file.lora is not None,
+        "cascade": file.cascade is not None,
+        "sharing": file.sharing is not None,
+    }.items():
+        if given:
+            why = f"several fleets are not modelled with {key}; leave one of them out"
+            reading.note(reading.refuse(at, why), at)
+    reading.assume(
+        "the router knows the class of a request, or the length of its prompt, before it chooses a fleet",
+        "fleet.mix",
+    )
+    return by
 
 
 def _weight_dtypes(reading: Reading, file: ScenarioFile) -> tuple[str | None, ...]:

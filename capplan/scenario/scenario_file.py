@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from capplan.fleet.scenario import Disaggregation
+from capplan.fleet.scenario import Disaggregation, MixBy
 from capplan.readers.catalogue.offer_terms import Commitment, Day, Term
 from capplan.readers.record import (
     COUNT_SCHEMA,
@@ -203,7 +203,20 @@ class Fleet(Record):
     headroom: Headroom | None = None
     """Share of the capacity that stays unused at peak."""
     spare_replicas: Annotated[Whole, Field(ge=0, le=10_000)] | None = None
-    """Beyond those that the peak needs, so that one may fail."""
+    """Replicas beyond those that the peak needs, so that one may fail; the same as survive: {replica: N}."""
+    survive: dict[str, Annotated[Whole, Field(ge=0, le=16)]] | None = None
+    """What may fail at once while the fleet still meets its targets at the peak: {machine: 1}, or replica, rack or zone, and how
+    many; if left out, one machine, or nothing for batch jobs."""
+    machines_per_rack: Annotated[Whole, Field(ge=1, le=16)] | None = None
+    """Machines that fail together with a rack, for survive: {rack: N}."""
+    zones: Annotated[Whole, Field(ge=2, le=16)] | None = None
+    """Zones that the machines are spread over, for survive: {zone: N}."""
+    max_unavailable: Annotated[Whole, Field(ge=0, le=10_000)] | None = None
+    """Replicas that a rolling update takes out at once, while what may fail has failed; if left out, updates use the spares."""
+    time_to_failure: Seconds | None = None
+    """Mean time between two failures of one machine; if left out, by its GPUs, as published for H100 servers."""
+    time_to_repair: Seconds | None = None
+    """Mean time until a failed machine is repaired or replaced."""
     start_up: StartUp | None = None
     """From the decision to start a replica to the first request that it serves; for traffic from a trace."""
     burst: Annotated[float, Field(ge=1, le=100)] | None = None
@@ -232,6 +245,9 @@ class Fleet(Record):
     """Machines that are there already: sku, or GPUS x DEVICE, and how many; they cost nothing more and are filled first."""
     max_machines: dict[str, Annotated[Whole, Field(ge=0, le=1_000_000)]] | None = None
     """Most machines of a sku that may be ordered."""
+    mix: Annotated[MixBy | None, BeforeValidator(_switched_off)] = None
+    """Several fleets for one service, each on the GPUs that suit its requests: classes divides whole classes, lengths the prompts
+    up to a length and longer ones, any tries both; off by default."""
     disaggregation: Annotated[Disaggregation | None, BeforeValidator(_switched_off)] = None
     """Prefill and decode in separate pools: off, allowed (beside identical replicas), or only."""
     prefill_hardware: Names | None = None

@@ -29,6 +29,7 @@ from capplan.fleet.plan import (
 from capplan.fleet.review import PlanDetail, plan_spec, target_margins
 from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.sensitivity import WHAT_IF_RATIOS, Swing, Turn, WhatIf
+from capplan.fleet.survival import Survival
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.hardware.device import Source
 from capplan.model.sharding import Sharding
@@ -59,7 +60,7 @@ def plan(asked, name, replicas, usd, *, ttft, tpot, sure):
     (device,) = (item for item in asked.question.devices if item.name == name)
     busy = replicas - 1
     group = Group(
-        "serve", Layout(device, Sharding(), "bf16", "bf16"), weight_dtype="bf16", replicas=replicas, spare_replicas=1,
+        "serve", Layout(device, Sharding(), "bf16", "bf16"), weight_dtype="bf16", replicas=replicas, spare_replicas=1, survive=Survival("replica", 1),
         concurrency_per_replica=16.0, request_rate_per_replica=32.0 / busy, request_rate_limit_per_replica=40.0 / busy,
         sure_rate_limit_per_replica=32.0 / (busy - 0.5), planned_rate_limit_per_replica=32.0 / busy,
         label="measured", kv_cache_tokens=400_000.0, price=asked.prices[name],

@@ -16,6 +16,7 @@ from capplan.fleet.search.cheapest import Search, Terms, busy_replicas, layout_n
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial, regularity_class
+from capplan.fleet.survival import Survival
 from capplan.questions.fleet import asked_fleet, terms_of
 from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.scenario import scenario_from
@@ -75,7 +76,7 @@ def asked(text, devices=DEVICES, **changes):
 
 
 def terms(**changes):
-    usual = {"headroom_fraction": 0.2, "spare_replicas": 1}
+    usual = {"headroom_fraction": 0.2, "survive": Survival("replica", 1)}
     return Terms(**{**usual, **changes}, prices={name: price_by_hand(usd) for name, usd in PRICES.items()})
 
 
@@ -149,8 +150,8 @@ def test_less_traffic_never_costs_more(text, few, part):
 @given(scenarios(), some_devices, st.floats(0.0, 0.6), st.integers(0, 2))
 def test_less_headroom_and_fewer_spares_never_cost_more(text, few, headroom, spares):
     question = asked(text, few)
-    generous = terms(headroom_fraction=headroom + 0.1, spare_replicas=spares + 1)
-    assert cost(question, terms(headroom_fraction=headroom, spare_replicas=spares)) <= cost(
+    generous = terms(headroom_fraction=headroom + 0.1, survive=Survival("replica", spares + 1))
+    assert cost(question, terms(headroom_fraction=headroom, survive=Survival("replica", spares))) <= cost(
         question, generous
     )
 
@@ -194,7 +195,7 @@ def test_the_search_finds_what_trying_every_layout_to_the_end_finds(text, few):
         trial = Trial(candidate, question, {})
         busy = busy_replicas(trial, trial.limits, question.slo.confidence, rules)
         if busy is not None:
-            gpus = (busy + rules.spare_replicas) * candidate.layout.devices
+            gpus = rules.gpus(candidate.layout, busy)
             costs.append(gpus * PRICES[candidate.layout.device.name])
     assert cost(question, rules) == min(costs, default=float("inf"))
 
@@ -215,7 +216,7 @@ def test_neither_a_likely_layout_nor_a_limit_on_the_cost_changes_what_is_found(t
     for candidate in found.candidates:
         trial = Trial(candidate, question, {})
         busy = busy_replicas(trial, trial.limits, question.slo.confidence, rules)
-        gpus = 0 if busy is None else (busy + rules.spare_replicas) * candidate.layout.devices
+        gpus = 0 if busy is None else rules.gpus(candidate.layout, busy)
         if busy is not None and gpus * PRICES[candidate.layout.device.name] <= extra * cheapest:
             sizes[layout_name(candidate.layout, candidate.weight_dtype)] = gpus
     within = found.within(extra * cheapest, question.slo.confidence)

@@ -134,10 +134,12 @@ JOB = {"requests": 1000, "within": "1 h"}
 )
 def test_jobs_alone_need_no_spare(traffic, spares, tmp_path):
     found = scenario(tmp_path, *traffic)
-    assert found.fleet.spare_replicas == spares
+    assert found.fleet.survive.count == spares
     assert [item.job_requests for item in found.classes] == [item.get("requests") for item in traffic]
-    assert any("spare" in what and key == "fleet.spare_replicas" for what, key in stated(found).items())
-    assert scenario(tmp_path, *traffic, fleet={"spare_replicas": 2}).fleet.spare_replicas == 2
+    assert any(
+        "fail" in what or ("gone" in what and key == "fleet.survive") for what, key in stated(found).items()
+    )
+    assert scenario(tmp_path, *traffic, fleet={"spare_replicas": 2}).fleet.survive.count == 2
 
 
 @pytest.mark.parametrize("routing", ["round_robin", "random", "least_loaded", "prefix_aware"])

@@ -261,13 +261,12 @@ def test_summaries_name_the_knee_and_the_most_that_holds():
 def test_a_plan_of_another_size_has_the_cost_and_the_power_of_that_size(path):
     """All that is proportional to the GPUs; what a slower or faster replica would cost is that of another search."""
     plan = fleet_for(asked_fleet(read_scenario(Path(path)), offline=True)).chosen
-    counts = [2 * group.replicas for group in plan.groups]
-    twice = plan.resized(counts)
+    twice = plan.resized([2 * group.replicas - group.spare_replicas for group in plan.groups])
     assert twice.gpus == 2 * plan.gpus
     for name in ("usd_per_hour", "usd_per_month", "watts"):
         assert getattr(twice, name) == pytest.approx(2.0 * getattr(plan, name))
     assert twice.money.usd_per_million_tokens == pytest.approx(2.0 * plan.money.usd_per_million_tokens)
     assert twice.usd_per_month_low is None
-    assert plan.resized([group.replicas for group in plan.groups]).usd_per_month == pytest.approx(
+    assert plan.resized([group.busy_replicas for group in plan.groups]).usd_per_month == pytest.approx(
         plan.usd_per_month
     )

@@ -14,6 +14,7 @@ from capplan.fleet.search.layouts import search
 from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import simulated_fleet
+from capplan.fleet.survival import NO_LOSS
 from capplan.questions.fleet import asked_fleet
 from capplan.readers.yaml_file import parse_yaml
 from capplan.replica.plans import plans_of
@@ -35,7 +36,7 @@ PAIRS = (
     ),
 )
 ROOT = Path(__file__).resolve().parents[2]
-FREE = Terms(0.0, 0, {name: price_by_hand(1.0) for name in ("h100-sxm", "l40s")})
+FREE = Terms(0.0, NO_LOSS, {name: price_by_hand(1.0) for name in ("h100-sxm", "l40s")})
 
 
 @lru_cache(maxsize=32)

@@ -17,6 +17,7 @@ from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import met_probability
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, simulated_fleet
+from capplan.fleet.survival import NO_LOSS, Survival
 from capplan.fleet.sweep import Contender, Point, point_result
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.plans.plan_file import answer_of
@@ -42,7 +43,7 @@ fleet: {hardware: [h100-sxm, l40s], tensor_parallel: 1, pipeline_parallel: 1}
 
 
 def free(usd=1.0, **changes):
-    rules = {"headroom_fraction": 0.2, "spare_replicas": 0, **changes}
+    rules = {"headroom_fraction": 0.2, "survive": NO_LOSS, **changes}
     return Terms(
         **rules,
         prices=dict.fromkeys(("h100-sxm", "h200-sxm", "b200", "a100-sxm-80gb", "l40s"), price_by_hand(usd)),
@@ -303,7 +304,7 @@ def test_the_bounds_of_the_search_hold_at_full_length():
 
 def test_the_decision_costs_nothing_more_when_prices_are_unknown(small):
     question = replace(asked_fleet(read_scenario(small / "small.yaml"), offline=True).question, requests=1500)
-    answer = fleet_decision(question, Terms(0.2, 1, {}))
+    answer = fleet_decision(question, Terms(0.2, Survival("replica", 1), {}))
     assert answer.choices is not None
     assert answer.choices.cheapest.usd_per_month is None
     assert answer.choices.cheapest.gpus == min(plan.gpus for plan in answer.plans)

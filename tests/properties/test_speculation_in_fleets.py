@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from capplan.errors import InputError
 from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
+from capplan.fleet.survival import NO_LOSS
 from capplan.phases.speculation import expected_tokens_by_position, expected_tokens_per_round, round_tokens
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers.answer import asked_levers, levers_of
@@ -34,7 +35,7 @@ traffic:
 slo: {ttft_p95: 600 ms, tpot_p95: 12 ms}
 fleet: {hardware: [h100-sxm], tensor_parallel: [1, 2], pipeline_parallel: [1, 2]}
 """
-FREE = Terms(0.2, 0, {})
+FREE = Terms(0.2, NO_LOSS, {})
 
 
 @pytest.fixture(scope="module")

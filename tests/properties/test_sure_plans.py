@@ -11,6 +11,7 @@ from capplan.fleet.device_lines import _missed
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_bound, busy_replicas
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import cost_range, met_probability, plan_of, target_probability
+from capplan.fleet.survival import NO_LOSS, Survival
 from capplan.questions.fleet import asked_fleet
 from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.scenario import scenario_from
@@ -25,7 +26,7 @@ slo: {ttft_p95: 600 ms, tpot_p95: 60 ms}
 fleet: {hardware: [l40s], tensor_parallel: [1, 2], pipeline_parallel: 1}
 """
 PRICE = price_by_hand(HOURLY)
-TERMS = Terms(0.25, SPARES, {"l40s": PRICE})
+TERMS = Terms(0.25, Survival("replica", SPARES), {"l40s": PRICE})
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +52,19 @@ def test_an_nth_of_the_traffic_takes_n_replicas():
     for n in range(1, 2000):
         for bounds in ((1.0 / n, 9.0), (9.0, 1.0 / n)):
             bound = SimpleNamespace(share_bound=bounds[0], sure_share_bounds={0.8: bounds[1]})
-            assert busy_bound(bound, 0.8, Terms(0.0, 3, {})) == n
+            assert busy_bound(bound, 0.8, Terms(0.0, Survival("replica", 3), {})) == n
     half = SimpleNamespace(share_bound=0.25, sure_share_bounds={0.8: 0.2})
-    assert busy_bound(half, 0.8, Terms(0.5, 0, {})) == 8  # four for the traffic, as many again for headroom
-    assert busy_bound(half, 0.8, Terms(0.0, 0, {})) == 5
+    assert (
+        busy_bound(half, 0.8, Terms(0.5, NO_LOSS, {})) == 8
+    )  # four for the traffic, as many again for headroom
+    assert busy_bound(half, 0.8, Terms(0.0, NO_LOSS, {})) == 5
 
 
 def test_the_fewest_replicas_hold_the_peak_as_slow_as_asked_and_headroom_as_predicted(trial):
     for confidence, headroom in ((0.5, 0.0), (0.5, 0.4), (0.9, 0.0)):
-        busy = busy_replicas(trial, trial.limits, confidence, Terms(headroom, SPARES, {}))
+        busy = busy_replicas(
+            trial, trial.limits, confidence, Terms(headroom, Survival("replica", SPARES), {})
+        )
         slower = trial.candidate.slowness.quantile(confidence)
         assert busy > 1
         assert holds(trial, RATE / busy, min(busy, 16), slower)
@@ -69,8 +74,8 @@ def test_the_fewest_replicas_hold_the_peak_as_slow_as_asked_and_headroom_as_pred
             holds(trial, RATE / fewer, min(fewer, 16), slower)
             and holds(trial, RATE / (1.0 - headroom) / fewer, min(fewer, 16))
         )
-        assert busy_replicas(trial, trial.limits, confidence, Terms(headroom, 0, {}), busy) == busy
-        assert busy_replicas(trial, trial.limits, confidence, Terms(headroom, 0, {}), busy - 1) is None
+        assert busy_replicas(trial, trial.limits, confidence, Terms(headroom, NO_LOSS, {}), busy) == busy
+        assert busy_replicas(trial, trial.limits, confidence, Terms(headroom, NO_LOSS, {}), busy - 1) is None
 
 
 @pytest.mark.parametrize("busy", [10, 14, 20])
@@ -118,8 +123,8 @@ def test_a_plan_is_what_its_replicas_are_together(trial):
             cost
             == (trial.replicas_for(RATE / 0.75, slow, trial.limits) + SPARES) * HOURLY * 730
         )  # fmt: skip
-    assert cost_range(sized, Terms(0.25, SPARES, {})) is None
-    unpriced = plan_of(sized, Terms(0.25, SPARES, {}))
+    assert cost_range(sized, Terms(0.25, Survival("replica", SPARES), {})) is None
+    unpriced = plan_of(sized, Terms(0.25, Survival("replica", SPARES), {}))
     assert unpriced.usd_per_hour is unpriced.usd_per_month is unpriced.usd_per_million_tokens is None
 
 

@@ -56,7 +56,7 @@ def test_support_chat_is_read_in_base_units():
         "b200",
     ]
     assert scenario.fleet.headroom_fraction == 0.2
-    assert scenario.fleet.spare_replicas == 1
+    assert (scenario.fleet.survive.domain, scenario.fleet.survive.count) == ("replica", 1)
 
 
 def test_every_default_of_the_smallest_scenario_is_stated(tmp_path):
@@ -70,7 +70,7 @@ def test_every_default_of_the_smallest_scenario_is_stated(tmp_path):
         "engine",
         "fleet.hardware",
         "fleet.headroom",
-        "fleet.spare_replicas",
+        "fleet.survive",
         "prices.commitment",
         "prices.provider",
     }

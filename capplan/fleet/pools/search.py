@@ -25,6 +25,7 @@ from capplan.fleet.pools.sizing import (
     hourly,
     pools_sizing,
     prefill_question,
+    spares_of,
     with_range,
 )
 from capplan.fleet.price import HOURS_PER_MONTH, most_usd
@@ -181,7 +182,9 @@ def _near(
 
 def _cost(contender: Contender, terms: Terms) -> tuple[float, int, str]:
     """Return the sort key of contenders: dollars of what either phase takes alone, then devices."""
-    cost = sum(hourly(side, terms) * (side.busy + terms.spare_replicas) for side in contender.sides)
+    cost = sum(
+        hourly(side, terms) * (side.busy + spares_of(side, side.busy, terms)) for side in contender.sides
+    )
     return cost, sum(side.gpus for side in contender.sides), contender.hardware
 
 
@@ -210,8 +213,11 @@ def _confirmed(
     best: tuple[Contender, Joint, Pair] | None = None
     for contender in group:
         each = costs(contender, terms)
-        spares = terms.spare_replicas * sum(each)
         alone = contender.alone
+        spares = sum(
+            usd * spares_of(side, busy, terms)
+            for usd, side, busy in zip(each, contender.sides, alone, strict=True)
+        )
         if best is not None and each[0] * alone[0] + each[1] * alone[1] + spares >= most_cost:
             continue
         sides = (contender.prefill.trial.replica, contender.decode.trial.replica)
@@ -352,8 +358,9 @@ def _pool(side: Sized, count: int, outcome: FleetOutcome, terms: Terms, load: _P
         role=load.phase,
         layout=candidate.layout,
         weight_dtype=candidate.weight_dtype,
-        replicas=count + terms.spare_replicas,
-        spare_replicas=terms.spare_replicas,
+        replicas=count + spares_of(side, count, terms),
+        spare_replicas=spares_of(side, count, terms),
+        survive=terms.survive,
         busy_fraction=sum(shares) / len(shares),
         kv_cache_tokens=candidate.kv_cache_tokens,
         label=candidate.label,

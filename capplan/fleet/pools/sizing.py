@@ -120,6 +120,11 @@ class Contender:
         return question.slowness(question.slo.targets, network, candidate.usual_step_s, device)
 
 
+def spares_of(side: Sized, busy: int, terms: Terms) -> int:
+    """Return the spare replicas of a pool with some replicas that carry the peak."""
+    return terms.spares(side.trial.candidate.layout, busy)
+
+
 def hourly(side: Sized, terms: Terms) -> float:
     """Return a lower bound on dollars per hour of one replica; infinite without a price."""
     layout = side.trial.candidate.layout
@@ -204,8 +209,8 @@ def pools_sizing(
 
 
 def with_pair(plan: Plan, pair: Pair) -> Plan:
-    """Return the pools of a plan with other replicas in service, and its spares on top; its latencies are those of before."""
-    return plan.resized([count + pool.spare_replicas for count, pool in zip(pair, plan.groups, strict=True)])
+    """Return the pools of a plan with other replicas in service, and the spares that these need; its latencies are those of before."""
+    return plan.resized(pair)
 
 
 def usd_per_month_of(plan: Plan, pair: Pair | None) -> float:

@@ -10,13 +10,14 @@ from heapq import heapify, heappop, heappush
 from math import ceil, floor, inf
 
 from capplan.errors import Reason, Refusal
-from capplan.fleet.order import most_replicas
+from capplan.fleet.order import most_busy_for
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.question import Question
 from capplan.fleet.search.candidates import Layout, Rejections
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import SamplePaths, Trial, replicas_at
+from capplan.fleet.survival import Survival
 from capplan.workload.slo import Target
 
 SIMULATED = Reason(Refusal.SIMULATION, "misses a target when simulated with the scenario's own lengths")
@@ -28,10 +29,10 @@ DEARER = Reason(Refusal.COST, "another layout of this device costs no more")
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Headroom, spares, prices and size limit of a fleet."""
+    """Headroom, what may fail, prices and size limit of a fleet."""
 
     headroom_fraction: float
-    spare_replicas: int
+    survive: Survival
     prices: Mapping[str, ChosenPrice | None]
     max_devices: int | None = None
     max_usd_per_hour: float | None = None
@@ -41,50 +42,76 @@ class Terms:
         """Return whether the price of a device is known."""
         return self.prices.get(device) is not None
 
-    def usd_per_hour(self, layout: Layout, replicas: float) -> float | None:
-        """Return what the machines of some replicas cost per hour; None if the price is unknown, infinite without machines for them."""
+    def spares(self, layout: Layout, busy: int) -> int:
+        """Return the spare replicas beside those that carry the peak: what the domains hold that may fail."""
+        price = self.prices.get(layout.device.name)
+        if price is None:
+            return self.survive.least_spares(busy)
+        return price.spares(layout.devices, layout.device.node_devices, busy, self.survive)
+
+    def gpus(self, layout: Layout, busy: int) -> int:
+        """Return the GPUs of some replicas that carry the peak and of their spares."""
+        return (busy + self.spares(layout, busy)) * layout.devices
+
+    def least_gpus(self, layout: Layout, busy: float) -> float:
+        """Return a lower bound on the GPUs of these replicas and of their spares."""
+        return inf if busy == inf else (busy + self.survive.least_spares(ceil(busy))) * layout.devices
+
+    def usd_per_hour(self, layout: Layout, busy: float) -> float | None:
+        """Return what the machines of some replicas and of their spares cost per hour; None if the price is unknown, infinite without machines for them."""
         price = self.prices.get(layout.device.name)
         if price is None:
             return None
-        if replicas == inf:
+        if busy == inf:
             return inf
-        return price.order_usd_per_hour(layout.devices, layout.device.node_devices, int(replicas))
+        node = layout.device.node_devices
+        return price.order_usd_per_hour(layout.devices, node, int(busy), survive=self.survive)
 
     def least_usd_per_hour(self, layout: Layout, gpus: float) -> float:
         """Return a lower bound on what any machines with this many used GPUs cost per hour; infinite without a price."""
         price = self.prices.get(layout.device.name)
         return inf if price is None or gpus == inf else price.least_usd_per_hour(gpus)
 
-    def most_gpus(self, layout: Layout, usd_per_hour: float) -> float:
-        """Return the most GPUs in replicas of a layout that some dollars per hour pay for."""
+    def most_busy(self, layout: Layout, usd_per_hour: float) -> float:
+        """Return the most replicas beside the spares that some dollars per hour pay for."""
         price = self.prices.get(layout.device.name)
         if price is None:
             return 0.0
-        each = layout.devices
         if usd_per_hour == inf:
-            return each * price.most_replicas(each, layout.device.node_devices)
+            return self.orderable_busy(layout)
         if not price.machines:
-            return float(floor(usd_per_hour / price.total_usd_per_hour + 1e-9))
+            return self.busy_within(layout, floor(usd_per_hour / price.total_usd_per_hour + 1e-9))
 
-        def cost(replicas: int) -> float:
-            return price.order_usd_per_hour(each, layout.device.node_devices, replicas)
+        def cost(busy: int) -> float:
+            usd = self.usd_per_hour(layout, busy)
+            return inf if usd is None else usd
 
-        return each * most_replicas(cost, usd_per_hour + 1e-9)
+        return most_busy_for(cost, usd_per_hour + 1e-9)
 
-    def most_devices(self, layout: Layout) -> float:
-        """Return how many GPUs of a layout the limits on number and cost allow; infinite without limits."""
-        most = inf if self.max_devices is None else float(self.max_devices)
-        return min(most, self.orderable_devices(layout), self.affordable_devices(layout))
+    def busy_within(self, layout: Layout, gpus: float) -> float:
+        """Return an upper bound on the replicas beside the spares that so many GPUs hold; infinite for any number."""
+        return inf if gpus == inf else float(self.survive.most_busy(int(gpus // layout.devices)))
 
-    def orderable_devices(self, layout: Layout) -> float:
-        """Return how many GPUs in replicas of a layout the machines hold that may be ordered; infinite without a limit."""
-        return self.most_gpus(layout, inf) if self.priced(layout.device.name) else inf
+    def busy_allowed(self, layout: Layout) -> float:
+        """Return an upper bound on the replicas of a layout beside the spares that the limits on number and cost allow."""
+        most = inf if self.max_devices is None else self.busy_within(layout, self.max_devices)
+        return min(most, self.orderable_busy(layout), self.affordable_busy(layout))
 
-    def affordable_devices(self, layout: Layout) -> float:
-        """Return how many GPUs of a layout the budget pays for; infinite without a budget."""
+    def orderable_busy(self, layout: Layout) -> float:
+        """Return how many replicas beside the spares the machines hold that may be ordered; infinite without a limit."""
+        price = self.prices.get(layout.device.name)
+        node = layout.device.node_devices
+        return inf if price is None else price.most_busy(layout.devices, node, self.survive)
+
+    def affordable_busy(self, layout: Layout) -> float:
+        """Return how many replicas of a layout beside the spares the budget pays for; infinite without a budget."""
         if self.max_usd_per_hour is None:
             return inf
-        return self.most_gpus(layout, self.max_usd_per_hour)
+        return self.most_busy(layout, self.max_usd_per_hour)
+
+    def too_large(self, layout: Layout, busy: int) -> bool:
+        """Return whether some replicas with their spares have more GPUs than the limit on number allows."""
+        return self.max_devices is not None and self.gpus(layout, busy) > self.max_devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +241,7 @@ class Search:
         cost = self._limit(mine[0], priced=priced) if mine else inf
 
         def allowed(candidate: ScreenedLayout) -> float:
-            within = self._gpus_within(candidate, cost, priced=priced) if best else inf
+            within = self._busy_within(candidate, cost, priced=priced) if best else inf
             return min(within, self._most(candidate))
 
         def as_few(candidate: ScreenedLayout) -> float:
@@ -236,14 +263,15 @@ class Search:
 
     def _too_many(self, candidate: ScreenedLayout, best: Sized | None) -> Reason:
         """Return why a layout is not the best of its device: a limit, no number of replicas, or its cost."""
-        most = self._most(candidate)
+        terms, layout = self.terms, candidate.layout
+        allowed = inf if terms.max_devices is None else float(terms.max_devices)
+        held = self._gpus_of(layout, terms.orderable_busy(layout))
+        most = min(allowed, held, self._gpus_of(layout, terms.affordable_busy(layout)))
         needed = most if best is None else min(best.gpus, most)
         if needed >= most < inf:
-            if most < self.terms.orderable_devices(candidate.layout) and most < (
-                self.terms.max_devices or inf
-            ):
+            if most < held and most < allowed:
                 return OVER_BUDGET
-            if most < (self.terms.max_devices or inf):
+            if most < allowed:
                 return UNHELD if most == 0.0 else TOO_FEW_MACHINES
             return Reason(Refusal.FLEET_SIZE, f"needs more than the {most:.0f} devices allowed")
         return SIMULATED if best is None else DEARER
@@ -266,7 +294,7 @@ class Search:
         affordable = []
 
         def allowed(candidate: ScreenedLayout) -> float:
-            return min(self._gpus_within(candidate, usd_per_hour), self._most(candidate))
+            return min(self._busy_within(candidate, usd_per_hour), self._most(candidate))
 
         waiting = self._bounded(self.candidates, confidence)
         while waiting and waiting[0][0] <= usd_per_hour:
@@ -290,7 +318,7 @@ class Search:
         cost = under
 
         def allowed(candidate: ScreenedLayout) -> float:
-            return min(self._gpus_within(candidate, cost - 1e-9, priced=priced), self._most(candidate))
+            return min(self._busy_within(candidate, cost - 1e-9, priced=priced), self._most(candidate))
 
         while waiting and waiting[0][0] < cost:
             bound, candidate = self._next(waiting, confidence, allowed, priced=priced)
@@ -329,7 +357,11 @@ class Search:
         return best
 
     def _most(self, candidate: ScreenedLayout) -> float:
-        return self.terms.most_devices(candidate.layout)
+        return self.terms.busy_allowed(candidate.layout)
+
+    def _gpus_of(self, layout: Layout, busy: float) -> float:
+        """Return the GPUs of so many replicas and their spares; none if not one of them is held."""
+        return 0.0 if busy < 1.0 else self.terms.least_gpus(layout, busy)
 
     def _limit(self, candidate: ScreenedLayout, *, priced: bool) -> float:
         """Return the cost that no fleet of a device within the limits on number and cost exceeds, as far as bounds say."""
@@ -345,7 +377,7 @@ class Search:
         if not priced:
             return float(sized.gpus)
         layout = sized.trial.candidate.layout
-        usd = self.terms.usd_per_hour(layout, sized.gpus // layout.devices)
+        usd = self.terms.usd_per_hour(layout, sized.busy)
         return inf if usd is None else usd
 
     def _rank(self, sized: Sized, *, priced: bool) -> tuple[float, int, int]:
@@ -355,9 +387,10 @@ class Search:
         """Return a lower bound on the cost of this many GPUs of a layout: dollars per hour, or GPUs."""
         return self.terms.least_usd_per_hour(candidate.layout, gpus) if priced else gpus
 
-    def _gpus_within(self, candidate: ScreenedLayout, cost: float, *, priced: bool = True) -> float:
-        """Return the most GPUs of a layout that a cost pays for: dollars per hour, or GPUs."""
-        return self.terms.most_gpus(candidate.layout, cost) if priced else cost
+    def _busy_within(self, candidate: ScreenedLayout, cost: float, *, priced: bool = True) -> float:
+        """Return the most replicas beside the spares that a cost pays for: dollars per hour, or GPUs."""
+        layout = candidate.layout
+        return self.terms.most_busy(layout, cost) if priced else self.terms.busy_within(layout, cost)
 
     def _bounded(
         self,
@@ -371,12 +404,11 @@ class Search:
 
         The layout that is to come `first` has a bound of zero.
         """
-        spares = self.terms.spare_replicas
         waiting = []
         for candidate in candidates:
             name = layout_name(candidate.layout, candidate.weight_dtype)
-            gpus = (busy_bound(candidate, confidence, self.terms) + spares) * candidate.layout.devices
-            bound = self._least(candidate, gpus, priced=priced)
+            busy = busy_bound(candidate, confidence, self.terms)
+            bound = self._least(candidate, self.terms.least_gpus(candidate.layout, busy), priced=priced)
             if bound < inf:
                 waiting.append(
                     (0.0, name, True, candidate) if name == first else (bound, name, False, candidate)
@@ -392,31 +424,26 @@ class Search:
         *,
         priced: bool = True,
     ) -> tuple[float, ScreenedLayout]:
-        """Return the least bound and its layout, once that bound is from short runs; infinite above the allowed GPUs."""
+        """Return the least bound and its layout, once that bound is from short runs; infinite above the allowed replicas."""
         while True:
             bound, name, simulated, candidate = heappop(waiting)
             if simulated:
                 return bound, candidate
-            most = self._busy(candidate, allowed(candidate))
+            most = allowed(candidate)
             busy = inf
             if most >= 1.0:
                 busy = _short_bound(self.trial(candidate), confidence, self.terms, most)
-            gpus = (busy + self.terms.spare_replicas) * candidate.layout.devices
+            gpus = self.terms.least_gpus(candidate.layout, busy)
             closer = self._least(candidate, gpus, priced=priced)
             heappush(waiting, (max(bound, closer), name, True, candidate))
-
-    def _busy(self, candidate: ScreenedLayout, gpus: float) -> float:
-        """Return the replicas beside the spares that this many GPUs are enough for."""
-        return floor(gpus / candidate.layout.devices) - self.terms.spare_replicas if gpus < inf else inf
 
     def sized(self, candidate: ScreenedLayout, confidence: float) -> Sized | None:
         """Return the fewest replicas of a layout that meet the targets with a probability; None if no number does."""
         return self._sized(candidate, confidence, inf)
 
-    def _sized(self, candidate: ScreenedLayout, confidence: float, most_gpus: float) -> Sized | None:
+    def _sized(self, candidate: ScreenedLayout, confidence: float, most: float) -> Sized | None:
         known = id(candidate), confidence
         if known not in self._sizes:
-            most = self._busy(candidate, most_gpus)
             slower = candidate.slowness.quantile(confidence)
             trial = self.trial(candidate)
             if most < 1.0 or not _may_do(trial, slower, self.terms, most, short=False):
@@ -424,9 +451,11 @@ class Search:
             busy = busy_replicas(trial, trial.limits, confidence, self.terms, most)
             if busy is None:
                 return None
-            gpus = (busy + self.terms.spare_replicas) * candidate.layout.devices
-            self._sizes[known] = Sized(trial, busy, gpus)
-        return self._sizes[known] if self._sizes[known].gpus <= most_gpus else None
+            self._sizes[known] = Sized(trial, busy, self.terms.gpus(candidate.layout, busy))
+        sized = self._sizes[known]
+        if sized.busy > most or self.terms.too_large(candidate.layout, sized.busy):
+            return None
+        return sized
 
 
 def layout_name(layout: Layout, weight_dtype: str) -> LayoutName:

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from math import floor, inf
+from math import inf
 
 from capplan.accuracy.bounded import BoundedSpread, load_interval
 from capplan.fleet.plan import Group, Plan, cost_of
@@ -94,7 +94,8 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
     in_replica = latencies.requests_per_s * latencies.e2e_s.mean
     rows = breakdown_of(trial.replica, load, in_replica)
     device = candidate.layout.device
-    hourly = terms.usd_per_hour(candidate.layout, sized.gpus // candidate.layout.devices)
+    hourly = terms.usd_per_hour(candidate.layout, sized.busy)
+    spares = terms.spares(candidate.layout, sized.busy)
     output_rate = latencies.requests_per_s * sized.busy * demand.generated_tokens
     input_rate = latencies.requests_per_s * sized.busy * float(lengths.input_tokens)
 
@@ -111,8 +112,9 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
         role="serve",
         layout=candidate.layout,
         weight_dtype=candidate.weight_dtype,
-        replicas=sized.busy + terms.spare_replicas,
-        spare_replicas=terms.spare_replicas,
+        replicas=sized.busy + spares,
+        spare_replicas=spares,
+        survive=terms.survive,
         concurrency_per_replica=in_replica,
         request_rate_per_replica=latencies.requests_per_s,
         planned_rate_limit_per_replica=max(
@@ -152,13 +154,12 @@ def confirmed(fleet: Sized, terms: Terms) -> tuple[Sized, Plan] | None:
     A size rests on loads of a scale, so a few replicas may be missing.
     """
     trial, confidence = fleet.trial, fleet.trial.question.slo.confidence
-    devices = trial.candidate.layout.devices
-    for more in range(MOST_ADDED):
-        gpus = fleet.gpus + more * devices
-        if more and gpus > terms.most_devices(trial.candidate.layout):
+    layout = trial.candidate.layout
+    for busy in range(fleet.busy, fleet.busy + MOST_ADDED):
+        if busy > fleet.busy and (busy > terms.busy_allowed(layout) or terms.too_large(layout, busy)):
             return None
-        if not trial.limits or met_probability(trial, fleet.busy + more) >= confidence:
-            larger = Sized(trial, fleet.busy + more, gpus)
+        if not trial.limits or met_probability(trial, busy) >= confidence:
+            larger = Sized(trial, busy, terms.gpus(layout, busy))
             return larger, plan_of(larger, terms)
     return None
 
@@ -172,7 +173,7 @@ def cost_range(sized: Sized, terms: Terms) -> tuple[float, float] | None:
     costs = []
     for part in RANGE:
         busy = replicas_at_speed(trial, part, terms)
-        hourly = terms.usd_per_hour(layout, inf if busy is None else busy + terms.spare_replicas)
+        hourly = terms.usd_per_hour(layout, inf if busy is None else busy)
         if hourly is None:
             return None
         costs.append(float(usd_per_month(hourly)))
@@ -206,7 +207,7 @@ Pair = tuple[Sized, Plan]
 def rank(fleet: Sized, terms: Terms) -> tuple[float, int, int, str]:
     """Return the sort key of sized layouts: cost if known, then GPUs."""
     layout = fleet.trial.candidate.layout
-    hourly = terms.usd_per_hour(layout, fleet.gpus // layout.devices)
+    hourly = terms.usd_per_hour(layout, fleet.busy)
     return inf if hourly is None else hourly, fleet.gpus, fleet.busy, layout.in_words("")
 
 
@@ -224,10 +225,10 @@ def surest_within(pairs: Sequence[Pair], terms: Terms, ratio: float) -> Plan:
     for fleet, plan in pairs:
         if (plan.usd_per_hour is None) != (cheapest.usd_per_hour is None):
             continue
-        most = _replicas_within(plan, terms, ratio * cost_of(cheapest)) - terms.spare_replicas
-        limit = terms.most_devices(plan.single.layout)
-        if limit < inf:
-            most = min(most, int(limit) // plan.single.layout.devices - terms.spare_replicas)
+        layout = plan.single.layout
+        most = _busy_within(plan, terms, ratio * cost_of(cheapest))
+        while most >= fleet.busy and terms.too_large(layout, most):
+            most -= 1
         if most < fleet.busy:
             continue
         top = met_probability(fleet.trial, most)
@@ -235,15 +236,17 @@ def surest_within(pairs: Sequence[Pair], terms: Terms, ratio: float) -> Plan:
             continue
         numbers = range(fleet.busy, most)  # more replicas are never less sure
         busy = fleet.busy + bisect_left(numbers, top - 0.01, key=partial(met_probability, fleet.trial))
-        gpus = (busy + terms.spare_replicas) * plan.single.layout.devices
-        best = plan_of(Sized(fleet.trial, busy, gpus), terms)
+        if terms.too_large(layout, busy):
+            busy = most
+        best = plan_of(Sized(fleet.trial, busy, terms.gpus(layout, busy)), terms)
     return best
 
 
-def _replicas_within(plan: Plan, terms: Terms, cost: float) -> int:
-    """Return how many replicas of a plan a cost pays for, in dollars per hour or in GPUs."""
-    gpus = cost if plan.usd_per_hour is None else terms.most_gpus(plan.single.layout, cost)
-    return floor(gpus / plan.single.layout.devices + 1e-9)
+def _busy_within(plan: Plan, terms: Terms, cost: float) -> int:
+    """Return how many replicas of a plan beside the spares a cost pays for, in dollars per hour or in GPUs, within its limits."""
+    layout, priced = plan.single.layout, plan.usd_per_hour is not None
+    most = terms.most_busy(layout, cost) if priced else terms.busy_within(layout, cost)
+    return int(min(most, terms.busy_allowed(layout)))
 
 
 def recommended(pairs: Sequence[Pair], terms: Terms) -> tuple[Plan, str]:

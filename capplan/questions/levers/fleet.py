@@ -174,7 +174,7 @@ def _sized(base: Base, plan: Plan, caches: int) -> Sized | None:
     busy = busy_replicas(trial, trial.limits, question.slo.confidence, terms)
     if busy is None:
         return None
-    return Sized(trial, busy, (busy + terms.spare_replicas) * layout.devices)
+    return Sized(trial, busy, terms.gpus(layout, busy))
 
 
 def _kept_by_sessions(base: Base, busy: int) -> str:

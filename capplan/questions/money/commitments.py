@@ -289,7 +289,7 @@ def least_usd_per_month(
             running = float(np.clip(needed, scaling.min_replicas, max(most, scaling.min_replicas)).mean())
         layout = candidate.layout
         hourly = least_usd_per_hour(
-            running + terms.spare_replicas, offers[layout.device.name], layout.devices
+            running + terms.survive.least_spares(1), offers[layout.device.name], layout.devices
         )
         return float(usd_per_month(hourly))
 

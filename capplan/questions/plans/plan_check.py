@@ -117,8 +117,15 @@ def _replicas_allowed(
             yield _one_of(f"fleet.{name}", degrees, row[name])
     if limits.max_devices_per_replica is not None:
         yield _at_most("fleet.max_gpus_per_replica", limits.max_devices_per_replica, row["gpus_per_replica"])
-    spares = row["spare_replicas"]
-    yield Check("fleet.spare_replicas", limits.spare_replicas, spares, spares >= limits.spare_replicas)
+    spares, hardware = (
+        row["spare_replicas"],
+        next((item for item in devices if item.name == row["hardware"]), None),
+    )
+    if hardware is not None:
+        busy, each, price = row["replicas"] - spares, row["gpus_per_replica"], asked.prices.get(hardware.name)
+        least = limits.survive.least_spares(busy)
+        needed = price.spares(each, hardware.node_devices, busy, limits.survive) if price else least
+        yield Check(limits.survive.key, needed, spares, spares >= needed)
 
 
 def _pools_measured(asked: AskedFleet, file: PlanFile) -> Iterator[Check]:
@@ -187,7 +194,14 @@ def _money(
     for row in rows:
         price, node = asked.prices.get(row["hardware"]), device(row["hardware"]).node_devices
         usd_per_hour = (
-            price.order_usd_per_hour(row["gpus"] // row["replicas"], node, row["replicas"]) if price else None
+            price.order_usd_per_hour(
+                row["gpus"] // row["replicas"],
+                node,
+                row["replicas"] - row["spare_replicas"],
+                survive=asked.scenario.fleet.survive,
+            )
+            if price
+            else None
         )
         hourly = None if hourly is None or usd_per_hour is None else hourly + usd_per_hour
     yield from _machines(asked, chosen)

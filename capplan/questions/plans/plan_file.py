@@ -28,6 +28,7 @@ from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search.candidates import Layout, Rejection
+from capplan.fleet.survival import Survival
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
@@ -148,12 +149,22 @@ def _shared(row: Mapping[str, Any], asked: AskedFleet) -> dict[str, Any]:
     }
 
 
+def _survives(row: Mapping[str, Any], layout: Layout, asked: AskedFleet) -> Survival:
+    """Return what replicas of a row survive: as the scenario says, or their spares, if these are others."""
+    stated, price = asked.scenario.fleet.survive, asked.prices.get(layout.device.name)
+    busy, spares = row["replicas"] - row["spare_replicas"], row["spare_replicas"]
+    node = layout.device.node_devices
+    planned = price.spares(layout.devices, node, busy, stated) if price else stated.least_spares(busy)
+    return stated if planned == spares else Survival("replica", spares)
+
+
 def _group(role: Role, row: Mapping[str, Any], asked: AskedFleet) -> Group:
     layout = _layout(row, asked)
     return Group(
         role,
         layout,
         row["weight_dtype"],
+        survive=_survives(row, layout, asked),
         **{name: row[name] for name in _OF_GROUP},
         planned_rate_limit_per_replica=row["planned_request_rate_limit_per_replica"],
         request_rate_limit_per_replica=row.get("request_rate_limit_per_replica"),

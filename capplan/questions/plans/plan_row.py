@@ -5,6 +5,7 @@ from math import inf
 from typing import Any
 
 from capplan.accuracy.bounded import BoundedSpread
+from capplan.fleet.availability import plan_availability
 from capplan.fleet.plan import Certainty, Group, Plan, Transfer, plan_order
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.price import usd_per_month
@@ -20,7 +21,7 @@ OWN_PRICE = "the scenario"
 def plan_row(plan: Plan) -> dict[str, Any]:
     """Return one plan with the keys of the interface."""
     own = _alike_row(plan) if plan.transfer is None else _pools_row(plan, plan.transfer)
-    return own | {"groups": group_rows(plan), "order": order_row(plan)}
+    return own | {"groups": group_rows(plan), "order": order_row(plan), "survival": survival_row(plan)}
 
 
 def group_rows(plan: Plan) -> list[dict[str, Any]]:
@@ -62,11 +63,44 @@ def order_row(plan: Plan) -> dict[str, Any] | None:
             }
             for line in order.lines
         ],
+        "placement": [
+            {
+                "sku": item.machine.sku or None,
+                "machines": item.machines,
+                "replicas": item.replicas,
+                "machines_per_replica": item.span,
+            }
+            for item in order.placed
+        ],
         "gpus": order.gpus,
         "gpus_idle": order.gpus_idle,
         "free_replicas": order.free_replicas,
         "usd_per_hour": order.usd_per_hour,
         "usd_per_month": float(usd_per_month(order.usd_per_hour)),
+    }
+
+
+def survival_row(plan: Plan) -> dict[str, Any] | None:
+    """Return what a plan survives, and how likely enough of it is in service; None without a price."""
+    found, survive = plan_availability(plan), plan.groups[0].survive
+    if found is None:
+        return None
+    now, more = found.now, found.one_more
+    return {
+        "domain": survive.domain,
+        "count": survive.count,
+        "time_fraction": now.time_fraction,
+        "month_probability": now.month_probability,
+        "failures_per_month": now.failures_per_month,
+        "hours_to_repair": survive.failures.repair_s / 3600.0,
+        "one_machine_more": None
+        if more is None
+        else {
+            "machine": more.machine,
+            "usd_per_month": float(usd_per_month(more.usd_per_hour)),
+            "time_fraction": more.availability.time_fraction,
+            "month_probability": more.availability.month_probability,
+        },
     }
 
 

@@ -67,6 +67,7 @@ from capplan.report.answers.fleet_words import (
     uneconomical_text,
     usd_per_job,
 )
+from capplan.report.answers.mix import mix_result, mix_tables, mix_texts
 from capplan.report.answers.order import order_tables, order_texts
 from capplan.report.answers.plan_words import (
     budget_texts,
@@ -260,6 +261,7 @@ def _fleet_result(
         }
         if answer.carried
         else None,
+        "mix": mix_result(answer),
         "over_time": outlook_over_time(outlook),
         "relaxations": [
             {
@@ -317,6 +319,7 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
         *cash_texts(outlook.cash),
         *total_texts(answer.chosen, outlook.total),
         *order_texts(answer.chosen),
+        *mix_texts(answer),
         *(_reading(asked.scenario, answer.plans) if answer.plans else ()),
         *outside_texts(answer.chosen),
         *budget_texts(asked, answer),
@@ -358,6 +361,7 @@ def fleet_answer(
         ),
         *pools_tables(answer),
         *order_tables(answer.chosen),
+        *mix_tables(answer),
         *commitments_tables(outlook.mixes),
         *growth_tables(outlook.growth),
         *cash_tables(outlook.cash),

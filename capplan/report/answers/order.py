@@ -1,8 +1,12 @@
 """The order of a plan: machines line by line, and what of them stays idle."""
 
+from collections.abc import Iterator
+from math import floor, log10
 from typing import Any
 
+from capplan.fleet.availability import plan_availability
 from capplan.fleet.plan import Plan, plan_order
+from capplan.fleet.price import usd_per_month
 from capplan.questions.plans.plan_row import order_row
 from capplan.report.answer import Table
 
@@ -38,10 +42,78 @@ def order_tables(plan: Plan | None) -> list[Table]:
 def order_texts(plan: Plan | None) -> tuple[str, ...]:
     """Return what of the machines stays idle; nothing if every GPU is used."""
     order = None if plan is None else plan_order(plan)
-    if order is None or plan is None or not order.gpus_idle:
+    if order is None or plan is None:
         return ()
+    texts = (*_survival_texts(plan),)
+    if not order.gpus_idle:
+        return texts
     room = ""
     if order.free_replicas:
         noun = "replica fits" if order.free_replicas == 1 else "replicas fit"
         room = f": {order.free_replicas} more {noun} on them at no cost"
-    return (f"of the {order.gpus} GPUs in the order {order.gpus_idle} stay idle{room}",)
+    return (f"of the {order.gpus} GPUs in the order {order.gpus_idle} stay idle{room}", *texts)
+
+
+def _survival_texts(plan: Plan) -> Iterator[str]:
+    """Yield what may fail while the targets are met, and how likely that is over a month."""
+    survive, found = plan.groups[0].survive, plan_availability(plan)
+    spread = ", ".join(
+        f"{item.replicas} on {'each of ' if item.machines > item.span else ''}{item.machines} {item.machine.sku}"
+        for group in plan.groups
+        for item in (group.order.placed() if group.order else ())
+        if item.machine.sku and item.span == 1
+    )
+    if survive.count:
+        lost = sum(group.spare_replicas - survive.unavailable for group in plan.groups)
+        noun = "replica" if lost == 1 else "replicas"
+        held = (
+            ""
+            if survive.domain == "replica"
+            else f", which {'holds' if survive.count == 1 else 'hold'} {lost} {noun}"
+        )
+        where = f"; replicas are spread: {spread}" if spread else ""
+        yield f"the plan meets its targets at the peak without {survive.words}{held}{where}"
+        yield from _more_than_spares(plan)
+    if found is None:
+        return
+    now, more = found.now, found.one_more
+    rate = (
+        "machines fail as often as published for H100 servers"
+        if survive.failures.time_to_failure_s is None
+        else f"a machine fails every {survive.failures.time_to_failure_s / 86400.0:g} days"
+    )
+    text = (
+        f"enough replicas for the peak are in service {percent(now.time_fraction)} of the time, and throughout a month with a "
+        f"probability of {percent(now.month_probability)}: {rate}, and are replaced in {survive.failures.repair_s / 3600.0:g} h"
+    )
+    if more is not None:
+        text += (
+            f"; one machine more ({more.machine}, ${usd_per_month(more.usd_per_hour):,.0f} a month): "
+            f"{percent(more.availability.time_fraction)} and {percent(more.availability.month_probability)}"
+        )
+    yield text
+
+
+def _more_than_spares(plan: Plan) -> Iterator[str]:
+    """Yield that one machine takes more replicas with it than are spare, if only replicas were to fail."""
+    for group in plan.groups:
+        fullest = max((item.replicas for item in (group.order.placed() if group.order else ())), default=0)
+        if group.survive.domain == "replica" and fullest > group.spare_replicas:
+            yield (
+                f"a machine holds up to {fullest} replicas and {group.spare_replicas} "
+                f"{'is' if group.spare_replicas == 1 else 'are'} spare, so the plan misses its targets at the peak without a machine; "
+                "to meet them: fleet.survive: {machine: 1} instead of fleet.spare_replicas"
+            )
+
+
+def percent(part: float) -> str:
+    """Return a probability in percent, with as many digits as tell it from certainty.
+
+    Examples
+    --------
+    >>> percent(0.97), percent(0.99973), percent(1.0)
+    ('97.0%', '99.973%', '100%')
+    """
+    if part >= 1.0 - 1e-9:
+        return "100%"
+    return f"{100.0 * part:.{max(1, -floor(log10(1.0 - part)) - 1)}f}%"

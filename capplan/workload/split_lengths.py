@@ -1,0 +1,46 @@
+"""Requests of one class by the length of their prompts: those up to a threshold, and those above it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from capplan.numbers import Array
+from capplan.workload.length import Lengths, empirical
+from capplan.workload.request_class import RequestClass, busier
+
+VALUES = 2000
+"""Prompts of equal weight that stand for a distribution."""
+
+
+def prompt_tokens(lengths: Lengths) -> Array:
+    """Return the prompt lengths that stand for a distribution, ascending."""
+    return lengths.quantile((np.arange(VALUES) + 0.5) / VALUES)
+
+
+def below_and_above(item: RequestClass, tokens: float) -> tuple[RequestClass | None, RequestClass | None]:
+    """Return a class cut in two: prompts of at most so many tokens, and longer ones; None for a part without requests."""
+    values = prompt_tokens(item.input_tokens)
+    parts: list[RequestClass | None] = []
+    for name, mine in (("up to", values[values <= tokens]), ("above", values[values > tokens])):
+        if not len(mine):
+            parts.append(None)
+        elif len(mine) == len(values):
+            parts.append(item)
+        else:
+            share = len(mine) / len(values)
+            cut = replace(item, name=f"{item.name}, {name} {tokens:g}", input_tokens=empirical(mine))
+            parts.append(busier(cut, share))
+    return parts[0], parts[1]
+
+
+def thresholds(classes: Sequence[RequestClass], parts: Sequence[float]) -> tuple[float, ...]:
+    """Return prompt lengths that these parts of all requests do not exceed, with two significant digits, ascending."""
+    values = np.concatenate([prompt_tokens(item.input_tokens) for item in classes])
+    weights = np.repeat([item.request_rate_at() / VALUES for item in classes], VALUES)
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order]) / weights.sum()
+    found = [float(values[order][np.searchsorted(reached, part)]) for part in parts]
+    rounded = {float(f"{value:.2g}") for value in found}
+    least, most = float(values.min()), float(values.max())
+    return tuple(sorted(value for value in rounded if least <= value < most))
