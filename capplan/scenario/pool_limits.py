@@ -59,17 +59,22 @@ def _link(fleet: Fleet) -> LinkTerms:
 
 
 def refuse_with_pools(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, ...]) -> None:
-    """Note what is not modelled with separate pools: users who wait, speculation, offload tiers."""
+    """Note what is not modelled with separate pools: conversations of users, speculation, offload tiers."""
     at = ("fleet", "disaggregation")
     if file.fleet.disaggregation in (None, "off"):
         return
     beside = {
-        "users who wait for each response (traffic[].users); give request_rate": any(
-            item.users is not None for item in classes
+        "conversations of users (traffic[].users with turns); give request_rate": any(
+            item.users is not None and item.sessions is not None for item in classes
         ),
         "speculation; leave one of them out": file.speculation is not None,
         "offload tiers (kv_offload); leave one of them out": bool(file.kv_offload),
     }
+    if any(item.users is not None for item in classes):
+        reading.assume(
+            "separate pools are sized for requests that arrive at random at the rate that the users send",
+            "fleet.disaggregation",
+        )
     for what, given in beside.items():
         if given:
             reading.note(reading.refuse(at, f"separate pools are not modelled with {what}"), at)

@@ -17,6 +17,7 @@ SAMPLE = {
     "session-users": 1,
     "drafts": 1,
     "pools": 700,
+    "pool-users": 3,
 }
 """Kind -> number of a scenario. In the one of pools, a listed plan with pools is surer for less than any without."""
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from capplan.cli.main import main
 from capplan.errors import InputError, Refusal
+from capplan.fleet.load.demand import demand_of_classes, planned_demand, without_users
+from capplan.fleet.load.routed import run_fleet
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import cost_of
 from capplan.fleet.pools.joint import Joint, cheapest_pair, demanded_of
@@ -34,11 +36,15 @@ from capplan.fleet.simulation import capacity_per_s
 from capplan.hardware.networks import NETWORKS
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import asked_fleet, fleet_for, terms_of
+from capplan.questions.simulation import asked_stream, chosen_of, operation_of_plan
 from capplan.readers.catalogue.hardware import device
 from capplan.replica.replica import replica_of
+from capplan.scenario.flags import OperationFlags, RequestFlags
 from capplan.scenario.scenario import read_scenario
 from capplan.serving.fleet_terms import link_load_fraction, transfer_s
 from capplan.serving.step_table import decode_step_s
+from capplan.workload.length import fixed
+from capplan.workload.request_class import RequestClass
 from tests.sweeps import long_but
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
@@ -442,8 +448,14 @@ def test_more_devices_than_allowed_and_a_link_that_is_too_slow_are_said(path):
         (("fleet.decode_hardware=[]",), "fleet.decode_hardware: is empty"),
         (("fleet.kv_link=12 apples",), "fleet.kv_link: "),
         (
-            ("traffic[0].request_rate=null", "traffic[0].users=9", "traffic[0].think_time=9 s"),
-            "users who wait",
+            (
+                "traffic[0].request_rate=null",
+                "traffic[0].users=9",
+                "traffic[0].think_time=9 s",
+                "traffic[0].turns={mean: 4, p95: 9}",
+                "traffic[0].added_tokens={mean: 50, p95: 90}",
+            ),
+            "conversations of users",
         ),
         (("speculation={acceptance: 0.5, draft_step_time: 1 ms}",), "not modelled with speculation"),
     ],
@@ -495,3 +507,51 @@ def test_pools_are_looked_for_until_one_pair_of_devices_has_a_plan(path):
     assert [plan.hardware for plan in answer.plans] == ["h100-sxm"]
     without = [row for row in answer.pools.rejected if row.code == Refusal.LINK_DOMAIN]
     assert sum(row.count for row in without) > 3
+
+
+USERS = """
+name: users
+model: meta-llama/Llama-3.1-8B-Instruct
+traffic:
+  - {name: chat, users: 600, think_time: 20 s, input_tokens: {mean: 2500, p95: 6000}, output_tokens: {mean: 250, p95: 600}}
+  - {name: batch, request_rate: 5 req/s, input_tokens: {mean: 900, p95: 2000}, output_tokens: {mean: 100, p95: 300}}
+slo: {ttft_p95: 1 s, tpot_p95: 15 ms}
+fleet: {hardware: [h100-sxm], disaggregation: only, kv_link: infiniband-ndr}
+"""
+
+
+def test_users_of_pools_see_in_simulation_what_the_plan_says(tmp_path):
+    """The plan is sized for requests at the rate of the users; the simulation has the users themselves, who wait."""
+    file = tmp_path / "users.yaml"
+    file.write_text(USERS)
+    asked = asked_of(file)
+    plan = fleet_for(asked).chosen
+    assert plan.has_pools
+    peak = planned_demand(asked.question.demand, plan.responses_s).peak_requests_per_s
+    for group in plan.groups:
+        assert group.busy_replicas * group.request_rate_per_replica == pytest.approx(peak)
+    chosen = chosen_of(asked, plan)
+    stream = asked_stream(chosen, RequestFlags(seed=11)).stream
+    assert stream.crowd.users == 600
+    operation = operation_of_plan(chosen, OperationFlags(), None)
+    outcome = run_fleet(
+        replica_of(chosen.spec), stream, operation, replicas=chosen.replicas, slo=asked.scenario.slo
+    )
+    assert not outcome.missed(asked.scenario.slo)
+    assert outcome.all.requests_per_s == pytest.approx(peak, rel=0.03)
+    assert outcome.all.tpot_s.p95 == pytest.approx(plan.tpot_s.p95, rel=0.05)
+    assert outcome.all.ttft_s.mean <= 1.1 * plan.ttft_s.mean
+    assert outcome.classes["chat"].e2e_s.mean == pytest.approx(plan.class_e2e_s[0], rel=0.05)
+
+
+@given(users=st.integers(1, 5000), think_s=st.floats(0.5, 100.0), response_s=st.floats(0.1, 30.0))
+def test_users_become_requests_at_the_rate_that_they_send(users, think_s, response_s):
+    """Little's law: of N users, rate x think time think and rate x response time wait."""
+    item = RequestClass("u", fixed(100.0), fixed(10.0), None, users=float(users), think_time_s=think_s)
+    other = RequestClass("o", fixed(50.0), fixed(5.0), 3.0)
+    before = demand_of_classes((item, other))
+    after = without_users(before, response_s)
+    assert not after.users
+    rate = after.classes[0].request_rate_per_s
+    assert rate * (think_s + response_s) == pytest.approx(users)
+    assert after.classes[1] == other

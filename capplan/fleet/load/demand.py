@@ -202,6 +202,16 @@ def demand_of_classes(classes: tuple[RequestClass, ...]) -> Demand:
     return Demand(classes, Lengths(*map(float, astuple(mixed))), math.ceil(longest))
 
 
+def without_users(demand: Demand, response_s: ResponseTimes) -> Demand:
+    """Return the demand whose users are replaced by open-loop classes of the rates that they send with these response times."""
+    rates = demand.rates_of_classes(response_s)
+    classes = tuple(
+        item if item.users is None else replace(item, users=None, think_time_s=None, request_rate_per_s=rate)
+        for item, rate in zip(demand.classes, rates, strict=True)
+    )
+    return replace(demand_of_classes(classes), tiers=demand.tiers)
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedDemand:
     """Requests per second of all classes, at the response times of a plan: the one peak and the one mean that every page states."""

@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import inf
+from math import inf, isnan
 
 from capplan.accuracy.bounded import BoundedSpread, load_interval
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
+from capplan.fleet.load.demand import Demand, planned_demand
 from capplan.fleet.plan import Group, Plan, PoolsSearch, Transfer, cost_of, summed_usd_per_hour
 from capplan.fleet.pools.joint import Demanded, Joint, Lacking, Pair, Phase, demanded_of
 from capplan.fleet.pools.link import LinkTerms, check_known
@@ -26,6 +27,7 @@ from capplan.fleet.pools.sizing import (
     pools_sizing,
     prefill_question,
     spares_of,
+    timed_question,
     with_range,
 )
 from capplan.fleet.price import HOURS_PER_MONTH, most_usd
@@ -79,6 +81,7 @@ def pools_decision(
     """
     check_known((*pools.prefill_devices, *pools.decode_devices), pools.link)
     rejected: Rejections = Counter()
+    users, question = question.demand, timed_question(question, terms)
     groups, evaluated = _contenders(question, pools, terms, rejected)
     cache = cache or SearchCache()
     plans: list[Plan] = []
@@ -88,7 +91,7 @@ def pools_decision(
         if tried_groups >= SHOWN and plans:
             break
         least = min((cost_of(plan) for plan in plans), default=inf)
-        asking = _Asking(question, pools.link, terms, cache, beyond=beyond)
+        asking = _Asking(question, users, pools.link, terms, cache, beyond=beyond)
         plan, tried = _confirmed(group, asking, rejected, WORTH_SHOWING * least)
         simulated += tried
         plans += [plan] if plan else []
@@ -133,7 +136,7 @@ def pools_standing(question: Question, plan: Plan, terms: Terms) -> PoolsStandin
     pair = (plan.groups[0].busy_replicas, plan.groups[1].busy_replicas)
     slowness = contender.slowness(question).quantile(question.slo.confidence)
     return PoolsStanding(
-        _plan(contender, joint, pair, terms, beyond=False),
+        _plan(contender, joint, pair, terms, question.demand, beyond=False),
         joint.lacking(pair, demanded_of(terms.headroom_fraction, slowness)),
     )
 
@@ -193,6 +196,8 @@ class _Asking:
     """What a plan is asked to be."""
 
     question: Question
+    users: Demand
+    """The traffic before users were replaced by requests at their rate."""
     link: LinkTerms
     terms: Terms
     cache: SearchCache
@@ -232,7 +237,7 @@ def _confirmed(
             rejected[contender.hardware, _unmet(joint, alone, demanded)] += 1
     if best is None:
         return None, tried
-    plan = _plan(*best, terms, beyond=asking.beyond)
+    plan = _plan(*best, terms, asking.users, beyond=asking.beyond)
     reason = _over(plan, terms) or _unsure(plan, question)
     if reason is not None:
         rejected[group[0].hardware, reason] += 1
@@ -270,22 +275,24 @@ def _over(plan: Plan, terms: Terms) -> Reason | None:
     return OVER_BUDGET if hourly is None or hourly > most_usd(terms.max_usd_per_hour) else None
 
 
-def _plan(contender: Contender, joint: Joint, pair: Pair, terms: Terms, *, beyond: bool) -> Plan:
+def _plan(
+    contender: Contender, joint: Joint, pair: Pair, terms: Terms, users: Demand, *, beyond: bool
+) -> Plan:
     """Return the plan with these replica counts, with what all requests of the peak see."""
     outcome, question = joint.at_peak(pair), joint.question
+    seen = outcome.classes
+    means = [seen[item.name].e2e_s.mean for item in users.classes]
+    responses_s = tuple(outcome.all.e2e_s.mean if isnan(mean) else mean for mean in means)
+    rate = planned_demand(users, responses_s).peak_requests_per_s
     slowness = contender.slowness(question)
     asked = slowness.quantile(question.slo.confidence)
     planned = joint.most_load(pair, terms.headroom_fraction, asked) if beyond else 1.0
     first_s = outcome.all.ttft_s.mean
-    prefill = _pool(
-        contender.prefill, pair[0], outcome, terms, _PoolLoad("prefill", joint.rate, first_s, planned)
-    )
+    prefill = _pool(contender.prefill, pair[0], outcome, terms, _PoolLoad("prefill", rate, first_s, planned))
     later_s = outcome.all.e2e_s.mean - first_s
-    decode = _pool(
-        contender.decode, pair[1], outcome, terms, _PoolLoad("decode", joint.rate, later_s, planned)
-    )
+    decode = _pool(contender.decode, pair[1], outcome, terms, _PoolLoad("decode", rate, later_s, planned))
     usd = summed_usd_per_hour((prefill, decode))
-    money = None if usd is None else unit_costs_at_mean(joint.demand, usd, outcome.all.e2e_s.mean)
+    money = None if usd is None else unit_costs_at_mean(users, usd, responses_s)
 
     def bounded(values: Spread, quantity: str, replica: Replica) -> BoundedSpread:
         interval = load_interval(question.intervals, quantity, "open", replica)
@@ -296,7 +303,8 @@ def _plan(contender: Contender, joint: Joint, pair: Pair, terms: Terms, *, beyon
     together = _met_probability(slowness, slowest, asked, question.slo.confidence)
     return Plan(
         (prefill, decode),
-        transfer=Transfer(joint.link, joint.link_use(pair)),
+        class_e2e_s=responses_s if len(responses_s) > 1 else (),
+        transfer=Transfer(joint.link, joint.link_use(pair, rate / joint.rate)),
         requests=outcome.all.requests,
         ttft_s=bounded(outcome.all.ttft_s, "ttft", joint.prefill),
         tpot_s=bounded(outcome.all.tpot_s, "tpot", joint.decode),
@@ -306,7 +314,7 @@ def _plan(contender: Contender, joint: Joint, pair: Pair, terms: Terms, *, beyon
         usd_per_hour=usd,
         money=money,
         target_probabilities=_target_probabilities(contender, joint, pair, together) if beyond else {},
-        outside=outside_use(question.demand.classes, outcome.all.e2e_s.mean, HOURS_PER_MONTH),
+        outside=outside_use(users.classes, responses_s, HOURS_PER_MONTH),
     )
 
 

@@ -6,7 +6,7 @@ from math import inf
 
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason
-from capplan.fleet.load.demand import Demand, demand_of_classes
+from capplan.fleet.load.demand import Demand, demand_of_classes, without_users
 from capplan.fleet.plan import (
     Certainty,
     Choices,
@@ -28,10 +28,29 @@ from capplan.fleet.search.trial import Trial
 from capplan.hardware.device import Device
 from capplan.replica.plans import engine_scheduling
 from capplan.workload.length import fixed
+from capplan.workload.request_class import ResponseTimes
 from capplan.workload.slo import Slo
 
 WHOLE_PROMPT = 1e9
 """Tokens of a shared prefix that holds every prompt."""
+
+
+def timed_question(question: Question, terms: Terms) -> Question:
+    """Return the question whose users are replaced by requests that arrive at random at the rate that users send.
+
+    Many users, each of whom thinks for a random time, send requests like a Poisson process. Their rate is that of responses as
+    quick as on an idle replica of the quickest layout, so it is never too low; users who wait longer send fewer requests, and
+    never queue in larger numbers than there are users.
+    """
+    if not question.demand.users:
+        return question
+    free = replace(question, slo=replace(question.slo, targets=()))
+    candidates = search(free).candidates
+    responses_s: ResponseTimes = 0.0
+    if candidates:
+        quickest = min(candidates, key=lambda candidate: candidate.usual_step_s)
+        responses_s = Search(free, [quickest], terms).trial(quickest).responses_s
+    return replace(question, demand=without_users(question.demand, responses_s))
 
 
 def prefill_question(question: Question, devices: Sequence[Device]) -> Question:
@@ -197,7 +216,7 @@ def pools_sizing(
     question: Question, plan: Plan, terms: Terms, cache: SearchCache | None = None
 ) -> PoolsSizing | Reason:
     """Return how the replicas of a plan's layouts are counted under a question, or why one of them cannot serve the model."""
-    cache = cache or SearchCache()
+    cache, question = cache or SearchCache(), timed_question(question, terms)
     contender = contender_of(question, plan, terms, cache)
     if isinstance(contender, Reason):
         return contender
