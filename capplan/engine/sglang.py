@@ -6,7 +6,7 @@ mem_fraction_static). Memory outside the fraction: one logged start, hence more 
 
 from dataclasses import replace
 
-from capplan.engine.dtypes import CUDA_KV_DTYPES, CUDA_WEIGHT_DTYPES
+from capplan.engine.dtypes import CUDA_KV_DTYPES, SGLANG_WEIGHT_DTYPES
 from capplan.engine.memory_rules import MemoryRules
 from capplan.engine.profile import EngineProfile, Tier
 from capplan.numbers import GIB
@@ -54,7 +54,7 @@ _BASE = EngineProfile(
     reserved_output_fraction=0.4,  # new_token_ratio falls from 0.7 to 0.1 while requests run
     tiers=_TIERS,
     memory=_MEMORY,
-    weight_dtypes=CUDA_WEIGHT_DTYPES,
+    weight_dtypes=SGLANG_WEIGHT_DTYPES,
     kv_dtypes=CUDA_KV_DTYPES,
 )
 
