@@ -44,6 +44,13 @@ _TIERS = (
     Tier(0.0, 2048, 2048, 2048, graph_max_sequences=8, wide_graph_max_sequences=8),
 )
 
+_TIERS_0_5_23 = (
+    *_TIERS[:3],
+    Tier(20 * GIB, 2048, 4096, 4096, graph_max_sequences=48, wide_graph_max_sequences=160),
+    _TIERS[-1],
+)
+"""`python/sglang/srt/arg_groups/memory_hook.py` of 0.5.23: cards of 20 to 35 GiB have twice the chunk and the graphs."""
+
 _BASE = EngineProfile(
     engine="sglang",
     version="0.4.0",
@@ -61,7 +68,7 @@ _BASE = EngineProfile(
 SGLANG: tuple[EngineProfile, ...] = (
     _BASE,
     replace(_BASE, version="0.5.0"),
-    replace(_BASE, version="0.5.23"),
+    replace(_BASE, version="0.5.23", tiers=_TIERS_0_5_23),
 )
 """Profiles of SGLang, oldest first; each applies until the next."""
 
