@@ -169,9 +169,10 @@ def tier(
     >>> tier(profile("vllm", "0.11.0"), 79.2 * 2**30, "ampere").max_num_seqs
     256
     """
+    names = {architecture.lower(), device_name.lower()}
     for entry in engine.tiers:
-        excluded = {architecture.lower(), device_name.lower()} & set(entry.excluded)
-        if device_memory_bytes >= entry.above_bytes and not excluded:
+        meant = not names & set(entry.excluded) and (not entry.only or bool(names & set(entry.only)))
+        if device_memory_bytes >= entry.above_bytes and meant:
             return entry
     return engine.tiers[-1]
 

@@ -116,6 +116,8 @@ class Tier:
     """Largest batch that is captured as a CUDA graph."""
     wide_graph_max_sequences: int = 512
     """The same from four tensor-parallel ranks on."""
+    only: tuple[str, ...] = ()
+    """Architectures and devices that the tier is for; empty: all."""
     excluded: tuple[str, ...] = ()
     """Architectures and devices that fall through to the next tier although their memory is large enough."""
 

@@ -6,7 +6,7 @@ mem_fraction_static). Memory outside the fraction: one logged start, hence more 
 
 from dataclasses import replace
 
-from capplan.engine.dtypes import CUDA_KV_DTYPES, CUDA_WEIGHT_DTYPES
+from capplan.engine.dtypes import CUDA_KV_DTYPES, SGLANG_WEIGHT_DTYPES
 from capplan.engine.memory_rules import MemoryRules
 from capplan.engine.profile import EngineProfile, Tier
 from capplan.numbers import GIB
@@ -44,6 +44,13 @@ _TIERS = (
     Tier(0.0, 2048, 2048, 2048, graph_max_sequences=8, wide_graph_max_sequences=8),
 )
 
+_TIERS_0_5_23 = (
+    *_TIERS[:3],
+    Tier(20 * GIB, 2048, 4096, 4096, graph_max_sequences=48, wide_graph_max_sequences=160),
+    _TIERS[-1],
+)
+"""`python/sglang/srt/arg_groups/memory_hook.py` of 0.5.23: cards of 20 to 35 GiB have twice the chunk and the graphs."""
+
 _BASE = EngineProfile(
     engine="sglang",
     version="0.4.0",
@@ -54,14 +61,14 @@ _BASE = EngineProfile(
     reserved_output_fraction=0.4,  # new_token_ratio falls from 0.7 to 0.1 while requests run
     tiers=_TIERS,
     memory=_MEMORY,
-    weight_dtypes=CUDA_WEIGHT_DTYPES,
+    weight_dtypes=SGLANG_WEIGHT_DTYPES,
     kv_dtypes=CUDA_KV_DTYPES,
 )
 
 SGLANG: tuple[EngineProfile, ...] = (
     _BASE,
     replace(_BASE, version="0.5.0"),
-    replace(_BASE, version="0.5.23"),
+    replace(_BASE, version="0.5.23", tiers=_TIERS_0_5_23),
 )
 """Profiles of SGLang, oldest first; each applies until the next."""
 

@@ -7,7 +7,7 @@ Marlin until 0.12, which brings OpenAI's Triton kernels (pull request 28788).
 
 from dataclasses import replace
 
-from capplan.engine.dtypes import CUDA_KV_DTYPES, CUDA_WEIGHT_DTYPES
+from capplan.engine.dtypes import CUDA_KV_DTYPES, VLLM_WEIGHT_DTYPES
 from capplan.engine.memory_rules import MemoryRules
 from capplan.engine.profile import FIRST_GROUP_EXPONENT, EngineProfile, Tier
 from capplan.numbers import GIB
@@ -62,6 +62,10 @@ _HUGE = Tier(
     excluded=("gb10",),
 )
 
+_PROCESSOR = Tier(
+    0.0, max_num_seqs=128, server_batched_tokens=2048, offline_batched_tokens=4096, only=("cpu",)
+)
+
 _V0 = EngineProfile(
     engine="vllm",
     version="0.5.0",
@@ -71,7 +75,7 @@ _V0 = EngineProfile(
     block_tokens=16,
     tiers=(Tier(0.0, 256, 2048, 2048, graph_max_sequences=256, wide_graph_max_sequences=256),),
     memory=_V0_MEMORY,
-    weight_dtypes=CUDA_WEIGHT_DTYPES,
+    weight_dtypes=VLLM_WEIGHT_DTYPES,
     kv_dtypes=CUDA_KV_DTYPES,
     long_chunked_tokens=32768,
     expert_kernels={"hopper": "marlin"},
@@ -93,19 +97,21 @@ VLLM: tuple[EngineProfile, ...] = (
     replace(_V0, version="0.6.0"),
     replace(_V0, version="0.7.0", decode_group_exponent=0.0),
     _V1,
-    replace(_V1, version="0.9.0", tiers=(_LARGE, _SMALL)),
-    replace(_V1, version="0.10.0", tiers=(_LARGE, _SMALL), memory=_GROUPED_MEMORY),
-    replace(_V1, version="0.12.0", tiers=(_LARGE, _SMALL), memory=_GROUPED_MEMORY, expert_kernels={}),
+    replace(_V1, version="0.9.0", tiers=(_PROCESSOR, _LARGE, _SMALL)),
+    replace(_V1, version="0.10.0", tiers=(_PROCESSOR, _LARGE, _SMALL), memory=_GROUPED_MEMORY),
+    replace(
+        _V1, version="0.12.0", tiers=(_PROCESSOR, _LARGE, _SMALL), memory=_GROUPED_MEMORY, expert_kernels={}
+    ),
     *(
         replace(_V1, version=version, tiers=tiers, memory=memory, expert_kernels={})
         for version, tiers, memory in (
-            ("0.14.0", (_LARGE, _SMALL), _GROUPED_MEMORY),
-            ("0.17.0", (_LARGE, _SMALL), _LEAN_SAMPLER_MEMORY),
-            ("0.18.0", (_LARGE, _SMALL), _WORKSPACE_MEMORY),
-            ("0.20.0", (_LARGE, _SMALL), _FRACTION_92_MEMORY),
-            ("0.21.0", (_LARGE, _SMALL), _GRAPHS_MEMORY),
-            ("0.26.0", (_HUGE, _LARGE, _SMALL), _GRAPHS_MEMORY),
-            ("0.33.0", (_HUGE, _LARGE, _SMALL), _GRAPHS_MEMORY),
+            ("0.14.0", (_PROCESSOR, _LARGE, _SMALL), _GROUPED_MEMORY),
+            ("0.17.0", (_PROCESSOR, _LARGE, _SMALL), _LEAN_SAMPLER_MEMORY),
+            ("0.18.0", (_PROCESSOR, _LARGE, _SMALL), _WORKSPACE_MEMORY),
+            ("0.20.0", (_PROCESSOR, _LARGE, _SMALL), _FRACTION_92_MEMORY),
+            ("0.21.0", (_PROCESSOR, _LARGE, _SMALL), _GRAPHS_MEMORY),
+            ("0.26.0", (_PROCESSOR, _HUGE, _LARGE, _SMALL), _GRAPHS_MEMORY),
+            ("0.33.0", (_PROCESSOR, _HUGE, _LARGE, _SMALL), _GRAPHS_MEMORY),
         )
     ),
 )

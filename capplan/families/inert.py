@@ -311,6 +311,9 @@ _ENDINGS = (
 
 _OF_TYPE = {
     "bloom": "seq_length pretraining_tp",
+    "deepseek_v2": "lm_head rm_head aux_loss_alpha",
+    "dots_ocr": "attention_bias",
+    "qwen": "use_dynamic_ntk use_logn_attn softmax_in_fp32 use_cache_kernel use_cache_quantization",
     "deepseek_v4": "num_hash_layers num_key_value_heads expert_dtype",
     "deepseek_v32": "layer_types",
     "deepseek_ref": "num_hash_layers num_key_value_heads expert_dtype",

@@ -23,13 +23,18 @@ _TOWERS: dict[str, Tower] = {
     "clip_vision_model": towers.clip,
     "exaone4_5_vision": vision.qwen2_5_vision,
     "glm4v_moe_vision": vision.glm4v_vision,
+    "glm_ocr_vision": vision.glm_ocr_vision,
     "glm4v_vision": vision.glm4v_vision,
     "granite_speech_encoder": audio.granite_speech,
     "idefics3_vision": towers.idefics3,
+    "dots_vit": towers.dots_vit,
+    "intern_vit_6b": towers.intern_vit,
+    "interns1_vision": towers.internvl,
     "internvl_vision": towers.internvl,
     "parakeet": audio.parakeet,
     "parakeet_encoder": audio.parakeet,
     "phi4_multimodal_audio": audio.phi4,
+    "pixtral": towers.pixtral,
     "phi4_multimodal_vision": towers.phi4,
     "qwen2_5_omni_audio_encoder": audio.qwen2_5_omni,
     "qwen2_5_omni_talker": speech.talker,
@@ -43,6 +48,7 @@ _TOWERS: dict[str, Tower] = {
     "siglip_vision_model": towers.siglip,
     "smolvlm_vision": towers.idefics3,
     "voxtral_encoder": audio.whisper,
+    "voxtral_realtime_encoder": audio.voxtral_realtime,
 }
 
 
@@ -68,6 +74,8 @@ class Wrapper:
     """Names of the section of the text model; none where its keys are those of the file."""
     text_type: str = ""
     """Its model_type, where it has no section."""
+    tower_type: str = ""
+    """Kind of its towers where neither their sections nor a class say it."""
 
 
 def _image(projector: Projector | None) -> Wrapper:
@@ -75,17 +83,22 @@ def _image(projector: Projector | None) -> Wrapper:
 
 
 _WRAPPERS = {
-    "llava": _image(projectors.two_layers),
+    **dict.fromkeys(("llava", "llava_llama", "llava_mistral"), _image(projectors.two_layers)),
     "llava_next": _image(projectors.two_layers_and_newline),
     "paligemma": _image(projectors.one_layer),
     "idefics3": _image(projectors.shuffled_one_layer),
     "smolvlm": _image(projectors.shuffled_one_layer),
     "internvl": _image(projectors.internvl),
-    "internvl_chat": Wrapper({"vision_config": None}, text=("llm_config",)),
+    "internvl_chat": Wrapper({"vision_config": projectors.internvl}, text=("llm_config",)),
+    "interns1": _image(projectors.internvl),
+    "dots_ocr": Wrapper({"vision_config": projectors.nothing}, text=(), text_type="qwen2", tower_type="dots_vit"),
+    "NemotronH_Nano_VL_V2": Wrapper({"vision_config": None}, text=("llm_config",)),
+    "voxtral_realtime": Wrapper({"audio_config": projectors.voxtral_realtime}),
     "lfm2_vl": _image(projectors.lfm2_vl),
     "cohere2_vision": _image(projectors.cohere2_vision),
     "aya_vision": _image(projectors.aya_vision),
     "glm4v": _image(projectors.nothing),
+    "glm_ocr": _image(projectors.nothing),
     "glm46v": _image(projectors.nothing),
     "glm4v_moe": _image(projectors.nothing),
     "exaone4_5": _image(projectors.nothing),
@@ -114,7 +127,7 @@ _WRAPPERS = {
     "idefics2": Wrapper({"vision_config": None, "perceiver_config": None}),
     **dict.fromkeys(
         (
-            "deepseek_vl", "glm_ocr", "got_ocr2", "granite4_vision", "lighton_ocr", "llava_next_video", "llava_onevision",
+            "deepseek_vl", "got_ocr2", "hunyuan_vl", "minicpmv4_6", "minicpmv4_7", "granite4_vision", "lighton_ocr", "llava_next_video", "llava_onevision",
             "ovis2", "paddleocr_vl", "perception_lm", "video_llama_3", "video_llava", "vipllava",
         ),
         _image(None),
@@ -125,13 +138,35 @@ _WRAPPERS = {
 def read_wrapped(config: Config, name: str) -> Network:
     """Return the text model of a file, with the towers whose kind is known."""
     wrapper = _WRAPPERS[config.model_type]
+    if config.model_type in _ORIGINALS and config.stated("mm_vision_tower"):
+        return _original_llava(config, name)
     text = config.needed_section(*wrapper.text) if wrapper.text else config
     text.unused("num_image_tokens")
     network = _text_network(config, text, wrapper.text_type or text.model_type, name)
     config.unused(*wrapper.text, *_COPIES)
     size = network.vision_parameters
     for key, projector in wrapper.towers.items():
-        size += _tower(config, key, projector, network.hidden_size)
+        size += _tower(config, key, projector, network.hidden_size, wrapper.tower_type)
+    return with_vision(network, config, size)
+
+
+_ORIGINALS = {"llava": "llama", "llava_llama": "llama", "llava_mistral": "mistral"}
+"""Types of LLaVA's own code, whose text keys stand at the top level -> that of the text."""
+
+
+def _original_llava(config: Config, name: str) -> Network:
+    """Return a LLaVA 1.5 or 1.6 as its own code saves it: the file names its tower and has no section."""
+    network = _text_network(config, config, _ORIGINALS[config.model_type], name)
+    config.unused(
+        *(key for key in config.values if key.startswith(("mm_", "tune_", "image_", "freeze_", "use_mm_")))
+    )
+    config.unused("unfreeze_mm_vision_tower", "tokenizer_padding_side", "tokenizer_model_max_length")
+    config.uncounted(
+        f"{config.text('mm_vision_tower', default='')}: the tower that the file names is not counted"
+    )
+    size = projectors.original_llava(config, config, network.hidden_size)
+    if "unpad" in config.text("mm_patch_merge_type", default="flat"):
+        size += network.hidden_size  # a line break
     return with_vision(network, config, size)
 
 
@@ -142,7 +177,7 @@ def _text_network(config: Config, text: Config, kind: str, name: str) -> Network
     return read(text, name)
 
 
-def _tower(config: Config, key: str, projector: Projector | None, text: int) -> int:
+def _tower(config: Config, key: str, projector: Projector | None, text: int, stated_kind: str) -> int:
     """Return the parameters of a tower and of what joins it to a text of that hidden size; 0 with a remark for an unknown one."""
     section = config.section(key, *_OLDER_NAMES.get(key, ()))
     config.unused(key, *_OLDER_NAMES.get(key, ()))
@@ -152,7 +187,7 @@ def _tower(config: Config, key: str, projector: Projector | None, text: int) -> 
             config.uncounted(f"{key} is missing: its tower is not counted")
         return 0
     # some files repeat the model_type of the whole in their sections
-    kind = section.model_type if section.model_type != config.model_type else usual
+    kind = (section.model_type if section.model_type != config.model_type else usual) or stated_kind
     if projector is None or kind not in _TOWERS:
         section.unused(*section.values)
         config.uncounted(f"the tower of {key} is not counted")

@@ -2,6 +2,7 @@
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import (
+    Heads,
     Part,
     decoder,
     decoder_layer,
@@ -44,6 +45,27 @@ def read_latent(config: Config, name: str, *, indexer: bool = False) -> Network:
         stack.append(made[key])
     network = decoder(config, name, stack, hidden=hidden)
     return with_next_token_layers(config, network, stack[-1])
+
+
+def read_deepseek_v2(config: Config, name: str) -> Network:
+    """Return a DeepSeek V2, or one of its small kin without latent attention (DeepSeek-OCR, VL2 Tiny): every head has keys and values."""
+    plain = config.model_type == "deepseek" or not config.flag("use_mla", default=True)
+    if not plain and config.stated("qk_nope_head_dim"):
+        plain = config.count("qk_nope_head_dim") + config.count("qk_rope_head_dim") == 0
+    if not plain:
+        return read_latent(config, name)
+    config.unused(
+        "kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "head_dim"
+    )
+    query_heads = config.dimension("num_attention_heads", most=100_000)
+    hidden = config.dimension("hidden_size")
+    width = config.divisible("hidden_size", hidden, "num_attention_heads", query_heads)
+    kv_heads = config.optional("num_key_value_heads") or query_heads
+    config.divisible("num_attention_heads", query_heads, "num_key_value_heads", kv_heads)
+    shape = Heads(hidden, query_heads, kv_heads, width, width)
+    bias = config.flag("attention_bias", default=False)
+    parts = _parts(config, hidden, config.layers())
+    return block_decoder(config, name, Traits(qkv_bias=bias, output_bias=bias), parts, shape=shape)
 
 
 def read_indexed(config: Config, name: str) -> Network:

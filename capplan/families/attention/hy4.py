@@ -15,6 +15,7 @@ def read_hy4(config: Config, name: str) -> Network:
     hidden, count = config.dimension("hidden_size"), config.layers()
     streams = config.dimension("hc_mult", default=4)
     bias = config.flag("attention_bias", default=False)
+    config.unused("layer_types")
     dense = gated_mlp(hidden, config.dimension("intermediate_size")), None
     parts = parts_after(config, dense, deepseek_mixture(config, hidden), count, min(1, count))
     mixes, mixed = stream_mixing(hidden, streams, 2 * streams, scales=2)

@@ -1,5 +1,7 @@
 """Mistral, Ministral, Mixtral, and Mistral Small 4 and Large 4 with latent attention."""
 
+from dataclasses import replace
+
 from capplan.families.attention.deepseek import read_latent, reuses_index
 from capplan.families.config import Config
 from capplan.families.parts.blocks import (
@@ -19,9 +21,11 @@ from capplan.families.parts.stacks import (
     parts_after,
 )
 from capplan.families.parts.vision import pixtral
-from capplan.model.network import Network
+from capplan.model.network import Network, Projection
 
 _WINDOW_OF_MISTRAL = 4096
+_DELAY_RANK = 32
+"""Of the matrices in Voxtral Realtime; no key states it."""
 
 
 def read_mistral(config: Config, name: str) -> Network:
@@ -62,6 +66,20 @@ def read_mistral3(config: Config, name: str) -> Network:
     return with_tower(network, config, lambda vision, hidden: pixtral(vision, hidden, config))
 
 
+def read_voxtral_realtime(config: Config, name: str) -> Network:
+    """Return the text half of a Voxtral Realtime: a Mistral with two narrow matrices in each layer that turn the delay into a scale."""
+    hidden = config.dimension("hidden_size")
+    windows = layer_windows(config, config.layers(), config.optional("sliding_window", least=0) or None)
+    network = block_decoder(config, name, Traits(tied=True), windows=windows)
+    delay = (
+        Projection("delay_in", "other", hidden, _DELAY_RANK, "none"),
+        Projection("delay_out", "other", _DELAY_RANK, hidden, "none"),
+    )
+    delay = tuple(replace(matrix, matmul=False) for matrix in delay)  # once for a request
+    layers = tuple(replace(layer, projections=(*layer.projections, *delay)) for layer in network.layers)
+    return replace(network, layers=layers)
+
+
 def read_mixtral(config: Config, name: str) -> Network:
     """Return a Mixtral: eight experts in every layer, two per token."""
     shape = heads(config)
@@ -85,6 +103,7 @@ def read_mistral_large4(config: Config, name: str) -> Network:
 def read_mistral_large4_text(config: Config, name: str) -> Network:
     """Return the text half of a Mistral Large 4: sparse latent attention with scales for each head, no positions in every fourth layer."""
     hidden, count = config.dimension("hidden_size"), config.layers()
+    config.unused("layer_types", "indexer_types")
     if config.optional("q_lora_rank"):
         raise config.error("q_lora_rank", "a latent of queries is not modelled", "allowed: null")
     sources = config.whole_numbers("kv_source_layers")

@@ -45,6 +45,17 @@ def qwen3_omni(audio: Config) -> int:
     return convolutions + _whisper_blocks(audio, 4) + projections
 
 
+def voxtral_realtime(audio: Config) -> int:
+    """Return the parameters of the Voxtral Realtime tower: two convolutions, RMS norms, windows, gated feed-forward."""
+    audio.unused("max_position_embeddings", "sliding_window", "vocab_size")
+    hidden, wide = audio.dimension("hidden_size"), audio.dimension("intermediate_size")
+    heads = audio.dimension("num_attention_heads")
+    inner = heads * (audio.optional("head_dim") or hidden // heads)
+    block = 4 * hidden * inner + 2 * inner + hidden + 3 * hidden * wide + hidden + 2 * hidden
+    convolutions = linear(3 * audio.dimension("num_mel_bins"), hidden) + linear(3 * hidden, hidden)
+    return convolutions + audio.layers() * block + hidden
+
+
 def _halving_convolutions(channels: int, kernel: int, factor: int) -> int:
     """Return the convolutions that halve time and frequency, depthwise and pointwise, until `factor` frames are one."""
     each = linear(kernel * kernel, channels) + linear(channels, channels)

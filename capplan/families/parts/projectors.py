@@ -1,5 +1,7 @@
 """What joins a vision tower to a text model, counted only: parameters by file, section of the tower and hidden size of the text."""
 
+import re
+
 from capplan.families.config import Config
 from capplan.families.parts.towers import linear
 
@@ -74,6 +76,12 @@ def voxtral(_config: Config, tower: Config, text: int) -> int:
     return tower.dimension("intermediate_size") * text + text * text
 
 
+def voxtral_realtime(config: Config, tower: Config, text: int) -> int:
+    """Return the projector of Voxtral Realtime: two matrices without biases; the first reads several frames."""
+    frames = config.dimension("downsample_factor", default=4)
+    return frames * tower.dimension("hidden_size") * text + text * text
+
+
 def granite_speech(config: Config, queries: Config, text: int) -> int:
     """Return the queries of Granite Speech's Q-Former and the matrix behind it; the adapter of the text is a separate file."""
     config.unused("has_lora_adapter")
@@ -116,3 +124,34 @@ def nemotron_audio(_config: Config, tower: Config, text: int) -> int:
     wide = tower.dimension("projection_hidden_size")
     bias = tower.flag("projection_bias", default=False)
     return hidden + linear(hidden, wide, bias=bias) + linear(wide, text, bias=bias)
+
+
+def original_llava(config: Config, _tower: Config, text: int) -> int:
+    """Return the projector of LLaVA's own code: as many matrices as `mm_projector_type` says."""
+    kind = config.text("mm_projector_type", default="linear")
+    inputs = config.dimension("mm_hidden_size")
+    if kind == "linear":
+        return linear(inputs, text)
+    depth = re.fullmatch(r"mlp(\d)x_gelu", kind)
+    if depth is None:
+        raise config.error("mm_projector_type", f"{kind!r} is not modelled", "allowed: linear, mlp2x_gelu")
+    return linear(inputs, text) + (int(depth[1]) - 1) * linear(text, text)
+
+
+def resampler(config: Config, tower: Config, text: int) -> int:
+    """Return the resampler of MiniCPM-V: learned queries attend to what the tower gives out."""
+    inputs = tower.dimension("hidden_size")
+    into = 0 if inputs == text else inputs * text
+    return (
+        config.dimension("query_num", default=64) * text
+        + text * text
+        + 6 * text
+        + into
+        + 4 * linear(text, text)
+    )
+
+
+def minicpmo_audio(_config: Config, tower: Config, text: int) -> int:
+    """Return the projector of MiniCPM-o's sound: two matrices; the first reads a quarter of the width of the feed-forward."""
+    inputs = tower.dimension("encoder_ffn_dim", "intermediate_size") // 4
+    return linear(inputs, text) + linear(text, text)

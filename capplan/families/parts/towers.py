@@ -1,5 +1,7 @@
 """Vision towers that many models share, counted only, under the keys of their own classes."""
 
+from itertools import pairwise
+
 from capplan.families.config import Config
 
 
@@ -89,6 +91,70 @@ def internvl(vision: Config) -> int:
         block += 2 * hidden
     final = 0 if vision.flag("use_mean_pooling", default=True) else 2 * hidden
     return tower + vision.layers() * block + final
+
+
+def intern_vit(vision: Config) -> int:
+    """Return the parameters of InternViT under the keys of its own code: scaled residuals, no norm at the end."""
+    hidden, wide = vision.dimension("hidden_size"), vision.dimension("intermediate_size")
+    patch = vision.dimension("patch_size", default=14)
+    patches = (vision.dimension("image_size", default=448) // patch) ** 2
+    norm = hidden if vision.text("norm_type", default="rms_norm") == "rms_norm" else 2 * hidden
+    block = linear(hidden, 3 * hidden, bias=vision.flag("qkv_bias", default=False)) + linear(hidden, hidden)
+    block += linear(hidden, wide) + linear(wide, hidden) + 2 * norm + 2 * hidden
+    if vision.flag("qk_normalization", default=True):
+        block += 2 * hidden
+    inputs = vision.dimension("num_channels", default=3) * patch * patch
+    return linear(inputs, hidden) + hidden + (patches + 1) * hidden + vision.layers() * block
+
+
+def pixtral(vision: Config) -> int:
+    """Return the parameters of Pixtral: no biases, gated feed-forward, RMS norms."""
+    vision.unused("image_size", "head_dim")
+    hidden = vision.dimension("hidden_size", default=1024)
+    intermediate = vision.dimension("intermediate_size", default=4096)
+    patch = vision.dimension("patch_size", default=16)
+    block = 4 * hidden * hidden + 3 * hidden * intermediate + 2 * hidden
+    return (
+        vision.dimension("num_channels", default=3) * patch * patch * hidden
+        + hidden
+        + vision.layers() * block
+    )
+
+
+def dots_vit(vision: Config) -> int:
+    """Return the parameters of the tower of dots.ocr with its merger: RMS norms, gated feed-forward."""
+    hidden, wide = vision.dimension("embed_dim"), vision.dimension("intermediate_size")
+    bias = vision.flag("use_bias", default=False)
+    patch, frames = vision.dimension("patch_size"), vision.dimension("temporal_patch_size", default=1)
+    block = linear(hidden, 3 * hidden, bias=bias) + linear(hidden, hidden, bias=bias)
+    block += 2 * linear(hidden, wide, bias=bias) + linear(wide, hidden, bias=bias) + 2 * hidden
+    tower = linear(vision.dimension("num_channels", default=3) * frames * patch * patch, hidden) + hidden
+    tower += vision.layers() * block + (hidden if vision.flag("post_norm", default=True) else 0)
+    merged = hidden * vision.dimension("spatial_merge_size", default=2) ** 2
+    return tower + 2 * hidden + linear(merged, merged) + linear(merged, vision.dimension("hidden_size"))
+
+
+def segment_anything(layers: int, hidden: int, heads: int, output: int, downsampled: tuple[int, ...]) -> int:
+    """Return the parameters of the encoder of Segment Anything at 1024 pixels, with convolutions that halve its map.
+
+    Four of its blocks see the whole map of 64 x 64 patches, the others windows of 14 x 14; each has a table of
+    relative positions for both directions. Convolutions are of 3 x 3 without a bias.
+    """
+    side, window, whole, patch = 64, 14, 4, 16
+    head = hidden // heads
+    positions = 2 * head * ((layers - whole) * (2 * window - 1) + whole * (2 * side - 1))
+    tower = linear(3 * patch * patch, hidden) + side * side * hidden
+    tower += layers * encoder_block(hidden, 4 * hidden) + positions
+    tower += hidden * output + 9 * output * output + 4 * output
+    widths = (output, *downsampled)
+    return tower + sum(9 * a * b for a, b in pairwise(widths))
+
+
+def clip_of_ocr(layers: int, hidden: int, patch: int, image: int) -> int:
+    """Return the parameters of CLIP without the norm behind its last block."""
+    patches = (image // patch) ** 2
+    embedded = 3 * patch * patch * hidden + hidden + (patches + 1) * hidden + 2 * hidden
+    return embedded + layers * encoder_block(hidden, 4 * hidden)
 
 
 def _pair(vision: Config, key: str, default: int) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from math import prod
 
 from capplan.families.config import Config
+from capplan.families.parts import towers
 from capplan.families.parts.towers import encoder_block, linear, siglip
 
 _TILE_SHAPES = 8
@@ -18,16 +19,11 @@ def gemma3_vision(vision: Config, text_hidden: int) -> int:
 def pixtral(vision: Config, text_hidden: int, outer: Config) -> int:
     """Return the parameters of Pixtral and the Mistral 3 projector."""
     hidden = vision.dimension("hidden_size", default=1024)
-    intermediate = vision.dimension("intermediate_size", default=4096)
-    patch = vision.dimension("patch_size", default=16)
-    channels = vision.dimension("num_channels", default=3)
-    block = 4 * hidden * hidden + 3 * hidden * intermediate + 2 * hidden
-    tower = channels * patch * patch * hidden + hidden + vision.layers() * block
     merge = outer.dimension("spatial_merge_size", default=2) ** 2
     bias = outer.flag("multimodal_projector_bias", default=False)
     projector = hidden + merge * hidden * hidden
     projector += linear(hidden, text_hidden, bias=bias) + linear(text_hidden, text_hidden, bias=bias)
-    return tower + projector
+    return towers.pixtral(vision) + projector
 
 
 def qwen2_vision(vision: Config, text_hidden: int) -> int:

@@ -23,7 +23,9 @@ SIBLINGS: Mapping[str, tuple[str, ...]] = {
     "blackwell-ultra": ("b200", "gb200"), "grace-blackwell": ("gb200", "b200"),
 }  # fmt: skip
 """Architecture -> fitted devices of its generation, nearest first."""
-NEIGHBOURS: Mapping[str, tuple[str, ...]] = dict.fromkeys(("turing", "volta", "pascal"), ("a100",))
+NEIGHBOURS: Mapping[str, tuple[str, ...]] = dict.fromkeys(("turing", "volta", "pascal"), ("a100",)) | {
+    "rubin": ("b200", "gb200")
+}
 """Architecture -> fitted devices of the generation next to it."""
 OTHERS = ("h100", "h200", "a100")
 """Fitted devices for whatever has neither."""

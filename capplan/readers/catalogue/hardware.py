@@ -193,7 +193,7 @@ def _label(file: HardwareFile, figure: _Sourced) -> str:
     if ASSUMED in figure.source:
         return ASSUMED
     labels = {file.sources[key].label for key in figure.source}
-    return "measured" if "measured" in labels else "spec"
+    return next((label for label in ("announced", "measured") if label in labels), "spec")
 
 
 def _value(figure: Size | Rate | Power | Count | None) -> float | None:

@@ -14,7 +14,7 @@ class SourceRecord(Record):
 
     title: str
     url: str | None = None
-    label: Literal["spec", "measured"] = "spec"
+    label: Literal["spec", "measured", "announced"] = "spec"
     checked: str | None = None
     """The day when the figures were compared with the page."""
     note: str | None = None

@@ -1,0 +1,147 @@
+"""Vision models whose code is not in transformers: parameters of the published checkpoints, as their pages state them."""
+
+import pytest
+
+from capplan.errors import InputError
+from capplan.families.model_config import read_network
+from capplan.model.kv_cache import kv_bytes_per_sequence
+from capplan.model.parameters import parameters
+
+SIGLIP = {
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "patch_size": 14,
+}
+DEEPSEEK_OCR = {
+    "architectures": ["DeepseekOCRForCausalLM"],
+    "model_type": "deepseek_vl_v2",
+    "candidate_resolutions": [[1024, 1024]],
+    "language_config": {
+        "first_k_dense_replace": 1, "hidden_size": 1280, "intermediate_size": 6848, "kv_lora_rank": None, "lm_head": True,
+        "max_position_embeddings": 8192, "moe_intermediate_size": 896, "n_group": 1, "n_routed_experts": 64, "n_shared_experts": 2,
+        "num_attention_heads": 10, "num_experts_per_tok": 6, "num_hidden_layers": 12, "num_key_value_heads": 10, "q_lora_rank": None,
+        "qk_nope_head_dim": 0, "qk_rope_head_dim": 0, "topk_group": 1, "topk_method": "greedy", "use_mla": False, "v_head_dim": 0,
+        "vocab_size": 129280,
+    },
+    "projector_config": {"input_dim": 2048, "model_type": "mlp_projector", "n_embed": 1280, "projector_type": "linear"},
+    "vision_config": {
+        "image_size": 1024, "mlp_ratio": 3.7362, "model_name": "deeplip_b_l", "model_type": "vision",
+        "width": {
+            "clip-l-14-224": {"heads": 16, "image_size": 224, "layers": 24, "patch_size": 14, "width": 1024},
+            "sam_vit_b": {"downsample_channels": [512, 1024], "global_attn_indexes": [2, 5, 8, 11], "heads": 12, "layers": 12, "width": 768},
+        },
+    },
+}  # fmt: skip
+MINICPM_V = {
+    "model_type": "minicpmv", "version": 2.6, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+    "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 151666, "max_position_embeddings": 32768, "query_num": 64,
+    "drop_vision_last_layer": False, "tie_word_embeddings": False, "image_size": 448, "patch_size": 14,
+    "slice_config": {"max_slice_nums": 9}, "vision_config": SIGLIP | {"image_size": 980, "model_type": "siglip_vision_model"},
+}  # fmt: skip
+INTERNVL = {
+    "model_type": "internvl_chat",
+    "downsample_ratio": 0.5,
+    "llm_config": {
+        "model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
+        "num_key_value_heads": 2, "vocab_size": 151674, "max_position_embeddings": 32768, "tie_word_embeddings": False,
+    },
+    "vision_config": {
+        "model_type": "intern_vit_6b", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
+        "num_attention_heads": 16, "image_size": 448, "patch_size": 14, "num_channels": 3, "qk_normalization": False,
+        "qkv_bias": True, "norm_type": "layer_norm",
+    },
+}  # fmt: skip
+DOTS = {
+    "model_type": "dots_ocr", "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
+    "num_key_value_heads": 2, "vocab_size": 151936, "max_position_embeddings": 131072, "attention_bias": True,
+    "tie_word_embeddings": False, "use_sliding_window": False, "sliding_window": 131072, "max_window_layers": 28,
+    "vision_config": {
+        "embed_dim": 1536, "hidden_size": 1536, "intermediate_size": 4224, "num_hidden_layers": 42, "num_attention_heads": 12,
+        "num_channels": 3, "patch_size": 14, "post_norm": True, "spatial_merge_size": 2, "temporal_patch_size": 1, "use_bias": False,
+    },
+}  # fmt: skip
+KIMI_VL = {
+    "model_type": "kimi_vl",
+    "text_config": {
+        "model_type": "deepseek_v3", "vocab_size": 163840, "max_position_embeddings": 131072, "hidden_size": 2048,
+        "intermediate_size": 11264, "moe_intermediate_size": 1408, "num_hidden_layers": 27, "num_attention_heads": 16,
+        "n_shared_experts": 2, "n_routed_experts": 64, "kv_lora_rank": 512, "q_lora_rank": None, "qk_rope_head_dim": 64,
+        "v_head_dim": 128, "qk_nope_head_dim": 128, "num_experts_per_tok": 6, "moe_layer_freq": 1, "first_k_dense_replace": 1,
+        "num_key_value_heads": 16, "tie_word_embeddings": False, "n_group": 1, "topk_group": 1,
+    },
+    "vision_config": SIGLIP
+    | {"model_type": "moonvit", "merge_kernel_size": [2, 2], "init_pos_emb_height": 64, "init_pos_emb_width": 64},
+}  # fmt: skip
+QWEN = {
+    "model_type": "qwen", "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "kv_channels": 128, "vocab_size": 151936, "seq_length": 8192, "no_bias": True, "tie_word_embeddings": False,
+    "use_dynamic_ntk": True, "use_logn_attn": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "page", "published"),
+    [
+        (DEEPSEEK_OCR, "https://huggingface.co/deepseek-ai/DeepSeek-OCR", 3_336_106_240),
+        (MINICPM_V, "https://huggingface.co/openbmb/MiniCPM-V-2_6", 8_099_175_152),
+        (INTERNVL, "https://huggingface.co/OpenGVLab/InternVL2_5-1B", 938_193_024),
+        (DOTS, "https://huggingface.co/rednote-hilab/dots.ocr", 3_039_179_264),
+        (QWEN, "https://huggingface.co/Qwen/Qwen-7B", 7_721_324_544),
+    ],
+)
+def test_a_file_has_the_parameters_of_its_checkpoint(config, page, published):
+    network = read_network(config, page)
+    assert parameters(network) == published
+    assert not network.notes, network.notes
+
+
+def test_kimi_vl_has_those_of_its_checkpoint_but_for_what_is_no_parameter():
+    """16,407,657,776 elements at https://huggingface.co/moonshotai/Kimi-VL-A3B-Instruct; 26 routers have 64 biases of balancing."""
+    ours = parameters(read_network(KIMI_VL, "kimi-vl"))
+    assert 26 * 64 <= 16_407_657_776 - ours < 4_000
+
+
+def test_deepseek_ocr_caches_keys_and_values_of_every_head():
+    """Its file says use_mla: false; keys and values of 10 heads of 128 in 12 layers, in two bytes."""
+    network = read_network(DEEPSEEK_OCR, "ocr")
+    assert float(kv_bytes_per_sequence(network, 1000.0, 2.0)) == 1000 * 12 * 2 * 1280 * 2
+
+
+def test_original_llava_counts_its_projector_and_says_which_tower_it_names():
+    """LLaVA 1.5 7B as its own code saves it: Vicuna's 6,738,415,616 and two matrices of the projector."""
+    config = {
+        "model_type": "llava", "mm_vision_tower": "openai/clip-vit-large-patch14-336", "mm_hidden_size": 1024,
+        "mm_projector_type": "mlp2x_gelu", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32000, "max_position_embeddings": 4096,
+        "tie_word_embeddings": False, "mm_use_im_start_end": False, "image_aspect_ratio": "pad", "tune_mm_mlp_adapter": False,
+    }  # fmt: skip
+    network = read_network(config, "llava")
+    assert parameters(network) == 6_738_415_616 + 1024 * 4096 + 4096 + 4096 * 4096 + 4096
+    assert any("clip-vit-large-patch14-336" in note for note in network.notes)
+
+
+def test_a_version_of_minicpm_that_is_not_known_is_refused():
+    with pytest.raises(InputError, match=r"version: '9\.9' is not modelled"):
+        read_network(MINICPM_V | {"version": 9.9}, "minicpm")
+
+
+def test_glm_5_3_pools_index_keys_as_vllm_does():
+    """One key for four tokens in each of 11 layers, and a ring of key and gate of the last pool in 16 bits."""
+    text = {
+        "model_type": "glm5_next_text", "vocab_size": 154880, "hidden_size": 4096, "intermediate_size": 12288,
+        "moe_intermediate_size": 2048, "num_hidden_layers": 45, "num_attention_heads": 64, "n_shared_experts": 1,
+        "n_routed_experts": 288, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 0, "v_head_dim": 256,
+        "qk_nope_head_dim": 256, "num_experts_per_tok": 8, "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 32,
+        "index_kpool": 4, "hc_mult": 4, "max_position_embeddings": 1048576, "tie_word_embeddings": False,
+    }  # fmt: skip
+    network = read_network(text, "glm-5.3")
+    assert float(kv_bytes_per_sequence(network, 4000.0, 2.0)) == 11 * (4000 * 512 + 1000 * 128) * 2
+    rings = [
+        part
+        for layer in network.layers
+        for part in layer.mixers[0].description.state_parts
+        if part.state_format == "bf16"
+    ]
+    assert [part.held_elements for part in rings] == [2 * 128 * 4] * 11
