@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from capplan.accuracy.intervals import Interval, Intervals, interval_of, regime_keys, stretched, widest
-from capplan.accuracy.serving import network_class
+from capplan.accuracy.serving import engine_generation, network_class
 from capplan.accuracy.slowness import UNMEASURED
 from capplan.hardware.device import Device
 from capplan.replica.estimate import Estimate, estimate
@@ -48,7 +48,8 @@ def interval_on(intervals: Intervals, keys: Sequence[str], device: Device) -> In
 
 def load_interval(intervals: Intervals, quantity: str, load: str, replica: Replica) -> Interval:
     """Return the interval of a statistic of a quantity for a replica under a kind of load (closed, open)."""
-    keys = regime_keys(quantity, load, network_class(replica.spec.network), replica.label, "mean")
+    kind, generation = network_class(replica.spec.network), engine_generation(replica.spec.profile)
+    keys = regime_keys(quantity, load, kind, replica.label, "mean", generation)
     return interval_on(intervals, keys, replica.spec.device)
 
 
