@@ -47,7 +47,6 @@ from calibrate.targets import COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
 from capplan.accuracy.intervals import LEVELS, Intervals
 from capplan.accuracy.memory import disagreeing_starts
 from capplan.accuracy.score import Prediction, scored
-from capplan.accuracy.serving import LOADS, quantity_of
 from capplan.engine.host_times import FITTED, HOST_TIMES
 from capplan.errors import CapplanError
 from capplan.questions.validation import Validation, validation
@@ -122,14 +121,20 @@ def interval_table(intervals: Intervals) -> str:
     rows = []
     for regime, entry in sorted(intervals.items()):
         levels = regime.count("/")
-        if levels < 1 or regime.split("/")[0].endswith("middle") or regime.endswith(("/measured", "/assumed")):
+        if (
+            levels < 1
+            or regime.split("/")[0].endswith("middle")
+            or regime.endswith(("/measured", "/assumed"))
+        ):
             continue
         few = " (few models)" if entry.few else ""
         ends = [f"{low:.2f} to {high:.2f}" for low, high in map(entry.at, (0.8, 0.95))]
         held = [
             percent(unseen[ruler, regime].held[0.8]) if (ruler, regime) in unseen else "" for ruler in UNITS
         ]
-        rows.append([regime, f"{entry.n:,}", f"{entry.groups}{few}", f"{entry.median_ratio:.2f}", *ends, *held])
+        rows.append(
+            [regime, f"{entry.n:,}", f"{entry.groups}{few}", f"{entry.median_ratio:.2f}", *ends, *held]
+        )
     if not rows:
         return "No fit has left any yet."
     head = ["regime", "values", "models", "measured / predicted", "80 %", "95 %"]
@@ -184,9 +189,14 @@ def choices_section(found: Validation) -> str:
         ("without a pick, although a run keeps the limit", [f"{s.unanswered:,}" for s in scores]),
         ("pick measured above the limit", [percent(s.broke_limit_fraction) for s in scores]),
         ("pick above it by over 10 %", [percent(s.broke_by_10_fraction) for s in scores]),
-        *((f"regret, {name}", [percent(s.regret[name]) for s in scores]) for name in ("median", "mean", "p90")),
+        *(
+            (f"regret, {name}", [percent(s.regret[name]) for s in scores])
+            for name in ("median", "mean", "p90")
+        ),
     ]
-    return markdown(["choices at a confidence of", *names], [[title, *cells] for title, cells in lines]) + "\n"
+    return (
+        markdown(["choices at a confidence of", *names], [[title, *cells] for title, cells in lines]) + "\n"
+    )
 
 
 def fitted_section() -> str:

@@ -147,7 +147,9 @@ def neighbour(era: Era) -> Era:
     return engine, known[place - 1] if place else known[min(1, len(known) - 1)]
 
 
-def left_out(fit: Fit, own: Sequence[PredictedRow], ruler: str, pool: ProcessPoolExecutor) -> list[PredictedRow]:
+def left_out(
+    fit: Fit, own: Sequence[PredictedRow], ruler: str, pool: ProcessPoolExecutor
+) -> list[PredictedRow]:
     """Return every row, predicted with numbers that never saw its group, model, device or source.
 
     The numbers are one step of the fit from those of all, and the predictions move along their slopes. A generation of an engine has
@@ -162,17 +164,24 @@ def left_out(fit: Fit, own: Sequence[PredictedRow], ruler: str, pool: ProcessPoo
     out: dict[int, PredictedRow] = {}
     for part, mine in places.items():
         hosts_of_others = hosts_without(fit, ruler, part)
-        out.update((place, moved_row(own[place], fit.rows[place], fit.hosts, hosts_of_others)) for place in mine)
+        out.update(
+            (place, moved_row(own[place], fit.rows[place], fit.hosts, hosts_of_others)) for place in mine
+        )
     return [out[place] for place in range(len(own))]
 
 
 def moved_row(row: PredictedRow, slopes: Slopes, before: Hosts, after: Hosts) -> PredictedRow:
     """Return a row at other numbers of the host, by the slopes of its steering values; a value moves as the steering value of its kind."""
     change = np.array(
-        [after[owner_of(slopes.era, n.name), n.name] - before[owner_of(slopes.era, n.name), n.name] for n in NUMBERS]
+        [
+            after[owner_of(slopes.era, n.name), n.name] - before[owner_of(slopes.era, n.name), n.name]
+            for n in NUMBERS
+        ]
     )
     factors = np.exp(slopes.slopes @ change)
-    by_quantity = dict(zip((name.partition("_ms_")[0] for name in steering_columns(row.item)), factors, strict=True))
+    by_quantity = dict(
+        zip((name.partition("_ms_")[0] for name in steering_columns(row.item)), factors, strict=True)
+    )
     tpot = float(by_quantity.get("tpot", 1.0))
     speed = 1.0 / tpot if "output_tok_s" not in by_quantity else float(by_quantity["output_tok_s"])
 
@@ -330,9 +339,7 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0])
     package = Path(__file__).resolve().parent.parent / "capplan"
     data = package / "accuracy" / "data"
-    items = [
-        item for name in TABLES for item in items_of(measured_table(folder / name, "serving")[1])
-    ]
+    items = [item for name in TABLES for item in items_of(measured_table(folder / name, "serving")[1])]
     checked_eras(items)
     _ITEMS[:] = items
     refit, again = "--intervals" not in arguments, "--again" in arguments

@@ -135,7 +135,7 @@ def regimes_of(residuals: Sequence[Residual]) -> dict[str, Regime]:
     values = np.array([own.log_ratio for own in residuals])
     weights = np.array([own.weight for own in residuals])
     units, models, names = (
-        _codes([getattr(own, "unit") for own in residuals]),
+        _codes([own.unit for own in residuals]),
         _codes([own.parts["model"] for own in residuals]),
         _codes([own.name for own in residuals]),
     )
@@ -252,7 +252,7 @@ def conformal_intervals(kinds: Kinds) -> tuple[dict[str, Interval], dict[tuple[s
         for key, entry in found.items():
             if key == statistic or key.startswith(f"{statistic}/"):
                 intervals[key] = stretched_by(entry, stretch)
-        for ruler, own in scores.items():
+        for ruler in scores:
             if mine[ruler].any():
                 coverage[ruler, statistic] = _coverage(scores, ruler, mine, few=few)
     return intervals, coverage
@@ -293,6 +293,6 @@ def stretched_by(entry: Interval, stretch: Mapping[float, float]) -> Interval:
     logs = np.log(entry.ratios) - middle
     half = len(factors)
     below = -np.maximum.accumulate((-logs[:half] * factors)[::-1])[::-1]
-    above = np.maximum.accumulate((logs[half + 1 :] * factors[::-1]))
+    above = np.maximum.accumulate(logs[half + 1 :] * factors[::-1])
     ratios = np.exp(middle + np.concatenate([below, [0.0], above]))
     return interval_of_ratios(tuple(ratios.tolist()), entry.n, entry.groups)

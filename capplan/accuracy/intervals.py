@@ -129,8 +129,10 @@ def regime_keys(
 
 
 def regimes_spanned(intervals: Intervals, keys: Sequence[str]) -> list[Interval]:
-    """Return the intervals that the one of a prediction spans: of the narrowest regime with enough values, and while these rest on few
-    models those of the next wider regimes; empty where no regime has any."""
+    """Return the intervals that the one of a prediction spans; none where no regime has any.
+
+    It spans that of the narrowest regime with enough values and, while these rest on few models, those of the next wider regimes.
+    """
     spanned: list[Interval] = []
     for key in keys:
         entry = intervals.get(key)
@@ -155,9 +157,7 @@ def interval_of(intervals: Intervals, keys: Sequence[str]) -> Interval | None:
 def _hull(spanned: Sequence[Interval]) -> Interval:
     """Return the narrowest of several intervals, with its ends where the furthest of them are."""
     first = spanned[0]
-    ends = [
-        [entry.quantile(probability) for entry in spanned] for probability in PROBABILITIES
-    ]
+    ends = [[entry.quantile(probability) for entry in spanned] for probability in PROBABILITIES]
     half = len(PROBABILITIES) // 2
     ratios = [min(own) for own in ends[:half]] + [first.median_ratio] + [max(own) for own in ends[half + 1 :]]
     if not any(entry.ratios for entry in spanned):

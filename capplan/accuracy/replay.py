@@ -92,7 +92,10 @@ def requests_of(benchmark: Benchmark) -> int:
     if benchmark.kind == "offline_max" and benchmark.engine == "trtllm":
         return trtllm_bench.REQUESTS.get(sent, OFFLINE_REQUESTS)
     if benchmark.kind == "offline_max":
-        return max(OFFLINE_REQUESTS, BATCHES * benchmark.limits.get("max_num_seqs", 0)) * benchmark.deployment.replicas
+        return (
+            max(OFFLINE_REQUESTS, BATCHES * benchmark.limits.get("max_num_seqs", 0))
+            * benchmark.deployment.replicas
+        )
     return OFFLINE_REQUESTS
 
 

@@ -89,7 +89,9 @@ def decision_table(scores: Sequence[DecisionScore]) -> Table:
     limits = ", ".join(f"{limit:g}" for limit in TPOT_LIMITS_MS)
     rows = [
         {
-            "confidence of a pick": "predicted time" if score.confidence is None else f"{score.confidence:.0%}",
+            "confidence of a pick": "predicted time"
+            if score.confidence is None
+            else f"{score.confidence:.0%}",
             "questions": score.questions,
             "unanswered": score.unanswered,
             "pick broke its limit": score.broke_limit_fraction,
