@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from capplan.accuracy.intervals import Interval, Intervals, interval_of, regime_keys, stretched, widest
+from capplan.accuracy.intervals import (
+    LEAST_GROUPS,
+    Interval,
+    Intervals,
+    interval_of,
+    regime_keys,
+    stretched,
+    widest,
+)
 from capplan.accuracy.serving import engine_generation, network_class
 from capplan.accuracy.slowness import UNMEASURED
 from capplan.hardware.device import Device
@@ -38,6 +46,8 @@ class BoundedEstimate:
     """Measured over predicted throughput."""
     unmeasured: bool
     """No result of this regime was measured: the intervals are the widest there are."""
+    fewest_models: int = LEAST_GROUPS
+    """Models behind the thinnest of the intervals."""
 
 
 def interval_on(intervals: Intervals, keys: Sequence[str], device: Device) -> Interval:
@@ -58,8 +68,10 @@ def bounded_estimate(replica: Replica, load: Load, intervals: Intervals) -> Boun
     predicted = estimate(replica, load)
     kind = "closed" if load.concurrency is not None else "open"
 
+    latencies = {name: load_interval(intervals, name, kind, replica) for name in ("ttft", "tpot", "e2e")}
+
     def bounded(quantity: str, spread: Spread) -> BoundedSpread:
-        interval = load_interval(intervals, quantity, kind, replica)
+        interval = latencies[quantity]
         low, high = spread.mean * interval.low_ratio, spread.mean * interval.high_ratio
         return BoundedSpread(spread.mean, spread.p50, spread.p90, spread.p95, spread.p99, low, high)
 
@@ -71,4 +83,5 @@ def bounded_estimate(replica: Replica, load: Load, intervals: Intervals) -> Boun
         bounded("e2e", predicted.e2e_s),
         throughput,
         throughput.n == 0,
+        min(entry.groups for entry in (*latencies.values(), throughput)),
     )
