@@ -40,19 +40,19 @@ from calibrate.accuracy_text import (
 )
 from calibrate.experiments import TRIED
 from calibrate.hidden_devices import sampled, served_table, stand_in_table, stand_ins
+from calibrate.interval_fit import UNITS
 from calibrate.left_out_scores import LeftOut, left_out_coverage, left_out_scores, ruled_scores
 from calibrate.reliability import certainty_section
-from calibrate.targets import COVERAGE, INTERVAL_COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
-from capplan.accuracy.decisions import decision_score
-from capplan.accuracy.intervals import Intervals
+from calibrate.targets import COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
+from capplan.accuracy.intervals import LEVELS, Intervals
 from capplan.accuracy.memory import disagreeing_starts
 from capplan.accuracy.score import Prediction, scored
-from capplan.accuracy.serving import LOADS, quantity_of
 from capplan.engine.host_times import FITTED, HOST_TIMES
 from capplan.errors import CapplanError
 from capplan.questions.validation import Validation, validation
 from capplan.readers.catalogue.efficiency import efficiency_for, shipped_efficiencies, shipped_intervals
 from capplan.readers.catalogue.hardware import device
+from capplan.report.answers.validate import decision_scores
 from capplan.report.show import row_progress, write_whole
 
 MEMORY_NUMBERS = 20
@@ -98,46 +98,47 @@ def coverage_text(found: Validation) -> str:
     rows = {p.row for p in found.scored}
     known = {p.row for p in found.scored if p.predicted is not None}
     share, inside = len(known) / max(len(rows), 1), scored(found.scored).interval_coverage
-    held = left_out_coverage().values()
-    left_out = sum(entry.values * entry.held for entry in held) / max(sum(entry.values for entry in held), 1)
-    low, high = INTERVAL_COVERAGE
     return (
         f"Coverage: {len(known):,} of {len(rows):,} core rows are predicted, {percent(share)} (target {percent(COVERAGE)}). "
-        f"Inside their 80 % interval: {percent(inside)} of the values; of left-out values inside the interval that the "
-        f"other groups give: {percent(left_out)} (target {percent(low)} to {percent(high)}).\n"
+        f"Inside their 80 % interval: {percent(inside)} of the values; of values left out: see [Intervals](#intervals).\n"
     )
 
 
-def interval_table(predictions: Sequence[Prediction], intervals: Intervals) -> str:
-    """Return the typical bias of predictions, the width of their interval and its coverage, by statistic and load."""
+def claimed_table() -> str:
+    """Return what intervals of all other units hold of what was left out, at each claimed level, over all statistics."""
     rows = []
-    by_regime: dict[str, list[Prediction]] = {}
+    for ruler in UNITS:
+        own = [entry for (name, _), entry in left_out_coverage().items() if name == ruler]
+        total = max(sum(entry.values for entry in own), 1)
+        held = [sum(entry.values * entry.held[level] for entry in own) / total for level in LEVELS]
+        rows.append([ruler, f"{total:,}", *map(percent, held)])
+    return markdown(["left out", "values", *(f"claimed {percent(level)}" for level in LEVELS)], rows)
+
+
+def interval_table(intervals: Intervals) -> str:
+    """Return the distribution of measured over predicted by regime, and what it holds of models, sources and generations left out."""
     unseen = left_out_coverage()
-    for p in predictions:
-        load = LOADS.get((p.groups or {}).get("load", ""), "")
-        statistic = f"_{p.metric.rpartition('_')[2]}" if "_ms_" in p.metric else ""
-        by_regime.setdefault(f"{quantity_of(p.metric)}{statistic}/{load}", []).append(p)
-    for regime, own in sorted(by_regime.items()):
-        entry, left_out = intervals.get(regime), unseen.get(regime)
-        if entry:
-            ends = f"{entry.low_ratio:.2f} to {entry.high_ratio:.2f}"
-            inside = percent(scored(own).interval_coverage)
-            held = percent(left_out.held if left_out else None)
-            rows.append(
-                [
-                    regime,
-                    f"{len(own):,}",
-                    str(entry.groups),
-                    f"{entry.median_ratio:.2f}",
-                    ends,
-                    inside,
-                    held,
-                ]
-            )
+    rows = []
+    for regime, entry in sorted(intervals.items()):
+        levels = regime.count("/")
+        if (
+            levels < 1
+            or regime.split("/")[0].endswith("middle")
+            or regime.endswith(("/measured", "/assumed"))
+        ):
+            continue
+        few = " (few models)" if entry.few else ""
+        ends = [f"{low:.2f} to {high:.2f}" for low, high in map(entry.at, (0.8, 0.95))]
+        held = [
+            percent(unseen[ruler, regime].held[0.8]) if (ruler, regime) in unseen else "" for ruler in UNITS
+        ]
+        rows.append(
+            [regime, f"{entry.n:,}", f"{entry.groups}{few}", f"{entry.median_ratio:.2f}", *ends, *held]
+        )
     if not rows:
         return "No fit has left any yet."
-    head = ["regime", "values", "groups", "measured / predicted", "80 %", "inside", "inside, left out"]
-    return markdown(head, rows)
+    head = ["regime", "values", "models", "measured / predicted", "80 %", "95 %"]
+    return markdown([*head, *(f"inside 80 %, {ruler} left out" for ruler in UNITS)], rows)
 
 
 def separated_table(predictions: Sequence[Prediction]) -> str:
@@ -180,16 +181,22 @@ def separated_table(predictions: Sequence[Prediction]) -> str:
 
 
 def choices_section(found: Validation) -> str:
-    """Return the score of choices by prediction."""
-    score = decision_score(found.runs)
-    rows = [
-        ["questions with a limit", f"{score.questions:,}"],
-        ["without a pick, although a run keeps the limit", f"{score.unanswered:,}"],
-        ["pick measured above the limit", percent(score.broke_limit_fraction)],
-        ["pick above it by over 10 %", percent(score.broke_by_10_fraction)],
-        *([f"regret, {name}", percent(value)] for name, value in score.regret.items()),
+    """Return the scores of choices by prediction, by the confidence with which they are taken."""
+    scores = decision_scores(found.runs)
+    names = ("predicted time" if s.confidence is None else percent(s.confidence) for s in scores)
+    lines: list[tuple[str, list[str]]] = [
+        ("questions with a limit", [f"{s.questions:,}" for s in scores]),
+        ("without a pick, although a run keeps the limit", [f"{s.unanswered:,}" for s in scores]),
+        ("pick measured above the limit", [percent(s.broke_limit_fraction) for s in scores]),
+        ("pick above it by over 10 %", [percent(s.broke_by_10_fraction) for s in scores]),
+        *(
+            (f"regret, {name}", [percent(s.regret[name]) for s in scores])
+            for name in ("median", "mean", "p90")
+        ),
     ]
-    return markdown(["choices", "score"], rows) + "\n"
+    return (
+        markdown(["choices at a confidence of", *names], [[title, *cells] for title, cells in lines]) + "\n"
+    )
 
 
 def fitted_section() -> str:
@@ -274,7 +281,7 @@ def accuracy_page(folder: Path) -> str:
         parts += [f"### By {grouping}\n\n", group_table(own, grouping, left_out), "\n\n"]
     parts += [
         _named("Intervals").lstrip("\n"),
-        interval_table(own, shipped_intervals()) + "\n",
+        claimed_table() + "\n\n" + interval_table(shipped_intervals()) + "\n",
         _named("How sure a plan is"),
         CERTAINTY + "\n" + certainty_section(),
         _named("Steps or queues"),

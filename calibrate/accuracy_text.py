@@ -11,9 +11,10 @@ An error is |predicted / measured - 1|. Rows are weighted by one over the rows o
 Rows that are hard stay in; rows that are refused count against coverage.
 """
 
-RULERS_TEXT = """How well is a model predicted that no fit has seen? The numbers of the host are fitted anew without it, on all its devices and engines, and it is
-predicted with them; likewise without a whole device, and without a whole source. Without a group (source, model, device) the same model stays in on another
-device, which flatters. Median error / share within 20 %; cells of fewer than 15 values are left out. Kernel timings are not of any model, and stay.
+RULERS_TEXT = """How well is a model predicted that no fit has seen? The numbers of the host are those that all other rows ask for, by one step of the
+fit from the numbers of all, and its predictions move along their slopes; likewise without a whole device, and without a whole source. A generation of an
+engine is predicted with the numbers of the one before it, as a version that nobody measured yet. Without a group (source, model, device) the same model stays in on
+another device, which flatters. Median error / share within 20 %; cells of fewer than 15 values are left out. Kernel timings are not of any model, and stay.
 """
 
 ONE_SIDED_TEXT = """Is any kind of run predicted too fast or too slow as a whole? With the model left out, by engine, class of model and device:
@@ -21,7 +22,9 @@ ONE_SIDED_TEXT = """Is any kind of run predicted too fast or too slow as a whole
 
 CHOICES = """A question is a model in a precision with its lengths and a limit on TPOT (10, 20, 30, 50 or 100 ms); its plans are all closed loops that were measured of it: devices,
 layouts, engines, numbers of clients, repeats as their median. The pick has the most output tokens per second and GPU among those that are predicted to keep the limit; its regret is
-what it lacks, as measured, to the best that was measured to keep it. `capplan validate FILE --decisions` prints the same.
+what it lacks, as measured, to the best that was measured to keep it. A pick at a confidence keeps the limit with that probability, by the interval of its
+TPOT, as a plan of `fleet` does (80 % unless a scenario says otherwise); at the predicted time its interval plays no part. `capplan validate FILE --decisions`
+prints the same.
 """
 
 CERTAINTY = """What is uncertain of a plan is how fast its replicas are (`capplan/accuracy/slowness.py`). A replica whose every step takes s times as long
@@ -68,15 +71,15 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
   (`tests/properties/test_step_floors.py`).
 - Host numbers are fitted by robust least squares on all rows at once, each kind of value (load and column) by its usual error, with the median of all
   eras of the same generation as a prior; no model of an era weighs more than a hundred rows (`calibrate/host_fit.py`). The CUDA-graph discount is fitted on current engines only. Their numbers are those of a fit of all eras;
-  vLLM to 0.6 and TensorRT-LLM to 0.18 were fitted again by themselves when their decode attention was mended. In sample: numbers fitted on all rows. Model, device or source
-  left out: fitted anew without it, as in the section on what was never fitted. Group left out: one linear step from the numbers of all. Priors and usual errors
-  leave the same rows out. Kernel numbers come from kernel timings alone and have seen no serving row, with three exceptions: how PCIe is shared by the
+  vLLM to 0.6 and TensorRT-LLM to 0.18 were fitted again by themselves when their decode attention was mended. In sample: numbers fitted on all rows. Left out: one
+  step from the numbers of all, as in the section on what was never fitted. Priors and usual errors leave the same rows out. Kernel numbers come from kernel timings alone and have seen no serving row, with three exceptions: how PCIe is shared by the
   cards of a server was set on served rows of the L40S, the router skew of a served step on closed loops of three mixtures of experts, and how often decode
   attention of vLLM to 0.6 and of compiled TensorRT-LLM engines reads what query heads share on static batches and offline maxima.
-- Intervals lie between two percentiles of measured over predicted among the predictions with groups and with whole models left out, by statistic (mean, median, 99th percentile), load,
-  model class and whether the device was calibrated, wider where few groups were measured: below six an interval spans that of the next wider regime as
-  well, and a regime without data gets the widest. Their bias is kept: an interval need not hold the prediction. The percentiles are the closest ones at which 80 % of the left-out values of that statistic and load lie inside
-  the interval that all other groups give. An additive part of a few milliseconds was tried: it made intervals of single latencies no truer, and is in the certainty of plans only.
+- Intervals are conformal over models and sources as units (`calibrate/interval_fit.py`): rows of one model under one source err together, so a unit weighs as
+  much as its rows, at most eight of them. By statistic, load, class of model, generation of the engine and whether the device was calibrated, they lie between
+  quantiles of measured over predicted among predictions without the row's model, without its source and with the engine numbers of the generation before; their ends
+  are moved apart by one over the number of models, and stretched until 50, 80 and 95 % of what was left out lie inside the intervals that all other units give. An
+  interval of fewer than five models spans that of the next wider regime as well and is marked. Their bias is kept: an interval need not hold the prediction.
 - Formulas, recipes and the versions at which an era ends were chosen while looking at the scored rows: so no score here is quite blind, the left-out
   ones included. AccelMark's `req_s` repeats the offered rate and says nothing.
 """
@@ -104,8 +107,12 @@ WEAK = """- **TTFT near saturation.** In an open loop a few percent of capacity 
 - **Devices whose kernels nobody timed** take the numbers of their nearest relative and are labelled assumed; consumer boards, AMD, TPU and
   Gaudi among them. Compare such devices only with the interval in view.
 - **MLA and expert models with attention data parallelism**: few sources, one or two versions of an engine, kernels that change by the month.
-- **Not modelled**: disaggregated prefill and decode, multi-token prediction in a replay, LoRA, context parallelism, offloading to host
-  memory, power caps, several models on a device. Rows of such runs are refused.
+- **One prompt under attention data parallelism.** A prompt is computed by one group, and its time is taken as if all groups shared it: first tokens of
+  GLM-5.2 over 16 ranks are predicted 0.53 to 0.64 of what was measured. Requests that come singly are too fast in TTFT.
+- **Large batches of latent attention in fp4.** DeepSeek over four GB200 is predicted 0.4 to 0.85 of what was measured: its experts take four times their
+  memory traffic by the timings of CUTLASS, and what is measured is hardly above it. On MI355X, where no kernel was timed, 0.3.
+- **Not modelled**: multi-token prediction in a replay, LoRA, context parallelism, caches that engines pull from each other, power caps, several
+  models on a device. Rows of such runs are refused.
 - **Do not use it** to choose between two kernels or two minor versions of an engine, to promise a p99 without a test under load, to compare
   plans that differ by less than their intervals, or for prices of anything but the hours of devices.
 """

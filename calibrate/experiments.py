@@ -47,6 +47,8 @@ sample of closed loops (up to 30 rows of each model, device, format and era) wit
 | | with attention data parallelism, tokens are gathered for the experts after they are quantised, as its source says | those 350 runs 8.3 / 82 %; offline 9.7 % | 7.7 / 86 %; 9.1 %, with the host numbers of these engines fitted again | kept, no number |
 | a kernel in a hot loop runs at lower clocks than in a served step | no loss in long matmuls (`sustained_loss` 0) for all engines | offline 9.7, mean TTFT 11.7 % | 10.3, 12.1 % | dropped |
 | prompts of fp4 under TensorRT-LLM are slow | its matmuls reach what SGLang's reach on the same device | loss of its eras after the fit 0.800 | 0.846 | dropped |
+| hosts of attention data parallelism | each group has a scheduler of its own (vLLM's engine cores, SGLang's and TensorRT-LLM's ranks), which handles its own sequences: the time per sequence and step is divided by the groups | offline Maverick on B200 21 %, Qwen3-235B there 11, Scout on RTX PRO 6000 7; TPOT of gpt-oss under TensorRT-LLM 21 % | 10 %, 7, 3; 17 %. Worse: Maverick on H200 5 to 14 %, bursts of DeepSeek 59 to 64 % | kept, no number |
+| limits of `trtllm-bench` | it counts the elements that the files of a checkpoint state: half the bytes of nvfp4, twice those of mxfp4 | offline, fp4: DeepSeek on GB200 60 %, gpt-oss-120b there 9, on H200 20 | 45 %, 3, 16 | kept, no number |
 | how runs were started | settings of the public scripts at the day of each run, for all of their models | mean TTFT in sample 9.1 % | 8.7 % | kept |
 
 Lines with two figures like 6.9 / 90 are, from the second on, of all closed loops by one linear step of the fit, models left out.

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from math import log
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -45,13 +46,14 @@ from calibrate.host_rows import (
     era_of,
     items_of,
     predicted_row,
+    steering_columns,
 )
-from calibrate.interval_fit import Residual, covering_intervals, share_inside
+from calibrate.interval_fit import UNITS, Residual, conformal_intervals
 from calibrate.left_out import left_out_text
 from calibrate.left_out_scores import LEFT_OUT_FILE
 from calibrate.slow_runs import SLOW_RUNS_FILE, SlowValue, slow_runs, slow_runs_text, slow_values
 from calibrate.slowness_fit import P95, fitted_host_s, questions, slowness_table, slowness_text
-from capplan.accuracy.intervals import LEAST_POINTS, Interval
+from capplan.accuracy.intervals import LEAST_POINTS, PROBABILITIES, Interval
 from capplan.accuracy.score import Prediction, scored
 from capplan.accuracy.serving import prediction_keys
 from capplan.engine.host_times import HOST_TIMES
@@ -62,6 +64,9 @@ from capplan.recorded.measured.table import measured_table
 GRAPH_TOKENS = {"vllm": {"0.8.0": 512.0, "0.11.1": 512.0, "0.19.0": 512.0}}
 """Largest mixed step under piecewise CUDA graphs: an engine default, not fitted."""
 
+TABLES = ("serving_measured.csv.gz", "serving_open_2026_11.csv")
+"""Tables of served runs in the folder."""
+
 PROCESSES = 2
 ROUNDS = 6
 ROUNDS_AGAIN = 3
@@ -71,11 +76,6 @@ TRUST_AGAIN = 0.4
 
 UNTOLD = frozenset({"stream_s", "ranks_s"})
 """Numbers that are 0 where no run tells them."""
-
-MOVED = 0.1
-"""Spreads that a number moves by when rows are left out, from which slopes are taken anew."""
-REFIT_TRUST = 1.0
-"""How far the second step may go then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,48 +139,64 @@ def hosts_without(fit: Fit, ruler: str, part: str) -> Hosts:
     return solved(kept, fit.hosts, noise_of(kept))
 
 
-def refitted_without(fit: Fit, ruler: str, part: str, pool: ProcessPoolExecutor) -> Hosts:
-    """Return the same, fitted once more where that led: slopes are taken anew in the eras whose numbers moved."""
-    hosts = hosts_without(fit, ruler, part)
-    spreads = {number.name: number.spread for number in NUMBERS}
-    moved = {key for key in hosts if abs(hosts[key] - fit.hosts[key]) > MOVED * spreads[key[1]]}
-    kept = [place for place, row in enumerate(fit.rows) if row.parts[ruler] != part]
-    if not moved:
-        return hosts
-    changed = [
-        place
-        for place in kept
-        if any((owner_of(fit.rows[place].era, name), name) in moved for name in spreads)
-    ]
-    anew = dict(zip(changed, slopes_at(changed, hosts, pool), strict=True))
-    rows = [anew.get(place) or _moved(fit.rows[place], fit.hosts, hosts) for place in kept]
-    return solved(rows, hosts, noise_of(rows), REFIT_TRUST)
+def neighbour(era: Era) -> Era:
+    """Return the era before one, of the same engine; of the first one the next, and of an only one itself."""
+    engine, since = era
+    known = [own for own in ERAS[engine] if (engine, own) not in SHARED]
+    place = known.index(since)
+    return engine, known[place - 1] if place else known[min(1, len(known) - 1)]
 
 
-def _moved(row: Slopes, before: Hosts, after: Hosts) -> Slopes:
-    """Return a row at other numbers, by its slopes."""
-    change = [
-        after[owner_of(row.era, n.name), n.name] - before[owner_of(row.era, n.name), n.name] for n in NUMBERS
-    ]
-    return replace(row, errors=row.errors + row.slopes @ np.array(change))
-
-
-def left_out(fit: Fit, ruler: str, pool: ProcessPoolExecutor) -> list[PredictedRow]:
+def left_out(
+    fit: Fit, own: Sequence[PredictedRow], ruler: str, pool: ProcessPoolExecutor
+) -> list[PredictedRow]:
     """Return every row, predicted with numbers that never saw its group, model, device or source.
 
-    Groups are many and small, so theirs are one step from the numbers of all; the others are fitted anew.
+    The numbers are one step of the fit from those of all, and the predictions move along their slopes. A generation of an engine has
+    the numbers of the one before it, as a version has that nobody measured yet, and the first one those of the next.
     """
+    if ruler == "generation":
+        hosts = [host_of(fit.hosts, neighbour(era_of(row.item))) for row in own]
+        return predicted(range(len(own)), hosts, pool)
     places: dict[str, list[int]] = {}
-    for place, item in enumerate(_ITEMS):
-        places.setdefault(item.parts[ruler], []).append(place)
+    for place, row in enumerate(own):
+        places.setdefault(row.item.parts[ruler], []).append(place)
     out: dict[int, PredictedRow] = {}
-    for part, own in places.items():
-        hosts = (
-            hosts_without(fit, ruler, part) if ruler == "group" else refitted_without(fit, ruler, part, pool)
+    for part, mine in places.items():
+        hosts_of_others = hosts_without(fit, ruler, part)
+        out.update(
+            (place, moved_row(own[place], fit.rows[place], fit.hosts, hosts_of_others)) for place in mine
         )
-        rows = predicted(own, [host_of(hosts, era_of(_ITEMS[place])) for place in own], pool)
-        out.update(zip(own, rows, strict=True))
-    return [out[place] for place in range(len(_ITEMS))]
+    return [out[place] for place in range(len(own))]
+
+
+def moved_row(row: PredictedRow, slopes: Slopes, before: Hosts, after: Hosts) -> PredictedRow:
+    """Return a row at other numbers of the host, by the slopes of its steering values; a value moves as the steering value of its kind."""
+    change = np.array(
+        [
+            after[owner_of(slopes.era, n.name), n.name] - before[owner_of(slopes.era, n.name), n.name]
+            for n in NUMBERS
+        ]
+    )
+    factors = np.exp(slopes.slopes @ change)
+    by_quantity = dict(
+        zip((name.partition("_ms_")[0] for name in steering_columns(row.item)), factors, strict=True)
+    )
+    tpot = float(by_quantity.get("tpot", 1.0))
+    speed = 1.0 / tpot if "output_tok_s" not in by_quantity else float(by_quantity["output_tok_s"])
+
+    def factor(metric: str) -> float:
+        quantity, separator, _ = metric.partition(":")[2].partition("_ms_")
+        if not separator:
+            return 1.0 if row.load == "open" else speed
+        return tpot if quantity == "e2e" else float(by_quantity.get(quantity, 1.0))
+
+    return replace(
+        row,
+        predictions=tuple(
+            replace(p, predicted=p.predicted and p.predicted * factor(p.metric)) for p in row.predictions
+        ),
+    )
 
 
 def checked_eras(items: Sequence[Item]) -> None:
@@ -262,13 +278,13 @@ def host_times_text(times: Mapping[str, Mapping[str, HostOverhead]]) -> str:
 def intervals_text(intervals: Mapping[str, Interval]) -> str:
     """Return the file of intervals."""
     lines = [
-        "# Measured over predicted: 10th percentile, median, 90th percentile, the ends widened for the number of groups;"
+        f"# Measured over predicted at probabilities {', '.join(map(str, PROBABILITIES))}, values and models behind them; written by",
+        "# `python -m calibrate.fit_serving`.",
+        "intervals:",
     ]
-    lines += ["# written by `python -m calibrate.fit_serving`."]
-    lines += ["# regime: [low ratio, median ratio, high ratio, values, groups]", "intervals:"]
     for key, entry in sorted(intervals.items()):
         if entry.n >= LEAST_POINTS or "/" not in key:
-            ratios = f"{entry.low_ratio:.4f}, {entry.median_ratio:.4f}, {entry.high_ratio:.4f}"
+            ratios = ", ".join(f"{ratio:.4f}" for ratio in entry.ratios)
             lines.append(f"  {key}: [{ratios}, {entry.n}, {entry.groups}]")
     return "\n".join(lines) + "\n"
 
@@ -290,34 +306,32 @@ def report(title: str, rows: Iterable[PredictedRow]) -> None:
 
 
 def regime_residuals(rows: Iterable[PredictedRow]) -> list[Residual]:
-    """Return regime keys, group and prediction of every measured value; a rate that repeats what was offered is none."""
+    """Return the residual of every measured value, and of 95th percentiles, which few rows have: between median and 99th by P95.
+
+    A rate that repeats what was offered is none.
+    """
     out = []
     for row in rows:
-        for prediction in row.predictions:
-            name = prediction.metric.partition(":")[2]
-            if name == "req_s" and row.item.benchmark.offered_rate_reported:
-                continue
-            keys = prediction_keys(name, row.load, row.item.replica)
-            out.append((keys, row.item.group, replace(prediction, metric=name)))
-    return out
-
-
-def p95_residuals(rows: Iterable[PredictedRow]) -> list[Residual]:
-    """Return regime keys, group and prediction of 95th percentiles, which no row has: between median and 99th by P95."""
-    out = []
-    for row in rows:
-        known = {p.metric.partition(":")[2]: p for p in row.predictions if p.predicted}
+        known = {p.metric.partition(":")[2]: p for p in row.predictions if p.predicted and p.measured > 0.0}
+        for name, prediction in known.items():
+            if not (name == "req_s" and row.item.benchmark.offered_rate_reported):
+                out.append(_residual(row, name, _log_ratio(prediction), prediction))
         for quantity in ("ttft", "tpot"):
             middle = known.get(f"{quantity}_ms_p50") or known.get(f"{quantity}_ms_mean")
-            tail = known.get(f"{quantity}_ms_p99")
-            if middle is None or tail is None:
-                continue
-            both = [float(p.measured) / float(p.predicted or 1.0) for p in (middle, tail)]
-            ratio = both[0] ** (1.0 - P95) * both[1] ** P95
-            keys = prediction_keys(f"{quantity}_ms_p95", row.load, row.item.replica)
-            own = Prediction(tail.row, f"{quantity}_ms_p95", ratio, 1.0, weight=tail.weight)
-            out.append((keys[:3], row.item.group, own))
+            tail, column = known.get(f"{quantity}_ms_p99"), f"{quantity}_ms_p95"
+            if middle is not None and tail is not None and column not in known:
+                between = (1.0 - P95) * _log_ratio(middle) + P95 * _log_ratio(tail)
+                out.append(_residual(row, column, between, tail))
     return out
+
+
+def _log_ratio(prediction: Prediction) -> float:
+    return log(prediction.measured / float(prediction.predicted or 1.0))
+
+
+def _residual(row: PredictedRow, column: str, log_ratio: float, prediction: Prediction) -> Residual:
+    keys = prediction_keys(column, row.load, row.item.replica)
+    return Residual(keys, row.item.parts, (prediction.row, column), log_ratio, prediction.weight)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -325,7 +339,7 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0])
     package = Path(__file__).resolve().parent.parent / "capplan"
     data = package / "accuracy" / "data"
-    items = items_of(measured_table(folder / "serving_measured.csv.gz", "serving")[1])
+    items = [item for name in TABLES for item in items_of(measured_table(folder / name, "serving")[1])]
     checked_eras(items)
     _ITEMS[:] = items
     refit, again = "--intervals" not in arguments, "--again" in arguments
@@ -344,25 +358,23 @@ def main(arguments: Sequence[str]) -> int:
         fit = fitted(hosts, 1, TRUST_AGAIN, pool, set(eras))
         places = range(len(items))
         own = predicted(places, [host_of(fit.hosts, era) for era in eras], pool)
-        unseen = {ruler: left_out(fit, ruler, pool) for ruler in RULERS}
+        unseen = {ruler: left_out(fit, own, ruler, pool) for ruler in RULERS}
     if refit:
         text = host_times_text(hosts_to_ship(fit))
         (package / "engine" / "host_times.py").write_text(text, encoding="utf-8")
     report("in sample", own)
     for ruler, rows in unseen.items():
         report(f"{ruler} left out", rows)
-    kinds = [regime_residuals(unseen[ruler]) + p95_residuals(unseen[ruler]) for ruler in ("group", "model")]
-    intervals, coverage = covering_intervals(kinds)
+    intervals, coverage = conformal_intervals({ruler: regime_residuals(unseen[ruler]) for ruler in UNITS})
     LEFT_OUT_FILE.write_text(left_out_text(own, unseen, coverage), encoding="utf-8")
     (data / "intervals.yaml").write_text(intervals_text(intervals), encoding="utf-8")
     SLOW_RUNS_FILE.write_text(slow_runs_text(left_out_slowness(fit)), encoding="utf-8")
     slow = slow_runs()
     table = slowness_table(slow, fitted_host_s(questions(slow)))
     (data / "slowness.yaml").write_text(slowness_text(table), encoding="utf-8")
-    for name, entry in coverage.items():
-        print(f"80 % interval of {name}: holds {100 * entry.held:.1f} % of {entry.values} left-out values")
-    held, total = share_inside(regime_residuals(own), intervals)
-    print(f"80 % intervals hold {100 * held / total:.1f} % of all values in sample")
+    for (ruler, name), entry in sorted(coverage.items()):
+        held = ", ".join(f"{100 * level:g} %: {100 * share:.1f} %" for level, share in entry.held.items())
+        print(f"{ruler} left out, {name}: {held} of {entry.values} values")
     return 0
 
 

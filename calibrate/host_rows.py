@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from capplan.accuracy.benchmark import Benchmark, benchmark_of
-from capplan.accuracy.replay import Servers, replayed_columns, requests_of
+from capplan.accuracy.replay import STABLE, Servers, replayed_columns, requests_of
 from capplan.accuracy.score import Prediction
 from capplan.accuracy.serving import load_of, measured_columns, row_weight
 from capplan.engine.lookup import version_key
@@ -42,8 +42,8 @@ FIRST_GENERATION: frozenset[Era] = frozenset(
 )
 """Eras of vLLM's first engine and of TensorRT-LLM's compiled engines: the host schedules between steps. The others run ahead."""
 
-RULERS = ("group", "model", "device", "source")
-"""What is left out as a whole, to see how well it is predicted unseen."""
+RULERS = ("group", "model", "device", "source", "generation")
+"""What is left out as a whole, to see how well it is predicted unseen; a generation of an engine is an era."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,8 @@ class Item:
     def parts(self) -> Mapping[str, str]:
         """Return what the row is part of, by ruler."""
         names = {"model": "group_model", "device": "gpu", "source": "source_family"}
-        return {"group": self.group} | {ruler: self.row.get(name) or "" for ruler, name in names.items()}
+        own = {ruler: self.row.get(name) or "" for ruler, name in names.items()}
+        return {"group": self.group, "generation": ":".join(era_of(self))} | own
 
 
 def items_of(rows: Iterable[Mapping[str, str]]) -> list[Item]:
@@ -148,5 +149,6 @@ def predicted_row(item: Item, host: HostOverhead) -> PredictedRow:
     predictions = tuple(
         Prediction(item.row.get("id", ""), f"{kind}:{name}", value, columns.get(name), weight=item.weight)
         for name, value in measured_columns(item.row).items()
+        if name != STABLE
     )
     return PredictedRow(item, load_of(item.benchmark, columns), predictions)

@@ -1,139 +1,298 @@
-"""80 % prediction intervals from the residuals of rows that were predicted unseen.
+"""Prediction intervals from rows that were predicted unseen, conformal over models and sources as units.
 
-    measured / predicted in [Q((1 - l) / 2), Q((1 + l) / 2)],   l = level (1 + 1 / n)
+Rows of one model under one source err together, so units vote, not rows: within a unit rows are weighted, and a unit weighs as much as
+its rows, at most UNIT_ROWS of them. A regime (statistic, load, class of network, generation of engine, kernels timed or not) has the
+quantiles of measured over predicted of its units, its ends moved away from the median by 1 + 1 / m for m models. A left-out value has a
+score, the factor by which the ends of the regime that all other units give would have to move for it to lie inside:
 
-Q are weighted quantiles of the residuals of a regime, n its groups: results of one group err together, so it is groups that
-the finite-sample correction of split-conformal prediction counts. Groups differ by more than chance, and thin regimes span
-wider ones, so the nominal level is not the share that an interval holds: for each statistic and load the level is chosen at
-which the intervals of all other groups hold 80 % of a group's values, whether its group or its whole model was left out.
+    s = max( min_r (m_r - x) / a_r,  min_r (x - m_r) / b_r,  0 )
+
+over the regimes r that its interval spans, with medians m_r and distances a_r, b_r to their ends. The intervals of a statistic and load
+are stretched by the quantile of the scores at their level, so that they hold that share of what was left out: models, sources and
+generations of engines in turn, each predicted with numbers that never saw it.
+
+References
+----------
+Vovk, Gammerman, Shafer 2005, "Algorithmic Learning in a Random World", section 2.2 (conformal scores); Dunn, Wasserman, Ramdas 2023,
+"Distribution-Free Prediction Sets for Two-Layer Hierarchical Models", doi:10.1080/01621459.2022.2060112 (units that are exchangeable).
 """
 
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 from typing import TypeAlias
 
 import numpy as np
 
-from capplan.accuracy.intervals import Interval, Intervals, interval_of, widest
-from capplan.accuracy.score import Prediction, weighted_quantile
+from capplan.accuracy.intervals import (
+    LEVELS,
+    PROBABILITIES,
+    Interval,
+    interval_of_ratios,
+    regimes_spanned,
+)
+from capplan.accuracy.score import weighted_quantile
+from capplan.numbers import Array
 
-LEVEL = 0.8
-"""Share of measured values that an interval should hold."""
+UNIT_ROWS = 8.0
+"""Rows that a unit weighs as much as at most."""
+LEAST_WIDTH = 0.01
+"""Logarithmic distance of an end from its median: repeated runs differ by as much."""
+FEW_VALUES = 20
+"""With fewer values than this a statistic under a load takes the stretch of all."""
+UNITS = ("model", "source", "generation")
+"""What is left out in turn."""
 
-WIDEST_LEVEL = 0.96
-"""Upper limit of the level after the correction for few groups."""
 
-LEVELS = tuple(round(0.5 + 0.02 * place, 2) for place in range(23))
-"""Nominal levels that are tried, narrowest first."""
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """One value that was predicted unseen."""
 
-FEW_VALUES = 30
-"""With fewer values than this a statistic under a load takes the level of all."""
+    keys: tuple[str, ...]
+    """Regimes, narrowest first."""
+    parts: Mapping[str, str]
+    """Name of the model, source and generation that it belongs to, by unit."""
+    name: tuple[str, str]
+    """Row and column."""
+    log_ratio: float
+    """Logarithm of measured over predicted."""
+    weight: float = 1.0
 
-Residual: TypeAlias = tuple[tuple[str, ...], str, Prediction]
-"""Regime keys, narrowest first; group; a prediction that was made without its group."""
+    @property
+    def unit(self) -> tuple[str, str]:
+        """Return its model and source."""
+        return self.parts["model"], self.parts["source"]
+
+    @property
+    def statistic(self) -> str:
+        """Return its statistic and load."""
+        return "/".join(self.keys[0].split("/")[:2])
+
+
+Kinds: TypeAlias = Mapping[str, Sequence[Residual]]
+"""Residuals by what was left out when they were predicted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How many values of one statistic under one load lie inside the interval that the other groups give."""
+    """How many values of one statistic under one load lie inside the interval that all other units give."""
 
     values: int
-    level: float
-    """Nominal level of its intervals [-]."""
-    held: float
-    """Share of values inside [-]."""
+    held: Mapping[float, float]
+    """Claimed level -> share inside."""
 
 
-def residual_intervals(residuals: Iterable[Residual], level: float = LEVEL) -> dict[str, Interval]:
-    """Return the interval of every regime that occurs.
+def capped_weights(weights: Array, units: Array) -> Array:
+    """Return weights with which units weigh as much as their rows, at most UNIT_ROWS of them.
 
-    Parameters
-    ----------
-    residuals : those that were refused are left out; a value that was predicted twice, without its group and without its
-        model, has two and counts once
-    level : [-]
-        nominal share of values inside, before the correction for few groups; at most WIDEST_LEVEL after it
-
-    Returns
-    -------
-    interval by regime key
+    Examples
+    --------
+    >>> capped_weights(np.array([8.0, 8.0, 1.0]), np.array([0, 0, 1])).tolist()
+    [4.0, 4.0, 1.0]
     """
-    ratios: dict[str, list[tuple[float, float, str, tuple[str, str]]]] = {}
-    for keys, group, prediction in residuals:
-        if prediction.predicted is None or prediction.measured <= 0 or prediction.predicted <= 0:
-            continue
-        name = (prediction.row, prediction.metric)
-        entry = (prediction.measured / prediction.predicted, prediction.weight, group, name)
-        for key in dict.fromkeys(keys):
-            ratios.setdefault(key, []).append(entry)
+    if not weights.size:
+        return weights
+    whole = np.bincount(units, weights=weights)
+    capped: Array = weights * np.minimum(1.0, UNIT_ROWS / np.maximum(whole, 1e-12))[units]
+    return capped
+
+
+def _codes(names: Sequence[object]) -> Array:
+    known: dict[object, int] = {}
+    return np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Regime:
+    """The residuals of one regime as columns, in ascending order of their ratio."""
+
+    values: Array
+    weights: Array
+    units: Array
+    models: Array
+    names: Array
+    parts: Mapping[str, Array]
+    """Ruler -> part of each residual."""
+
+    def interval(self, kept: Array) -> Interval | None:
+        """Return the distribution of some of the residuals, before its stretch; None where none is left."""
+        values = self.values[kept]
+        if not values.size:
+            return None
+        reached = np.cumsum(capped_weights(self.weights[kept], self.units[kept]))
+        models = np.unique(self.models[kept]).size
+        places = np.searchsorted(reached, np.array(PROBABILITIES) * reached[-1] * (1.0 - 1e-12))
+        quantiles = values[np.minimum(places, values.size - 1)]
+        middle = quantiles[len(PROBABILITIES) // 2]
+        away = (quantiles - middle) * (1.0 + 1.0 / models)
+        floor = LEAST_WIDTH * np.sign(np.array(PROBABILITIES) - 0.5)
+        ratios = np.exp(middle + np.where(np.abs(away) < LEAST_WIDTH, floor, away))
+        return interval_of_ratios(tuple(ratios.tolist()), int(np.unique(self.names[kept]).size), models)
+
+
+def regimes_of(residuals: Sequence[Residual]) -> dict[str, Regime]:
+    """Return the regimes that occur; a value that was predicted several times counts once as a value."""
+    values = np.array([own.log_ratio for own in residuals])
+    weights = np.array([own.weight for own in residuals])
+    units, models, names = (
+        _codes([own.unit for own in residuals]),
+        _codes([own.parts["model"] for own in residuals]),
+        _codes([own.name for own in residuals]),
+    )
+    parts = {ruler: np.array([own.parts[ruler] for own in residuals]) for ruler in UNITS}
+    by_key: dict[str, list[int]] = {}
+    for place in np.argsort(values, kind="stable").tolist():
+        for key in dict.fromkeys(residuals[place].keys):
+            by_key.setdefault(key, []).append(place)
+    return {
+        key: Regime(
+            values[own], weights[own], units[own], models[own], names[own],
+            {ruler: every[own] for ruler, every in parts.items()},
+        )
+        for key, own in by_key.items()
+    }  # fmt: skip
+
+
+def regime_intervals(residuals: Sequence[Residual]) -> dict[str, Interval]:
+    """Return the distribution of every regime that occurs, before its stretch."""
+    found = {
+        key: regime.interval(np.ones(regime.values.size, dtype=bool))
+        for key, regime in regimes_of(residuals).items()
+    }
+    return {key: entry for key, entry in found.items() if entry is not None}
+
+
+def score_of(log_ratio: float, spanned: Sequence[Interval], level: float) -> float:
+    """Return the factor by which the ends of an interval would have to move for a value to lie inside; 0 without any regime."""
+    if not spanned:
+        return 0.0
+    outer = sorted(LEVELS, reverse=True).index(level)
+    below, above = [], []
+    for entry in spanned:
+        middle = log(entry.median_ratio)
+        below.append((middle - log_ratio) / (middle - log(entry.ratios[outer])))
+        above.append((log_ratio - middle) / (log(entry.ratios[-1 - outer]) - middle))
+    return max(min(below), min(above), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Values that were left out in one way, and their scores."""
+
+    residuals: Sequence[Residual]
+    units: Array
+    weights: Array
+    statistics: Array
+    parts: Array
+    by_level: Mapping[float, Array]
+
+
+def left_out_scores(kinds: Kinds) -> dict[str, Scores]:
+    """Return the scores of all values by what was left out: each against the regimes of all other units."""
+    every = [own for kind in kinds.values() for own in kind]
+    regimes = regimes_of(every)
     out = {}
-    for key, entries in ratios.items():
-        values, weights = np.array([e[0] for e in entries]), np.array([e[1] for e in entries])
-        groups = len({e[2] for e in entries})
-        wide = min(WIDEST_LEVEL, level * (1.0 + 1.0 / groups))
-        low = weighted_quantile(values, weights, (1.0 - wide) / 2.0)
-        high = weighted_quantile(values, weights, (1.0 + wide) / 2.0)
-        count = len({e[3] for e in entries})
-        out[key] = Interval(low, high, count, groups, weighted_quantile(values, weights, 0.5))
+    for ruler, residuals in kinds.items():
+        by_level: dict[float, list[float]] = {level: [] for level in LEVELS}
+        known: dict[tuple[str, str], Interval | None] = {}
+        for own in residuals:
+            part = own.parts[ruler]
+            others: dict[str, Interval] = {}
+            for key in own.keys:
+                if (part, key) not in known:
+                    regime = regimes[key]
+                    known[part, key] = regime.interval(regime.parts[ruler] != part)
+                entry = known[part, key]
+                if entry is not None:
+                    others[key] = entry
+            spanned = regimes_spanned(others, own.keys)
+            for level in LEVELS:
+                by_level[level].append(score_of(own.log_ratio, spanned, level))
+        out[ruler] = Scores(
+            residuals,
+            _codes([own.unit for own in residuals]),
+            np.array([own.weight for own in residuals]),
+            np.array([own.statistic for own in residuals]),
+            np.array([own.parts[ruler] for own in residuals]),
+            {level: np.array(scores) for level, scores in by_level.items()},
+        )
     return out
 
 
-def share_inside(residuals: Iterable[Residual], intervals: Intervals) -> tuple[float, float]:
-    """Return the weight of the values that lie inside their interval, and the weight of all."""
-    held = total = 0.0
-    for keys, _, prediction in residuals:
-        if not prediction.predicted or prediction.measured <= 0:
-            continue
-        bounds = interval_of(intervals, keys) or widest(intervals)
-        ratio = prediction.measured / prediction.predicted
-        held += prediction.weight * (bounds.low_ratio <= ratio <= bounds.high_ratio)
-        total += prediction.weight
-    return held, total
+def _stretch(scores: Mapping[str, Scores], level: float, kept: Mapping[str, Array]) -> float:
+    """Return the quantile of the scores of all rulers at a level."""
+    values = np.concatenate([own.by_level[level][kept[ruler]] for ruler, own in scores.items()])
+    weights = np.concatenate(
+        [capped_weights(own.weights[kept[ruler]], own.units[kept[ruler]]) for ruler, own in scores.items()]
+    )
+    return weighted_quantile(values, weights, level)
 
 
-Kinds: TypeAlias = Sequence[Sequence[Residual]]
-"""Residuals by what was left out when they were predicted: their group, or their whole model."""
-
-
-def left_out_coverage(kinds: Kinds, level: float = LEVEL) -> float:
-    """Return the share of values that lie inside the interval of all other groups, by weight; the least of all kinds."""
-    held = [[0.0, 0.0] for _ in kinds]
-    for group in {group for own in kinds for _, group, _ in own}:
-        others = (entry for own in kinds for entry in own if entry[1] != group)
-        intervals = residual_intervals(others, level)
-        for own, sums in zip(kinds, held, strict=True):
-            inside, weight = share_inside((entry for entry in own if entry[1] == group), intervals)
-            sums[0], sums[1] = sums[0] + inside, sums[1] + weight
-    return min(inside / max(weight, 1e-12) for inside, weight in held)
-
-
-def covering_level(kinds: Kinds) -> tuple[float, float]:
-    """Return the smallest of LEVELS at which LEVEL of the left-out values of each kind lie inside, and the least share.
-
-    Intervals of a higher level hold those of a lower one, so the share never falls: the level is found by halving.
-    """
-    place = bisect_left(LEVELS[:-1], LEVEL, key=lambda level: left_out_coverage(kinds, level))
-    return LEVELS[place], left_out_coverage(kinds, LEVELS[place])
-
-
-def covering_intervals(kinds: Kinds) -> tuple[dict[str, Interval], dict[str, Coverage]]:
+def conformal_intervals(kinds: Kinds) -> tuple[dict[str, Interval], dict[tuple[str, str], Coverage]]:
     """Return the intervals of all regimes, and what those of each statistic and load hold of what was left out.
 
-    Regimes of one statistic and load have a level of their own; those that several share, and those of few values or
-    of one group, have the level of all values together.
+    Parameters
+    ----------
+    kinds : residuals by ruler (UNITS)
+
+    Returns
+    -------
+    intervals by regime key; coverage by ruler and by statistic and load, where the stretch comes from the other units too
     """
-    level, _ = covering_level(kinds)
-    intervals = residual_intervals((entry for own in kinds for entry in own), level)
-    coverage = {}
-    for name in sorted({keys[2] for own in kinds for keys, _, _ in own}):
-        known = [[entry for entry in own if entry[0][2] == name and entry[2].predicted] for own in kinds]
-        every = [entry for own in known for entry in own]
-        values = len({(prediction.row, prediction.metric) for _, _, prediction in every})
-        few = values < FEW_VALUES or len({group for _, group, _ in every}) < 2
-        nominal, held = (level, left_out_coverage(known, level)) if few else covering_level(known)
-        narrow = {key for keys, _, _ in every for key in keys[:3]}
-        found = residual_intervals(every, nominal)
-        intervals.update({key: found[key] for key in narrow})
-        coverage[name] = Coverage(values, nominal, held)
+    scores = left_out_scores(kinds)
+    all_of = {ruler: np.ones(own.weights.size, dtype=bool) for ruler, own in scores.items()}
+    common = {level: _stretch(scores, level, all_of) for level in LEVELS}
+    found = regime_intervals([own for kind in kinds.values() for own in kind])
+    intervals = {key: stretched_by(entry, common) for key, entry in found.items()}
+    coverage: dict[tuple[str, str], Coverage] = {}
+    for statistic in sorted({str(name) for own in scores.values() for name in own.statistics}):
+        mine = {ruler: own.statistics == statistic for ruler, own in scores.items()}
+        few = max(int(kept.sum()) for kept in mine.values()) < FEW_VALUES
+        stretch = common if few else {level: _stretch(scores, level, mine) for level in LEVELS}
+        for key, entry in found.items():
+            if key == statistic or key.startswith(f"{statistic}/"):
+                intervals[key] = stretched_by(entry, stretch)
+        for ruler in scores:
+            if mine[ruler].any():
+                coverage[ruler, statistic] = _coverage(scores, ruler, mine, few=few)
     return intervals, coverage
+
+
+def _coverage(scores: Mapping[str, Scores], ruler: str, mine: Mapping[str, Array], *, few: bool) -> Coverage:
+    """Return the share of left-out values inside at each level, each with the stretch that all other units ask for."""
+    own, kept = scores[ruler], mine[ruler]
+    weights = np.zeros(kept.size)
+    weights[kept] = capped_weights(own.weights[kept], own.units[kept])
+    inside = dict.fromkeys(LEVELS, 0.0)
+    for part in np.unique(own.parts[kept]):
+        others = {
+            name: (entry.weights >= 0.0 if few else mine[name])
+            & np.array([residual.parts[ruler] != part for residual in entry.residuals])
+            for name, entry in scores.items()
+        }
+        if not any(chosen.any() for chosen in others.values()):
+            others = {name: entry.parts != part for name, entry in scores.items()}
+        theirs = kept & (own.parts == part)
+        for level in LEVELS:
+            stretch = _stretch(scores, level, others)
+            inside[level] += float(weights[theirs & (own.by_level[level] <= stretch)].sum())
+    return Coverage(int(kept.sum()), {level: inside[level] / float(weights.sum()) for level in LEVELS})
+
+
+def stretched_by(entry: Interval, stretch: Mapping[float, float]) -> Interval:
+    """Return a distribution whose ends at each level are a multiple as far from its median, in logarithms, and do not cross.
+
+    Examples
+    --------
+    >>> plain = interval_of_ratios((0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0), 30, 9)
+    >>> stretched_by(plain, {0.5: 1.0, 0.8: 2.0, 0.95: 1.0}).ratios[1]
+    0.25
+    """
+    middle = log(entry.median_ratio)
+    factors = [stretch[level] for level in sorted(LEVELS, reverse=True)]
+    logs = np.log(entry.ratios) - middle
+    half = len(factors)
+    below = -np.maximum.accumulate((-logs[:half] * factors)[::-1])[::-1]
+    above = np.maximum.accumulate(logs[half + 1 :] * factors[::-1])
+    ratios = np.exp(middle + np.concatenate([below, [0.0], above]))
+    return interval_of_ratios(tuple(ratios.tolist()), entry.n, entry.groups)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from calibrate.host_rows import PredictedRow
 from calibrate.interval_fit import Coverage
+from capplan.accuracy.intervals import LEVELS
 from capplan.accuracy.score import Prediction, Score, scored
 from capplan.accuracy.serving import row_groups
 
@@ -15,7 +16,7 @@ HEAD = (
     "# Errors of serving predictions, in sample and with the row's group left out of the fit, core rows, weighted;\n"
     "# written by `python -m calibrate.fit_serving`.\n"
     "# scores: [grouping, group, column, values, median error, within 20 %, bias] twice: in sample, group left out\n"
-    "# coverage: statistic and load, values, nominal level, share inside the 80 % interval of the other groups\n"
+    "# coverage: what was left out, statistic and load, values, shares inside the intervals of all other units for 50, 80 and 95 %\n"
     "# rulers: what was left out, then as above, once\n"
 )
 RULED = frozenset({"load", "class", "engine"})
@@ -52,7 +53,7 @@ def _figures(score: Score) -> str:
 def left_out_text(
     own: Sequence[PredictedRow],
     unseen: Mapping[str, Sequence[PredictedRow]],
-    coverage: Mapping[str, Coverage],
+    coverage: Mapping[tuple[str, str], Coverage],
 ) -> str:
     """Return the file of scores by load, source, device, engine and model class, and by ruler, load and class.
 
@@ -60,7 +61,7 @@ def left_out_text(
     ----------
     own : rows and their predictions with numbers fitted on all rows
     unseen : by ruler, the same rows with numbers fitted without their group, model, device or source
-    coverage : by statistic and load, how many left-out values lie in the interval which the other groups give
+    coverage : by what was left out and statistic and load, how many left-out values lie in the interval which the other units give
 
     Returns
     -------
@@ -69,8 +70,9 @@ def left_out_text(
     by_ruler = {ruler: _by_group(rows) for ruler, rows in unseen.items()}
     seen, groups = _by_group(own), by_ruler["group"]
     lines = ["coverage:\n"]
-    for name, entry in sorted(coverage.items()):
-        lines.append(f'  - ["{name}", {entry.values}, {entry.level:.2f}, {entry.held:.4f}]\n')
+    for key, entry in sorted(coverage.items()):
+        held = ", ".join(f"{entry.held[level]:.4f}" for level in LEVELS)
+        lines.append(f"  - [{_quoted(key)}, {entry.values}, {held}]\n")
     lines.append("scores:\n")
     for key in sorted(set(seen) & set(groups)):
         if key[0] == CELL:

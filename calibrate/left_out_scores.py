@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calibrate.interval_fit import Coverage
+from capplan.accuracy.intervals import LEVELS
 from capplan.readers.yaml_file import read_yaml
 
 LEFT_OUT_FILE = Path(__file__).parent / "left_out.yaml"
@@ -41,9 +42,12 @@ def ruled_scores(path: Path = LEFT_OUT_FILE) -> dict[tuple[str, str, str, str], 
     }
 
 
-def left_out_coverage(path: Path = LEFT_OUT_FILE) -> dict[str, Coverage]:
-    """Return how many left-out values lie inside the interval of the other groups, by statistic and load."""
+def left_out_coverage(path: Path = LEFT_OUT_FILE) -> dict[tuple[str, str], Coverage]:
+    """Return how many left-out values lie inside the interval of all other units, by what was left out and statistic and load."""
     if not path.exists():
         return {}
     document = read_yaml(path, kind="a table of scores")
-    return {name: Coverage(values, level, held) for name, values, level, held in document.value["coverage"]}
+    return {
+        (ruler, name): Coverage(values, dict(zip(LEVELS, held, strict=True)))
+        for ruler, name, values, *held in document.value["coverage"]
+    }

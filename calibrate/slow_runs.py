@@ -16,7 +16,7 @@ import numpy as np
 
 from calibrate.host_rows import Item, replica_with
 from capplan.accuracy.benchmark import Benchmark
-from capplan.accuracy.replay import overloaded, replayed_columns
+from capplan.accuracy.replay import Servers, overloaded, replayed_columns
 from capplan.accuracy.serving import measured_columns, network_class
 from capplan.accuracy.slowness import Load
 from capplan.engine.profile import HostOverhead
@@ -67,7 +67,9 @@ def slowed_columns(benchmark: Benchmark, replica: Replica, slowness: float) -> d
     columns in milliseconds
     """
     rate = benchmark.request_rate or 0.0
-    columns = replayed_columns(replace(benchmark, request_rate=rate * slowness), replica)
+    sent_s = benchmark.stage_s and benchmark.stage_s / slowness
+    faster = replace(benchmark, request_rate=rate * slowness, stage_s=sent_s)
+    columns = replayed_columns(faster, Servers(replica))
     return {name: value * slowness for name, value in columns.items() if "_ms_" in name}
 
 
@@ -113,7 +115,7 @@ def slow_values(item: Item, host: HostOverhead) -> list[SlowValue]:
     """Return every measured latency of an open-loop run with its slowness, predicted with some host times."""
     replica = replica_with(item, host)
     try:
-        usual = replayed_columns(item.benchmark, replica)
+        usual = replayed_columns(item.benchmark, Servers(replica))
         replays = [slowed_columns(item.benchmark, replica, float(s)) for s in SLOWNESSES]
     except CapplanError:
         return []

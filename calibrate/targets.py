@@ -67,6 +67,3 @@ MEMORY = (
 
 COVERAGE = 0.97
 """Share of core rows that are predicted."""
-
-INTERVAL_COVERAGE = (0.75, 0.85)
-"""Share of measured values inside their 80 % interval."""

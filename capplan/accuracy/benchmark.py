@@ -53,9 +53,11 @@ DATASETS = {
     "sharegpt_standard_v1": Dataset(1.17, 2100.0, 0.9, 512.0),
     "sharegpt_edge_v1": Dataset(1.19, 600.0, 0.9, 512.0),
     "sharegpt_longctx_v1": Dataset(0.02, 29932.0, 0.0, 256.0),
+    "mlperf-deepseek-r1": Dataset(0.6, 3300.0, 1.08, 20000.0),
 }
 """AccelMark's, in tokens: quartiles and 99th percentile of inputs and the limit of outputs in suites/suite_*/suite.json
-and suites/README.md, https://github.com/FreedomIntelligence/AccelMark."""
+and suites/README.md, https://github.com/FreedomIntelligence/AccelMark. MLPerf's reasoning set: mean over median of the response times in a submission
+(mean 251 s, median 140 s), the limit of 20,000 tokens of its rules; the spread of its inputs is assumed."""
 
 LIMITS = ("max_num_seqs", "max_num_batched_tokens", "kv_blocks")
 """Columns with the limits that the engine was started with."""
@@ -290,7 +292,7 @@ def lengths_of(benchmark: Benchmark, requests: int) -> tuple[Array, Array]:
     if uniform:
         low, high = float(uniform.group(1)), float(uniform.group(2))
         draws = [random.uniform(low, high, requests) * (2.0 * mean / (low + high)) for mean in means]
-    elif "sharegpt" in benchmark.lengths:
+    elif "sharegpt" in benchmark.lengths or benchmark.lengths in DATASETS:
         prompt, longest_prompt, output, longest_output = CHAT_LENGTHS
         usual = Dataset(prompt, longest_prompt * means[0], output, longest_output * means[1])
         lengths_of_set = DATASETS.get(benchmark.lengths.partition(" ")[0], usual)

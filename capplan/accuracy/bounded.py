@@ -3,8 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from capplan.accuracy.intervals import Interval, Intervals, interval_of, regime_keys, stretched, widest
-from capplan.accuracy.serving import network_class
+from capplan.accuracy.intervals import (
+    LEAST_GROUPS,
+    Interval,
+    Intervals,
+    interval_of,
+    regime_keys,
+    stretched,
+    widest,
+)
+from capplan.accuracy.serving import engine_generation, network_class
 from capplan.accuracy.slowness import UNMEASURED
 from capplan.hardware.device import Device
 from capplan.replica.estimate import Estimate, estimate
@@ -38,6 +46,8 @@ class BoundedEstimate:
     """Measured over predicted throughput."""
     unmeasured: bool
     """No result of this regime was measured: the intervals are the widest there are."""
+    fewest_models: int = LEAST_GROUPS
+    """Models behind the thinnest of the intervals."""
 
 
 def interval_on(intervals: Intervals, keys: Sequence[str], device: Device) -> Interval:
@@ -48,7 +58,8 @@ def interval_on(intervals: Intervals, keys: Sequence[str], device: Device) -> In
 
 def load_interval(intervals: Intervals, quantity: str, load: str, replica: Replica) -> Interval:
     """Return the interval of a statistic of a quantity for a replica under a kind of load (closed, open)."""
-    keys = regime_keys(quantity, load, network_class(replica.spec.network), replica.label, "mean")
+    kind, generation = network_class(replica.spec.network), engine_generation(replica.spec.profile)
+    keys = regime_keys(quantity, load, kind, replica.label, "mean", generation)
     return interval_on(intervals, keys, replica.spec.device)
 
 
@@ -57,8 +68,10 @@ def bounded_estimate(replica: Replica, load: Load, intervals: Intervals) -> Boun
     predicted = estimate(replica, load)
     kind = "closed" if load.concurrency is not None else "open"
 
+    latencies = {name: load_interval(intervals, name, kind, replica) for name in ("ttft", "tpot", "e2e")}
+
     def bounded(quantity: str, spread: Spread) -> BoundedSpread:
-        interval = load_interval(intervals, quantity, kind, replica)
+        interval = latencies[quantity]
         low, high = spread.mean * interval.low_ratio, spread.mean * interval.high_ratio
         return BoundedSpread(spread.mean, spread.p50, spread.p90, spread.p95, spread.p99, low, high)
 
@@ -70,4 +83,5 @@ def bounded_estimate(replica: Replica, load: Load, intervals: Intervals) -> Boun
         bounded("e2e", predicted.e2e_s),
         throughput,
         throughput.n == 0,
+        min(entry.groups for entry in (*latencies.values(), throughput)),
     )

@@ -2,7 +2,8 @@
 
 A question is a model in a precision, with lengths, and a limit on the time per output token. Its plans are all measured runs
 of that model: devices, layouts, engines, clients. The pick has the most output tokens per second and GPU among the runs that are
-predicted to keep the limit; the best is the same among those that were measured to keep it.
+predicted to keep the limit with a confidence, as a plan is; the best is the same among those that were measured to keep it. At the
+centre a run is taken at its predicted time, whatever its interval.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,12 +12,17 @@ from typing import Any
 
 import numpy as np
 
+from capplan.accuracy.intervals import Interval
 from capplan.accuracy.score import Prediction
 
 TPOT_LIMITS_MS = (10.0, 20.0, 30.0, 50.0, 100.0)
 """Limits that every question is evaluated at."""
 CLEARLY = 1.1
 """A pick above its limit by more than this breaks it clearly."""
+PLANNED_CONFIDENCE = 0.8
+"""Confidence that a pick keeps its limit: that of plans unless a scenario states another."""
+CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
+"""Confidences by which limits broken are traded for regret."""
 _LATENCIES = ("ttft_ms_mean", "tpot_ms_mean")
 
 
@@ -35,6 +41,14 @@ class Run:
     tokens_per_s: float
     """Output tokens per second and GPU."""
     predicted_tokens_per_s: float
+    tpot_interval: Interval | None = None
+    """Distribution of measured over predicted time per output token."""
+
+    def promised_ms(self, confidence: float | None) -> float:
+        """Return the time per output token that the run keeps with a confidence; None is its predicted time."""
+        if confidence is None or self.tpot_interval is None:
+            return self.predicted_tpot_ms
+        return self.predicted_tpot_ms * self.tpot_interval.quantile(confidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +83,8 @@ class DecisionScore:
     broke_by_10_fraction: float
     regret: Mapping[str, float]
     """Median, mean and 90th percentile, of picks that keep their limit."""
+    confidence: float | None = None
+    """With which the picks are predicted to keep their limits; None: taken at the predicted time."""
 
 
 def tokens_per_s_per_gpu(
@@ -133,6 +149,7 @@ def runs_of(rows: Iterable[tuple[Mapping[str, str], Sequence[Prediction]]]) -> l
                 float(tpot.predicted or 0.0),
                 measured,
                 predicted,
+                tpot.interval,
             )
         )
     return _medians(runs)
@@ -161,7 +178,9 @@ def _closed(runs: Iterable[Run]) -> dict[tuple[str, ...], list[Run]]:
     return {asked: own for asked, own in by_question.items() if len({run.plan for run in own}) > 1}
 
 
-def decisions_of(runs: Iterable[Run], limits_ms: Sequence[float]) -> tuple[list[Decision], int]:
+def decisions_of(
+    runs: Iterable[Run], limits_ms: Sequence[float], confidence: float | None = None
+) -> tuple[list[Decision], int]:
     """Return what predictions pick for every question and limit, and how many have no pick.
 
     Parameters
@@ -169,6 +188,8 @@ def decisions_of(runs: Iterable[Run], limits_ms: Sequence[float]) -> tuple[list[
     runs : closed loops
     limits_ms : [ms]
         on the mean time per output token
+    confidence : [-]
+        with which a pick is predicted to keep the limit; None: at its predicted time
 
     Returns
     -------
@@ -178,7 +199,7 @@ def decisions_of(runs: Iterable[Run], limits_ms: Sequence[float]) -> tuple[list[
     for asked, own in _closed(runs).items():
         for limit in limits_ms:
             kept = [run for run in own if run.tpot_ms <= limit]
-            promised = [run for run in own if run.predicted_tpot_ms <= limit]
+            promised = [run for run in own if run.promised_ms(confidence) <= limit]
             if not kept:
                 continue
             if not promised:
@@ -190,14 +211,16 @@ def decisions_of(runs: Iterable[Run], limits_ms: Sequence[float]) -> tuple[list[
     return decisions, unanswered
 
 
-def decision_score(runs: Iterable[Run], limits_ms: Sequence[float] = TPOT_LIMITS_MS) -> DecisionScore:
-    """Return how good the decisions of `decisions_of` are, for the same runs and limits [ms].
+def decision_score(
+    runs: Iterable[Run], limits_ms: Sequence[float] = TPOT_LIMITS_MS, confidence: float | None = None
+) -> DecisionScore:
+    """Return how good the decisions of `decisions_of` are, for the same runs, limits [ms] and confidence.
 
     Returns
     -------
     the score; fractions are 0 where no question was answered
     """
-    decisions, unanswered = decisions_of(runs, limits_ms)
+    decisions, unanswered = decisions_of(runs, limits_ms, confidence)
     count = max(len(decisions), 1)
     kept = (
         np.array([decision.regret for decision in decisions if not decision.broken])
@@ -213,4 +236,4 @@ def decision_score(runs: Iterable[Run], limits_ms: Sequence[float] = TPOT_LIMITS
         }
     clearly = sum(decision.picked.tpot_ms > CLEARLY * decision.tpot_limit_ms for decision in decisions)
     broken = sum(decision.broken for decision in decisions)
-    return DecisionScore(len(decisions), unanswered, broken / count, clearly / count, regret)
+    return DecisionScore(len(decisions), unanswered, broken / count, clearly / count, regret, confidence)

@@ -1,31 +1,90 @@
-"""80 % prediction intervals, by statistic, load and regime: how they were fitted is in calibrate/interval_fit.py."""
+"""Prediction intervals, by statistic, load and regime: how they were fitted is in calibrate/interval_fit.py."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import exp
+
+import numpy as np
+
+from capplan.workload.length import standard_normal_quantile
+
+LEVELS = (0.5, 0.8, 0.95)
+"""Shares of values that intervals hold."""
+PROBABILITIES = (0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975)
+"""Where the distribution of measured over predicted is known: the ends of these intervals, and the median."""
+_KNOTS = np.asarray(standard_normal_quantile(np.array(PROBABILITIES)))
 
 LEAST_POINTS = 12
 """A regime with fewer residuals than this takes the interval of the next wider one."""
 
 
-LEAST_GROUPS = 6
-"""With fewer groups than this a regime is thin: its interval spans that of the next wider one as well."""
+LEAST_GROUPS = 5
+"""With fewer models than this a regime is thin: its interval spans that of the next wider one as well, and says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Measured over predicted: its percentiles at the ends of the nominal level."""
+    """Measured over predicted: its percentiles at the ends of the 80 % interval."""
 
     low_ratio: float
     high_ratio: float
     n: int
     groups: int
+    """Models behind it."""
     median_ratio: float = 1.0
     """Its median: the typical bias of predictions, which are not corrected for it."""
+    ratios: tuple[float, ...] = ()
+    """At PROBABILITIES; empty: those of a lognormal distribution through the ends."""
+
+    @property
+    def few(self) -> bool:
+        """Return whether it rests on few models."""
+        return self.groups < LEAST_GROUPS
+
+    def quantile(self, probability: float) -> float:
+        """Return the ratio that is not exceeded with a probability, above 0 and below 1.
+
+        Examples
+        --------
+        >>> Interval(0.5, 2.0, 30, 9).quantile(0.5), round(Interval(0.5, 2.0, 30, 9).quantile(0.9), 6)
+        (1.0, 2.0)
+        """
+        knots, ratios = _KNOTS, self.ratios
+        if not ratios:
+            knots, ratios = _KNOTS[[1, 3, 5]], (self.low_ratio, self.median_ratio, self.high_ratio)
+        z, logs = float(standard_normal_quantile(probability)), np.log(ratios)
+        place = int(np.clip(np.searchsorted(knots, z) - 1, 0, knots.size - 2))
+        share = (z - knots[place]) / (knots[place + 1] - knots[place])
+        return exp(float(logs[place] + share * (logs[place + 1] - logs[place])))
+
+    def at(self, level: float) -> tuple[float, float]:
+        """Return the ends of the interval that holds a share of values.
+
+        Examples
+        --------
+        >>> [round(end, 6) for end in Interval(0.5, 2.0, 30, 9).at(0.8)]
+        [0.5, 2.0]
+        """
+        return self.quantile(0.5 - level / 2.0), self.quantile(0.5 + level / 2.0)
+
+
+def interval_of_ratios(ratios: tuple[float, ...], values: int, models: int) -> Interval:
+    """Return an interval from the ratios at PROBABILITIES.
+
+    Examples
+    --------
+    >>> interval_of_ratios((0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0), 30, 9).at(0.95)
+    (0.25, 4.0)
+    """
+    return Interval(ratios[1], ratios[5], values, models, ratios[3], ratios)
 
 
 Intervals = Mapping[str, Interval]
 """Regime key -> interval; see `regime_keys`."""
 
+
+TODAY, FIRST_ENGINES = "today", "first"
+"""Generations of engines: those whose host runs ahead of the device, and those that schedule between the steps."""
 
 RESIDUALS_OF_STATISTIC = {"mean": "mean", "p50": "p50", "p90": "p95", "p95": "p95", "p99": "p99"}
 """Statistic of a latency -> the one whose residuals bound it."""
@@ -33,7 +92,9 @@ RESIDUALS_OF_METRIC = {"itl": "tpot"}
 """Latencies that no row measured -> the one whose residuals bound them."""
 
 
-def regime_keys(metric: str, load: str, network: str, label: str, statistic: str = "mean") -> tuple[str, ...]:
+def regime_keys(
+    metric: str, load: str, network: str, label: str, statistic: str = "mean", generation: str = TODAY
+) -> tuple[str, ...]:
     """Return the names of the regimes that a prediction belongs to, narrowest first.
 
     Parameters
@@ -43,6 +104,7 @@ def regime_keys(metric: str, load: str, network: str, label: str, statistic: str
     network : dense, moe, mla
     label : measured where the device was calibrated, else assumed
     statistic : of a latency
+    generation : of the engine
 
     Returns
     -------
@@ -51,13 +113,14 @@ def regime_keys(metric: str, load: str, network: str, label: str, statistic: str
     Examples
     --------
     >>> regime_keys("tpot", "closed", "moe", "measured", "p90")[0], regime_keys("throughput", "open", "moe", "measured")[0]
-    ('tpot_p95/closed/moe/measured', 'throughput/open/moe/measured')
+    ('tpot_p95/closed/moe/today/measured', 'throughput/open/moe/today/measured')
     """
     quantity = RESIDUALS_OF_METRIC.get(metric, metric)
     narrow = quantity if quantity == "throughput" else f"{quantity}_{RESIDUALS_OF_STATISTIC[statistic]}"
     middle = f"{quantity}_middle" if narrow.endswith(("_mean", "_p50")) else quantity
     return (
-        f"{narrow}/{load}/{network}/{label}",
+        f"{narrow}/{load}/{network}/{generation}/{label}",
+        f"{narrow}/{load}/{network}/{generation}",
         f"{narrow}/{load}/{network}",
         f"{narrow}/{load}",
         f"{middle}/{load}",
@@ -65,25 +128,42 @@ def regime_keys(metric: str, load: str, network: str, label: str, statistic: str
     )
 
 
-def interval_of(intervals: Intervals, keys: Sequence[str]) -> Interval | None:
-    """Return the interval of the narrowest regime that has enough residuals; None where none has any.
+def regimes_spanned(intervals: Intervals, keys: Sequence[str]) -> list[Interval]:
+    """Return the intervals that the one of a prediction spans; none where no regime has any.
 
-    A regime without data takes the widest interval of its metric, never a narrower one; a thin one spans the next as well.
+    It spans that of the narrowest regime with enough values and, while these rest on few models, those of the next wider regimes.
     """
-    interval: Interval | None = None
+    spanned: list[Interval] = []
     for key in keys:
         entry = intervals.get(key)
         if entry is None or entry.n < LEAST_POINTS:
             continue
-        interval = entry if interval is None else _spanning(interval, entry)
-        if entry.groups >= LEAST_GROUPS:
-            return interval
-    return interval or intervals.get(keys[-1])
+        spanned.append(entry)
+        if not entry.few:
+            break
+    last = intervals.get(keys[-1])
+    return spanned or ([last] if last else [])
 
 
-def _spanning(thin: Interval, wider: Interval) -> Interval:
-    low, high = min(thin.low_ratio, wider.low_ratio), max(thin.high_ratio, wider.high_ratio)
-    return replace(thin, low_ratio=low, high_ratio=high)
+def interval_of(intervals: Intervals, keys: Sequence[str]) -> Interval | None:
+    """Return the interval of the narrowest regime that has enough residuals; None where none has any.
+
+    A regime without data takes the widest interval of its metric, never a narrower one; one of few models spans the next as well.
+    """
+    spanned = regimes_spanned(intervals, keys)
+    return None if not spanned else _hull(spanned)
+
+
+def _hull(spanned: Sequence[Interval]) -> Interval:
+    """Return the narrowest of several intervals, with its ends where the furthest of them are."""
+    first = spanned[0]
+    ends = [[entry.quantile(probability) for entry in spanned] for probability in PROBABILITIES]
+    half = len(PROBABILITIES) // 2
+    ratios = [min(own) for own in ends[:half]] + [first.median_ratio] + [max(own) for own in ends[half + 1 :]]
+    if not any(entry.ratios for entry in spanned):
+        low, high = min(entry.low_ratio for entry in spanned), max(entry.high_ratio for entry in spanned)
+        return replace(first, low_ratio=low, high_ratio=high)
+    return interval_of_ratios(tuple(ratios), first.n, first.groups)
 
 
 def stretched(interval: Interval, width: float) -> Interval:
@@ -96,7 +176,8 @@ def stretched(interval: Interval, width: float) -> Interval:
     """
     middle = interval.median_ratio
     low, high = (middle * (end / middle) ** width for end in (interval.low_ratio, interval.high_ratio))
-    return replace(interval, low_ratio=low, high_ratio=high)
+    ratios = tuple(middle * (ratio / middle) ** width for ratio in interval.ratios)
+    return replace(interval, low_ratio=low, high_ratio=high, ratios=ratios)
 
 
 def widest(intervals: Intervals) -> Interval:

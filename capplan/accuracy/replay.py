@@ -32,6 +32,9 @@ from capplan.serving.terms import EngineSetup
 OFFLINE_REQUESTS = 1000
 """Requests of an offline run whose number is not stated: several times the largest batch (an assumption)."""
 
+BATCHES = 3
+"""Batches of an offline run whose largest batch is stated and whose number of requests is not (an assumption)."""
+
 ONLINE_REQUESTS_PER_CLIENT = 10
 """Requests per client of a closed loop, where the number is not stated: InferenceX's rule."""
 
@@ -88,6 +91,11 @@ def requests_of(benchmark: Benchmark) -> int:
     sent = (int(benchmark.input_tokens), int(benchmark.output_tokens))
     if benchmark.kind == "offline_max" and benchmark.engine == "trtllm":
         return trtllm_bench.REQUESTS.get(sent, OFFLINE_REQUESTS)
+    if benchmark.kind == "offline_max":
+        return (
+            max(OFFLINE_REQUESTS, BATCHES * benchmark.limits.get("max_num_seqs", 0))
+            * benchmark.deployment.replicas
+        )
     return OFFLINE_REQUESTS
 
 
@@ -302,6 +310,8 @@ def replayed_columns(benchmark: Benchmark, servers: Servers) -> dict[str, float]
     if benchmark.kind == "online_rate_slo":
         rate = largest_rate(benchmark, servers)
         return {"request_rate": rate, FINISHED: rate}
+    if benchmark.kind == "offline_max" and benchmark.deployment.pools is None:
+        return _of_all_replicas(benchmark, servers)
     outcome = served_outcome(benchmark, servers)
     columns = metrics_of(outcome, devices_of(benchmark, servers))
     columns[FINISHED] = columns["req_s"]
@@ -310,6 +320,16 @@ def replayed_columns(benchmark: Benchmark, servers: Servers) -> dict[str, float]
     if benchmark.offered_rate_reported and benchmark.request_rate:
         columns["req_s"] = benchmark.request_rate
     return columns
+
+
+def _of_all_replicas(benchmark: Benchmark, servers: Servers) -> dict[str, float]:
+    """Return the columns of an offline maximum: replicas do not wait for each other, so one of them stands for all."""
+    replicas = benchmark.deployment.replicas
+    one = replace(benchmark, deployment=AGGREGATED, requests=-(-requests_of(benchmark) // replicas))
+    columns = metrics_of(served_outcome(one, servers), servers.replica.spec.devices)
+    rates = ("output_tok_s", "total_tok_s", "req_s")
+    columns |= {name: replicas * columns[name] for name in rates}
+    return columns | {FINISHED: columns["req_s"]}
 
 
 def devices_of(benchmark: Benchmark, servers: Servers) -> int:

@@ -4,9 +4,11 @@ from collections.abc import Callable, Mapping
 from math import inf, isfinite
 
 from capplan.accuracy.benchmark import Benchmark, benchmark_of, is_set
-from capplan.accuracy.intervals import Intervals, interval_of, regime_keys, widest
+from capplan.accuracy.intervals import FIRST_ENGINES, TODAY, Intervals, interval_of, regime_keys, widest
 from capplan.accuracy.replay import STABLE, Servers, overloaded, replayed_columns
 from capplan.accuracy.score import Prediction
+from capplan.engine.lookup import version_key
+from capplan.engine.profile import EngineProfile
 from capplan.errors import CapplanError
 from capplan.model.network import Network, layer_counts
 from capplan.replica.replica import Replica
@@ -33,6 +35,16 @@ def network_class(network: Network) -> str:
     if any(mixer.description.expansion for layer in layers for mixer in layer.mixers):
         return "mla"
     return "moe" if any(layer.experts for layer in layers) else "dense"
+
+
+AHEAD_SINCE = {"vllm": (0, 8, 0), "sglang": (0, 4, 0), "trtllm": (0, 20, 0)}
+"""Version from which the host of an engine runs ahead of the device: vLLM's second engine, the PyTorch backend of TensorRT-LLM."""
+
+
+def engine_generation(profile: EngineProfile) -> str:
+    """Return whether the engine is one of today, whose host runs ahead of the device, or of the first generation."""
+    key = version_key(profile.asked_version or profile.version)
+    return FIRST_ENGINES if key is not None and key < AHEAD_SINCE[profile.engine] else TODAY
 
 
 def quantity_of(column: str) -> str:
@@ -136,7 +148,11 @@ def predict_row(
         keys = prediction_keys(column, load, replica)
         bounds = interval_of(intervals, keys) or widest(intervals)
         low, high = prediction * bounds.low_ratio, prediction * bounds.high_ratio
-        out.append(Prediction(name, column, value, prediction, low, high, weight=weight, groups=groups))
+        out.append(
+            Prediction(
+                name, column, value, prediction, low, high, weight=weight, groups=groups, interval=bounds
+            )
+        )
     return out
 
 
@@ -149,5 +165,10 @@ def prediction_keys(column: str, load: str, replica: Replica) -> tuple[str, ...]
     """Return the regimes of one predicted value, narrowest first."""
     statistic = column.rpartition("_")[2] if "_ms_" in column else "mean"
     return regime_keys(
-        quantity_of(column), load, network_class(replica.spec.network), replica.label, statistic
+        quantity_of(column),
+        load,
+        network_class(replica.spec.network),
+        replica.label,
+        statistic,
+        engine_generation(replica.spec.profile),
     )

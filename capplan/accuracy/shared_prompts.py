@@ -17,6 +17,9 @@ _HIT = re.compile(r"\bhits? (\d+(?:\.\d+)?) ?%")
 _COLD = ("cold", "empty caches", "recomputed", "repeated all stage")
 """Words of states in which no prompt was sent before the run; without one of them earlier runs or stages sent the same prompts."""
 
+MOST_PROMPTS = 100_000
+"""Different prompts of a run that are replayed at most."""
+
 MOST_BLOCK_IDS = 128
 """Block ids of a prompt; a longer prompt has ids of several blocks each."""
 
@@ -96,7 +99,12 @@ def shared_prompts_of(row: Mapping[str, str]) -> SharedPrompts | None:
     if not groups:
         raise InputError("prefix_groups: missing; how many prompts share a prefix decides what is cached")
     cold = any(word in state for word in _COLD) or "warmup_in_first_stage" in (row.get("flags") or "")
-    return SharedPrompts(tokens, groups, _count(row, "prompts_per_prefix"), warm=not cold)
+    shared = SharedPrompts(tokens, groups, _count(row, "prompts_per_prefix"), warm=not cold)
+    if shared.distinct > MOST_PROMPTS:
+        raise InputError(
+            f"prefix_groups, prompts_per_prefix: {shared.distinct} different prompts; at most {MOST_PROMPTS} are replayed"
+        )
+    return shared
 
 
 def conversation_of(row: Mapping[str, str]) -> Conversation | None:

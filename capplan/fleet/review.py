@@ -7,7 +7,7 @@ import numpy as np
 
 from capplan.accuracy.bounded import BoundedSpread, interval_on
 from capplan.accuracy.intervals import regime_keys
-from capplan.accuracy.serving import network_class
+from capplan.accuracy.serving import engine_generation, network_class
 from capplan.assumption import Assumption
 from capplan.fleet.fit import Fit, fit
 from capplan.fleet.plan import PHASES, Group, Plan
@@ -110,7 +110,8 @@ def _margin(plan: Plan, question: Question, target: Target) -> TargetMargin:
     predicted = float(getattr(spreads[target.metric], target.statistic))
     group = plan.groups[0 if target.metric == "ttft" else -1]
     kind = network_class(question.networks[group.weight_dtype])
-    keys = regime_keys(target.metric, "open", kind, group.label, statistic=target.statistic)
+    generation = engine_generation(question.profile)
+    keys = regime_keys(target.metric, "open", kind, group.label, target.statistic, generation)
     interval = interval_on(question.intervals, keys, group.layout.device)
     return TargetMargin(
         target,

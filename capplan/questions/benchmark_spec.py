@@ -49,6 +49,10 @@ CONTEXT_MARGIN = 1.25
 """Maximum context over the mean request length where the run does not state it: about that of InferenceX."""
 
 
+FP4_OF_VENDOR = {"amd": "mxfp4"}
+"""Vendor -> the fp4 format that its matrix units read; that of all others is nvfp4."""
+
+
 @lru_cache(maxsize=256)
 def benchmark_network(model: str, weight_dtype: str) -> Network:
     """Return the model of a row in the dtype that the row names; a checkpoint already in it is left as it is."""
@@ -200,8 +204,11 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
     -------
     the replica; InputError where a name is not known
     """
-    network = benchmark_network(benchmark.model, benchmark.weight_format)
     gpu = device(benchmark.device)
+    named = benchmark.weight_format
+    if named == "fp4":
+        named = FP4_OF_VENDOR.get(gpu.vendor.lower(), named)
+    network = benchmark_network(benchmark.model, named)
     tokens = int(CONTEXT_MARGIN * (benchmark.input_tokens + benchmark.output_tokens)) + 256
     recipe = recipe_settings(benchmark)
     engine = profile(benchmark.engine, recipe.engine_version or benchmark.engine_version)

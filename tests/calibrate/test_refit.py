@@ -11,7 +11,7 @@ import yaml
 
 from calibrate.choose_rows import of_one_server
 from capplan.accuracy.benchmark import benchmark_of
-from capplan.accuracy.replay import replayed_columns
+from capplan.accuracy.replay import Servers, replayed_columns
 from capplan.calibrate.refit import refitted
 from capplan.calibrate.replayed import run_of
 from capplan.engine.lookup import profile
@@ -381,7 +381,7 @@ def test_a_refit_on_some_measured_results_helps_the_others(measured, tmp_path):
     for calibration in (None, path):
         for row in rows[1::2]:
             benchmark = benchmark_of(row)
-            columns = replayed_columns(benchmark, replica_of(benchmark_spec(benchmark, calibration)))
+            columns = replayed_columns(benchmark, Servers(replica_of(benchmark_spec(benchmark, calibration))))
             errors.setdefault(calibration, []).append(
                 abs(columns["tpot_ms_mean"] / float(row["tpot_ms_mean"]) - 1.0)
             )

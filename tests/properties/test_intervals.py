@@ -1,19 +1,18 @@
-"""Laws of the prediction intervals: by statistic, with their bias, wider where few were measured."""
+"""Laws of the prediction intervals: by statistic, with their bias, conformal over models, wider where few were measured."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrate.interval_fit import FEW_VALUES, LEVEL, covering_intervals, residual_intervals
+from calibrate.interval_fit import UNITS, Residual, conformal_intervals, regime_intervals
 from capplan.accuracy.intervals import (
-    LEAST_GROUPS,
     LEAST_POINTS,
+    LEVELS,
     Interval,
     interval_of,
     regime_keys,
 )
-from capplan.accuracy.score import Prediction
 from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.workload.slo import METRICS, STATISTICS
 
@@ -24,45 +23,61 @@ ENTRIES = st.builds(
 )  # fmt: skip
 
 
-def residuals(ratios, keys=("tpot_mean/open",), groups=20):
-    return [(keys, f"group {k % groups}", Prediction(str(k), "m", r, 1.0)) for k, r in enumerate(ratios)]
+def residuals(logs, keys=("tpot_mean/open",), models=20):
+    return [
+        Residual(keys, {unit: f"{unit} {k % models}" for unit in UNITS}, (keys[0], str(k)), float(x))
+        for k, x in enumerate(logs)
+    ]
 
 
 @given(st.floats(0.3, 3.0))
 def test_the_bias_of_predictions_is_kept(bias):
-    """Twenty groups that all measure twice what is predicted: the interval lies about two, it does not reach down to one."""
-    ratios = bias * np.exp(np.random.default_rng(3).normal(0.0, 0.05, 400))
-    found = residual_intervals(residuals(ratios))["tpot_mean/open"]
+    """Twenty models that all measure twice what is predicted: the interval lies about two, it does not reach down to one."""
+    logs = np.log(bias) + np.random.default_rng(3).normal(0.0, 0.05, 400)
+    found = regime_intervals(residuals(logs))["tpot_mean/open"]
     assert found.median_ratio == pytest.approx(bias, rel=0.02)
     assert 0.85 * bias < found.low_ratio < found.median_ratio < found.high_ratio < 1.15 * bias
 
 
+def test_a_model_of_many_rows_does_not_decide():
+    """Nineteen models of eight rows are right, one of a thousand rows is off by a factor of e: the 80 % interval leaves it out."""
+    many = residuals([1.0] * 1000, models=1)
+    others = [
+        Residual(own.keys, dict.fromkeys(UNITS, f"other {k % 19}"), ("other", str(k)), 0.02 * (k % 5 - 2))
+        for k, own in enumerate(residuals([0.0] * 152))
+    ]
+    found = regime_intervals(many + others)["tpot_mean/open"]
+    assert found.high_ratio < 1.1
+
+
 def test_statistics_do_not_share_their_residuals():
     keys = [regime_keys("ttft", "open", "dense", "measured", name) for name in ("p50", "p99")]
-    both = residuals([1.0] * 30, keys[0]) + residuals([3.0] * 30, keys[1])
-    found = residual_intervals(both)
-    assert [interval_of(found, own).high_ratio for own in keys] == [1.0, 3.0]
+    found = regime_intervals(residuals([0.0] * 40, keys[0]) + residuals([1.0] * 40, keys[1]))
+    assert [interval_of(found, own).median_ratio for own in keys] == pytest.approx([1.0, np.e])
 
 
 @settings(max_examples=5)
 @given(st.integers(0, 10_000), st.floats(0.02, 0.3), st.floats(0.0, 0.3))
-def test_every_statistic_holds_its_share_of_groups_left_out(seed, within, between):
-    """Groups that differ, and statistics that are sure by different measure: each gets the level that it needs."""
+def test_every_level_holds_its_share_of_models_left_out(seed, within, between):
+    """Models that differ, and statistics that are sure by different measure: each level holds its share, and the surer statistic is narrower."""
     rng = np.random.default_rng(seed)
     entries = []
     for statistic, factor in (("mean", 1.0), ("p99", 3.0)):
         keys = regime_keys("ttft", "closed", "dense", "measured", statistic)
-        shift = rng.normal(0.0, factor * between, 12)[np.arange(96) % 12]
-        entries += residuals(np.exp(shift + rng.normal(0.0, factor * within, 96)), keys, groups=12)
-    intervals, coverage = covering_intervals([entries])
-    assert set(coverage) == {"ttft_mean/closed", "ttft_p99/closed"}
-    assert all(entry.held >= LEVEL and entry.values >= FEW_VALUES for entry in coverage.values())
+        shift = rng.normal(0.0, factor * between, 24)[np.arange(192) % 24]
+        entries += residuals(shift + rng.normal(0.0, factor * within, 192), keys, models=24)
+    intervals, coverage = conformal_intervals(dict.fromkeys(UNITS, entries))
+    for ruler in UNITS:
+        for name in ("ttft_mean/closed", "ttft_p99/closed"):
+            for level in LEVELS:
+                assert coverage[ruler, name].held[level] == pytest.approx(level, abs=0.1)
     mean, tail = intervals["ttft_mean/closed"], intervals["ttft_p99/closed"]
     assert mean.high_ratio / mean.low_ratio < tail.high_ratio / tail.low_ratio
+    assert all(left < right for left, right in zip(mean.ratios, mean.ratios[1:], strict=False))
 
 
-@given(st.lists(ENTRIES, min_size=5, max_size=5))
-def test_a_thin_regime_is_never_narrower_than_the_next(entries):
+@given(st.lists(ENTRIES, min_size=6, max_size=6))
+def test_a_regime_of_few_models_is_never_narrower_than_the_next(entries):
     keys = regime_keys("ttft", "open", "dense", "measured")
     intervals = dict(zip(keys, entries, strict=True))
     found = interval_of(intervals, keys)
@@ -71,9 +86,17 @@ def test_a_thin_regime_is_never_narrower_than_the_next(entries):
         assert found == entries[-1]
         return
     assert (found.n, found.groups) == (enough[0].n, enough[0].groups)
-    ends = next((k for k, entry in enumerate(enough) if entry.groups >= LEAST_GROUPS), len(enough) - 1)
+    ends = next((k for k, entry in enumerate(enough) if not entry.few), len(enough) - 1)
     assert found.low_ratio == min(entry.low_ratio for entry in enough[: ends + 1])
     assert found.high_ratio == max(entry.high_ratio for entry in enough[: ends + 1])
+
+
+@given(st.floats(0.05, 0.95), st.floats(0.2, 1.0), st.floats(1.0, 5.0))
+def test_an_interval_is_one_distribution(probability, low, high):
+    entry = Interval(low, high, 30, 9)
+    assert entry.quantile(0.1) == pytest.approx(low)
+    assert entry.quantile(0.9) == pytest.approx(high)
+    assert entry.quantile(probability) <= entry.quantile(min(probability + 0.04, 0.99)) + 1e-12
 
 
 @pytest.mark.parametrize("load", LOADS)

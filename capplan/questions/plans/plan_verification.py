@@ -11,7 +11,7 @@ from capplan.accuracy.benchmark import Benchmark, Kind
 from capplan.accuracy.bounded import interval_on
 from capplan.accuracy.intervals import Intervals, regime_keys
 from capplan.accuracy.replay import FINISHED, OVERLOAD_SHARE, metrics_of, outcome_of, overloaded
-from capplan.accuracy.serving import LOADS, network_class
+from capplan.accuracy.serving import LOADS, engine_generation, network_class
 from capplan.errors import InputError
 from capplan.fleet.engine_options import EngineOptions
 from capplan.fleet.load.demand import drawn_requests
@@ -463,9 +463,8 @@ def _rows(
             continue
         latency, _, statistic = quantity.partition(".")
         name = latency.removesuffix("_s") if latency in LATENCIES else "throughput"
-        keys = regime_keys(
-            name, load, network_class(replica.spec.network), replica.label, statistic or "mean"
-        )
+        kind, generation = network_class(replica.spec.network), engine_generation(replica.spec.profile)
+        keys = regime_keys(name, load, kind, replica.label, statistic or "mean", generation)
         bounds = interval_on(intervals, keys, replica.spec.device)
         off = luck.get(quantity, 0.0)
         low, high = max(known - off, 0.0) * bounds.low_ratio, (known + off) * bounds.high_ratio

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from capplan.accuracy.intervals import Interval, Intervals
+from capplan.accuracy.intervals import Intervals, interval_of_ratios
 from capplan.accuracy.slowness import SlownessRegime, SlownessTable, unmeasured_width
 from capplan.errors import InputError
 from capplan.hardware.device import Device
@@ -254,8 +254,8 @@ def shipped_intervals() -> Intervals:
     """Return the prediction intervals of the back-test, by regime."""
     document = read_yaml(INTERVALS_FILE, kind="a table of intervals")
     return {
-        key: Interval(float(low), float(high), int(values), int(groups), float(median))
-        for key, (low, median, high, values, groups) in document.value["intervals"].items()
+        key: interval_of_ratios(tuple(float(ratio) for ratio in ratios), int(values), int(models))
+        for key, (*ratios, values, models) in document.value["intervals"].items()
     }
 
 

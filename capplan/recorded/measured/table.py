@@ -237,6 +237,8 @@ RANGES: dict[MeasuredKind, dict[str, tuple[float, float]]] = {
         "concurrency": (1.0, 1e5), "request_rate": (0.0, 1e5), "batch_static": (1.0, 1e5), "weight": (0.0, 1e6),
         "requests": (1.0, MOST_REQUESTS), "requests_per_client": (1.0, 1e5), "duration_s": (1e-3, 1e7),
         "max_num_seqs": (1.0, 1e6), "max_num_batched_tokens": (1.0, 1e8), "kv_blocks": (1.0, 1e9),
+        "n_requests": (1.0, 1e8), "n_failed": (0.0, 1e8), "stage_s": (1e-3, 1e7), "prefix_tokens": (0.0, 2e6),
+        "prefix_groups": (1.0, 1e5), "prompts_per_prefix": (1.0, 1e5), "slo_ttft_ms": (1e-3, 1e8), "slo_tpot_ms": (1e-3, 1e8),
     },
     "memory": {
         "gpu_memory_gib": (0.1, 1e4), "tp": _RANKS, "pp": _RANKS, "max_model_len": (1.0, 1e8),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from capplan.errors import InputError
+from capplan.recorded.traces.agents import SessionClock
 from capplan.recorded.traces.delimited import ARRIVAL, INPUT, MOST_BAD_SHARE, OUTPUT
 from capplan.recorded.traces.rows import NO_BLOCKS, Row, lines_of, noted_unit, seconds_of
 from capplan.workload.statistics import LONGEST_TOKENS
@@ -76,6 +77,7 @@ def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
     sample = sample_of(path)
     if not sample:
         raise InputError(f"{path}: line 1: is not a JSON object; one request per line is expected")
+    sessions = SessionClock() if "session_id" in sample[0] and any("delay" in row for row in sample) else None
     keys = {names[0]: _key(sample[0], names, path) for names in (ARRIVAL, INPUT, OUTPUT)}
     hashed = "hash_ids" in sample[0]
     first = sample[0].get(keys["arrival_s"])
@@ -95,7 +97,7 @@ def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
             ttft, e2e = _measured(row)
             yield Row(
                 number,
-                _stamp(row[keys["arrival_s"]], unit),
+                sessions.arrival_s(row, unit) if sessions else _stamp(row[keys["arrival_s"]], unit),
                 float(row[keys["input_tokens"]]),
                 float(row[keys["output_tokens"]]),
                 _blocks(row.get("hash_ids")) if hashed else NO_BLOCKS,
@@ -107,6 +109,8 @@ def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
             omissions.drop("is not a request", number, broken=True)
             if bad > MOST_BAD_SHARE * seen + 10:
                 raise InputError(f"{path}: line {number}: is not a request ({error})") from None
+    if sessions and sessions.delayed:
+        omissions.note("turns without a time stamp follow the turn before them by their delay")
 
 
 def _stamp(written: object, unit_s: float) -> float:

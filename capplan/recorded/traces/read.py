@@ -10,7 +10,7 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.numbers import Array
-from capplan.recorded.traces import delimited, json_lines, prometheus, request_logs, servegen
+from capplan.recorded.traces import agents, delimited, json_lines, prometheus, request_logs, servegen
 from capplan.recorded.traces.rows import Columns, Row, head_of, parts_of
 from capplan.serving.prefix_cache import HitCurve, hit_curve, policy_hit_fractions
 from capplan.workload.statistics import ArrivalCounts, RateSummary, TokenCounts
@@ -66,10 +66,12 @@ def _json_format(first: str) -> str:
     try:
         value = json.loads(first)
     except (ValueError, RecursionError):
-        return "log"
+        return "Weka" if '"block_size"' in first and '"requests"' in first else "log"
     if not isinstance(value, dict):
         return "log"
     keys = {str(key).lower() for key in value}
+    if {"block_size", "requests"} <= keys:
+        return "Weka"
     if ("metadata" in keys and "metrics" in keys) or keys & LOG_KEYS or {"info", "start_time"} <= keys:
         return "log"
     if "chat_id" in keys:
@@ -92,6 +94,8 @@ class TraceFile:
         rows: Iterable[Row | Columns]
         if self.format == "log":
             rows = request_logs.log_rows(self.path, self.omissions)
+        elif self.format == "Weka":
+            rows = agents.weka_rows(self.path, self.omissions)
         elif self.format in ("Mooncake", "Qwen-Bailian", "JSON lines"):
             rows = json_lines.object_rows(self.path, self.omissions)
         else:
@@ -101,6 +105,8 @@ class TraceFile:
     @property
     def block_tokens(self) -> int:
         """Return the tokens of one hashed block; 0 where the file has no hashes."""
+        if self.format == "Weka":
+            return agents.weka_block_tokens(self.path)
         if self.format not in ("Mooncake", "Qwen-Bailian"):
             return 0
         return json_lines.block_tokens_of(json_lines.sample_of(self.path))

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from capplan.accuracy.decisions import TPOT_LIMITS_MS, DecisionScore, decision_score
+from capplan.accuracy.decisions import (
+    CONFIDENCES,
+    PLANNED_CONFIDENCE,
+    TPOT_LIMITS_MS,
+    DecisionScore,
+    Run,
+    decision_score,
+)
 from capplan.accuracy.score import Prediction
 from capplan.assumption import Assumption
 from capplan.questions.validation import Validation
@@ -66,18 +73,35 @@ def _worst(validation: Validation) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def decision_table(score: DecisionScore) -> Table:
-    """Return the score of choices as a table."""
+def decision_scores(runs: Sequence[Run]) -> list[DecisionScore]:
+    """Return the score of choices at each confidence, and at the predicted times."""
+    return [decision_score(runs, confidence=confidence) for confidence in (*CONFIDENCES, None)]
+
+
+def decisions_result(scores: Sequence[DecisionScore]) -> dict[str, Any]:
+    """Return the score at the confidence of plans, with those of the other confidences and of the predicted times beside it."""
+    planned = next(score for score in scores if score.confidence == PLANNED_CONFIDENCE)
+    return asdict(planned) | {"by_confidence": [asdict(score) for score in scores]}
+
+
+def decision_table(scores: Sequence[DecisionScore]) -> Table:
+    """Return the scores of choices as a table."""
     limits = ", ".join(f"{limit:g}" for limit in TPOT_LIMITS_MS)
-    row = {
-        "questions": score.questions,
-        "unanswered": score.unanswered,
-        "pick broke its limit": score.broke_limit_fraction,
-        "by over 10 %": score.broke_by_10_fraction,
-        **{f"regret, {name}": value for name, value in score.regret.items()},
-    }
+    rows = [
+        {
+            "confidence of a pick": "predicted time"
+            if score.confidence is None
+            else f"{score.confidence:.0%}",
+            "questions": score.questions,
+            "unanswered": score.unanswered,
+            "pick broke its limit": score.broke_limit_fraction,
+            "by over 10 %": score.broke_by_10_fraction,
+            **{f"regret, {name}": value for name, value in score.regret.items()},
+        }
+        for score in scores
+    ]
     return Table(
-        [row],
+        rows,
         title=f"Choices by prediction: most output tokens/s per GPU under a TPOT of {limits} ms (regret: share of the best measured plan's)",
     )
 
@@ -119,9 +143,9 @@ def validate_answer(validation: Validation, *, decisions: bool) -> Answer:
     if refused:
         tables.append(Table(refused, title="Refused"))
     if decisions:
-        score = decision_score(validation.runs)
-        result["decisions"] = asdict(score)
-        tables.insert(1, decision_table(score))
+        scores = decision_scores(validation.runs)
+        result["decisions"] = decisions_result(scores)
+        tables.insert(1, decision_table(scores))
     note = Assumption(
         "rows marked core (or of confidence A and B) are scored, weighted as the file says", "the file"
     )
