@@ -4,26 +4,29 @@
 """
 
 import json
-import re
+import os
 import subprocess
 import sys
-import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from calibrate.live import engine_blocks
 from calibrate.live.model import VOCABULARY, write_model
-from calibrate.live.server import started
+from calibrate.live.server import ENGINE
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE_BYTES = 2.0**30
-CONTEXT = 2048
+CONTEXT = 4096
+BUDGET = 512
+"""Tokens of a step: a sliding window keeps its own and those of the step."""
 MODELS = (
     "Qwen--Qwen3-0.6B", "meta-llama--Llama-3.1-8B-Instruct", "mistralai--Mistral-7B-v0.1", "google--gemma-2-2b-it", "google--gemma-3-1b-it",
     "allenai--Olmo-3-1125-32B", "mistralai--Mixtral-8x7B-v0.1", "Qwen--Qwen3-30B-A3B", "deepseek-ai--DeepSeek-V2-Lite",
     "openai--gpt-oss-20b", "Qwen--Qwen3-Next-80B-A3B-Instruct", "state-spaces--mamba-2.8b-hf", "ai21labs--AI21-Jamba-1.5-Large",
     "nvidia--Nemotron-H-56B-Base-8K", "LGAI-EXAONE--EXAONE-4.0-32B", "facebook--opt-125m", "EleutherAI--pythia-1.4b",
     "microsoft--phi-4", "ibm-granite--granite-3.1-2b-instruct", "HuggingFaceTB--SmolLM2-135M", "google--gemma-4-E2B", "Qwen--Qwen3.5-4B",
-    "gemma-3n", "deepseek-ai--DeepSeek-V3", "tiiuae--falcon-mamba-7b", "zai-org--GLM-4.7-Flash", "tiiuae--falcon-7b",
+    "gemma-3n", "deepseek-ai--DeepSeek-V3", "tiiuae--falcon-mamba-7b", "zai-org--GLM-4.7-Flash",
 )  # fmt: skip
 SMALLER = {
     "vocab_size": VOCABULARY,
@@ -66,12 +69,6 @@ GEMMA_3N: dict[str, Any] = {
 """What a layer of Gemma 3n E4B keeps (the default config of transformers), in 15 layers instead of 35; it is not among the shipped configs."""
 LAYERS = 12
 """Two periods of most hybrids."""
-PRINTED = re.compile(
-    r"KV cache size: ([0-9,]+) tokens, Maximum concurrency for ([0-9,]+) tokens per request: ([0-9.]+)x"
-)
-PORT = 8124
-"""Other than that of the loads, so that both may run."""
-LONGEST_S = 150.0
 
 
 def smaller(config: dict[str, Any]) -> dict[str, Any]:
@@ -93,6 +90,8 @@ def smaller(config: dict[str, Any]) -> dict[str, Any]:
         if name in found:
             found[name] = 1
     found.pop("quantization_config", None)
+    if "max_position_embeddings" in found:
+        found["max_position_embeddings"] = max(found["max_position_embeddings"], CONTEXT)
     return found
 
 
@@ -103,44 +102,32 @@ def small_config(name: str) -> dict[str, Any]:
     return smaller(json.loads((ROOT / "model_configs" / name / "config.json").read_text()))
 
 
-def printed_concurrency(environment: Path, model: Path, folder: Path) -> float | str:
-    """Return how many requests of the longest context the engine says that its cache holds, or why it did not start."""
-    flags = [
-        "--max-model-len",
+def allocated(environment: Path, models: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    """Yield for each model what the engine's cache holds, or why the engine did not start."""
+    variables = {
+        **os.environ, **ENGINE, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1",
+        "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
+    }  # fmt: skip
+    words = [
+        str(environment / "bin" / "python"),
+        engine_blocks.__file__,
         str(CONTEXT),
-        "--dtype",
-        "bfloat16",
-        "--max-num-seqs",
-        "4",
-        "--skip-tokenizer-init",
-        "--no-enable-prefix-caching",
+        str(BUDGET),
+        *map(str, models),
     ]
-    until_s = time.monotonic() + LONGEST_S
-    with started(environment, model, folder, flags, port=PORT) as (live, process):
-        while time.monotonic() < until_s:
-            text = live.log.read_text(errors="replace")
-            match = PRINTED.search(text)
-            if match:
-                return float(match.group(3))
-            if process.poll() is not None:
-                return _reason(text)
-            time.sleep(0.5)
-    return f"did not start in {LONGEST_S:g} s"
-
-
-def _reason(log: str) -> str:
-    """Return the first error in a log, without what stands before it."""
-    lines = [line for line in log.splitlines() if "WARNING" not in line]
-    found = [
-        match.group(0) for line in lines if (match := re.search(r"[A-Za-z]*(Error|Exception): .+", line))
-    ]
-    return found[0][:160] if found else "ended without an error in its log"
+    with subprocess.Popen(  # noqa: S603  # the words above
+        words, env=variables, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as engine:
+        for line in engine.stdout or ():
+            if line.startswith("{"):
+                yield json.loads(line)
 
 
 def predicted_concurrency(model: Path) -> float | str:
     """Return the same as capplan predicts it."""
     words = [
         sys.executable, "-m", "capplan", "kv-size", str(model), "--context", str(CONTEXT), "--kv-dtype", "bf16", "--engine-version", "0.32.0",
+        "--max-num-batched-tokens", str(BUDGET),
         "--offline", "--format", "json",
     ]  # fmt: skip
     ran = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)  # noqa: S603  # the words above
@@ -152,17 +139,20 @@ def predicted_concurrency(model: Path) -> float | str:
 
 def main(words: list[str]) -> int:
     """Compare all models, or the named ones."""
-    environment, folder, *names = words
+    environment, folder = map(Path, words[:2])
+    names = words[2:] or MODELS
+    models = [write_model((folder / "models" / name).resolve(), small_config(name)) for name in names]
     rows = []
-    for name in names or MODELS:
-        model = write_model(Path(folder) / "models" / name, small_config(name))
+    for model, seen in zip(models, allocated(environment, models), strict=False):
         own = predicted_concurrency(model)
-        seen = printed_concurrency(Path(environment), model, Path(folder) / "memory")
-        rows.append({"model": name, "printed": seen, "predicted": own})
-        error = f"{own / seen - 1.0:+.1%}" if isinstance(own, float) and isinstance(seen, float) else ""
-        print(f"{name:45} printed {seen!s:12} predicted {own!s:12} {error}", flush=True)
-        (Path(folder) / "memory.json").write_text(json.dumps(rows, indent=1) + "\n")
-    return 0
+        held = seen.get("concurrency", seen.get("reason"))
+        rows.append(
+            {"model": model.name, "blocks": seen.get("blocks"), "engine_holds": held, "predicted": own}
+        )
+        error = f"{own / held - 1.0:+.1%}" if isinstance(own, float) and isinstance(held, float) else ""
+        print(f"{model.name:45} engine {held!s:20} predicted {own!s:20} {error}", flush=True)
+        (folder / "memory.json").write_text(json.dumps(rows, indent=1) + "\n")
+    return 0 if len(rows) == len(models) else 1
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ SCHEDULING = Scheduling("mixed", 32, 512, block_tokens=128)
 KV_BLOCKS = 408
 """1 GiB in float32."""
 WARM_UP_REQUESTS = 3
-IN_ORDER = (CLOSED[0].name, OPEN[0].name)
-"""Loads whose requests reach the engine in the order in which they are sent."""
+ALONE = CLOSED[0].name
+"""The load whose requests wait for nothing: what they spend outside the engine is theirs."""
 TOKENS_ALIKE = 32
 """Steps with prompts are alike if their tokens round to the same multiple."""
 LEAST_STEPS = 2
@@ -220,7 +220,7 @@ def front_end_s(record: dict[str, Any], lines: Sequence[str], skip: int) -> floa
 
 
 def simulated(record: dict[str, Any], engine: EngineSetup) -> dict[str, Array]:
-    """Return TTFT and TPOT by request [s] of the requests of a record, at the times when they were sent."""
+    """Return TTFT, TPOT and end-to-end latency by request [s] of the requests of a record, at the times when they were sent."""
     order = np.argsort(record["start_times"], kind="stable")
     requests = Requests(
         np.array(record["input_lens"], dtype=np.int64)[order],
@@ -244,10 +244,10 @@ def simulated(record: dict[str, Any], engine: EngineSetup) -> dict[str, Array]:
 
 
 def measured(record: dict[str, Any]) -> dict[str, Array]:
-    """Return TTFT and TPOT by request [s]."""
+    """Return TTFT, TPOT and end-to-end latency by request [s]."""
     ttft, e2e = np.array(record["ttfts"]), np.array(record["latencies"])
     more = np.array(record["output_lens"]) - 1
-    return {"ttft": ttft, "tpot": ((e2e - ttft) / np.maximum(more, 1))[more > 0]}
+    return {"ttft": ttft, "tpot": ((e2e - ttft) / np.maximum(more, 1))[more > 0], "e2e": e2e}
 
 
 def calibrated_replica(calibration: Path, model: Path) -> Replica:
@@ -333,7 +333,7 @@ def main(words: list[str]) -> int:
         for loads in (CLOSED, OPEN)
         for repeat in range(1, 1 + min(repeats[load.name] for load in loads))
     ]
-    outside = [log[name][1] for log in logs for name in IN_ORDER if name in log]
+    outside = [log[ALONE][1] for log in logs if ALONE in log]
     print(
         f"outside the engine: {1e3 * min(outside):.1f} to {1e3 * max(outside):.1f} ms a request, median {1e3 * median(outside):.1f}"
     )
@@ -341,10 +341,10 @@ def main(words: list[str]) -> int:
     for log in logs:
         for name, (steps, _) in log.items():
             own[name].append(EngineSetup(RecordedClock(steps, median(outside)), SCHEDULING, KV_BLOCKS))
-    tables = {"the steps of the engine's own log": own}
+    tables = {"own_steps": own}
     for calibration in words[2:]:
         engine = engine_of(calibrated_replica(Path(calibration), Path(words[1])))
-        tables[Path(calibration).name] = {name: [engine] for name in own}
+        tables[Path(calibration).name.partition(".")[0]] = {name: [engine] for name in own}
     written = {}
     for title, engines in tables.items():
         written[title] = [row(name, records_of(folder, name), engines[name]) for name in own]

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from capplan.calibrate.replayed import Run, run_of
-from capplan.engine.profile import EngineProfile, HostOverhead
+from capplan.engine.profile import DECODE_BATCHES, EngineProfile, HostOverhead
 from capplan.errors import CapplanError, InputError
 from capplan.numbers import Array
 from capplan.readers.calibration.record import FittedNumber, HostRefit, ResultPoint
@@ -53,6 +53,7 @@ FREE = {
     "compute_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
     "memory_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
     "link_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
+    **{f"decode_{batch}_ratio": Free(1.0, 0.03, 0.1, is_ratio=True) for batch in DECODE_BATCHES},
 }
 """Fields of `HostOverhead` that results constrain. Rates have those of the datasheet or the calibration as prior. The others stay: launches outside graphs (eager_layer_s, graph_tokens), streaming of an embedded engine (stream_s)."""
 NAMES = tuple(FREE)
@@ -203,7 +204,7 @@ class _Problem:
         here = self.residuals(numbers)
         columns = []
         for place, (name, free) in enumerate(FREE.items()):
-            if name == "link_rate_ratio" and not self.linked:
+            if name in self.unreached:
                 columns.append(np.zeros_like(here))
                 continue
             step = free.step if numbers[place] + free.step <= free.high else -free.step
@@ -216,13 +217,19 @@ class _Problem:
     def widths(self) -> Array:
         """Return the standard deviation of the prior of each number."""
         known = all(run.replica.label != "assumed" for run in self.runs)
-        usual = [free.usual * (1.0 if known or not free.is_ratio else UNKNOWN_RATE) for free in FREE.values()]
+        usual = [
+            free.usual * (UNKNOWN_RATE if name.endswith("_rate_ratio") and not known else 1.0)
+            for name, free in FREE.items()
+        ]
         return np.maximum(usual, np.where([free.is_ratio for free in FREE.values()], 0.0, self.start))
 
     @property
-    def linked(self) -> bool:
-        """Whether any replica sends messages between devices."""
-        return any(run.replica.spec.devices > 1 for run in self.runs)
+    def unreached(self) -> frozenset[str]:
+        """Return the numbers that no result depends on: links of one device, batches beyond all concurrencies."""
+        linked = any(run.replica.spec.devices > 1 for run in self.runs)
+        most = max(run.result.concurrency or np.inf for run in self.runs)
+        beyond = {f"decode_{batch}_ratio" for batch in DECODE_BATCHES if batch >= 2.0 * most}
+        return frozenset(beyond | (set() if linked else {"link_rate_ratio"}))
 
     def informed(self, residuals: Array, numbers: Array) -> Array:
         """Return the residuals, followed by the deviations of the numbers from their priors."""
@@ -277,7 +284,7 @@ def _numbers(
         ends = max(value - reach, free.low), min(value + reach, free.high)
         low, high = (_natural(name, end) for end in ends)
         numbers[name] = FittedNumber(_natural(name, value), low, high, constrained)
-        if not constrained and not (name == "link_rate_ratio" and not problem.linked):
+        if not constrained and name not in problem.unreached:
             lacking = name in OF_PROMPTS and not prompts
             needed = "times to first token" if lacking else "more different concurrencies and lengths"
             remarks.append(f"{name} is not constrained by these results: it needs {needed}")
