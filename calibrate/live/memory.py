@@ -1,4 +1,4 @@
-"""Cache that the live engine allocates, for models of many kinds with random weights, next to what `capplan kv-size` says.
+"""Cache that the live engine allocates, for models of many kinds with random weights, next to what capplan predicts.
 
 `python -m calibrate.live.memory ENVIRONMENT FOLDER [NAME ...]` prints a line for each model and writes FOLDER/memory.json.
 """
@@ -8,16 +8,28 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from calibrate.live import engine_blocks
 from calibrate.live.model import VOCABULARY, write_model
 from calibrate.live.server import ENGINE
+from capplan.engine.lookup import profile
+from capplan.errors import CapplanError
+from capplan.memory.capacity import reserved_bytes_per_sequence
+from capplan.memory.launch import engine_launch
+from capplan.model.sharding import Sharding
+from capplan.model.weight_format import kv_bytes_per_element
+from capplan.readers.catalogue.model import read_model
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE_BYTES = 2.0**30
 CONTEXT = 4096
+BLOCK = 128
+"""Tokens that the engine gives a block on processors, where it gives 16 on GPUs."""
 BUDGET = 512
 """Tokens of a step: a sliding window keeps its own and those of the step."""
 MODELS = (
@@ -89,7 +101,10 @@ def smaller(config: dict[str, Any]) -> dict[str, Any]:
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         if name in found:
             found[name] = 1
-    found.pop("quantization_config", None)
+    for name in ("quantization_config", "rope_scaling"):
+        found.pop(name, None)
+    if any(word in json.dumps(found) for word in ("mamba", "linear_")):
+        found["mamba_ssm_cache_dtype"] = "float32"  # on processors the engine keeps states in no other
     if "max_position_embeddings" in found:
         found["max_position_embeddings"] = max(found["max_position_embeddings"], CONTEXT)
     return found
@@ -123,18 +138,17 @@ def allocated(environment: Path, models: Sequence[Path]) -> Iterator[dict[str, A
                 yield json.loads(line)
 
 
-def predicted_concurrency(model: Path) -> float | str:
-    """Return the same as capplan predicts it."""
-    words = [
-        sys.executable, "-m", "capplan", "kv-size", str(model), "--context", str(CONTEXT), "--kv-dtype", "bf16", "--engine-version", "0.32.0",
-        "--max-num-batched-tokens", str(BUDGET),
-        "--offline", "--format", "json",
-    ]  # fmt: skip
-    ran = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)  # noqa: S603  # the words above
-    if ran.returncode:
-        return ran.stderr.splitlines()[0]
-    (row,) = json.loads(ran.stdout)["result"]["rows"]
-    return CACHE_BYTES / float(row["engine_reserved_bytes_per_sequence"])
+def predicted_concurrency(folder: Path) -> float | str:
+    """Return the same as capplan predicts it, in whole blocks of the engine's size on processors."""
+    try:
+        network = read_model(str(folder), offline=True)
+    except CapplanError as problem:
+        return str(problem).splitlines()[0]
+    engine = replace(profile("vllm", "0.32.0"), block_tokens=BLOCK)
+    launch = engine_launch(
+        engine, Sharding(), CACHE_BYTES, kv_bytes_per_element("bf16"), float(CONTEXT), 1.0, float(BUDGET)
+    )
+    return CACHE_BYTES / float(np.max(reserved_bytes_per_sequence(network, launch, engine)))
 
 
 def main(words: list[str]) -> int:

@@ -22,6 +22,8 @@ TYPICAL_ERROR = 0.1
 NOISE = 0.02
 """Relative error of one result, which sets the weight of the priors."""
 LEAST_NOISE = 0.01
+MOST_HALVINGS = 4
+"""Of the way to the numbers without one result, before the solution itself is taken."""
 NARROWED = 0.6
 """A number counts as constrained where the results narrow its prior to less than this fraction."""
 
@@ -259,13 +261,27 @@ class _Problem:
         )
 
     def without(self, run: int, solution: Array, jacobian: Array, rest: Array) -> Array:
-        """Return the numbers without one result: refitted around the solution, with the derivatives there."""
+        """Return the numbers without one result: refitted around the solution, with the derivatives there.
+
+        Far from the solution the derivatives no longer hold; the way to the numbers is halved until replays of the other
+        results are no worse than at the solution.
+        """
         keep = self.owners != run
 
         def residuals(numbers: Array) -> Array:
             return self.informed((rest + jacobian @ (numbers - solution))[keep], numbers)
 
-        return self.fitted(residuals, solution)
+        numbers, least = self.fitted(residuals, solution), _robust_sum(self.informed(rest[keep], solution))
+        for _ in range(MOST_HALVINGS):
+            if _robust_sum(self.informed(self.residuals(numbers)[keep], numbers)) <= least:
+                return numbers
+            numbers = 0.5 * (numbers + solution)
+        return solution
+
+
+def _robust_sum(residuals: Array) -> float:
+    """Return what a fit makes as small as it can: the soft L1 loss of `least_squares`."""
+    return float(np.sum(np.sqrt(1.0 + (residuals / TYPICAL_ERROR) ** 2) - 1.0))
 
 
 def _numbers(
