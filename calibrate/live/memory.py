@@ -92,6 +92,8 @@ def smaller(config: dict[str, Any]) -> dict[str, Any]:
     layers = next((name for name in ("num_hidden_layers", "n_layer") if name in found), None)
     if layers:
         most = min(found[layers], LAYERS)
+        if found.get("num_kv_shared_layers"):
+            found["num_kv_shared_layers"] = found["num_kv_shared_layers"] * most // found[layers]
         found[layers] = most
         for name, value in found.items():
             if isinstance(value, list) and len(value) == config[layers]:
@@ -103,8 +105,6 @@ def smaller(config: dict[str, Any]) -> dict[str, Any]:
             found[name] = 1
     for name in ("quantization_config", "rope_scaling"):
         found.pop(name, None)
-    if any(word in json.dumps(found) for word in ("mamba", "linear_")):
-        found["mamba_ssm_cache_dtype"] = "float32"  # on processors the engine keeps states in no other
     if "max_position_embeddings" in found:
         found["max_position_embeddings"] = max(found["max_position_embeddings"], CONTEXT)
     return found
@@ -139,12 +139,13 @@ def allocated(environment: Path, models: Sequence[Path]) -> Iterator[dict[str, A
 
 
 def predicted_concurrency(folder: Path) -> float | str:
-    """Return the same as capplan predicts it, in whole blocks of the engine's size on processors."""
+    """Return the same as capplan predicts it, with blocks and recurrent states as the engine has them on processors."""
     try:
         network = read_model(str(folder), offline=True)
     except CapplanError as problem:
         return str(problem).splitlines()[0]
-    engine = replace(profile("vllm", "0.32.0"), block_tokens=BLOCK)
+    known = profile("vllm", "0.32.0")
+    engine = replace(known, block_tokens=BLOCK, memory=replace(known.memory, recurrent_format="fp32"))
     launch = engine_launch(
         engine, Sharding(), CACHE_BYTES, kv_bytes_per_element("bf16"), float(CONTEXT), 1.0, float(BUDGET)
     )

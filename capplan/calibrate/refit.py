@@ -96,7 +96,7 @@ def refitted(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> HostRefit:
         tools=tuple(dict.fromkeys(run.result.tool for run in runs)),
         models=tuple(dict.fromkeys(_model(run.replica.spec) for run in runs)),
         numbers=numbers,
-        kept={f.name: getattr(before, f.name) for f in fields(before) if f.name not in FREE},
+        kept={f.name: getattr(before, f.name) for f in fields(before) if f.name not in numbers},
         before_median_ape=_median_error(points, "before_s"),
         after_median_ape=_median_error(points, "after_s"),
         left_out_median_ape=_median_error(points, "left_out_s"),
@@ -226,12 +226,20 @@ class _Problem:
         return np.maximum(usual, np.where([free.is_ratio for free in FREE.values()], 0.0, self.start))
 
     @property
+    def fixed(self) -> frozenset[str]:
+        """Return the ratios of decode steps that are not fitted: batches beyond all concurrencies, and all of them on GPUs.
+
+        The records of GPUs are of the kernels that engines run there, a calibration of a processor is of torch's own.
+        """
+        on_processors = all(run.replica.spec.device.architecture == "cpu" for run in self.runs)
+        most = max(run.result.concurrency or np.inf for run in self.runs) if on_processors else 0.0
+        return frozenset(f"decode_{batch}_ratio" for batch in DECODE_BATCHES if batch >= 2.0 * most)
+
+    @property
     def unreached(self) -> frozenset[str]:
-        """Return the numbers that no result depends on: links of one device, batches beyond all concurrencies."""
+        """Return the numbers that no result depends on: the fixed ones, and links of one device."""
         linked = any(run.replica.spec.devices > 1 for run in self.runs)
-        most = max(run.result.concurrency or np.inf for run in self.runs)
-        beyond = {f"decode_{batch}_ratio" for batch in DECODE_BATCHES if batch >= 2.0 * most}
-        return frozenset(beyond | (set() if linked else {"link_rate_ratio"}))
+        return self.fixed | (frozenset() if linked else {"link_rate_ratio"})
 
     def informed(self, residuals: Array, numbers: Array) -> Array:
         """Return the residuals, followed by the deviations of the numbers from their priors."""
@@ -295,6 +303,8 @@ def _numbers(
     prompts = any(value.metric == "ttft_s" for run in problem.runs for value in run.values)
     numbers, remarks = {}, []
     for place, (name, free) in enumerate(FREE.items()):
+        if name in problem.fixed:
+            continue
         value, reach = float(solution[place]), 1.96 * float(half[place])
         constrained = bool(half[place] < NARROWED * widths[place]) and value < 0.99 * free.high
         ends = max(value - reach, free.low), min(value + reach, free.high)
