@@ -263,7 +263,7 @@ def host_times_text(times: Mapping[str, Mapping[str, HostOverhead]]) -> str:
     for engine, eras in times.items():
         lines.append(f'    "{engine}": {{')
         for since, host in eras.items():
-            numbers = ", ".join(f"{value:.4g}" for value in host.without_rates())
+            numbers = ", ".join(f"{value:.4g}" for value in host.of_version())
             lines.append(f'        "{since}": HostOverhead({numbers}),')
         lines.append("    },")
     lines += ["}", '"""Engine -> version from which the numbers hold -> numbers."""', ""]

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PARTS = ("scheduler", "calibration", "loads", "fit", "table", "memory")
+PARTS = ("scheduler", "calibration", "loads", "fit", "table", "claims", "memory", "results")
 
 
 def words_of(part: str, environment: str, folder: str) -> list[list[str]]:
@@ -14,7 +14,7 @@ def words_of(part: str, environment: str, folder: str) -> list[list[str]]:
         "--weight-dtype", "fp32", "--kv-dtype", "fp32", "--engine", "vllm", "--engine-version", "0.32.0",
         "--max-model-len", "4096", "--max-num-seqs", "32", "--max-num-batched-tokens", "512",
     ]  # fmt: skip
-    closed = sorted(map(str, Path(folder).glob("closed-*.1.json")))
+    closed = sorted(map(str, Path(folder).glob("closed-*.json")))
     fitted = f"{folder}/fitted.calibration.yaml"
     return {
         "scheduler": [
@@ -34,13 +34,16 @@ def words_of(part: str, environment: str, folder: str) -> list[list[str]]:
             ]
         ],
         "loads": [
-            ["calibrate.live.loads", environment, folder, series, "1", "2"] for series in ("closed", "open")
+            ["calibrate.live.loads", environment, folder, series, "1", "2", "3"]
+            for series in ("closed", "open")
         ],
         "fit": [["capplan", "calibrate", "--from", *closed, *engine, "-o", fitted]],
         "table": [
             ["calibrate.live.queueing", folder, f"{folder}/tiny", f"{folder}/device.calibration.yaml", fitted]
         ],
+        "claims": [["calibrate.live.claims", folder, fitted, environment]],
         "memory": [["calibrate.live.memory", environment, folder]],
+        "results": [["calibrate.live.results", folder, environment]],
     }[part]
 
 

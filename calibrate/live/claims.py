@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from calibrate.live.loads import Load, capacity_per_s, measured
-from calibrate.live.queueing import calibrated_replica, engine_of, records_of, simulated
+from calibrate.live.queueing import calibrated_replica, engine_of, records_of, simulated, slowed
 from calibrate.live.queueing import measured as measured_by_request
 from capplan.accuracy.intervals import interval_of, regime_keys, widest
 from capplan.accuracy.serving import network_class
@@ -87,8 +87,8 @@ def claim(record: dict[str, Any], replica: Replica, name: str) -> Claim:
         targets = [Target(metric, "p95", 1.0) for metric in metrics]
         slowness = slowness_of(shipped_slowness(), targets, network_class=kind, step_s=step_s)
         slow = slowness.quantile(CLAIMED)
-        slowed = {**record, "start_times": [at_s / slow for at_s in record["start_times"]]}
-        limits = {metric: slow * _statistic(simulated(slowed, engine)[metric], "p95") for metric in metrics}
+        late = slowed(record, engine, slow)
+        limits = {metric: _statistic(late[metric], "p95") for metric in metrics}
         holds[plan] = all(measured_s[f"{metric}.p95"] <= limits[metric] for metric in metrics)
     return Claim(name, measured_s, predicted_s, inside, holds)
 

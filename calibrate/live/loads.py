@@ -12,20 +12,11 @@ from statistics import fmean
 from calibrate.live.bench_files import bench_record
 from calibrate.live.model import write_model
 from calibrate.live.scheduler_runs import tokens
-from calibrate.live.server import running
+from calibrate.live.server import LIMITS, running
 from capplan.calibrate.endpoint.client import Answered, Endpoint, Question, answered, endpoint_of
 from capplan.calibrate.endpoint.series import open_loop, shared_loop
 
 INPUT, OUTPUT = 128, 32
-LIMITS = (
-    "--max-model-len",
-    "4096",
-    "--max-num-seqs",
-    "32",
-    "--max-num-batched-tokens",
-    "512",
-    "--no-enable-prefix-caching",
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,44 @@
-"""Cache that the live engine allocates, for models of many kinds with random weights, next to what `capplan kv-size` says.
+"""Cache that the live engine allocates, for models of many kinds with random weights, next to what capplan predicts.
 
 `python -m calibrate.live.memory ENVIRONMENT FOLDER [NAME ...]` prints a line for each model and writes FOLDER/memory.json.
 """
 
 import json
-import re
+import os
 import subprocess
 import sys
-import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from calibrate.live import engine_blocks
 from calibrate.live.model import VOCABULARY, write_model
-from calibrate.live.server import started
+from calibrate.live.server import ENGINE
+from capplan.engine.lookup import profile
+from capplan.errors import CapplanError
+from capplan.memory.capacity import reserved_bytes_per_sequence
+from capplan.memory.launch import engine_launch
+from capplan.model.sharding import Sharding
+from capplan.model.weight_format import kv_bytes_per_element
+from capplan.readers.catalogue.model import read_model
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE_BYTES = 2.0**30
-CONTEXT = 2048
+CONTEXT = 4096
+BLOCK = 128
+"""Tokens that the engine gives a block on processors, where it gives 16 on GPUs."""
+BUDGET = 512
+"""Tokens of a step: a sliding window keeps its own and those of the step."""
 MODELS = (
     "Qwen--Qwen3-0.6B", "meta-llama--Llama-3.1-8B-Instruct", "mistralai--Mistral-7B-v0.1", "google--gemma-2-2b-it", "google--gemma-3-1b-it",
     "allenai--Olmo-3-1125-32B", "mistralai--Mixtral-8x7B-v0.1", "Qwen--Qwen3-30B-A3B", "deepseek-ai--DeepSeek-V2-Lite",
     "openai--gpt-oss-20b", "Qwen--Qwen3-Next-80B-A3B-Instruct", "state-spaces--mamba-2.8b-hf", "ai21labs--AI21-Jamba-1.5-Large",
     "nvidia--Nemotron-H-56B-Base-8K", "LGAI-EXAONE--EXAONE-4.0-32B", "facebook--opt-125m", "EleutherAI--pythia-1.4b",
     "microsoft--phi-4", "ibm-granite--granite-3.1-2b-instruct", "HuggingFaceTB--SmolLM2-135M", "google--gemma-4-E2B", "Qwen--Qwen3.5-4B",
-    "gemma-3n", "deepseek-ai--DeepSeek-V3", "tiiuae--falcon-mamba-7b", "zai-org--GLM-4.7-Flash", "tiiuae--falcon-7b",
+    "gemma-3n", "deepseek-ai--DeepSeek-V3", "tiiuae--falcon-mamba-7b", "zai-org--GLM-4.7-Flash",
 )  # fmt: skip
 SMALLER = {
     "vocab_size": VOCABULARY,
@@ -66,12 +81,6 @@ GEMMA_3N: dict[str, Any] = {
 """What a layer of Gemma 3n E4B keeps (the default config of transformers), in 15 layers instead of 35; it is not among the shipped configs."""
 LAYERS = 12
 """Two periods of most hybrids."""
-PRINTED = re.compile(
-    r"KV cache size: ([0-9,]+) tokens, Maximum concurrency for ([0-9,]+) tokens per request: ([0-9.]+)x"
-)
-PORT = 8124
-"""Other than that of the loads, so that both may run."""
-LONGEST_S = 150.0
 
 
 def smaller(config: dict[str, Any]) -> dict[str, Any]:
@@ -83,6 +92,8 @@ def smaller(config: dict[str, Any]) -> dict[str, Any]:
     layers = next((name for name in ("num_hidden_layers", "n_layer") if name in found), None)
     if layers:
         most = min(found[layers], LAYERS)
+        if found.get("num_kv_shared_layers"):
+            found["num_kv_shared_layers"] = found["num_kv_shared_layers"] * most // found[layers]
         found[layers] = most
         for name, value in found.items():
             if isinstance(value, list) and len(value) == config[layers]:
@@ -92,7 +103,10 @@ def smaller(config: dict[str, Any]) -> dict[str, Any]:
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         if name in found:
             found[name] = 1
-    found.pop("quantization_config", None)
+    for name in ("quantization_config", "rope_scaling"):
+        found.pop(name, None)
+    if "max_position_embeddings" in found:
+        found["max_position_embeddings"] = max(found["max_position_embeddings"], CONTEXT)
     return found
 
 
@@ -103,66 +117,57 @@ def small_config(name: str) -> dict[str, Any]:
     return smaller(json.loads((ROOT / "model_configs" / name / "config.json").read_text()))
 
 
-def printed_concurrency(environment: Path, model: Path, folder: Path) -> float | str:
-    """Return how many requests of the longest context the engine says that its cache holds, or why it did not start."""
-    flags = [
-        "--max-model-len",
-        str(CONTEXT),
-        "--dtype",
-        "bfloat16",
-        "--max-num-seqs",
-        "4",
-        "--skip-tokenizer-init",
-        "--no-enable-prefix-caching",
-    ]
-    until_s = time.monotonic() + LONGEST_S
-    with started(environment, model, folder, flags, port=PORT) as (live, process):
-        while time.monotonic() < until_s:
-            text = live.log.read_text(errors="replace")
-            match = PRINTED.search(text)
-            if match:
-                return float(match.group(3))
-            if process.poll() is not None:
-                return _reason(text)
-            time.sleep(0.5)
-    return f"did not start in {LONGEST_S:g} s"
-
-
-def _reason(log: str) -> str:
-    """Return the first error in a log, without what stands before it."""
-    lines = [line for line in log.splitlines() if "WARNING" not in line]
-    found = [
-        match.group(0) for line in lines if (match := re.search(r"[A-Za-z]*(Error|Exception): .+", line))
-    ]
-    return found[0][:160] if found else "ended without an error in its log"
-
-
-def predicted_concurrency(model: Path) -> float | str:
-    """Return the same as capplan predicts it."""
+def allocated(environment: Path, models: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    """Yield for each model what the engine's cache holds, or why the engine did not start."""
+    variables = {
+        **os.environ, **ENGINE, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1",
+        "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
+    }  # fmt: skip
     words = [
-        sys.executable, "-m", "capplan", "kv-size", str(model), "--context", str(CONTEXT), "--kv-dtype", "bf16", "--engine-version", "0.32.0",
-        "--offline", "--format", "json",
-    ]  # fmt: skip
-    ran = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)  # noqa: S603  # the words above
-    if ran.returncode:
-        return ran.stderr.splitlines()[0]
-    (row,) = json.loads(ran.stdout)["result"]["rows"]
-    return CACHE_BYTES / float(row["engine_reserved_bytes_per_sequence"])
+        str(environment / "bin" / "python"),
+        engine_blocks.__file__,
+        str(CONTEXT),
+        str(BUDGET),
+        *map(str, models),
+    ]
+    with subprocess.Popen(  # noqa: S603  # the words above
+        words, env=variables, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as engine:
+        for line in engine.stdout or ():
+            if line.startswith("{"):
+                yield json.loads(line)
+
+
+def predicted_concurrency(folder: Path) -> float | str:
+    """Return the same as capplan predicts it, with blocks and recurrent states as the engine has them on processors."""
+    try:
+        network = read_model(str(folder), offline=True)
+    except CapplanError as problem:
+        return str(problem).splitlines()[0]
+    known = profile("vllm", "0.32.0")
+    engine = replace(known, block_tokens=BLOCK, memory=replace(known.memory, recurrent_format="fp32"))
+    launch = engine_launch(
+        engine, Sharding(), CACHE_BYTES, kv_bytes_per_element("bf16"), float(CONTEXT), 1.0, float(BUDGET)
+    )
+    return CACHE_BYTES / float(np.max(reserved_bytes_per_sequence(network, launch, engine)))
 
 
 def main(words: list[str]) -> int:
     """Compare all models, or the named ones."""
-    environment, folder, *names = words
+    environment, folder = map(Path, words[:2])
+    names = words[2:] or MODELS
+    models = [write_model((folder / "models" / name).resolve(), small_config(name)) for name in names]
     rows = []
-    for name in names or MODELS:
-        model = write_model(Path(folder) / "models" / name, small_config(name))
+    for model, seen in zip(models, allocated(environment, models), strict=False):
         own = predicted_concurrency(model)
-        seen = printed_concurrency(Path(environment), model, Path(folder) / "memory")
-        rows.append({"model": name, "printed": seen, "predicted": own})
-        error = f"{own / seen - 1.0:+.1%}" if isinstance(own, float) and isinstance(seen, float) else ""
-        print(f"{name:45} printed {seen!s:12} predicted {own!s:12} {error}", flush=True)
-        (Path(folder) / "memory.json").write_text(json.dumps(rows, indent=1) + "\n")
-    return 0
+        held = seen.get("concurrency", seen.get("reason"))
+        rows.append(
+            {"model": model.name, "blocks": seen.get("blocks"), "engine_holds": held, "predicted": own}
+        )
+        error = f"{own / held - 1.0:+.1%}" if isinstance(own, float) and isinstance(held, float) else ""
+        print(f"{model.name:45} engine {held!s:20} predicted {own!s:20} {error}", flush=True)
+        (folder / "memory.json").write_text(json.dumps(rows, indent=1) + "\n")
+    return 0 if len(rows) == len(models) else 1
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isnan, nan
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,8 @@ SCHEDULING = Scheduling("mixed", 32, 512, block_tokens=128)
 KV_BLOCKS = 408
 """1 GiB in float32."""
 WARM_UP_REQUESTS = 3
-IN_ORDER = (CLOSED[0].name, OPEN[0].name)
-"""Loads whose requests reach the engine in the order in which they are sent."""
+ALONE = CLOSED[0].name
+"""The load whose requests wait for nothing: what they spend outside the engine is theirs."""
 TOKENS_ALIKE = 32
 """Steps with prompts are alike if their tokens round to the same multiple."""
 LEAST_STEPS = 2
@@ -54,6 +54,10 @@ class RecordedStep:
     sequences: int
     """That decode."""
     seconds: float
+    context: float = 0.0
+    """Mean tokens in the cache per decoding sequence."""
+    chunks: tuple[tuple[int, int], ...] = ()
+    """New and cached tokens of each prompt."""
 
 
 def steps_of(lines: Iterable[str]) -> list[RecordedStep]:
@@ -78,10 +82,24 @@ def steps_of(lines: Iterable[str]) -> list[RecordedStep]:
 
 
 def _step(row: dict[str, Any], until_s: float, first_s: float) -> RecordedStep:
-    prompts = [tokens for _, tokens, _ in row["batch"] if tokens > 1]
+    chunks = tuple((tokens, before) for _, tokens, before in row["batch"] if tokens > 1)
+    contexts = [before for _, tokens, before in row["batch"] if tokens == 1]
     return RecordedStep(
-        row["at_s"] - first_s, sum(prompts), len(row["batch"]) - len(prompts), until_s - row["at_s"]
-    )
+        row["at_s"] - first_s, sum(new for new, _ in chunks), len(contexts), until_s - row["at_s"],
+        fmean(contexts) if contexts else 0.0, chunks,
+    )  # fmt: skip
+
+
+def predicted_step_s(step: RecordedStep, clock: StepClock) -> float:
+    """Return what a calibration says of the time of a recorded step."""
+    if step.chunks:
+        return clock.mixed_step_s(step.sequences, step.context, step.chunks)
+    return clock.row(step.sequences).step_s(step.context)
+
+
+def pace(steps: Sequence[RecordedStep], clock: StepClock) -> float:
+    """Return how long all steps of a load took over what is predicted for the same batches: how slow the machine was meanwhile."""
+    return sum(step.seconds for step in steps) / sum(predicted_step_s(step, clock) for step in steps)
 
 
 class RecordedSteps:
@@ -220,7 +238,7 @@ def front_end_s(record: dict[str, Any], lines: Sequence[str], skip: int) -> floa
 
 
 def simulated(record: dict[str, Any], engine: EngineSetup) -> dict[str, Array]:
-    """Return TTFT and TPOT by request [s] of the requests of a record, at the times when they were sent."""
+    """Return TTFT, TPOT and end-to-end latency by request [s] of the requests of a record, at the times when they were sent."""
     order = np.argsort(record["start_times"], kind="stable")
     requests = Requests(
         np.array(record["input_lens"], dtype=np.int64)[order],
@@ -243,11 +261,17 @@ def simulated(record: dict[str, Any], engine: EngineSetup) -> dict[str, Array]:
     }
 
 
+def slowed(record: dict[str, Any], engine: EngineSetup, slowness: float) -> dict[str, Array]:
+    """Return the same of a replica whose every step takes `slowness` times as long."""
+    quicker = {**record, "start_times": [at_s / slowness for at_s in record["start_times"]]}
+    return {metric: slowness * values for metric, values in simulated(quicker, engine).items()}
+
+
 def measured(record: dict[str, Any]) -> dict[str, Array]:
-    """Return TTFT and TPOT by request [s]."""
+    """Return TTFT, TPOT and end-to-end latency by request [s]."""
     ttft, e2e = np.array(record["ttfts"]), np.array(record["latencies"])
     more = np.array(record["output_lens"]) - 1
-    return {"ttft": ttft, "tpot": ((e2e - ttft) / np.maximum(more, 1))[more > 0]}
+    return {"ttft": ttft, "tpot": ((e2e - ttft) / np.maximum(more, 1))[more > 0], "e2e": e2e}
 
 
 def calibrated_replica(calibration: Path, model: Path) -> Replica:
@@ -265,7 +289,12 @@ def engine_of(replica: Replica) -> EngineSetup:
     return EngineSetup(replica.table, SCHEDULING, KV_BLOCKS)
 
 
-def row(name: str, records: Sequence[dict[str, Any]], engines: Sequence[EngineSetup]) -> dict[str, Any]:
+def row(
+    name: str,
+    records: Sequence[dict[str, Any]],
+    engines: Sequence[EngineSetup],
+    paces: Sequence[float] | None = None,
+) -> dict[str, Any]:
     """Return measured and predicted statistics, means over repeats, and the spread of the measured ones.
 
     Parameters
@@ -273,10 +302,15 @@ def row(name: str, records: Sequence[dict[str, Any]], engines: Sequence[EngineSe
     name : of the load
     records : one a repeat
     engines : for each repeat, or one for all
+    paces : how slow the machine was in each repeat; None: as fast as the engines say
     """
     found: dict[str, Any] = {"load": name}
     pairs = list(zip(records, engines if len(engines) > 1 else list(engines) * len(records), strict=True))
-    runs = [(measured(record), simulated(record, engine)) for record, engine in pairs]
+    speeds = paces or [1.0] * len(pairs)
+    runs = [
+        (measured(record), slowed(record, engine, speed))
+        for (record, engine), speed in zip(pairs, speeds, strict=True)
+    ]
     for metric, part in STATISTICS:
         seen = [float(np.percentile(run[metric], part)) for run, _ in runs]
         own = [float(np.percentile(run[metric], part)) for _, run in runs]
@@ -333,7 +367,7 @@ def main(words: list[str]) -> int:
         for loads in (CLOSED, OPEN)
         for repeat in range(1, 1 + min(repeats[load.name] for load in loads))
     ]
-    outside = [log[name][1] for log in logs for name in IN_ORDER if name in log]
+    outside = [log[ALONE][1] for log in logs if ALONE in log]
     print(
         f"outside the engine: {1e3 * min(outside):.1f} to {1e3 * max(outside):.1f} ms a request, median {1e3 * median(outside):.1f}"
     )
@@ -341,16 +375,32 @@ def main(words: list[str]) -> int:
     for log in logs:
         for name, (steps, _) in log.items():
             own[name].append(EngineSetup(RecordedClock(steps, median(outside)), SCHEDULING, KV_BLOCKS))
-    tables = {"the steps of the engine's own log": own}
+    tables = {"own_steps": [row(name, records_of(folder, name), own[name]) for name in own]}
+    printed("own_steps", tables["own_steps"])
     for calibration in words[2:]:
+        title = Path(calibration).name.partition(".")[0]
         engine = engine_of(calibrated_replica(Path(calibration), Path(words[1])))
-        tables[Path(calibration).name] = {name: [engine] for name in own}
-    written = {}
-    for title, engines in tables.items():
-        written[title] = [row(name, records_of(folder, name), engines[name]) for name in own]
-        printed(title, written[title])
-    (folder / "table.json").write_text(json.dumps(written, indent=1) + "\n")
+        steps = {name: [log[name][0] for log in logs if name in log] for name in own}
+        paces = {name: [pace(of_repeat, engine.clock) for of_repeat in steps[name]] for name in own}
+        tables[title] = [row(name, records_of(folder, name), [engine]) for name in own]
+        tables[f"{title}_at_pace"] = [
+            row(name, records_of(folder, name), [engine], paces[name]) for name in own
+        ]
+        for shown in (title, f"{title}_at_pace"):
+            printed(shown, tables[shown])
+        print_steps(title, steps, engine.clock)
+    (folder / "table.json").write_text(json.dumps(tables, indent=1) + "\n")
     return 0
+
+
+def print_steps(title: str, steps: Mapping[str, Sequence[Sequence[RecordedStep]]], clock: StepClock) -> None:
+    """Print measured over predicted step times by load: the pace of each repeat, and the spread over single steps."""
+    print(f"\n{title}: steps, measured over predicted")
+    for name, repeats in steps.items():
+        ratios = [step.seconds / predicted_step_s(step, clock) for repeat in repeats for step in repeat]
+        paces = ", ".join(f"{pace(repeat, clock):.2f}" for repeat in repeats)
+        low, middle, high = np.percentile(ratios, (10, 50, 90))
+        print(f"{name:20} pace {paces:24} single steps {low:.2f}, {middle:.2f}, {high:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,13 @@
-"""Start vLLM on this machine and end it with all its processes."""
+"""Start vLLM on this machine and end it with all its processes.
+
+`python -m calibrate.live.server ENVIRONMENT FOLDER COMMAND ...` runs a command while the engine of the loads answers at http://127.0.0.1:8123.
+"""
 
 import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +15,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from calibrate.live.model import write_model
 from calibrate.live.recorder import ASYNCHRONOUS, LOG, write_plugin
 
 HOST = "127.0.0.1"
@@ -24,6 +29,18 @@ ENGINE = {
     "DO_NOT_TRACK": "1",
 }
 """One thread for the engine, so that the other core is free for client and HTTP server; nothing is fetched or sent."""
+
+
+LIMITS = (
+    "--max-model-len",
+    "4096",
+    "--max-num-seqs",
+    "32",
+    "--max-num-batched-tokens",
+    "512",
+    "--no-enable-prefix-caching",
+)
+"""Of the engine of the loads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,3 +156,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             continue
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def main(words: list[str]) -> int:
+    """Run a command beside the engine; return how it ended."""
+    environment, folder = map(Path, words[:2])
+    with running(environment, write_model(folder / "tiny"), folder / "server", LIMITS):
+        return subprocess.run(words[2:], check=False).returncode  # noqa: S603  # what was asked for
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

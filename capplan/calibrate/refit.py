@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from capplan.calibrate.replayed import Run, run_of
-from capplan.engine.profile import EngineProfile, HostOverhead
+from capplan.engine.profile import DECODE_BATCHES, EngineProfile, HostOverhead
 from capplan.errors import CapplanError, InputError
 from capplan.numbers import Array
 from capplan.readers.calibration.record import FittedNumber, HostRefit, ResultPoint
@@ -22,6 +22,8 @@ TYPICAL_ERROR = 0.1
 NOISE = 0.02
 """Relative error of one result, which sets the weight of the priors."""
 LEAST_NOISE = 0.01
+MOST_HALVINGS = 4
+"""Of the way to the numbers without one result, before the solution itself is taken."""
 NARROWED = 0.6
 """A number counts as constrained where the results narrow its prior to less than this fraction."""
 
@@ -53,6 +55,7 @@ FREE = {
     "compute_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
     "memory_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
     "link_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
+    **{f"decode_{batch}_ratio": Free(1.0, 0.03, 0.1, is_ratio=True) for batch in DECODE_BATCHES},
 }
 """Fields of `HostOverhead` that results constrain. Rates have those of the datasheet or the calibration as prior. The others stay: launches outside graphs (eager_layer_s, graph_tokens), streaming of an embedded engine (stream_s)."""
 NAMES = tuple(FREE)
@@ -93,7 +96,7 @@ def refitted(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> HostRefit:
         tools=tuple(dict.fromkeys(run.result.tool for run in runs)),
         models=tuple(dict.fromkeys(_model(run.replica.spec) for run in runs)),
         numbers=numbers,
-        kept={f.name: getattr(before, f.name) for f in fields(before) if f.name not in FREE},
+        kept={f.name: getattr(before, f.name) for f in fields(before) if f.name not in numbers},
         before_median_ape=_median_error(points, "before_s"),
         after_median_ape=_median_error(points, "after_s"),
         left_out_median_ape=_median_error(points, "left_out_s"),
@@ -203,7 +206,7 @@ class _Problem:
         here = self.residuals(numbers)
         columns = []
         for place, (name, free) in enumerate(FREE.items()):
-            if name == "link_rate_ratio" and not self.linked:
+            if name in self.unreached:
                 columns.append(np.zeros_like(here))
                 continue
             step = free.step if numbers[place] + free.step <= free.high else -free.step
@@ -216,13 +219,27 @@ class _Problem:
     def widths(self) -> Array:
         """Return the standard deviation of the prior of each number."""
         known = all(run.replica.label != "assumed" for run in self.runs)
-        usual = [free.usual * (1.0 if known or not free.is_ratio else UNKNOWN_RATE) for free in FREE.values()]
+        usual = [
+            free.usual * (UNKNOWN_RATE if name.endswith("_rate_ratio") and not known else 1.0)
+            for name, free in FREE.items()
+        ]
         return np.maximum(usual, np.where([free.is_ratio for free in FREE.values()], 0.0, self.start))
 
     @property
-    def linked(self) -> bool:
-        """Whether any replica sends messages between devices."""
-        return any(run.replica.spec.devices > 1 for run in self.runs)
+    def fixed(self) -> frozenset[str]:
+        """Return the ratios of decode steps that are not fitted: batches beyond all concurrencies, and all of them on GPUs.
+
+        The records of GPUs are of the kernels that engines run there, a calibration of a processor is of torch's own.
+        """
+        on_processors = all(run.replica.spec.device.architecture == "cpu" for run in self.runs)
+        most = max(run.result.concurrency or np.inf for run in self.runs) if on_processors else 0.0
+        return frozenset(f"decode_{batch}_ratio" for batch in DECODE_BATCHES if batch >= 2.0 * most)
+
+    @property
+    def unreached(self) -> frozenset[str]:
+        """Return the numbers that no result depends on: the fixed ones, and links of one device."""
+        linked = any(run.replica.spec.devices > 1 for run in self.runs)
+        return self.fixed | (frozenset() if linked else {"link_rate_ratio"})
 
     def informed(self, residuals: Array, numbers: Array) -> Array:
         """Return the residuals, followed by the deviations of the numbers from their priors."""
@@ -252,13 +269,27 @@ class _Problem:
         )
 
     def without(self, run: int, solution: Array, jacobian: Array, rest: Array) -> Array:
-        """Return the numbers without one result: refitted around the solution, with the derivatives there."""
+        """Return the numbers without one result: refitted around the solution, with the derivatives there.
+
+        Far from the solution the derivatives no longer hold; the way to the numbers is halved until replays of the other
+        results are no worse than at the solution.
+        """
         keep = self.owners != run
 
         def residuals(numbers: Array) -> Array:
             return self.informed((rest + jacobian @ (numbers - solution))[keep], numbers)
 
-        return self.fitted(residuals, solution)
+        numbers, least = self.fitted(residuals, solution), _robust_sum(self.informed(rest[keep], solution))
+        for _ in range(MOST_HALVINGS):
+            if _robust_sum(self.informed(self.residuals(numbers)[keep], numbers)) <= least:
+                return numbers
+            numbers = 0.5 * (numbers + solution)
+        return solution
+
+
+def _robust_sum(residuals: Array) -> float:
+    """Return what a fit makes as small as it can: the soft L1 loss of `least_squares`."""
+    return float(np.sum(np.sqrt(1.0 + (residuals / TYPICAL_ERROR) ** 2) - 1.0))
 
 
 def _numbers(
@@ -272,12 +303,14 @@ def _numbers(
     prompts = any(value.metric == "ttft_s" for run in problem.runs for value in run.values)
     numbers, remarks = {}, []
     for place, (name, free) in enumerate(FREE.items()):
+        if name in problem.fixed:
+            continue
         value, reach = float(solution[place]), 1.96 * float(half[place])
         constrained = bool(half[place] < NARROWED * widths[place]) and value < 0.99 * free.high
         ends = max(value - reach, free.low), min(value + reach, free.high)
         low, high = (_natural(name, end) for end in ends)
         numbers[name] = FittedNumber(_natural(name, value), low, high, constrained)
-        if not constrained and not (name == "link_rate_ratio" and not problem.linked):
+        if not constrained and name not in problem.unreached:
             lacking = name in OF_PROMPTS and not prompts
             needed = "times to first token" if lacking else "more different concurrencies and lengths"
             remarks.append(f"{name} is not constrained by these results: it needs {needed}")

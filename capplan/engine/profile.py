@@ -10,6 +10,9 @@ from capplan.assumption import Assumption
 from capplan.engine.memory_rules import MemoryRules
 from capplan.numbers import Number
 
+DECODE_BATCHES = (1, 2, 4, 8, 16, 32)
+"""Sequences whose decode steps a deployment may correct; see `HostOverhead.decode_1_ratio`."""
+
 Policy: TypeAlias = Literal["mixed", "prefill_first", "static"]
 
 
@@ -75,15 +78,31 @@ class HostOverhead:
     """The same for reads of memory."""
     link_rate_ratio: float = 1.0
     """The same for messages between devices."""
+    decode_1_ratio: float = 1.0
+    """Measured decode step of one sequence over what the numbers above make of it: kernels that suit some batches more than others."""
+    decode_2_ratio: float = 1.0
+    """The same of two sequences; between the named batches it is interpolated."""
+    decode_4_ratio: float = 1.0
+    decode_8_ratio: float = 1.0
+    decode_16_ratio: float = 1.0
+    decode_32_ratio: float = 1.0
+    """The same of 32 sequences and more."""
 
     @property
     def rate_ratios(self) -> tuple[float, float, float]:
         """Return the ratios of compute, memory and links."""
         return self.compute_rate_ratio, self.memory_rate_ratio, self.link_rate_ratio
 
-    def without_rates(self) -> tuple[float, ...]:
-        """Return the other numbers, in order."""
-        return tuple(getattr(self, f.name) for f in fields(self) if not f.name.endswith("_rate_ratio"))
+    @property
+    def decode_ratios(self) -> tuple[float, ...]:
+        """Return the ratios of decode steps at DECODE_BATCHES."""
+        return tuple(getattr(self, f"decode_{batch}_ratio") for batch in DECODE_BATCHES)
+
+    def of_version(self) -> tuple[float, ...]:
+        """Return the numbers that a version of an engine has, in order: all but those of one deployment."""
+        own = {"compute_rate_ratio", "memory_rate_ratio", "link_rate_ratio"}
+        own |= {f"decode_{batch}_ratio" for batch in DECODE_BATCHES}
+        return tuple(getattr(self, f.name) for f in fields(self) if f.name not in own)
 
     def each_step_s(self, ranks: Number) -> Number:
         """Return what every step of a model on this many ranks takes besides its sequences [s].

@@ -63,7 +63,13 @@ def window_blocks(
     return blocks
 
 
-def aligned_block_tokens(state_bytes: Number, token_bytes: Number, multiple: Number = 16.0) -> Number:
+LEAST_KERNEL_BLOCK = 16.0
+"""Tokens of the smallest block of attention kernels."""
+
+
+def aligned_block_tokens(
+    state_bytes: Number, token_bytes: Number, multiple: Number = LEAST_KERNEL_BLOCK
+) -> Number:
     """Return the block size whose page can hold a recurrent state.
 
         p = q ceil(S / (q e)),   at least q
@@ -75,7 +81,7 @@ def aligned_block_tokens(state_bytes: Number, token_bytes: Number, multiple: Num
     token_bytes : [B]
         e, of one token and attention layer
     multiple : [tokens]
-        q, granularity of the attention kernel
+        q, granularity of the attention kernel, or the engine's own block where that is larger (128 on processors)
 
     Returns
     -------
@@ -143,7 +149,8 @@ def grouped_layout(
         groups = sum(-(-kind.layers // size) for kind in kinds)
         return PoolLayout(context_tokens, state * np.ceil(size * stage_share), groups, float(groups))
     smallest = -_max_of([-np.asarray(kind.token_bytes) for kind in growing])
-    block = np.where(np.asarray(state) > 0, aligned_block_tokens(state, smallest), block_tokens)
+    multiple = np.maximum(block_tokens, LEAST_KERNEL_BLOCK)
+    block = np.where(np.asarray(state) > 0, aligned_block_tokens(state, smallest, multiple), block_tokens)
     if all(kind.kind == "full" for kind in kinds):
         whole = sum((kind.layers * kind.token_bytes for kind in kinds), np.zeros(()))
         return PoolLayout(block, block * whole * stage_share, 1, np.ceil(context_tokens / block))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from capplan.engine.profile import HostOverhead
+from capplan.engine.profile import DECODE_BATCHES, HostOverhead
 from capplan.memory.launch import Launch
 from capplan.memory.stages import stage_shares
 from capplan.model.network import Network, layer_counts
@@ -222,6 +222,7 @@ def with_host(device: DeviceTables, host: HostOverhead, layers: int, *, offline:
 
         D = u + r_d (k - u) + t_step + S t_seq / g,   M = max(f + r_p (k - f), layers t_eager) + t_step
 
+    and D and decode attention times q(S), the ratio of decode steps at S sequences,
     with k the sum of kernel times, f their floors, u the time that cannot overlap; t_step includes what ranks_s adds where
     a model is split over several devices, g the groups of data-parallel attention: each group has a scheduler of its own, which handles
     its own sequences. A ratio r above 1 adds
@@ -242,15 +243,47 @@ def with_host(device: DeviceTables, host: HostOverhead, layers: int, *, offline:
     per_sequence = host.token_s(offline=offline) * kernels.sequence_knots / device.groups[:, None]
     launching = np.where(kernels.token_knots > host.graph_tokens, host.eager_layer_s * layers, 0.0)
     step_s = np.asarray(host.each_step_s(device.ranks))[:, None]
+    of_batch = decode_ratio(kernels.sequence_knots, host.decode_ratios)
     return replace(
         kernels,
-        decode_s=remaining("decode_s", *decode) + step_s + per_sequence,
+        decode_s=(remaining("decode_s", *decode) + step_s + per_sequence) * of_batch,
         head_s=remaining("head_s", *prefill) + per_sequence,
-        decode_attention_s=remaining("decode_attention_s", *decode),
+        decode_attention_s=remaining("decode_attention_s", *decode) * of_batch[:, None],
         mixed_s=np.maximum(remaining("mixed_s", *prefill), launching) + step_s,
         prefill_attention_s=remaining("prefill_attention_s", *prefill),
         request_s=0.0 if offline else host.request_s,
     )
+
+
+def decode_ratio(sequences: Number, ratios: Sequence[float]) -> Array:
+    """Return by what a deployment's decode step at a batch differs from the predicted one.
+
+        ln q(S) = linear in ln S between ln q(1), ln q(2), ln q(4), ...
+
+    Parameters
+    ----------
+    sequences : [-]
+        S; below 1 and beyond the last batch the outermost ratio holds.
+    ratios : [-]
+        q at DECODE_BATCHES.
+
+    Returns
+    -------
+    [-]
+        q.
+
+    Examples
+    --------
+    >>> decode_ratio(np.array([1.0, 2.0, 100.0]), (1.0, 1.2, 0.8, 1.0, 1.0, 1.0)).tolist()
+    [1.0, 1.2, 1.0]
+
+    References
+    ----------
+    Press et al. 2007, "Numerical Recipes", section 3.2.
+    """
+    knots = np.log(np.asarray(DECODE_BATCHES, dtype=np.float64))
+    logs = np.interp(np.log(np.maximum(sequences, 1.0)), knots, np.log(np.asarray(ratios)))
+    return np.asarray(np.exp(logs))
 
 
 _BY_PLAN = ("decode_s", "head_s", "decode_attention_s", "mixed_s", "prefill_attention_s")

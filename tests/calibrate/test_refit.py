@@ -131,6 +131,22 @@ def test_measured_and_replayed_times_share_a_unit(refit):
     assert {heading.rpartition(" ")[2] for heading in headings} == {"(ms)"}
 
 
+def test_a_batch_that_suits_the_kernels_of_a_processor_less_is_found(spec):
+    """Two sequences take 25 % longer than one or four do, as with matrix products that work on blocks of rows."""
+    processor = replace(spec, device=replace(spec.device, architecture="cpu"))
+    made = results_with(processor, {**TRUE, "decode_2_ratio": 1.25}, (1, 2, 4, 8), (400.0,))
+    found = refitted(made)
+    assert found.after_median_ape < 0.02
+    assert found.numbers["decode_2_ratio"].value / found.numbers["decode_1_ratio"].value > 1.1
+    assert found.kept["decode_16_ratio"] == 1.0  # no result has as many
+    assert not any("decode_16" in remark for remark in found.remarks)
+
+
+def test_the_kernels_of_a_gpu_suit_every_batch(refit):
+    assert not any(name.startswith("decode_") and name != "decode_excess_ratio" for name in refit.numbers)
+    assert refit.kept["decode_1_ratio"] == 1.0
+
+
 def slow_device(factor):
     """Return results of a replica on a device whose rates are lower than its record says."""
     return {**TRUE, "compute_rate_ratio": factor, "memory_rate_ratio": factor}

@@ -31,7 +31,7 @@ from capplan.readers.catalogue.hardware import device
 from capplan.replica.plans import engine_scheduling, plans_of, plans_step_function, replica_scheduling
 from capplan.replica.replica import memory_of, replica_of
 from capplan.replica.spec import ReplicaSpec
-from capplan.replica.tables import Knots, device_tables, step_knots, table_of_plan, with_host
+from capplan.replica.tables import Knots, decode_ratio, device_tables, step_knots, table_of_plan, with_host
 from capplan.serving.steady_state import Lengths
 from capplan.serving.step_table import (
     StepTable,
@@ -192,6 +192,22 @@ def test_an_engine_saves_of_its_kernels_and_its_host_adds_to_them(ratio, offline
             expected = expected + each * KNOTS.sequences
         assert getattr(found, name) == near(expected)
     assert found.request_s == (0.0 if offline else 5e-3)
+
+
+def test_a_deployment_corrects_its_decode_steps_by_batch():
+    device_only = tables()
+    usual = with_host(device_only, HostOverhead(step_s=1e-3), 4)
+    host = HostOverhead(step_s=1e-3, decode_2_ratio=1.2, decode_4_ratio=0.8)
+    found = with_host(device_only, host, 4)
+    sequences = usual.sequence_knots
+    between = np.sqrt(1.2 * 0.8)  # the ratio half-way between 2 and 4 sequences, in logarithms
+    for batch, ratio in ((1.0, 1.0), (4.0, 0.8), (64.0, 1.0)):
+        place = np.flatnonzero(sequences == batch)
+        assert found.decode_s[:, place] == near(ratio * usual.decode_s[:, place])
+        assert found.decode_attention_s[:, place] == near(ratio * usual.decode_attention_s[:, place])
+    assert decode_ratio(2.0 * np.sqrt(2.0), host.decode_ratios) == near(between)
+    assert decode_ratio(1000.0, (1.0, 1.0, 1.0, 1.0, 1.0, 0.5)) == near(0.5)
+    assert found.mixed_s == near(usual.mixed_s)  # steps with prompts keep their time
 
 
 @pytest.mark.parametrize(("tensor", "pipeline"), [(1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (4.0, 1.0)])

@@ -261,13 +261,17 @@ def _migration(document: Document) -> tuple[str, ...]:
 
 
 def _checked_host(host: HostRefit, document: Document) -> HostRefit:
-    """Return the refitted host times, each known to this version and given once; older files have no streams and no rates."""
+    """Return the refitted host times, each known to this version and given once; older files lack streams and ratios, which are 1."""
     for name, number in host.numbers.items():
         for end in ("value", "low", "high"):
             if getattr(number, end) < 0:
                 place = document.place(("host", "numbers", name, end))
                 raise InputError(f"{place}: {getattr(number, end)} should be greater than or equal to 0")
-    later = {"stream_s": 0.0, "compute_rate_ratio": 1.0, "memory_rate_ratio": 1.0, "link_rate_ratio": 1.0}
+    later = {
+        f.name: f.default
+        for f in fields(HostOverhead)
+        if f.name == "stream_s" or (f.name.endswith("_ratio") and "excess" not in f.name)
+    }
     lacking = {
         name: value for name, value in later.items() if name not in host.numbers and name not in host.kept
     }
