@@ -11,5 +11,5 @@ def made_slower(trial: Trial, factor: float) -> Trial:
     """Return a trial whose table of step times is made slower itself."""
     table = trial.replica.table
     longer = {name: factor * getattr(table, name) for name in TIMES}
-    trial._engine = replace(trial.replica.engine, table=replace(table, **longer))
+    trial._engines[trial.demand.load_s] = replace(trial.replica.engine, table=replace(table, **longer))
     return trial

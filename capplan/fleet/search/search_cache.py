@@ -93,19 +93,12 @@ class SearchCache:
         draws = (question.routing, question.requests, question.seed, question.drafting)
         traffic = self._key(question.demand, _mix), content_key(draws)
         drafts = candidate.rounds and candidate.rounds.draft_tokens
-        hits = (candidate.demand.hit_fractions, candidate.demand.load_s)
-        seen = self._runs.setdefault((made_of, *traffic, *hits, drafts), {})
+        seen = self._runs.setdefault((made_of, *traffic, drafts), {})
         if candidate.rounds is not None:
-            replica = candidate.rounds.replica
-        elif made_of in self._replicas:
-            replica = self._replicas[made_of]
-        else:
-            replica = self._replicas[made_of] = replica_of(spec)
-
-        def with_demand(demand: Demand) -> Trial:
-            return self.trial(replace(candidate, demand=demand), question, paths)
-
-        return Trial(candidate, question, paths, replica, seen, with_demand)
+            return Trial(candidate, question, paths, candidate.rounds.replica, seen)
+        if made_of not in self._replicas:
+            self._replicas[made_of] = replica_of(spec)
+        return Trial(candidate, question, paths, self._replicas[made_of], seen)
 
     def joint(self, question: Question, prefill: Replica, decode: Replica, link: LinkTerms) -> Joint:
         """Return both pools together, reusing the runs of earlier searches with the same layouts, traffic and targets."""

@@ -25,6 +25,7 @@ from capplan.serving.gauges import WeightedHistogram
 from capplan.serving.outcome import Outcome, Spread, histogram_spread, spread, weighted_spread
 from capplan.serving.requests import Crowd
 from capplan.serving.simulator import simulate
+from capplan.serving.terms import EngineSetup
 from capplan.workload.request_class import ResponseTimes
 from capplan.workload.slo import Target
 
@@ -100,7 +101,7 @@ class Latencies:
 SamplePaths = dict[tuple[tuple[float, ...], int, tuple[float, ...]], SamplePath]
 """Drawn traffic of a question by its prefix-cache hits, the number of requests and the response times that decide its mix."""
 SeenRuns = dict[tuple[object, ...], Latencies]
-"""Latencies by rate, replicas, slowness, requests of a run and whole users; or by the replicas of a fleet and its traffic."""
+"""Latencies by prefix-cache hits, rate, replicas, slowness and requests of a run; or by hits, the replicas of a fleet and its traffic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,11 @@ def latencies_of(runs: Sequence[tuple[Seen, float]], classes: int) -> Latencies:
         float(np.average(columns[2][of], weights=weights[of])) if of.any() else nan for of in rows
     )
     return Latencies(ttft, tpot, itl, e2e, rate, all(seen.steady for seen, _ in runs), responses)
+
+
+def _hits(demand: Demand) -> tuple[object, ...]:
+    """Return the prefix-cache hits of a demand, which the runs of one layout may differ in."""
+    return demand.hit_fractions, demand.load_s
 
 
 def with_load_time(replica: Replica, demand: Demand) -> Replica:
@@ -278,12 +284,10 @@ class Trial:
         paths: SamplePaths,
         replica: Replica | None = None,
         seen: SeenRuns | None = None,
-        with_demand: "Callable[[Demand], Trial] | None" = None,
     ) -> None:
         """Take the replica, or build it; nothing is simulated yet.
 
-        `paths` shares sample paths with other layouts, `seen` the runs of this layout with other questions; `with_demand`
-        returns the trial of this layout with other prefix-cache hits, which sessions need.
+        `paths` shares sample paths with other layouts, `seen` the runs of this layout with other questions.
         """
         self.candidate = candidate
         self.demand = candidate.demand
@@ -291,6 +295,7 @@ class Trial:
         rounds = candidate.rounds
         spec = spec_of_layout(candidate.layout, candidate.weight_dtype, question)
         built = replica or (rounds.replica if rounds else replica_of(spec))
+        self._built = built
         self.replica = with_load_time(built, self.demand)
         tokens = np.array([float(self.replica.kv_blocks * self.replica.scheduling.block_tokens)])
         state = steady_states(
@@ -306,18 +311,18 @@ class Trial:
         """Upper bound on the rate of a replica, whatever the latency."""
         self.limits: Mapping[Target, float] = {target: target.limit_s for target in question.slo.targets}
         self._paths = paths
-        self._engine = self.replica.engine
-        if rounds is not None:
-            self._engine = replace(
-                self._engine, tokens_per_step=rounds.tokens_per_round, query_tokens=rounds.query_tokens
-            )
+        self._engines: dict[float, EngineSetup] = {}
         self._seen: SeenRuns = {} if seen is None else seen
         self._short_steps: dict[tuple[object, ...], int] = {}
         self._kinds: dict[tuple[object, ...], Seen] = {}
-        self._with_demand = with_demand
-        self._at_hits: dict[tuple[object, ...], Trial] = {}
 
-    def _settled(self, run: "Callable[[Trial], Latencies]", share: float, slowness: float) -> Latencies:
+    def _settled(
+        self,
+        run: Callable[[Demand], Latencies],
+        share: float,
+        slowness: float,
+        limits: Mapping[Target, float] | None = None,
+    ) -> Latencies:
         """Return latencies with the prefix-cache hits that sessions have while responses take that long.
 
         Slow responses keep sessions in flight for longer, which leaves less of the cache to each; fewer hits make responses
@@ -325,70 +330,78 @@ class Trial:
 
         Parameters
         ----------
-        run : latencies of a trial
+        run : latencies with the hits of a demand
         share : [-]
             of the traffic, at a replica
         slowness : [-]
             factor on the time of each step
+        limits : by target [s]
+            stop once one of them is missed, which fewer hits would not mend
         """
-        if not self.question.demand.has_sessions:
-            return run(self)
-        trial = self._at_share(share, self.responses_s)
+        if not self.demand.has_sessions:
+            return run(self.demand)
+        demand = self.with_hits(share, self.responses_s)
         while True:
-            seen = run(trial)
+            seen = run(demand)
             waits = tuple(slowness * wait_s for wait_s in seen.responses_s)
-            slower = self._at_share(share, waits)
-            if not seen.steady or slower.cached_tokens >= trial.cached_tokens:
+            slower = self.with_hits(share, waits)
+            missed = not seen.steady or (limits is not None and self.worst(seen, slowness, limits) > 1.0)
+            if missed or slower.lengths.cached_tokens >= demand.lengths.cached_tokens:
                 return seen
-            trial = slower
+            demand = slower
 
-    @property
-    def cached_tokens(self) -> float:
-        """Return the mean tokens of a prompt that need no prefill."""
-        return float(self.demand.lengths.cached_tokens)
-
-    def _at_share(self, share: float, responses_s: ResponseTimes) -> "Trial":
-        """Return the trial with the prefix-cache hits of a replica that carries a share of the traffic, at response times."""
-        demand = demand_at_replica(self.question.demand, self.replica, share, responses_s)
-        key = demand.hit_fractions, demand.load_s
-        if key not in self._at_hits:
-            assert self._with_demand is not None
-            self._at_hits[key] = self._with_demand(demand)
-        return self._at_hits[key]
+    def with_hits(self, share: float, responses_s: ResponseTimes) -> Demand:
+        """Return the demand with the prefix-cache hits of a replica that carries a share of the traffic, at response times."""
+        return demand_at_replica(self.question.demand, self._built, share, responses_s)
 
     def at(
-        self, rate_per_s: float, replicas: float, slowness: float = 1.0, *, short: bool = False
+        self,
+        rate_per_s: float,
+        replicas: float,
+        slowness: float = 1.0,
+        *,
+        short: bool = False,
+        limits: Mapping[Target, float] | None = None,
     ) -> Latencies:
         """Return the latencies of one of several replicas at a rate, with all steps slower by a factor.
 
-        `short` takes them from a short run, with the most hits that sessions may have.
+        `short` takes them from a short run, with the most hits that sessions may have; with `limits` they may be too short where
+        one of these is missed anyway.
         """
         share = rate_per_s / self.total_rate
 
-        def run(trial: Trial) -> Latencies:
-            return trial._at(share * trial.total_rate, replicas, slowness, short=short)
+        def run(demand: Demand) -> Latencies:
+            return self._at(demand, rate_per_s, replicas, slowness, short=short)
 
-        if short and self.question.demand.has_sessions:
-            return run(self._at_share(share, self.responses_s))
-        return self._settled(run, share, slowness)
+        if short and self.demand.has_sessions:
+            return run(self.with_hits(share, self.responses_s))
+        return self._settled(run, share, slowness, limits)
 
-    def _at(self, rate_per_s: float, replicas: float, slowness: float, *, short: bool) -> Latencies:
-        """Return the same with the hits of this trial."""
+    def _at(
+        self, demand: Demand, rate_per_s: float, replicas: float, slowness: float, *, short: bool
+    ) -> Latencies:
+        """Return the same with the hits of a demand."""
         scaled = rate_per_s * slowness
         count = self._requests(rate_per_s, short=short)
-        if self._all_users or self.demand.has_sessions:  # no request is dealt to replicas in turn
+        if self._all_users or demand.has_sessions:  # no request is dealt to replicas in turn
             replicas = 1.0
-        key = (float(f"{scaled:.9g}"), replicas, slowness if self.demand.users else 1.0, count)
+        key = (*_hits(demand), float(f"{scaled:.9g}"), replicas, slowness if demand.users else 1.0, count)
         if key not in self._seen:
-            seen = self._simulated(rate_per_s, replicas, slowness, count)
-            self._seen[key] = self._complete(latencies_of([(seen, 1.0)], len(self.demand.classes)))
+            seen = self._simulated(demand, rate_per_s, replicas, slowness, count)
+            self._seen[key] = self._complete(latencies_of([(seen, 1.0)], len(demand.classes)))
         return self._seen[key]
 
     @property
     def _all_users(self) -> bool:
         return len(self.demand.user_classes) == len(self.demand.classes)
 
-    def fleet(self, replicas: int, slowness: float = 1.0, traffic_ratio: float = 1.0) -> Latencies:
+    def fleet(
+        self,
+        replicas: int,
+        slowness: float = 1.0,
+        traffic_ratio: float = 1.0,
+        limits: Mapping[Target, float] | None = None,
+    ) -> Latencies:
         """Return the latencies of a fleet of this many replicas: those of all its requests, whichever replica serves them.
 
         Users are whole and stay with their replica, so a fleet has replicas with one user more than others; each kind of replica
@@ -403,23 +416,21 @@ class Trial:
             factor on the time of each step
         traffic_ratio : [-]
             multiple of the traffic; a part of a user counts as a user
+        limits : by target [s]
+            latencies may be too short where one of these is missed anyway
         """
-
-        def run(trial: Trial) -> Latencies:
-            return trial._fleet(replicas, slowness, traffic_ratio)
-
-        return self._settled(run, traffic_ratio / replicas, slowness)
-
-    def _fleet(self, replicas: int, slowness: float, traffic_ratio: float) -> Latencies:
-        """Return the same with the hits of this trial."""
         if not self.demand.users:
-            return self._at(self.total_rate * traffic_ratio / replicas, replicas, slowness, short=False)
-        key = ("fleet", replicas, slowness, traffic_ratio)
-        if key not in self._seen:
-            self._seen[key] = self._of_kinds(replicas, slowness, traffic_ratio)
-        return self._seen[key]
+            return self.at(self.total_rate * traffic_ratio / replicas, replicas, slowness, limits=limits)
 
-    def _of_kinds(self, replicas: int, slowness: float, traffic_ratio: float) -> Latencies:
+        def run(demand: Demand) -> Latencies:
+            key = (*_hits(demand), "fleet", replicas, slowness, traffic_ratio)
+            if key not in self._seen:
+                self._seen[key] = self._of_kinds(demand, replicas, slowness, traffic_ratio)
+            return self._seen[key]
+
+        return self._settled(run, traffic_ratio / replicas, slowness, limits)
+
+    def _of_kinds(self, demand: Demand, replicas: int, slowness: float, traffic_ratio: float) -> Latencies:
         users = [
             ceil(traffic_ratio * (self.demand.classes[index].users or 0.0) - 1e-9)
             for index in self.demand.user_classes
@@ -435,9 +446,9 @@ class Trial:
                 continue
             whole = self._requests(rate, short=False)
             part = max(whole >> min(int(log2(replicas / count)), MOST_HALVINGS), min(whole, LEAST_OF_KIND))
-            key = ("kind", kind, None if self._all_users else rate, arrivals, slowness, part)
+            key = (*_hits(demand), kind, None if self._all_users else rate, arrivals, slowness, part)
             if key not in self._kinds:
-                self._kinds[key] = self._simulated(rate, arrivals, slowness, part, kind)
+                self._kinds[key] = self._simulated(demand, rate, arrivals, slowness, part, kind)
             runs.append((self._kinds[key], float(count)))
         together = self._complete(latencies_of(runs, len(self.demand.classes)))
         if traffic_ratio == 1.0:  # by the response times, as every page counts the requests of users
@@ -467,7 +478,7 @@ class Trial:
         needed = self._requests_of_steady_users(rate_per_s)
         few = min(SHORT_REQUESTS, full)
         while short and few < full:
-            if needed <= self._path(few).of_users:
+            if needed <= self._path(self.demand, few).of_users:
                 return few
             few *= 2
         if len(self.demand.user_classes) < 2:
@@ -485,19 +496,20 @@ class Trial:
         ]
         return SHORT_REQUESTS_PER_USER * rate_per_s / self.total_rate * max(cycles, default=0.0)
 
-    def _path(self, count: int) -> SamplePath:
-        q, people = self.question, self.demand.user_classes
-        timed_too = 0 < len(people) < len(self.demand.classes)
-        response_s = self.responses_s if timed_too else self.demand.responses_s(0.0)
-        key = (self.demand.hit_fractions, count, response_s)
+    def _path(self, demand: Demand, count: int) -> SamplePath:
+        q, people = self.question, demand.user_classes
+        timed_too = 0 < len(people) < len(demand.classes)
+        response_s = self.responses_s if timed_too else demand.responses_s(0.0)
+        key = (demand.hit_fractions, count, response_s)
         if key not in self._paths:
             self._paths[key] = SamplePath(
-                self.demand, count=count, seed=q.seed, longest=q.max_model_len, routing=q.routing, response_s=response_s
+                demand, count=count, seed=q.seed, longest=q.max_model_len, routing=q.routing, response_s=response_s
             )  # fmt: skip
         return self._paths[key]
 
     def _simulated(
         self,
+        demand: Demand,
         rate_per_s: float,
         replicas: float,
         slowness: float,
@@ -505,9 +517,20 @@ class Trial:
         users: Sequence[int] | None = None,
     ) -> Seen:
         share = rate_per_s / self.total_rate
-        offered = self._path(count).offered(share, replicas=replicas, slowness=slowness, users=users)
-        outcome = simulate(offered.requests, self._engine, crowd=offered.crowd)
-        return _seen_in(outcome, self.demand, offered.crowd, rate_per_s * slowness)
+        offered = self._path(demand, count).offered(share, replicas=replicas, slowness=slowness, users=users)
+        outcome = simulate(offered.requests, self._engine(demand), crowd=offered.crowd)
+        return _seen_in(outcome, demand, offered.crowd, rate_per_s * slowness)
+
+    def _engine(self, demand: Demand) -> EngineSetup:
+        """Return the engine, whose requests wait for what a demand loads from offload tiers."""
+        if demand.load_s not in self._engines:
+            engine, rounds = with_load_time(self._built, demand).engine, self.candidate.rounds
+            if rounds is not None:
+                engine = replace(
+                    engine, tokens_per_step=rounds.tokens_per_round, query_tokens=rounds.query_tokens
+                )
+            self._engines[demand.load_s] = engine
+        return self._engines[demand.load_s]
 
     def worst(self, latencies: Latencies, slowness: float, limits: Mapping[Target, float]) -> float:
         """Return the largest ratio of a target's value to its limit: at most 1 if all hold, infinite if the queue grows."""
@@ -525,7 +548,7 @@ class Trial:
         short: bool = False,
     ) -> bool:
         """Return whether all targets hold at a rate."""
-        latencies = self.at(rate_per_s, replicas, slowness, short=short)
+        latencies = self.at(rate_per_s, replicas, slowness, short=short, limits=None if short else limits)
         if short:
             latencies = replace(latencies, steady=True)
         return self.worst(latencies, slowness, limits) <= (SHORT_TARGET_SLACK if short else 1.0)
@@ -704,7 +727,7 @@ class Trial:
         self, replicas: int, slowness: float, limits: Mapping[Target, float], traffic_ratio: float = 1.0
     ) -> bool:
         """Return whether a fleet of this many replicas meets the targets."""
-        return self.worst(self.fleet(replicas, slowness, traffic_ratio), slowness, limits) <= 1.0
+        return self.worst(self.fleet(replicas, slowness, traffic_ratio, limits), slowness, limits) <= 1.0
 
     def _fewest(
         self,
@@ -740,9 +763,13 @@ class Trial:
         def slowness(step: int) -> float:
             return scale_rate(step - base) if self.demand.users else scale_rate(step) / rate_per_s
 
-        def excess(step: int) -> float:
+        def excess(step: int, of: Mapping[Target, float] | None = None) -> float:
             factor = slowness(step)
-            seen = self.fleet(replicas, factor) if self.demand.users else self.at(rate_per_s, share, factor)
+            seen = (
+                self.fleet(replicas, factor, limits=of)
+                if self.demand.users
+                else self.at(rate_per_s, share, factor, limits=of)
+            )
             return self.worst(seen, factor, limits)
 
         least = low = base - 2 * STEPS_PER_DOUBLING
@@ -751,7 +778,7 @@ class Trial:
             low, high, stride = min(low, self.scale[0]), max(base + 2, self.scale[1]), FIRST_STRIDE
         while high - low > 1:
             middle = max((low + high) // 2, high - stride)
-            holds = middle <= least or excess(middle) <= 1.0
+            holds = middle <= least or excess(middle, limits) <= 1.0
             low, high = (middle, high) if holds else (low, middle)
         below, over = excess(low), excess(high)
         if not 0.0 < below <= 1.0 or not below < over < inf:
