@@ -10,7 +10,15 @@ from capplan.explain.record import Explained, Input, explained, formula_of, inpu
 from capplan.explain.subject import MONEY, Place, places_of
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.money.comparison import ComparedApi, Comparison
-from capplan.money.hosted import BilledClass, HostedBill, HostedTraffic, TokenPrice, billed_class, outside_usd
+from capplan.money.hosted import (
+    BilledClass,
+    HostedBill,
+    HostedTraffic,
+    TokenPrice,
+    billed_class,
+    outside_usd,
+    provisioned_units,
+)
 from capplan.money.total_cost import total_usd
 from capplan.questions.money.comparison import asked_comparison, asked_prices
 from capplan.questions.money.price_age import current_day
@@ -18,7 +26,7 @@ from capplan.report.answers.compare import compare_answer
 from capplan.workload.request_class import SLICES
 
 _PARTS = {
-    "i": "input_usd", "o": "output_usd", "w": "cache_write_usd", "k": "cache_read_usd", "s": "storage_usd", "x": "outside_usd",
+    "i": "input_usd", "o": "output_usd", "w": "cache_write_usd", "k": "cache_read_usd", "s": "storage_usd", "t": "provisioned_usd", "x": "outside_usd",
 }  # fmt: skip
 _WORKED_BY = {
     "input_usd": (BilledClass.input_usd, "masd"),
@@ -61,6 +69,8 @@ def _explain(compared: _Compared, place: Place, value: float) -> Explained:
         return explained(key, api.bill.usd, formula_of(HostedBill.usd), inputs, MONEY)
     if key == "outside_usd":
         return _outside(compared)
+    if key == "provisioned_usd" or compared.comparison.terms.provisioned is not None:
+        return _provisioned(compared, api, key)
     parts = [_part(key, traffic, api.price, compared) for traffic in compared.comparison.traffic]
     if len(parts) == 1:
         return parts[0]
@@ -70,6 +80,25 @@ def _explain(compared: _Compared, place: Place, value: float) -> Explained:
     ]
     formula = " + ".join(item.symbol for item in shares)
     return explained(key, value, formula, shares, MONEY, steps=parts)
+
+
+def _provisioned(compared: _Compared, api: ComparedApi, key: str) -> Explained:
+    """Explain the throughput that is rented by the hour; what is paid by the token is nothing then, and the other way round."""
+    comparison = compared.comparison
+    sold = comparison.terms.provisioned
+    if sold is None or key != "provisioned_usd":
+        how = "by the hour" if sold is not None else "by the token"
+        none = input_of("z", "nothing", 0.0, "config", f"scenario: hosted.provisioned: all is paid {how}")
+        return explained(key, 0.0, "z", (none,), MONEY)
+    units = provisioned_units(comparison.traffic, api.price, comparison.terms)
+    inputs = (
+        input_of("n", "units", units, "derived", "for the busiest hour: scenario: hosted.provisioned"),
+        input_of(
+            "p", "usd_per_unit_hour", sold.usd_per_unit_hour, "config", "scenario: hosted.provisioned.price"
+        ),
+        input_of("h", "hours", comparison.traffic[0].hours, "config", "of a month, or of the job"),
+    )
+    return explained(key, api.bill.provisioned_usd, "n p h", inputs, MONEY)
 
 
 def _part(part: str, traffic: HostedTraffic, price: TokenPrice, compared: _Compared) -> Explained:

@@ -17,6 +17,7 @@ from capplan.money.hosted import (
     hosted_bill,
     hosted_traffic,
     outside_usd,
+    provisioned_units,
 )
 from capplan.money.total_cost import CostLine, total_usd
 from capplan.numbers import Array
@@ -255,6 +256,8 @@ def compare(
 
         even = breakeven_rate(own_usd, step_rates, usd_at)
         ways = tuple(billed_class(part, price, terms).way.name for part in traffic)
+        if terms.provisioned is not None:
+            ways = (f"{provisioned_units(traffic, price, terms):g} units rented",)
         compared.append(ComparedApi(price, hosted_bill(traffic, price, terms), even, ways))
     compared.sort(key=lambda api: (api.bill.usd, api.price.name))
     return Comparison(plan, own, tuple(compared), traffic, terms)

@@ -24,6 +24,8 @@ class HostedBill:
     cache_write_usd: float = 0.0
     cache_read_usd: float = 0.0
     storage_usd: float = 0.0
+    provisioned_usd: float = 0.0
+    """Throughput that is rented by the hour, instead of all of the above."""
     outside_usd: float = 0.0
     """Retrieval and tools, which cost the same whoever serves the model."""
 
@@ -31,12 +33,12 @@ class HostedBill:
     def usd(self) -> float:
         """Return all of it.
 
-            c = i + o + w + k + s + x
+            c = i + o + w + k + s + t + x
 
         Returns
         -------
         [$]
-            c: input i, output o, cache writes w, reads k and storage s, and x outside
+            c: input i, output o, cache writes w, reads k and storage s, or throughput t by the hour; and x outside
         """
         return float(sum(getattr(self, part.name) for part in fields(self)))
 
@@ -162,6 +164,8 @@ class TokenPrice:
     """A prefix in common is stored at the second request that has it, so that the third finds it."""
     marked: bool = False
     """Prefixes are found at marked ends alone: unmarked, one whose prompts go on differently is never found."""
+    on_request: bool = False
+    """Nothing is cached unless a request asks for it."""
     peak: PeakHours | None = None
     change: PriceChange | None = None
     retires: str | None = None
@@ -235,7 +239,7 @@ class CacheWay:
     price: TokenPrice
 
 
-NOT_CACHED, BY_ITSELF = "not cached", "kept by itself"
+NOT_CACHED, BY_ITSELF, WRITTEN_ANEW = "not cached", "kept by itself", "every prompt written"
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +363,39 @@ class BilledClass:
         return HostedBill(
             self.input_usd, self.output_usd, self.cache_write_usd, self.cache_read_usd, self.cache_storage_usd
         )
+
+
+def default_way(price: TokenPrice, time_to_live_s: float | None) -> CacheWay:
+    """Return how an API uses its cache if requests ask for nothing.
+
+    Where prefixes are found at marked ends alone, the default mark is the end of the prompt: prompts with other ends find
+    nothing, and each of at least the shortest length is written.
+
+    Examples
+    --------
+    >>> marked = TokenPrice("a", "b", TokenRates(2.0, 9.0, 0.2, 2.5), "2026", "page", marked=True, minimum_prefix_tokens=1024.0)
+    >>> way = default_way(marked, None)
+    >>> way.name, rates_of(way.price, 1023.0).input, rates_of(way.price, 1024.0).input
+    ('every prompt written', 2.0, 2.5)
+    """
+    ways = {way.name: way for way in cache_ways(price, time_to_live_s)}
+    if price.on_request or len(ways) == 1:
+        return ways[NOT_CACHED]
+    if price.keeps_by_itself:
+        return ways[BY_ITSELF]
+    if not price.marked:
+        return list(ways.values())[1]
+
+    def written(rates: TokenRates) -> TokenRates:
+        return replace(
+            rates, input=rates.input if rates.cache_write is None else rates.cache_write, cache_read=None
+        )
+
+    tiers = tuple((above, written(rates)) for above, rates in price.tiers)
+    shortest = price.minimum_prefix_tokens
+    plain = replace(price.rates, cache_read=None) if shortest else written(price.rates)
+    begin = ((shortest - 1.0, written(price.rates)),) if shortest else ()
+    return CacheWay(WRITTEN_ANEW, replace(price, rates=plain, tiers=(*begin, *tiers)))
 
 
 def cache_ways(price: TokenPrice, time_to_live_s: float | None) -> tuple[CacheWay, ...]:
@@ -552,7 +589,8 @@ def billed_class(
     ----------
     traffic : n requests, of which the share s has the shared prefix
     price : dollars per request as plain input a and output o; of the prefix as input d, read k and written w; batch discount q
-    terms : how long prefixes live and how many there are, which decide the share f that is found; batch share b
+    terms : how long prefixes live and how many there are, which decide the share f that is found; batch share b; whether the
+        cheapest way counts or what the API does by default, where a turn of a session finds the whole turn before it
     load_ratio : [-]
         times the traffic
 
@@ -561,6 +599,9 @@ def billed_class(
     [$]
     """
     ways = cache_ways(price, terms.time_to_live_s)
+    if terms.caching == "default":
+        sessions = price.marked and traffic.request_class.sessions is not None
+        ways = ways[-1:] if sessions else (default_way(price, terms.time_to_live_s),)
     return min((_billed_way(traffic, way, terms, load_ratio) for way in ways), key=lambda each: each.bill.usd)
 
 
@@ -638,9 +679,41 @@ def hosted_bill(
 ) -> HostedBill:
     """Return what all classes cost at a hosted API [$], at some times the traffic."""
     bill = HostedBill()
-    for part in traffic:
-        bill = bill.plus(billed_class(part, price, terms, load_ratio).bill)
+    if terms.provisioned is not None:
+        units = provisioned_units(traffic, price, terms, load_ratio)
+        bill = HostedBill(provisioned_usd=units * terms.provisioned.usd_per_unit_hour * traffic[0].hours)
+    else:
+        for part in traffic:
+            bill = bill.plus(billed_class(part, price, terms, load_ratio).bill)
     return replace(bill, outside_usd=load_ratio * outside_usd(traffic))
+
+
+def provisioned_units(
+    traffic: tuple[HostedTraffic, ...], price: TokenPrice, terms: HostedTerms, load_ratio: float = 1.0
+) -> float:
+    """Return the units of throughput to rent for the busiest hour of all classes, at some times the traffic.
+
+        r = max_h sum_c r_ch (a_c - s_c f_c d_c + w o_c)
+
+    Parameters
+    ----------
+    traffic : rates r of classes c by hour h; a request has a input tokens and o output tokens, and finds f of the prefix d of s
+    price : whose cache is used
+    terms : with the units on sale and the weight w of an output token
+    load_ratio : [-]
+        times the traffic
+    """
+    sold = terms.provisioned
+    assert sold is not None
+    by_hour = np.zeros(24)
+    for part in traffic:
+        billed = billed_class(part, price, terms, load_ratio)
+        found = billed.prefix_fraction * billed.hit_fraction * billed.each.mean_prefix_tokens
+        request = part.request_class
+        prompt = float(request.input_tokens.midpoints(SLICES).mean())
+        tokens = prompt - found + sold.output_weight * request.generated_tokens
+        by_hour += np.broadcast_to(part.rates_per_s, (24,)) * load_ratio * tokens
+    return sold.units(float(by_hour.max()))
 
 
 def outside_usd(traffic: tuple[HostedTraffic, ...]) -> float:

@@ -1,5 +1,6 @@
 """The keys of a scenario about money -> plain values in base units: terms, offers that are paid, host memory, growth."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from math import isclose
@@ -14,6 +15,7 @@ from capplan.fleet.money_terms import (
     OwnedTerms,
     OwnTerms,
     PowerTerms,
+    ProvisionedTerms,
     ReservedTerms,
     SpotTerms,
 )
@@ -34,6 +36,7 @@ from capplan.scenario.records.money import (
     OtherPrices,
     Owned,
     Power,
+    Provisioned,
     Reserved,
     Spot,
 )
@@ -50,8 +53,22 @@ def hosted_terms(reading: Reading, record: Hosted) -> HostedTerms:
         record.batch_fraction,
         (1.0 + (record.surcharge or 0.0)) * (1.0 - (record.discount or 0.0)),
         record.service or "standard",
+        record.caching or "cheapest",
+        _provisioned(record.provisioned),
         reading.resolved(record.file) if record.file else None,
         record.date,
+    )
+
+
+def _provisioned(record: Provisioned | None) -> ProvisionedTerms | None:
+    if record is None:
+        return None
+    defaults = ProvisionedTerms(record.price, record.tokens_per_minute / 60.0)
+    return replace(
+        defaults,
+        output_weight=_or(record.output_weight, defaults.output_weight),
+        least_units=_or(record.least, defaults.least_units),
+        step_units=_or(record.step, defaults.step_units),
     )
 
 
@@ -78,17 +95,12 @@ def budget_of_machines(reading: Reading, record: Budget | None, own: OwnTerms) -
     return left
 
 
-ASSUMED_OTHER = OtherTerms(
-    egress_usd_per_gb=0.09,
-    load_balancers_usd_per_month=50.0,
-    weights_usd_per_gb_month=0.023,
-    cpu_nodes=3,
-    cpu_node_usd_per_month=150.0,
-    support_fraction=0.1,
-)
-"""Prices of a service beside its GPUs, where prices.other asks for defaults: the order of the lists of large clouds."""
+ASSUMED_OTHER: Mapping[str, float] = {
+    "egress_per_gb": 0.09, "load_balancers": 50.0, "weights_per_gb": 0.023, "cpu_nodes": 3, "cpu_node": 150.0, "support": 0.1,
+}  # fmt: skip
+"""Prices of a service beside its GPUs, where prices.other asks for defaults: the order of the lists of large clouds (an assumption)."""
 ASSUMED_PEOPLE_USD_PER_MONTH = 15_000.0
-"""One engineer, where prices.other asks for defaults and prices.people says nothing."""
+"""One engineer, where prices.other asks for defaults and prices.people says nothing (an assumption)."""
 _OTHER_KEYS = {
     "egress_per_gb": "egress_usd_per_gb",
     "load_balancers": "load_balancers_usd_per_month",
@@ -109,15 +121,13 @@ def own_terms(reading: Reading, prices: Prices) -> OwnTerms:
             reading.refuse(path, f"needs prices.other.{missing} too: a number of nodes and what one costs"),
             path,
         )
-    given = {
-        field: getattr(stated, key) for key, field in _OTHER_KEYS.items() if getattr(stated, key) is not None
-    }
-    if stated.bytes_per_token is not None:
-        given["bytes_per_token"] = stated.bytes_per_token
-    assumed = (
-        tuple(key for key, field in _OTHER_KEYS.items() if field not in given) if stated.defaults else ()
+    given = {key: value for key in _OTHER_KEYS if (value := getattr(stated, key)) is not None}
+    assumed = {key: value for key, value in ASSUMED_OTHER.items() if stated.defaults and key not in given}
+    other = OtherTerms(
+        assumed=tuple(assumed), **{_OTHER_KEYS[key]: value for key, value in (given | assumed).items()}
     )
-    other = replace(ASSUMED_OTHER if stated.defaults else OtherTerms(), assumed=assumed, **given)
+    if stated.bytes_per_token is not None:
+        other = replace(other, bytes_per_token=stated.bytes_per_token)
     people_assumed = stated.defaults and prices.people is None
     if stated.defaults:
         what = ", ".join((*assumed, *(("people",) if people_assumed else ())))
@@ -198,13 +208,23 @@ def power_terms(record: Power | None, facility_ratio: float | None) -> PowerTerm
     )
 
 
+def note_odd_hosted(reading: Reading, file: ScenarioFile) -> None:
+    """Note the prices by the token that rented throughput leaves without an effect."""
+    if file.hosted is not None and file.hosted.provisioned is not None:
+        for key in ("batch_fraction", "discount", "surcharge", "service"):
+            if getattr(file.hosted, key) is not None:
+                at: KeyPath = ("hosted", key)
+                what = "is of prices by the token, and hosted.provisioned rents throughput by the hour; leave one of them out"
+                reading.note(reading.refuse(at, what), at)
+
+
 def note_odd_money(reading: Reading, file: ScenarioFile) -> None:
     """Note what contradicts itself in the keys about money."""
     section = file.commitments
     for term in ("reserved_1y", "reserved_3y"):
         item = getattr(section, term) if section else None
         if item is not None and item.price is not None and item.discount is not None:
-            at: KeyPath = ("commitments", term)
+            at = ("commitments", term)
             reading.note(reading.refuse(at, "price and discount are both given; leave one of them out"), at)
     for key in ("machines", "providers", "regions", "own", "max_machines"):
         if section is not None and getattr(file.fleet, key) is not None:

@@ -27,6 +27,7 @@ from capplan.scenario.money_terms import (
     commitment_terms,
     growth_ratios,
     hosted_terms,
+    note_odd_hosted,
     note_odd_money,
     own_terms,
     power_terms,
@@ -268,6 +269,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     refuse_with_slices(reading, file, limits.hardware)
     prices = price_choice(reading, file.prices)
     note_odd_money(reading, file)
+    note_odd_hosted(reading, file)
     own = own_terms(reading, file.prices)
     budget = budget_of_machines(reading, file.budget, own)
     growth = reading.attempt(partial(growth_ratios, reading, file.growth, classes), (), ("growth",))

@@ -3,18 +3,29 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from capplan.fleet.money_terms import OwnedTerms, SpotTerms
+from capplan.fleet.money_terms import OtherTerms, OwnedTerms, SpotTerms
 from capplan.money.energy import DECODE_FRACTION, HOST_FRACTION, IDLE_FRACTION, PREFILL_FRACTION
 from capplan.questions.money.commitments import RESERVED_DISCOUNTS
-from capplan.scenario.money_terms import MONTHS
+from capplan.scenario.money_terms import ASSUMED_OTHER, MONTHS
 
 _OWNED = OwnedTerms(1.0)
+_SHOWN = {
+    "egress_per_gb": "{:.2f} $",
+    "load_balancers": "{:g} $/month",
+    "weights_per_gb": "{:g} $/month",
+    "cpu_node": "{:g} $/month",
+    "support": "{:.0%}",
+}
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
         "traffic.tenant": "the class itself",
         "traffic.requests_per_conversation": "-",
         "prices.people": "nobody",
         "prices.overhead": "none",
+        "prices.other": "nothing",
+        "prices.other.defaults": "no",
+        **{f"prices.other.{key}": f"{_SHOWN.get(key, '{:g}').format(value)} with defaults, else none" for key, value in ASSUMED_OTHER.items()},
+        "prices.other.bytes_per_token": f"{OtherTerms().bytes_per_token:g} B",
         "prices.host_memory_per_gb": "part of the price of the machines",
         "prices.date": "-",
         "commitments": "on demand alone",
@@ -27,6 +38,8 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "commitments.spot.headroom": f"{SpotTerms().headroom_fraction:.0%}",
         "commitments.spot.most": f"{SpotTerms().most_fraction:.0%}",
         "commitments.owned.life": f"{_OWNED.life_years:g} years",
+        "commitments.owned.residual": "nothing",
+        **{f"commitments.{term}.upfront": "nothing" for term in ("reserved_1y", "reserved_3y")},
         "commitments.owned.interest": f"{_OWNED.interest_fraction:.0%}",
         "commitments.owned.upkeep": f"{_OWNED.upkeep_fraction:.0%}",
         "commitments.owned.facility_ratio": f"{_OWNED.facility_ratio:g}",
@@ -62,6 +75,9 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "hosted.discount": "none",
         "hosted.surcharge": "none",
         "hosted.service": "standard",
+        "hosted.caching": "cheapest",
+        "hosted.provisioned": "paid by the token",
+        **{f"hosted.provisioned.{key}": "1" for key in ("output_weight", "least", "step")},
     }
 )  # fmt: skip
 """Key that may be left out -> what holds then."""
@@ -77,6 +93,20 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "commitments.spot": "{headroom: 25 %, most: 30 %}",
         "commitments.owned": "{capex: 38000 $, electricity: 0.11 $/kWh}",
         "commitments.owned.facility_ratio": "1.3",
+        "prices.other": "{defaults: true, support: 5 %}",
+        "prices.other.defaults": "true",
+        "prices.other.egress_per_gb": "0.05 $",
+        "prices.other.load_balancers": "60 $/month",
+        "prices.other.weights_per_gb": "0.03 $/month",
+        "prices.other.cpu_nodes": "4",
+        "prices.other.cpu_node": "120 $/month",
+        "prices.other.bytes_per_token": "250 B",
+        "hosted.caching": "default",
+        "hosted.provisioned": "{price: 1 $/h, tokens_per_minute: 2500, least: 15, step: 5}",
+        "hosted.provisioned.tokens_per_minute": "2500",
+        "hosted.provisioned.output_weight": "4",
+        "hosted.provisioned.least": "15",
+        "hosted.provisioned.step": "5",
         "commitments.min_replicas": "2",
         "commitments.max_replicas": "40",
         "currency": "{name: EUR, usd: 1.16}",
@@ -114,11 +144,19 @@ TABLES = {
     "growth": "growth.",
     "energy": "energy.",
     "measured": "energy.measured.",
+    "other": "prices.other.",
+    "provisioned": "hosted.provisioned.",
     "hosted": "hosted.",
 }
 """Mark of the page -> the start of its keys."""
 
-PAGE = """## commitments
+PAGE = """### other
+
+What the service takes beside GPUs, each a line of the [total cost](money.md). Nothing is counted unless you state it or ask for defaults.
+
+<other>
+
+## commitments
 
 On demand is always allowed. The cheapest mix is that of the [load duration curve](money.md): what runs most hours is reserved or owned, peaks are rented by the hour.
 
@@ -169,4 +207,10 @@ With this section, even an empty one (`energy: {}`), `capplan fleet` shows the [
 How hosted APIs are used, for [`capplan compare`](money.md). Prices in a file of your own are in the [schema](schema/token_prices.json) of the list that ships.
 
 <hosted>
+
+### provisioned
+
+Throughput by the hour: units for the busiest hour, paid at all hours, of the one API that is compared.
+
+<provisioned>
 """

@@ -7,7 +7,7 @@ from datetime import date
 import numpy as np
 import pytest
 
-from capplan.fleet.money_terms import HostedTerms
+from capplan.fleet.money_terms import HostedTerms, ProvisionedTerms
 from capplan.money.hosted import (
     BY_ITSELF,
     NOT_CACHED,
@@ -19,9 +19,11 @@ from capplan.money.hosted import (
     TokenRates,
     billed_class,
     cache_ways,
+    default_way,
     hosted_bill,
     hosted_traffic,
     price_on,
+    provisioned_units,
     written_to_live,
 )
 from capplan.money.prompt_cache import fixed_life_fractions, renewals
@@ -287,3 +289,146 @@ def test_a_comparison_says_when_a_model_ends(capplan):
         assert "openai/gpt-5 ends on 2026-12-11" in ran.err
     else:
         assert "openai/gpt-5 ended on 2026-12-11" in ran.err
+
+
+def test_by_default_a_marked_api_writes_every_prompt_and_finds_none():
+    """GPT-5.6 and later: unless a request says otherwise, the mark is at the end of the prompt, which differs in each."""
+    offer = price(
+        TokenRates(2.0, 9.0, 0.2, 2.5), marked=True, minimum_prefix_tokens=1024.0, time_to_live_s=1800.0
+    )
+    random = np.random.default_rng(2)
+    prompts = random.integers(0, 10**9, 5000)  # what follows the prefix, one request after the other
+    seen, found, usd = set(), 0, 0.0
+    for end in prompts:
+        found += int(end) in seen
+        usd += 5000 * (0.2 if int(end) in seen else 2.5) * 1e-6
+        seen.add(int(end))
+    assert found == 0
+    traffic = hosted_traffic(chat(2.0), 0.0)
+    billed = billed_class(traffic, offer, HostedTerms(caching="default"))
+    assert billed.way.name == "every prompt written"
+    assert billed.bill.input_usd / traffic.requests == pytest.approx(usd / prompts.size)
+    short = billed_class(
+        hosted_traffic(chat(2.0, prompt=1000.0, prefix=900.0), 0.0), offer, HostedTerms(caching="default")
+    )
+    assert short.bill.input_usd == pytest.approx(2.0 * 730 * 3600 * 1000 * 2e-6)
+    cheapest = billed_class(traffic, offer, HostedTerms()).bill
+    off = billed_class(traffic, price(TokenRates(2.0, 9.0), time_to_live_s=None), HostedTerms()).bill
+    assert cheapest.usd < off.usd < billed.bill.usd
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("anthropic/claude-sonnet-5-5", "not cached"),
+        ("openai/gpt-4.1", "kept for 300 s"),
+        ("openai/gpt-5.6-luna", "every prompt written"),
+        ("google/gemini-2.5-pro", "kept by itself"),
+        ("deepseek/deepseek-v4-pro", "cached"),
+    ],
+)
+def test_what_an_api_does_if_nothing_is_asked_for(name, way):
+    offer = next(p for p in token_prices() if p.name == name)
+    assert default_way(offer, None).name == way
+    billed = [
+        billed_class(hosted_traffic(chat(0.5), 0.0), offer, HostedTerms(caching=mode)).bill.usd
+        for mode in ("cheapest", "default")
+    ]
+    assert billed[0] <= billed[1]
+
+
+def test_rented_throughput_is_paid_for_the_busiest_hour_at_all_hours():
+    """Two classes hour by hour: one by day, one by night; units of 2,500 tokens a minute, from 15 on in steps of 5."""
+    day = tuple(1.0 if 8 <= hour < 18 else 0.1 for hour in range(24))
+    night = tuple(1.0 if hour < 6 else 0.2 for hour in range(24))
+    classes = [
+        RequestClass(
+            "a",
+            fixed(900),
+            fixed(100),
+            3.0,
+            mean_rate_fraction=float(np.mean(day)),
+            hourly_rate_fractions=day,
+        ),
+        RequestClass(
+            "b",
+            fixed(4000),
+            fixed(50),
+            1.0,
+            mean_rate_fraction=float(np.mean(night)),
+            hourly_rate_fractions=night,
+        ),
+    ]
+    traffic = tuple(hosted_traffic(item, 0.0) for item in classes)
+    sold = ProvisionedTerms(1.5, 2500 / 60, output_weight=4.0, least_units=15.0, step_units=5.0)
+    busiest = max(
+        3.0 * day[hour] * (900 + 4 * 100) + 1.0 * night[hour] * (4000 + 4 * 50) for hour in range(24)
+    )
+    units = 15
+    while units * 2500 / 60 < busiest:
+        units += 5
+    bill = hosted_bill(traffic, price(), HostedTerms(provisioned=sold))
+    assert bill.provisioned_usd == pytest.approx(units * 1.5 * 730) == pytest.approx(bill.usd)
+    assert hosted_bill(traffic, price(), HostedTerms(provisioned=sold), 0.01).usd == pytest.approx(
+        15 * 1.5 * 730
+    )
+    cached = (hosted_traffic(chat(3.0), 0.0),)
+    assert provisioned_units(
+        cached, price(time_to_live_s=math.inf), HostedTerms(provisioned=sold)
+    ) == 5 * math.ceil(3.0 * (1000 + 4 * 200) / (5 * 2500 / 60))
+
+
+def test_a_comparison_rents_throughput_of_one_api(capplan):
+    words = ("compare", "tests/golden/small.yaml", "--offline", "--set")
+    rented = "hosted.provisioned={price: 1 $/h, tokens_per_minute: 2500, least: 15, step: 5}"
+    two = capplan(*words, rented, "--api", "openai/gpt-5", "--api", "openai/gpt-5-mini")
+    assert two.code == 2
+    assert "hosted.provisioned is the price of one API, and 2 are compared" in two.err
+    one = capplan(*words, rented, "--api", "openai/gpt-5")
+    assert "units rented" in one.out
+    odd = capplan(
+        *words,
+        "hosted={discount: 10 %, provisioned: {price: 1 $/h, tokens_per_minute: 2500}}",
+        "--api",
+        "openai/gpt-5",
+    )
+    assert "hosted.discount: is of prices by the token" in odd.err
+
+
+def test_a_list_of_ones_own_comes_before_every_other(capplan, tmp_path):
+    """A name that ships, in LiteLLM's file with other prices: the file counts, with genai-prices installed or not."""
+    file = tmp_path / "litellm.json"
+    entry = {"litellm_provider": "openai", "input_cost_per_token": 7e-6, "output_cost_per_token": 70e-6}
+    file.write_text(json.dumps({"gpt-5": entry}))
+    words = ("--set", f"hosted.file={file}", "--set", "hosted.date=2026-11-20", "--format", "json")
+    ran = capplan("compare", "tests/golden/small.yaml", "--offline", "--api", "openai/gpt-5", *words)
+    row = json.loads(ran.out)["result"]["apis"][0]
+    assert (row["source"], row["date"]) == (str(file), "2026-11-20")
+    checked = capplan(
+        "list",
+        "apis",
+        "openai/gpt-5",
+        "--check",
+        "--prices",
+        file,
+        "--date",
+        "2026-11-20",
+        "--format",
+        "json",
+    )
+    rows = {row["api"]: row["remark"] for row in json.loads(checked.out)["result"]["rows"]}
+    assert f"input $1.25, $7 in {file}" in rows["openai/gpt-5"]
+
+
+def test_a_check_of_prices_names_the_old_and_the_contradicted(capplan):
+    rows = json.loads(capplan("list", "prices", "--check", "--format", "json").out)["result"]["rows"]
+    remarks = {row["hardware"]: row["remark"] or "" for row in rows}
+    assert "far apart: Hyperstack 3.21, Azure 12.29 $/h" in remarks["h100-sxm"]
+    assert "one offer" in remarks["a10g"]
+    assert "days old" in remarks["rtx-4090"]
+    apis = json.loads(capplan("list", "apis", "--check", "--format", "json").out)["result"]["rows"]
+    assert any("sources disagree" in row["remark"] for row in apis)
+    for words, said in ((("list", "models", "--check"), "--check: models have no prices"), (("list", "prices", "--prices", "x"), "--prices: "), (("list", "apis", "--check", "--date", "2026"), "--date: ")):  # fmt: skip
+        ran = capplan(*words)
+        assert ran.code == 2
+        assert said in ran.err

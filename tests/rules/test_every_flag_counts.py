@@ -121,7 +121,14 @@ CASES = {
         "--hardware": Case("l4", file="made.yaml"),
         "--offline": HUB._replace(line="init hub-made.yaml --model tiny/unknown"),
     },
-    "list": {"{kind}": Case("prices"), "{word}": Case("h200-sxm"), **OUT},
+    "list": {
+        "{kind}": Case("prices"),
+        "{word}": Case("h200-sxm"),
+        "--check": Case("", "list prices"),
+        "--prices": Case("litellm.json --date 2026-11-20", "list apis --check"),
+        "--date": Case("2026-11-21", "list apis gpt-5-mini --check --prices litellm.json --date 2026-11-20"),
+        **OUT,
+    },
     "export": {
         "--plan": Case("busy.yaml", refused="is not a plan file"),
         "--target": Case("k8s", words=True),
@@ -271,9 +278,8 @@ CASES = {
         "--plan": Case("plan.json"),
         "--set": Case("prices.overhead=10%"),
         "--focus": Case("focus.csv", file="focus.csv"),
-        "--month": Case(
-            "2027-02", "bill small.yaml --offline --focus focus.csv --month 2026-12", file="focus.csv"
-        ),
+        "--month": Case("2027-02"),
+        "--by": Case("machine", "bill small.yaml --offline --focus focus.csv", file="focus.csv"),
         "--offline": HUB._replace(line="bill hub.yaml"),
         **OUT,
     },

@@ -261,6 +261,21 @@ CASES = {
     "prices.facility_ratio": Case(1.5, OWN),
     "prices.people": Case("9000 $/month", ask="compare"),
     "prices.overhead": Case("10 %", ask="compare"),
+    "prices.other.defaults": Case(True),
+    **{
+        f"prices.other.{key}": Case(
+            value, {"prices.other": {"egress_per_gb": "1 $", "cpu_nodes": 1, "cpu_node": "1 $/month"}}
+        )
+        for key, value in {
+            "egress_per_gb": "2 $",
+            "bytes_per_token": "900 B",
+            "load_balancers": "9 $/month",
+            "weights_per_gb": "1 $/month",
+            "cpu_nodes": 2,
+            "cpu_node": "9 $/month",
+            "support": "5 %",
+        }.items()
+    },
     "prices.host_memory_per_gb": Case("3 $/month", TIER, ask="compare"),
     "prices.date": Case("2026-11-02", {"prices.file": "vms.csv"}, shown=True),
     "commitments.reserved_1y.price": Case(
@@ -275,6 +290,12 @@ CASES = {
     "commitments.reserved_3y.discount": Case(
         "70 %", CURVE | {"commitments": {"reserved_3y": {"discount": "80 %"}}}
     ),
+    "commitments.reserved_1y.upfront": Case(
+        "50 %", CURVE | {"commitments": {"reserved_1y": {"discount": "80 %"}}}
+    ),
+    "commitments.reserved_3y.upfront": Case(
+        "50 %", CURVE | {"commitments": {"reserved_3y": {"discount": "80 %"}}}
+    ),
     "commitments.spot.headroom": Case("40 %", CURVE | {"commitments": {"spot": {"headroom": "10 %"}}}),
     "commitments.spot.most": Case("10 %", CURVE | {"commitments": {"spot": {"most": "90 %"}}}),
     **{
@@ -282,6 +303,7 @@ CASES = {
         for key, value in {
             "capex": "22000 $",
             "life": "6 years",
+            "residual": "20 %",
             "interest": "3 %",
             "upkeep": "1 %",
             "electricity": "0.2 $/kWh",
@@ -327,6 +349,19 @@ CASES = {
     "hosted.discount": Case("20 %", ask="compare"),
     "hosted.surcharge": Case("10 %", ask="compare"),
     "hosted.service": Case("flex", ask="compare"),
+    "hosted.caching": Case("default", CACHED, "compare"),
+    **{
+        f"hosted.provisioned.{key}": Case(
+            value, {"hosted.provisioned": {"price": "1 $/h", "tokens_per_minute": 100}}, "compare"
+        )
+        for key, value in {
+            "price": "2 $/h",
+            "tokens_per_minute": 99,
+            "output_weight": 4,
+            "least": 9000,
+            "step": 7,
+        }.items()
+    },
     "hosted.date": Case("2026-11-02", {"hosted.file": "litellm.json"}, "compare", shown=True),
 }
 

@@ -85,6 +85,10 @@ def asked_prices(names: Sequence[str], asked: AskedFleet) -> tuple[TokenPrice, .
         raise InputError(
             f"no listed API serves {model}; name what to compare with: --api PROVIDER/MODEL\n  {HINT}"
         )
+    if scenario.hosted.provisioned is not None and len(found) > 1:
+        raise InputError(
+            f"{scenario.path}: hosted.provisioned is the price of one API, and {len(found)} are compared; name it: --api {found[0].name}"
+        )
     for price in found:
         refuse_unsold_life(price, scenario.hosted.time_to_live_s, f"{scenario.path}: hosted.time_to_live")
         _refuse_unsold_service(price, scenario.hosted.service, f"{scenario.path}: hosted.service")
@@ -238,10 +242,13 @@ def _price_assumptions(
 ) -> list[Assumption]:
     """Return what the rules of caches and prices rest on."""
     cached, stated = [p for p in prices if p.rates.cache_read is not None], []
-    marked = [p.name for p in cached if p.marked]
+    marked = [p.name for p in cached if p.marked and comparison.terms.caching != "default"]
     if marked and shared:
-        what = f"at {', '.join(marked)} a breakpoint is set at the end of the shared prefix; without it, none is found"
-        stated.append(Assumption(what, "hosted.file"))
+        what = (
+            f"at {', '.join(marked)} a breakpoint is set at the end of the shared prefix; without it, none is found and every "
+            "prompt is written"
+        )
+        stated.append(Assumption(what, "hosted.caching"))
     alone = [api.price.name for api in comparison.apis if BY_ITSELF in api.ways]
     if alone:
         what = (
@@ -255,6 +262,9 @@ def _price_assumptions(
                 "hours of the traffic are those of UTC, against the peak hours of prices", "hosted.file"
             )
         )
+    if comparison.terms.provisioned is not None:
+        what = "provisioned throughput is rented for the busiest hour at all hours, and what the cache has takes none of it"
+        stated.append(Assumption(what, "hosted.provisioned"))
     if any(p.tiers for p in prices):
         stated.append(
             Assumption(

@@ -91,6 +91,8 @@ class CacheTerms(Record):
     """Whether a common prefix is stored at the second request that has it, so that the third request finds it."""
     marked: bool = False
     """Whether a prefix is found at marked ends only."""
+    on_request: bool = False
+    """Whether nothing is cached unless a request asks for it."""
     batch_discount: Discount | None = None
     """Discount on all prices if the answer may take a day."""
     batch_read_discount: Discount | None = None
@@ -218,6 +220,7 @@ def _on_terms(
         from_creation=terms.from_creation,
         whole_units=terms.whole_units,
         marked=terms.marked,
+        on_request=terms.on_request,
         peak=PeakHours(tuple(terms.peak.hours_utc), terms.peak.ratio) if terms.peak else price.peak,
     )
 

@@ -11,7 +11,15 @@ from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import currency_texts
 from capplan.report.answers.plan_words import purchase_text
 
-_PARTS = ("input_usd", "cache_write_usd", "cache_read_usd", "storage_usd", "output_usd", "outside_usd")
+_PARTS = (
+    "input_usd",
+    "cache_write_usd",
+    "cache_read_usd",
+    "storage_usd",
+    "output_usd",
+    "provisioned_usd",
+    "outside_usd",
+)
 _TITLES = {
     "api": "",
     "usd_per_month": "",
@@ -22,6 +30,7 @@ _TITLES = {
     "cache_read_usd": "cache reads",
     "storage_usd": "cache storage",
     "caching": "",
+    "provisioned_usd": "throughput",
     "outside_usd": "outside",
     "breakeven_request_rate": "own is cheaper from",
     "date": "price of",

@@ -46,6 +46,21 @@ class OtherPrices(Record):
     """Support plan of the provider, as a share of the price of the machines."""
 
 
+class Provisioned(Record):
+    """Throughput that you rent from a hosted API by the hour, in units, instead of paying by the token."""
+
+    price: UsdPerHour
+    """Price of one unit."""
+    tokens_per_minute: Number
+    """Tokens that one unit takes: input that the cache does not have, and weighted output."""
+    output_weight: Number | None = None
+    """Input tokens that one output token counts as; 1 if not stated."""
+    least: Number | None = None
+    """Fewest units on sale; 1 if not stated."""
+    step: Number | None = None
+    """Units are sold in multiples of this; 1 if not stated."""
+
+
 class Hosted(Record):
     """How hosted APIs are used, for `capplan compare`."""
 
@@ -65,6 +80,10 @@ class Hosted(Record):
     """Surcharge on every listed price, such as 10% for data residency."""
     service: Literal["standard", "flex", "priority"] | None = None
     """Service tier that requests are sent to; default: standard."""
+    caching: Literal["cheapest", "default"] | None = None
+    """How the prompt cache is used: in the cheapest way, or as the API does if requests ask for nothing; default: cheapest."""
+    provisioned: Provisioned | None = None
+    """Throughput that you rent by the hour, instead of paying by the token."""
 
 
 class Reserved(Record):
