@@ -95,8 +95,8 @@ def _header(file: PlanFile, fleet: FleetLaunch, target: str) -> Iterator[str]:
 
 
 def _purchase(file: PlanFile) -> str:
-    chosen = file.result["chosen"]
-    return f"{chosen['gpus']} x {chosen['hardware']} in {chosen['replicas']} replicas, {chosen['spare_replicas']} of them spare"
+    chosen = file.answer.chosen
+    return f"{chosen.gpus} x {chosen.hardware} in {chosen.replicas} replicas, {chosen.spare_replicas} of them spare"
 
 
 def _ordered(line: OrderedRow) -> str:

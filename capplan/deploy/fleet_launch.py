@@ -3,15 +3,15 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from capplan.deploy.replica_launch import ReplicaLaunch, Role, launch_of
 from capplan.deploy.written_text import checked_name
 from capplan.errors import InputError
 from capplan.readers.plan_file import AGAIN, PlanFile
-from capplan.readers.plan_record import LaunchRow, OrderedRow, OrderRow
+from capplan.readers.plan_record import LaunchRow, OrderedRow, PlanRow, PoolRow
 from capplan.readers.record import validated
 from capplan.readers.yaml_file import Document
+from capplan.scenario.records.money import Commitments
 
 IMAGES = {
     "vllm": "vllm/vllm-openai:v{version}",
@@ -131,7 +131,7 @@ def fleet_launch(
     draft : checkpoint of the draft, where the plan does not name one
     image : of the containers, instead of the engine's release
     """
-    chosen, inputs = file.result["chosen"], file.inputs
+    chosen, inputs = file.answer.chosen, file.inputs
     if inputs.launch is None:
         raise InputError(f"{file.path}: does not say what its engines are started with\n  {AGAIN}")
     if draft is not None and inputs.launch.speculation is None:
@@ -150,28 +150,28 @@ def fleet_launch(
         ("--image", image),
     ):
         checked_name(what, written)
-    asked = inputs.content.get("commitments") or {}
-    least = asked.get("min_replicas", groups[-1].spare_replicas + 1)
+    asked = _commitments(file)
+    least = asked.min_replicas or groups[-1].spare_replicas + 1
     return FleetLaunch(
         name=name,
         groups=groups,
-        vendor=_vendor(inputs.launch.vendor, chosen["hardware"]),
+        vendor=_vendor(inputs.launch.vendor, chosen.hardware),
         devices_per_server=inputs.launch.devices_per_server or USUAL_SERVER,
         least_replicas=least,
-        most_replicas=max(least, asked.get("max_replicas", groups[-1].replicas)),
-        usd_per_hour=chosen["usd_per_hour"],
-        order=_ordered(file),
+        most_replicas=max(least, asked.max_replicas or groups[-1].replicas),
+        usd_per_hour=chosen.usd_per_hour,
+        order=tuple(chosen.order.machines) if chosen.order else (),
         image=image,
         remarks=_remarks(file, groups),
     )
 
 
-def _ordered(file: PlanFile) -> tuple[OrderedRow, ...]:
-    """Return the machines of the recommended plan; empty in files of older versions, and without a price."""
-    order = file.result["chosen"].get("order")
-    if order is None:
-        return ()
-    return tuple(validated(OrderRow, Document(str(file.path), order, {})).machines)
+def _commitments(file: PlanFile) -> Commitments:
+    """Return the commitments of the scenario of a plan; InputError if an editor made something else of them."""
+    written = file.inputs.content.get("commitments")
+    return validated(
+        Commitments, Document(f"{file.path}: commitments", {} if written is None else written, {})
+    )
 
 
 def _refuse_unsaid(file: PlanFile, started: LaunchRow) -> None:
@@ -193,38 +193,36 @@ def _groups(
     file: PlanFile, started: LaunchRow, name: str, checkpoint: str | None, draft: str | None
 ) -> Iterator[Group]:
     """Yield all replicas as one group, or the prefill pool and then the decode pool."""
-    chosen = file.result["chosen"]
-    pools: Mapping[Role, Mapping[str, Any]] | None = chosen.get("pools")
-    if pools is None:
-        launch = launch_of(file, chosen, started, checkpoint=checkpoint, draft=draft)
+    chosen = file.answer.chosen
+    if isinstance(chosen, PlanRow):
+        launch = launch_of(file, chosen, chosen, started, checkpoint=checkpoint, draft=draft)
         yield Group(
             name,
             launch,
-            chosen["hardware"],
-            chosen["replicas"],
-            chosen["spare_replicas"],
-            _planned_rate(file),
-            chosen["request_rate_limit_per_replica"],
+            chosen.hardware,
+            chosen.replicas,
+            chosen.spare_replicas,
+            _planned_rate(file, chosen),
+            chosen.request_rate_limit_per_replica,
         )
         return
-    decode = pools["decode"]
+    decode = chosen.pools.decode
+    pools: Mapping[Role, PoolRow] = {"prefill": chosen.pools.prefill, "decode": decode}
     for role, pool in pools.items():
-        row = {"weight_dtype": chosen["weight_dtype"], "kv_dtype": chosen["kv_dtype"], **pool}
-        launch = launch_of(file, row, started, checkpoint=checkpoint, draft=draft, role=role)
-        if any(pool[key] != decode[key] for key in _LIMITS_FOLLOW):  # the limits are those of a decode engine
+        launch = launch_of(file, pool, chosen, started, checkpoint=checkpoint, draft=draft, role=role)
+        if any(
+            getattr(pool, key) != getattr(decode, key) for key in _LIMITS_FOLLOW
+        ):  # the limits are those of a decode engine
             launch = replace(launch, max_num_seqs=None, max_num_batched_tokens=None, memory_fraction=None)
-        planned = pool.get("planned_request_rate_limit_per_replica", 0.0)
-        yield Group(
-            f"{name}-{role}", launch, pool["hardware"], pool["replicas"], pool["spare_replicas"], planned
-        )
+        planned = pool.planned_request_rate_limit_per_replica
+        yield Group(f"{name}-{role}", launch, pool.hardware, pool.replicas, pool.spare_replicas, planned)
 
 
-def _planned_rate(file: PlanFile) -> float:
+def _planned_rate(file: PlanFile, chosen: PlanRow) -> float:
     """Return the rate at which a replica is full: the knee of its targets, less headroom, and with the confidence asked for; never below its rate in the plan."""
-    chosen = file.result["chosen"]
-    predicted = chosen["request_rate_limit_per_replica"] * (1.0 - file.inputs.headroom_fraction)
-    sized = min(predicted, chosen["sure_request_rate_limit_per_replica"])
-    return float(max(sized, chosen["request_rate_per_replica"]))
+    predicted = chosen.request_rate_limit_per_replica * (1.0 - file.inputs.headroom_fraction)
+    sized = min(predicted, chosen.sure_request_rate_limit_per_replica)
+    return float(max(sized, chosen.request_rate_per_replica))
 
 
 def _vendor(vendor: str | None, hardware: str) -> str:
@@ -247,7 +245,8 @@ def _remarks(file: PlanFile, groups: tuple[Group, ...]) -> tuple[str, ...]:
         said.append(
             "limits of the prefill engines are left to the engine: the plan states those of its decode engines"
         )
-    routing = file.result["chosen"].get("routing", "round_robin")
+    chosen = file.answer.chosen
+    routing = chosen.routing if isinstance(chosen, PlanRow) else "round_robin"
     if routing != "round_robin":
         said.append(
             f"requests are planned to be routed by {routing}, which the router in front of the replicas has to do"

@@ -1,13 +1,12 @@
 """What one engine is started with, whatever its engine calls it: written as a command line, and read from one."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from capplan.deploy.flag_table import engine_flags
 from capplan.errors import InputError
 from capplan.readers.plan_file import AGAIN, PlanFile
-from capplan.readers.plan_record import AdaptersRow, LaunchRow
+from capplan.readers.plan_record import AdaptersRow, LaunchRow, PlanRow, PoolRow, PoolsRow
 
 Role: TypeAlias = Literal["prefill", "decode", "either"]
 SIXTEEN_BITS = ("bf16", "fp16")
@@ -107,7 +106,8 @@ class ReplicaLaunch:
 
 def launch_of(
     file: PlanFile,
-    row: Mapping[str, Any],
+    row: PlanRow | PoolRow,
+    chosen: PlanRow | PoolsRow,
     started: LaunchRow,
     *,
     checkpoint: str | None,
@@ -119,7 +119,8 @@ def launch_of(
     Parameters
     ----------
     file : the plan file
-    row : the chosen plan, or one of its pools
+    row : the replicas of the chosen plan, or of one of its pools
+    chosen : the chosen plan
     started : what its engine is started with, out of the plan file
     checkpoint : served instead of the model of the plan: its weights in the plan's dtype
     draft : checkpoint of the draft, where the plan does not name one
@@ -145,11 +146,11 @@ def launch_of(
         model=model,
         revision=None if checkpoint else inputs.model.revision,
         **{
-            name: row[name]
+            name: getattr(row, name)
             for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
         },
-        weight_dtype=None if checkpoint else _made_by_the_engine(file, row["weight_dtype"], started),
-        kv_dtype=row["kv_dtype"],
+        weight_dtype=None if checkpoint else _made_by_the_engine(file, chosen.weight_dtype, started),
+        kv_dtype=chosen.kv_dtype,
         max_model_len=started.max_model_len,
         max_num_seqs=started.max_num_seqs,
         max_num_batched_tokens=started.max_num_batched_tokens,

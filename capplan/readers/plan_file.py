@@ -13,7 +13,7 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.readers.json_file import read_json
 from capplan.readers.plan_data import changed_data
-from capplan.readers.plan_record import InputsRow, checked_inputs
+from capplan.readers.plan_record import InputsRow, ResultRow, checked_result
 from capplan.readers.text_file import MAX_BYTES, digest, first_bytes
 from capplan.readers.yaml_file import Document
 
@@ -34,6 +34,9 @@ class PlanFile:
     settings: tuple[str, ...]
     """Keys of the scenario that were overridden, each KEY=VALUE."""
     result: Mapping[str, Any]
+    """As it was written."""
+    answer: ResultRow
+    """What is read of it."""
     inputs: InputsRow
     """What it was made from, as it was then."""
     assumptions: tuple[Assumption, ...]
@@ -118,7 +121,7 @@ def read_plan_file(path: Path) -> PlanFile:
         )
     if not result.get("chosen"):
         raise InputError(f"{path}: has no plan: no fleet meets the targets of {origin['scenario']}")
-    inputs = checked_inputs(path, result)
+    answer, inputs = checked_result(path, result)
     changed = ", ".join(changed_data(origin.get("data", {})))
     data_remarks = (f"{path}: data of capplan changed since: {changed}; {AGAIN}",) if changed else ()
     scenario = Path(origin["scenario"])
@@ -130,6 +133,7 @@ def read_plan_file(path: Path) -> PlanFile:
         scenario,
         tuple(origin["settings"]),
         result,
+        answer,
         inputs,
         tuple(_assumptions(envelope)),
         (*_remarks(path, envelope, origin, scenario, inputs), *data_remarks),

@@ -1,6 +1,7 @@
 """The schema of a plan file: type and range of every figure that is read back from it."""
 
 from collections.abc import Mapping
+from math import isclose
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
@@ -22,6 +23,16 @@ Probability: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0 + ROUNDING, allow
 Count: TypeAlias = Annotated[int, Field(ge=0, le=LARGEST_WHOLE)]
 Degree: TypeAlias = Annotated[int, Field(ge=1, le=MOST_DEVICES)]
 Positive: TypeAlias = Annotated[int, Field(ge=1, le=LARGEST_WHOLE)]
+
+
+def _follows(key: str, written: float | None, worked_out: float | None, how: str) -> None:
+    """Raise the error for a figure that others of the same plan contradict."""
+    if written is None or worked_out is None:
+        same = written is worked_out
+    else:
+        same = isclose(written, worked_out, rel_tol=ROUNDING)
+    if not same:
+        raise ValueError(f"{key} is {written}, and {how} {worked_out}")
 
 
 class _Row(Record):
@@ -64,10 +75,13 @@ class _ReplicasRow(_Row):
     data_parallel: Degree
     replicas: Positive
     spare_replicas: Count
+    gpus: Positive
+    gpus_per_replica: Positive
     concurrency_per_replica: Amount
     request_rate_per_replica: Amount
     kv_cache_tokens: Amount
     label: Label
+    usd_per_gpu_hour: Amount | None = None
 
     @model_validator(mode="after")
     def _some_replicas_work(self) -> Self:
@@ -75,6 +89,13 @@ class _ReplicasRow(_Row):
             raise ValueError(
                 f"{self.spare_replicas} of {self.replicas} replicas are spares, so none is at work"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _counts_follow(self) -> Self:
+        each = self.tensor_parallel * self.pipeline_parallel * self.data_parallel
+        _follows("gpus_per_replica", self.gpus_per_replica, each, "its parallelism makes")
+        _follows("gpus", self.gpus, self.replicas * each, f"{self.replicas} replicas of {each} make")
         return self
 
 
@@ -112,37 +133,85 @@ class OrderRow(_Row):
     usd_per_hour: Amount
     usd_per_month: Amount
 
+    @model_validator(mode="after")
+    def _machines_add_up(self) -> Self:
+        _follows("gpus", self.gpus, sum(row.count * row.gpus for row in self.machines), "its machines have")
+        paid = sum(row.count * row.usd_per_hour for row in self.machines)
+        if paid > self.usd_per_hour * (1.0 + ROUNDING):
+            raise ValueError(f"usd_per_hour is {self.usd_per_hour:g}, and its machines cost {paid:g}")
+        return self
 
-class PlanRow(_ReplicasRow):
-    """A plan."""
 
-    request_rate_limit_per_replica: Amount
-    sure_request_rate_limit_per_replica: Amount
+class GroupRow(_Row):
+    """One group of identical replicas of a plan."""
+
+    role: str
+    hardware: str
+    replicas: Positive
+    spare_replicas: Count
+    gpus: Positive
+
+
+class _CostRow(_Row):
+    """What a plan of any kind needs and costs."""
+
+    hardware: str
+    replicas: Positive
+    spare_replicas: Count
+    gpus: Positive
     weight_dtype: str
     kv_dtype: str
     ttft_s: SpreadRow
     tpot_s: SpreadRow | NoSpreadRow
     e2e_s: SpreadRow
+    class_e2e_mean_s: tuple[Amount, ...] = Field(default=(), strict=False)
+    """Mean response time of each class; empty if there is one class."""
     slo_met_probability: Probability
     few_open_loops_measured: bool
-    target_probabilities: dict[str, Probability]
     usd_per_hour: Amount | None
     usd_per_month: Amount | None
     usd_per_month_low: Amount | None
     usd_per_month_high: Amount | None
-    usd_per_million_output_tokens: Amount | None
-    usd_per_million_tokens: Amount | None
     usd_per_million_output_tokens_at_mean: Amount | None
     usd_per_million_tokens_at_mean: Amount | None
     job_hours: Amount | None
     usd_per_job: Amount | None
     usd_per_thousand_requests: Amount | None
+    groups: list[GroupRow] | None = None
+    """None in files of older versions, as the next one."""
+    order: OrderRow | None = None
+    """None without a price."""
+
+    @model_validator(mode="after")
+    def _groups_and_order_follow(self) -> Self:
+        for key in ("gpus", "replicas", "spare_replicas"):
+            if self.groups is not None:
+                _follows(
+                    key, getattr(self, key), sum(getattr(row, key) for row in self.groups), "its groups make"
+                )
+        if (order := self.order) is not None:
+            _follows(
+                "order.gpus_idle", order.gpus_idle, order.gpus - self.gpus, "its machines and replicas leave"
+            )
+            _follows("usd_per_hour", self.usd_per_hour, order.usd_per_hour, "its order costs")
+            _follows("usd_per_month", self.usd_per_month, order.usd_per_month, "its order costs")
+        return self
+
+
+class PlanRow(_ReplicasRow, _CostRow):
+    """A plan of identical replicas."""
+
+    request_rate_limit_per_replica: Amount
+    sure_request_rate_limit_per_replica: Amount
+    planned_request_rate_limit_per_replica: Amount
+    target_probabilities: dict[str, Probability]
+    usd_per_million_output_tokens: Amount | None
+    usd_per_million_tokens: Amount | None
+    draft_tokens: Positive | None = None
     routing: Routing
     watts: Amount | None
     bottleneck: str
     checked: Literal["simulated", "closed form"]
-    order: OrderRow | None = None
-    """None without a price, and in files of older versions."""
 
 
 class PoolRow(_ReplicasRow):
@@ -170,31 +239,21 @@ class TransferRow(_Row):
     decode_load_fraction: Amount
 
 
-class PoolsRow(_Row):
+class PoolsRow(_CostRow):
     """A plan with separate pools."""
 
-    hardware: str
-    weight_dtype: str
-    kv_dtype: str
     pools: BothPoolsRow
     transfer: TransferRow
     simulated_requests: Count
-    order: OrderRow | None = None
-    """None without a price, and in files of older versions."""
-    ttft_s: SpreadRow
-    tpot_s: SpreadRow
-    e2e_s: SpreadRow
-    slo_met_probability: Probability
-    few_open_loops_measured: bool
     target_probabilities: dict[str, Probability] | None
-    usd_per_month: Amount | None
-    usd_per_month_low: Amount | None
-    usd_per_month_high: Amount | None
-    usd_per_million_output_tokens_at_mean: Amount | None
-    usd_per_million_tokens_at_mean: Amount | None
-    job_hours: Amount | None
-    usd_per_job: Amount | None
-    usd_per_thousand_requests: Amount | None
+    """None where nobody asked."""
+
+    @model_validator(mode="after")
+    def _pools_make_the_plan(self) -> Self:
+        pools = (self.pools.prefill, self.pools.decode)
+        for key in ("gpus", "replicas", "spare_replicas"):
+            _follows(key, getattr(self, key), sum(getattr(pool, key) for pool in pools), "its pools make")
+        return self
 
 
 def _kind_of_plan(row: Any) -> str:
@@ -414,37 +473,19 @@ class InputsRow(_Row):
     launch: LaunchRow | None
 
 
-class ResultRow(_Row):
-    """The answer of a fleet search."""
-
-    plans: Annotated[list[AnyPlanRow], Field(min_length=1)]
-    chosen: PlanRow
-    why: str
-    choices: ChoicesRow
-    rejected: list[RejectionRow]
-    evaluated: Count
-    certainty: list[CertaintyRow]
-    uneconomical: list[UneconomicalRow] | None = None
-    insensible: list[UneconomicalRow] | None = None
-    """Name of `uneconomical` in older files."""
-    tight_target: TightTargetRow | None = None
-    next_steps: NextStepsRow | None = None
-
-
 class DisaggregatedRow(_Row):
-    """Plans with separate pools."""
+    """How separate pools were searched."""
 
-    plans: Annotated[list[PoolsRow], Field(min_length=1)]
     rejected: list[RejectionRow]
     evaluated: Count
     simulated_pairs: Count
 
 
-class PoolsResultRow(_Row):
-    """The answer of a fleet search that recommends separate pools."""
+class ResultRow(_Row):
+    """The answer of a fleet search."""
 
-    plans: list[AnyPlanRow]
-    chosen: PoolsRow
+    plans: Annotated[list[AnyPlanRow], Field(min_length=1)]
+    chosen: AnyPlanRow
     why: str | None
     choices: ChoicesRow | None
     rejected: list[RejectionRow]
@@ -455,7 +496,7 @@ class PoolsResultRow(_Row):
     """Name of `uneconomical` in older files."""
     tight_target: TightTargetRow | None = None
     next_steps: NextStepsRow | None = None
-    disaggregated: DisaggregatedRow
+    disaggregated: DisaggregatedRow | None = None
 
 
 class _OriginRow(_Row):
@@ -470,25 +511,18 @@ class _WholeRow(ResultRow):
     plan_file: _OriginRow
 
 
-class _WholePoolsRow(PoolsResultRow):
-    """The same of separate pools."""
-
-    plan_file: _OriginRow
-
-
-def checked_inputs(path: Path, result: Any) -> InputsRow:
-    """Return what a plan was made from; InputError for a result with a missing or impossible figure.
+def checked_result(path: Path, result: Any) -> tuple[ResultRow, InputsRow]:
+    """Return the answer of a plan file, and what it was made from.
 
     Parameters
     ----------
     path : of the plan file, for the error
     result : of a fleet search that found a plan
+
+    Raises
+    ------
+    InputError
+        a figure is missing, is one that cannot be, or contradicts the rest of its plan
     """
-    kind: type[_WholeRow | _WholePoolsRow] = _WholePoolsRow if has_pools(result) else _WholeRow
-    return validated(kind, Document(str(path), result, {})).plan_file.inputs
-
-
-def has_pools(result: Mapping[str, Any]) -> bool:
-    """Return whether the recommended plan of a result has separate pools for prefill and decode."""
-    chosen = result.get("chosen")
-    return isinstance(chosen, Mapping) and "pools" in chosen
+    found = validated(_WholeRow, Document(str(path), result, {}))
+    return found, found.plan_file.inputs

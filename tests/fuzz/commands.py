@@ -23,7 +23,7 @@ import yaml
 from capplan.cli.main import main as capplan
 from capplan.scenario.scenario import read_scenario
 from docs.generators.scenario_keys import example, keys_of
-from tests.fuzz.readers import CONFIG, NAMED, SCENARIO, faulty
+from tests.fuzz.readers import CONFIG, NAMED, SCENARIO, faulty, sealed
 from tests.fuzz.turns import arguments, asked_until_time_is_over
 
 CASES = 400
@@ -336,7 +336,7 @@ def check(words: list[str]) -> None:
 @cache
 def sound_plan() -> str:
     """Return a plan of the tiny scenario."""
-    return json.dumps(NAMED["plan.json"].sound()[0])
+    return json.dumps(sealed(NAMED["plan.json"].sound()[0]))
 
 
 def prepared(folder: Path, random: Random) -> None:

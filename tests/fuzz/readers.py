@@ -24,6 +24,7 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from capplan import __version__
 from capplan.errors import InputError
 from capplan.readers.calibration.file import _checksum, read_calibration_file
 from capplan.readers.catalogue.hardware import device
@@ -194,8 +195,10 @@ def _workload() -> Any:
 
 @lru_cache(maxsize=1)
 def _plan() -> Any:
-    """Return a plan of the tiny scenario; its seal is that of the file, so most faults are found by it."""
-    return json.loads(_written("s.yaml", json.dumps(SCENARIO), "fleet", "--offline", "-o", "plan.json"))
+    """Return the result in a plan file of the tiny scenario; `sealed` makes a file of it."""
+    return json.loads(_written("s.yaml", json.dumps(SCENARIO), "fleet", "--offline", "-o", "plan.json"))[
+        "result"
+    ]
 
 
 def _points() -> bytes:
@@ -265,7 +268,7 @@ def faulty(kind: Kind, random: Random) -> bytes:
     if isinstance(sound, bytes):
         return sound
     if kind.name == "plan.json" and isinstance(sound, dict):
-        return json.dumps(_sealed(sound)).encode()
+        return json.dumps(sealed(sound)).encode()
     if kind.name == "c.calibration.yaml" and isinstance(sound, dict) and random.random() < 0.9:
         body = {key: value for key, value in sound.items() if key not in ("schema_version", "checksum")}
         sound = {**sound, "checksum": _checksum(body)}
@@ -281,13 +284,13 @@ def _spoilt(random: Random, content: bytes) -> bytes:
     return content[:place] + random.choice(TOKENS) + content[place + length :]
 
 
-def _sealed(result: dict[str, Any]) -> dict[str, Any]:
-    """Return a plan file that was not edited, whatever it holds."""
+def sealed(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan file whose digest is that of its content, whatever it holds."""
     try:
         origin = {**result["plan_file"], "result_sha256": result_digest(result)}
-    except (KeyError, TypeError, AttributeError, OverflowError):
+    except (KeyError, TypeError, AttributeError, OverflowError, UnicodeError):
         origin = {}
-    return {"capplan": "1", "command": "fleet", "result": {**result, "plan_file": origin}}
+    return {"capplan": __version__, "command": "fleet", "result": {**result, "plan_file": origin}}
 
 
 class _Sound(dict[str, Sequence[Any]]):

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import io
 import resource
 import sys
 import tempfile
@@ -93,3 +94,9 @@ def asked_until_time_is_over(
     )
     sys.stdout.flush()
     return 1 if found.kinds else 0
+
+
+def quiet(run: Callable[[], int]) -> int:
+    """Run a command line without what it prints, and return its exit code."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        return run()

@@ -1,6 +1,6 @@
 """Does a plan still hold: its layout and its replicas under the scenario, the prices and the budget of today."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from math import inf
@@ -20,7 +20,7 @@ from capplan.questions.plans.plan_file import chosen_in
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import model_source
 from capplan.readers.plan_file import PlanFile
-from capplan.readers.plan_record import has_pools
+from capplan.readers.plan_record import PlanRow, PoolRow, PoolsRow
 from capplan.scenario.rate_line import rate_line
 
 DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
@@ -67,62 +67,67 @@ def check_plan(asked: AskedFleet, file: PlanFile, today: date, max_price_age_day
     -------
     PlanCheck; latencies, certainty and capacity are left out where the scenario no longer allows the plan
     """
-    chosen = file.result["chosen"]
-    apart = has_pools(file.result)
+    chosen = file.answer.chosen
+    apart = isinstance(chosen, PoolsRow)
     if apart and asked.scenario.fleet.pools is None:
         return PlanCheck((Check("fleet.disaggregation", "off", "separate pools", holds=False),))
-    allowed = (*_allowed(asked, file, chosen), *(_pools_allowed if apart else _layout_allowed)(asked, chosen))
+    allowed = (
+        *_allowed(asked, file, chosen),
+        *(_pools_allowed(asked, chosen) if isinstance(chosen, PoolsRow) else _layout_allowed(asked, chosen)),
+    )
     measured: tuple[Check, ...] = ()
     if all(check.holds for check in allowed):
-        measured = tuple(_pools_measured(asked, file) if apart else _measured(asked, chosen))
+        measured = tuple(
+            _measured(asked, chosen) if isinstance(chosen, PlanRow) else _pools_measured(asked, file)
+        )
     return PlanCheck((*allowed, *measured, *_money(asked, file, chosen, today, max_price_age_days)))
 
 
-def _allowed(asked: AskedFleet, file: PlanFile, chosen: Mapping[str, Any]) -> Iterator[Check]:
+def _allowed(asked: AskedFleet, file: PlanFile, chosen: PlanRow | PoolsRow) -> Iterator[Check]:
     """Yield what the scenario has to allow for any plan to be one of its candidates."""
     scenario, question, limits = asked.scenario, asked.question, asked.scenario.fleet
     model = model_source(scenario.model, scenario.revision).title
     yield _one_of("model", (model,), file.inputs.model.source)
     yield _one_of("engine", (scenario.engine,), file.inputs.engine.name)
-    yield _one_of("weight_dtype", tuple(question.networks), chosen["weight_dtype"])
-    yield _one_of("kv_dtype", tuple(question.kv_formats), chosen["kv_dtype"])
+    yield _one_of("weight_dtype", tuple(question.networks), chosen.weight_dtype)
+    yield _one_of("kv_dtype", tuple(question.kv_formats), chosen.kv_dtype)
     if limits.max_devices is not None:
-        yield _at_most("fleet.max_gpus", limits.max_devices, chosen["gpus"])
+        yield _at_most("fleet.max_gpus", limits.max_devices, chosen.gpus)
 
 
-def _layout_allowed(asked: AskedFleet, chosen: Mapping[str, Any]) -> Iterator[Check]:
+def _layout_allowed(asked: AskedFleet, chosen: PlanRow) -> Iterator[Check]:
     """Yield what the scenario has to allow of identical replicas."""
     yield from _replicas_allowed(asked, chosen, "fleet.hardware", asked.question.devices)
 
 
-def _pools_allowed(asked: AskedFleet, chosen: Mapping[str, Any]) -> Iterator[Check]:
+def _pools_allowed(asked: AskedFleet, chosen: PoolsRow) -> Iterator[Check]:
     """Yield what the scenario has to allow of each pool."""
     limits = asked.scenario.fleet.pools
     assert limits is not None
-    for phase, devices in (("prefill", limits.prefill_devices), ("decode", limits.decode_devices)):
-        for check in _replicas_allowed(
-            asked, chosen["pools"][phase], f"fleet.{phase}_hardware", tuple(devices)
-        ):
+    pools = chosen.pools
+    for phase, pool, devices in (
+        ("prefill", pools.prefill, limits.prefill_devices),
+        ("decode", pools.decode, limits.decode_devices),
+    ):
+        for check in _replicas_allowed(asked, pool, f"fleet.{phase}_hardware", tuple(devices)):
             yield replace(check, name=f"{phase}: {check.name}")
 
 
 def _replicas_allowed(
-    asked: AskedFleet, row: Mapping[str, Any], key: str, devices: Sequence[Device]
+    asked: AskedFleet, row: PlanRow | PoolRow, key: str, devices: Sequence[Device]
 ) -> Iterator[Check]:
     limits = asked.scenario.fleet
-    yield _one_of(key, tuple(item.name for item in devices), row["hardware"])
+    yield _one_of(key, tuple(item.name for item in devices), row.hardware)
     for name in DEGREES:
         degrees = getattr(limits, name)
         if degrees is not None:
-            yield _one_of(f"fleet.{name}", degrees, row[name])
+            yield _one_of(f"fleet.{name}", degrees, getattr(row, name))
     if limits.max_devices_per_replica is not None:
-        yield _at_most("fleet.max_gpus_per_replica", limits.max_devices_per_replica, row["gpus_per_replica"])
-    spares, hardware = (
-        row["spare_replicas"],
-        next((item for item in devices if item.name == row["hardware"]), None),
-    )
+        yield _at_most("fleet.max_gpus_per_replica", limits.max_devices_per_replica, row.gpus_per_replica)
+    spares = row.spare_replicas
+    hardware = next((item for item in devices if item.name == row.hardware), None)
     if hardware is not None:
-        busy, each, price = row["replicas"] - spares, row["gpus_per_replica"], asked.prices.get(hardware.name)
+        busy, each, price = row.replicas - spares, row.gpus_per_replica, asked.prices.get(hardware.name)
         least = limits.survive.least_spares(busy)
         needed = price.spares(each, hardware.node_devices, busy, limits.survive) if price else least
         yield Check(limits.survive.key, needed, spares, spares >= needed)
@@ -160,16 +165,16 @@ def _at_most(name: str, limit: float, value: float) -> Check:
     return Check(name, limit, value, value <= limit)
 
 
-def _measured(asked: AskedFleet, chosen: Mapping[str, Any]) -> Iterator[Check]:
+def _measured(asked: AskedFleet, chosen: PlanRow) -> Iterator[Check]:
     """Yield what a simulation of one replica at the peak of today says: targets, certainty, capacity."""
     terms = terms_of(asked)
-    device = next(item for item in asked.question.devices if item.name == chosen["hardware"])
-    sharding = Sharding(*(float(chosen[name]) for name in DEGREES))
-    layout = Layout(device, sharding, chosen["weight_dtype"], chosen["kv_dtype"])
-    busy = chosen["replicas"] - chosen["spare_replicas"]
-    trial = trial_of(asked.question, layout, chosen["weight_dtype"], terms)
+    device = next(item for item in asked.question.devices if item.name == chosen.hardware)
+    sharding = Sharding(*(float(getattr(chosen, name)) for name in DEGREES))
+    layout = Layout(device, sharding, chosen.weight_dtype, chosen.kv_dtype)
+    busy = chosen.replicas - chosen.spare_replicas
+    trial = trial_of(asked.question, layout, chosen.weight_dtype, terms)
     if isinstance(trial, Reason):
-        yield Check(f"layout: {trial.words}", None, layout.in_words(chosen["weight_dtype"]), holds=False)
+        yield Check(f"layout: {trial.words}", None, layout.in_words(chosen.weight_dtype), holds=False)
         return
     now = adequacy(trial, busy, terms.headroom_fraction)
     for target, value in now.values_s.items():
@@ -181,50 +186,46 @@ def _measured(asked: AskedFleet, chosen: Mapping[str, Any]) -> Iterator[Check]:
 
 
 def _money(
-    asked: AskedFleet, file: PlanFile, chosen: Mapping[str, Any], today: date, max_price_age_days: int
+    asked: AskedFleet, file: PlanFile, chosen: PlanRow | PoolsRow, today: date, max_price_age_days: int
 ) -> Iterator[Check]:
     """Yield whether the price of the plan is still one, and its cost within the budget."""
     budget = asked.scenario.budget_usd_per_month
-    rows = list(chosen["pools"].values()) if "pools" in chosen else [chosen]
+    rows: list[PlanRow | PoolRow] = (
+        [chosen] if isinstance(chosen, PlanRow) else [chosen.pools.prefill, chosen.pools.decode]
+    )
     hourly: float | None = 0.0
-    for name, row in {row["hardware"]: row for row in rows}.items():
+    for name, row in {row.hardware: row for row in rows}.items():
         price = asked.prices.get(name)
-        if price is None and row["usd_per_gpu_hour"] is not None:
-            yield Check(f"prices.{name}", row["usd_per_gpu_hour"], None, holds=False)
+        if price is None and row.usd_per_gpu_hour is not None:
+            yield Check(f"prices.{name}", row.usd_per_gpu_hour, None, holds=False)
     for row in rows:
-        price, node = asked.prices.get(row["hardware"]), device(row["hardware"]).node_devices
+        price, node = asked.prices.get(row.hardware), device(row.hardware).node_devices
+        busy, survive = row.replicas - row.spare_replicas, asked.scenario.fleet.survive
         usd_per_hour = (
-            price.order_usd_per_hour(
-                row["gpus"] // row["replicas"],
-                node,
-                row["replicas"] - row["spare_replicas"],
-                survive=asked.scenario.fleet.survive,
-            )
-            if price
-            else None
+            price.order_usd_per_hour(row.gpus_per_replica, node, busy, survive=survive) if price else None
         )
         hourly = None if hourly is None or usd_per_hour is None else hourly + usd_per_hour
     yield from _machines(asked, chosen)
     if hourly is not None and budget is not None:
         usd = float(usd_per_month(hourly))
-        if asked.scenario.commitments is not None and chosen["weight_dtype"] in asked.question.networks:
+        if asked.scenario.commitments is not None and chosen.weight_dtype in asked.question.networks:
             plan = chosen_in(file, asked)
             usd = mix_usd_per_month(asked.scenario, plan, rate_line(asked.scenario, plan.responses_s)) or usd
         yield _at_most("budget.usd_per_month", budget, usd)
-    for name in dict.fromkeys(row["hardware"] for row in rows):
+    for name in dict.fromkeys(row.hardware for row in rows):
         paid = next((row for row in file.inputs.prices if row.hardware == name), None)
         for day in (day for day in (paid.dates if paid else ()) if day):
             age = (today - latest_day(day)).days
             yield Check(f"price date of {name}", f"{max_price_age_days} days", day, age <= max_price_age_days)
 
 
-def _machines(asked: AskedFleet, chosen: Mapping[str, Any]) -> Iterator[Check]:
+def _machines(asked: AskedFleet, chosen: PlanRow | PoolsRow) -> Iterator[Check]:
     """Yield whether the machines of an order are still sold, by the catalogue or the scenario's own prices."""
     sold = {item.sku for price in asked.prices.values() if price for item in price.machines}
-    for line in (chosen.get("order") or {}).get("machines", ()):
-        if line["sku"] is not None and line["provider"] != OWN:
-            name = f"machine {line['sku']} at {line['provider']}"
-            yield Check(name, "offered", "offered" if line["sku"] in sold else None, line["sku"] in sold)
+    for line in chosen.order.machines if chosen.order else ():
+        if line.sku is not None and line.provider != OWN:
+            name = f"machine {line.sku} at {line.provider}"
+            yield Check(name, "offered", "offered" if line.sku in sold else None, line.sku in sold)
 
 
 def latest_day(written: str) -> date:

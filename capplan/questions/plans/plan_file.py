@@ -1,8 +1,8 @@
 """A plan file -> the answer in it, without another search."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
-from math import inf, nan
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf, isclose, nan
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,30 @@ from capplan.fleet.plan import (
     Uneconomical,
     Unproven,
 )
-from capplan.fleet.pools.link import LinkTerms, LinkUse
+from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.survival import Survival
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.model.sharding import Sharding
+from capplan.model.weight_format import kv_bytes_per_element
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.plan_file import AGAIN, PlanFile, is_plan_file, read_plan_file
-from capplan.readers.plan_record import has_pools
+from capplan.readers.plan_record import (
+    CertaintyRow,
+    DisaggregatedRow,
+    NextStepsRow,
+    NoSpreadRow,
+    PlanRow,
+    PoolRow,
+    PoolsRow,
+    RejectionRow,
+    SpreadRow,
+    TightTargetRow,
+    UneconomicalRow,
+)
 from capplan.scenario.reading import overridden
 from capplan.scenario.scenario import read_scenario, scenario_from
 from capplan.workload.outside import outside_use
@@ -44,7 +57,7 @@ _OF_GROUP = (
 )  # fmt: skip
 """Fields of a group that its row has under the same name."""
 _OF_PLAN = (
-    "slo_met_probability", "few_open_loops_measured", "target_probabilities", "usd_per_hour", "usd_per_month_low",
+    "slo_met_probability", "few_open_loops_measured", "usd_per_hour", "usd_per_month_low",
 )  # fmt: skip
 """Fields of any plan that its row has under the same name."""
 _OF_ALIKE = (
@@ -59,27 +72,43 @@ _OF_ALIKE = (
 
 
 def answer_of(file: PlanFile, asked: AskedFleet) -> FleetAnswer:
-    """Return the answer in a plan file; InputError where another version wrote it in a form that cannot be read."""
+    """Return the answer in a plan file; InputError where its targets are not those of the scenario, or its figures contradict each other."""
     _refuse_other_targets(file, asked)
-    try:
-        return _answer(file.result, asked)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{file.path}: was written by capplan {file.version} and can no longer be read\n  {AGAIN}"
-        ) from error
+    found = file.answer
+    plans = tuple(_plan(row, file, asked) for row in found.plans)
+    choices = None
+    if found.choices is not None:
+        rows = (found.choices.cheapest, found.choices.surest, found.choices.fewest, found.chosen)
+        cheapest, surest, fewest, recommended = (_plan(row, file, asked) for row in rows)
+        choices = Choices(cheapest, surest, fewest, recommended, found.why or "")
+    return FleetAnswer(
+        plans,
+        tuple(_rejection(row, file) for row in found.rejected),
+        found.evaluated,
+        choices=choices,
+        certainty=tuple(_certainty(row, file, asked) for row in found.certainty),
+        uneconomical=tuple(_uneconomical(row) for row in found.uneconomical or found.insensible or ()),
+        tight=_tight(found.tight_target),
+        next_steps=_next_steps(found.next_steps),
+        pools=_pools_search(found.disaggregated, file),
+    )
+
+
+def chosen_in(file: PlanFile, asked: AskedFleet) -> Plan:
+    """Return the recommended plan of a plan file, under the prices of a question that has its weight dtype."""
+    return _plan(file.answer.chosen, file, asked)
 
 
 def _refuse_other_targets(file: PlanFile, asked: AskedFleet) -> None:
     """Raise the error for a plan that does not say of each target of the scenario how likely it is to hold."""
     targets = {target.key for target in asked.question.slo.targets}
-    choices = file.result["choices"] or {}
-    rows = [*choices.values(), *file.result["plans"]]
-    every = (
-        [set(file.inputs.targets)]
-        if has_pools(file.result)
-        else [set(file.result["chosen"]["target_probabilities"])]
-    )
-    for held in (*every, *(set(row["target_probabilities"]) for row in rows)):
+    found = file.answer
+    choices = found.choices
+    rows: list[PlanRow | PoolsRow] = [*found.plans]
+    rows += [choices.cheapest, choices.surest, choices.fewest] if choices else []
+    if isinstance(found.chosen, PlanRow):
+        rows.append(found.chosen)
+    for held in (set(file.inputs.targets), *(set(row.target_probabilities or ()) for row in rows)):
         if held != targets:
             of_plan, of_scenario = (", ".join(sorted(keys)) or "none" for keys in (held, targets))
             raise InputError(
@@ -87,181 +116,188 @@ def _refuse_other_targets(file: PlanFile, asked: AskedFleet) -> None:
             )
 
 
-def _answer(result: Mapping[str, Any], asked: AskedFleet) -> FleetAnswer:
-    plans = tuple(_either(row, asked) for row in result["plans"])
-    choices = None
-    if result["choices"] is not None:
-        named = {name: _either(result["choices"][name], asked) for name in ("cheapest", "surest", "fewest")}
-        choices = Choices(**named, recommended=_either(result["chosen"], asked), why=result["why"])
-    return FleetAnswer(
-        plans,
-        tuple(_rejection(row) for row in result["rejected"]),
-        result["evaluated"],
-        choices=choices,
-        certainty=tuple(_certainty(row, asked) for row in result["certainty"]),
-        uneconomical=tuple(
-            _uneconomical(row) for row in result.get("uneconomical") or result.get("insensible") or ()
-        ),
-        tight=_tight(result.get("tight_target")),
-        next_steps=_next_steps(result.get("next_steps")),
-        pools=_pools_search(result["disaggregated"]),
+def _unreadable(file: PlanFile, what: str) -> InputError:
+    """Return the error for a word in a plan file that this version does not know."""
+    return InputError(
+        f"{file.path}: was written by capplan {file.version} and can no longer be read: {what}\n  {AGAIN}"
     )
 
 
-def chosen_in(file: PlanFile, asked: AskedFleet) -> Plan:
-    """Return the recommended plan of a plan file, under the prices of a question that has its weight dtype."""
-    return _either(file.result["chosen"], asked)
+def _rejection(row: RejectionRow, file: PlanFile) -> Rejection:
+    try:
+        code = Refusal(row.code)
+    except ValueError:
+        raise _unreadable(file, f"there is no reason {row.code!r}") from None
+    return Rejection(row.hardware, row.reason, row.count, code)
 
 
-def _rejection(row: Mapping[str, Any]) -> Rejection:
-    return Rejection(row["hardware"], row["reason"], row["count"], Refusal(row["code"]))
-
-
-def _pools_search(row: Mapping[str, Any] | None) -> PoolsSearch | None:
+def _pools_search(row: DisaggregatedRow | None, file: PlanFile) -> PoolsSearch | None:
     """Return how separate pools were searched; None if they were not, or in a file that does not say so."""
     if row is None:
         return None
-    rejected = tuple(_rejection(item) for item in row["rejected"])
-    return PoolsSearch(rejected, row["evaluated"], row["simulated_pairs"])
+    rejected = tuple(_rejection(item, file) for item in row.rejected)
+    return PoolsSearch(rejected, row.evaluated, row.simulated_pairs)
 
 
-def _pools_plan(row: Mapping[str, Any], link: LinkTerms, asked: AskedFleet) -> Plan:
-    use = LinkUse(**{("name" if key == "link" else key): value for key, value in row["transfer"].items()})
-    groups = tuple(
-        _group(role, row["pools"][role] | {key: row[key] for key in ("weight_dtype", "kv_dtype")}, asked)
-        for role in PHASES
+def _plan(row: PlanRow | PoolsRow, file: PlanFile, asked: AskedFleet) -> Plan:
+    """Return a plan of identical replicas, or of separate pools."""
+    responses_s = row.class_e2e_mean_s or row.e2e_s.mean
+    plan = Plan(
+        _groups(row, file, asked),
+        **{name: getattr(row, name) for name in _OF_PLAN},
+        target_probabilities=row.target_probabilities or {},
+        ttft_s=_spread(row.ttft_s),
+        tpot_s=_spread(row.tpot_s),
+        e2e_s=_spread(row.e2e_s),
+        money=_money(row),
+        usd_per_month_high=_high_usd_per_month(row),
+        outside=outside_use(asked.question.demand.classes, responses_s, HOURS_PER_MONTH),
+        class_e2e_s=tuple(row.class_e2e_mean_s),
+        **_of_kind(row, asked),
     )
-    return Plan(
-        groups, **_shared(row, asked), transfer=Transfer(link, use), requests=row["simulated_requests"]
-    )
+    if not _alike(plan.usd_per_month, row.usd_per_month):
+        raise InputError(
+            f"{file.path}: a plan of ${row.usd_per_hour} per hour has usd_per_month {row.usd_per_month}, and {HOURS_PER_MONTH:g} hours make {plan.usd_per_month}\n  {AGAIN}"
+        )
+    return plan
 
 
-def _shared(row: Mapping[str, Any], asked: AskedFleet) -> dict[str, Any]:
-    """Return the fields that plans of every kind have."""
-    responses_s = row.get("class_e2e_mean_s", row["e2e_s"]["mean"])
-    return {
-        **{name: row[name] for name in _OF_PLAN},
-        **{name: _spread(row[name]) for name in ("ttft_s", "tpot_s", "e2e_s")},
-        "money": _money(row),
-        "usd_per_month_high": _high_usd_per_month(row),
-        "outside": outside_use(asked.question.demand.classes, responses_s, HOURS_PER_MONTH),
-        "class_e2e_s": tuple(row.get("class_e2e_mean_s", ())),
-    }
+def _alike(worked_out: float | None, written: float | None) -> bool:
+    if worked_out is None or written is None:
+        return worked_out is written
+    return isclose(worked_out, written, rel_tol=1e-9)
 
 
-def _survives(row: Mapping[str, Any], layout: Layout, asked: AskedFleet) -> Survival:
-    """Return what replicas of a row survive: as the scenario says, or their spares, if these are others."""
-    stated, price = asked.scenario.fleet.survive, asked.prices.get(layout.device.name)
-    busy, spares = row["replicas"] - row["spare_replicas"], row["spare_replicas"]
-    node = layout.device.node_devices
-    planned = price.spares(layout.devices, node, busy, stated) if price else stated.least_spares(busy)
-    return stated if planned == spares else Survival("replica", spares)
-
-
-def _group(role: Role, row: Mapping[str, Any], asked: AskedFleet) -> Group:
-    layout = _layout(row, asked)
-    return Group(
-        role,
-        layout,
-        row["weight_dtype"],
-        survive=_survives(row, layout, asked),
-        **{name: row[name] for name in _OF_GROUP},
-        planned_rate_limit_per_replica=row["planned_request_rate_limit_per_replica"],
-        request_rate_limit_per_replica=row.get("request_rate_limit_per_replica"),
-        sure_rate_limit_per_replica=row.get("sure_request_rate_limit_per_replica"),
-        busy_fraction=row.get("busy_fraction"),
-        price=asked.prices.get(layout.device.name),
-    )
-
-
-def _layout(row: Mapping[str, Any], asked: AskedFleet) -> Layout:
-    known = {item.name: item for item in asked.question.devices}
-    hardware = known.get(row["hardware"]) or device(row["hardware"])
-    degrees = [float(row[f"{name}_parallel"]) for name in ("tensor", "pipeline", "expert", "data")]
-    if row["weight_dtype"] not in asked.question.networks:
-        raise KeyError(row["weight_dtype"])
-    return Layout(hardware, Sharding(*degrees), row["weight_dtype"], row["kv_dtype"])
-
-
-def _either(row: Mapping[str, Any], asked: AskedFleet) -> Plan:
-    """Return a plan of identical replicas, or of separate pools; InputError if the scenario allows no pools."""
-    if "pools" not in row:
-        return _plan(row, asked)
+def _of_kind(row: PlanRow | PoolsRow, asked: AskedFleet) -> dict[str, Any]:
+    """Return the fields that plans of one kind have; InputError for separate pools under a scenario that has none."""
+    if isinstance(row, PlanRow):
+        return {name: getattr(row, name) for name in _OF_ALIKE}
     limits = asked.scenario.fleet.pools
     if limits is None:
         raise InputError(
             f"{asked.scenario.path}: fleet.disaggregation is off, and the plan has separate pools for prefill and decode\n"
             "  name the scenario that it was made for, or leave the scenario out"
         )
-    return _pools_plan(row, limits.link, asked)
+    use = {("name" if key == "link" else key): value for key, value in row.transfer.model_dump().items()}
+    return {"transfer": Transfer(limits.link, LinkUse(**use)), "requests": row.simulated_requests}
 
 
-def _plan(row: Mapping[str, Any], asked: AskedFleet) -> Plan:
-    alike = {name: row[name] for name in _OF_ALIKE}
-    return Plan((_group("serve", row, asked),), **_shared(row, asked), **alike)
+def _groups(row: PlanRow | PoolsRow, file: PlanFile, asked: AskedFleet) -> tuple[Group, ...]:
+    if isinstance(row, PlanRow):
+        return (_group("serve", row, row, file, asked),)
+    pools = (row.pools.prefill, row.pools.decode)
+    return tuple(_group(role, pool, row, file, asked) for role, pool in zip(PHASES, pools, strict=True))
 
 
-def _high_usd_per_month(row: Mapping[str, Any]) -> float | None:
-    """Return the high end of the cost, which a file with a low end leaves empty where no number of replicas is enough."""
-    high: float | None = row["usd_per_month_high"]
-    return inf if high is None and row["usd_per_month_low"] is not None else high
+def _survives(row: PlanRow | PoolRow, layout: Layout, asked: AskedFleet) -> Survival:
+    """Return what replicas of a row survive: as the scenario says, or their spares, if these are others."""
+    stated, price = asked.scenario.fleet.survive, asked.prices.get(layout.device.name)
+    busy, spares = row.replicas - row.spare_replicas, row.spare_replicas
+    node = layout.device.node_devices
+    planned = price.spares(layout.devices, node, busy, stated) if price else stated.least_spares(busy)
+    return stated if planned == spares else Survival("replica", spares)
 
 
-def _certainty(row: Mapping[str, Any], asked: AskedFleet) -> Certainty:
-    """Return the cheapest fleet at one confidence; without its layout where it has separate pools, or the file is an older one."""
-    cost = {name: row[name] for name in ("confidence", "hardware", "gpus", "usd_per_month")}
-    if row.get("kv_dtype") is None:
-        return Certainty(**cost)
-    return Certainty(
-        **cost,
-        replicas=row["replicas"],
-        spare_replicas=row["spare_replicas"],
-        layout=_layout(row, asked),
-        weight_dtype=row["weight_dtype"],
+def _group(
+    role: Role, row: PlanRow | PoolRow, plan: PlanRow | PoolsRow, file: PlanFile, asked: AskedFleet
+) -> Group:
+    layout = _layout(row, plan.weight_dtype, plan.kv_dtype, file, asked)
+    of_kind: dict[str, float] = (
+        {
+            "request_rate_limit_per_replica": row.request_rate_limit_per_replica,
+            "sure_rate_limit_per_replica": row.sure_request_rate_limit_per_replica,
+        }
+        if isinstance(row, PlanRow)
+        else {"busy_fraction": row.busy_fraction}
+    )
+    return Group(
+        role,
+        layout,
+        plan.weight_dtype,
+        survive=_survives(row, layout, asked),
+        **{name: getattr(row, name) for name in _OF_GROUP},
+        planned_rate_limit_per_replica=row.planned_request_rate_limit_per_replica,
+        **of_kind,
+        price=asked.prices.get(layout.device.name),
     )
 
 
-def _uneconomical(row: Mapping[str, Any]) -> Uneconomical:
-    names = {field.name for field in fields(Uneconomical)}
-    known = {name: value for name, value in row.items() if name in names}
-    return Uneconomical(**{**known, "gpus_at": _gpus_at(row)})
+def _layout(
+    row: PlanRow | PoolRow | CertaintyRow,
+    weight_dtype: str,
+    kv_dtype: str,
+    file: PlanFile,
+    asked: AskedFleet,
+) -> Layout:
+    known = {item.name: item for item in asked.question.devices}
+    name = row.hardware or ""
+    if weight_dtype not in asked.question.networks:
+        raise _unreadable(file, f"the scenario has no weights in {weight_dtype!r}")
+    kv_bytes_per_element(kv_dtype)  # an unknown dtype is an error
+    degrees = (row.tensor_parallel, row.pipeline_parallel, row.expert_parallel, row.data_parallel)
+    return Layout(
+        known.get(name) or device(name),
+        Sharding(*(float(each or 1) for each in degrees)),
+        weight_dtype,
+        kv_dtype,
+    )
 
 
-def _gpus_at(row: Mapping[str, Any]) -> tuple[tuple[float, int], ...]:
-    return tuple((entry["limit_s"], entry["gpus"]) for entry in row["gpus_at"])
+def _high_usd_per_month(row: PlanRow | PoolsRow) -> float | None:
+    """Return the high end of the cost, which a file with a low end leaves empty where no number of replicas is enough."""
+    high = row.usd_per_month_high
+    return inf if high is None and row.usd_per_month_low is not None else high
 
 
-def _tight(row: Mapping[str, Any] | None) -> TightTarget | None:
-    return None if row is None else TightTarget(**{**row, "gpus_at": _gpus_at(row)})
+def _certainty(row: CertaintyRow, file: PlanFile, asked: AskedFleet) -> Certainty:
+    """Return the cheapest fleet at one confidence; without its layout where it has separate pools, or the file is an older one."""
+    cost = Certainty(row.confidence, row.hardware, row.gpus, row.usd_per_month)
+    if row.kv_dtype is None or row.weight_dtype is None:
+        return cost
+    return replace(
+        cost,
+        replicas=row.replicas,
+        spare_replicas=row.spare_replicas,
+        layout=_layout(row, row.weight_dtype, row.kv_dtype, file, asked),
+        weight_dtype=row.weight_dtype,
+    )
 
 
-def _next_steps(row: Mapping[str, Any] | None) -> NextSteps | None:
+def _uneconomical(row: UneconomicalRow) -> Uneconomical:
+    return Uneconomical(**{**dict(row), "gpus_at": _gpus_at(row)})
+
+
+def _gpus_at(row: UneconomicalRow | TightTargetRow) -> tuple[tuple[float, int], ...]:
+    return tuple((entry.limit_s, entry.gpus) for entry in row.gpus_at)
+
+
+def _tight(row: TightTargetRow | None) -> TightTarget | None:
+    return None if row is None else TightTarget(**{**dict(row), "gpus_at": _gpus_at(row)})
+
+
+def _next_steps(row: NextStepsRow | None) -> NextSteps | None:
     """Return the next steps of a recommended plan; None where it has none, or the file is an older one."""
     if row is None:
         return None
-    surer = tuple(Step(step["confidence"], step["gpus"], step["usd_per_month"]) for step in row["surer"])
-    predicted = row["as_predicted"]
-    unproven = tuple(
-        Unproven(device["hardware"], device["gpus"], device["usd_per_month"]) for device in row["unmeasured"]
-    )
-    return NextSteps(surer, predicted["gpus"], predicted["usd_per_month"], unproven)
+    surer = tuple(Step(step.confidence, step.gpus, step.usd_per_month) for step in row.surer)
+    unproven = tuple(Unproven(each.hardware, each.gpus, each.usd_per_month) for each in row.unmeasured)
+    return NextSteps(surer, row.as_predicted.gpus, row.as_predicted.usd_per_month, unproven)
 
 
-def _spread(values: Mapping[str, float | None]) -> BoundedSpread:
+def _spread(row: SpreadRow | NoSpreadRow) -> BoundedSpread:
     """Return a latency; not a number where no request has it."""
-    known = {name: nan if value is None else value for name, value in values.items()}
-    return BoundedSpread(**{field.name: known[field.name] for field in fields(BoundedSpread)})
+    return BoundedSpread(**{name: nan if value is None else value for name, value in row})
 
 
-def _money(row: Mapping[str, Any]) -> UnitCosts | None:
-    if row["usd_per_million_tokens_at_mean"] is None:
+def _money(row: PlanRow | PoolsRow) -> UnitCosts | None:
+    if row.usd_per_million_tokens_at_mean is None:
         return None
     return UnitCosts(
-        row["usd_per_million_output_tokens_at_mean"],
-        row["usd_per_million_tokens_at_mean"],
-        row["job_hours"],
-        row["usd_per_job"],
-        row["usd_per_thousand_requests"],
+        row.usd_per_million_output_tokens_at_mean,
+        row.usd_per_million_tokens_at_mean,
+        row.job_hours,
+        row.usd_per_job,
+        row.usd_per_thousand_requests,
     )
 
 

@@ -14,8 +14,8 @@ _UNITS = {"slo.confidence": "confidence_fraction", "budget.usd_per_month": "usd_
 
 def check_answer(asked: AskedFleet, file: PlanFile, checked: PlanCheck) -> Answer:
     """Return whether a plan holds; exit code 4 where it does not."""
-    failures, chosen = checked.failures, file.result["chosen"]
-    plan = f"{chosen['gpus']} x {chosen['hardware']}"
+    failures, chosen = checked.failures, file.answer.chosen
+    plan = f"{chosen.gpus} x {chosen.hardware}"
     missed = ", ".join(_missed(check) for check in failures)
     name = asked.scenario.name
     return Answer(
