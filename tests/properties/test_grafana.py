@@ -13,7 +13,7 @@ from capplan.readers.plan_file import read_plan_file
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 ROOT = Path(__file__).resolve().parents[2]
-EXPOSED = (ROOT / "tests/data/results/vllm_0.33.0_metrics_exposition.txt").read_text(encoding="utf-8")
+EXPOSED = (ROOT / "tests/data/results/vllm_0.33.0_series.txt").read_text(encoding="utf-8")
 TYPES = dict(re.findall(r"^# TYPE (\S+) (\w+)$", EXPOSED, re.MULTILINE))
 SERIES = set(re.findall(r"^([\w:]+)(?:\{| )", EXPOSED, re.MULTILINE))
 GIVEN_BY_THE_SCRAPE = {"service", "pod"}
