@@ -4,7 +4,7 @@
 #   make long     the others: what every page prints, searches of every shipped scenario, whole calibrations of this processor
 #   make old-processor  the tests that time this processor again, without AVX-512 and units for bf16: torch and oneDNN are told
 #                 to use AVX2 at most, as on a processor that has no more; one to two minutes on two cores of an EPYC with AVX-512
-#   make lint     ruff and mypy --strict
+#   make lint     ruff, mypy --strict, and the vocabulary of pages and messages (docs/words)
 #   make check    lint, then every test: test, long and old-processor, which is what continuous integration runs
 #   make bench    start-up time and search speed, as ratios measured in one run
 #   make golden   write the golden files anew; review the difference like code
@@ -66,6 +66,7 @@ lint: $(VENV)/.ready-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m docs.generators.words
 
 old-processor: $(VENV)/.ready-test
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -n 2 $(SPREAD) -m "not long" $(TIMED:%=tests/calibrate/test_%.py)

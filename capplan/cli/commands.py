@@ -18,7 +18,7 @@ COMMANDS = {
     "check": "Show whether a plan still holds: targets, certainty, capacity, budget and the dates of its prices; exits 4 if not.",
     "verify-plan": "Verify a plan with measured results: predicted beside measured, what to recalibrate, the scenario's next version; exits 4 if it does not hold.",
     "explain": "Explain a number that a command printed of a plan: its formula, what went into it, and where each of those is from.",
-    "export": "Export a plan as what starts its fleet: engine commands, a Compose file, Kubernetes manifests, values of a chart.",
+    "export": "Export a plan as what starts or watches its fleet: engine commands, a Compose file, Kubernetes manifests, a Grafana dashboard.",
     "levers": "Show what each change to a scenario is worth: GPUs, dollars, latency and risk of every lever alone, and the best combination.",
     "compare": "Compare a month of a scenario's fleet with hosted APIs, prompt caching included, and find the break-even traffic.",
     "bill": "Show who pays for a scenario's fleet, by class and tenant, by request, user and conversation; --focus exports it.",
@@ -30,6 +30,7 @@ COMMANDS = {
     "validate": "Predict measured results with the code that every command uses, and score the predictions.",
     "hardware": "List the devices of the catalogue, or show a device or a machine with its sources.",
     "calibrate": "Measure a device and write its kernel efficiencies, or verify, refit or compare a calibration.",
+    "mcp": "Serve fit, estimate, fleet, explain and check as read-only tools of the Model Context Protocol, over stdin and stdout.",
 }
 
 EXAMPLES = {
@@ -57,5 +58,6 @@ EXAMPLES = {
     "workload": "capplan workload trace.csv -o workload.yaml",
     "validate": "capplan validate",
     "calibrate": "capplan calibrate --device cuda -o my.calibration.yaml",
+    "mcp": "capplan mcp",
 }
 """A line that runs, for the help of each command; docs/commands.md has the same."""

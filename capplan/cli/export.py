@@ -9,7 +9,19 @@ from capplan.cli.groups import grouped
 from capplan.cli.kinds import one_of
 from capplan.scenario.flags import OutputFlags
 
-_TARGETS = ("vllm", "sglang", "trtllm", "compose", "k8s", "kserve", "llm-d", "dynamo", "keda", "skypilot")
+_TARGETS = (
+    "vllm",
+    "sglang",
+    "trtllm",
+    "compose",
+    "k8s",
+    "kserve",
+    "llm-d",
+    "dynamo",
+    "keda",
+    "skypilot",
+    "grafana",
+)
 Target = Annotated[
     str,
     one_of(
@@ -51,7 +63,7 @@ def command(
     image: Image = None,
     to: Text,
 ) -> int:
-    """Export a plan as what starts its fleet: engine commands, a Compose file, Kubernetes manifests, values of a chart."""
+    """Export a plan as what starts or watches its fleet: engine commands, a Compose file, Kubernetes manifests, a Grafana dashboard."""
     from capplan.deploy.export import export_text
     from capplan.deploy.fleet_launch import fleet_launch
     from capplan.readers.plan_file import read_plan_file

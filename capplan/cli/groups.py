@@ -98,7 +98,7 @@ _OUTPUTS = {
 }  # fmt: skip
 """Parameter or field that names a file to write -> its option."""
 _REWRITTEN = {"calibration", "points"}
-"""Files that a command reads and may write anew."""
+"""Files that a command reads and may write again."""
 
 
 def _outputs_and_inputs(values: Mapping[str, Any]) -> tuple[dict[str, Path], list[str], list[Path]]:

@@ -8,7 +8,9 @@ import typer
 
 from capplan.cli import options as o
 from capplan.cli.groups import Group, grouped
-from capplan.scenario.flags import FirstScenario
+from capplan.cli.kinds import one_of
+from capplan.errors import InputError
+from capplan.scenario.flags import USE_CASES, FirstScenario
 
 File = Annotated[
     Path, typer.Argument(metavar="[FILE]", help="Scenario to write; it must not exist.", show_default=True)
@@ -19,6 +21,14 @@ Source = Annotated[
         "--from",
         metavar="SOURCE",
         help="A trace, request log or Prometheus text, the command of a running engine (or a file with it), or the name of a shipped scenario.",
+    ),
+]
+UseCase = Annotated[
+    str | None,
+    one_of(
+        "--use-case",
+        USE_CASES,
+        says="A starting point, with the sources of its lengths and targets: chat, rag, code, agent, batch or voice.",
     ),
 ]
 _LENGTH = "tokens: a mean, or a mean and a 95th percentile such as 1500,4500."
@@ -41,7 +51,12 @@ First = Annotated[
 
 @grouped
 def command(
-    *, file: File = Path("scenario.yaml"), source: Source = None, first: First, offline: o.Offline = False
+    *,
+    file: File = Path("scenario.yaml"),
+    source: Source = None,
+    use_case: UseCase = None,
+    first: First,
+    offline: o.Offline = False,
 ) -> int:
     """Write a first scenario, with a comment at every line: from five answers, flags, a trace, metrics, a launch command or a shipped one."""
     from capplan.cli.asking import answered_by_people
@@ -50,12 +65,16 @@ def command(
     from capplan.readers.text_file import is_there
     from capplan.report.show import refuse_existing, say, write_new
     from capplan.scenario.written.first_scenario import Known, checked_scenario_text, copied_scenario_text
+    from capplan.scenario.written.use_cases import with_use_case
 
     refuse_existing(file)
+    if use_case and source in shipped_scenarios():
+        raise InputError(f"--use-case: --from {source} copies a scenario as it is; leave one of them out")
     if source in shipped_scenarios() and not is_there(Path(source)):
         text = copied_scenario_text(source, file, first)
     else:
         known = known_deployment(source, file.resolve().parent) if source else Known()
+        first, known = with_use_case(use_case, first, known) if use_case else (first, known)
         text_of = partial(checked_scenario_text, file, known=known, offline=offline)
         text = text_of(answered_by_people(first, known, text_of))
     write_new(file, text)

@@ -6,6 +6,7 @@ from typing import Any
 from capplan import __version__
 from capplan.deploy.command_words import CONFIG_FILE, Command, command_of, shell_text
 from capplan.deploy.fleet_launch import FleetLaunch, Group
+from capplan.deploy.grafana import grafana_objects
 from capplan.deploy.kubernetes import container_command, kubernetes_objects, scaled_objects, server_words
 from capplan.deploy.platforms import (
     chart_values,
@@ -20,6 +21,7 @@ from capplan.readers.plan_file import PlanFile
 from capplan.readers.plan_record import OrderedRow
 
 ENGINES = ("vllm", "sglang", "trtllm")
+GRAFANA = "grafana"
 _OBJECTS: Mapping[str, Callable[[FleetLaunch], Iterable[Mapping[str, Any]]]] = {
     "compose": lambda fleet: [compose_file(fleet)],
     "k8s": kubernetes_objects,
@@ -29,7 +31,7 @@ _OBJECTS: Mapping[str, Callable[[FleetLaunch], Iterable[Mapping[str, Any]]]] = {
     "keda": scaled_objects,
     "skypilot": skypilot_tasks,
 }
-TARGETS = (*ENGINES, *_OBJECTS)
+TARGETS = (*ENGINES, *_OBJECTS, GRAFANA)
 _APPLY = {
     "compose": "docker compose -f FILE up -d",
     "k8s": "kubectl apply -f FILE",
@@ -38,9 +40,10 @@ _APPLY = {
     "dynamo": "kubectl apply -f FILE",
     "keda": "kubectl apply -f FILE, beside the objects of --target k8s",
     "skypilot": "sky launch FILE, one task for each kind of machine",
+    GRAFANA: "kubectl apply -f FILE, where the Prometheus operator and the dashboard sidecar of Grafana run",
 }
 _LEADER = "LEADER_ADDRESS"
-_WITHOUT_CONTAINERS = (*ENGINES, "keda", "skypilot")
+_WITHOUT_CONTAINERS = (*ENGINES, "keda", "skypilot", GRAFANA)
 
 
 def export_text(file: PlanFile, fleet: FleetLaunch, target: str) -> str:
@@ -66,10 +69,11 @@ def export_text(file: PlanFile, fleet: FleetLaunch, target: str) -> str:
                 f"  plan with: capplan fleet {file.scenario} --set engine={target} -o plan.json"
             )
         body = "\n".join(_commands(fleet))
-    elif target in _OBJECTS:
+    elif target in TARGETS:
         from capplan.readers.yaml_file import yaml_text
 
-        body = "---\n".join(yaml_text(value, short=False) for value in _OBJECTS[target](fleet))
+        objects = grafana_objects(file, fleet) if target == GRAFANA else _OBJECTS[target](fleet)
+        body = "---\n".join(yaml_text(value, short=False) for value in objects)
     else:
         raise unknown("target", target, TARGETS, place="--target")
     return "".join(f"{comment(line)}\n" for line in _header(file, fleet, target)) + body
@@ -138,6 +142,8 @@ def _left_out(fleet: FleetLaunch, target: str) -> Iterator[str]:
         yield f"the cluster has to have {group.hardware}; where it has other devices too, add a nodeSelector for them"
         if fleet.slice:
             yield f"MIG slices are called {fleet.resource} with mig.strategy=mixed of NVIDIA's device plugin"
+    if target == GRAFANA:
+        yield "service is the label that the scrape of Prometheus gives the pods; pod is their name"
     if target == "keda":
         yield "serverAddress is that of your Prometheus; service is the label that its scrape gives the pods"
         yield "finished requests are counted: a queue that grows shows in them only once it is served"

@@ -1,15 +1,17 @@
 """The functions of `import capplan`: each asks what the command of its name asks, through the same rooms."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from inspect import Parameter, signature
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, get_args, get_type_hints
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args, get_type_hints
 
 from capplan.errors import InputError, unknown
 from capplan.fleet.scenario import Scenario
 from capplan.library.results import FleetResult, Result
 from capplan.library.simulated import SimulationRecords, simulated
+from capplan.memory.kv_size import kv_sizes
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.ranges import Text, check_list
 from capplan.scenario.flags import LoadFlags, RequestFlags, ServingFlags
@@ -54,6 +56,38 @@ class KvOptions(TypedDict, total=False):
     engine: str
     engine_version: str | None
     max_num_batched_tokens: int | None
+
+
+_Taken = ParamSpec("_Taken")
+_Returned = TypeVar("_Returned")
+
+
+def _listing(
+    options: type, *sources: Callable[..., object]
+) -> Callable[[Callable[_Taken, _Returned]], Callable[_Taken, _Returned]]:
+    """Let `help` and editors list the options of a function, each with its type and its default.
+
+    Parameters
+    ----------
+    options : that the function takes as keywords
+    sources : records and functions that have the defaults
+    """
+    defaults = {
+        item.name: item.default for source in sources for item in signature(source).parameters.values()
+    }
+
+    def listed(function: Callable[_Taken, _Returned]) -> Callable[_Taken, _Returned]:
+        shown = signature(function)
+        stated = [item for item in shown.parameters.values() if item.kind is not Parameter.VAR_KEYWORD]
+        named = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=defaults[name], annotation=kind)
+            for name, kind in get_type_hints(options).items()
+        ]
+        told: Any = function
+        told.__signature__ = shown.replace(parameters=[*stated, *named])
+        return function
+
+    return listed
 
 
 def load_scenario(path: str | PathLike[str], *settings: str) -> Scenario:
@@ -101,6 +135,7 @@ def plan_fleet(scenario: Scenario | str | PathLike[str], *, offline: bool = Fals
     return FleetResult(fleet_answer(asked, found, outlook_of(asked, found, current_day())), found)
 
 
+@_listing(EstimateOptions, LoadFlags, ServingFlags)
 def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> Result:
     """Estimate latency and throughput of one replica, as `capplan estimate` does.
 
@@ -108,7 +143,7 @@ def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> R
     ----------
     model : shipped id or alias, path of a config.json, or a Hugging Face id
     hardware : catalogue name or alias, or path of a hardware YAML
-    options : of `EstimateOptions`
+    options : the replica and its load; one of concurrency and request_rate [1/s] is needed
 
     Returns
     -------
@@ -132,6 +167,7 @@ def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> R
     return Result(estimate_answer(replica, load, bounded, asked.assumptions, asked.warnings))
 
 
+@_listing(KvOptions, kv_sizes)
 def kv_size(
     model: str, contexts: Sequence[int] = (), *, offline: bool = False, **options: Unpack[KvOptions]
 ) -> Result:
@@ -142,13 +178,12 @@ def kv_size(
     model : as in `estimate`
     contexts : [tokens] of a sequence; empty: one of a usual length
     offline : never open a connection
-    options : of `KvOptions`
+    options : how the cache is stored and reserved
 
     Returns
     -------
     `rows` has one line for each context
     """
-    from capplan.memory.kv_size import kv_sizes
     from capplan.readers.catalogue.model import read_model
     from capplan.report.answers.kv_size import kv_answer
 

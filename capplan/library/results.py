@@ -13,11 +13,41 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-@dataclass(frozen=True, slots=True)
+LINES = 24
+"""Of a result as Python prints it."""
+COLUMNS = 100
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Result:
     """The answer to one question, in base units: seconds, bytes, tokens, dollars."""
 
     answer: Answer
+
+    def __repr__(self) -> str:
+        """Return the first screen of the command, cut at a screen."""
+        from capplan.report.tables import plain_text
+
+        lines = plain_text(self.answer.first_screen or self.answer, COLUMNS).rstrip().splitlines()
+        return "\n".join(lines if len(lines) <= LINES else [*lines[: LINES - 1], "…"])
+
+    def _repr_html_(self) -> str:
+        """Return the headline and the first table, as a notebook shows them."""
+        from html import escape
+
+        from capplan.report.tables import grid_of
+
+        answer = self.answer.first_screen or self.answer
+        grid = grid_of(answer.tables[0])
+        rows = [
+            "".join(
+                f'<{tag} style="text-align:{"right" if right else "left"}">{escape(cell)}</{tag}>'
+                for cell, right in zip(cells, grid.right, strict=True)
+            )
+            for tag, lines in (("th", [grid.headings]), ("td", grid.cells))
+            for cells in lines
+        ]
+        return f"<p>{escape(answer.headline)}</p><table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
     @property
     def data(self) -> Mapping[str, Any]:
@@ -47,7 +77,7 @@ class Result:
         return DataFrame(self.rows)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FleetResult(Result):
     """The fleets that serve a scenario, cheapest first."""
 

@@ -62,7 +62,7 @@ def decision_sentence(given: Findings) -> str:
 def _held_text(given: Findings, plan: Plan) -> str:
     margins = given.margins[0]
     if not margins:
-        return "No target is set, so it is sized for throughput alone."
+        return "No target is set, so it is sized for throughput only."
     chance = plan.slo_met_probability
     what = {1: "its target", 2: "both targets"}.get(len(margins), f"all {len(margins)} targets")
     more = surer_text(plan, given.answer)

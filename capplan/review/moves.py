@@ -73,7 +73,7 @@ def moves_section(given: Findings) -> Section:
     text = (
         f"One thing at a time, everything else as planned: traffic and lengths {CHANGE:.0%} lower and higher, the cheapest and the dearest offer of "
         "the device, and replicas as fast and as slow as the best and the worst tenth of measured cases. The layout stays; its replicas "
-        "are counted anew by the same simulation.",
+        "are counted again by the same simulation.",
         *(
             ["Lengths of sessions follow from their turns, and are left out."]
             if given.asked.question.demand.has_sessions
@@ -161,7 +161,7 @@ def traffic_section(given: Findings) -> Section:
     return Section(
         TRAFFIC,
         text=(
-            "The layout of a plan stays, and its replicas are counted anew at every traffic by the simulation that sized it, with the same "
+            "The layout of a plan stays, and its replicas are counted again at every traffic by the simulation that sized it, with the same "
             "headroom, confidence and spares: every point is a simulation.",
         ),
         tables=(

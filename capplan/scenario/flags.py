@@ -180,6 +180,9 @@ class FirstScenario:
     hardware: list[str] | None = None
 
 
+USE_CASES = ("chat", "rag", "code", "agent", "batch", "voice")
+"""Names of the starting points of `capplan init`."""
+
 REQUEST_RANGES: Mapping[str, Range] = {
     "until_s": Positive("10 min"),
     "seed": Whole(least=0),

@@ -2,7 +2,7 @@
 
 import capplan as cp
 
-fleet = cp.plan_fleet("scenarios/small-team.yaml", offline=True)
+fleet = cp.plan_fleet("small-team", offline=True)
 best = fleet.chosen
 print(best.gpus, best.hardware, best.usd_per_month)
 print(fleet.to_pandas()[["hardware", "gpus", "usd_per_month", "slo_met_probability"]])

@@ -3,6 +3,7 @@
 Meaning and unit come from the record; what stands in for a key that is left out is said here, from the code that does it.
 """
 
+import re
 import typing
 from collections.abc import Iterator, Mapping
 from copy import copy
@@ -240,7 +241,26 @@ def _written(key: str, field: FieldInfo) -> str:
         return ", ".join(f"`{name}`" for name in names)
     if record_of(field.annotation):
         return "a list of keys below" if "list" in str(field.annotation) else "the keys below"
-    return "text" if str in arms else "a whole number" if "int" in str(field.annotation) else "a number"
+    return _of_example(example(key, field)) or ("text" if str in arms else "a number")
+
+
+def _of_example(text: str) -> str:
+    """Return how a value is written, by the example of its key; empty for a number with or without a unit.
+
+    Examples
+    --------
+    >>> _of_example("false"), _of_example("[a, b]"), _of_example("2026-11-01"), _of_example("4"), _of_example("0.5"), _of_example("scrape.txt")
+    ('true or false', 'a list', 'a day', 'a whole number', '', 'text')
+    """
+    if text in ("true", "false"):
+        return "true or false"
+    if text.startswith(("[", "{")):
+        return "a list" if text.startswith("[") else "a mapping"
+    if re.fullmatch(r"\d{4}-\d\d-\d\d", text):
+        return "a day"
+    if re.fullmatch(r"\d+[kM]?", text):
+        return "a whole number"
+    return "" if re.match(r"-?[\d.]+", text) else "text"
 
 
 def _meaning(key: str, field: FieldInfo) -> str:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from capplan.deploy.known_deployment import known_deployment
 from capplan.readers.catalogue.scenarios import described, shipped_scenarios
 from capplan.readers.yaml_file import parse_yaml
-from capplan.scenario.flags import FirstScenario
+from capplan.scenario.flags import USE_CASES, FirstScenario
 from capplan.scenario.scenario import DEFAULT_HARDWARE, read_scenario, scenario_from
 from capplan.scenario.written.first_scenario import (
     ASSUMED,
@@ -25,6 +25,7 @@ from capplan.scenario.written.first_scenario import (
     answers_of,
     first_scenario_text,
 )
+from capplan.scenario.written.use_cases import CASES
 from tests.sweeps import size_on_few_requests
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,6 +106,8 @@ def test_a_file_that_exists_is_left_alone(capplan, tmp_path):
         (("--from", "suport-chat"), "did you mean 'support-chat'?"),
         (("--from", "vllm serve qwen3-8b --enforce-eager"), "runs without CUDA graphs"),
         (("--from", "support-chat", "--model", "qwen3-8b"), "copies a scenario as it is"),
+        (("--from", "support-chat", "--use-case", "chat"), "copies a scenario as it is"),
+        (("--use-case", "chatt"), "did you mean 'chat'?"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_writes_nothing(capplan, tmp_path, words, says):
@@ -276,3 +279,25 @@ def test_the_path_that_an_error_names_exists(capplan):
     ran = capplan("fleet", "absent.yaml")
     assert ran.code == 2
     assert Path(re.search(r"keys: (\S+)", ran.err)[1]).is_file()
+
+
+@pytest.mark.parametrize("name", USE_CASES)
+def test_a_use_case_is_a_starting_point_with_sources(capplan, tmp_path, name):
+    file = tmp_path / "mine.yaml"
+    ran = capplan("init", file, "--use-case", name, "--model", "qwen3-8b", "--offline")
+    assert ran.code == 0, ran.err
+    text = file.read_text()
+    assert "# lengths: " in text
+    assert "https://" in text
+    scenario = read_scenario(file)
+    assert bool(scenario.slo.targets) == (name != "batch")
+    assert set(CASES) == set(USE_CASES)
+
+
+def test_what_people_say_comes_before_a_use_case(capplan, tmp_path):
+    file = tmp_path / "mine.yaml"
+    words = ("--use-case", "voice", "--model", "qwen3-8b", "--ttft-p95", "700 ms", "--offline")
+    assert capplan("init", file, *words).code == 0
+    text = file.read_text()
+    assert "ttft_p95: 700 ms" in text
+    assert "tpot_p95: 40 ms" in text

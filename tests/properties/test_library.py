@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SURFACE = {
     "load_scenario": "(path: str | PathLike[str], *settings: str) -> Scenario",
     "plan_fleet": "(scenario: Scenario | str | PathLike[str], *, offline: bool = False) -> FleetResult",
-    "estimate": "(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> Result",
-    "kv_size": "(model: str, contexts: Sequence[int] = (), *, offline: bool = False, **options: Unpack[KvOptions]) -> Result",
+    "estimate": "(model: str, hardware: str, *, tensor_parallel: int = 1, pipeline_parallel: int = 1, expert_parallel: int = 1, data_parallel: int = 1, weight_dtype: str | None = None, kv_dtype: str | None = None, engine: str = vllm, engine_version: str | None = None, max_model_len: int | None = None, max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None, gpu_memory_utilization: float | None = None, calibration: Path | None = None, revision: str | None = None, offline: bool = False, input_tokens: int = 1024, output_tokens: int = 256, concurrency: int | None = None, request_rate: float | None = None, prefix_hit_fraction: float = 0.0) -> Result",
+    "kv_size": "(model: str, contexts: Sequence[int] = (), *, offline: bool = False, sequences: int = 1, kv_dtype: str | None = None, tensor_parallel: int = 1, engine: str = vllm, engine_version: str | None = None, max_num_batched_tokens: int | None = None) -> Result",
     "simulate": "(scenario: Scenario | str | PathLike[str], *, seed: int = 0, until_s: float | None = None, "
     "warm_up_s: float | None = None, trace: str | PathLike[str] | None = None, offline: bool = False) -> Result",
     "compare": "(scenario: Scenario | str | PathLike[str], apis: Sequence[str] = (), *, offline: bool = False) -> Result",
@@ -36,7 +36,7 @@ SMALL = ROOT / "tests" / "golden" / "small.yaml"
 
 def written(function):
     text = str(inspect.signature(function)).replace("'", "")
-    text = re.sub(r"(?:collections\.abc|os|capplan(?:\.\w+)*|typing)\.(?=[A-Z])", "", text)
+    text = re.sub(r"(?:collections\.abc|os|pathlib|capplan(?:\.\w+)*|typing)\.(?=[A-Z])", "", text)
     return re.sub(r"\*<class (\w+)>", r"Unpack[\1]", text)  # as Python 3.11 writes it
 
 
@@ -136,10 +136,35 @@ def test_a_comparison_is_that_of_the_command(capplan):
 def test_without_a_plan_chosen_raises_what_the_command_says():
     fleet = cp.plan_fleet(cp.load_scenario(SMALL, "slo.ttft_p95=1 ms"), offline=True)
     assert fleet.plans == ()
-    with pytest.raises(TargetError, match="no plan meets the targets"):
+    with pytest.raises(TargetError, match="no plan meets the SLO targets"):
         _ = fleet.chosen
 
 
 def test_mistakes_are_those_of_the_command():
     with pytest.raises(InputError, match="h100"):
         cp.estimate("llama-3.1-8b", "h1oo", concurrency=1, offline=True)
+
+
+def test_help_lists_options_with_types_and_defaults():
+    text = str(inspect.signature(cp.estimate))
+    assert "tensor_parallel: int = 1" in text
+    assert "concurrency: int | None = None" in text
+    assert "**" not in text
+    with pytest.raises(InputError, match="did you mean 'concurrency'"):
+        cp.estimate("llama-3.1-8b", "h100-sxm", concurency=3)
+
+
+def test_a_result_fits_a_screen_and_a_notebook_shows_a_table():
+    fleet = cp.plan_fleet(SMALL, offline=True)
+    for result in (fleet, cp.kv_size("llama-3.1-8b", range(1, 60), offline=True)):
+        lines = repr(result).splitlines()
+        assert len(lines) <= 24
+        assert max(map(len, lines)) <= 100
+        assert result._repr_html_().count("<tr>") > 1
+    assert repr(fleet).startswith("small: order ")
+    assert "<th" in fleet._repr_html_()
+
+
+def test_what_is_no_scenario_is_refused_in_words():
+    with pytest.raises(InputError, match="a dict is not a scenario"):
+        cp.plan_fleet({"name": "chat"})

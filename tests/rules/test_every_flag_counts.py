@@ -109,9 +109,11 @@ LINES = {
     "calibrate": "calibrate --device cpu -o made.calibration.yaml",
 }
 CASES = {
+    "mcp": {},
     "init": {
         "{file}": Case("other.yaml", FIRST.replace("made", "another"), file="other.yaml"),
         "--from": Case(LAUNCH, file="made.yaml"),
+        "--use-case": Case("rag", file="made.yaml"),
         "--model": Case("qwen3-8b", file="made.yaml"),
         "--request-rate": Case("'9 req/s'", file="made.yaml"),
         "--input-tokens": Case("900,2000", file="made.yaml"),

@@ -24,7 +24,7 @@ _TITLES = {
     "usd_per_month": "",
     "usd_per_month_saved": "saved ($/month)",
     "confidence_fraction": "SLO attainment",
-    "kept": "keeps its promise",
+    "kept": "meets its SLO targets",
     "host_memory_usd_per_month": "memory",
     "choice": "",
 }

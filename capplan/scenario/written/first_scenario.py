@@ -53,7 +53,10 @@ class Known:
     def fields(self) -> frozenset[str]:
         """Fields of `FirstScenario` that need no answer."""
         by_trace = {"request_rate", "input_tokens", "output_tokens"} if "trace" in self.traffic else set()
-        return frozenset({key for key in ("model",) if key in self.top} | set(self.traffic) | by_trace)
+        by_job = {"request_rate", "ttft_p95", "tpot_p95"} if "requests" in self.traffic else set()
+        return frozenset(
+            {key for key in ("model",) if key in self.top} | set(self.traffic) | by_trace | by_job
+        )
 
 
 def open_questions(first: FirstScenario, known: Known) -> tuple[Asked, ...]:
@@ -160,14 +163,15 @@ def _lines(name: str, first: FirstScenario, known: Known, folder: Path) -> Itera
             yield _line(key, value, _OF_VECTORS if key == "runner" else "as it is started today")
     yield "traffic:"
     yield from _traffic(first, known, default)
-    yield "slo:"
-    for key, says in (
-        ("ttft_p95", "time to first token, of 95 in 100 requests"),
-        ("tpot_p95", "time per further token"),
-    ):
-        said = getattr(first, key)
-        if said or key not in _without_outputs(known):
-            yield _line(f"  {key}", said or default[key], says, assumed=said is None)
+    targets = [
+        _line(f"  {key}", said or default[key], says, assumed=said is None)
+        for key, says in (
+            ("ttft_p95", "time to first token, of 95 in 100 requests"),
+            ("tpot_p95", "time per further token"),
+        )
+        if (said := getattr(first, key)) or key not in {*_without_outputs(known), *known.fields}
+    ]
+    yield from ["slo:", *targets] if targets else []
     hardware = first.hardware or list(DEFAULT_HARDWARE)
     yield "fleet:"
     yield _line(
@@ -195,8 +199,9 @@ def _traffic(first: FirstScenario, known: Known, default: Mapping[str, str]) -> 
         "input_tokens": "of the whole prompt; a number, or a mean with p50, p90, p95 or p99",
         "output_tokens": "of the whole output, written alike",
     }
+    job = {"requests": "of the whole job", "within": "time in which the job is to be done"}
     for key, value in known.traffic.items():
-        yield _line(f"    {key}", value, told.get(key, "as it was recorded"))
+        yield _line(f"    {key}", value, (told | job).get(key, "as it was recorded"))
     for key, says in told.items():
         if key not in known.fields:
             said = getattr(first, key)

@@ -1,0 +1,79 @@
+"""Find words of docs/words/capplan.yml in pages, help texts and messages: `python -m docs.generators.words` (`make lint`).
+
+Looked at are README, CONTRIBUTING, SECURITY and the pages that people write, without code, outputs and links, and the texts of at least three words in
+the rooms that speak to people.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from capplan.readers.yaml_file import parse_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+VOCABULARY = "docs/words/capplan.yml"
+SPEAKING = ("report", "review", "cli", "deploy")
+"""Rooms whose texts people read."""
+GENERATED = {"accuracy.md", "reliability.md", "methodology.md", "live.md", "models.md"}
+_CODE = re.compile(r"```.*?```|`[^`\n]*`|<!--.*?-->|\]\([^)]*\)", re.DOTALL)
+_WORDS = 3
+
+
+def vocabulary(root: Path) -> dict[re.Pattern[str], str]:
+    """Return the patterns of words that are not used, and what stands instead."""
+    swap: Mapping[str, str] = parse_yaml((root / VOCABULARY).read_text(encoding="utf-8"), VOCABULARY).value[
+        "swap"
+    ]
+    return {re.compile(pattern, re.IGNORECASE): instead for pattern, instead in swap.items()}
+
+
+def prose(page: str) -> str:
+    r"""Return the text of a page with code, outputs, comments and targets of links blank, line for line.
+
+    Examples
+    --------
+    >>> prose("a `b` c\n```\nd\n```\ne").splitlines()
+    ['a  c', '', '', '', 'e']
+    """
+    return _CODE.sub(lambda match: "\n" * match[0].count("\n"), page)
+
+
+def texts(root: Path) -> Iterator[tuple[str, int, str]]:
+    """Yield file, line and text of everything that is looked at."""
+    pages = [root / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+    pages += [page for page in sorted((root / "docs").rglob("*.md")) if page.name not in GENERATED]
+    for page in pages:
+        for number, line in enumerate(prose(page.read_text(encoding="utf-8")).splitlines(), start=1):
+            yield page.relative_to(root).as_posix(), number, line
+    for room in SPEAKING:
+        for path in sorted((root / "capplan" / room).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                said: str = (
+                    node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+                )
+                if len(said.split()) >= _WORDS:
+                    yield path.relative_to(root).as_posix(), node.lineno, said
+
+
+def findings(root: Path) -> list[str]:
+    """Return a line for each word that is not used, with its place and what stands instead."""
+    swap = vocabulary(root)
+    return [
+        f"{file}:{line}: write {instead!r} instead of {found[0]!r}"
+        for file, line, text in texts(root)
+        for pattern, instead in swap.items()
+        if (found := pattern.search(text))
+    ]
+
+
+def main() -> int:
+    """Print the findings; 1 if there are any."""
+    found = findings(ROOT)
+    sys.stdout.write("".join(f"{line}\n" for line in found))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""The tools of the Model Context Protocol give the answers and the errors of the commands."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from capplan.cli import mcp_tools
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_tool_returns_the_json_of_its_command(capplan):
+    found = mcp_tools.fit("llama-3.1-8b", "l4", kv_dtype="fp8", max_model_len=8192)
+    ran = capplan(
+        "fit",
+        "llama-3.1-8b",
+        "--hardware",
+        "l4",
+        "--kv-dtype",
+        "fp8",
+        "--max-model-len",
+        "8192",
+        "--format",
+        "json",
+    )
+    assert found == {"exit_code": ran.code, **json.loads(ran.out)}
+
+
+def test_what_does_not_fit_is_an_answer():
+    found = mcp_tools.fit("llama-3.1-70b-instruct", "l4", weight_dtype="bf16")
+    assert found["exit_code"] == 3
+    assert found["result"]["fits"] is False
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: mcp_tools.fit("llama-3.1-8b", "h109"), "did you mean"),
+        (lambda: mcp_tools.estimate("llama-3.1-8b", "l4"), "--concurrency"),
+        (lambda: mcp_tools.fleet("suport-chat"), "did you mean 'support-chat'?"),
+        (lambda: mcp_tools.explain("absent.json"), "absent.json"),
+        (lambda: mcp_tools.check("absent.json"), "absent.json"),
+    ],
+)
+def test_a_mistake_has_the_message_of_the_command(call, says):
+    with pytest.raises(ValueError, match=r"(?s).") as caught:
+        call()
+    assert says in str(caught.value)
+
+
+def test_no_tool_takes_a_file_to_write():
+    for tool in mcp_tools.TOOLS:
+        assert not {"output", "file"} & set(tool.__annotations__)
+        assert tool.__doc__
+
+
+def test_without_the_sdk_the_command_says_what_to_install(capplan, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mcp.server.fastmcp", None)
+    ran = capplan("mcp")
+    assert ran.code == 2
+    assert "pip install 'capplan[mcp]'" in ran.err
+
+
+def test_a_client_of_the_sdk_lists_and_calls_the_tools():
+    pytest.importorskip("mcp", reason="the extra mcp is not installed")
+    import anyio
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
+    async def asked():
+        server = StdioServerParameters(
+            command=sys.executable, args=["-m", "capplan", "mcp"], env={"PYTHONPATH": str(ROOT)}, cwd=ROOT
+        )
+        async with stdio_client(server) as streams, ClientSession(*streams) as session:
+            await session.initialize()
+            listed = (await session.list_tools()).tools
+            fits = await session.call_tool("fit", {"model": "llama-3.1-8b", "hardware": "h100-sxm"})
+            wrong = await session.call_tool("fit", {"model": "llama-3.1-8b", "hardware": "h109"})
+        return listed, fits, wrong
+
+    listed, fits, wrong = anyio.run(asked)
+    assert {tool.name for tool in listed} == {"fit", "estimate", "fleet", "explain", "check"}
+    assert all(tool.annotations.readOnlyHint for tool in listed)
+    assert json.loads(fits.content[0].text)["result"]["fits"] is True
+    assert wrong.isError
+    assert "unknown hardware 'h109'" in wrong.content[0].text
