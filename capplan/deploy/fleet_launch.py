@@ -8,6 +8,7 @@ from typing import Any
 from capplan.deploy.replica_launch import ReplicaLaunch, Role, launch_of
 from capplan.deploy.written_text import checked_name
 from capplan.errors import InputError
+from capplan.fleet.order import OWN
 from capplan.readers.plan_file import AGAIN, PlanFile
 from capplan.readers.plan_record import LaunchRow, OrderedRow, OrderRow
 from capplan.readers.record import validated
@@ -66,6 +67,8 @@ class FleetLaunch:
     """Of all devices."""
     order: tuple[OrderedRow, ...]
     """Machines of the plan; empty in files of older versions, and without a price."""
+    max_unavailable: int
+    """Replicas that a rolling update takes out at once; 0 if the plan has no spare one."""
     image: str | None
     remarks: tuple[str, ...]
     """What people have to know and no option says."""
@@ -80,6 +83,12 @@ class FleetLaunch:
         """Profile of the MIG slices that the replicas are on; empty on whole devices."""
         profile = self.groups[0].hardware.partition(":")[2]
         return profile if SLICE.fullmatch(profile) else ""
+
+    def machines(self, group: Group) -> tuple[str, ...]:
+        """Return the instance types that a group may run on; empty if some of its machines have none."""
+        mine = [line for line in self.order if line.hardware == group.hardware]
+        bought = all(line.sku is not None and line.provider != OWN for line in mine)
+        return tuple(line.sku for line in mine if line.sku is not None) if bought else ()
 
     @property
     def engine(self) -> str:
@@ -151,6 +160,7 @@ def fleet_launch(
     ):
         checked_name(what, written)
     asked = inputs.content.get("commitments") or {}
+    asked_fleet = inputs.content.get("fleet") or {}
     least = asked.get("min_replicas", groups[-1].spare_replicas + 1)
     return FleetLaunch(
         name=name,
@@ -161,6 +171,7 @@ def fleet_launch(
         most_replicas=max(least, asked.get("max_replicas", groups[-1].replicas)),
         usd_per_hour=chosen["usd_per_hour"],
         order=_ordered(file),
+        max_unavailable=asked_fleet.get("max_unavailable") or min(groups[-1].spare_replicas, 1),
         image=image,
         remarks=_remarks(file, groups),
     )
