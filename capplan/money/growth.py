@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from capplan.fleet.over_time import replicas_over_time
-from capplan.fleet.plan import Plan
+from capplan.fleet.plan import Plan, ordered_text
 from capplan.numbers import Array
 
 
@@ -54,6 +54,8 @@ class GrowthMonth:
     """By the cheapest mix of commitments; None where none are named."""
     pool_replicas: tuple[int, int] | None
     """Prefill and decode; None where all replicas are alike."""
+    machines: str | None
+    """Machines of the order of that month; None if GPUs are bought by the piece, or without a price."""
 
     @property
     def paid_usd(self) -> float | None:
@@ -124,6 +126,7 @@ def growth_of(
                 usd_per_month=grown.usd_per_month,
                 mix_usd_per_month=mix_usd_per_month(ratio, grown),
                 pool_replicas=(counts[0], counts[1]) if len(counts) > 1 else None,
+                machines=ordered_text(grown),
             )
         )
         before = grown

@@ -34,6 +34,10 @@ def test_every_command_of_the_tutorial_runs(tmp_path, monkeypatch, capsys):
     assert ran == ["list", "hardware", "fleet", "fleet", "fleet", "explain", "export", "export", "check"]
     plan = json.loads((tmp_path / "plan.json").read_text())["result"]["chosen"]
     assert plan["survival"]["domain"] == "machine"
-    assert all(line["provider"] == "AWS" and line["region"] and line["date"] for line in plan["order"]["machines"])
+    assert all(
+        line["provider"] == "AWS" and line["region"] and line["date"] for line in plan["order"]["machines"]
+    )
     tasks = list(yaml.safe_load_all((tmp_path / "machines.yaml").read_text()))
-    assert sum(task["num_nodes"] for task in tasks) == sum(line["count"] for line in plan["order"]["machines"])
+    assert sum(task["num_nodes"] for task in tasks) == sum(
+        line["count"] for line in plan["order"]["machines"]
+    )
