@@ -138,9 +138,8 @@ def _left_out(fleet: FleetLaunch, target: str) -> Iterator[str]:
         yield f"pods run on {', '.join(fleet.machines(group))}, by the label of the instance type, spread over the machines as planned"
     elif target in ("k8s", "kserve", "llm-d", "dynamo"):
         yield f"the cluster has to have {group.hardware}; where it has other devices too, add a nodeSelector for them"
-    if target in ("k8s", "kserve", "llm-d", "dynamo"):
-        if fleet.slice:
-            yield f"MIG slices are called {fleet.resource} with mig.strategy=mixed of NVIDIA's device plugin"
+    if fleet.slice and target in ("k8s", "kserve", "llm-d", "dynamo"):
+        yield f"MIG slices are called {fleet.resource} with mig.strategy=mixed of NVIDIA's device plugin"
     if target == "keda":
         yield "serverAddress is that of your Prometheus; service is the label that its scrape gives the pods"
         yield "finished requests are counted: a queue that grows shows in them only once it is served"
