@@ -138,10 +138,12 @@ def _left_out(fleet: FleetLaunch, target: str) -> Iterator[str]:
         total = sum(g.replicas for g in fleet.groups)
         if held < total:
             yield f"one server of {fleet.devices_per_server} x {group.hardware}; {total} replicas need several, each started with its part of this file"
-    if target in ("k8s", "kserve", "llm-d", "dynamo"):
+    if target == "k8s" and fleet.machines(group):
+        yield f"pods run on {', '.join(fleet.machines(group))}, by the label of the instance type, spread over the machines as planned"
+    elif target in ("k8s", "kserve", "llm-d", "dynamo"):
         yield f"the cluster has to have {group.hardware}; where it has other devices too, add a nodeSelector for them"
-        if fleet.slice:
-            yield f"MIG slices are called {fleet.resource} with mig.strategy=mixed of NVIDIA's device plugin"
+    if fleet.slice and target in ("k8s", "kserve", "llm-d", "dynamo"):
+        yield f"MIG slices are called {fleet.resource} with mig.strategy=mixed of NVIDIA's device plugin"
     if target == GRAFANA:
         yield "service is the label that the scrape of Prometheus gives the pods; pod is their name"
     if target == "keda":

@@ -3,15 +3,20 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from capplan.deploy.replica_launch import ReplicaLaunch, Role, launch_of
 from capplan.deploy.written_text import checked_name
 from capplan.errors import InputError
+from capplan.fleet.order import OWN
 from capplan.readers.plan_file import AGAIN, PlanFile
 from capplan.readers.plan_record import LaunchRow, OrderedRow, PlanRow, PoolRow
 from capplan.readers.record import validated
 from capplan.readers.yaml_file import Document
 from capplan.scenario.records.money import Commitments
+from capplan.scenario.scenario_file import Fleet
+
+Section = TypeVar("Section", Commitments, Fleet)
 
 IMAGES = {
     "vllm": "vllm/vllm-openai:v{version}",
@@ -66,6 +71,8 @@ class FleetLaunch:
     """Of all devices."""
     order: tuple[OrderedRow, ...]
     """Machines of the plan; empty in files of older versions, and without a price."""
+    max_unavailable: int
+    """Replicas that a rolling update takes out at once; 0 if the plan has no spare one."""
     image: str | None
     remarks: tuple[str, ...]
     """What people have to know and no option says."""
@@ -80,6 +87,12 @@ class FleetLaunch:
         """Profile of the MIG slices that the replicas are on; empty on whole devices."""
         profile = self.groups[0].hardware.partition(":")[2]
         return profile if SLICE.fullmatch(profile) else ""
+
+    def machines(self, group: Group) -> tuple[str, ...]:
+        """Return the instance types that a group may run on; empty if some of its machines have none."""
+        mine = [line for line in self.order if line.hardware == group.hardware]
+        bought = all(line.sku is not None and line.provider != OWN for line in mine)
+        return tuple(line.sku for line in mine if line.sku is not None) if bought else ()
 
     @property
     def engine(self) -> str:
@@ -150,7 +163,7 @@ def fleet_launch(
         ("--image", image),
     ):
         checked_name(what, written)
-    asked = _commitments(file)
+    asked, limits = _written(file, "commitments", Commitments), _written(file, "fleet", Fleet)
     least = asked.min_replicas or groups[-1].spare_replicas + 1
     return FleetLaunch(
         name=name,
@@ -161,17 +174,16 @@ def fleet_launch(
         most_replicas=max(least, asked.max_replicas or groups[-1].replicas),
         usd_per_hour=chosen.usd_per_hour,
         order=tuple(chosen.order.machines) if chosen.order else (),
+        max_unavailable=limits.max_unavailable or min(groups[-1].spare_replicas, 1),
         image=image,
         remarks=_remarks(file, groups),
     )
 
 
-def _commitments(file: PlanFile) -> Commitments:
-    """Return the commitments of the scenario of a plan; InputError if an editor made something else of them."""
-    written = file.inputs.content.get("commitments")
-    return validated(
-        Commitments, Document(f"{file.path}: commitments", {} if written is None else written, {})
-    )
+def _written(file: PlanFile, key: str, kind: type[Section]) -> Section:
+    """Return a section of the scenario of a plan; InputError if an editor made something else of it."""
+    written = file.inputs.content.get(key)
+    return validated(kind, Document(f"{file.path}: {key}", {} if written is None else written, {}))
 
 
 def _refuse_unsaid(file: PlanFile, started: LaunchRow) -> None:

@@ -154,9 +154,53 @@ def _deployment(fleet: FleetLaunch, group: Group) -> dict[str, Any]:
         "metadata": _meta(group.name),
         "spec": {
             "replicas": group.replicas,
+            **_update(fleet),
             "selector": {"matchLabels": _labels(group)},
-            "template": {"metadata": {"labels": _labels(group)}, "spec": pod(fleet, group)},
+            "template": {
+                "metadata": {"labels": _labels(group)},
+                "spec": pod(fleet, group) | _placement(fleet, group),
+            },
         },
+    }
+
+
+def _update(fleet: FleetLaunch) -> dict[str, Any]:
+    """Return how an update replaces pods: spare ones first, as no GPU is left for more; the default without spares."""
+    if not fleet.max_unavailable:
+        return {}
+    return {
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": 0, "maxUnavailable": fleet.max_unavailable},
+        }
+    }
+
+
+INSTANCE_TYPE, HOST = "node.kubernetes.io/instance-type", "kubernetes.io/hostname"
+"""Well-known labels of a node: the machine that a provider sells, and its name."""
+
+
+def _placement(fleet: FleetLaunch, group: Group) -> dict[str, Any]:
+    """Return on which machines the pods of a group run, and that they are spread evenly over them; nothing without a sku.
+
+    References
+    ----------
+    https://kubernetes.io/docs/reference/labels-annotations-taints/, https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/
+    """
+    machines = fleet.machines(group)
+    if not machines:
+        return {}
+    chosen = {"key": INSTANCE_TYPE, "operator": "In", "values": list(machines)}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [chosen]}]}
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": HOST,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": _labels(group)},
+    }
+    return {
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
+        "topologySpreadConstraints": [spread],
     }
 
 

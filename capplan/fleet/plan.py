@@ -134,6 +134,13 @@ def plan_order(plan: "Plan") -> PlanOrder | None:
     return PlanOrder(tuple(lines.values()), gpus, gpus - plan.gpus, free, tuple(placed), usd)
 
 
+def ordered_text(plan: "Plan") -> str | None:
+    """Return the machines of a plan in words, such as '3 x p5.48xlarge'; None if GPUs are bought by the piece, or without a price."""
+    order = plan_order(plan)
+    named = [(line.count, line.machine.sku) for line in order.lines if line.machine.sku] if order else []
+    return ", ".join(f"{count} x {sku}" for count, sku in named) or None
+
+
 def paid_by_the_gpu(plans: Iterable["Plan"]) -> bool:
     """Return whether plans cost as many GPUs as they use, and not the whole machines that these come in."""
     return all(

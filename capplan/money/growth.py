@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from capplan.fleet.over_time import replicas_over_time
-from capplan.fleet.plan import Plan
+from capplan.fleet.plan import Plan, ordered_text
 from capplan.fleet.price import usd_per_month
 from capplan.money.commitments import Mix
 from capplan.numbers import Array
@@ -56,6 +56,8 @@ class GrowthMonth:
     """By the cheapest mix of commitments; None where none are named."""
     pool_replicas: tuple[int, int] | None
     """Prefill and decode; None where all replicas are alike."""
+    machines: str | None
+    """Machines of the order of that month; None if GPUs are bought by the piece, or without a price."""
 
     @property
     def paid_usd(self) -> float | None:
@@ -131,6 +133,7 @@ def growth_of(
                 usd_per_month=grown.usd_per_month,
                 mix_usd_per_month=None if mix is None else float(usd_per_month(mix.usd_per_hour)),
                 pool_replicas=(counts[0], counts[1]) if len(counts) > 1 else None,
+                machines=ordered_text(grown),
             )
         )
         before = grown

@@ -272,6 +272,14 @@ def test_an_order_is_exported_for_skypilot_and_named_in_every_export(capplan, ei
     ] == [(f"aws/{line['region']}", line["sku"], line["count"]) for line in machines]
     manifest = capplan("export", "--plan", plan, "--target", "k8s").out
     assert f"# order: {machines[0]['count']} x {machines[0]['sku']}" in manifest
+    (deployment,) = (item for item in yaml.safe_load_all(manifest) if item["kind"] == "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    assert terms[0]["matchExpressions"][0]["values"] == [line["sku"] for line in machines]
+    assert pod["topologySpreadConstraints"][0]["topologyKey"] == "kubernetes.io/hostname"
+    assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
     pieces = tmp_path / "pieces.json"
     assert capplan("fleet", SMALL, "--offline", "-o", pieces).code == 0
     ran = capplan("export", "--plan", pieces, "--target", "skypilot")

@@ -202,23 +202,21 @@ def _group(
     role: Role, row: PlanRow | PoolRow, plan: PlanRow | PoolsRow, file: PlanFile, asked: AskedFleet
 ) -> Group:
     layout = _layout(row, plan.weight_dtype, plan.kv_dtype, file, asked)
-    of_kind: dict[str, float] = (
-        {
-            "request_rate_limit_per_replica": row.request_rate_limit_per_replica,
-            "sure_rate_limit_per_replica": row.sure_request_rate_limit_per_replica,
-        }
-        if isinstance(row, PlanRow)
-        else {"busy_fraction": row.busy_fraction}
-    )
-    return Group(
+    group = Group(
         role,
         layout,
         plan.weight_dtype,
         survive=_survives(row, layout, asked),
         **{name: getattr(row, name) for name in _OF_GROUP},
         planned_rate_limit_per_replica=row.planned_request_rate_limit_per_replica,
-        **of_kind,
         price=asked.prices.get(layout.device.name),
+    )
+    if isinstance(row, PoolRow):
+        return replace(group, busy_fraction=row.busy_fraction)
+    return replace(
+        group,
+        request_rate_limit_per_replica=row.request_rate_limit_per_replica,
+        sure_rate_limit_per_replica=row.sure_request_rate_limit_per_replica,
     )
 
 

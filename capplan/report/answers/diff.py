@@ -44,6 +44,7 @@ def diff_answer(before: Side, after: Side) -> Answer:
     """Return what changed; exit code 4 where no plan meets the targets afterwards."""
     found = changes(before, after)
     plan = {name: _pair(before, after, name) for name in _PLAN}
+    plan["order"] = {"before": _ordered(before.chosen), "after": _ordered(after.chosen)}
     plan = {name: pair for name, pair in plan.items() if "." not in name or any(pair.values())}
     results = {name: _pair(before, after, key) for key, name in _RESULTS.items()}
     moved = {name: pair for name, pair in plan.items() if pair["before"] != pair["after"]}
@@ -80,6 +81,12 @@ def diff_answer(before: Side, after: Side) -> Answer:
         warnings=tuple(dict.fromkeys((*before.warnings, *after.warnings))),
         exit_code=4 if after.chosen is None else 0,
     )
+
+
+def _ordered(chosen: Mapping[str, Any] | None) -> str | None:
+    """Return the machines of a plan, as an order names them; None without a plan, and if GPUs are bought by the piece."""
+    lines = ((chosen or {}).get("order") or {}).get("machines", ())
+    return ", ".join(f"{line['count']} x {line['sku']}" for line in lines if line["sku"]) or None
 
 
 def _named(side: Side) -> str:

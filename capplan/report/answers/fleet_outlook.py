@@ -144,6 +144,7 @@ def growth_tables(growth: Growth | None) -> tuple[Table, ...]:
         "pools",
         "gpus",
         "added_gpus",
+        "machines",
         "usd_per_month",
         "mix_usd_per_month",
     )
