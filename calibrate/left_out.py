@@ -70,9 +70,9 @@ def left_out_text(
     by_ruler = {ruler: _by_group(rows) for ruler, rows in unseen.items()}
     seen, groups = _by_group(own), by_ruler["group"]
     lines = ["coverage:\n"]
-    for key, entry in sorted(coverage.items()):
+    for regime, entry in sorted(coverage.items()):
         held = ", ".join(f"{entry.held[level]:.4f}" for level in LEVELS)
-        lines.append(f"  - [{_quoted(key)}, {entry.values}, {held}]\n")
+        lines.append(f"  - [{_quoted(regime)}, {entry.values}, {held}]\n")
     lines.append("scores:\n")
     for key in sorted(set(seen) & set(groups)):
         if key[0] == CELL:

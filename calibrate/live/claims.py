@@ -22,7 +22,7 @@ from capplan.accuracy.serving import network_class
 from capplan.accuracy.slowness import slowness_of
 from capplan.readers.catalogue.efficiency import shipped_intervals, shipped_slowness
 from capplan.replica.replica import Replica
-from capplan.workload.slo import Target
+from capplan.workload.slo import Metric, Target
 
 CLAIMED = 0.8
 SHARES = (0.3, 0.45, 0.6, 0.75, 0.9)
@@ -36,7 +36,7 @@ LENGTHS = ((128, 32, 1.0), (256, 16, 0.8))
 """Prompt and output tokens, and the highest rate over that of 128 and 32."""
 SECONDS = 22.0
 METRICS = ("ttft", "tpot", "e2e")
-PLANS = {"ttft": ("ttft",), "tpot": ("tpot",), "both": ("ttft", "tpot")}
+PLANS: dict[str, tuple[Metric, ...]] = {"ttft": ("ttft",), "tpot": ("tpot",), "both": ("ttft", "tpot")}
 
 
 def loads(capacity: float) -> tuple[Load, ...]:

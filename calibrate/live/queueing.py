@@ -380,15 +380,15 @@ def main(words: list[str]) -> int:
     for calibration in words[2:]:
         title = Path(calibration).name.partition(".")[0]
         engine = engine_of(calibrated_replica(Path(calibration), Path(words[1])))
-        steps = {name: [log[name][0] for log in logs if name in log] for name in own}
-        paces = {name: [pace(of_repeat, engine.clock) for of_repeat in steps[name]] for name in own}
+        taken = {name: [log[name][0] for log in logs if name in log] for name in own}
+        paces = {name: [pace(of_repeat, engine.clock) for of_repeat in taken[name]] for name in own}
         tables[title] = [row(name, records_of(folder, name), [engine]) for name in own]
         tables[f"{title}_at_pace"] = [
             row(name, records_of(folder, name), [engine], paces[name]) for name in own
         ]
         for shown in (title, f"{title}_at_pace"):
             printed(shown, tables[shown])
-        print_steps(title, steps, engine.clock)
+        print_steps(title, taken, engine.clock)
     (folder / "table.json").write_text(json.dumps(tables, indent=1) + "\n")
     return 0
 

@@ -271,7 +271,8 @@ def arrivals_named(row: Mapping[str, str]) -> Arrivals:
     ('poisson', 'constant')
     """
     text = (row.get("arrivals") or "").strip().lower()
-    for name in get_args(Arrivals):
+    names: tuple[Arrivals, ...] = get_args(Arrivals)
+    for name in names:
         if text.startswith(name):
             return name
     if text:

@@ -23,7 +23,7 @@ from capplan.numbers import Array
 from capplan.replica.replica import Replica
 from capplan.serving.block_cache import OffloadTier, PrefixCaching
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
-from capplan.serving.fleet_terms import KvLink, transfer_s
+from capplan.serving.fleet_terms import KvLink
 from capplan.serving.outcome import Outcome
 from capplan.serving.requests import Crowd, Requests, joined_requests
 from capplan.serving.simulator import simulate
@@ -194,7 +194,7 @@ def _as_streamed(outcome: Outcome, link: KvLink) -> Outcome:
     llm-d, "Disaggregated serving", https://github.com/llm-d/llm-d/blob/main/guides/pd-disaggregation/README.md (the sidecar sends
     `max_tokens` 1 to the prefill engine and returns the stream of the decode engine).
     """
-    sent_s = transfer_s(outcome.input_tokens, link.bytes_per_token, link.bytes_per_s, link.latency_s)
+    sent_s = link.latency_s + outcome.input_tokens * (link.bytes_per_token / link.bytes_per_s)
     later = np.maximum(outcome.output_tokens - 1, 1)
     step_s = np.maximum(outcome.e2e_s - outcome.ttft_s - sent_s, 0.0) / later
     ttft_s = outcome.ttft_s + sent_s + step_s

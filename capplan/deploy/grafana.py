@@ -40,7 +40,8 @@ def grafana_objects(file: PlanFile, fleet: FleetLaunch) -> Iterator[dict[str, An
             f"grafana: reads what vLLM and SGLang report, and the plan is for {fleet.engine}\n  plan with: --set engine=vllm"
         )
     rules = [*_planned_rules(file, fleet), *_measured_rules(file, fleet)]
-    named = {"name": f"{fleet.name}-capplan", "labels": {"app.kubernetes.io/managed-by": "capplan"}}
+    labels = {"app.kubernetes.io/managed-by": "capplan"}
+    named = {"name": f"{fleet.name}-capplan", "labels": labels}
     yield {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
@@ -50,7 +51,7 @@ def grafana_objects(file: PlanFile, fleet: FleetLaunch) -> Iterator[dict[str, An
     yield {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {**named, "labels": {**named["labels"], "grafana_dashboard": "1"}},
+        "metadata": {**named, "labels": {**labels, "grafana_dashboard": "1"}},
         "data": {f"{fleet.name}.json": json.dumps(_dashboard(file, fleet), indent=1)},
     }
 

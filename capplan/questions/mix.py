@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import inf
+from typing import Literal
 
 from capplan.errors import InputError
 from capplan.fleet.mix import MOST_CLASSES, Costs, cheapest_division, partitions
@@ -55,7 +56,7 @@ def mixed(asked: AskedFleet, answer: FleetAnswer, by: MixBy) -> Mix | NoMix:
         rate = sum(classes[name].request_rate_at() for name in names)
         words = ", ".join(names) if threshold is None else _rule(names[0], threshold, cut)
         parts.append(MixPart(words, names, rate / total, plan))
-    by_what = "classes" if threshold is None else "lengths"
+    by_what: Literal["classes", "lengths"] = "classes" if threshold is None else "lengths"
     usd = answer.choices.cheapest.usd_per_month or 0.0
     return Mix(by_what, tuple(parts), threshold, usd, len(divisions))
 

@@ -237,9 +237,9 @@ def note_odd_money(reading: Reading, file: ScenarioFile) -> None:
     if all(item.requests is not None for item in file.traffic):
         for key in ("commitments", "budget"):
             if getattr(file, key) is not None:
-                at = (key,)
+                place = (key,)
                 what = "is for continuous traffic; a batch job is paid until it is done, so leave it out"
-                reading.note(reading.refuse(at, what), at)
+                reading.note(reading.refuse(place, what), place)
     least, most = (section.min_replicas or 1, section.max_replicas) if section else (1, None)
     if most is not None and most < least:
         at = ("commitments", "max_replicas")

@@ -50,11 +50,10 @@ def texts(root: Path) -> Iterator[tuple[str, int, str]]:
     for room in SPEAKING:
         for path in sorted((root / "capplan" / room).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                said: str = (
-                    node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-                )
-                if len(said.split()) >= _WORDS:
-                    yield path.relative_to(root).as_posix(), node.lineno, said
+                if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+                    continue
+                if len(node.value.split()) >= _WORDS:
+                    yield path.relative_to(root).as_posix(), node.lineno, node.value
 
 
 def findings(root: Path) -> list[str]:

@@ -267,10 +267,11 @@ def _checked_host(host: HostRefit, document: Document) -> HostRefit:
             if getattr(number, end) < 0:
                 place = document.place(("host", "numbers", name, end))
                 raise InputError(f"{place}: {getattr(number, end)} should be greater than or equal to 0")
-    later = {
+    later: dict[str, float] = {
         f.name: f.default
         for f in fields(HostOverhead)
-        if f.name == "stream_s" or (f.name.endswith("_ratio") and "excess" not in f.name)
+        if isinstance(f.default, float)
+        and (f.name == "stream_s" or (f.name.endswith("_ratio") and "excess" not in f.name))
     }
     lacking = {
         name: value for name, value in later.items() if name not in host.numbers and name not in host.kept
