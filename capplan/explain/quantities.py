@@ -27,6 +27,7 @@ _BY_NAME: dict[str, Callable[[Subject], Explained]] = {
     "usd_per_month_high": partial(money.month_at_an_end, quantity="usd_per_month_high", end=1),
     "watts": money.watts,
     "request_rate_per_replica": serving.request_rate,
+    "planned_request_rate_limit_per_replica": serving.planned_rate,
     "concurrency_per_replica": serving.concurrency,
     "slo_met_probability": partial(serving.probability, quantity="slo_met_probability"),
     "kv_cache_tokens": memory.cache_tokens,

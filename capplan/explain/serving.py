@@ -139,6 +139,30 @@ def rate_limit(of: Subject, quantity: str, *, sure: bool) -> Explained:
     return explained(quantity, value, formula, inputs, SIMULATION, label=of.plan.single.label)
 
 
+def planned_rate(of: Subject) -> Explained:
+    """Explain the largest rate that a replica is planned for, at least what it carries at the peak."""
+    steps = tuple(rate_limit(of, name, sure=sure) for name, sure in LIMITS.items())
+    group = of.plan.single
+    inputs = (
+        of.of_scenario("h", "headroom_fraction", of.terms.headroom_fraction, "fleet.headroom"),
+        *(
+            input_of(symbol, step.quantity, step.value, step.label, f"explain {step.quantity}")
+            for symbol, step in zip("lc", steps, strict=True)
+        ),
+        input_of(
+            "r",
+            "request_rate_per_replica",
+            group.request_rate_per_replica,
+            "derived",
+            "explain request_rate_per_replica",
+        ),
+    )
+    value, quantity = group.planned_rate_limit_per_replica, "planned_request_rate_limit_per_replica"
+    return explained(
+        quantity, value, "max(min((1 - h) l, c), r)", inputs, SIMULATION, steps=steps, label=group.label
+    )
+
+
 def _peak(of: Subject) -> Input:
     """Return the requests of all replicas at the peak."""
     demand = of.trial.demand

@@ -334,31 +334,37 @@ def _assumed_cells(plans: Sequence[Plan]) -> frozenset[tuple[int, str]]:
     return frozenset((at, name) for at in rows for name in _PREDICTED)
 
 
+def _plans_table(asked: AskedFleet, answer: FleetAnswer, rows: Sequence[dict[str, Any]]) -> Table:
+    """Return every plan, with the columns that its traffic, its prices and its targets give a meaning."""
+    kv = several_kv_dtypes(answer.plans)
+    columns: tuple[str, ...] = _POWERED if asked.scenario.prices.usd_per_kwh is not None else _SHOWN
+    columns = columns if asked.scenario.slo.targets else columns[:-1]
+    columns = _of_prompts(columns) if asked.scenario.pooled else columns
+    prices = [group.price for plan in answer.plans for group in plan.groups if group.price is not None]
+    if any(price.offers < FEW_OFFERS for price in prices):
+        columns = (*columns[:6], "price_basis", *columns[6:])
+    if any(row["usd_per_job"] for row in rows):
+        columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)
+    return Table(
+        [{**row, "plan": layout_text(plan, kv=kv)} for row, plan in zip(rows, answer.plans, strict=True)],
+        title="Plans, cheapest first",
+        shown=columns,
+        titles=_TITLES,
+        assumed=_assumed_cells(answer.plans),
+        spare=_SPARE,
+    )
+
+
 def fleet_answer(
     asked: AskedFleet, answer: FleetAnswer, outlook: Outlook | None = None, settings: Sequence[str] = ()
 ) -> Answer:
     """Return the plans, cheapest first, and the rejections by reason; exit code 4 where nothing is feasible."""
     outlook = outlook or Outlook()
-    over_time, kv = over_time_parts(outlook), several_kv_dtypes(answer.plans)
+    over_time = over_time_parts(outlook)
     rows = [plan_row(plan) for plan in answer.plans]
-    shown = [{**row, "plan": layout_text(plan, kv=kv)} for row, plan in zip(rows, answer.plans, strict=True)]
     rejected = [asdict(item) for item in answer.rejected]
-    assumed = _assumed_cells(answer.plans)
-    columns: tuple[str, ...] = _POWERED if asked.scenario.prices.usd_per_kwh is not None else _SHOWN
-    columns = columns if asked.scenario.slo.targets else columns[:-1]
-    columns = _of_prompts(columns) if asked.scenario.pooled else columns
-    if any(
-        group.price is not None and group.price.offers < FEW_OFFERS
-        for plan in answer.plans
-        for group in plan.groups
-    ):
-        columns = (*columns[:6], "price_basis", *columns[6:])
-    if any(row["usd_per_job"] for row in rows):
-        columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)
     tables = [
-        Table(
-            shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed, spare=_SPARE
-        ),
+        _plans_table(asked, answer, rows),
         *pools_tables(answer),
         *order_tables(answer.chosen),
         *mix_tables(answer),
