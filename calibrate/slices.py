@@ -96,7 +96,7 @@ def slices_section(folder: Path) -> str:
         name = dict(one.groups or {}).get("device", "")
         by_slice.setdefault(name, []).append(one.predicted / one.measured)
         intervals.append((one.measured, one.predicted, one.low, one.high))
-    width = SLICE_WIDTH * needed_width(intervals)
+    width = needed_width(intervals)
     lines = ["| slice | runs | lowest ratio | median | highest |", "| --- | ---: | ---: | ---: | ---: |"]
     lines += [
         f"| {name} | {len(ratios)} | {min(ratios):.2f} | {median(ratios):.2f} | {max(ratios):.2f} |"
@@ -110,5 +110,5 @@ def slices_section(folder: Path) -> str:
     text = EMBEDDINGS.format(
         low=min(embedded), high=max(embedded), runs=len(embedded), sliced=median(shared["time-sliced"]), mps=median(shared["mps"])
     )  # fmt: skip
-    found = f"Intervals {width:.1f} times as wide as on whole devices hold 80 % of them; {SLICE_WIDTH} is what is used."
+    found = f"Intervals {width:.2f} times as wide as on whole devices hold 80 % of them; {SLICE_WIDTH} is what is used."
     return TEXT + "\n".join(lines) + f"\n\n{found}\n\n" + text

@@ -39,9 +39,9 @@ class BoundedEstimate:
     """No result of this regime was measured: the intervals are the widest there are."""
 
 
-SLICE_WIDTH = 2.9
-"""Factor on the logarithm of an interval on a slice of a device: with it the intervals hold 16 of the 19 runs on slices that were measured
-(docs/accuracy.md, "MIG slices and embeddings"); with 1.6, which was assumed before, they held two."""
+SLICE_WIDTH = 1.85
+"""Factor on the logarithm of an interval on a slice of a device: with it the intervals of whole devices hold 16 of the 19 runs on slices that
+were measured (docs/accuracy.md, "MIG slices and embeddings"); with 1.6, which was assumed before, they hold 14."""
 
 
 def interval_on(intervals: Intervals, keys: Sequence[str], device: Device) -> Interval:
