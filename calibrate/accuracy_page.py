@@ -1,6 +1,6 @@
 """Write docs/accuracy.md: `python -m calibrate.accuracy_page FOLDER -o docs/accuracy.md`.
 
-FOLDER holds serving_measured.csv.gz, memory_measured.csv, kernels_measured.csv and kernels_more.csv.gz. Every figure of the
+FOLDER holds serving_measured.csv.gz, memory_measured.csv, kernels_measured.csv, kernels_more.csv.gz and mig_embedding.csv. Every figure of the
 page is computed by the code of `capplan validate`; left-out scores are those of the last fit.
 """
 
@@ -43,6 +43,7 @@ from calibrate.hidden_devices import sampled, served_table, stand_in_table, stan
 from calibrate.interval_fit import UNITS
 from calibrate.left_out_scores import LeftOut, left_out_coverage, left_out_scores, ruled_scores
 from calibrate.reliability import certainty_section
+from calibrate.slices import slices_section
 from calibrate.targets import COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
 from capplan.accuracy.intervals import LEVELS, Intervals
 from capplan.accuracy.memory import disagreeing_starts
@@ -246,7 +247,7 @@ def accuracy_page(folder: Path) -> str:
 
     Parameters
     ----------
-    folder : with the four files of measured results
+    folder : with the five files of measured results
     """
     left_out: Mapping[tuple[str, str, str], LeftOut] = left_out_scores()
     ruled = ruled_scores()
@@ -284,6 +285,8 @@ def accuracy_page(folder: Path) -> str:
         claimed_table() + "\n\n" + interval_table(shipped_intervals()) + "\n",
         _named("How sure a plan is"),
         CERTAINTY + "\n" + certainty_section(),
+        _named("MIG slices and embeddings"),
+        slices_section(folder),
         _named("Steps or queues"),
         "How much of an error is the length of the steps, and how much is what the scheduler makes of them:\n\n",
         separated_table(own) + "\n",

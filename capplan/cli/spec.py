@@ -7,17 +7,20 @@ import typer
 from capplan.cli import options as o
 from capplan.cli.completion import models, weight_dtypes
 from capplan.cli.groups import Group, grouped
-from capplan.cli.kinds import fraction, measure, whole
+from capplan.cli.kinds import fraction, measure, one_of, whole
 from capplan.scenario.flags import DraftFlags, LoadFlags
 
 if TYPE_CHECKING:
     from capplan.replica.replica import Replica
     from capplan.replica.spec import ReplicaSpec
 
+HEADS = ("eagle", "mtp", "medusa", "ngram")
+
 Acceptance = Annotated[
-    float,
+    float | None,
     fraction(
-        "--acceptance", says="Probability that a draft token is accepted, given that all before it were."
+        "--acceptance",
+        says="Probability that a draft token is accepted, given that all before it were; default: the published one of --method.",
     ),
 ]
 Target = Annotated[
@@ -39,6 +42,12 @@ Draft = Annotated[
             metavar="MODEL",
             help="Draft model, with the vocabulary of the target.",
             autocompletion=models,
+        ),
+        method=one_of(
+            "--method",
+            HEADS,
+            metavar="METHOD",
+            says="How the target drafts by itself, instead of --draft: eagle, mtp, medusa or ngram.",
         ),
         draft_step_s=measure(
             "--draft-step-time", says="One step of the draft, such as '2 ms', instead of --draft."
@@ -83,7 +92,7 @@ Batch = Annotated[
 
 
 _OF_STATED_TIMES = (
-    "acceptance", "model", "hardware", "draft", "draft_step_s", "target_step_s", "draft_tokens", "batch", "form",
+    "acceptance", "model", "hardware", "draft", "method", "draft_step_s", "target_step_s", "draft_tokens", "batch", "form",
     "file", "offline",
 )  # fmt: skip
 
@@ -92,7 +101,7 @@ _OF_STATED_TIMES = (
 def command(
     context: typer.Context,
     *,
-    acceptance: Acceptance,
+    acceptance: Acceptance = None,
     model: Target = None,
     hardware: Hardware = None,
     draft: Draft,
@@ -109,12 +118,12 @@ def command(
     from capplan.scenario.speculation import asked_speculation
 
     _refuse_unread(context, draft)
-    asked = asked_speculation(model, hardware, draft, serving)
+    asked = asked_speculation(model, hardware, draft, serving, acceptance)
     target = _built(asked.target, lengths)
     speculated = speculation(
         target,
         asked.draft,
-        acceptance,
+        asked.acceptance_fractions,
         draft_tokens=draft_tokens or DRAFT_TOKENS,
         batches=batch or ((1,) if isinstance(target, float) else BATCHES),
         context_tokens=lengths.mean_context_tokens,

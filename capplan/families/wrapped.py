@@ -29,6 +29,7 @@ _TOWERS: dict[str, Tower] = {
     "idefics3_vision": towers.idefics3,
     "dots_vit": towers.dots_vit,
     "intern_vit_6b": towers.intern_vit,
+    "minicpmv4_6_vision": towers.minicpm_vision,
     "interns1_vision": towers.internvl,
     "internvl_vision": towers.internvl,
     "parakeet": audio.parakeet,
@@ -43,6 +44,8 @@ _TOWERS: dict[str, Tower] = {
     "qwen2_audio_encoder": audio.whisper,
     "qwen3_omni_moe_audio_encoder": audio.qwen3_omni,
     "qwen3_omni_moe_vision_encoder": vision.qwen3_vision,
+    "qwen3_asr_audio_encoder": audio.qwen3_omni,
+    "qwen3_asr_encoder": audio.qwen3_omni,
     "radio": vision.radio,
     "siglip2_vision_model": towers.siglip2,
     "siglip_vision_model": towers.siglip,
@@ -55,7 +58,7 @@ _TOWERS: dict[str, Tower] = {
 _COPIES = (
     "dynamic_image_size", "force_image_size", "max_dynamic_patch", "min_dynamic_patch", "pad2square", "ps_version",
     "select_layer", "template", "use_backbone_lora", "use_llm_lora", "use_thumbnail", "downsample_ratio", "hidden_size", "vocab_size",
-    "window_size", "num_image_tokens",
+    "window_size", "num_image_tokens", "patch_size",
 )  # fmt: skip
 """Keys at the top level of some files that repeat a section or say how many tokens an image has."""
 
@@ -90,6 +93,8 @@ _WRAPPERS = {
     "smolvlm": _image(projectors.shuffled_one_layer),
     "internvl": _image(projectors.internvl),
     "internvl_chat": Wrapper({"vision_config": projectors.internvl}, text=("llm_config",)),
+    "minicpmv4_6": _image(projectors.minicpm_merger),
+    "minicpmv4_7": _image(None),
     "interns1": _image(projectors.internvl),
     "dots_ocr": Wrapper({"vision_config": projectors.nothing}, text=(), text_type="qwen2", tower_type="dots_vit"),
     "NemotronH_Nano_VL_V2": Wrapper({"vision_config": None}, text=("llm_config",)),
@@ -114,6 +119,8 @@ _WRAPPERS = {
         {"vision_config": projectors.nemotron_vision, "audio_config": projectors.nemotron_audio},
         text=("text_config", "llm_config"),
     ),
+    "qwen3_asr": Wrapper({"audio_config": projectors.nothing}, text=("text_config", "thinker_config")),
+    "qwen3_asr_thinker": Wrapper({"audio_config": projectors.nothing}),
     "qwen2_5_omni_thinker": Wrapper(
         {"vision_config": projectors.nothing, "audio_config": projectors.nothing}
     ),
@@ -127,7 +134,7 @@ _WRAPPERS = {
     "idefics2": Wrapper({"vision_config": None, "perceiver_config": None}),
     **dict.fromkeys(
         (
-            "deepseek_vl", "got_ocr2", "hunyuan_vl", "minicpmv4_6", "minicpmv4_7", "granite4_vision", "lighton_ocr", "llava_next_video", "llava_onevision",
+            "deepseek_vl", "got_ocr2", "hunyuan_vl", "granite4_vision", "lighton_ocr", "llava_next_video", "llava_onevision",
             "ovis2", "paddleocr_vl", "perception_lm", "video_llama_3", "video_llava", "vipllava",
         ),
         _image(None),
@@ -145,6 +152,8 @@ def read_wrapped(config: Config, name: str) -> Network:
     network = _text_network(config, text, wrapper.text_type or text.model_type, name)
     config.unused(*wrapper.text, *_COPIES)
     size = network.vision_parameters
+    if text.model_type == f"{config.model_type}_thinker" and "thinker_config" in wrapper.text[1:]:
+        return with_vision(network, config, size)
     for key, projector in wrapper.towers.items():
         size += _tower(config, key, projector, network.hidden_size, wrapper.tower_type)
     return with_vision(network, config, size)

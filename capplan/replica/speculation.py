@@ -16,7 +16,6 @@ from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Number
 from capplan.phases.cost import total_s, unsaved_s
 from capplan.phases.speculation import (
-    expected_tokens_per_round,
     round_time_s,
     round_tokens,
     speculative_speedup_ratio,
@@ -63,6 +62,7 @@ class SpeculationRow:
     batch: int
     draft_tokens: int
     acceptance: float
+    """Of the last position, where they differ."""
     expected_tokens_per_round: float
     draft_step_s: float
     draft_s: float
@@ -165,7 +165,7 @@ def step_times(
 def speculation(
     target: Replica | float,
     draft: DraftModel | float,
-    acceptance_fraction: float,
+    acceptance_fraction: float | Sequence[float],
     *,
     draft_tokens: Sequence[int] = DRAFT_TOKENS,
     batches: Sequence[int] = BATCHES,
@@ -178,9 +178,9 @@ def speculation(
     target : the replica, or the time of one of its decode steps [s]
     draft : the draft model, or the time of one of its steps [s]
     acceptance_fraction : [-]
-        probability that a draft token is accepted if all before it were
+        probability that a draft token is accepted if all before it were; or one for each position
     draft_tokens : [tokens]
-        draft lengths to try
+        draft lengths to try; those beyond the positions are left out
     batches : [-]
         batches to try, in decoding sequences
     context_tokens : [tokens]
@@ -192,13 +192,19 @@ def speculation(
     """
     spec = target if isinstance(target, float) else target.spec
     both = target_and_draft_memory(target, draft, context_tokens) if isinstance(target, Replica) else None
-    lengths = np.array(sorted(set(draft_tokens)), dtype=np.float64)
+    fractions = [acceptance_fraction] if isinstance(acceptance_fraction, float) else acceptance_fraction
+    positions = len(fractions)
+    tried = sorted({g for g in draft_tokens if positions == 1 or g <= positions})
+    if not tried:
+        raise InputError(
+            f"--draft-tokens {min(draft_tokens)}: acceptances are known for {positions} drafts\n  state your own: --acceptance 0.7"
+        )
+    lengths = np.array(tried, dtype=np.float64)
     asked = sorted(set(batches))
     every = _tried_batches(asked, target, both)
     grid, drafts = every[:, None], lengths[None, :]
-    columns = _round_columns(
-        step_times(spec, draft, grid, drafts, context_tokens), acceptance_fraction, drafts
-    )
+    expected = np.array([[round_tokens(fractions, g) for g in tried]])
+    columns = _round_columns(step_times(spec, draft, grid, drafts, context_tokens), expected, drafts)
     speedup = columns[-1]
 
     def row(batch: int, at: int) -> SpeculationRow:
@@ -206,8 +212,9 @@ def speculation(
         tokens, step_s, verify_s, round_s, plain_s, ratio = (float(c[place, at]) for c in columns)
         length = int(lengths[at])
         fits = None if both is None else batch <= both.max_sequences
+        accepted = fractions[0 if positions == 1 else length - 1]
         return SpeculationRow(
-            batch, length, acceptance_fraction, tokens, step_s, length * step_s, verify_s, round_s, plain_s,
+            batch, length, accepted, tokens, step_s, length * step_s, verify_s, round_s, plain_s,
             ratio, fits,
         )  # fmt: skip
 
@@ -224,9 +231,8 @@ def speculation(
     )
 
 
-def _round_columns(times: StepTimes, acceptance_fraction: float, draft_tokens: Array) -> list[Array]:
+def _round_columns(times: StepTimes, expected: Array, draft_tokens: Array) -> list[Array]:
     """Return tokens, draft step, verification, round, plain step and speedup, arrays over (batch, draft tokens)."""
-    expected = expected_tokens_per_round(acceptance_fraction, draft_tokens)
     whole = round_time_s(draft_tokens, times.draft_step_s, times.verify_s)
     speedup = speculative_speedup_ratio(expected, whole, times.target_step_s)
     columns = (expected, times.draft_step_s, times.verify_s, whole, times.target_step_s, speedup)

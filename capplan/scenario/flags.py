@@ -108,9 +108,11 @@ class OutputFlags:
 
 @dataclass(frozen=True, slots=True)
 class DraftFlags:
-    """The draft of `capplan spec`, as a model or a step time, and the step time of a target given without a model."""
+    """The draft of `capplan spec`, as a model, a method or a step time, and the step time of a target given without a model."""
 
     draft: str | None = None
+    method: str | None = None
+    """How the target drafts by itself."""
     draft_step_s: float | None = None
     target_step_s: float | None = None
     draft_weight_dtype: str | None = None

@@ -15,7 +15,7 @@ from capplan.readers.catalogue.model import read_model
 from capplan.readers.yaml_file import KeyPath
 from capplan.recorded.traces.accepted_drafts import accepted_drafts
 from capplan.replica.spec import ReplicaSpec
-from capplan.replica.speculation import DraftModel, DraftPlan, Method
+from capplan.replica.speculation import DraftModel, DraftPlan, Method, draft_of
 from capplan.scenario.flags import DraftFlags, ServingFlags
 from capplan.scenario.reading import Reading
 from capplan.scenario.replica import asked_replica
@@ -347,20 +347,28 @@ class AskedSpeculation:
 
     target: ReplicaSpec | float
     draft: DraftModel | float
+    acceptance_fractions: tuple[float, ...]
+    """One for all positions, or one for each."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...] = ()
 
 
 def asked_speculation(
-    model: str | None, hardware: str | None, flags: DraftFlags, serving: ServingFlags
+    model: str | None,
+    hardware: str | None,
+    flags: DraftFlags,
+    serving: ServingFlags,
+    acceptance_fraction: float | None,
 ) -> AskedSpeculation:
     """Return target and draft of a command line.
 
     Parameters
     ----------
     model, hardware : the target; not needed where both step times are given
-    flags : the draft as a model or a time, one of them, and perhaps the time of the target [s]
+    flags : the draft as a model, a method or a time, one of them, and perhaps the time of the target [s]
     serving : how the target is served
+    acceptance_fraction : [-]
+        None: the published one of the method
 
     Returns
     -------
@@ -372,11 +380,17 @@ def asked_speculation(
         A time or a model is missing or given twice, or the two models have different tokens.
     """
     _check_times(model, hardware, flags)
+    if acceptance_fraction is None and flags.method is None:
+        raise InputError(
+            "--acceptance: is missing; it is the probability that a draft token is accepted, such as 0.7\n"
+            f"  or name a method whose acceptance is published: --method {' or '.join(OF_ITSELF)}"
+        )
+    fractions = () if acceptance_fraction is None else (acceptance_fraction,)
     draft_step_s, target_step_s = flags.draft_step_s, flags.target_step_s
     if draft_step_s is not None and target_step_s is not None:
         unused = ("MODEL and --hardware are not used: both step times are given",) if model else ()
         return AskedSpeculation(
-            target_step_s, draft_step_s, (*_of_times(draft_step_s, target_step_s), _FLAT), unused
+            target_step_s, draft_step_s, fractions, (*_of_times(draft_step_s, target_step_s), _FLAT), unused
         )
     assert model is not None
     assert hardware is not None
@@ -385,7 +399,19 @@ def asked_speculation(
         return AskedSpeculation(
             asked.spec,
             draft_step_s,
+            fractions,
             (*asked.assumptions, *_of_times(draft_step_s, None), _DRAFT_MEMORY),
+            asked.warnings,
+        )
+    if flags.method is not None:
+        method: Method = next(known for known in OF_ITSELF if known == flags.method)
+        plan = SpeculationPlan(fractions, None, None, None, method, None, None)
+        drafting, assumed = drafting_of(plan, asked.spec.network, offline=serving.offline)
+        return AskedSpeculation(
+            asked.spec,
+            draft_of(drafting, asked.spec),
+            drafting.acceptance_fractions,
+            (*asked.assumptions, *(one for one in assumed if one is not _AS_MANY)),
             asked.warnings,
         )
     assert flags.draft is not None
@@ -396,7 +422,7 @@ def asked_speculation(
         ranks=flags.draft_tensor_parallel,
         offline=serving.offline,
     )
-    return AskedSpeculation(asked.spec, beside, (*asked.assumptions, *stated), asked.warnings)
+    return AskedSpeculation(asked.spec, beside, fractions, (*asked.assumptions, *stated), asked.warnings)
 
 
 def draft_beside(
@@ -450,15 +476,16 @@ def _of_times(draft_step_s: float | None, target_step_s: float | None) -> tuple[
 
 
 def _check_times(model: str | None, hardware: str | None, flags: DraftFlags) -> None:
-    if (flags.draft is None) == (flags.draft_step_s is None):
+    given = [value for value in (flags.draft, flags.method, flags.draft_step_s) if value is not None]
+    if len(given) != 1:
         raise InputError(
-            "give exactly one of --draft MODEL and --draft-step-time\n"
-            "  for heads that draft inside the target (EAGLE, Medusa, MTP) give --draft-step-time '2 ms'"
+            "give exactly one of --draft MODEL, --method METHOD and --draft-step-time\n"
+            "  heads that draft inside the target are --method eagle, mtp or medusa, or a time: --draft-step-time '2 ms'"
         )
-    if flags.target_step_s is not None and flags.draft is not None:
+    if flags.target_step_s is not None and flags.draft_step_s is None:
         raise InputError(
-            "--target-step-time: belongs to --draft-step-time; with --draft the target is a MODEL on a --hardware\n"
-            "  leave out --target-step-time, or give --draft-step-time instead of --draft"
+            "--target-step-time: belongs to --draft-step-time; with --draft or --method the target is a MODEL on a --hardware\n"
+            "  leave out --target-step-time, or give --draft-step-time instead of --draft or --method"
         )
     if flags.target_step_s is None and (model is None or hardware is None):
         missing = "MODEL" if model is None else "--hardware"

@@ -19,6 +19,7 @@ CACHE_ELSEWHERE = {
     "qwen2_5_omni": "the whole cannot be run; its thinker is compared",
     "qwen3_omni_moe": "the whole cannot be run; its thinker is compared",
     "recurrent_gemma": "its modules keep their states to themselves",
+    "voxtral_realtime": "it cannot be run without sound",
     "glm5_next": "its class keeps key and gate of every token, engines one key for a pool and the tokens of the last pool",
     "deepseek_v4": "its compressors fill with tokens up to the fixed states that an engine holds from the start",
 }

@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from capplan.errors import InputError
 from capplan.phases.speculation import expected_tokens_per_round
 from capplan.replica.speculation import speculation
 
@@ -105,6 +106,7 @@ def test_a_draft_pays_at_small_batches_and_costs_at_large_ones():
         "h100-sxm",
         DraftFlags(draft="llama-3.2-1b"),
         ServingFlags(kv_dtype="bf16", max_model_len=8192, max_num_seqs=512),
+        0.6,
     )
     found = speculation(replica_of(asked.target), asked.draft, 0.6, context_tokens=300.0)
     by_batch = {row.batch: row.speedup for row in found.best}
@@ -125,3 +127,36 @@ def test_tokens_of_a_round_are_exact_up_to_certain_acceptance(acceptance, drafts
     """Against the sum in whole numbers: (1 - a^(g+1)) / (1 - a) loses seven digits where a is a billionth below 1."""
     exact = float(sum(Fraction(acceptance) ** power for power in range(drafts + 1)))
     assert float(expected_tokens_per_round(acceptance, drafts)) == pytest.approx(exact, rel=1e-14)
+
+
+def test_spec_takes_the_published_acceptance_of_a_method():
+    """Accepted lengths of MTP with Qwen3.5-397B: 1.92 tokens a round of one draft, 2.70 of two, 3.33 of three (InferenceX)."""
+    from capplan.replica.replica import replica_of
+    from capplan.scenario.flags import DraftFlags, ServingFlags
+    from capplan.scenario.speculation import asked_speculation
+
+    flags, serving = (
+        DraftFlags(method="mtp"),
+        ServingFlags(tensor_parallel=8, max_model_len=8192, offline=True),
+    )
+    asked = asked_speculation("qwen3.5-397b-a17b", "b200", flags, serving, None)
+    found = speculation(replica_of(asked.target), asked.draft, asked.acceptance_fractions, batches=(1,))
+    tokens = [row.expected_tokens_per_round for row in found.rows]
+    assert tokens[:3] == pytest.approx([1.92, 2.70, 3.33], abs=0.01)
+    assert len(tokens) == len(asked.acceptance_fractions)
+    assert any("Qwen3.5-397B" in one.what for one in asked.assumptions)
+
+
+def test_a_method_without_a_published_acceptance_asks_for_it():
+    from capplan.scenario.flags import DraftFlags, ServingFlags
+    from capplan.scenario.speculation import asked_speculation
+
+    flags, serving = DraftFlags(method="eagle"), ServingFlags(offline=True)
+    with pytest.raises(
+        InputError, match="the acceptance of eagle is published only for models of type kimi_k25"
+    ):
+        asked_speculation("llama-3.1-8b", "h100-sxm", flags, serving, None)
+    with pytest.raises(InputError, match="--acceptance: is missing"):
+        asked_speculation("llama-3.1-8b", "h100-sxm", DraftFlags(draft="llama-3.2-1b"), serving, None)
+    stated = asked_speculation("llama-3.1-8b", "h100-sxm", flags, serving, 0.7)
+    assert stated.acceptance_fractions == (0.7,)

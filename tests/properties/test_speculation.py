@@ -67,6 +67,7 @@ def pair():
         "h100-sxm",
         DraftFlags(draft="llama-3.2-1b"),
         ServingFlags(tensor_parallel=4, weight_dtype="fp8", kv_dtype="fp8", max_model_len=8192),
+        0.7,
     )
     return replica_of(asked.target), asked.draft
 

@@ -207,6 +207,9 @@ CASES = {
         "--max-model-len": TOO_SHORT,
         "--acceptance": Case("0.9"),
         "--draft": Case("llama-3.2-3b"),
+        "--method": Case(
+            "eagle", "spec llama-3.1-8b --hardware h100-sxm --method ngram --acceptance 0.7 --offline"
+        ),
         "--draft-step-time": Case(
             "4ms", "spec llama-3.1-8b --hardware h100-sxm --draft-step-time 1ms --acceptance 0.7 --offline"
         ),

@@ -34,7 +34,9 @@ def qwen2_5_omni(audio: Config) -> int:
 
 def qwen3_omni(audio: Config) -> int:
     """Return the parameters of the Qwen 3 Omni tower: three halvings of time and frequency, blocks, two projections."""
-    audio.unused("max_source_positions", "n_window", "n_window_infer", "conv_chunksize")
+    audio.unused(
+        "max_source_positions", "max_position_embeddings", "n_window", "n_window_infer", "conv_chunksize"
+    )
     hidden = audio.dimension("hidden_size")
     channels = audio.dimension("downsample_hidden_size")
     bins = audio.dimension("num_mel_bins")

@@ -126,6 +126,18 @@ def nemotron_audio(_config: Config, tower: Config, text: int) -> int:
     return hidden + linear(hidden, wide, bias=bias) + linear(wide, text, bias=bias)
 
 
+def minicpm_merger(config: Config, tower: Config, text: int) -> int:
+    """Return the merger of MiniCPM-V 4.6: each time four patches into one, the last time into the text."""
+    config.unused(
+        "insert_layer_id", "drop_vision_last_layer", "merge_kernel_size", "image_size", "patch_size"
+    )
+    hidden = tower.dimension("hidden_size", default=768)
+    four = 4 * hidden
+    each = 2 * four + linear(four, four)
+    times = config.dimension("merger_times", default=1)
+    return times * each + (times - 1) * linear(four, hidden) + linear(four, text)
+
+
 def original_llava(config: Config, _tower: Config, text: int) -> int:
     """Return the projector of LLaVA's own code: as many matrices as `mm_projector_type` says."""
     kind = config.text("mm_projector_type", default="linear")

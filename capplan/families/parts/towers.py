@@ -1,6 +1,7 @@
 """Vision towers that many models share, counted only, under the keys of their own classes."""
 
 from itertools import pairwise
+from math import prod
 
 from capplan.families.config import Config
 
@@ -119,6 +120,17 @@ def pixtral(vision: Config) -> int:
         + hidden
         + vision.layers() * block
     )
+
+
+def minicpm_vision(vision: Config) -> int:
+    """Return the parameters of the tower of MiniCPM-V 4.6: SigLIP without its pooling, with a window of patches merged in its middle."""
+    vision.unused("insert_layer_id")
+    hidden, inputs, patches, blocks = _sizes(vision)
+    wide = vision.dimension("intermediate_size", default=3072)
+    window = prod(vision.whole_numbers("window_kernel_size") or (2, 2))
+    merging = 4 * linear(hidden, hidden) + 2 * hidden + 2 * window * hidden
+    merging += linear(window * hidden, window * wide) + linear(window * wide, hidden)
+    return linear(inputs, hidden) + patches * hidden + blocks + 2 * hidden + merging
 
 
 def dots_vit(vision: Config) -> int:
