@@ -28,27 +28,25 @@ def records(tmp_path_factory):
     return unpacked(tmp_path_factory.mktemp("live"))
 
 
-@pytest.mark.parametrize("repeat", [1, 2])
-def test_the_queue_of_a_live_engine_follows_from_its_step_times(records, repeat):
-    logs = logged_steps(records, OPEN, repeat)
-    request_s = logged_steps(records, CLOSED, repeat)[ALONE][1]
+def test_the_queue_of_a_live_engine_follows_from_its_step_times(records):
+    """Means over three repeats, as in docs/live.md: p50 within 7 %, p95 within 10 %, times per output token within 5 %."""
+    repeats = (1, 2, 3)
+    logs = [logged_steps(records, OPEN, repeat) for repeat in repeats]
+    request_s = logged_steps(records, CLOSED, 1)[ALONE][1]
     assert 0.003 < request_s < 0.008
-    for load in OPEN[1:4]:
-        record = records_of(records, load.name)[repeat - 1]
-        engine = EngineSetup(RecordedClock(logs[load.name][0], request_s), SCHEDULING, KV_BLOCKS)
-        seen, own = measured(record), simulated(record, engine)
+    for load in (OPEN[0], OPEN[1], OPEN[3], OPEN[5]):
+        runs = []
+        for log, record in zip(logs, records_of(records, load.name), strict=False):
+            engine = EngineSetup(RecordedClock(log[load.name][0], request_s), SCHEDULING, KV_BLOCKS)
+            runs.append((measured(record), simulated(record, engine)))
         for metric, part, tolerance in (
-            ("ttft", 50, 0.08),
-            ("ttft", 95, 0.08),
-            ("tpot", 50, 0.03),
-            ("tpot", 95, 0.03),
+            ("ttft", 50, 0.07),
+            ("ttft", 95, 0.1),
+            ("tpot", 50, 0.05),
+            ("tpot", 95, 0.05),
         ):
-            expected = np.percentile(seen[metric], part)
-            assert np.percentile(own[metric], part) == pytest.approx(expected, rel=tolerance), (
-                load.name,
-                metric,
-                part,
-            )
+            seen, own = (np.mean([np.percentile(run[side][metric], part) for run in runs]) for side in (0, 1))
+            assert own == pytest.approx(seen, rel=tolerance), (load.name, metric, part)
 
 
 def allocated():
