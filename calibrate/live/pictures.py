@@ -7,8 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.live.loads import OPEN
-from calibrate.live.queueing import KV_BLOCKS, SCHEDULING, RecordedClock, logged_steps, measured, simulated
+from calibrate.live.loads import CLOSED, OPEN
+from calibrate.live.queueing import (
+    ALONE,
+    KV_BLOCKS,
+    SCHEDULING,
+    RecordedClock,
+    logged_steps,
+    measured,
+    simulated,
+)
 from capplan.numbers import Array
 from capplan.serving.terms import EngineSetup
 
@@ -28,8 +36,9 @@ def draw(folder: Path, load: str, file: Path, repeat: int = 1) -> None:
 
     mpl.rcParams["svg.hashsalt"] = "live"
     record: dict[str, Any] = json.loads((folder / f"{load}.{repeat}.json").read_text())
-    steps, request_s = logged_steps(folder, OPEN, repeat)[load]
-    engine = EngineSetup(RecordedClock(steps, min(request_s, 0.05)), SCHEDULING, KV_BLOCKS)
+    steps, _ = logged_steps(folder, OPEN, repeat)[load]
+    _, request_s = logged_steps(folder, CLOSED, repeat)[ALONE]
+    engine = EngineSetup(RecordedClock(steps, request_s), SCHEDULING, KV_BLOCKS)
     own, seen = simulated(record, engine), measured(record)
     start = np.array(record["start_times"])
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6))

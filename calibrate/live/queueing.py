@@ -373,8 +373,8 @@ def main(words: list[str]) -> int:
     )
     own: dict[str, list[EngineSetup]] = defaultdict(list)
     for log in logs:
-        for name, (steps, _) in log.items():
-            own[name].append(EngineSetup(RecordedClock(steps, median(outside)), SCHEDULING, KV_BLOCKS))
+        for name, (recorded, _) in log.items():
+            own[name].append(EngineSetup(RecordedClock(recorded, median(outside)), SCHEDULING, KV_BLOCKS))
     tables = {"own_steps": [row(name, records_of(folder, name), own[name]) for name in own]}
     printed("own_steps", tables["own_steps"])
     for calibration in words[2:]:

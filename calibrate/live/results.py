@@ -25,7 +25,7 @@ SOFTWARE = ("vllm", "torch", "transformers")
 def about(environment: Path) -> dict[str, Any]:
     """Return on what and when a run was made."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    named = dict(line.partition("\t: ")[::2] for line in lines if "\t: " in line)
+    named = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     flags = set(named.get("flags", "").split())
     versions = {
         name: path.name.removesuffix(".dist-info").partition("-")[2]
@@ -33,8 +33,8 @@ def about(environment: Path) -> dict[str, Any]:
         for path in environment.glob(f"lib/python*/site-packages/{name}-*.dist-info")
     }
     return {
-        "processor": named.get("model name\t", named.get("model name", platform.processor())).strip(),
-        "family": [named.get(name, "").strip() for name in ("cpu family", "model")],
+        "processor": named.get("model name", platform.processor()),
+        "family": [named.get(name, "") for name in ("cpu family", "model")],
         "cores": sum(line.startswith("processor\t") for line in lines),
         "units": sorted(flags & {"avx2", "avx512f", "avx512_bf16", "amx_tile"}),
         "system": platform.platform(),

@@ -96,7 +96,10 @@ class HostOverhead:
     @property
     def decode_ratios(self) -> tuple[float, ...]:
         """Return the ratios of decode steps at DECODE_BATCHES."""
-        return tuple(getattr(self, f"decode_{batch}_ratio") for batch in DECODE_BATCHES)
+        return (
+            self.decode_1_ratio, self.decode_2_ratio, self.decode_4_ratio,
+            self.decode_8_ratio, self.decode_16_ratio, self.decode_32_ratio,
+        )  # fmt: skip
 
     def of_version(self) -> tuple[float, ...]:
         """Return the numbers that a version of an engine has, in order: all but those of one deployment."""
