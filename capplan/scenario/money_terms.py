@@ -224,7 +224,7 @@ def note_odd_money(reading: Reading, file: ScenarioFile) -> None:
     for term in ("reserved_1y", "reserved_3y"):
         item = getattr(section, term) if section else None
         if item is not None and item.price is not None and item.discount is not None:
-            at = ("commitments", term)
+            at: KeyPath = ("commitments", term)
             reading.note(reading.refuse(at, "price and discount are both given; leave one of them out"), at)
     for key in ("machines", "providers", "regions", "own", "max_machines"):
         if section is not None and getattr(file.fleet, key) is not None:
