@@ -368,7 +368,7 @@ class BilledClass:
 def default_way(price: TokenPrice, time_to_live_s: float | None) -> CacheWay:
     """Return how an API uses its cache if requests ask for nothing.
 
-    Where prefixes are found at marked ends alone, the default mark is the end of the prompt: prompts with other ends find
+    Where prefixes are found only at marked ends, the default mark is the end of the prompt: prompts with other ends find
     nothing, and each of at least the shortest length is written.
 
     Examples

@@ -56,7 +56,7 @@ def total_usd(lines: Sequence[CostLine]) -> float:
 def other_lines(
     terms: OtherTerms, machines_usd: float, output_tokens: float, weight_bytes: float, months: float
 ) -> tuple[CostLine, ...]:
-    """Return what a service costs beside its GPUs and the people who run it, the lines without a price left out.
+    """Return the costs of a service other than its GPUs and the people who run it, the lines without a price left out.
 
         egress q = 10^-9 o b,   weights q = 10^-9 w t,   others q = n t
 

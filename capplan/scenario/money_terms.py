@@ -98,7 +98,7 @@ def budget_of_machines(reading: Reading, record: Budget | None, own: OwnTerms) -
 ASSUMED_OTHER: Mapping[str, float] = {
     "egress_per_gb": 0.09, "load_balancers": 50.0, "weights_per_gb": 0.023, "cpu_nodes": 3, "cpu_node": 150.0, "support": 0.1,
 }  # fmt: skip
-"""Prices of a service beside its GPUs, where prices.other asks for defaults: the order of the lists of large clouds (an assumption)."""
+"""Prices of the costs of a service other than its GPUs, where prices.other asks for defaults: the order of the lists of large clouds (an assumption)."""
 ASSUMED_PEOPLE_USD_PER_MONTH = 15_000.0
 """One engineer, where prices.other asks for defaults and prices.people says nothing (an assumption)."""
 _OTHER_KEYS = {
@@ -224,7 +224,7 @@ def note_odd_money(reading: Reading, file: ScenarioFile) -> None:
     for term in ("reserved_1y", "reserved_3y"):
         item = getattr(section, term) if section else None
         if item is not None and item.price is not None and item.discount is not None:
-            at = ("commitments", term)
+            at: KeyPath = ("commitments", term)
             reading.note(reading.refuse(at, "price and discount are both given; leave one of them out"), at)
     for key in ("machines", "providers", "regions", "own", "max_machines"):
         if section is not None and getattr(file.fleet, key) is not None:

@@ -350,7 +350,7 @@ class Prices(Record):
     overhead: Fraction | None = None
     """On the price of the machines, for `capplan compare`: storage, network, support."""
     other: OtherPrices | None = None
-    """What the service takes beside GPUs: egress, load balancers, storage of weights, CPU nodes, support."""
+    """Costs of the service other than GPUs: egress, load balancers, storage of weights, CPU nodes, support."""
     host_memory_per_gb: UsdPerMonth | None = None
     """Of a gigabyte of host memory in an offload tier named host, where the price of the machines does not include it."""
 

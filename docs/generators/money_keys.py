@@ -152,7 +152,7 @@ TABLES = {
 
 PAGE = """### other
 
-What the service takes beside GPUs, each a line of the [total cost](money.md). Nothing is counted unless you state it or ask for defaults.
+Costs of the service other than GPUs, each a line of the [total cost](money.md). Nothing is counted unless you state it or ask for defaults.
 
 <other>
 

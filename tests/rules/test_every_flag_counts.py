@@ -127,8 +127,8 @@ CASES = {
         "{kind}": Case("prices"),
         "{word}": Case("h200-sxm"),
         "--check": Case("", "list prices"),
-        "--prices": Case("litellm.json --date 2026-11-20", "list apis --check"),
-        "--date": Case("2026-11-21", "list apis gpt-5-mini --check --prices litellm.json --date 2026-11-20"),
+        "--prices": Case("litellm.json --date 2026-11-20", "list apis --check", words=True),
+        "--date": Case("2026-11-21", "list apis --check --prices litellm.json --date 2026-11-20", words=True),
         **OUT,
     },
     "export": {
@@ -446,7 +446,9 @@ UNREAD = {
     ],
     EXPORTED: ["--image owner/name:1", "--draft owner/name"],
     "init copied.yaml --from support-chat": ["--model llama-3.1-8b"],
-    "bill small.yaml --offline": ["--month 2026-12"],
+    "bill small.yaml --offline": ["--by machine"],
+    "list prices": ["--prices litellm.json", "--date 2026-11-20"],
+    "list models": ["--check"],
     "compare --plan plan.json --api openai/gpt-5-mini --offline": ["--set slo.ttft_p95=1s"],
     "cache --prefix-tokens 4000 --requests-per-day 1000 --api openai/gpt-5-mini": [
         "--input-price 1",

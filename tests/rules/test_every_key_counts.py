@@ -27,6 +27,7 @@ ASKS = {
     "simulate": "simulate scenario.yaml --hardware h100-sxm --until 20s --offline --format json",
     "replay": "simulate scenario.yaml --hardware h100-sxm --offline --format json",
     "compare": "compare scenario.yaml --api openai/gpt-5-mini --offline --format json",
+    "claude": "compare scenario.yaml --api anthropic/claude-opus-5-5 --offline --format json",
     "bill": "bill scenario.yaml --offline --format json",
     "page": "report scenario.yaml --offline --format markdown",
 }
@@ -356,7 +357,7 @@ CASES = {
     "hosted.discount": Case("20 %", ask="compare"),
     "hosted.surcharge": Case("10 %", ask="compare"),
     "hosted.service": Case("flex", ask="compare"),
-    "hosted.caching": Case("default", CACHED, "compare"),
+    "hosted.caching": Case("default", CACHED | {"traffic.request_rate": "1 req/s"}, "claude"),
     **{
         f"hosted.provisioned.{key}": Case(
             value, {"hosted.provisioned": {"price": "1 $/h", "tokens_per_minute": 100}}, "compare"

@@ -26,7 +26,7 @@ from capplan.readers.record import (
 
 
 class OtherPrices(Record):
-    """Prices of what a service takes beside GPUs, each a line of its total cost."""
+    """Prices of costs of a service other than GPUs, each a line of its total cost."""
 
     defaults: bool = False
     """Whether assumed prices stand for those that are not stated, prices.people included."""
