@@ -11,8 +11,8 @@
 #   make docs     write docs/commands.md, docs/methodology.md and the output of the marked console blocks of all pages anew,
 #                 then build the pages as a site into site/; a warning stops it
 #   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving BY=imports
-#   make fuzz     new questions: laws over random inputs, files of every kind and command lines with small faults;
-#                 SECONDS=600 SEED=1 (a quarter of the time each) KIND=config.json (files of one kind alone)
+#   make fuzz     new questions: laws over random inputs, files of every kind, command lines, plan files, exports and calls of the
+#                 library with small faults; SECONDS=600 SEED=1 (a seventh of the time each) KIND=config.json (files of one kind alone)
 #                 RECORD=1 (adds the cases to the figures of docs/reliability.md)
 #   make oracle   every model type of transformers against our reading of config.json; writes docs/models.md and the sample
 #                 that make test reads: SEED=1 CHANGED=2 (files with changed values for each type)
@@ -89,10 +89,8 @@ mutants: $(VENV)/.ready-test
 
 fuzz: $(VENV)/.ready-test
 ifeq ($(KIND),)
-	$(BIN)/python -m tests.fuzz.laws --seconds $$(( $(SECONDS) / 4 )) --seed $(SEED)
-	$(BIN)/python -m tests.fuzz.answers --seconds $$(( $(SECONDS) / 4 )) --seed $(SEED)
-	$(BIN)/python -m tests.fuzz.readers --seconds $$(( $(SECONDS) / 4 )) --seed $(SEED) $(if $(RECORD),--record)
-	$(BIN)/python -m tests.fuzz.commands --seconds $$(( $(SECONDS) / 4 )) --seed $(SEED) $(if $(RECORD),--record)
+	for fuzzer in laws answers; do $(BIN)/python -m tests.fuzz.$$fuzzer --seconds $$(( $(SECONDS) / 7 )) --seed $(SEED) || exit 1; done
+	for fuzzer in readers commands plans exports library; do $(BIN)/python -m tests.fuzz.$$fuzzer --seconds $$(( $(SECONDS) / 7 )) --seed $(SEED) $(if $(RECORD),--record) || exit 1; done
 else
 	$(BIN)/python -m tests.fuzz.readers --seconds $(SECONDS) --seed $(SEED) --kind $(KIND)
 endif

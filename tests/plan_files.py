@@ -26,11 +26,26 @@ def plan_in(folder, *settings):
     return plan
 
 
+def _follow(row):
+    """Make the counts and the order of a plan those of its parallelism and replicas."""
+    each = row["tensor_parallel"] * row["pipeline_parallel"] * row["data_parallel"]
+    counts = {"gpus_per_replica": each, "gpus": row["replicas"] * each, "replicas": row["replicas"]}
+    row.update(counts)
+    (group,) = row["groups"]
+    group.update(counts)
+    order, line = row["order"], row["order"]["machines"][0]
+    count = -(-row["gpus"] // line["gpus"])
+    line |= {"count": count, "usd_per_hour": order["usd_per_hour"] / count}
+    gpus = count * line["gpus"]
+    order.update({"machines": [line], "gpus": gpus, "gpus_idle": gpus - row["gpus"]})
+
+
 def with_changes(plan, target, *, chosen=None, launch=None, inputs=None, order=None):
     """Write a plan file with some values changed, signed as a search would; return its path."""
     envelope = copy.deepcopy(json.loads(plan.read_text()))
     result = envelope["result"]
     result["chosen"].update(chosen or {})
+    _follow(result["chosen"])
     if order is not None:
         result["chosen"]["order"]["machines"] = [
             line | order for line in result["chosen"]["order"]["machines"]

@@ -109,7 +109,7 @@ def load_scenario(path: str | PathLike[str], *settings: str) -> Scenario:
     """
     from capplan.scenario.scenario import read_scenario
 
-    _refuse_no_path(path, "path")
+    path = _named(path, "path")
     check_list(settings, Text(), "settings")
     return read_scenario(Path(path), settings)
 
@@ -256,6 +256,8 @@ def _refuse_options(given: Mapping[str, object], options: type) -> None:
         if name not in known:
             raise unknown("option", name, known)
         kinds = get_args(known[name]) or (known[name],)
+        if value is None and type(None) not in kinds:
+            raise InputError(f"{name}: None is no value of it; leave {name} out for its default")
         if Path in kinds:
             _refuse_no_path(value, name)
         elif value is not None and str in kinds:

@@ -17,6 +17,7 @@ from capplan.deploy.export import export_text
 from capplan.deploy.fleet_launch import fleet_launch
 from capplan.errors import InputError
 from capplan.readers.plan_file import read_plan_file
+from capplan.readers.plan_record import BothPoolsRow, PoolRow, PoolsRow
 from tests.plan_files import plan_in, with_changes
 from tests.published_fields import TABLE, kind_of
 from tests.published_fields import mismatch as published_mismatch
@@ -336,25 +337,15 @@ def test_the_config_of_trtllm_lies_where_its_command_reads_it(capplan, plans):
 def pools(plans):
     """Return what a plan with a prefill and a decode pool starts: two devices for each prompt, one for each output."""
     file = read_plan_file(plans["one"])
-    chosen = file.result["chosen"]
-    degrees = {
-        name: chosen[name]
-        for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
-    }
-    pool = {"hardware": "h100-sxm", "replicas": 3, "spare_replicas": 1, "kv_cache_tokens": 1e5, **degrees}
-    apart = {
-        key: chosen[key]
-        for key in (
-            "hardware",
-            "gpus",
-            "weight_dtype",
-            "kv_dtype",
-            "replicas",
-            "spare_replicas",
-            "usd_per_hour",
-        )
-    } | {"pools": {"prefill": pool | {"tensor_parallel": 2}, "decode": pool}}
-    file = replace(file, result={**file.result, "chosen": apart})
+    chosen = file.answer.chosen
+    own = {name: getattr(chosen, name) for name in PoolRow.model_fields if hasattr(chosen, name)}
+    pool = own | {"replicas": 3, "spare_replicas": 1, "planned_request_rate_limit_per_replica": 0.0}
+    both = BothPoolsRow.model_construct(
+        prefill=PoolRow.model_construct(**pool | {"tensor_parallel": 2}),
+        decode=PoolRow.model_construct(**pool),
+    )
+    apart = PoolsRow.model_construct(**dict(chosen) | {"pools": both})
+    file = replace(file, answer=file.answer.model_copy(update={"chosen": apart}))
     return file, fleet_launch(file, image="r/n:1")
 
 

@@ -108,6 +108,26 @@ def asked(text):
     yield "machine", {"machine": text}
 
 
+def same_commands_and_keys(found, expected, target, place, text, empty):
+    """Assert that an export with a hostile text is read as one with a plain text is."""
+    where = f"{place} {text!r} in {target}"
+    if target in ENGINES:
+        mine, others = started(found, empty), started(expected, empty)
+        assert [len(words) for words in mine] == [len(words) for words in others], where
+        changed = {word for a, b in zip(mine, others, strict=True) for word, other in zip(a, b, strict=True) if word != other}  # fmt: skip
+        assert changed <= {text}, where
+        return
+    documents, others = (list(yaml.safe_load_all(one)) for one in (found, expected))
+    if place != "scenario":  # its name is a part of keys, in letters and dashes
+        assert keys(documents) == keys(others), where
+    words = list(words_of(documents))
+    in_pods = [as_a_pod_sees_it(word) for key, word in words if key in EXPANDED]
+    assert "<HF_TOKEN>" not in "".join(in_pods), where
+    if target == "compose":
+        rest = [word.replace("$$", "") for _, word in words if word != "${HF_TOKEN:-}"]
+        assert "$" not in "".join(rest), where
+
+
 @pytest.mark.parametrize("target", [name for name in TARGETS if name not in ("sglang", "trtllm")])
 @pytest.mark.parametrize("kind", ["one", "pools"])
 def test_an_export_has_the_commands_and_keys_that_plain_names_have(plans, kind, target, tmp_path):
@@ -130,22 +150,7 @@ def test_an_export_has_the_commands_and_keys_that_plain_names_have(plans, kind, 
                 refused.append(str(refusal))
                 continue
             answered += 1
-            where = f"{place} {text!r} in {target}"
-            if target in ENGINES:
-                mine, others = started(found, empty), started(expected, empty)
-                assert [len(words) for words in mine] == [len(words) for words in others], where
-                changed = {word for a, b in zip(mine, others, strict=True) for word, other in zip(a, b, strict=True) if word != other}  # fmt: skip
-                assert changed <= {text}, where
-                continue
-            documents, others = (list(yaml.safe_load_all(one)) for one in (found, expected))
-            if place != "scenario":  # its name is a part of keys, in letters and dashes
-                assert keys(documents) == keys(others), where
-            words = list(words_of(documents))
-            in_pods = [as_a_pod_sees_it(word) for key, word in words if key in EXPANDED]
-            assert "<HF_TOKEN>" not in "".join(in_pods), where
-            if target == "compose":
-                rest = [word.replace("$$", "") for _, word in words if word != "${HF_TOKEN:-}"]
-                assert "$" not in "".join(rest), where
+            same_commands_and_keys(found, expected, target, place, text, empty)
     assert answered > 10
     assert not any(letter in words for words in refused for letter in "\x1b\r\x00\u202e")
 
