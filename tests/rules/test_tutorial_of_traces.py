@@ -10,7 +10,7 @@ from capplan.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "tutorials" / "from-a-request-trace-to-a-fleet.md"
-MISSES = ("--replicas 1",)
+MISSES = ("--replicas 1", "--replicas 3")
 """Commands that are there to miss a target."""
 
 
@@ -34,7 +34,7 @@ def test_every_block_of_the_tutorial_runs(tmp_path, monkeypatch, capsys):
                 assert code in allowed, f"{line}: {printed.err}"
                 assert printed.out.strip()
                 commands += 1
-    assert commands == 7
+    assert commands == 8
     written = {path.name for path in tmp_path.iterdir()}
     assert {"trace.csv", "workload.yaml", "workload.svg", "points.jsonl", "frontier.svg"} <= written
 
