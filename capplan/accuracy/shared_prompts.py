@@ -11,9 +11,9 @@ from capplan.errors import InputError
 from capplan.numbers import Array
 from capplan.serving.requests import Counts, Crowd, Requests, UserGroup
 
-_TURNS = re.compile(r"([\d,]+)-token document \+ (\d+) turns x (\d+) in / (\d+)")
-_MEAN_OUTPUT = re.compile(r"mean out (\d+)-(\d+)")
-_HIT = re.compile(r"\bhits? (\d+(?:\.\d+)?) ?%")
+_TURNS = re.compile(r"(?<![\d,])([\d,]{1,15})-token document \+ (\d{1,9}) turns x (\d{1,9}) in / (\d{1,9})")
+_MEAN_OUTPUT = re.compile(r"mean out (\d{1,9})-(\d{1,9})")
+_HIT = re.compile(r"\bhits? (\d{1,6}(?:\.\d{1,6})?) ?%")
 _COLD = ("cold", "empty caches", "recomputed", "repeated all stage")
 """Words of states in which no prompt was sent before the run; without one of them earlier runs or stages sent the same prompts."""
 

@@ -141,8 +141,8 @@ def test_without_a_plan_chosen_raises_what_the_command_says():
 
 
 def test_mistakes_are_those_of_the_command():
-    with pytest.raises(InputError, match="h100"):
-        cp.estimate("llama-3.1-8b", "h1oo", concurrency=1, offline=True)
+    with pytest.raises(InputError, match="did you mean.*h100"):
+        cp.estimate("llama-3.1-8b", "h100-sxn", concurrency=1, offline=True)
 
 
 def test_help_lists_options_with_types_and_defaults():

@@ -24,7 +24,7 @@ PLACE = r"{}: line {}: {}: "
 
 MISTAKES = {
     10: ("request_rate: 20 req/s", "request_rate: -5 req/s", "traffic[0].request_rate", "'-5 req/s' is not above 0"),
-    11: ("p95: 6000", "p95: 600", "traffic[0].input_tokens", "p95 600 is below the mean 1800"),
+    11: ("p95: 6000", "p95: 600", "traffic[0].input_tokens", "p95 600 is below p50 1500"),
     12: ("mean: 350", "men: 350", "traffic[0].output_tokens.men", "unknown key 'men': did you mean 'mean'"),
     13: ("hit_fraction: 0.85", "hit_fraction: 85", "traffic[0].shared_prefix.hit_fraction", "'85' is over 1"),
     14: ("ttft_p95", "p95_ttft", "slo.p95_ttft", "unknown key 'p95_ttft': did you mean 'ttft_p95'? (known: "),

@@ -13,7 +13,7 @@ ALLOWED = {
     "capplan/readers/point_file.py": {"open"},  # appends to the file
     "capplan/recorded/traces/rows.py": {"loadtxt"},  # of lines that were read
     "capplan/accuracy/kernels.py": {"read_bytes"},  # that a kernel moves
-    "capplan/report/show.py": {"open", "fdopen", "write_bytes"},
+    "capplan/report/show.py": {"open", "fdopen"},
     "capplan/cli/main.py": {"open"},  # /dev/null
     "capplan/cli/core_status.py": {"read_text"},  # what the build left beside the core
     "capplan/families/model_class.py": {"read_text"},  # classes.json beside it

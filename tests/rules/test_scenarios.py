@@ -11,7 +11,6 @@ from scipy import stats
 from capplan.questions.fleet import asked_fleet
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.scenario import read_scenario
-from capplan.workload.length import lognormal_sigma
 from docs.generators.schemas import SCHEMAS, schema_text, write_schemas
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,13 +40,12 @@ def test_support_chat_is_read_in_base_units():
     assert scenario.weight_dtypes == ("fp8",)
     assert scenario.kv_dtypes == ("fp8",)
     assert chat.request_rate_per_s == 20.0
-    assert chat.input_tokens.mean_tokens == pytest.approx(1800)
+    sigma = np.log(6000.0 / 1500.0) / stats.norm.ppf(0.95)
+    drawn = stats.lognorm(sigma, scale=1500.0)
+    mean = drawn.expect(lambda tokens: max(tokens, 1201.0), lb=0.0, ub=np.inf)
+    assert chat.input_tokens.mean_tokens == pytest.approx(mean, rel=1e-3)
     assert float(chat.input_tokens.quantile(0.95)) == pytest.approx(6000)
-    sigma = lognormal_sigma(1800.0, 6000.0, 0.95)
-    held = stats.lognorm(sigma, scale=1800.0 * np.exp(-(sigma**2) / 2.0)).expect(
-        lambda tokens: min(tokens, 1200.0), lb=0.0, ub=np.inf
-    )
-    assert chat.cached_input_tokens == pytest.approx(held * 0.85, rel=1e-3)
+    assert chat.cached_input_tokens == pytest.approx(1200.0 * 0.85)  # every prompt is longer than the prefix
     assert {t.key: t.limit_s for t in scenario.slo.targets} == {"ttft_p95": 0.8, "tpot_p95": 0.04}
     assert [entry.name for entry in scenario.fleet.hardware] == [
         "a100-sxm-80gb",
