@@ -35,7 +35,7 @@ KINDS: tuple[dict[str, Any], ...] = (
 LENGTHS = ((128, 32, 1.0), (256, 16, 0.8))
 """Prompt and output tokens, and the highest rate over that of 128 and 32."""
 SECONDS = 22.0
-METRICS = ("ttft", "tpot", "e2e")
+METRICS: tuple[Metric, ...] = ("ttft", "tpot", "e2e")
 PLANS: dict[str, tuple[Metric, ...]] = {"ttft": ("ttft",), "tpot": ("tpot",), "both": ("ttft", "tpot")}
 
 
