@@ -255,7 +255,26 @@ def conformal_intervals(kinds: Kinds) -> tuple[dict[str, Interval], dict[tuple[s
         for ruler in scores:
             if mine[ruler].any():
                 coverage[ruler, statistic] = _coverage(scores, ruler, mine, few=few)
-    return intervals, coverage
+    return within_reach(intervals, kinds), coverage
+
+
+def within_reach(intervals: Mapping[str, Interval], kinds: Kinds) -> dict[str, Interval]:
+    """Return intervals that reach no further than the furthest value that was left out in the regime, however far they were stretched."""
+    reach: dict[str, tuple[float, float]] = {}
+    for own in (residual for kind in kinds.values() for residual in kind):
+        for key in own.keys:
+            low, high = reach.get(key, (0.0, 0.0))
+            reach[key] = min(low, own.log_ratio), max(high, own.log_ratio)
+    return {
+        key: interval_of_ratios(
+            tuple(
+                float(np.clip(ratio, np.exp(reach[key][0]), np.exp(reach[key][1]))) for ratio in entry.ratios
+            ),
+            entry.n,
+            entry.groups,
+        )
+        for key, entry in intervals.items()
+    }
 
 
 def _coverage(scores: Mapping[str, Scores], ruler: str, mine: Mapping[str, Array], *, few: bool) -> Coverage:

@@ -155,15 +155,15 @@ def interval_of(intervals: Intervals, keys: Sequence[str]) -> Interval | None:
 
 
 def _hull(spanned: Sequence[Interval]) -> Interval:
-    """Return the narrowest of several intervals, with its ends where the furthest of them are."""
+    """Return the first of several intervals, with its ends where the furthest of them are."""
     first = spanned[0]
-    ends = [[entry.quantile(probability) for entry in spanned] for probability in PROBABILITIES]
-    half = len(PROBABILITIES) // 2
-    ratios = [min(own) for own in ends[:half]] + [first.median_ratio] + [max(own) for own in ends[half + 1 :]]
-    if not any(entry.ratios for entry in spanned):
+    if not all(entry.ratios for entry in spanned):
         low, high = min(entry.low_ratio for entry in spanned), max(entry.high_ratio for entry in spanned)
         return replace(first, low_ratio=low, high_ratio=high)
-    return interval_of_ratios(tuple(ratios), first.n, first.groups)
+    columns = list(zip(*(entry.ratios for entry in spanned), strict=True))
+    half = len(PROBABILITIES) // 2
+    ratios = (*map(min, columns[:half]), first.median_ratio, *map(max, columns[half + 1 :]))
+    return interval_of_ratios(ratios, first.n, first.groups)
 
 
 def stretched(interval: Interval, width: float) -> Interval:
