@@ -100,7 +100,7 @@ def _newer_remarks(offer: TokenOffer, newer: TokenPrice | None) -> list[str]:
         ("cache reads", offer.cache_read, newer.rates.cache_read),
     )
     return [
-        f"{kind} ${listed:g}, ${other:g} in {newer.source}"
+        f"{kind} ${listed:g}, ${other:g} in {newer.source} of {newer.date}"
         for kind, listed, other in pairs
         if listed is not None and other is not None and abs(other - listed) > SAME_WITHIN * listed
     ]
