@@ -103,7 +103,7 @@ RELEASES: dict[str, tuple[tuple[str, str], ...]] = {
         ("2025-09-30", "1.2.0rc0"), ("2026-03-12", "1.2.0"), ("2026-04-20", "1.2.1"), ("2026-01-22", "1.3.0rc0"), ("2026-10-13", "1.4.0rc0"),
     ),
 }  # fmt: skip
-"""Engine -> (day, version), ascending by version: days on which PyPI received the packages vllm, sglang and tensorrt-llm.
+"""Engine -> (day, version), ascending by version: days on which the packages vllm, sglang and tensorrt-llm were published.
 
 TensorRT-LLM is run from its first candidates on, which come months before a release, so they have rows too.
 """

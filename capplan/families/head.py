@@ -73,7 +73,8 @@ def pooled(network: Network) -> Network:
 
 def _scoring(network: Network, config: Config, name: str) -> Network:
     labels = labels_of(config)
-    scored = name.endswith("ForTokenClassification")
+    # the aligner of Qwen 3 ASR scores tokens without a bias
+    scored = name.endswith("ForTokenClassification") and config.model_type != "qwen3_asr"
     head = replace(network.lm_head, outputs=labels, bias=labels if scored else 0)
     note = f"{name}: {labels} score(s) for a text instead of the LM head; it generates no tokens"
     return replace(

@@ -38,7 +38,7 @@ def test_releases_ascend_and_reach_the_newest_profiles():
 
 
 def test_a_day_finds_the_version_that_was_out():
-    """PyPI: vllm 0.22.0 on 2026-05-29, sglang 0.5.20 on 2026-09-18, tensorrt-llm 1.2.1 on 2026-04-20, 1.3.0rc0 on 2026-01-22."""
+    """Published: vllm 0.22.0 on 2026-05-29, sglang 0.5.20 on 2026-09-18, tensorrt-llm 1.2.1 on 2026-04-20, 1.3.0rc0 on 2026-01-22."""
     assert [version_of("vllm", day) for day in ("2026-05-28", "2026-05-29", "2026-06")] == [
         "0.21.0",
         "0.22.0",

@@ -72,8 +72,8 @@ def read_voxtral_realtime(config: Config, name: str) -> Network:
     windows = layer_windows(config, config.layers(), config.optional("sliding_window", least=0) or None)
     network = block_decoder(config, name, Traits(tied=True), windows=windows)
     delay = (  # multiplied once for a request
-        replace(Projection("delay_in", "other", hidden, _DELAY_RANK, "none"), matmul=False),
-        replace(Projection("delay_out", "other", _DELAY_RANK, hidden, "none"), matmul=False),
+        Projection("delay_in", "other", hidden, _DELAY_RANK, "none", matmul=False),
+        Projection("delay_out", "other", _DELAY_RANK, hidden, "none", matmul=False),
     )
     layers = tuple(replace(layer, projections=(*layer.projections, *delay)) for layer in network.layers)
     return replace(network, layers=layers)
