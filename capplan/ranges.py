@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from numbers import Integral, Real
 from typing import Any
 
@@ -41,7 +41,7 @@ class Share:
         """Raise the error for a value that is not in the range; `written` is the text that it was read from."""
         if isinstance(value, bool) or not isinstance(value, Real):
             raise _not_a_number(value, place)
-        if not 0.0 <= float(value) <= 1.0:
+        if not 0.0 <= _size(value) <= 1.0:
             shown = _short(value if written is None else written)
             raise InputError(f"{place}: {shown} is out of range; 0 to 1 (or 0 % to 100 %) is allowed")
 
@@ -59,11 +59,11 @@ class Positive:
         if isinstance(value, bool) or not isinstance(value, Real):
             raise _not_a_number(value, place)
         shown = _short(value if written is None else written)
-        if self.or_zero and float(value) < 0.0:
+        if self.or_zero and _size(value) < 0.0:
             raise InputError(f"{place}: {shown} is below zero; e.g. '{self.example}'")
-        if not float(value) > 0.0 and not (self.or_zero and float(value) == 0.0):
+        if not _size(value) > 0.0 and not (self.or_zero and _size(value) == 0.0):
             raise InputError(f"{place}: {shown} is not above zero; e.g. '{self.example}'")
-        if not isfinite(float(value)):
+        if not isfinite(_size(value)):
             raise InputError(f"{place}: {shown} is not finite; e.g. '{self.example}'")
 
 
@@ -97,6 +97,14 @@ def check_list(values: Any, allowed: Range, place: str) -> None:
         raise InputError(f"{place}: {_short(values)} is not a list; write [{_short(values).strip(chr(39))}]")
     for value in values:
         allowed.check(value, place)
+
+
+def _size(value: Real) -> float:
+    """Return a number as a float; an infinite one where it is too large."""
+    try:
+        return float(value)
+    except OverflowError:
+        return inf if value > 0 else -inf
 
 
 def _not_a_number(value: object, place: str) -> InputError:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from capplan.errors import InputError
+from capplan.errors import LONGEST_SHOWN, InputError
 from capplan.readers.text_file import MAX_BYTES, MAX_DEPTH, read_text
 
 MAX_NODES = 200_000
@@ -214,6 +214,8 @@ def yaml_values(text: str, name: str) -> list[Any]:
 
 
 def _reader(text: str, name: str) -> _Reader:
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise InputError(f"{name}: {text[:LONGEST_SHOWN]!r} is not Unicode text")
     return _Reader(name, iter(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))))
 
 
