@@ -7,12 +7,13 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from capplan.errors import InputError
 
 if TYPE_CHECKING:
-    from mcp.server.fastmcp import FastMCP
+    from mcp.server import MCPServer
 
 NEEDED = "capplan mcp needs the SDK of the Model Context Protocol\n  install it: pip install 'capplan[mcp]'"
 
@@ -114,17 +115,31 @@ def check(plan: str, scenario: str | None = None, settings: list[str] | None = N
 TOOLS: tuple[Callable[..., dict[str, Any]], ...] = (fit, estimate, fleet, explain, check)
 
 
-def server() -> "FastMCP":
+def server() -> "MCPServer":
     """Return the server with its tools; InputError where the SDK is not installed."""
     try:
-        from mcp.server.fastmcp import FastMCP
-        from mcp.types import ToolAnnotations
+        from mcp.server import MCPServer
+        from mcp.server.mcpserver.exceptions import ToolError
+        from mcp_types import ToolAnnotations
     except ImportError:
         raise InputError(NEEDED) from None
-    made = FastMCP(
+    made = MCPServer(
         "capplan",
         instructions="Capacity planning for LLM serving. Numbers are in base units: seconds, bytes, tokens, dollars.",
     )
+
+    def answering(tool: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+        @wraps(tool)
+        def answered(*words: Any, **options: Any) -> dict[str, Any]:
+            try:
+                return tool(*words, **options)
+            except ValueError as error:
+                raise ToolError(str(error)) from None
+
+        return answered
+
     for tool in TOOLS:
-        made.add_tool(tool, annotations=ToolAnnotations(readOnlyHint=True, openWorldHint=False))
+        made.add_tool(
+            answering(tool), annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False)
+        )
     return made

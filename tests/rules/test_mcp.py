@@ -57,7 +57,7 @@ def test_no_tool_takes_a_file_to_write():
 
 
 def test_without_the_sdk_the_command_says_what_to_install(capplan, monkeypatch):
-    monkeypatch.setitem(sys.modules, "mcp.server.fastmcp", None)
+    monkeypatch.setitem(sys.modules, "mcp.server", None)
     ran = capplan("mcp")
     assert ran.code == 2
     assert "pip install 'capplan[mcp]'" in ran.err
@@ -82,7 +82,7 @@ def test_a_client_of_the_sdk_lists_and_calls_the_tools():
 
     listed, fits, wrong = anyio.run(asked)
     assert {tool.name for tool in listed} == {"fit", "estimate", "fleet", "explain", "check"}
-    assert all(tool.annotations.readOnlyHint for tool in listed)
+    assert all(tool.annotations.read_only_hint for tool in listed)
     assert json.loads(fits.content[0].text)["result"]["fits"] is True
-    assert wrong.isError
+    assert wrong.is_error
     assert "unknown hardware 'h109'" in wrong.content[0].text
