@@ -104,7 +104,7 @@ def _size(value: Real) -> float:
     try:
         return float(value)
     except OverflowError:
-        return inf if value > 0 else -inf
+        return -inf if value < 0 else inf
 
 
 def _not_a_number(value: object, place: str) -> InputError:

@@ -141,7 +141,7 @@ def test_without_a_plan_chosen_raises_what_the_command_says():
 
 
 def test_mistakes_are_those_of_the_command():
-    with pytest.raises(InputError, match="did you mean.*h100"):
+    with pytest.raises(InputError, match=r"did you mean.*h100"):
         cp.estimate("llama-3.1-8b", "h100-sxn", concurrency=1, offline=True)
 
 

@@ -15,7 +15,7 @@ from capplan.report.answers.fleet_words import (
     surer_text,
     usd_per_job,
 )
-from capplan.report.answers.order import order_texts
+from capplan.report.answers.order import failure_text, idle_texts
 from capplan.report.answers.plan_words import budget_texts, layout_text, purchase_text, several_kv_dtypes
 
 _SHOWN = ("hardware", "layout", "replicas", "gpus", "cost", "slo_met_probability")
@@ -60,18 +60,15 @@ def first_screen(
         tables=(table,),
         headline=decision_sentence(asked, answer),
         closing=(
-            *(
-                ("*: no kernel of this GPU was timed, so the prediction is less certain",)
-                if guessed and promised
-                else ()
-            ),
+            *(("*: no kernel of this GPU was timed, so it is less certain",) if guessed and promised else ()),
             *_uneconomical_texts(answer),
             *_bottleneck_texts(answer, plan),
             *(_certainty_texts(answer, plan) if promised else ()),
             *_assumed_texts(kernels, others),
-            *order_texts(plan),
+            *idle_texts(plan),
+            failure_text(plan),
             *budget_texts(asked, answer),
-            "more: --full shows everything; capplan report writes the page for the review",
+            "more: --full, or capplan report for the review",
         ),
     )
 
@@ -122,11 +119,10 @@ def _certainty_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
         saved = (
             ""
             if usd is None or plan.usd_per_month is None
-            else f" to save up to {paid_text(answer, plan.usd_per_month - usd)}"
+            else f", which saves {paid_text(answer, plan.usd_per_month - usd)}"
         )
         parts.append(
-            f"{steps.predicted_gpus} GPUs are enough if replicas are as fast as predicted: measure one for ten minutes "
-            f"(capplan verify-plan){saved}"
+            f"{steps.predicted_gpus} GPUs are enough if replicas are as fast as predicted{saved}: measure one (capplan verify-plan)"
         )
     return (f"certainty: {'; '.join(parts)}",) if parts else ()
 

@@ -40,18 +40,33 @@ def order_tables(plan: Plan | None) -> list[Table]:
 
 
 def order_texts(plan: Plan | None) -> tuple[str, ...]:
-    """Return what of the machines stays idle; nothing if every GPU is used."""
-    order = None if plan is None else plan_order(plan)
-    if order is None or plan is None:
+    """Return what of the machines stays idle, what may fail, and how likely enough replicas are in service."""
+    return () if plan is None else (*idle_texts(plan), *_survival_texts(plan))
+
+
+def failure_text(plan: Plan) -> str:
+    """Return in one sentence what may fail while the SLO targets are met, and for how much of the time enough replicas serve."""
+    survive, found = plan.groups[0].survive, plan_availability(plan)
+    lost = (
+        f"the SLO targets are met at the peak without {survive.words}"
+        if survive.count
+        else "no replica is spare"
+    )
+    if found is None:
+        return f"failures: {lost}"
+    return f"failures: {lost}; enough replicas serve {percent(found.now.time_fraction)} of the time"
+
+
+def idle_texts(plan: Plan) -> tuple[str, ...]:
+    """Return what of the machines stays idle; nothing if every GPU is used, or without a price."""
+    order = plan_order(plan)
+    if order is None or not order.gpus_idle:
         return ()
-    texts = (*_survival_texts(plan),)
-    if not order.gpus_idle:
-        return texts
     room = ""
     if order.free_replicas:
         noun = "replica fits" if order.free_replicas == 1 else "replicas fit"
         room = f": {order.free_replicas} more {noun} on them at no cost"
-    return (f"of the {order.gpus} GPUs in the order {order.gpus_idle} stay idle{room}", *texts)
+    return (f"of the {order.gpus} GPUs in the order {order.gpus_idle} stay idle{room}",)
 
 
 def _survival_texts(plan: Plan) -> Iterator[str]:
@@ -88,7 +103,7 @@ def _survival_texts(plan: Plan) -> Iterator[str]:
     )
     if more is not None:
         text += (
-            f"; one machine more ({more.machine}, ${usd_per_month(more.usd_per_hour):,.0f} a month): "
+            f"; one machine more ({more.machine}, ${usd_per_month(more.usd_per_hour):,.0f} per month): "
             f"{percent(more.availability.time_fraction)} and {percent(more.availability.month_probability)}"
         )
     yield text
