@@ -3,7 +3,7 @@
 python benchmarks/bench_mix.py [--rate 16] [--settings short long mixed] [--tpot 120 40]
 
 Griggs et al. 2024, "Mélange", arXiv 2404.14527: Llama-2-7B on L4, A10G, A100 and H100, TPOT of 120 and 40 ms; up to 77 % saved with conversations,
-33 % with documents, 51 % with both, against the dearest choice of a single kind. Here Llama-3.1-8B, with lognormal lengths of similar means.
+33 % with documents, 51 % with both, against a single kind. Here Llama-3.1-8B; lengths, shares and prices are assumptions.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from capplan.scenario.scenario import scenario_from
 MOST_RATIO = 3.0
 PAPER = {"short": 0.77, "long": 0.33, "mixed": 0.51}
 PRICES = {"a10g": "1.01 $/h", "a100-sxm-80gb": "3.67 $/h", "h100-sxm": "7.516 $/h"}
-"""On-demand prices per GPU as in the paper."""
+"""Assumed prices of one GPU; not read from the paper."""
 SHORT = {"input_tokens": {"mean": 330, "p95": 1000}, "output_tokens": {"mean": 200, "p95": 500}}
 LONG = {"input_tokens": {"mean": 6000, "p95": 12000}, "output_tokens": {"mean": 250, "p95": 500}}
 FOUR = ["l40s", "a100-sxm-80gb", "h100-sxm", "b200"]
