@@ -390,7 +390,7 @@ class ModelRow(_Row):
 class EngineRow(_Row):
     """The engine that was modelled."""
 
-    name: str
+    name: Literal["vllm", "sglang", "trtllm"]
     version: str
 
 
