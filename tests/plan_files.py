@@ -28,6 +28,8 @@ def plan_in(folder, *settings):
 
 def _follow(row):
     """Make the counts and the order of a plan those of its parallelism and replicas."""
+    if "pools" in row:
+        return
     each = row["tensor_parallel"] * row["pipeline_parallel"] * row["data_parallel"]
     counts = {"gpus_per_replica": each, "gpus": row["replicas"] * each, "replicas": row["replicas"]}
     row.update(counts)

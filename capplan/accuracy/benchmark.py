@@ -210,23 +210,15 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     if not model:
         raise InputError("model_hf_id: missing")
     requests = _requests(row, int(concurrency) if concurrency else None, rate)
-    if requests and requests > MOST_REQUESTS and kind != "online_rate_slo":
-        raise InputError(f"requests: {requests} exceed the {MOST_REQUESTS} that can be replayed")
-    failed = (_number(row, "n_failed") or 0.0) / (requests or inf)
-    if failed > MOST_FAILED:
+    lengths = (row.get("length_distribution") or "fixed").strip()
+    if conversation is None and not row.get("isl") and lengths != "fixed":
         raise InputError(
-            f"n_failed: {failed:.0%} of the requests failed, and the latencies are those of the others, which no replay can tell"
+            f"isl: no prompt length is stated ({lengths[:40]!r}); a recorded trace is replayed by capplan simulate --trace"
         )
-    if conversation is None and not row.get("isl"):
-        raise InputError(
-            f"isl: no prompt length is stated ({(row.get('length_distribution') or '')[:40]!r}); "
-            "a recorded trace is replayed by capplan simulate --trace"
-        )
+    limit = {name: _number(row, f"slo_{name}_ms") for name in ("ttft", "tpot")}
+    _refuse_unreplayable(row, kind, requests, limit)
     pools = deployment.pools
     replicas = deployment.replicas
-    limit = {name: _number(row, f"slo_{name}_ms") for name in ("ttft", "tpot")}
-    if kind == "online_rate_slo" and not any(limit.values()):
-        raise InputError("slo_ttft_ms, slo_tpot_ms: missing; the largest rate is the one at which they hold")
     return Benchmark(
         kind=kind,
         engine=engine,
@@ -242,7 +234,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         else conversation.output_tokens
         if conversation
         else _needed(row, "osl"),
-        lengths=(row.get("length_distribution") or "fixed").strip(),
+        lengths=lengths,
         concurrency=int(concurrency) if concurrency else None,
         request_rate=rate,
         requests=requests,
@@ -260,6 +252,21 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         slo_ttft_s=limit["ttft"] and limit["ttft"] / 1e3,
         slo_tpot_s=limit["tpot"] and limit["tpot"] / 1e3,
     )
+
+
+def _refuse_unreplayable(
+    row: Mapping[str, str], kind: Kind, requests: int | None, limit: Mapping[str, float | None]
+) -> None:
+    """Raise the error for a run that is too long, whose requests failed, or whose limits are not stated."""
+    if requests and requests > MOST_REQUESTS and kind != "online_rate_slo":
+        raise InputError(f"requests: {requests} exceed the {MOST_REQUESTS} that can be replayed")
+    failed = (_number(row, "n_failed") or 0.0) / (requests or inf)
+    if failed > MOST_FAILED:
+        raise InputError(
+            f"n_failed: {failed:.0%} of the requests failed, and the latencies are those of the others, which no replay can tell"
+        )
+    if kind == "online_rate_slo" and not any(limit.values()):
+        raise InputError("slo_ttft_ms, slo_tpot_ms: missing; the largest rate is the one at which they hold")
 
 
 def arrivals_named(row: Mapping[str, str]) -> Arrivals:

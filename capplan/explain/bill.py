@@ -109,6 +109,9 @@ def _explain(billed: _Billed, place: Place, value: float) -> Explained:
         return billed.planned.of_plan("gpus")
     if key == "busy_fraction":
         return _busy(billed)
+    if key == "hours":
+        paid_for = input_of("h", key, value, "derived", "365 x 24 / 12 hours of an average month, or the job")
+        return explained(key, value, "h", (paid_for,), MONEY)
     inputs = (*_machines(billed), _outside(billed))
     return explained(key, billed.asked.bill.usd, "C + x", inputs, MONEY, steps=(with_people(billed.planned),))
 

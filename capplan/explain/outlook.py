@@ -39,6 +39,10 @@ def _commitments_explained(
 ) -> Explained:
     assert mix is not None
     key = str(place[-1])
+    if key == "short_fraction":
+        curve = input_of("r", "traffic", None, "config", "scenario: traffic, the load curve")
+        formula = "requests that arrive while fewer replicas than they need are in service, over all requests"
+        return explained(key, value, formula, (curve,), MONEY)
     if place[0] == "rows":
         return _part(mix.parts[int(place[1])], Row("commitments", numbers, place[:2]), key, value)
     if place[0] == "pure":

@@ -155,9 +155,11 @@ def test_an_engine_that_exploits_no_windows_reads_and_keeps_every_token():
 
 @pytest.mark.parametrize(("name", "spread"), [(name, own) for name, own in DATASETS.items()])
 def test_lengths_of_a_data_set_keep_their_mean_and_their_limit(name, spread):
-    means = {"sharegpt_standard_v1": (240.0, 345.0), "sharegpt_edge_v1": (72.0, 208.0)}.get(
-        name, (28650.0, 256.0)
-    )
+    means = {
+        "sharegpt_standard_v1": (240.0, 345.0),
+        "sharegpt_edge_v1": (72.0, 208.0),
+        "mlperf-deepseek-r1": (803.79, 3898.37),
+    }.get(name, (28650.0, 256.0))
     benchmark = replace(benchmark_of(OFFLINE), lengths=name, input_tokens=means[0], output_tokens=means[1])
     prompts, answers = lengths_of(benchmark, 5000)
     assert prompts.max() <= spread.longest_prompt

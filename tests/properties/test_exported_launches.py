@@ -339,7 +339,7 @@ def test_a_replica_over_servers_is_a_set_of_pods(capplan, plan, tmp_path):
     ("target", "changes", "says"),
     [
         ("sglang", {}, "the plan is for vllm"),
-        ("kubernetes", {}, "known: compose, dynamo, k8s"),
+        ("kubernetes", {}, "known: compose, dynamo, grafana, k8s"),
         ("dynamo", {}, "--image nvcr.io"),
         ("vllm", {"launch": {"kv_offload": [{"name": "nvme", "capacity_bytes": 1e12}]}}, "keeps prefixes in nvme"),
         ("vllm", {"inputs": {"engine": {"version": "0.5.0"}}}, "0.6.6 is the oldest version"),

@@ -55,7 +55,7 @@ def test_without_a_width_rows_are_whole(table):
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_a_fleet_keeps_every_number_on_a_narrow_screen(capplan, monkeypatch, width):
-    words = ("fleet", "tests/golden/small.yaml", "--offline")
+    words = ("fleet", "tests/golden/small.yaml", "--offline", "--full")
     wide = capplan(*words)
     monkeypatch.setenv("COLUMNS", str(width))
     narrow = capplan(*words)

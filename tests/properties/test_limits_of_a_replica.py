@@ -35,7 +35,7 @@ class Formula(Trial):
     def at(self, rate_per_s, replicas, slowness=1.0, **_how):
         return SimpleNamespace(load=rate_per_s * slowness, capacity=self.capacity[replicas])
 
-    def fleet(self, replicas, slowness=1.0):
+    def fleet(self, replicas, slowness=1.0, **_how):
         return self.at(self.total_rate / replicas, regularity_class(replicas), slowness)
 
     def worst(self, latencies, _slowness, limits):

@@ -94,9 +94,17 @@ def test_questions_that_differ_in_what_a_run_depends_on_share_none(question, can
     assert cache.trial(candidate, question, {})._seen is not cache.trial(candidate, changed, {})._seen
 
 
-@pytest.mark.parametrize(
-    "name", ["layout.kv_format", "layout.sharding", "demand.hit_fractions", "demand.load_s"]
-)
+@pytest.mark.parametrize("name", ["demand.hit_fractions", "demand.load_s"])
+def test_runs_with_other_hits_are_other_runs_of_the_same_replica(question, candidate, name):
+    cache, changed = SearchCache(), replace(candidate, **other_layout(candidate)[name])
+    first, second = (cache.trial(item, question, {}) for item in (candidate, changed))
+    first.at(5.0, 1.0)
+    runs = len(first._seen)
+    second.at(5.0, 1.0)
+    assert len(second._seen) > runs
+
+
+@pytest.mark.parametrize("name", ["layout.kv_format", "layout.sharding"])
 def test_layouts_that_differ_share_no_run(question, candidate, name):
     cache, changed = SearchCache(), replace(candidate, **other_layout(candidate)[name])
     assert cache.trial(candidate, question, {})._seen is not cache.trial(changed, question, {})._seen

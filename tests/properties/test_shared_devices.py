@@ -270,7 +270,7 @@ def test_a_fleet_of_slices_says_what_whole_gpus_cost_and_is_exported_as_slices(c
     asked = ("fleet", path, *(word for key in keys for word in ("--set", key)), "--offline")
     chosen = json.loads(capplan(*asked, "--format", "json").out)["result"]["chosen"]
     whole = -(-chosen["gpus"] // 2)
-    assert f"are cut from {whole} whole GPUs, ${whole * 4 * 730:,} per month" in capplan(*asked).out
+    assert f"are cut from {whole} whole GPUs, ${whole * 4 * 730:,} per month" in capplan(*asked, "--full").out
     assert capplan(*asked, "-o", plan).code == 0
     manifest = capplan("export", "--plan", plan, "--target", "k8s").out
     assert "nvidia.com/mig-3g.40gb: '1'" in manifest

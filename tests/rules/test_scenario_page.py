@@ -32,6 +32,7 @@ NEEDED = {
     "commitments.owned": "capex: 30k$, electricity: 0.1 $/kWh",
     "currency": "name: EUR, usd: 1.1",
     "budget": "usd_per_month: 50000",
+    "hosted.provisioned": "price: 9 $/h, tokens_per_minute: 9000",
 }
 
 
@@ -71,6 +72,7 @@ def order(key):
         "sharing",
         "sharing.models",
         "prices",
+        "prices.other",
         "commitments",
         "commitments.reserved_1y",
         "commitments.reserved_3y",
@@ -82,6 +84,7 @@ def order(key):
         "energy",
         "energy.measured",
         "hosted",
+        "hosted.provisioned",
     ]
     return sections.index(key.rpartition(".")[0]), list(KEYS).index(key)
 

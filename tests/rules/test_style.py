@@ -122,7 +122,7 @@ def test_a_formula_states_units_an_example_and_its_source():
 
 def test_the_repository_speaks_of_the_project_alone():
     machine = re.compile(
-        r"(?<![\w.])/(?:work|root|home/\w+|opt)/|pypi\.org|pythonhosted|registry\.npmjs|(?i:\bai agent\b|\bsubagent)"
+        r"(?<![\w.])/(?:work|root|home/\w+|opt)/|pypi\.org|pythonhosted|registry\.npmjs|(?i:\bai agent\b|(?<![\"`])\bsubagent)"
     )
     for path, text in tracked():
         if path.parent.name == "rules" or path.suffix in {".csv", ".gz"}:
