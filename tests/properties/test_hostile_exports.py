@@ -86,8 +86,7 @@ def exported(plan, target, tmp_path, **texts):
     inputs = {key: value for key, value in texts.items() if key in ("model", "content")}
     chosen = {"hardware": texts["hardware"]} if "hardware" in texts else {}
     named = {"provider": "AWS", "sku": texts.get("machine", "eight"), "region": texts.get("machine", "here")}
-    if chosen:
-        named["hardware"] = texts["hardware"]
+    named |= chosen
     if target != "skypilot" and "machine" in texts:
         named["provider"] = texts["machine"]
     changed = with_changes(plan, tmp_path / "plan.json", chosen=chosen, inputs=inputs, order=named)
