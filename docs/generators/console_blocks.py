@@ -106,7 +106,7 @@ def part(text: str, name: str) -> str:
     if start == _DECISION:
         return "\n".join(sections[0])
     for section in sections:
-        if section[0].startswith(start) and any(line.startswith(_RULES) for line in section):
+        if section and section[0].startswith(start) and any(line.startswith(_RULES) for line in section):
             return "\n".join(_first_rows(section, int(match["rows"] or len(section))))
     lines = [line for section in sections for line in (*section, "")]
     found = [_whole_line(lines[at:]) for at, line in enumerate(lines) if line.startswith(start)]

@@ -253,7 +253,7 @@ def test_a_plan_file_with_a_figure_that_cannot_be_is_refused(tmp_path, plan, pla
 def test_a_plan_whose_replicas_are_all_spares_is_refused(tmp_path, plan):
     path = tmp_path / "plan.json"
     path.write_text(sealed(plan[0], ("chosen", "spare_replicas"), plan[0]["result"]["chosen"]["replicas"]))
-    with pytest.raises(InputError, match="so none is at work|and its groups make"):
+    with pytest.raises(InputError, match=r"so none is at work|and its groups make"):
         read_plan_file(path)
 
 
