@@ -197,6 +197,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
             f"spec_decode: {row['spec_decode']!r} is not replayed; only serving without drafts is"
         )
     conversation = conversation_of(row)
+    input_tokens, output_tokens = _mean_lengths(row, conversation)
     deployment = deployment_of(row, split=is_set(row.get("disagg")))
     rate = _number(row, "request_rate")
     concurrency = _number(row, "concurrency")
@@ -210,11 +211,6 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     if not model:
         raise InputError("model_hf_id: missing")
     requests = _requests(row, int(concurrency) if concurrency else None, rate)
-    lengths = (row.get("length_distribution") or "fixed").strip()
-    if conversation is None and not row.get("isl") and lengths != "fixed":
-        raise InputError(
-            f"isl: no prompt length is stated ({lengths[:40]!r}); a recorded trace is replayed by capplan simulate --trace"
-        )
     limit = {name: _number(row, f"slo_{name}_ms") for name in ("ttft", "tpot")}
     _refuse_unreplayable(row, kind, requests, limit)
     pools = deployment.pools
@@ -228,13 +224,9 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         kv_format=(row.get("kv_dtype") or "auto").strip(),
         device=(row.get("gpu") or "").strip(),
         sharding=pools[0].sharding if pools else sharding_of(row, replicas),
-        input_tokens=conversation.mean_input_tokens if conversation else _needed(row, "isl"),
-        output_tokens=1.0
-        if kind == "first_token"
-        else conversation.output_tokens
-        if conversation
-        else _needed(row, "osl"),
-        lengths=lengths,
+        input_tokens=input_tokens,
+        output_tokens=1.0 if kind == "first_token" else output_tokens or _needed(row, "osl"),
+        lengths=_lengths_named(row),
         concurrency=int(concurrency) if concurrency else None,
         request_rate=rate,
         requests=requests,
@@ -252,6 +244,23 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         slo_ttft_s=limit["ttft"] and limit["ttft"] / 1e3,
         slo_tpot_s=limit["tpot"] and limit["tpot"] / 1e3,
     )
+
+
+def _lengths_named(row: Mapping[str, str]) -> str:
+    """Return how the lengths of the requests are spread."""
+    return (row.get("length_distribution") or "fixed").strip()
+
+
+def _mean_lengths(row: Mapping[str, str], conversation: Conversation | None) -> tuple[float, float | None]:
+    """Return the mean input and output tokens of a row; no output where none is stated. InputError without an input."""
+    if conversation is not None:
+        return conversation.mean_input_tokens, conversation.output_tokens
+    lengths = _lengths_named(row)
+    if not row.get("isl") and lengths != "fixed":
+        raise InputError(
+            f"isl: no prompt length is stated ({lengths[:40]!r}); a recorded trace is replayed by capplan simulate --trace"
+        )
+    return _needed(row, "isl"), _number(row, "osl")
 
 
 def _refuse_unreplayable(
