@@ -28,7 +28,7 @@ NARROW = {"gpu_memory_utilization": 0.25, "max_model_len": 4096}
 SCENARIOS = {
     "small": SMALL,
     "busy": SMALL | {"max_num_seqs": 4, "traffic": [SMALL["traffic"][0] | {"request_rate": "9 req/s"}]},
-    "two": SMALL | {"fleet": SMALL["fleet"] | {"hardware": ["a100-sxm-80gb", "l40s"]}},
+    "two": SMALL | {"fleet": SMALL["fleet"] | {"hardware": ["l4", "l40s"]}},
     "tight": SMALL | NARROW | {"traffic": [{"request_rate": "30 req/s", "input_tokens": 400, "output_tokens": 900}]},
     "hub": SMALL | {"model": "tiny/unknown"},
     "chats": SMALL | NARROW | {"traffic": [{"trace": "chats.jsonl"}]},
