@@ -20,7 +20,7 @@ _LEFT_OUT = ("contradicts", "only_one_wave", "invalid", "baseline_differs", "max
 _SLICES = {"MIG 4g.71gb": "4g.71gb", "MIG 3g.71gb": "3g.71gb"}
 
 TEXT = """Two sources ran vLLM on slices of an H200: Qwen3-30B-A3B in fp8 on 4g.71gb with one prompt of 30 tokens for all requests, and Llama-3.1-8B on 3g.71gb of
-an H200 NVL whose other slices were busy, sent in chunks of a fixed number of requests. Nothing was fitted on them. `ratio` is predicted over measured tokens a
+an H200 NVL whose other slices were busy, sent in chunks of a fixed number of requests. No prediction was fitted on them; the width of intervals on slices was chosen on these runs, so they are no test of it. `ratio` is predicted over measured tokens a
 second; the interval is that of a whole device before it is widened for a slice.
 
 """
