@@ -8,8 +8,8 @@ A block is run again if the line before it is a mark, which may name the parts o
     ...
     ```
 
-A name is the beginning of a table's title, or of a single line; a number keeps the first rows of a table; `decision` is what stands above the
-first empty line. Without names a block shows everything. A command line is `$ capplan ...`, with `2>&1` at most, as a shell would run it from the root of
+A name is the beginning of a table's title, or of a single line; a number keeps the first rows of a table, or as many lines from that line on; `decision` is
+what stands above the first empty line. Without names a block shows everything, up to `MOST_LINES`. A command line is `$ capplan ...`, with `2>&1` at most, as a shell would run it from the root of
 the repository, on a screen of `WIDTH` columns.
 """
 
@@ -22,7 +22,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 WIDTH = 100
 MOST_LINES = 15
-"""Of what a command prints, in one block."""
+"""Of what a command prints, in one block; the rest is cut, with a sign that there is more."""
 _MARK = r"<!-- output written by `make docs`(?:: (?P<names>[^\n]+?))? -->"
 _BLOCK = re.compile(rf"(?P<mark>{_MARK})\n```console\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINE = re.compile(r"^(?P<words>.*?)(?P<errors> 2>&1)?$")
@@ -98,6 +98,8 @@ def part(text: str, name: str) -> str:
     >>> text = "a: 2 GPUs\n\nPlans, cheapest first\nhardware\n───\nh100\nl4\n\nbottleneck: memory"
     >>> part(text, "decision"), part(text, "Plans (1)").splitlines()[-2:], part(text, "bottleneck")
     ('a: 2 GPUs', ['h100', '…'], 'bottleneck: memory')
+    >>> part("# cost\nserve \\\n  --port 1\n  --seed 2", "serve (2)").splitlines()
+    ['serve \\', '  --port 1']
     """
     sections = [section.splitlines() for section in re.split(r"\n\s*\n", text)]
     match = _NAME.fullmatch(name)
@@ -109,8 +111,10 @@ def part(text: str, name: str) -> str:
         if section and section[0].startswith(start) and any(line.startswith(_RULES) for line in section):
             return "\n".join(_first_rows(section, int(match["rows"] or len(section))))
     lines = [line for section in sections for line in (*section, "")]
-    found = [_whole_line(lines[at:]) for at, line in enumerate(lines) if line.startswith(start)]
-    return "\n".join(found)
+    starts = [at for at, line in enumerate(lines) if line.startswith(start)]
+    if match["rows"]:
+        return "\n".join("\n".join(lines[at : at + int(match["rows"])]).rstrip() for at in starts)
+    return "\n".join(_whole_line(lines[at:]) for at in starts)
 
 
 def _first_rows(section: list[str], rows: int) -> list[str]:
@@ -151,7 +155,8 @@ def with_output(page: str, program: Callable[[list[str]], int], known: dict[str,
         parts = [found for name in names if (found := part(text, name))]
         if names and text and not parts:
             raise ValueError(f"{command!r} prints none of {', '.join(names)}")
-        return "\n\n".join(parts) if names else text
+        lines = ("\n\n".join(parts) if names else text).splitlines()
+        return "\n".join(lines if len(lines) <= MOST_LINES else [*lines[: MOST_LINES - 1], "…"])
 
     def again(match: re.Match[str]) -> str:
         lines = [line for line in match["text"].splitlines() if line.startswith("$ ")]
