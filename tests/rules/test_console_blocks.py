@@ -8,7 +8,7 @@ import pytest
 from capplan.cli.main import main
 from docs.generators.accuracy_quotes import with_quotes
 from docs.generators.commands import pages
-from docs.generators.console_blocks import blocks_of, commands_of, with_output
+from docs.generators.console_blocks import MOST_LINES, WIDTH, blocks_of, commands_of, with_output
 from tests.sweeps import long_but, size_on_few_requests
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +54,8 @@ def test_no_block_is_cut_by_the_line_or_ends_in_a_heading():
                 assert not (lines and lines[-1].startswith("───")), (
                     f"{page.name}: ends in a heading: {lines[-2:]}"
                 )
+                assert len(lines) <= MOST_LINES, f"{page.name}: {lines[0]}"
+                assert max(map(len, lines), default=0) <= WIDTH, f"{page.name}: {max(lines, key=len)}"
 
 
 def test_running_a_page_twice_changes_nothing():
