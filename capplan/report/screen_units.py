@@ -90,7 +90,7 @@ def screen_of(name: str, values: Sequence[Any], *, title: str | None = None) -> 
     Examples
     --------
     >>> screen_of("kv_bytes_per_token", [131072])
-    Screen(heading='KV', unit='KB/tok', factor=0.001)
+    Screen(heading='KV', unit='KB/tok', factor=0.001, probability=False)
     >>> screen_of("ttft_s.p95", [0.8])
     Screen(heading='TTFT p95', unit='ms', factor=1000.0)
     """

@@ -21,7 +21,7 @@ from calibrate.slowness_fit import (
     slowness_table,
     slowness_text,
 )
-from capplan.accuracy.replay import replayed_columns
+from capplan.accuracy.replay import Servers, replayed_columns
 from capplan.accuracy.slowness import PROBABILITIES, slowness_of
 from capplan.questions.validation import BUILT_IN_POINTS
 from capplan.readers.catalogue.efficiency import SLOWNESS_FILE, shipped_slowness
@@ -143,7 +143,7 @@ def test_a_replica_that_is_slower_has_that_slowness():
     times = ("decode_s", "head_s", "decode_attention_s", "mixed_s", "prefill_attention_s", "request_s")
     replica = replica_with(item, host)
     table = replace(replica.table, **{name: 1.3 * getattr(replica.table, name) for name in times})
-    slow = replayed_columns(item.benchmark, replace(replica, table=table))
+    slow = replayed_columns(item.benchmark, Servers(replace(replica, table=table)))
     row = dict(item.row) | {name: str(value) for name, value in slow.items() if "_ms_" in name}
     for value in slow_values(replace(item, row=row), host):
         assert value.slowness == pytest.approx(1.3, rel=0.02), value.column

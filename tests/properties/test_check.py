@@ -187,7 +187,7 @@ def test_a_date_without_a_day_is_taken_as_its_last(written, last):
     ("words", "said"),
     [
         (["check", "small.yaml"], "Missing option '--plan'"),
-        (["check"], "for example: capplan check scenarios/support-chat.yaml --plan plan.json"),
+        (["check"], "for example: capplan check support-chat --plan plan.json"),
         (
             ["fleet", "plan.json"],
             "plan.json: is a plan file, and a scenario YAML is expected\n  give it as: --plan plan.json",

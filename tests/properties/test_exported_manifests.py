@@ -96,7 +96,23 @@ CONTAINER = Object(
 VOLUME = Object(
     {"name!": LABEL, "emptyDir": Object({"medium!": "Memory"}), "configMap": Object({"name!": LABEL})}
 )
-POD = Object({"containers!": Of(CONTAINER), "volumes": Of(VOLUME)})
+EXPRESSION = Object({"key!": str, "operator!": "In", "values!": Of(str)})
+TERMS = Object({"nodeSelectorTerms!": Of(Object({"matchExpressions!": Of(EXPRESSION)}))})
+AFFINITY = Object({"nodeAffinity!": Object({"requiredDuringSchedulingIgnoredDuringExecution!": TERMS})})
+SPREAD = Object(
+    {
+        "maxSkew!": int, "topologyKey!": "kubernetes.io/hostname", "whenUnsatisfiable!": str,
+        "labelSelector!": Object({"matchLabels!": ANY_LABELS}),
+    }
+)  # fmt: skip
+POD = Object(
+    {
+        "containers!": Of(CONTAINER), "volumes": Of(VOLUME), "affinity": AFFINITY, "topologySpreadConstraints": Of(SPREAD),
+    }
+)  # fmt: skip
+STRATEGY = Object(
+    {"type!": "RollingUpdate", "rollingUpdate!": Object({"maxSurge!": int, "maxUnavailable!": int})}
+)
 TEMPLATE = Object({"metadata!": Object({"labels!": ANY_LABELS}), "spec!": POD})
 
 
@@ -129,7 +145,7 @@ SERVICE = Object(
     }
 )  # fmt: skip
 SCHEMAS = {
-    "Deployment": kind("apps/v1", "Deployment", {"replicas!": int, "selector!": Object({"matchLabels!": ANY_LABELS}), "template!": TEMPLATE}),
+    "Deployment": kind("apps/v1", "Deployment", {"replicas!": int, "strategy": STRATEGY, "selector!": Object({"matchLabels!": ANY_LABELS}), "template!": TEMPLATE}),
     "Service": kind("v1", "Service", {"selector!": ANY_LABELS, "ports!": Of(Object({"name!": LABEL, "port!": int, "targetPort!": "http"}))}),
     "ConfigMap": Object({"apiVersion!": "v1", "kind!": "ConfigMap", "metadata!": META, "data!": Of(str, re.compile(r"[\w.]+"))}),
     "LeaderWorkerSet": kind(

@@ -1,5 +1,6 @@
 """Whatever text a plan carries, its export has the same commands and the same keys: a shell and a YAML reader read it again."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -86,7 +87,8 @@ def exported(plan, target, tmp_path, **texts):
     inputs = {key: value for key, value in texts.items() if key in ("model", "content")}
     chosen = {"hardware": texts["hardware"]} if "hardware" in texts else {}
     named = {"provider": "AWS", "sku": texts.get("machine", "eight"), "region": texts.get("machine", "here")}
-    named |= chosen
+    if "pools" not in json.loads(plan.read_text())["result"]["chosen"]:
+        named |= chosen
     if target != "skypilot" and "machine" in texts:
         named["provider"] = texts["machine"]
     changed = with_changes(plan, tmp_path / "plan.json", chosen=chosen, inputs=inputs, order=named)

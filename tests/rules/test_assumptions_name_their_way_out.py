@@ -168,7 +168,14 @@ def test_the_key_of_an_assumption_is_one_of_a_scenario():
 
 def test_commands_without_such_lines_are_known():
     """These assume nothing of what they show, mark it in the file that they write, or need a device to be measured first."""
-    assert set(COMMANDS) - {line[0] for line in LINES} == {"validate", "calibrate", "init", "list", "export", "mcp"}
+    assert set(COMMANDS) - {line[0] for line in LINES} == {
+        "validate",
+        "calibrate",
+        "init",
+        "list",
+        "export",
+        "mcp",
+    }
 
 
 def test_an_assumption_of_flags_is_one_of_a_scenario_by_its_key():

@@ -326,6 +326,8 @@ def why_dearer(base: AskedFleet, changed: AskedFleet, plan: Plan, cache: SearchC
     """
     if plan is None or plan.has_pools or not base.question.slo.targets:
         return ""
+    if plan.single.layout.device.name not in changed.question.efficiencies:
+        return ""  # the change leaves the device of the plan out
     now, then = _held(base, plan, cache), _held(changed, plan, cache)
     same = f"{plan.gpus} x {plan.hardware} in replicas of {plan.single.layout.devices}"
     if isinstance(then, Reason):
