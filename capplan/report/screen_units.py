@@ -92,7 +92,7 @@ def screen_of(name: str, values: Sequence[Any], *, title: str | None = None) -> 
     >>> screen_of("kv_bytes_per_token", [131072])
     Screen(heading='KV', unit='KB/tok', factor=0.001, probability=False)
     >>> screen_of("ttft_s.p95", [0.8])
-    Screen(heading='TTFT p95', unit='ms', factor=1000.0)
+    Screen(heading='TTFT p95', unit='ms', factor=1000.0, probability=False)
     """
     base, _, part = name.partition(".")
     largest = max((abs(v) for v in values if is_number(v) and math.isfinite(v)), default=0.0)
