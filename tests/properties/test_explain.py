@@ -71,7 +71,7 @@ def consistent(explained):
 @pytest.mark.parametrize("fleet", long_but(SAMPLE, FLEETS), ids=lambda fleet: fleet.name)
 def test_every_number_of_a_plan_is_explained_to_the_last_digit(fleet):
     asked = asked_fleet(read_scenario(*fleet), offline=True)
-    of = Subject(asked, fleet_for(asked).chosen)
+    of = Subject(asked, fleet_for(asked).together)
     known = quantities(of)
     for name, printed in known.items():
         explained = explained_quantity(of, name)
