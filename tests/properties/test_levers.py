@@ -9,6 +9,7 @@ import pytest
 from capplan.errors import InputError
 from capplan.fleet.over_time import RateLine, fleet_over_time
 from capplan.fleet.search import cheapest
+from capplan.fleet.search.search_cache import SearchCache
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers import answer as levers
 from capplan.questions.levers.answer import (
@@ -20,7 +21,7 @@ from capplan.questions.levers.answer import (
     checked_names,
     levers_of,
 )
-from capplan.questions.levers.lever import Lever, lever_row, most_saved_first, scaled_plan
+from capplan.questions.levers.lever import Lever, lever_row, most_saved_first, scaled_plan, why_dearer
 from capplan.scenario.scenario import read_scenario, scenario_document
 
 SMALL = """name: small
@@ -163,6 +164,13 @@ def test_replicas_over_time_cost_what_runs_and_the_spares_at_all_hours(whole):
     each = plan.usd_per_month / plan.replicas
     over = scaled_plan(plan, [fleet_over_time(plan.single, half, **terms)], foreseen=True)
     assert over.usd_per_month == pytest.approx(each * (plan.spare_replicas + (12 * 1 + 12 * 3) / 24))
+
+
+def test_a_change_without_the_device_of_the_plan_says_nothing_of_the_plan(whole):
+    """A lever that names other devices has no efficiencies of this one: nothing can be said of the plan under it."""
+    base = whole[1]
+    elsewhere = replace(base.asked, question=replace(base.asked.question, devices=(), efficiencies={}))
+    assert why_dearer(base.asked, elsewhere, base.plan, SearchCache()) == ""
 
 
 def test_an_unknown_lever_names_the_nearest():
