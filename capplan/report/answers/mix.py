@@ -70,6 +70,6 @@ def mix_texts(answer: FleetAnswer) -> tuple[str, ...]:
         else f"the router sends prompts of at most {mix.threshold_tokens:,.0f} tokens to the first fleet, longer ones to the second"
     )
     return (
-        f"a mix costs ${mix.usd_per_month:,.0f} a month, {mix.saved_fraction:.1%} less than the ${mix.single_usd_per_month:,.0f} of "
+        f"a mix costs ${mix.usd_per_month:,.0f} per month, {mix.saved_fraction:.1%} less than the ${mix.single_usd_per_month:,.0f} of "
         f"the cheapest fleet for all requests: {rule}; of {mix.tried} ways to divide the requests it is the cheapest",
     )
