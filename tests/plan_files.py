@@ -28,13 +28,12 @@ def plan_in(folder, *settings):
 
 def _follow(row):
     """Make the counts and the order of a plan those of its parallelism and replicas."""
-    if "pools" in row:
+    if row["transfer"] is not None:
         return
     each = row["tensor_parallel"] * row["pipeline_parallel"] * row["data_parallel"]
-    counts = {"gpus_per_replica": each, "gpus": row["replicas"] * each, "replicas": row["replicas"]}
-    row.update(counts)
+    row.update({"gpus_per_replica": each, "gpus": row["replicas"] * each})
     (group,) = row["groups"]
-    group.update(counts)
+    group.update({key: row[key] for key in group if key in row})
     order, line = row["order"], row["order"]["machines"][0]
     count = -(-row["gpus"] // line["gpus"])
     line |= {"count": count, "usd_per_hour": order["usd_per_hour"] / count}

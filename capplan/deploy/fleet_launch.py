@@ -1,16 +1,16 @@
 """All replicas of a plan as they are started: which engine, how many of it, on what, and at what load another one is needed."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from capplan.deploy.replica_launch import ReplicaLaunch, Role, launch_of
+from capplan.deploy.replica_launch import ReplicaLaunch, launch_of
 from capplan.deploy.written_text import checked_name
 from capplan.errors import InputError
 from capplan.fleet.order import OWN
 from capplan.readers.plan_file import AGAIN, PlanFile
-from capplan.readers.plan_record import LaunchRow, OrderedRow, PlanRow, PoolRow
+from capplan.readers.plan_record import LaunchRow, OrderedRow
 from capplan.readers.record import validated
 from capplan.readers.yaml_file import Document
 from capplan.scenario.records.money import Commitments
@@ -28,8 +28,6 @@ RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 """Vendor -> what Kubernetes calls its devices."""
 SLICE = re.compile(r"[0-9]+g\.[0-9]+gb(\.me)?")
 """MIG profile behind the name of a device, as NVIDIA's device plugin spells it; a device of one's own may have any name."""
-USUAL_SERVER = 8
-"""Devices of a server, for plan files that do not say."""
 LONGEST_NAME = 40
 _LIMITS_FOLLOW = ("hardware", "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 """What the limits of an engine depend on."""
@@ -70,7 +68,7 @@ class FleetLaunch:
     usd_per_hour: float | None
     """Of all devices."""
     order: tuple[OrderedRow, ...]
-    """Machines of the plan; empty in files of older versions, and without a price."""
+    """Machines of the plan; empty without a price."""
     max_unavailable: int
     """Replicas that a rolling update takes out at once; 0 if the plan has no spare one."""
     image: str | None
@@ -169,7 +167,7 @@ def fleet_launch(
         name=name,
         groups=groups,
         vendor=_vendor(inputs.launch.vendor, chosen.hardware),
-        devices_per_server=inputs.launch.devices_per_server or USUAL_SERVER,
+        devices_per_server=inputs.launch.devices_per_server,
         least_replicas=least,
         most_replicas=max(least, asked.max_replicas or groups[-1].replicas),
         usd_per_hour=chosen.usd_per_hour,
@@ -187,11 +185,11 @@ def _written(file: PlanFile, key: str, kind: type[Section]) -> Section:
 
 
 def _refuse_unsaid(file: PlanFile, started: LaunchRow) -> None:
-    """Raise the error for a plan file of an older capplan, which keeps keys of its scenario that it says nothing of here."""
+    """Raise the error for a plan file whose scenario starts its engines with what the plan does not say."""
     written = file.inputs.content
     said = {
         "lora": (written.get("lora") is None) == (started.adapters is None),
-        "runner": written.get("runner", "generate") == (started.runner or "generate"),
+        "runner": written.get("runner", "generate") == started.runner,
         "chunked_prefill": written.get("chunked_prefill") == started.chunked_prefill,
     }
     for key, same in said.items():
@@ -204,41 +202,25 @@ def _refuse_unsaid(file: PlanFile, started: LaunchRow) -> None:
 def _groups(
     file: PlanFile, started: LaunchRow, name: str, checkpoint: str | None, draft: str | None
 ) -> Iterator[Group]:
-    """Yield all replicas as one group, or the prefill pool and then the decode pool."""
-    chosen = file.answer.chosen
-    if isinstance(chosen, PlanRow):
-        launch = launch_of(file, chosen, chosen, started, checkpoint=checkpoint, draft=draft)
-        yield Group(
-            name,
-            launch,
-            chosen.hardware,
-            chosen.replicas,
-            chosen.spare_replicas,
-            _planned_rate(file, chosen),
-            chosen.request_rate_limit_per_replica,
-        )
-        return
-    decode = chosen.pools.decode
-    pools: Mapping[Role, PoolRow] = {"prefill": chosen.pools.prefill, "decode": decode}
-    for role, pool in pools.items():
-        launch = launch_of(file, pool, chosen, started, checkpoint=checkpoint, draft=draft, role=role)
-        if any(
-            getattr(pool, key) != getattr(decode, key) for key in _LIMITS_FOLLOW
-        ):  # the limits are those of a decode engine
+    """Yield the groups of the chosen plan; with separate pools the limits are those of the decode engines."""
+    rows = file.answer.chosen.groups
+    for row in rows:
+        launch = launch_of(file, row, started, checkpoint=checkpoint, draft=draft)
+        if any(getattr(row, key) != getattr(rows[-1], key) for key in _LIMITS_FOLLOW):
             launch = replace(launch, max_num_seqs=None, max_num_batched_tokens=None, memory_fraction=None)
-        planned = pool.planned_request_rate_limit_per_replica
-        yield Group(f"{name}-{role}", launch, pool.hardware, pool.replicas, pool.spare_replicas, planned)
+        yield Group(
+            name if len(rows) == 1 else f"{name}-{row.role}",
+            launch,
+            row.hardware,
+            row.replicas,
+            row.spare_replicas,
+            row.planned_request_rate_limit_per_replica,
+            row.request_rate_limit_per_replica,
+        )
 
 
-def _planned_rate(file: PlanFile, chosen: PlanRow) -> float:
-    """Return the rate at which a replica is full: the knee of its targets, less headroom, and with the confidence asked for; never below its rate in the plan."""
-    predicted = chosen.request_rate_limit_per_replica * (1.0 - file.inputs.headroom_fraction)
-    sized = min(predicted, chosen.sure_request_rate_limit_per_replica)
-    return float(max(sized, chosen.request_rate_per_replica))
-
-
-def _vendor(vendor: str | None, hardware: str) -> str:
-    known = (vendor or "nvidia").lower()
+def _vendor(vendor: str, hardware: str) -> str:
+    known = vendor.lower()
     if known not in RESOURCES:
         raise InputError(
             f"{hardware}: devices of {vendor} are not exported; known vendors: {', '.join(RESOURCES)}"
@@ -248,17 +230,11 @@ def _vendor(vendor: str | None, hardware: str) -> str:
 
 def _remarks(file: PlanFile, groups: tuple[Group, ...]) -> tuple[str, ...]:
     said = []
-    started = file.inputs.launch
-    if started is not None and started.memory_fraction is None and groups[-1].launch.memory_fraction is None:
-        said.append(
-            "the plan file is of an older capplan and does not state the memory fraction: the engine's default"
-        )
     if any(group.launch.max_num_seqs is None for group in groups):
         said.append(
             "limits of the prefill engines are left to the engine: the plan states those of its decode engines"
         )
-    chosen = file.answer.chosen
-    routing = chosen.routing if isinstance(chosen, PlanRow) else "round_robin"
+    routing = file.answer.chosen.routing
     if routing != "round_robin":
         said.append(
             f"requests are planned to be routed by {routing}, which the router in front of the replicas has to do"

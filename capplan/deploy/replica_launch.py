@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 from capplan.deploy.flag_table import engine_flags
 from capplan.errors import InputError
 from capplan.readers.plan_file import AGAIN, PlanFile
-from capplan.readers.plan_record import AdaptersRow, LaunchRow, PlanRow, PoolRow, PoolsRow
+from capplan.readers.plan_record import AdaptersRow, GroupRow, LaunchRow
 
 Role: TypeAlias = Literal["prefill", "decode", "either"]
 SIXTEEN_BITS = ("bf16", "fp16")
@@ -106,25 +106,21 @@ class ReplicaLaunch:
 
 def launch_of(
     file: PlanFile,
-    row: PlanRow | PoolRow,
-    chosen: PlanRow | PoolsRow,
+    row: GroupRow,
     started: LaunchRow,
     *,
     checkpoint: str | None,
     draft: str | None,
-    role: Role | None = None,
 ) -> ReplicaLaunch:
     """Return what one replica of a plan is started with.
 
     Parameters
     ----------
     file : the plan file
-    row : the replicas of the chosen plan, or of one of its pools
-    chosen : the chosen plan
+    row : a group of the chosen plan
     started : what its engine is started with, out of the plan file
     checkpoint : served instead of the model of the plan: its weights in the plan's dtype
     draft : checkpoint of the draft, where the plan does not name one
-    role : of a pool of its own
 
     Raises
     ------
@@ -149,19 +145,19 @@ def launch_of(
             name: getattr(row, name)
             for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
         },
-        weight_dtype=None if checkpoint else _made_by_the_engine(file, chosen.weight_dtype, started),
-        kv_dtype=chosen.kv_dtype,
+        weight_dtype=None if checkpoint else _made_by_the_engine(file, row.weight_dtype, started),
+        kv_dtype=row.kv_dtype,
         max_model_len=started.max_model_len,
         max_num_seqs=started.max_num_seqs,
         max_num_batched_tokens=started.max_num_batched_tokens,
-        memory_fraction=started.memory_fraction or started.gpu_memory_utilization,
+        memory_fraction=started.memory_fraction,
         prefix_caching=started.prefix_caching,
         chunked_prefill=started.chunked_prefill,
         pooling=started.runner == "pooling",
         adapters=None if started.adapters is None else _adapters(started.adapters),
         drafts=_drafts(file, started, draft),
         host_cache_bytes=_host_cache_bytes(file, started),
-        role=role,
+        role=None if row.role == "serve" else row.role,
     )
 
 

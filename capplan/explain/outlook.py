@@ -389,7 +389,7 @@ def _replicas(grown: _Grown, row: Row, place: Place, value: float) -> Explained:
     if place[-1] == "replicas" and len(groups) > 1:
         return explained("replicas", value, "of both pools", (), MONEY)
     group = groups[int(place[-1]) if place[2] == "pool_replicas" else 0]
-    planned = group.planned_rate_limit_per_replica
+    planned = group.planned_request_rate_limit_per_replica
     source = "largest rate of a replica: as predicted less headroom, and with the confidence"
     inputs = (
         row.input("r", "request_rate"),

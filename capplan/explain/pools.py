@@ -1,7 +1,7 @@
 """Quantities of a plan with separate pools for prefill and decode, explained."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capplan.errors import unknown
 from capplan.explain.money import explained_order, explained_outside, explained_survival
@@ -41,7 +41,7 @@ class PoolsSubject:
 
     @property
     def quantities(self) -> dict[str, float]:
-        """Return the numbers of the plan by name, such as pools.decode.gpus."""
+        """Return the numbers of the plan by name, such as groups[1].gpus."""
         return plan_numbers(self.plan)
 
     @property
@@ -60,7 +60,7 @@ class PoolsSubject:
         if quantity.startswith("survival."):
             return explained_survival(self.plan, quantity, value)
         if quantity in _SUMS:
-            inputs = {f"x_{name[0]}": f"pools.{name}.{quantity}" for name in _BOTH}
+            inputs = {f"x_{name[0]}": f"groups[{at}].{quantity}" for at, name in enumerate(_BOTH)}
             return self._worked(quantity, "x_p + x_d", inputs, MONEY if "usd" in quantity else QUESTIONS)
         if quantity == "usd_per_month":
             hours = Input(
@@ -76,15 +76,21 @@ class PoolsSubject:
                 input_of(f"w_{name[0]}", f"{name} watts", pool.layout.device.tdp_w, "spec", "hardware_specs")
                 for name, pool in zip(_BOTH, self.plan.groups, strict=True)
             ]
-            inputs = {f"g_{name[0]}": f"pools.{name}.gpus" for name in _BOTH}
+            inputs = {f"g_{name[0]}": f"groups[{at}].gpus" for at, name in enumerate(_BOTH)}
             return self._worked(quantity, "w_p g_p + w_d g_d", inputs, MONEY, tuple(powers))
+        if quantity == "energy_usd_per_hour":
+            inputs = {f"g_{name[0]}": f"groups[{at}].gpus" for at, name in enumerate(_BOTH)}
+            costs = tuple(
+                replace(_electricity(pool), symbol=f"e_{pool.role[0]}") for pool in self.plan.groups
+            )
+            return self._worked(quantity, "e_p g_p + e_d g_d", inputs, MONEY, costs)
         if quantity.startswith("outside."):
             return explained_outside(self.plan, quantity, value, self.label)
         if quantity.startswith("offers."):
             return self._at_an_offer(quantity, value)
         if quantity.startswith("transfer."):
             return explained(quantity, value, _TRANSFERS[quantity], (self._link(),), PHASES)
-        if quantity.startswith("pools."):
+        if quantity.startswith("groups["):
             return self._of_pool(quantity, value)
         return self._simulated(quantity, value)
 
@@ -108,20 +114,22 @@ class PoolsSubject:
     def _at_an_offer(self, quantity: str, value: float) -> Explained:
         """Explain what both pools cost at the lowest, the likely or the highest offers of their devices."""
         offers = []
-        for name, pool in zip(_BOTH, self.plan.groups, strict=True):
+        for at, pool in enumerate(self.plan.groups):
             assert pool.price is not None
             usd, records = pool.price.at(next(side for side in SIDES if side == quantity.split(".")[1]))
             who = named_offers(records) or "scenario: prices.per_gpu_hour"
             offers.append(
-                input_of(f"p_{name[0]}", "usd_per_gpu_hour", usd, "spec", f"{who}, with electricity")
+                input_of(f"p_{pool.role[0]}", "usd_per_gpu_hour", usd, "spec", f"{who}, with electricity")
             )
-            offers.append(input_of(f"g_{name[0]}", f"pools.{name}.gpus", pool.gpus, "derived", "the pool"))
+            offers.append(
+                input_of(f"g_{pool.role[0]}", f"groups[{at}].gpus", pool.gpus, "derived", "the pool")
+            )
         formula = "(p_p g_p + p_d g_d) times the hours of the period"
         return explained(quantity, value, formula, offers, MONEY)
 
     def _of_pool(self, quantity: str, value: float) -> Explained:
-        _, name, key = quantity.split(".")
-        pool = self.plan.groups[_BOTH.index(name)]
+        path, key = quantity.split(".")
+        pool = self.plan.groups[int(path.removeprefix("groups[").removesuffix("]"))]
         if key == "usd_per_gpu_hour":
             basis = pool.price.basis if pool.price else "unknown"
             price = input_of(
@@ -135,8 +143,9 @@ class PoolsSubject:
             return explained(quantity, value, "h", (machines,), MONEY)
         if key in _PRODUCTS:
             formula, parts = _PRODUCTS[key]
-            inputs = {symbol: f"pools.{name}.{part}" for symbol, part in parts.items()}
-            return self._worked(quantity, formula, inputs, MONEY, _electricity(pool, key))
+            inputs = {symbol: f"{path}.{part}" for symbol, part in parts.items()}
+            more = (_electricity(pool),) if key == "usd_per_hour" else ()
+            return self._worked(quantity, formula, inputs, MONEY, more)
         if key == _PLANNED:
             return self._simulated(quantity, value, _PLANNED_FORMULA)
         if key in ("busy_fraction", "concurrency_per_replica"):
@@ -170,9 +179,9 @@ class PoolsSubject:
                     f"{group.role} replicas",
                     group.busy_replicas,
                     "derived",
-                    f"explain pools.{group.role}.replicas, without spares",
+                    f"explain groups[{at}].replicas, without spares",
                 )
-                for group in self.plan.groups
+                for at, group in enumerate(self.plan.groups)
             ),
             self._link(),
         ]
@@ -192,10 +201,6 @@ class PoolsSubject:
         return Input("l", f"link {name}", None, "-", "spec", f"its rate in the catalogue, or {place}")
 
 
-def _electricity(pool: Group, key: str) -> tuple[Input, ...]:
+def _electricity(pool: Group) -> Input:
     energy = pool.price.energy_usd_per_hour if pool.price else None
-    if key != "usd_per_hour":
-        return ()
-    return (
-        input_of("e", "energy_usd_per_gpu_hour", energy or 0.0, "config", "scenario: prices.electricity"),
-    )
+    return input_of("e", "energy_usd_per_gpu_hour", energy or 0.0, "config", "scenario: prices.electricity")

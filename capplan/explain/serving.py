@@ -157,7 +157,7 @@ def planned_rate(of: Subject) -> Explained:
             "explain request_rate_per_replica",
         ),
     )
-    value, quantity = group.planned_rate_limit_per_replica, "planned_request_rate_limit_per_replica"
+    value, quantity = group.planned_request_rate_limit_per_replica, "planned_request_rate_limit_per_replica"
     return explained(
         quantity, value, "max(min((1 - h) l, c), r)", inputs, SIMULATION, steps=steps, label=group.label
     )

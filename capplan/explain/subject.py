@@ -59,10 +59,11 @@ def plan_numbers(plan: Plan) -> dict[str, float]:
 
 
 def plan_places(plan: Plan) -> Iterator[tuple[Place, float]]:
-    """Yield the same numbers with their places."""
+    """Yield the same numbers with their places; a plan of one group has those of the group itself."""
     row = plan_row(plan)
     order = {key: value for key, value in (row["order"] or {}).items() if key not in _LINES}
-    return places_of({**row, "groups": None, "order": order})
+    groups = row["groups"] if plan.has_pools else None
+    return places_of({**row, "groups": groups, "order": order})
 
 
 @dataclass(slots=True)

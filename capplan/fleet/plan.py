@@ -25,6 +25,7 @@ class Group:
     """Identical replicas that do the same part of the work."""
 
     role: Role
+    model: str
     layout: Layout
     """Layout of one replica."""
     weight_dtype: str
@@ -38,7 +39,7 @@ class Group:
     """Mean number of requests in a replica at the peak, waiting ones included."""
     request_rate_per_replica: float
     """Requests per second of a replica at the peak, spares idle [req/s]."""
-    planned_rate_limit_per_replica: float
+    planned_request_rate_limit_per_replica: float
     """Largest request rate of a replica, with headroom as predicted and with the required confidence [req/s]."""
     kv_cache_tokens: float
     """Tokens in the KV cache of one replica."""
@@ -48,7 +49,7 @@ class Group:
     """Price of one GPU."""
     request_rate_limit_per_replica: float | None = None
     """Largest request rate at which the targets are met, as predicted [req/s]; None for one of several groups."""
-    sure_rate_limit_per_replica: float | None = None
+    sure_request_rate_limit_per_replica: float | None = None
     """The same limit for a replica as slow as the required confidence allows for [req/s]; None for one of several groups."""
     busy_fraction: float | None = None
     """Time in steps over time in service, mean over the replicas at the peak; None where it was not measured."""

@@ -126,7 +126,7 @@ def _margin(plan: Plan, question: Question, target: Target) -> TargetMargin:
 def sizing_of(plan: Plan, headroom_fraction: float) -> Sizing:
     """Return the steps from the peak to the number of devices."""
     group = plan.single
-    limit, sure_limit = group.request_rate_limit_per_replica, group.sure_rate_limit_per_replica
+    limit, sure_limit = group.request_rate_limit_per_replica, group.sure_request_rate_limit_per_replica
     assert limit is not None
     assert sure_limit is not None
     return Sizing(

@@ -146,7 +146,7 @@ def own_fleet(
     first = plan.groups[0]
     groups = tuple(
         PaidReplicas(
-            group.planned_rate_limit_per_replica,
+            group.planned_request_rate_limit_per_replica,
             group.spare_replicas,
             machines_usd * fraction / group.replicas,
         )

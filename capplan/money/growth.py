@@ -113,7 +113,7 @@ def growth_of(
     """
     groups = plan.groups
     peak = groups[0].request_rate_per_replica * groups[0].busy_replicas
-    carried = [group.planned_rate_limit_per_replica for group in groups]
+    carried = [group.planned_request_rate_limit_per_replica for group in groups]
     needed = [replicas_over_time(peak * ratios, rate) for rate in carried]
     rows: list[GrowthMonth] = []
     mixes: list[Mix] = []

@@ -303,7 +303,7 @@ def _hourly_replicas(scenario: Scenario, plan: Plan) -> Counts:
     line = rate_line(scenario)
     peak = plan.single.request_rate_per_replica * plan.single.busy_replicas
     rates = np.full(HOURS, peak) if line is None else line.rates_per_s[:: int(HOUR_S / WINDOW_S)]
-    return replicas_over_time(rates, plan.single.planned_rate_limit_per_replica)
+    return replicas_over_time(rates, plan.single.planned_request_rate_limit_per_replica)
 
 
 def _stated(terms: SharingTerms) -> list[Assumption]:

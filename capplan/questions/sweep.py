@@ -160,12 +160,17 @@ def _contender(plan: Plan, asked: AskedFleet) -> Contender:
         count = f"{prefill.busy_replicas} + {decode.busy_replicas}"
         name = f"{count} apart: {layout_name(prefill.layout, prefill.weight_dtype)}, {layout_name(decode.layout, decode.weight_dtype)}"
         pool = DecodePool(specs[1], (prefill.busy_replicas, decode.busy_replicas), plan.transfer.terms)
-        planned = min(group.planned_rate_limit_per_replica * group.busy_replicas for group in plan.groups)
+        planned = min(
+            group.planned_request_rate_limit_per_replica * group.busy_replicas for group in plan.groups
+        )
         known = [each for each in usd if each is not None]
         return Contender(name, specs[0], sum(known) if len(known) == len(usd) else None, pool, planned)
     hourly = plan.usd_per_hour / plan.replicas if plan.usd_per_hour is not None else None
     group = plan.single
-    name, planned = layout_name(group.layout, group.weight_dtype), group.planned_rate_limit_per_replica
+    name, planned = (
+        layout_name(group.layout, group.weight_dtype),
+        group.planned_request_rate_limit_per_replica,
+    )
     return Contender(name, specs[0], hourly, planned_requests_per_s=planned)
 
 

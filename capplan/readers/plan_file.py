@@ -17,8 +17,8 @@ from capplan.readers.plan_record import InputsRow, ResultRow, checked_result
 from capplan.readers.text_file import MAX_BYTES, digest, first_bytes
 from capplan.readers.yaml_file import Document
 
-SCHEMA = 1
-"""Number of the form of plan files, raised whenever an older capplan could misread a new one; files without one are older."""
+SCHEMA = 2
+"""Number of the form of plan files, raised when an older capplan could misread a new one, or a new one has what older files lack."""
 AGAIN = "write it again with: capplan fleet SCENARIO -o plan.json"
 _ORIGIN = ("scenario", "settings", "scenario_sha256", "prices", "prices_sha256", "inputs", "result_sha256")
 
@@ -105,11 +105,7 @@ def read_plan_file(path: Path) -> PlanFile:
     origin = result.get("plan_file") if isinstance(result, dict) else None
     if envelope.get("command") != "fleet" or not isinstance(result, dict) or not isinstance(origin, dict):
         raise InputError(f"{path}: is not a plan file\n  {AGAIN}")
-    _refuse_newer(path, envelope, origin)
-    if "inputs" not in origin and _same(result, origin.get("result_sha256")):
-        raise InputError(
-            f"{path}: was written by capplan {envelope.get('capplan')}, whose plan files do not hold their inputs\n  {AGAIN}"
-        )
+    _refuse_other_schema(path, envelope, origin)
     missing = next((key for key in _ORIGIN if key not in origin), None) or _wrong(origin)
     if missing is not None:
         raise InputError(
@@ -141,13 +137,19 @@ def read_plan_file(path: Path) -> PlanFile:
     )
 
 
-def _refuse_newer(path: Path, envelope: Mapping[str, Any], origin: Mapping[str, Any]) -> None:
-    """Raise the error for a plan file whose form this version does not know."""
-    schema = origin.get("schema", 0)
-    if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
+def _refuse_other_schema(path: Path, envelope: Mapping[str, Any], origin: Mapping[str, Any]) -> None:
+    """Raise the error for a plan file whose form this version does not know, or no longer knows."""
+    schema, version = origin.get("schema", 0), envelope.get("capplan")
+    if not isinstance(schema, int) or isinstance(schema, bool):
+        return
+    if schema > SCHEMA:
         raise InputError(
-            f"{path}: is a plan file of schema {schema}, and capplan {__version__} reads schemas up to {SCHEMA}\n"
-            f"  read it with the capplan that wrote it ({envelope.get('capplan')}) or a newer one, or {AGAIN}"
+            f"{path}: is a plan file of schema {schema}, and capplan {__version__} reads schema {SCHEMA}\n"
+            f"  read it with the capplan that wrote it ({version}) or a newer one, or {AGAIN}"
+        )
+    if schema < SCHEMA:
+        raise InputError(
+            f"{path}: is a plan file of schema {schema}, which capplan {version} wrote, and capplan {__version__} reads schema {SCHEMA}\n  {AGAIN}"
         )
 
 

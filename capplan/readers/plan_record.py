@@ -1,13 +1,13 @@
 """The schema of a plan file: type and range of every figure that is read back from it."""
 
-from collections.abc import Mapping
 from math import isclose
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from capplan.assumption import Label
+from capplan.fleet.plan import PHASES, Role
 from capplan.readers.record import LARGEST_WHOLE, Record, validated
 from capplan.readers.yaml_file import Document
 from capplan.serving.fleet_terms import Routing
@@ -65,23 +65,36 @@ class NoSpreadRow(_Row):
     high: None
 
 
-class _ReplicasRow(_Row):
-    """Replicas of one layout."""
+class GroupRow(_Row):
+    """One group of identical replicas of a plan."""
 
+    role: Role
+    model: str
     hardware: str
     tensor_parallel: Degree
     pipeline_parallel: Degree
     expert_parallel: Degree
     data_parallel: Degree
+    weight_dtype: str
+    kv_dtype: str
     replicas: Positive
     spare_replicas: Count
     gpus: Positive
     gpus_per_replica: Positive
     concurrency_per_replica: Amount
     request_rate_per_replica: Amount
+    request_rate_limit_per_replica: Amount | None
+    sure_request_rate_limit_per_replica: Amount | None
+    planned_request_rate_limit_per_replica: Amount
     kv_cache_tokens: Amount
     label: Label
-    usd_per_gpu_hour: Amount | None = None
+    busy_fraction: Probability | None
+    usd_per_gpu_hour: Amount | None
+
+    @property
+    def busy_replicas(self) -> int:
+        """Replicas in service."""
+        return self.replicas - self.spare_replicas
 
     @model_validator(mode="after")
     def _some_replicas_work(self) -> Self:
@@ -142,92 +155,6 @@ class OrderRow(_Row):
         return self
 
 
-class GroupRow(_Row):
-    """One group of identical replicas of a plan."""
-
-    role: str
-    hardware: str
-    replicas: Positive
-    spare_replicas: Count
-    gpus: Positive
-
-
-class _CostRow(_Row):
-    """What a plan of any kind needs and costs."""
-
-    hardware: str
-    replicas: Positive
-    spare_replicas: Count
-    gpus: Positive
-    weight_dtype: str
-    kv_dtype: str
-    ttft_s: SpreadRow
-    tpot_s: SpreadRow | NoSpreadRow
-    e2e_s: SpreadRow
-    class_e2e_mean_s: tuple[Amount, ...] = Field(default=(), strict=False)
-    """Mean response time of each class; empty if there is one class."""
-    slo_met_probability: Probability
-    few_open_loops_measured: bool
-    usd_per_hour: Amount | None
-    usd_per_month: Amount | None
-    usd_per_month_low: Amount | None
-    usd_per_month_high: Amount | None
-    usd_per_million_output_tokens_at_mean: Amount | None
-    usd_per_million_tokens_at_mean: Amount | None
-    job_hours: Amount | None
-    usd_per_job: Amount | None
-    usd_per_thousand_requests: Amount | None
-    groups: list[GroupRow] | None = None
-    """None in files of older versions, as the next one."""
-    order: OrderRow | None = None
-    """None without a price."""
-
-    @model_validator(mode="after")
-    def _groups_and_order_follow(self) -> Self:
-        for key in ("gpus", "replicas", "spare_replicas"):
-            if self.groups is not None:
-                _follows(
-                    key, getattr(self, key), sum(getattr(row, key) for row in self.groups), "its groups make"
-                )
-        if (order := self.order) is not None:
-            _follows(
-                "order.gpus_idle", order.gpus_idle, order.gpus - self.gpus, "its machines and replicas leave"
-            )
-            _follows("usd_per_hour", self.usd_per_hour, order.usd_per_hour, "its order costs")
-            _follows("usd_per_month", self.usd_per_month, order.usd_per_month, "its order costs")
-        return self
-
-
-class PlanRow(_ReplicasRow, _CostRow):
-    """A plan of identical replicas."""
-
-    request_rate_limit_per_replica: Amount
-    sure_request_rate_limit_per_replica: Amount
-    planned_request_rate_limit_per_replica: Amount
-    target_probabilities: dict[str, Probability]
-    usd_per_million_output_tokens: Amount | None
-    usd_per_million_tokens: Amount | None
-    draft_tokens: Positive | None = None
-    routing: Routing
-    watts: Amount | None
-    bottleneck: str
-    checked: Literal["simulated", "closed form"]
-
-
-class PoolRow(_ReplicasRow):
-    """A pool for prefill or decode."""
-
-    busy_fraction: Probability
-    planned_request_rate_limit_per_replica: Amount
-
-
-class BothPoolsRow(_Row):
-    """The pools of a plan."""
-
-    prefill: PoolRow
-    decode: PoolRow
-
-
 class TransferRow(_Row):
     """What the transfers of KV caches are like."""
 
@@ -239,39 +166,92 @@ class TransferRow(_Row):
     decode_load_fraction: Amount
 
 
-class PoolsRow(_CostRow):
-    """A plan with separate pools."""
+class PlanRow(_Row):
+    """A plan; the keys that it repeats from its only group are extra ones."""
 
-    pools: BothPoolsRow
-    transfer: TransferRow
-    simulated_requests: Count
-    target_probabilities: dict[str, Probability] | None
-    """None where nobody asked."""
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    hardware: str
+    replicas: Positive
+    spare_replicas: Count
+    gpus: Positive
+    weight_dtype: str
+    kv_dtype: str
+    ttft_s: SpreadRow
+    tpot_s: SpreadRow | NoSpreadRow
+    e2e_s: SpreadRow
+    class_e2e_mean_s: tuple[Amount, ...] = Field(strict=False)
+    """Mean response time of each class; empty if there is one class."""
+    slo_met_probability: Probability
+    few_open_loops_measured: bool
+    target_probabilities: dict[str, Probability]
+    usd_per_hour: Amount | None
+    usd_per_month: Amount | None
+    usd_per_month_low: Amount | None
+    usd_per_month_high: Amount | None
+    usd_per_million_output_tokens: Amount | None
+    usd_per_million_tokens: Amount | None
+    usd_per_million_output_tokens_at_mean: Amount | None
+    usd_per_million_tokens_at_mean: Amount | None
+    job_hours: Amount | None
+    usd_per_job: Amount | None
+    usd_per_thousand_requests: Amount | None
+    watts: Amount | None
+    draft_tokens: Positive | None
+    routing: Routing
+    bottleneck: str | None
+    checked: Literal["simulated", "closed form"]
+    groups: Annotated[list[GroupRow], Field(min_length=1)]
+    transfer: TransferRow | None
+    """None for plans without separate pools."""
+    simulated_requests: Count | None
+    order: OrderRow | None
+    """None without a price."""
+
+    @property
+    def has_pools(self) -> bool:
+        """Whether prefill and decode have separate replicas."""
+        return self.transfer is not None
 
     @model_validator(mode="after")
-    def _pools_make_the_plan(self) -> Self:
-        pools = (self.pools.prefill, self.pools.decode)
+    def _groups_and_order_follow(self) -> Self:
+        roles = tuple(group.role for group in self.groups)
+        if self.has_pools != (roles == PHASES):
+            raise ValueError(
+                f"groups of {' and '.join(roles)} and a transfer between pools do not go together"
+            )
         for key in ("gpus", "replicas", "spare_replicas"):
-            _follows(key, getattr(self, key), sum(getattr(pool, key) for pool in pools), "its pools make")
+            _follows(
+                key, getattr(self, key), sum(getattr(row, key) for row in self.groups), "its groups make"
+            )
+        for key in ("weight_dtype", "kv_dtype"):
+            _same(key, getattr(self, key), getattr(self.groups[-1], key))
+        if len(self.groups) == 1:
+            for key, value in self.groups[0]:
+                if key in (self.model_extra or {}):
+                    _same(key, (self.model_extra or {})[key], value)
+        _same("hardware", self.hardware, " + ".join(dict.fromkeys(row.hardware for row in self.groups)))
+        if (order := self.order) is not None:
+            _follows(
+                "order.gpus_idle", order.gpus_idle, order.gpus - self.gpus, "its machines and replicas leave"
+            )
+            _follows("usd_per_hour", self.usd_per_hour, order.usd_per_hour, "its order costs")
+            _follows("usd_per_month", self.usd_per_month, order.usd_per_month, "its order costs")
         return self
 
 
-def _kind_of_plan(row: Any) -> str:
-    """Return whether a row is a plan with separate pools or of identical replicas."""
-    return "apart" if isinstance(row, Mapping) and "pools" in row else "together"
-
-
-AnyPlanRow: TypeAlias = Annotated[
-    Annotated[PlanRow, Tag("together")] | Annotated[PoolsRow, Tag("apart")], Discriminator(_kind_of_plan)
-]
+def _same(key: str, written: object, of_groups: object) -> None:
+    """Raise the error for a figure of a plan that is another one in its groups."""
+    if written != of_groups or isinstance(written, bool) != isinstance(of_groups, bool):
+        raise ValueError(f"{key} is {written!r}, and its groups have {of_groups!r}")
 
 
 class ChoicesRow(_Row):
     """The plans to choose from."""
 
-    cheapest: AnyPlanRow
-    surest: AnyPlanRow
-    fewest: AnyPlanRow
+    cheapest: PlanRow
+    surest: PlanRow
+    fewest: PlanRow
 
 
 class RejectionRow(_Row):
@@ -441,14 +421,14 @@ class LaunchRow(_Row):
     max_num_seqs: Count
     max_num_batched_tokens: Count
     gpu_memory_utilization: Amount | None
-    memory_fraction: Probability | None = None
-    """As it is started, the engine's default included; None in files of older versions, as the next three."""
-    devices_per_server: Count | None = None
-    vendor: str | None = None
-    runner: Literal["generate", "pooling"] | None = None
-    chunked_prefill: bool | None = None
+    memory_fraction: Probability
+    """As it is started, the engine's default included."""
+    devices_per_server: Positive
+    vendor: str
+    runner: Literal["generate", "pooling"]
+    chunked_prefill: bool | None
     """None: as the engine does."""
-    adapters: AdaptersRow | None = None
+    adapters: AdaptersRow | None
     prefix_caching: bool
     published_weight_dtypes: list[str]
     speculation: SpeculationRow | None
@@ -484,19 +464,17 @@ class DisaggregatedRow(_Row):
 class ResultRow(_Row):
     """The answer of a fleet search."""
 
-    plans: Annotated[list[AnyPlanRow], Field(min_length=1)]
-    chosen: AnyPlanRow
+    plans: Annotated[list[PlanRow], Field(min_length=1)]
+    chosen: PlanRow
     why: str | None
     choices: ChoicesRow | None
     rejected: list[RejectionRow]
     evaluated: Count
     certainty: list[CertaintyRow]
-    uneconomical: list[UneconomicalRow] | None = None
-    insensible: list[UneconomicalRow] | None = None
-    """Name of `uneconomical` in older files."""
-    tight_target: TightTargetRow | None = None
-    next_steps: NextStepsRow | None = None
-    disaggregated: DisaggregatedRow | None = None
+    uneconomical: list[UneconomicalRow]
+    tight_target: TightTargetRow | None
+    next_steps: NextStepsRow | None
+    disaggregated: DisaggregatedRow | None
 
 
 class _OriginRow(_Row):

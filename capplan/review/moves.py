@@ -285,5 +285,5 @@ def _carried_rate(plan: Plan, headroom_fraction: float) -> float:
     group = plan.groups[0]
     if group.request_rate_limit_per_replica is not None:
         return group.request_rate_limit_per_replica * group.busy_replicas
-    planned = min(group.planned_rate_limit_per_replica * group.busy_replicas for group in plan.groups)
+    planned = min(group.planned_request_rate_limit_per_replica * group.busy_replicas for group in plan.groups)
     return planned / (1.0 - headroom_fraction)

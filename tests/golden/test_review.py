@@ -60,9 +60,9 @@ def plan(asked, name, replicas, usd, *, ttft, tpot, sure):
     (device,) = (item for item in asked.question.devices if item.name == name)
     busy = replicas - 1
     group = Group(
-        "serve", Layout(device, Sharding(), "bf16", "bf16"), weight_dtype="bf16", replicas=replicas, spare_replicas=1, survive=Survival("replica", 1),
+        "serve", "m", Layout(device, Sharding(), "bf16", "bf16"), weight_dtype="bf16", replicas=replicas, spare_replicas=1, survive=Survival("replica", 1),
         concurrency_per_replica=16.0, request_rate_per_replica=32.0 / busy, request_rate_limit_per_replica=40.0 / busy,
-        sure_rate_limit_per_replica=32.0 / (busy - 0.5), planned_rate_limit_per_replica=32.0 / busy,
+        sure_request_rate_limit_per_replica=32.0 / (busy - 0.5), planned_request_rate_limit_per_replica=32.0 / busy,
         label="measured", kv_cache_tokens=400_000.0, price=asked.prices[name],
     )  # fmt: skip
     return Plan(

@@ -52,7 +52,7 @@ def test_a_plan_is_outgrown_in_the_month_of_the_closed_form(plan, growth, carrie
     rate = carried * busy * 0.83
     group = replace(
         plan.single, replicas=busy + 1, spare_replicas=1, request_rate_per_replica=rate / busy,
-        planned_rate_limit_per_replica=carried,
+        planned_request_rate_limit_per_replica=carried,
     )  # fmt: skip
     some = replace(plan, groups=(group,))
     found = growth_of(some, grown_ratios(growth, 120), without_mix)

@@ -17,7 +17,6 @@ from capplan.deploy.export import export_text
 from capplan.deploy.fleet_launch import fleet_launch
 from capplan.errors import InputError
 from capplan.readers.plan_file import read_plan_file
-from capplan.readers.plan_record import BothPoolsRow, PoolRow, PoolsRow
 from tests.plan_files import plan_in, with_changes
 from tests.published_fields import TABLE, kind_of
 from tests.published_fields import mismatch as published_mismatch
@@ -354,13 +353,12 @@ def pools(plans):
     """Return what a plan with a prefill and a decode pool starts: two devices for each prompt, one for each output."""
     file = read_plan_file(plans["one"])
     chosen = file.answer.chosen
-    own = {name: getattr(chosen, name) for name in PoolRow.model_fields if hasattr(chosen, name)}
-    pool = own | {"replicas": 3, "spare_replicas": 1, "planned_request_rate_limit_per_replica": 0.0}
-    both = BothPoolsRow.model_construct(
-        prefill=PoolRow.model_construct(**pool | {"tensor_parallel": 2}),
-        decode=PoolRow.model_construct(**pool),
-    )
-    apart = PoolsRow.model_construct(**dict(chosen) | {"pools": both})
+    pool = {"replicas": 3, "spare_replicas": 1, "planned_request_rate_limit_per_replica": 0.0}
+    groups = [
+        chosen.groups[0].model_copy(update=pool | {"role": "prefill", "tensor_parallel": 2}),
+        chosen.groups[0].model_copy(update=pool | {"role": "decode"}),
+    ]
+    apart = chosen.model_copy(update={"groups": groups})
     file = replace(file, answer=file.answer.model_copy(update={"chosen": apart}))
     return file, fleet_launch(file, image="r/n:1")
 

@@ -87,7 +87,7 @@ def exported(plan, target, tmp_path, **texts):
     inputs = {key: value for key, value in texts.items() if key in ("model", "content")}
     chosen = {"hardware": texts["hardware"]} if "hardware" in texts else {}
     named = {"provider": "AWS", "sku": texts.get("machine", "eight"), "region": texts.get("machine", "here")}
-    if "pools" not in json.loads(plan.read_text())["result"]["chosen"]:
+    if json.loads(plan.read_text())["result"]["chosen"]["transfer"] is None:
         named |= chosen
     if target != "skypilot" and "machine" in texts:
         named["provider"] = texts["machine"]

@@ -154,7 +154,7 @@ def test_what_cannot_be_read_is_not_applicable(whole):
 
 def test_replicas_over_time_cost_what_runs_and_the_spares_at_all_hours(whole):
     plan = whole[1].plan
-    carried = plan.single.planned_rate_limit_per_replica
+    carried = plan.single.planned_request_rate_limit_per_replica
     flat = RateLine(np.full(24, carried * plan.single.busy_replicas * 0.999), 3600.0)
     terms = {"start_up_s": 0.0, "burst_ratio": 1.0}
     for ahead in (False, True):

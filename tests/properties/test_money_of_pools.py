@@ -173,13 +173,13 @@ def test_a_plan_file_with_pools_is_read_as_it_was_written_and_holds(result, path
 
 def test_every_quantity_of_pools_is_explained_and_sums_add_up(result, plan_file):
     rows = {row["quantity"]: row["value"] for row in result("explain", plan_file)["quantities"]}
-    assert rows["gpus"] == rows["pools.prefill.gpus"] + rows["pools.decode.gpus"]
-    for name in ("usd_per_month", "gpus", "watts", "ttft_s.p95", "pools.decode.usd_per_hour", "transfer.bytes_per_s",
-                 "slo_met_probability", "pools.prefill.tensor_parallel", "usd_per_million_tokens_at_mean"):  # fmt: skip
+    assert rows["gpus"] == rows["groups[0].gpus"] + rows["groups[1].gpus"]
+    for name in ("usd_per_month", "gpus", "watts", "ttft_s.p95", "groups[1].usd_per_hour", "transfer.bytes_per_s",
+                 "slo_met_probability", "groups[0].tensor_parallel", "usd_per_million_tokens_at_mean"):  # fmt: skip
         found = result("explain", plan_file, name)
         assert found["value"] == pytest.approx(rows[name])
         assert found["formula"]
-    hourly = result("explain", plan_file, "pools.prefill.usd_per_hour")
+    hourly = result("explain", plan_file, "groups[0].usd_per_hour")
     inputs = {row["symbol"]: row["value"] for row in hourly["inputs"]}
     assert (inputs["p"] + inputs["e"]) * inputs["g"] == pytest.approx(hourly["value"])
 
@@ -192,7 +192,7 @@ def test_levers_start_from_separate_pools_and_one_more_never_makes_the_best_dear
         for few in (names[:1], names)
     }
     for answer in found.values():
-        assert "pools" in answer["base"]
+        assert answer["base"]["transfer"]
     rows = {(row["lever"], row["change"]): row for row in found[names]["levers"]}
     together = rows["disaggregation", "prefill and decode in the same replicas"]
     off = result("fleet", path, "--set", "fleet.disaggregation=off", "--set", "fleet.kv_link=null")

@@ -57,10 +57,9 @@ def test_every_page_states_the_peak_of_the_plan(plan, capsys):
     file = json.loads(plan.read_text())["result"]
     peak, mean = (file["demand"][f"{name}_requests_per_s"] for name in ("peak", "mean"))
     chosen = file["recommended"]
-    pools = chosen.get("pools")
+    pools = chosen["transfer"]
     assert file["plan_file"]["inputs"]["request_rate"] == pytest.approx(peak)
-    groups = list(pools.values()) if pools else [chosen]
-    for group in groups:
+    for group in chosen["groups"]:
         busy = group["replicas"] - group["spare_replicas"]
         assert group["request_rate_per_replica"] * busy == pytest.approx(peak, rel=1e-6)
     assert file["growth"]["months"][0]["request_rate"] == pytest.approx(peak, rel=1e-6)
@@ -83,7 +82,7 @@ def test_every_page_states_the_peak_of_the_plan(plan, capsys):
 
 def test_the_replicas_that_a_page_works_out_are_those_of_the_plan(plan, capsys):
     file = json.loads(plan.read_text())["result"]
-    if file["recommended"].get("pools"):
+    if file["recommended"]["transfer"]:
         pytest.skip("separate pools are sized by pairs, not by a quotient")
     page = printed(capsys, "report", "--plan", plan, "--format", "markdown")
     number = r"([\d.,]+)"

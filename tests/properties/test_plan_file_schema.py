@@ -56,8 +56,16 @@ def test_a_newer_schema_is_refused_with_the_way_out(capplan, plan, tmp_path, com
     assert "or a newer one, or write it again with: capplan fleet" in way_out
 
 
-def test_an_older_file_without_a_schema_is_still_read(plan, tmp_path):
-    assert read_plan_file(with_origin(plan, tmp_path / "p.json", schema=None, data=None)).remarks == ()
+@pytest.mark.parametrize("schema", [None, SCHEMA - 1])
+@pytest.mark.parametrize("command", [("check",), ("explain",), ("export", "--target", "vllm"), ("report",)])
+def test_an_older_schema_is_refused_with_the_way_out(capplan, plan, tmp_path, schema, command):
+    older = with_origin(plan, tmp_path / "p.json", schema=schema)
+    words = (older,) if command == ("explain",) else ("--plan", older)
+    ran = capplan(*command, *words)
+    assert (ran.code, ran.out) == (2, ""), ran.err
+    first, way_out = ran.err.splitlines()[:2]
+    assert f"is a plan file of schema {schema or 0}, which capplan" in first
+    assert way_out == "  write it again with: capplan fleet SCENARIO -o plan.json"
 
 
 @pytest.mark.parametrize("name", ["device h100-sxm", "model llama-3.1-8b-instruct", *plan_data.SHARED])

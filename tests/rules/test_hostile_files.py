@@ -263,8 +263,13 @@ def test_a_plan_whose_replicas_are_all_spares_is_refused(tmp_path, plan):
     ("place", "value", "words"),
     [
         (("chosen", "gpus"), 999, "gpus is 999, and"),
-        (("chosen", "gpus_per_replica"), 8, "gpus_per_replica is 8, and its parallelism makes 1"),
-        (("chosen", "groups", 0, "gpus"), 7, "gpus is 2, and its groups make 7"),
+        (("chosen", "gpus_per_replica"), 8, "gpus_per_replica is 8, and its groups have 1"),
+        (
+            ("chosen", "groups", 0, "gpus_per_replica"),
+            8,
+            "gpus_per_replica is 8, and its parallelism makes 1",
+        ),
+        (("chosen", "groups", 0, "gpus"), 7, "gpus is 7, and 2 replicas of 1 make 2"),
         (("chosen", "order", "gpus"), 40, "gpus is 40, and its machines have 2"),
         (("chosen", "order", "gpus_idle"), 3, "order.gpus_idle is 3, and its machines and replicas leave 0"),
         (("chosen", "usd_per_hour"), 0.01, "usd_per_hour is 0.01, and its order costs"),

@@ -60,7 +60,7 @@ def test_a_name_ends_in_its_unit(name, unit):
 def test_the_columns_of_a_plan_are_listed():
     """What a fleet prints is explained, but for what is a count or a word by itself."""
     tree = ast.parse((ROOT / "capplan" / "questions" / "plans" / "plan_row.py").read_text(encoding="utf-8"))
-    rows = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name in ("plan_row", "_alike_row")]
+    rows = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name in ("plan_row", "group_row")]
     assert len(rows) == 2
     keys = {
         k.value
@@ -71,7 +71,7 @@ def test_the_columns_of_a_plan_are_listed():
         if isinstance(k, ast.Constant)
     }
     by_themselves = {
-        "hardware", "bottleneck", "watts", "checked", "concurrency_per_replica",
+        "hardware", "bottleneck", "watts", "checked", "concurrency_per_replica", "role", "model",
     }  # fmt: skip
     assert keys - {name for name, _ in NAMES} - by_themselves == set()
 

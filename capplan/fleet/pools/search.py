@@ -364,6 +364,7 @@ def _pool(side: Sized, count: int, outcome: FleetOutcome, terms: Terms, load: _P
     fewer = inf if count == 1 else (1.0 - 1e-9) * load.request_rate / (count - 1)
     return Group(
         role=load.phase,
+        model=side.trial.question.networks[candidate.weight_dtype].name,
         layout=candidate.layout,
         weight_dtype=candidate.weight_dtype,
         replicas=count + spares_of(side, count, terms),
@@ -374,6 +375,6 @@ def _pool(side: Sized, count: int, outcome: FleetOutcome, terms: Terms, load: _P
         label=candidate.label,
         concurrency_per_replica=each * load.stay_s,
         request_rate_per_replica=each,
-        planned_rate_limit_per_replica=min(each * load.planned_ratio, fewer),
+        planned_request_rate_limit_per_replica=min(each * load.planned_ratio, fewer),
         price=terms.prices.get(candidate.layout.device.name),
     )

@@ -110,6 +110,7 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
     sure_limit = trial.rate_limit(sized.busy, candidate.slowness.quantile(question.slo.confidence))
     group = Group(
         role="serve",
+        model=question.networks[candidate.weight_dtype].name,
         layout=candidate.layout,
         weight_dtype=candidate.weight_dtype,
         replicas=sized.busy + spares,
@@ -117,11 +118,11 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
         survive=terms.survive,
         concurrency_per_replica=in_replica,
         request_rate_per_replica=latencies.requests_per_s,
-        planned_rate_limit_per_replica=max(
+        planned_request_rate_limit_per_replica=max(
             planned_rate_limit(limit, sure_limit, terms.headroom_fraction), latencies.requests_per_s
         ),
         request_rate_limit_per_replica=limit,
-        sure_rate_limit_per_replica=sure_limit,
+        sure_request_rate_limit_per_replica=sure_limit,
         kv_cache_tokens=candidate.kv_cache_tokens,
         label=candidate.label,
         price=terms.prices.get(device.name),

@@ -8,19 +8,18 @@ from typing import Any
 
 from capplan.errors import Reason
 from capplan.fleet.order import OWN
+from capplan.fleet.plan import Plan
 from capplan.fleet.pools.search import pools_standing
 from capplan.fleet.price import usd_per_month
-from capplan.fleet.search.candidates import Layout
 from capplan.fleet.search.one_layout import adequacy, trial_of
 from capplan.hardware.device import Device
-from capplan.model.sharding import Sharding
 from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.money.budget import mix_usd_per_month
 from capplan.questions.plans.plan_file import chosen_in
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import model_source
 from capplan.readers.plan_file import PlanFile
-from capplan.readers.plan_record import PlanRow, PoolRow, PoolsRow
+from capplan.readers.plan_record import GroupRow, PlanRow
 from capplan.scenario.rate_line import rate_line
 
 DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
@@ -68,23 +67,18 @@ def check_plan(asked: AskedFleet, file: PlanFile, today: date, max_price_age_day
     PlanCheck; latencies, certainty and capacity are left out where the scenario no longer allows the plan
     """
     chosen = file.answer.chosen
-    apart = isinstance(chosen, PoolsRow)
-    if apart and asked.scenario.fleet.pools is None:
+    if chosen.has_pools and asked.scenario.fleet.pools is None:
         return PlanCheck((Check("fleet.disaggregation", "off", "separate pools", holds=False),))
-    allowed = (
-        *_allowed(asked, file, chosen),
-        *(_pools_allowed(asked, chosen) if isinstance(chosen, PoolsRow) else _layout_allowed(asked, chosen)),
-    )
+    allowed = tuple(_allowed(asked, file, chosen))
     measured: tuple[Check, ...] = ()
     if all(check.holds for check in allowed):
-        measured = tuple(
-            _measured(asked, chosen) if isinstance(chosen, PlanRow) else _pools_measured(asked, file)
-        )
+        plan = chosen_in(file, asked)
+        measured = tuple(_pools_measured(asked, plan) if plan.has_pools else _measured(asked, plan))
     return PlanCheck((*allowed, *measured, *_money(asked, file, chosen, today, max_price_age_days)))
 
 
-def _allowed(asked: AskedFleet, file: PlanFile, chosen: PlanRow | PoolsRow) -> Iterator[Check]:
-    """Yield what the scenario has to allow for any plan to be one of its candidates."""
+def _allowed(asked: AskedFleet, file: PlanFile, chosen: PlanRow) -> Iterator[Check]:
+    """Yield what the scenario has to allow for the plan to be one of its candidates."""
     scenario, question, limits = asked.scenario, asked.question, asked.scenario.fleet
     model = model_source(scenario.model, scenario.revision).title
     yield _one_of("model", (model,), file.inputs.model.source)
@@ -93,29 +87,17 @@ def _allowed(asked: AskedFleet, file: PlanFile, chosen: PlanRow | PoolsRow) -> I
     yield _one_of("kv_dtype", tuple(question.kv_formats), chosen.kv_dtype)
     if limits.max_devices is not None:
         yield _at_most("fleet.max_gpus", limits.max_devices, chosen.gpus)
+    pools = limits.pools
+    devices = {"serve": question.devices}
+    if pools is not None:
+        devices |= {"prefill": tuple(pools.prefill_devices), "decode": tuple(pools.decode_devices)}
+    for group in chosen.groups:
+        key = "fleet.hardware" if group.role == "serve" else f"fleet.{group.role}_hardware"
+        for check in _group_allowed(asked, group, key, devices[group.role]):
+            yield replace(check, name=f"{group.role}: {check.name}") if chosen.has_pools else check
 
 
-def _layout_allowed(asked: AskedFleet, chosen: PlanRow) -> Iterator[Check]:
-    """Yield what the scenario has to allow of identical replicas."""
-    yield from _replicas_allowed(asked, chosen, "fleet.hardware", asked.question.devices)
-
-
-def _pools_allowed(asked: AskedFleet, chosen: PoolsRow) -> Iterator[Check]:
-    """Yield what the scenario has to allow of each pool."""
-    limits = asked.scenario.fleet.pools
-    assert limits is not None
-    pools = chosen.pools
-    for phase, pool, devices in (
-        ("prefill", pools.prefill, limits.prefill_devices),
-        ("decode", pools.decode, limits.decode_devices),
-    ):
-        for check in _replicas_allowed(asked, pool, f"fleet.{phase}_hardware", tuple(devices)):
-            yield replace(check, name=f"{phase}: {check.name}")
-
-
-def _replicas_allowed(
-    asked: AskedFleet, row: PlanRow | PoolRow, key: str, devices: Sequence[Device]
-) -> Iterator[Check]:
+def _group_allowed(asked: AskedFleet, row: GroupRow, key: str, devices: Sequence[Device]) -> Iterator[Check]:
     limits = asked.scenario.fleet
     yield _one_of(key, tuple(item.name for item in devices), row.hardware)
     for name in DEGREES:
@@ -124,18 +106,19 @@ def _replicas_allowed(
             yield _one_of(f"fleet.{name}", degrees, getattr(row, name))
     if limits.max_devices_per_replica is not None:
         yield _at_most("fleet.max_gpus_per_replica", limits.max_devices_per_replica, row.gpus_per_replica)
-    spares = row.spare_replicas
     hardware = next((item for item in devices if item.name == row.hardware), None)
     if hardware is not None:
-        busy, each, price = row.replicas - spares, row.gpus_per_replica, asked.prices.get(hardware.name)
-        least = limits.survive.least_spares(busy)
-        needed = price.spares(each, hardware.node_devices, busy, limits.survive) if price else least
+        price, spares = asked.prices.get(hardware.name), row.spare_replicas
+        needed = limits.survive.least_spares(row.busy_replicas)
+        if price:
+            needed = price.spares(
+                row.gpus_per_replica, hardware.node_devices, row.busy_replicas, limits.survive
+            )
         yield Check(limits.survive.key, needed, spares, spares >= needed)
 
 
-def _pools_measured(asked: AskedFleet, file: PlanFile) -> Iterator[Check]:
+def _pools_measured(asked: AskedFleet, plan: Plan) -> Iterator[Check]:
     """Yield what a simulation of both pools at the peak of today says: targets, certainty, capacity."""
-    plan = chosen_in(file, asked)
     stands = pools_standing(asked.question, plan, terms_of(asked))
     if isinstance(stands, Reason):
         yield Check(f"layout: {stands.words}", None, plan.hardware, holds=False)
@@ -165,16 +148,13 @@ def _at_most(name: str, limit: float, value: float) -> Check:
     return Check(name, limit, value, value <= limit)
 
 
-def _measured(asked: AskedFleet, chosen: PlanRow) -> Iterator[Check]:
+def _measured(asked: AskedFleet, plan: Plan) -> Iterator[Check]:
     """Yield what a simulation of one replica at the peak of today says: targets, certainty, capacity."""
-    terms = terms_of(asked)
-    device = next(item for item in asked.question.devices if item.name == chosen.hardware)
-    sharding = Sharding(*(float(getattr(chosen, name)) for name in DEGREES))
-    layout = Layout(device, sharding, chosen.weight_dtype, chosen.kv_dtype)
-    busy = chosen.replicas - chosen.spare_replicas
-    trial = trial_of(asked.question, layout, chosen.weight_dtype, terms)
+    terms, group = terms_of(asked), plan.single
+    layout, busy = group.layout, group.busy_replicas
+    trial = trial_of(asked.question, layout, group.weight_dtype, terms)
     if isinstance(trial, Reason):
-        yield Check(f"layout: {trial.words}", None, layout.in_words(chosen.weight_dtype), holds=False)
+        yield Check(f"layout: {trial.words}", None, layout.in_words(group.weight_dtype), holds=False)
         return
     now = adequacy(trial, busy, terms.headroom_fraction)
     for target, value in now.values_s.items():
@@ -186,13 +166,11 @@ def _measured(asked: AskedFleet, chosen: PlanRow) -> Iterator[Check]:
 
 
 def _money(
-    asked: AskedFleet, file: PlanFile, chosen: PlanRow | PoolsRow, today: date, max_price_age_days: int
+    asked: AskedFleet, file: PlanFile, chosen: PlanRow, today: date, max_price_age_days: int
 ) -> Iterator[Check]:
     """Yield whether the price of the plan is still one, and its cost within the budget."""
     budget = asked.scenario.budget_usd_per_month
-    rows: list[PlanRow | PoolRow] = (
-        [chosen] if isinstance(chosen, PlanRow) else [chosen.pools.prefill, chosen.pools.decode]
-    )
+    rows = chosen.groups
     hourly: float | None = 0.0
     for name, row in {row.hardware: row for row in rows}.items():
         price = asked.prices.get(name)
@@ -200,7 +178,7 @@ def _money(
             yield Check(f"prices.{name}", row.usd_per_gpu_hour, None, holds=False)
     for row in rows:
         price, node = asked.prices.get(row.hardware), device(row.hardware).node_devices
-        busy, survive = row.replicas - row.spare_replicas, asked.scenario.fleet.survive
+        busy, survive = row.busy_replicas, asked.scenario.fleet.survive
         usd_per_hour = (
             price.order_usd_per_hour(row.gpus_per_replica, node, busy, survive=survive) if price else None
         )
@@ -219,7 +197,7 @@ def _money(
             yield Check(f"price date of {name}", f"{max_price_age_days} days", day, age <= max_price_age_days)
 
 
-def _machines(asked: AskedFleet, chosen: PlanRow | PoolsRow) -> Iterator[Check]:
+def _machines(asked: AskedFleet, chosen: PlanRow) -> Iterator[Check]:
     """Yield whether the machines of an order are still sold, by the catalogue or the scenario's own prices."""
     sold = {item.sku for price in asked.prices.values() if price for item in price.machines}
     for line in chosen.order.machines if chosen.order else ():

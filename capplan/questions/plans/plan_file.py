@@ -4,12 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf, isclose, nan
 from pathlib import Path
-from typing import Any
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.errors import InputError, Refusal, TargetError
 from capplan.fleet.plan import (
-    PHASES,
     Certainty,
     Choices,
     FleetAnswer,
@@ -17,7 +15,6 @@ from capplan.fleet.plan import (
     NextSteps,
     Plan,
     PoolsSearch,
-    Role,
     Step,
     TightTarget,
     Transfer,
@@ -33,42 +30,31 @@ from capplan.fleet.unit_costs import UnitCosts
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
+from capplan.questions.plans.plan_row import GROUP_FIGURES
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.plan_file import AGAIN, PlanFile, is_plan_file, read_plan_file
 from capplan.readers.plan_record import (
     CertaintyRow,
     DisaggregatedRow,
+    GroupRow,
     NextStepsRow,
     NoSpreadRow,
     PlanRow,
-    PoolRow,
-    PoolsRow,
     RejectionRow,
     SpreadRow,
     TightTargetRow,
+    TransferRow,
     UneconomicalRow,
 )
 from capplan.scenario.reading import overridden
 from capplan.scenario.scenario import read_scenario, scenario_from
 from capplan.workload.outside import outside_use
 
-_OF_GROUP = (
-    "replicas", "spare_replicas", "concurrency_per_replica", "request_rate_per_replica", "kv_cache_tokens", "label",
-)  # fmt: skip
-"""Fields of a group that its row has under the same name."""
 _OF_PLAN = (
-    "slo_met_probability", "few_open_loops_measured", "usd_per_hour", "usd_per_month_low",
+    "slo_met_probability", "few_open_loops_measured", "target_probabilities", "usd_per_hour", "usd_per_month_low",
+    "usd_per_million_output_tokens", "usd_per_million_tokens", "bottleneck", "checked", "draft_tokens", "routing",
 )  # fmt: skip
-"""Fields of any plan that its row has under the same name."""
-_OF_ALIKE = (
-    "usd_per_million_output_tokens",
-    "usd_per_million_tokens",
-    "bottleneck",
-    "checked",
-    "draft_tokens",
-    "routing",
-)
-"""The same of a plan of identical replicas."""
+"""Fields of a plan that its row has under the same name."""
 
 
 def answer_of(file: PlanFile, asked: AskedFleet) -> FleetAnswer:
@@ -87,7 +73,7 @@ def answer_of(file: PlanFile, asked: AskedFleet) -> FleetAnswer:
         found.evaluated,
         choices=choices,
         certainty=tuple(_certainty(row, file, asked) for row in found.certainty),
-        uneconomical=tuple(_uneconomical(row) for row in found.uneconomical or found.insensible or ()),
+        uneconomical=tuple(_uneconomical(row) for row in found.uneconomical),
         tight=_tight(found.tight_target),
         next_steps=_next_steps(found.next_steps),
         pools=_pools_search(found.disaggregated, file),
@@ -104,11 +90,9 @@ def _refuse_other_targets(file: PlanFile, asked: AskedFleet) -> None:
     targets = {target.key for target in asked.question.slo.targets}
     found = file.answer
     choices = found.choices
-    rows: list[PlanRow | PoolsRow] = [*found.plans]
+    rows = [*found.plans, found.chosen]
     rows += [choices.cheapest, choices.surest, choices.fewest] if choices else []
-    if isinstance(found.chosen, PlanRow):
-        rows.append(found.chosen)
-    for held in (set(file.inputs.targets), *(set(row.target_probabilities or ()) for row in rows)):
+    for held in (set(file.inputs.targets), *(set(row.target_probabilities) for row in rows)):
         if held != targets:
             of_plan, of_scenario = (", ".join(sorted(keys)) or "none" for keys in (held, targets))
             raise InputError(
@@ -132,28 +116,27 @@ def _rejection(row: RejectionRow, file: PlanFile) -> Rejection:
 
 
 def _pools_search(row: DisaggregatedRow | None, file: PlanFile) -> PoolsSearch | None:
-    """Return how separate pools were searched; None if they were not, or in a file that does not say so."""
+    """Return how separate pools were searched; None if they were not."""
     if row is None:
         return None
     rejected = tuple(_rejection(item, file) for item in row.rejected)
     return PoolsSearch(rejected, row.evaluated, row.simulated_pairs)
 
 
-def _plan(row: PlanRow | PoolsRow, file: PlanFile, asked: AskedFleet) -> Plan:
-    """Return a plan of identical replicas, or of separate pools."""
+def _plan(row: PlanRow, file: PlanFile, asked: AskedFleet) -> Plan:
     responses_s = row.class_e2e_mean_s or row.e2e_s.mean
     plan = Plan(
-        _groups(row, file, asked),
+        tuple(_group(group, file, asked) for group in row.groups),
         **{name: getattr(row, name) for name in _OF_PLAN},
-        target_probabilities=row.target_probabilities or {},
         ttft_s=_spread(row.ttft_s),
         tpot_s=_spread(row.tpot_s),
         e2e_s=_spread(row.e2e_s),
         money=_money(row),
         usd_per_month_high=_high_usd_per_month(row),
         outside=outside_use(asked.question.demand.classes, responses_s, HOURS_PER_MONTH),
-        class_e2e_s=tuple(row.class_e2e_mean_s),
-        **_of_kind(row, asked),
+        class_e2e_s=row.class_e2e_mean_s,
+        transfer=_transfer(row.transfer, asked),
+        requests=row.simulated_requests,
     )
     if not _alike(plan.usd_per_month, row.usd_per_month):
         raise InputError(
@@ -168,87 +151,65 @@ def _alike(worked_out: float | None, written: float | None) -> bool:
     return isclose(worked_out, written, rel_tol=1e-9)
 
 
-def _of_kind(row: PlanRow | PoolsRow, asked: AskedFleet) -> dict[str, Any]:
-    """Return the fields that plans of one kind have; InputError for separate pools under a scenario that has none."""
-    if isinstance(row, PlanRow):
-        return {name: getattr(row, name) for name in _OF_ALIKE}
+def _transfer(row: TransferRow | None, asked: AskedFleet) -> Transfer | None:
+    """Return what moves KV caches between pools; InputError for separate pools under a scenario that has none."""
+    if row is None:
+        return None
     limits = asked.scenario.fleet.pools
     if limits is None:
         raise InputError(
             f"{asked.scenario.path}: fleet.disaggregation is off, and the plan has separate pools for prefill and decode\n"
             "  name the scenario that it was made for, or leave the scenario out"
         )
-    use = {("name" if key == "link" else key): value for key, value in row.transfer.model_dump().items()}
-    return {"transfer": Transfer(limits.link, LinkUse(**use)), "requests": row.simulated_requests}
+    use = {("name" if key == "link" else key): value for key, value in row.model_dump().items()}
+    return Transfer(limits.link, LinkUse(**use))
 
 
-def _groups(row: PlanRow | PoolsRow, file: PlanFile, asked: AskedFleet) -> tuple[Group, ...]:
-    if isinstance(row, PlanRow):
-        return (_group("serve", row, row, file, asked),)
-    pools = (row.pools.prefill, row.pools.decode)
-    return tuple(_group(role, pool, row, file, asked) for role, pool in zip(PHASES, pools, strict=True))
-
-
-def _survives(row: PlanRow | PoolRow, layout: Layout, asked: AskedFleet) -> Survival:
+def _survives(row: GroupRow, layout: Layout, asked: AskedFleet) -> Survival:
     """Return what replicas of a row survive: as the scenario says, or their spares, if these are others."""
     stated, price = asked.scenario.fleet.survive, asked.prices.get(layout.device.name)
-    busy, spares = row.replicas - row.spare_replicas, row.spare_replicas
+    busy, spares = row.busy_replicas, row.spare_replicas
     node = layout.device.node_devices
     planned = price.spares(layout.devices, node, busy, stated) if price else stated.least_spares(busy)
     return stated if planned == spares else Survival("replica", spares)
 
 
-def _group(
-    role: Role, row: PlanRow | PoolRow, plan: PlanRow | PoolsRow, file: PlanFile, asked: AskedFleet
-) -> Group:
-    layout = _layout(row, plan.weight_dtype, plan.kv_dtype, file, asked)
-    group = Group(
-        role,
+def _group(row: GroupRow, file: PlanFile, asked: AskedFleet) -> Group:
+    layout = layout_of_row(row, file, asked)
+    return Group(
+        row.role,
+        row.model,
         layout,
-        plan.weight_dtype,
-        survive=_survives(row, layout, asked),
-        **{name: getattr(row, name) for name in _OF_GROUP},
-        planned_rate_limit_per_replica=row.planned_request_rate_limit_per_replica,
+        row.weight_dtype,
+        row.replicas,
+        row.spare_replicas,
+        _survives(row, layout, asked),
         price=asked.prices.get(layout.device.name),
-    )
-    if isinstance(row, PoolRow):
-        return replace(group, busy_fraction=row.busy_fraction)
-    return replace(
-        group,
-        request_rate_limit_per_replica=row.request_rate_limit_per_replica,
-        sure_rate_limit_per_replica=row.sure_request_rate_limit_per_replica,
+        **{name: getattr(row, name) for name in GROUP_FIGURES},
     )
 
 
-def _layout(
-    row: PlanRow | PoolRow | CertaintyRow,
-    weight_dtype: str,
-    kv_dtype: str,
-    file: PlanFile,
-    asked: AskedFleet,
-) -> Layout:
+def layout_of_row(row: GroupRow | CertaintyRow, file: PlanFile, asked: AskedFleet) -> Layout:
+    """Return the layout of a row that has one."""
     known = {item.name: item for item in asked.question.devices}
-    name = row.hardware or ""
-    if weight_dtype not in asked.question.networks:
-        raise _unreadable(file, f"the scenario has no weights in {weight_dtype!r}")
-    kv_bytes_per_element(kv_dtype)  # an unknown dtype is an error
+    name, weights, kv = row.hardware or "", row.weight_dtype or "", row.kv_dtype or ""
+    if weights not in asked.question.networks:
+        raise _unreadable(file, f"the scenario has no weights in {weights!r}")
+    kv_bytes_per_element(kv)  # an unknown dtype is an error
     degrees = (row.tensor_parallel, row.pipeline_parallel, row.expert_parallel, row.data_parallel)
     return Layout(
-        known.get(name) or device(name),
-        Sharding(*(float(each or 1) for each in degrees)),
-        weight_dtype,
-        kv_dtype,
+        known.get(name) or device(name), Sharding(*(float(each or 1) for each in degrees)), weights, kv
     )
 
 
-def _high_usd_per_month(row: PlanRow | PoolsRow) -> float | None:
+def _high_usd_per_month(row: PlanRow) -> float | None:
     """Return the high end of the cost, which a file with a low end leaves empty where no number of replicas is enough."""
     high = row.usd_per_month_high
     return inf if high is None and row.usd_per_month_low is not None else high
 
 
 def _certainty(row: CertaintyRow, file: PlanFile, asked: AskedFleet) -> Certainty:
-    """Return the cheapest fleet at one confidence; without its layout where it has separate pools, or the file is an older one."""
+    """Return the cheapest fleet at one confidence; without its layout if it has separate pools."""
     cost = Certainty(row.confidence, row.hardware, row.gpus, row.usd_per_month)
     if row.kv_dtype is None or row.weight_dtype is None:
         return cost
@@ -256,7 +217,7 @@ def _certainty(row: CertaintyRow, file: PlanFile, asked: AskedFleet) -> Certaint
         cost,
         replicas=row.replicas,
         spare_replicas=row.spare_replicas,
-        layout=_layout(row, row.weight_dtype, row.kv_dtype, file, asked),
+        layout=layout_of_row(row, file, asked),
         weight_dtype=row.weight_dtype,
     )
 
@@ -274,7 +235,7 @@ def _tight(row: TightTargetRow | None) -> TightTarget | None:
 
 
 def _next_steps(row: NextStepsRow | None) -> NextSteps | None:
-    """Return the next steps of a recommended plan; None where it has none, or the file is an older one."""
+    """Return the next steps of a recommended plan; None if it has none."""
     if row is None:
         return None
     surer = tuple(Step(step.confidence, step.gpus, step.usd_per_month) for step in row.surer)
@@ -287,7 +248,7 @@ def _spread(row: SpreadRow | NoSpreadRow) -> BoundedSpread:
     return BoundedSpread(**{name: nan if value is None else value for name, value in row})
 
 
-def _money(row: PlanRow | PoolsRow) -> UnitCosts | None:
+def _money(row: PlanRow) -> UnitCosts | None:
     if row.usd_per_million_tokens_at_mean is None:
         return None
     return UnitCosts(

@@ -6,41 +6,89 @@ from typing import Any
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.fleet.availability import plan_availability
-from capplan.fleet.plan import Certainty, Group, Plan, Transfer, plan_order
+from capplan.fleet.plan import Certainty, Group, Plan, plan_order
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.search.candidates import Layout
+from capplan.fleet.unit_costs import UnitCosts
 from capplan.money.offer_range import offered_costs
 from capplan.workload.outside import OutsideUse
 
 MONTHS_PER_YEAR = 12.0
 OWN_PRICE = "the scenario"
 """Who offers a price that the scenario states."""
+GROUP_FIGURES = (
+    "concurrency_per_replica", "request_rate_per_replica", "request_rate_limit_per_replica", "sure_request_rate_limit_per_replica",
+    "planned_request_rate_limit_per_replica", "kv_cache_tokens", "label", "busy_fraction",
+)  # fmt: skip
+"""Fields of a group that its row has under the same name."""
+OF_GROUPS_ALONE = ("role", "model", "busy_fraction")
+"""Keys of a group that a plan of one group does not repeat."""
 
 
 def plan_row(plan: Plan) -> dict[str, Any]:
-    """Return one plan with the keys of the interface."""
-    own = _alike_row(plan) if plan.transfer is None else _pools_row(plan, plan.transfer)
-    return own | {"groups": group_rows(plan), "order": order_row(plan), "survival": survival_row(plan)}
+    """Return one plan with the keys of the interface.
+
+    What its groups of replicas are like is in `groups`; a plan of one group has these keys itself too.
+    """
+    groups = [group_row(group) for group in plan.groups]
+    first = groups[0] if len(groups) == 1 else {}
+    return {
+        "hardware": plan.hardware,
+        "gpus": plan.gpus,
+        "replicas": plan.replicas,
+        "spare_replicas": plan.spare_replicas,
+        **{key: value for key, value in first.items() if key not in OF_GROUPS_ALONE},
+        "weight_dtype": groups[-1]["weight_dtype"],
+        "kv_dtype": groups[-1]["kv_dtype"],
+        "ttft_s": asdict(plan.ttft_s),
+        "tpot_s": asdict(plan.tpot_s),
+        "e2e_s": asdict(plan.e2e_s),
+        "class_e2e_mean_s": list(plan.class_e2e_s),
+        "slo_met_probability": plan.slo_met_probability,
+        "few_open_loops_measured": plan.few_open_loops_measured,
+        "target_probabilities": dict(plan.target_probabilities),
+        "energy_usd_per_hour": plan.energy_usd_per_hour,
+        "usd_per_hour": plan.usd_per_hour,
+        "usd_per_month": plan.usd_per_month,
+        "usd_per_month_low": plan.usd_per_month_low,
+        "usd_per_month_high": _finite(plan.usd_per_month_high),
+        "offers": offers_row(plan),
+        "outside": outside_row(plan),
+        "usd_per_million_output_tokens": plan.usd_per_million_output_tokens,
+        "usd_per_million_tokens": plan.usd_per_million_tokens,
+        **_unit_costs(plan.money),
+        "draft_tokens": plan.draft_tokens,
+        "routing": plan.routing,
+        "watts": plan.watts,
+        "bottleneck": plan.bottleneck,
+        "checked": plan.checked,
+        "groups": groups,
+        "transfer": transfer_result(plan.transfer.at_peak) if plan.transfer else None,
+        "simulated_requests": plan.requests,
+        "order": order_row(plan),
+        "survival": survival_row(plan),
+    }
 
 
-def group_rows(plan: Plan) -> list[dict[str, Any]]:
-    """Return the groups of identical replicas of a plan."""
-    return [
-        {
-            "role": group.role,
-            "hardware": group.layout.device.name,
-            "replicas": group.replicas,
-            "spare_replicas": group.spare_replicas,
-            "gpus": group.gpus,
-            "gpus_per_replica": group.layout.devices,
-            **_degrees(group.layout),
-            "weight_dtype": group.weight_dtype,
-            "kv_dtype": group.layout.kv_format,
-            "usd_per_hour": group.usd_per_hour,
-        }
-        for group in plan.groups
-    ]
+def group_row(group: Group) -> dict[str, Any]:
+    """Return one group of identical replicas of a plan."""
+    return {
+        "role": group.role,
+        "model": group.model,
+        "hardware": group.layout.device.name,
+        "gpus": group.gpus,
+        "gpus_per_replica": group.layout.devices,
+        "replicas": group.replicas,
+        "spare_replicas": group.spare_replicas,
+        **_degrees(group.layout),
+        "weight_dtype": group.weight_dtype,
+        "kv_dtype": group.layout.kv_format,
+        **{name: getattr(group, name) for name in GROUP_FIGURES},
+        "usd_per_gpu_hour": None if group.price is None else group.price.usd_per_hour,
+        "price_basis": None if group.price is None else group.price.basis,
+        "usd_per_hour": group.usd_per_hour,
+    }
 
 
 def order_row(plan: Plan) -> dict[str, Any] | None:
@@ -104,51 +152,6 @@ def survival_row(plan: Plan) -> dict[str, Any] | None:
     }
 
 
-def _alike_row(plan: Plan) -> dict[str, Any]:
-    group = plan.single
-    return {
-        "hardware": group.layout.device.name,
-        "gpus": plan.gpus,
-        "gpus_per_replica": group.layout.devices,
-        "replicas": plan.replicas,
-        "spare_replicas": plan.spare_replicas,
-        **_degrees(group.layout),
-        "weight_dtype": group.weight_dtype,
-        "kv_dtype": group.layout.kv_format,
-        "concurrency_per_replica": group.concurrency_per_replica,
-        "request_rate_per_replica": group.request_rate_per_replica,
-        "request_rate_limit_per_replica": group.request_rate_limit_per_replica,
-        "sure_request_rate_limit_per_replica": group.sure_rate_limit_per_replica,
-        "planned_request_rate_limit_per_replica": group.planned_rate_limit_per_replica,
-        "ttft_s": asdict(plan.ttft_s),
-        "tpot_s": asdict(plan.tpot_s),
-        "e2e_s": asdict(plan.e2e_s),
-        **({"class_e2e_mean_s": list(plan.class_e2e_s)} if plan.class_e2e_s else {}),
-        "slo_met_probability": plan.slo_met_probability,
-        "few_open_loops_measured": plan.few_open_loops_measured,
-        "target_probabilities": dict(plan.target_probabilities),
-        "usd_per_gpu_hour": None if group.price is None else group.price.usd_per_hour,
-        "price_basis": None if group.price is None else group.price.basis,
-        "energy_usd_per_hour": plan.energy_usd_per_hour,
-        "usd_per_hour": plan.usd_per_hour,
-        "usd_per_month": plan.usd_per_month,
-        "usd_per_month_low": plan.usd_per_month_low,
-        "usd_per_month_high": _finite(plan.usd_per_month_high),
-        "offers": offers_row(plan),
-        "outside": outside_row(plan),
-        "usd_per_million_output_tokens": plan.usd_per_million_output_tokens,
-        "usd_per_million_tokens": plan.usd_per_million_tokens,
-        **_unit_costs(plan),
-        "draft_tokens": plan.draft_tokens,
-        "routing": plan.routing,
-        "watts": plan.watts,
-        "bottleneck": plan.bottleneck,
-        "label": group.label,
-        "kv_cache_tokens": group.kv_cache_tokens,
-        "checked": plan.checked,
-    }
-
-
 def _degrees(layout: Layout) -> dict[str, int]:
     sharding = layout.sharding
     return {
@@ -180,38 +183,8 @@ def certainty_row(row: Certainty) -> dict[str, Any]:
     }
 
 
-def _pools_row(plan: Plan, transfer: Transfer) -> dict[str, Any]:
-    """Return one plan with the keys of the interface that it has; what differs between its pools is in `pools`."""
-    return {
-        "hardware": plan.hardware,
-        "gpus": plan.gpus,
-        "replicas": plan.replicas,
-        "spare_replicas": plan.spare_replicas,
-        "weight_dtype": plan.groups[-1].weight_dtype,
-        "kv_dtype": plan.groups[-1].layout.kv_format,
-        "pools": {group.role: _pool_row(group) for group in plan.groups},
-        "transfer": transfer_result(transfer.at_peak),
-        "simulated_requests": plan.requests,
-        "ttft_s": asdict(plan.ttft_s),
-        "tpot_s": asdict(plan.tpot_s),
-        "e2e_s": asdict(plan.e2e_s),
-        "slo_met_probability": plan.slo_met_probability,
-        "few_open_loops_measured": plan.few_open_loops_measured,
-        "target_probabilities": dict(plan.target_probabilities),
-        "usd_per_hour": plan.usd_per_hour,
-        "usd_per_month": plan.usd_per_month,
-        "usd_per_month_low": plan.usd_per_month_low,
-        "usd_per_month_high": _finite(plan.usd_per_month_high),
-        "offers": offers_row(plan),
-        "outside": outside_row(plan),
-        **_unit_costs(plan),
-        "watts": plan.watts,
-    }
-
-
-def _unit_costs(plan: Plan) -> dict[str, float | None]:
+def _unit_costs(money: UnitCosts | None) -> dict[str, float | None]:
     """Return what a token, a request and a job cost; None without a price, or without a job."""
-    money = plan.money
     return {
         "usd_per_million_output_tokens_at_mean": money.usd_per_million_output_tokens if money else None,
         "usd_per_million_tokens_at_mean": money.usd_per_million_tokens if money else None,
@@ -257,25 +230,6 @@ def outside_row(plan: Plan) -> dict[str, Any] | None:
 
 def _seen(engine: BoundedSpread, use: OutsideUse) -> dict[str, float]:
     return {"mean": engine.mean + use.mean_wait_s, "p95": engine.p95 + use.longest_wait_s}
-
-
-def _pool_row(pool: Group) -> dict[str, Any]:
-    return {
-        "hardware": pool.layout.device.name,
-        "gpus": pool.gpus,
-        "gpus_per_replica": pool.layout.devices,
-        "replicas": pool.replicas,
-        "spare_replicas": pool.spare_replicas,
-        **_degrees(pool.layout),
-        "busy_fraction": pool.busy_fraction,
-        "concurrency_per_replica": pool.concurrency_per_replica,
-        "request_rate_per_replica": pool.request_rate_per_replica,
-        "planned_request_rate_limit_per_replica": pool.planned_rate_limit_per_replica,
-        "kv_cache_tokens": pool.kv_cache_tokens,
-        "usd_per_gpu_hour": None if pool.price is None else pool.price.usd_per_hour,
-        "usd_per_hour": pool.usd_per_hour,
-        "label": pool.label,
-    }
 
 
 def transfer_result(use: LinkUse) -> dict[str, Any]:
