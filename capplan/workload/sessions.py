@@ -14,6 +14,8 @@ Counts = NDArray[np.int64]
 SMALLEST_BLOCK_TOKENS = 16
 BLOCKS_PER_PROMPT = 100
 """Blocks of a mean prompt of drawn sessions: rounding to whole blocks then hides about 1 % of the reuse."""
+DRAWN_SESSIONS = 2048
+"""Of which single turns are drawn."""
 LEAST_GAP_S = 0.1
 """From one turn to the next, where neither the response nor the user or tool takes any time."""
 
@@ -119,6 +121,83 @@ def drawn_turns(
         kept = inputs + outputs < longest
         session, place, inputs, outputs = session[kept], place[kept], inputs[kept], outputs[kept]
     return Turns(session, place, inputs, np.maximum(outputs, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class SingleTurns:
+    """Turns of different sessions, each at a random place in its session."""
+
+    input_tokens: Counts
+    output_tokens: Counts
+    left_tokens: Counts
+    """Of the prompt, what the turn before left in a prefix cache; for first turns what all sessions share."""
+    shared_tokens: Counts
+    """Of the prompt, what all sessions share."""
+
+
+def single_turns(
+    sessions: Sessions, count: int, random: np.random.Generator, longest: float = math.inf
+) -> SingleTurns:
+    """Return random turns, out of a fixed number of drawn sessions: the first turns of a longer draw are those of a shorter one.
+
+    Parameters
+    ----------
+    sessions : what they are like
+    count : [-]
+        of turns
+    random : generator
+    longest : [tokens]
+        a session ends before the turn whose prompt and response would exceed it
+
+    Examples
+    --------
+    >>> from capplan.workload.length import fixed
+    >>> agent = Sessions(fixed(2), fixed(100), fixed(30), fixed(20), 5.0, shared_tokens=40)
+    >>> turns = single_turns(agent, 50, np.random.default_rng(0))
+    >>> sorted(set(zip(turns.input_tokens.tolist(), turns.left_tokens.tolist())))
+    [(100, 40), (150, 120)]
+    """
+    drawn = drawn_turns(sessions, DRAWN_SESSIONS, random, longest)
+    rows = random.integers(0, len(drawn), count)
+    shared = np.minimum(sessions.shared_tokens, drawn.input_tokens - 1)
+    context = np.roll(drawn.input_tokens + drawn.output_tokens, 1)
+    left = np.where(drawn.place == 0, shared, np.minimum(context, drawn.input_tokens - 1))
+    return SingleTurns(drawn.input_tokens[rows], drawn.output_tokens[rows], left[rows], shared[rows])
+
+
+def kept_context_probability(
+    hit_fraction: float, input_tokens: Counts, left_tokens: Counts, shared_tokens: Counts
+) -> tuple[float, float]:
+    """Return how likely a turn finds the context of its session in a prefix cache, and else what all sessions share.
+
+        p = (h I - S) / (L - S),   q = h I / S where h I < S
+
+    A cache that is full drops whole sessions, those that waited longest; what all share is asked for most and goes last.
+
+    Parameters
+    ----------
+    hit_fraction : [-]
+        h, part of all prompt tokens that are found
+    input_tokens : [tokens]
+        of turns; I is their sum
+    left_tokens : [tokens]
+        of each prompt, what the turn before left; L is their sum
+    shared_tokens : [tokens]
+        of each prompt, what all sessions share; S is their sum
+
+    Returns
+    -------
+    p, q [-]
+
+    Examples
+    --------
+    >>> two = np.array([100, 150]), np.array([40, 120]), np.array([40, 40])
+    >>> kept_context_probability(0.64, *two), kept_context_probability(0.16, *two)
+    ((1.0, 1.0), (0.0, 0.5))
+    """
+    found, left, shared = hit_fraction * input_tokens.sum(), left_tokens.sum(), shared_tokens.sum()
+    context = (found - shared) / (left - shared) if left > shared else 0.0
+    return float(min(max(context, 0.0), 1.0)), float(min(found / shared, 1.0) if shared else 0.0)
 
 
 def drawn_gaps_s(sessions: Sessions, count: int, response_s: float, random: np.random.Generator) -> Array:

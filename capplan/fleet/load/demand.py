@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capplan.fleet.engine_options import TierSize, TierTokens
 from capplan.fleet.scenario import Scenario
@@ -12,6 +13,7 @@ from capplan.numbers import Array, Number
 from capplan.serving.requests import Requests
 from capplan.serving.steady_state import Lengths
 from capplan.workload.request_class import RequestClass, ResponseTimes, responses_of_classes
+from capplan.workload.sessions import SingleTurns, kept_context_probability, single_turns
 from capplan.workload.summary import PrefixReuse
 
 FREE_SHARE = 0.5
@@ -58,6 +60,7 @@ class Demand:
     ) -> "Demand":
         """Return the demand with the hits of a KV cache of this size, half of which is free for prefixes (an assumption).
 
+        Hits are rounded to a hundredth of those in an unlimited cache, so that replicas of nearly the same size share their runs.
         Tiers hold what was evicted from the cache, so their sizes add to its size; hits in a tier are loaded from it. The
         prompts of sessions in flight are in the cache whether they run or wait, so all of it counts for them.
 
@@ -73,7 +76,10 @@ class Demand:
         curves = [
             _hits(request_class.reuse, cache_tokens, below, float(held)) for request_class in self.classes
         ]
-        hits = tuple(round(float(curve[-1]), 2) for curve in curves)
+        hits = tuple(
+            _rounded_hits(request_class.reuse, float(curve[-1]))
+            for request_class, curve in zip(self.classes, curves, strict=True)
+        )
         weights = _weights(self.classes)
         per_token = np.array([tier.load_s_per_token for tier in tiers])
         loads = [
@@ -165,6 +171,24 @@ def _hits(reuse: PrefixReuse | None, cache_tokens: float, below: Array, in_fligh
     if reuse.in_flight_tokens is None:
         return reuse.hit_fraction(FREE_SHARE * cache_tokens + below)
     return reuse.hit_fraction((cache_tokens + below) * (reuse.in_flight_tokens / max(in_flight_tokens, 1.0)))
+
+
+def _rounded_hits(reuse: PrefixReuse | None, hit_fraction: float) -> float:
+    if reuse is None:
+        return 0.0
+    most = reuse.unlimited_token_hit_fraction
+    return most * round(hit_fraction / most, 2) if most else 0.0
+
+
+def _found_of_turns(
+    turns: SingleTurns, hit_fraction: float, random: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return the prompt tokens of each turn that the prefix cache holds: the context of its session, or what all share [tokens]."""
+    kept, shared = kept_context_probability(
+        hit_fraction, turns.input_tokens, turns.left_tokens, turns.shared_tokens
+    )
+    draws = random.random(turns.input_tokens.size)
+    return np.where(draws < kept, turns.left_tokens, np.where(draws < shared, turns.shared_tokens, 0))
 
 
 def _weights(classes: tuple[RequestClass, ...]) -> list[float]:
@@ -293,6 +317,12 @@ def drawn_requests(
     cached = np.zeros(count, dtype=np.int64)
     for index, request_class in enumerate(demand.classes):
         rows = np.flatnonzero(chosen == index)
+        if request_class.sessions is not None:
+            turns = single_turns(request_class.sessions, rows.size, random(1, index), longest)
+            hits = demand.hit_fractions[index] if demand.hit_fractions else 0.0
+            inputs[rows], outputs[rows] = turns.input_tokens, turns.output_tokens
+            cached[rows] = _found_of_turns(turns, hits, random(3, index))
+            continue
         prompts = request_class.input_tokens.sample(rows.size, random(1, index))
         answers = request_class.output_tokens.sample(rows.size, random(2, index))
         inputs[rows] = np.minimum(prompts, longest - 2)
