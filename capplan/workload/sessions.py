@@ -166,20 +166,18 @@ def single_turns(
 
 
 def kept_context_probability(
-    hit_fraction: float, input_tokens: Counts, left_tokens: Counts, shared_tokens: Counts
+    hit_fraction: float, left_tokens: Counts, shared_tokens: Counts
 ) -> tuple[float, float]:
     """Return how likely a turn finds the context of its session in a prefix cache, and else what all sessions share.
 
-        p = (h I - S) / (L - S),   q = h I / S where h I < S
+        p = (h L - S) / (L - S),   q = h L / S where h L < S
 
     A cache that is full drops whole sessions, those that waited longest; what all share is asked for most and goes last.
 
     Parameters
     ----------
     hit_fraction : [-]
-        h, part of all prompt tokens that are found
-    input_tokens : [tokens]
-        of turns; I is their sum
+        h, hits over those in an unlimited cache
     left_tokens : [tokens]
         of each prompt, what the turn before left; L is their sum
     shared_tokens : [tokens]
@@ -191,11 +189,11 @@ def kept_context_probability(
 
     Examples
     --------
-    >>> two = np.array([100, 150]), np.array([40, 120]), np.array([40, 40])
-    >>> kept_context_probability(0.64, *two), kept_context_probability(0.16, *two)
+    >>> two = np.array([40, 120]), np.array([40, 40])
+    >>> kept_context_probability(1.0, *two), kept_context_probability(0.25, *two)
     ((1.0, 1.0), (0.0, 0.5))
     """
-    found, left, shared = hit_fraction * input_tokens.sum(), left_tokens.sum(), shared_tokens.sum()
+    found, left, shared = hit_fraction * left_tokens.sum(), left_tokens.sum(), shared_tokens.sum()
     context = (found - shared) / (left - shared) if left > shared else 0.0
     return float(min(max(context, 0.0), 1.0)), float(min(found / shared, 1.0) if shared else 0.0)
 

@@ -189,6 +189,18 @@ def excess(asked: AskedFleet, plan: Plan, seed: int, slowness: float = 1.0) -> t
     return max(ratios, default=(0.0, "no target"))
 
 
+def least_excess(
+    asked: AskedFleet, plan: Plan, seeds: Sequence[int], slowness: float = 1.0
+) -> tuple[float, str]:
+    """Return the least of the largest ratios of some runs; runs after the first one that meets its targets are not made."""
+    found = []
+    for seed in seeds:
+        found.append(excess(asked, plan, seed, slowness))
+        if found[-1][0] <= NOISE:
+            break
+    return min(found)
+
+
 def best_plans(answer: FleetAnswer) -> list[Plan]:
     """Return the recommended plan and the cheapest of each device."""
     first: dict[str, Plan] = {}
@@ -209,7 +221,7 @@ def met_in_simulation(asked: AskedFleet, answer: FleetAnswer, seed: int) -> list
     """Hold that what a plan says it meets is met by all of its replicas, as predicted and as slow as its certainty says."""
     found = []
     for plan in best_plans(answer)[:2]:
-        ratio, which = min(excess(asked, plan, seed + more) for more in (1000, 2000))
+        ratio, which = least_excess(asked, plan, (seed + 1000, seed + 2000))
         sure = plan.slo_met_probability
         if ratio > NOISE:
             found.append(
@@ -229,12 +241,14 @@ def _certainty(asked: AskedFleet, plan: Plan, seed: int) -> list[Broken]:
         if (screened.layout, screened.weight_dtype) == (plan.single.layout, plan.single.weight_dtype)
     )
     found = []
-    held, which = min(excess(asked, plan, seed + more, slowest / SLOW_NOISE) for more in (3000, 4000))
+    held, which = least_excess(asked, plan, (seed + 3000, seed + 4000), slowest / SLOW_NOISE)
     if held > NOISE:
         found.append(
             Broken("certainty", f"{called(plan)}: {which} is {held:.2f} at slowness {slowest / SLOW_NOISE:.2f}, and {plan.slo_met_probability:.0%} are sure of {slowest:.2f}")
         )  # fmt: skip
-    missed, which = max(excess(asked, plan, seed + more, slowest * SLOW_NOISE) for more in (3000, 4000))
+    missed, which = excess(asked, plan, seed + 3000, slowest * SLOW_NOISE)
+    if missed <= 1.0 / NOISE:
+        missed, which = max((missed, which), excess(asked, plan, seed + 4000, slowest * SLOW_NOISE))
     if missed <= 1.0 / NOISE:
         found.append(
             Broken("certainty", f"{called(plan)}: {which} is only {missed:.2f} at slowness {slowest * SLOW_NOISE:.2f}, where {slowest:.2f} is said to be the most")
@@ -291,17 +305,17 @@ def _said(plan: Plan) -> tuple[str, float, float]:
 
 
 def one_peak(asked: AskedFleet, answer: FleetAnswer) -> list[Broken]:
-    """Hold that all replicas of the recommended plan together carry the peak of the answer."""
+    """Hold that the replicas of each group of the recommended plan together carry the peak of the answer."""
     plan = answer.chosen
-    if plan is None or answer.chosen is not plan:
+    if plan is None:
         return []
     demand = planned_demand(asked.question.demand, plan.responses_s)
-    carried = plan.single.busy_replicas * plan.single.request_rate_per_replica
-    if abs(carried / demand.peak_requests_per_s - 1.0) > 1e-6:
-        return [
-            Broken("peak", f"{carried:.4g} req/s by replicas, {demand.peak_requests_per_s:.4g} by the demand")
-        ]
-    return []
+    carried = [group.busy_replicas * group.request_rate_per_replica for group in plan.groups]
+    return [
+        Broken("peak", f"{rate:.4g} req/s by replicas, {demand.peak_requests_per_s:.4g} by the demand")
+        for rate in carried
+        if abs(rate / demand.peak_requests_per_s - 1.0) > 1e-6
+    ]
 
 
 def one_ladder(answer: FleetAnswer) -> list[Broken]:

@@ -184,9 +184,7 @@ def _found_of_turns(
     turns: SingleTurns, hit_fraction: float, random: np.random.Generator
 ) -> NDArray[np.int64]:
     """Return the prompt tokens of each turn that the prefix cache holds: the context of its session, or what all share [tokens]."""
-    kept, shared = kept_context_probability(
-        hit_fraction, turns.input_tokens, turns.left_tokens, turns.shared_tokens
-    )
+    kept, shared = kept_context_probability(hit_fraction, turns.left_tokens, turns.shared_tokens)
     draws = random.random(turns.input_tokens.size)
     return np.where(draws < kept, turns.left_tokens, np.where(draws < shared, turns.shared_tokens, 0))
 
@@ -319,7 +317,8 @@ def drawn_requests(
         rows = np.flatnonzero(chosen == index)
         if request_class.sessions is not None:
             turns = single_turns(request_class.sessions, rows.size, random(1, index), longest)
-            hits = demand.hit_fractions[index] if demand.hit_fractions else 0.0
+            most = request_class.reuse.unlimited_token_hit_fraction if request_class.reuse else 0.0
+            hits = demand.hit_fractions[index] / most if demand.hit_fractions and most else 0.0
             inputs[rows], outputs[rows] = turns.input_tokens, turns.output_tokens
             cached[rows] = _found_of_turns(turns, hits, random(3, index))
             continue
