@@ -675,10 +675,7 @@ class Trial:
         With users, whose number at a replica is whole, fleets of about that many replicas are simulated as they are.
         """
         if self.demand.users:
-            about = self._about(rate_per_s, slowness, limits)
-            return (
-                None if about is None else self._fewest(about, rate_per_s, slowness, limits, most, at_least)
-            )
+            return self._replicas_of_users(rate_per_s, slowness, limits, most, at_least)
         above = inf
         for least in REGULARITY:
             too_little = rate_per_s / min(most, above - 1) if min(most, above - 1) >= 1 else inf
@@ -729,6 +726,18 @@ class Trial:
         """Return whether a fleet of this many replicas meets the targets."""
         return self.worst(self.fleet(replicas, slowness, traffic_ratio, limits), slowness, limits) <= 1.0
 
+    def _replicas_of_users(
+        self, rate_per_s: float, slowness: float, limits: Mapping[Target, float], most: float, at_least: int
+    ) -> int | None:
+        """Return the fewest replicas that meet the targets, from about as many as short runs say; None above `most`, or if none do."""
+        short_limit = scale_rate(self._short_step(slowness, limits)) / slowness
+        about = replicas_at(rate_per_s, short_limit)
+        enough = self._fewest(about, rate_per_s, slowness, limits, min(most, 2 * about), at_least)
+        if enough is not None or most <= 2 * about:
+            return enough
+        exact = self._about(rate_per_s, slowness, limits)
+        return None if exact is None else self._fewest(exact, rate_per_s, slowness, limits, most, at_least)
+
     def _fewest(
         self,
         about: int,
@@ -738,22 +747,28 @@ class Trial:
         most: float,
         at_least: int,
     ) -> int | None:
-        """Return the fewest replicas near a number that meet the targets; None above `most`, or if one user each is too many."""
+        """Return the fewest replicas near a number that meet the targets; None above `most`, or if one user each is too many.
+
+        From the number on, counts go up or down in strides until one is enough and a lower one is not; then by halves.
+        """
         ratio = rate_per_s / self.total_rate
         alone = ceil(ratio * self.demand.users)
-        count, failed = max(about, at_least), at_least - 1
-        while not self.meets(count, slowness, limits, ratio):
-            if count > most or (count >= alone and self._all_users):
-                return None
-            failed, count = count, count + max(1, count // 8)
-        while count - failed > 1 and failed >= about:
-            middle = (count + failed) // 2
-            failed, count = (
-                (failed, middle) if self.meets(middle, slowness, limits, ratio) else (middle, count)
-            )
-        while count - failed > 1 and self.meets(count - 1, slowness, limits, ratio):
-            count -= 1
-        return count if count <= most else None
+        enough, too_few, count = None, at_least - 1, max(about, at_least)
+        while enough is None or enough - too_few > 1:
+            if self.meets(count, slowness, limits, ratio):
+                enough = count
+            else:
+                too_few = count
+                if enough is None and (count > most or (count >= alone and self._all_users)):
+                    return None
+            stride = max(1, count // 8)
+            if enough is None:
+                count += stride
+            elif too_few < at_least:
+                count = max(enough - stride, at_least)
+            else:
+                count = (enough + too_few) // 2
+        return enough if enough <= most else None
 
     def slowest(self, replicas: int, limits: Mapping[Target, float]) -> float:
         """Return the largest factor by which all steps of a fleet may be slower than predicted while it meets the targets at the peak."""
