@@ -281,7 +281,9 @@ def swept(points: Sequence[Point], run: Runner, *, refine: bool = True) -> list[
     )
 
 
-def summaries(rows: Sequence[Row], slo: Slo, planned: Mapping[str, float | None]) -> list[Row]:
+def summaries(
+    rows: Sequence[Row], slo: Slo, planned: Mapping[str, float | None], *, of_users: bool = False
+) -> list[Row]:
     """Return for each plan the knee, the largest load that meets the targets as predicted, and the load that `fleet` plans for.
 
     Parameters
@@ -290,6 +292,8 @@ def summaries(rows: Sequence[Row], slo: Slo, planned: Mapping[str, float | None]
     slo : its targets
     planned : [1/s]
         by plan; None or left out where no fleet was planned
+    of_users : the largest load within the targets is what users send then, as in a plan, and not what they would send if
+        responses took no time
     """
     result = []
     for name in dict.fromkeys(row["plan"] for row in rows):
@@ -302,6 +306,7 @@ def summaries(rows: Sequence[Row], slo: Slo, planned: Mapping[str, float | None]
         ]
         held = [row for row in plan_rows if row["holds"]] if slo.targets else []
         top = max(held, key=lambda row: float(row["requests_per_s"]), default=None)
+        largest = top and (top["requests_per_s"] if of_users and top["concurrency"] is None else load_of(top))
         result.append(
             {
                 "plan": name,
@@ -309,7 +314,7 @@ def summaries(rows: Sequence[Row], slo: Slo, planned: Mapping[str, float | None]
                 "knee_requests_per_s": best["requests_per_s"],
                 "knee_e2e_s": best["e2e_s"]["mean"],
                 "knee_load": load_of(best),
-                "largest_load_that_holds": load_of(top) if top else None,
+                "largest_load_that_holds": largest,
                 "planned_requests_per_s": planned.get(name),
                 "largest_goodput_requests_per_s": top["goodput_requests_per_s"] if top else None,
                 "output_tokens_per_s_per_gpu": top["output_tokens_per_s_per_gpu"]

@@ -47,8 +47,9 @@ SLOW_NOISE = 1.10
 """Factor on the largest slowness at which targets hold, within which a run of a different seed may differ."""
 POOLS_SLACK = 0.03
 """Part of the cost by which k copies of two pools may be cheaper than pools for k times the load: a replica or two, sized on short runs."""
-REQUESTS_PER_REPLICA = 1500
-MOST_REQUESTS = 60_000
+REQUESTS_PER_REPLICA = 6000
+"""Near saturation a queue takes thousands of requests to grow to its length."""
+MOST_REQUESTS = 120_000
 MOST_TURNS = 12_000
 """Of sessions, whose blocks are found in a cache one by one."""
 

@@ -383,6 +383,22 @@ def test_users_are_as_many_and_think_as_long_whatever_the_hardware(small):
     assert len(slow.requests) <= len(fast.requests)  # who waits longer asks less often
 
 
+def test_a_sweep_names_the_capacities_of_a_replica_that_fleet_and_export_name(small, capsys):
+    """It used to count what users would send if responses took no time: 4.46 req/s in a sweep, 4.03 in an export."""
+    path, plan = small / "crowd.yaml", small / "crowd.json"
+    text = SMALL.replace("request_rate: 30 req/s", "users: 400, think_time: 10 s")
+    path.write_text(text.replace("[h100-sxm, l40s]", "[l40s]"))
+    assert main(["fleet", str(path), "--offline", "-o", str(plan)]) == 0
+    chosen = json.loads(plan.read_text())["result"]["chosen"]
+    (swept,) = result_of(capsys, "sweep", str(path))["result"]["plans"]
+    assert swept["planned_requests_per_s"] == chosen["planned_request_rate_limit_per_replica"]
+    predicted = chosen["request_rate_limit_per_replica"]
+    assert swept["largest_load_that_holds"] == pytest.approx(predicted, rel=0.05)
+    exported = main(["export", "--plan", str(plan), "--target", "k8s"])
+    assert exported == 0
+    assert f"meets its targets up to {predicted:.3f} req/s" in capsys.readouterr().out
+
+
 def test_routing_that_is_not_sized_is_an_assumption(small):
     for routing in ("round_robin", "random", "least_loaded", "prefix_aware"):
         path = small / "routing.yaml"

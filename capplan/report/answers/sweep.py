@@ -22,7 +22,9 @@ def by_plan(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
 def sweep_answer(asked: AskedSweep, rows: Sequence[Row], *, reused: int, interrupted: bool) -> Answer:
     """Return all points and a summary of each plan; exit code 130 where the run was cut short."""
     planned = {each.contender.name: each.contender.planned_requests_per_s for each in asked.points}
-    by_plan_rows = summaries(rows, asked.slo, planned)
+    by_plan_rows = summaries(
+        rows, asked.slo, planned, of_users=any(point.demand.users for point in asked.points)
+    )
     closed = bool(rows) and rows[0]["request_rate"] is None
     apart = any(point.contender.decode is not None for point in asked.points)
     unit = "requests in flight" if closed else "req/s" if apart else "req/s per replica"
