@@ -320,7 +320,7 @@ def fleet_outcome(
         replicas=len(parts),
         parts=tuple(parts),
         target_values=target_values(columns, seen, slo, until_s, itl_s),
-        undecided=undecided(columns, slo, until_s),
+        undecided=undecided(columns, seen, slo, until_s),
     )
 
 

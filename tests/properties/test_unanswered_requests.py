@@ -67,14 +67,15 @@ def test_of_a_stopped_run_those_that_are_not_late_yet_are_left_out():
     target = Target("ttft", "p99", 1.0)
     alive = target_values(rows, np.ones(10, dtype=bool), Slo((target,)), 10.0, NO_GAPS)[target]
     assert alive == np.inf  # one has waited for 5 s
-    assert undecided(rows, Slo((target,)), 10.0) == 1
+    assert undecided(rows, np.ones(10, dtype=bool), Slo((target,)), 10.0) == 1
+    assert undecided(rows, np.arange(10) != 8, Slo((target,)), 10.0) == 0
     patient = Target("ttft", "p99", 6.0)
     assert target_values(rows, np.ones(10, dtype=bool), Slo((patient,)), 10.0, NO_GAPS)[
         patient
     ] == pytest.approx(0.1)
     never = target_values(rows, np.ones(10, dtype=bool), Slo((patient,)), np.inf, NO_GAPS)[patient]
     assert never == np.inf  # a run that ended of itself: nobody answers any more
-    assert undecided(rows, Slo((patient,)), np.inf) == 0
+    assert undecided(rows, np.ones(10, dtype=bool), Slo((patient,)), np.inf) == 0
 
 
 @pytest.mark.parametrize("target", ["ttft_p95", "tpot_p95", "e2e_p95", "itl_p95"])
@@ -108,3 +109,23 @@ def test_a_run_that_is_stopped_says_whom_it_leaves_out(tmp_path, capsys):
     said = capsys.readouterr()
     assert "meets all targets" in said.out
     assert "under way at the end and not late yet" in said.err or "100.0%" in said.out
+
+
+@pytest.mark.parametrize("traffic", [{"users": 7, "think_time": "0 s"}, {"users": 300, "think_time": "10 s"}])
+def test_users_who_wait_let_no_queue_grow_and_no_count_is_negative(tmp_path, capsys, traffic):
+    """A page said "-2 of 314,083 requests were shed", and of users who wait for each response that their queue keeps growing."""
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        json.dumps(
+            {
+                **SCENARIO,
+                "slo": {"ttft_p95": "30 s"},
+                "traffic": [{"input_tokens": 500, "output_tokens": 60, **traffic}],
+            }
+        )
+    )
+    words = ["simulate", str(path), "--hardware", "l4", "-tp", "1", "--replicas", "1", "--offline"]
+    assert main([*words, "--until", "60 s"]) in (0, 4)
+    said = capsys.readouterr()
+    assert "keeps growing" not in said.err + said.out
+    assert "warning: -" not in said.err

@@ -27,7 +27,7 @@ def target_values(
     Parameters
     ----------
     columns : by request: status, arrival_s, and latencies [s] that are nan where there are none
-    seen : which requests count
+    rows : which requests count
     slo : the targets
     until_s : [s]
         when the run was stopped; infinite where it ran to its end
@@ -52,11 +52,11 @@ def target_values(
     return result
 
 
-def undecided(columns: dict[str, NDArray[Any]], slo: Slo, until_s: float) -> int:
-    """Return how many requests were running when the simulation stopped and had not missed a target yet."""
+def undecided(columns: dict[str, NDArray[Any]], rows: NDArray[np.bool_], slo: Slo, until_s: float) -> int:
+    """Return how many of some requests were running when the simulation stopped and had not missed a target yet."""
     patience = min((t.limit_s for t in slo.targets if t.metric in _AGED), default=LARGEST_AGE_S)
     is_open = (columns["status"] != FINISHED) & (columns["status"] != SHED)
-    return int(np.count_nonzero(is_open & (until_s - columns["arrival_s"] <= patience)))
+    return int(np.count_nonzero(rows & is_open & (until_s - columns["arrival_s"] <= patience)))
 
 
 def statistic_of(values: Array, target: Target) -> float:

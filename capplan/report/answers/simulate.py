@@ -166,8 +166,10 @@ def _latency_rows(figures: Figures, itl_s: Spread | None) -> list[dict[str, Any]
     ]
 
 
-def overload(asked: AskedStream, utilisation: float) -> str:
-    """Return the warning about a rate that the replicas cannot serve."""
+def overload(asked: AskedStream, utilisation: float) -> str | None:
+    """Return the warning about a rate that the replicas cannot serve; None if they can, or if users alone send requests, who wait."""
+    if utilisation <= 1.0 or asked.stream.requests is None:
+        return None
     return (
         f"{asked.rate_per_s:.3g} req/s is {utilisation:.0%} of what the replicas can serve: "
         "the queue keeps growing while requests arrive"
@@ -176,9 +178,10 @@ def overload(asked: AskedStream, utilisation: float) -> str:
 
 def warn_of_overload(asked: AskedStream, utilisation: float) -> None:
     """Say on stderr, before a run that may take a while, that the rate cannot be served."""
-    if utilisation > 1.0:
+    warning = overload(asked, utilisation)
+    if warning is not None:
         sys.stderr.write(
-            f"{overload(asked, utilisation)}\n"
+            f"{warning}\n"
             f"  all {len(asked.stream.representative):,} requests are simulated anyway; for a shorter run: --until '1 min'\n"
         )
 
@@ -312,8 +315,7 @@ def simulate_answer(
         else "no targets"
     )
     warnings = [*asked.warnings, *chosen.asked.warnings, *_unanswered(outcome, slo)]
-    if utilisation > 1.0:
-        warnings.append(overload(asked, utilisation))
+    warnings += [warning for warning in (overload(asked, utilisation),) if warning]
     return Answer(
         command="simulate",
         result=result,
