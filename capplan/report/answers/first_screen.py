@@ -9,6 +9,7 @@ from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_words import (
+    measured_saving,
     paid_text,
     seconds_text,
     sure,
@@ -113,14 +114,9 @@ def _bottleneck_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
 def _certainty_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
     """Return what more certainty costs, and what a measurement would save."""
     parts = [text] if (text := surer_text(plan, answer)) else []
-    steps = answer.next_steps
-    if steps is not None and plan == answer.chosen and steps.predicted_gpus < plan.gpus:
-        usd = steps.predicted_usd_per_month
-        saved = (
-            ""
-            if usd is None or plan.usd_per_month is None
-            else f", which saves {paid_text(answer, plan.usd_per_month - usd)}"
-        )
+    if (saving := measured_saving(answer)) is not None and plan == answer.chosen:
+        steps, usd = saving
+        saved = "" if usd is None else f", which saves {paid_text(answer, usd)}"
         parts.append(
             f"{steps.predicted_gpus} GPUs are enough if replicas are as fast as predicted{saved}: measure one (capplan verify-plan)"
         )

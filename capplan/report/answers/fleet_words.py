@@ -5,7 +5,7 @@ from dataclasses import asdict
 from math import ceil
 from typing import Any
 
-from capplan.fleet.plan import Certainty, FleetAnswer, Plan, Relaxation, Uneconomical
+from capplan.fleet.plan import Certainty, FleetAnswer, NextSteps, Plan, Relaxation, Uneconomical
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet
 from capplan.scenario.money_terms import host_bytes, memory_usd_per_month
@@ -112,14 +112,11 @@ def measuring_texts(answer: FleetAnswer) -> tuple[str, ...]:
     if steps is None or plan is None:
         return ()
     texts = []
-    fewer = plan.gpus - steps.predicted_gpus
-    if fewer > 0:
-        usd = (
-            None if plan.usd_per_month is None else plan.usd_per_month - (steps.predicted_usd_per_month or 0)
-        )
+    if (saving := measured_saving(answer)) is not None:
+        usd = saving[1]
         cost = "" if usd is None else f", {paid_text(answer, usd)}"
         texts.append(
-            f"certainty takes {fewer} of the {plan.gpus} GPUs{cost}: {steps.predicted_gpus} are enough for replicas as fast as predicted; "
+            f"certainty takes {plan.gpus - steps.predicted_gpus} of the {plan.gpus} GPUs{cost}: {steps.predicted_gpus} are enough for replicas as fast as predicted; "
             "a benchmark of one replica for ten minutes decides, and capplan verify-plan compares it with the plan"
         )
     for device in steps.unproven:
@@ -129,6 +126,17 @@ def measuring_texts(answer: FleetAnswer) -> tuple[str, ...]:
             f"{paid_text(answer, device.usd_per_month)}, which saves {paid_text(answer, usd)}; measure one with capplan calibrate"
         )
     return tuple(texts)
+
+
+def measured_saving(answer: FleetAnswer) -> tuple[NextSteps, float | None] | None:
+    """Return the next steps and what is saved a month if replicas are as fast as predicted; None if that is no GPU or less than a dollar."""
+    steps, plan = answer.next_steps, answer.chosen
+    if steps is None or plan is None or steps.predicted_gpus >= plan.gpus:
+        return None
+    if steps.predicted_usd_per_month is None or plan.usd_per_month is None:
+        return steps, None
+    saved = plan.usd_per_month - steps.predicted_usd_per_month
+    return (steps, saved) if saved >= 1.0 else None
 
 
 def next_steps_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
