@@ -9,6 +9,7 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.fleet.money_terms import (
+    BudgetTerms,
     CommitmentTerms,
     HostedTerms,
     OtherTerms,
@@ -72,13 +73,18 @@ def _provisioned(record: Provisioned | None) -> ProvisionedTerms | None:
     )
 
 
-def budget_of_machines(reading: Reading, record: Budget | None, own: OwnTerms) -> float | None:
-    """Return what a budget leaves for machines per month [$], None without a budget."""
-    if record is None or not record.includes:
-        return None if record is None else record.usd_per_month
+def budget_terms(reading: Reading, record: Budget | None, own: OwnTerms) -> BudgetTerms | None:
+    """Return the budget of a scenario, None without one; what it includes has to have a price."""
+    if record is None:
+        return None
     at: KeyPath = ("budget", "includes")
-    for name, stated in (("people", own.people_usd_per_month), ("overhead", own.overhead_fraction)):
-        if name in record.includes and not stated:
+    priced = {
+        "people": own.people_usd_per_month,
+        "overhead": own.overhead_fraction,
+        "other": own.other != OtherTerms(),
+    }
+    for name in record.includes:
+        if not priced[name]:
             reading.note(reading.refuse(at, f"{name} is included, and prices.{name} is not given"), at)
     left = own.machines_usd_within(record.usd_per_month, record.includes)
     if left <= 0.0:
@@ -87,12 +93,7 @@ def budget_of_machines(reading: Reading, record: Budget | None, own: OwnTerms) -
             f"${record.usd_per_month:,.0f} for machines"
         )
         reading.note(reading.refuse(at, what), at)
-    reading.assume(
-        f"the budget of ${record.usd_per_month:,.0f} per month includes {' and '.join(record.includes)}, which leaves "
-        f"${left:,.0f} for machines",
-        "budget.includes",
-    )
-    return left
+    return BudgetTerms(record.usd_per_month, tuple(dict.fromkeys(record.includes)))
 
 
 ASSUMED_OTHER: Mapping[str, float] = {
@@ -149,6 +150,7 @@ def commitment_terms(record: Commitments | None) -> CommitmentTerms | None:
         owned=_owned(record.owned),
         min_replicas=record.min_replicas or 1,
         max_replicas=record.max_replicas,
+        interest_fraction=record.interest or 0.0,
     )
 
 
@@ -218,6 +220,16 @@ def note_odd_hosted(reading: Reading, file: ScenarioFile) -> None:
                 reading.note(reading.refuse(at, what), at)
 
 
+def _note_unused_interest(reading: Reading, section: Commitments | None) -> None:
+    """Note interest on upfront parts if no reservation has one."""
+    if section is None or section.interest is None:
+        return
+    if not any(item and item.upfront for item in (section.reserved_1y, section.reserved_3y)):
+        at: KeyPath = ("commitments", "interest")
+        what = "is paid on what a reservation costs upfront, and none has an upfront part; e.g. reserved_1y: {upfront: 50 %}"
+        reading.note(reading.refuse(at, what), at)
+
+
 def note_odd_money(reading: Reading, file: ScenarioFile) -> None:
     """Note what contradicts itself in the keys about money."""
     section = file.commitments
@@ -226,6 +238,7 @@ def note_odd_money(reading: Reading, file: ScenarioFile) -> None:
         if item is not None and item.price is not None and item.discount is not None:
             at: KeyPath = ("commitments", term)
             reading.note(reading.refuse(at, "price and discount are both given; leave one of them out"), at)
+    _note_unused_interest(reading, section)
     for key in ("machines", "providers", "regions", "own", "max_machines"):
         if section is not None and getattr(file.fleet, key) is not None:
             at = ("fleet", key)

@@ -142,6 +142,8 @@ class Commitments(Record):
     """At listed spot prices; {} takes the defaults."""
     owned: Owned | None = None
     """Bought."""
+    interest: Fraction | None = None
+    """Yearly cost of capital on the upfront parts of reservations; not counted if not stated."""
     min_replicas: Annotated[Whole, Field(ge=1, le=100_000)] | None = None
     """That the autoscaler keeps."""
     max_replicas: Annotated[Whole, Field(ge=1, le=100_000)] | None = None
@@ -207,5 +209,5 @@ class Budget(Record):
 
     usd_per_month: UsdOfBudget
     """All devices, spares included: by the cheapest mix where commitments are named, else at the price of prices.commitment."""
-    includes: list[Literal["people", "overhead"]] = Field(default_factory=list)
-    """What the budget pays for beside the machines: prices.people, prices.overhead."""
+    includes: list[Literal["people", "overhead", "other"]] = Field(default_factory=list)
+    """What the budget pays for beside the machines: prices.people, prices.overhead, prices.other."""
