@@ -20,6 +20,8 @@ from capplan.workload.slo import Target
 
 RELAXED = (1.75, 2.75)
 """Relaxed limits for which GPUs are counted instead, as multiples of the stated limit, or of the latency of an idle replica."""
+BOUGHT_RATIO = 1.5
+"""GPUs in the order of a dear plan over those that carry the peak, from which on its line says so."""
 IDLE_SHARE = 1e-3
 """Share of the traffic of an idle replica, where no users are counted."""
 _LIMITS = (Refusal.FLEET_SIZE, Refusal.BUDGET, Refusal.MACHINES)
@@ -39,7 +41,22 @@ def dear_line(fleet: Sized, cheapest: Sized, trials: Search) -> Uneconomical:
         tight.gpus_at if tight else (),
         float(usd_per_month(hourly)),
         hourly / least if least else None,
+        whole_machines=_whole_machines(fleet, trials),
     )
+
+
+def _whole_machines(fleet: Sized, trials: Search) -> str:
+    """Return that whole machines and what they survive make a plan dear, with its GPUs; empty if most of them carry the peak."""
+    layout, terms = fleet.trial.candidate.layout, trials.terms
+    price, busy = terms.prices.get(layout.device.name), fleet.busy * layout.devices
+    if price is None or not price.machines:
+        return ""
+    order = price.order(layout.devices, layout.device.node_devices, fleet.busy, terms.survive)
+    if order is None or order.gpus < BOUGHT_RATIO * busy:
+        return ""
+    sizes = " and ".join(str(size) for size in sorted({line.machine.gpus for line in order.lines}))
+    lost = f", and the plan survives the loss of {terms.survive.words}" if terms.survive.count else ""
+    return f"{busy} GPUs carry the peak, and the order has {order.gpus}: its machines have {sizes} GPUs{lost}"
 
 
 def tight_target(fleet: Sized, trials: Search) -> TightTarget | None:

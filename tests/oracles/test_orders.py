@@ -204,6 +204,27 @@ def test_a_replica_larger_than_any_machine_says_which_machine_would_do(capplan, 
     assert said[1] == said[2] != "1"
 
 
+def test_a_device_that_is_dear_for_its_whole_machines_says_so(capplan, tmp_path):
+    """L40S in eights at the price of 160 L4: two machines, as one may fail, for the few GPUs that carry the peak."""
+    file = tmp_path / "prices.yaml"
+    file.write_text(
+        "sources: {page: {title: page, url: 'https://example.org'}}\n"
+        "prices:\n"
+        "  - {device: l40s, provider: P, sku: eight, devices: 8, commitment: on-demand, price: 80 $/h, date: 2026-11-01, source: page}\n"
+        "  - {device: l4, provider: P, sku: one, devices: 1, commitment: on-demand, price: 0.5 $/h, date: 2026-11-02, source: page}\n"
+    )
+    survive = ("--set", "fleet.spare_replicas=null", "--set", "fleet.survive={machine: 1}")
+    words = ("--set", "prices={}", "--set", f"prices.file={file}", *survive)
+    (row,) = fleet(capplan, *words)["uneconomical"]
+    assert row["hardware"] == "l40s"
+    said = re.fullmatch(
+        r"(\d+) GPUs carry the peak, and the order has 16: its machines have 8 GPUs, and the plan survives the loss of 1 machine", row["whole_machines"]
+    )  # fmt: skip
+    assert said, row
+    assert 1 <= int(said[1]) <= 8
+    assert said[0] in capplan("fleet", SMALL, "--offline", *words, "--full").out
+
+
 def test_machines_that_serve_nothing_and_machines_without_a_price_are_said(capplan):
     own = capplan(
         "fleet", SMALL, "--offline", "--hardware", "l40s", "--set", "fleet.own={NVIDIA DGX H100: 2}"

@@ -176,7 +176,7 @@ def test_an_autoscaler_pays_for_whole_machines(whole):
     price = replace(group.price, machines=(Machine("cloud", "large", "gpu", gpus, 10.0 * gpus),))
     node = replace(group.layout.device, node_devices=gpus)
     group = replace(group, price=price, layout=replace(group.layout, device=node))
-    carried = group.planned_rate_limit_per_replica
+    carried = group.planned_request_rate_limit_per_replica
     half = RateLine(np.repeat([0.0, carried * 3.9], 12), 3600.0)
     over_time = fleet_over_time(group, half, start_up_s=0.0, burst_ratio=1.0)
     scaled = scaled_plan(replace(plan, groups=(group,)), [over_time], foreseen=True)
