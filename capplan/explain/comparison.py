@@ -4,10 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from capplan.explain.bill import machines, stated, with_people
 from capplan.explain.quantities import Group, Planned, Row
 from capplan.explain.record import Explained, Input, explained, formula_of, input_of
 from capplan.explain.subject import MONEY, Place, places_of
+from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.money.comparison import ComparedApi, Comparison
 from capplan.money.hosted import (
@@ -280,10 +283,11 @@ def _break_even(compared: _Compared, api: ComparedApi) -> Explained:
     groups = [
         item
         for number, group in enumerate(own.groups)
+        for carried in replicas_over_time(np.array([rate]), group.request_rate).tolist()
         for item in (
             input_of(f"l_{number}", "planned_request_rate_per_replica", group.request_rate, "derived", "the smaller of both limits: explain sure_request_rate_limit_per_replica, and request_rate_limit_per_replica less headroom"),
-            input_of(f"u_{number}", "usd_per_replica", group.usd, "derived", "explain compare.own.machines_usd_per_month, over all replicas"),
-            input_of(f"s_{number}", "spare_replicas", group.spare_replicas, "config", f"scenario: {compared.planned.asked.scenario.fleet.survive.key}"),
+            input_of(f"n_{number}", "busy_replicas", carried, "derived", "at the break-even"),
+            input_of(f"u_{number}", "machines_usd_per_month", group.usd_of(carried), "derived", f"the cheapest order of {carried} replicas and their spares: {compared.planned.asked.scenario.fleet.survive.key}"),
         )
     ]  # fmt: skip
     at_rate = own.usd(rate)
@@ -295,5 +299,5 @@ def _break_even(compared: _Compared, api: ComparedApi) -> Explained:
         input_of("c", "api_usd_per_month", of_api, "spec", f"{api.price.name}: its bill of today by the peak of today, in $ for each request a second; prefixes are found more often as traffic grows"),
         input_of("o", "own_usd_per_month", at_rate, "derived", f"the own fleet at the break-even, {HOURS_PER_MONTH:g} h"),
     )  # fmt: skip
-    formula = "least r from which on (1 + f) sum_k u_k (ceil(r / l_k) + s_k) + p + y(r) <= c(r)"
+    formula = "least r from which on (1 + f) sum_k u_k(n_k) + p + y(r) <= c(r), n_k = ceil(r / l_k)"
     return explained("breakeven_request_rate", rate, formula, inputs, MONEY)

@@ -268,6 +268,8 @@ def _facility_watts(planned: Planned, energy: Energy, row: Row, value: float) ->
 
 def _design_watts(planned: Planned, energy: Energy, row: Row, value: float) -> Explained:
     del row
+    if any(one.sku for one in energy.servers):
+        return explained("design_watts", value, *_summed(energy, "n_{0} W_{0}"), MONEY)
     inputs = [
         item
         for number, group in enumerate(planned.plan.groups)
@@ -282,25 +284,39 @@ def _design_watts(planned: Planned, energy: Energy, row: Row, value: float) -> E
 
 
 def _of_a_rack(planned: Planned, energy: Energy, row: Row, value: float, *, key: str) -> Explained:
-    terms = energy.terms
-    limit = input_of("L", "rack_limit_watts", terms.rack_limit_watts, "config", f"{_POWER}.rack_limit")
-    server = input_of(
-        "d", "gpus_per_server", terms.server_devices, "config", f"{_POWER}.gpus_per_server; 8 unless stated"
-    )
-    each = input_of(
-        "W",
-        "design_watts_per_gpu",
-        energy.design_watts / energy.gpus,
-        row.label,
-        "explain energy.design_watts, of one device",
-    )
-    formula, inputs = {
-        "gpus_per_rack": ("d floor(L / (d W))", (server, limit, each)),
-        "rack_watts": ("W G, or of one server that is too much for a rack", (each, *row.inputs({"G": "gpus_per_rack"}))),
-        "racks": ("ceil(g / G), of each pool by itself", (input_of("g", "gpus", energy.gpus, "derived", "explain gpus"), *row.inputs({"G": "gpus_per_rack"}))),
-    }[key]  # fmt: skip
     del planned
+    if key == "racks":
+        return explained(key, value, *_summed(energy, "ceil(n_{0} / m_{0})"), MONEY)
+    full = energy.fullest
+    limit = input_of("L", "rack_limit_watts", energy.terms.rack_limit_watts, "config", f"{_POWER}.rack_limit")
+    server = input_of(
+        "d",
+        "gpus_per_server",
+        full.gpus,
+        "config",
+        f"the order, else {_POWER}.gpus_per_server; 8 unless stated",
+    )
+    each = input_of("W", "watts_per_server", full.watts, row.label, "at the wall, at most; energy.servers")
+    formula, inputs = {
+        "gpus_per_rack": ("d floor(L / W)", (server, limit, each)),
+        "rack_watts": ("W G / d, or of one server that is too much for a rack", (each, server, *row.inputs({"G": "gpus_per_rack"}))),
+    }[key]  # fmt: skip
     return explained(key, value, formula, inputs, MONEY)
+
+
+def _summed(energy: Energy, term: str) -> tuple[str, tuple[Input, ...]]:
+    """Return a sum over the kinds of servers, and its inputs."""
+    inputs = [
+        item
+        for number, one in enumerate(energy.servers)
+        for item in (
+            input_of(f"n_{number}", "servers", one.count, "derived", f"the order: {one.sku or one.device}"),
+            input_of(f"W_{number}", "watts_per_server", one.watts, "spec", "the catalogue of machines, or the design power of its GPUs and the host"),
+            input_of(f"m_{number}", "servers_per_rack", one.per_rack, "derived", f"floor of {_POWER}.rack_limit over the watts of a server"),
+        )
+    ]  # fmt: skip
+    used = tuple(item for item in inputs if item.symbol[:2] in term)
+    return " + ".join(term.format(number) for number in range(len(energy.servers))), used
 
 
 _POWERS: Mapping[str, Callable[[Planned, Energy, Row, float], Explained]] = {

@@ -5,12 +5,13 @@ from math import floor, inf, isfinite, log10
 
 from capplan.errors import Refusal
 from capplan.fleet.fit import fit
+from capplan.fleet.order import machines_per_replica
 from capplan.fleet.plan import Relaxation, TightTarget, Uneconomical
 from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.search.candidates import Rejections, layouts
 from capplan.fleet.search.cheapest import Search, Sized, busy_bound, busy_replicas
-from capplan.fleet.search.layouts import SearchResult
+from capplan.fleet.search.layouts import ScreenedLayout, SearchResult
 from capplan.fleet.search.recommended import TIGHT_SHARE, rank, used_fraction
 from capplan.fleet.search.trial import Trial
 from capplan.hardware.device import Device
@@ -19,6 +20,8 @@ from capplan.workload.slo import Target
 
 RELAXED = (1.75, 2.75)
 """Relaxed limits for which GPUs are counted instead, as multiples of the stated limit, or of the latency of an idle replica."""
+BOUGHT_RATIO = 1.5
+"""GPUs in the order of a dear plan over those that carry the peak, from which on its line says so."""
 IDLE_SHARE = 1e-3
 """Share of the traffic of an idle replica, where no users are counted."""
 _LIMITS = (Refusal.FLEET_SIZE, Refusal.BUDGET, Refusal.MACHINES)
@@ -38,7 +41,22 @@ def dear_line(fleet: Sized, cheapest: Sized, trials: Search) -> Uneconomical:
         tight.gpus_at if tight else (),
         float(usd_per_month(hourly)),
         hourly / least if least else None,
+        whole_machines=_whole_machines(fleet, trials),
     )
+
+
+def _whole_machines(fleet: Sized, trials: Search) -> str:
+    """Return that whole machines and what they survive make a plan dear, with its GPUs; empty if most of them carry the peak."""
+    layout, terms = fleet.trial.candidate.layout, trials.terms
+    price, busy = terms.prices.get(layout.device.name), fleet.busy * layout.devices
+    if price is None or not price.machines:
+        return ""
+    order = price.order(layout.devices, layout.device.node_devices, fleet.busy, terms.survive)
+    if order is None or order.gpus < BOUGHT_RATIO * busy:
+        return ""
+    sizes = " and ".join(str(size) for size in sorted({line.machine.gpus for line in order.lines}))
+    lost = f", and the plan survives the loss of {terms.survive.words}" if terms.survive.count else ""
+    return f"{busy} GPUs carry the peak, and the order has {order.gpus}: its machines have {sizes} GPUs{lost}"
 
 
 def tight_target(fleet: Sized, trials: Search) -> TightTarget | None:
@@ -70,22 +88,44 @@ def without_plan(device: Device, result: SearchResult, rejected: Rejections, tri
     return _plain(name, _refused(device, rejected, trials.question))
 
 
-def _unheld(held: float, least: float, price: ChosenPrice | None, fewest: int) -> str:
-    """Return why the machines that may be ordered are not enough: each is too small, or they are too few."""
-    sizes = sorted({item.gpus for item in price.machines}) if price else []
-    if held == 0.0:
-        return (
-            f"its smallest replica has {fewest} GPUs, and the largest machine that may be ordered has {sizes[-1] if sizes else 0}; "
-            "fleet.machines, fleet.providers, prices.provider"
+def _unheld(name: str, held: float, price: ChosenPrice, trials: Search) -> str:
+    """Return why the machines that may be ordered are not enough, and what would be: each is too small, or they are too few."""
+    mine = [item for item in trials.candidates if item.layout.device.name == name]
+    node = mine[0].layout.device.node_devices
+    able = [
+        item
+        for item in mine
+        if any(machines_per_replica(one.gpus, item.layout.devices, node)[1] for one in price.machines)
+    ]
+    if not able:
+        fewest = min(item.layout.devices for item in mine)
+        way = (
+            f"a machine of {fewest} would do"
+            if fewest <= node
+            else f"machines of {node} would do, with fleet.network between them"
         )
-    needed = (
-        f" it needs at least {least:.0f}"
-        if held < least < inf
-        else " no plan of that many GPUs meets the targets"
-    )
+        return (
+            f"its smallest replica has {fewest} GPUs, and the largest machine that may be ordered has "
+            f"{max(one.gpus for one in price.machines)}: {way}; fleet.machines, fleet.providers, prices.provider"
+        )
+    nearest = max(able, key=lambda item: item.share_bound / item.layout.devices)
+    needed = _unlimited_order(nearest, price, trials)
     return (
-        f"the machines that may be ordered hold {held:.0f} GPUs, and{needed}; fleet.max_machines, fleet.own"
+        f"the machines that may be ordered hold {held:.0f} GPUs, and {needed}; fleet.max_machines, fleet.own"
     )
+
+
+def _unlimited_order(candidate: ScreenedLayout, price: ChosenPrice, trials: Search) -> str:
+    """Return how many machines a layout would take if any number of them could be ordered."""
+    layout, trial = candidate.layout, trials.trial(candidate)
+    busy = busy_replicas(trial, trial.limits, trials.question.slo.confidence, trials.terms)
+    if busy is None:
+        return "no number of them meets the targets"
+    free = replace(price, machines=tuple(replace(one, most=None) for one in price.machines))
+    order = free.order(layout.devices, layout.device.node_devices, busy, trials.terms.survive)
+    assert order is not None
+    words = " and ".join(f"{line.count} x {line.machine.sku}" for line in order.lines)
+    return f"it takes {words}, {order.gpus} GPUs"
 
 
 def _plain(name: str, reason: str) -> Uneconomical:
@@ -106,7 +146,9 @@ def _limited(name: str, trials: Search) -> str:
         for of in (terms.affordable_busy, terms.orderable_busy, terms.busy_allowed)
     )
     if held < min(paid, terms.max_devices or inf):
-        return _unheld(held, least, terms.prices[name], min(layout.devices for layout in mine))
+        price = terms.prices[name]
+        assert price is not None
+        return _unheld(name, held, price, trials)
     if terms.max_devices is not None and terms.max_devices <= paid:
         limit = f"fleet.max_gpus allows {terms.max_devices}"
     elif not terms.priced(name):

@@ -32,6 +32,12 @@ class Machine:
     most: int | None = None
     """Machines of this kind that may be ordered; None: any number."""
 
+    @property
+    def unstated(self) -> tuple[str, ...]:
+        """What its price list does not say and an order needs, in words; nothing for a machine that is there already."""
+        known = (("machine", self.sku), ("region", self.region), ("day of the price", self.date))
+        return () if self.provider == OWN else tuple(word for word, value in known if not value)
+
 
 @dataclass(frozen=True, slots=True)
 class MachineLimits:

@@ -67,10 +67,14 @@ class Group:
     @property
     def usd_per_hour(self) -> float | None:
         """Cost per hour of the machines of all replicas; None without a price."""
+        return self.usd_per_hour_of(self.busy_replicas)
+
+    def usd_per_hour_of(self, busy: int) -> float | None:
+        """Return the cost per hour of the machines if another number of replicas carries the peak; None without a price."""
         if self.price is None:
             return None
         devices, node = self.layout.devices, self.layout.device.node_devices
-        return self.price.order_usd_per_hour(devices, node, self.busy_replicas, survive=self.survive)
+        return self.price.order_usd_per_hour(devices, node, busy, survive=self.survive)
 
     @property
     def order(self) -> Order | None:
@@ -356,6 +360,8 @@ class Uneconomical:
     """The targeted latency on an idle replica that is as slow as the required confidence allows for."""
     reason: str = ""
     """Why it has no plan, where no target decides."""
+    whole_machines: str = ""
+    """How many GPUs its machines have beside those that carry the peak, if these are many."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import numpy as np
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.money_terms import HostedTerms, OwnTerms
 from capplan.fleet.over_time import replicas_over_time
-from capplan.fleet.plan import Plan
+from capplan.fleet.plan import Group, Plan
 from capplan.money.hosted import (
     HostedBill,
     HostedTraffic,
@@ -34,15 +34,14 @@ class PaidReplicas:
     """Replicas of one layout, as they are paid for."""
 
     request_rate: float
-    """Largest that one replica is planned for [req/s]."""
-    spare_replicas: int
-    usd: float
-    """Of one replica: of a month, or of one job."""
+    """Largest request rate that one replica is planned for [req/s]."""
+    usd_of: Callable[[int], float]
+    """Replicas that carry the peak -> cost of the cheapest order of them and of their spares, for a month or for one job [$]."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnFleet:
-    """The plan as it is paid for at any traffic: whole replicas at all hours, as many as the peak needs, and spares."""
+    """The plan as it is paid for at any traffic: whole machines at all hours, as many as the peak needs with its spares."""
 
     request_rate: float
     """At the peak today [req/s]."""
@@ -62,22 +61,25 @@ class OwnFleet:
 
     def usd(self, request_rate: float) -> float:
         """Return the cost at another peak rate, with what grows with every request."""
-        served = float(self.usd_at(np.array([request_rate]))[0])
-        return served + self.usd_of_requests(request_rate)
+        return self.usd_served(request_rate) + self.usd_of_requests(request_rate)
 
     def usd_of_requests(self, request_rate: float) -> float:
         """Return what grows with every request, at another peak rate: what is outside the GPUs, and egress [$]."""
         return (self.outside_usd + self.other_usd("traffic")) * request_rate / self.request_rate
 
-    def usd_at(self, request_rates: Array) -> Array:
-        """Return the cost at other peak rates, without what grows with every request."""
+    def usd_served(self, request_rate: float) -> float:
+        """Return the cost at another peak rate, without what grows with every request [$]."""
+        rates = np.array([request_rate])
         machines = sum(
-            (replicas_over_time(request_rates, group.request_rate) + group.spare_replicas) * group.usd
-            for group in self.groups
-        )  # fmt: skip
+            group.usd_of(int(replicas_over_time(rates, group.request_rate)[0])) for group in self.groups
+        )
         support = self.other_usd("machines") / self.machines_usd if self.machines_usd else 0.0
         share = 1.0 + self.terms.overhead_fraction + support
-        return np.asarray(machines * share + self.terms.people_usd_per_month + self.other_usd("nothing"))
+        return machines * share + self.terms.people_usd_per_month + self.other_usd("nothing")
+
+    def usd_at(self, request_rates: Array) -> Array:
+        """Return the cost at other peak rates, without what grows with every request [$]."""
+        return np.array([self.usd_served(float(rate)) for rate in request_rates])
 
     @property
     def step_rates(self) -> Array:
@@ -125,9 +127,12 @@ def own_fleet(
     terms: OwnTerms,
     machines_usd: float,
     group_fractions: Sequence[float],
+    hours: float,
     other: tuple[CostLine, ...] = (),
 ) -> OwnFleet:
     """Return what a plan costs at any traffic, by the rule that sized it; pools grow alike, beyond what they carry together.
+
+        u(n) = u(b) h(n) / h(b)
 
     Parameters
     ----------
@@ -136,27 +141,33 @@ def own_fleet(
     machines_usd : [$]
         what its machines cost today: of a month, or of one job
     group_fractions : [-]
-        of that, for each group of replicas
+        of that, for each group of replicas: u(b), b replicas of today
+    hours : [h]
+        that machines are paid for, where today's cost nothing
     other : what its service takes beside GPUs and people
 
     Returns
     -------
-    OwnFleet; at another traffic every replica costs what it costs on average today
+    OwnFleet; u(n) follows h(n), the price of the cheapest order of n replicas and their spares
     """
-    first = plan.groups[0]
-    groups = tuple(
-        PaidReplicas(
+
+    def paid(group: Group, fraction: float) -> PaidReplicas:
+        today = group.usd_per_hour_of(group.busy_replicas) or 0.0
+        per_usd = machines_usd * fraction / today if today else hours
+        return PaidReplicas(
             group.planned_request_rate_limit_per_replica,
-            group.spare_replicas,
-            machines_usd * fraction / group.replicas,
+            lambda busy: per_usd * (group.usd_per_hour_of(busy) or 0.0),
         )
-        for group, fraction in zip(plan.groups, group_fractions, strict=True)
-    )
+
+    first = plan.groups[0]
+    groups = tuple(paid(*pair) for pair in zip(plan.groups, group_fractions, strict=True))
     peak = first.request_rate_per_replica * first.busy_replicas
     return OwnFleet(peak, groups, terms, machines_usd, other=other)
 
 
-def breakeven_rate(own_usd: Array, step_rates: Array, hosted_usd: Callable[[float], float]) -> float | None:
+def breakeven_rate(
+    own_usd: Callable[[int], float], step_rates: Array, hosted_usd: Callable[[float], float]
+) -> float | None:
     """Return the peak rate from which on the own fleet never costs more than the API.
 
     The fleet costs the same on the whole step from r_(n-1) to r_n, an API more with every request. The fleet is dearer
@@ -164,8 +175,7 @@ def breakeven_rate(own_usd: Array, step_rates: Array, hosted_usd: Callable[[floa
 
     Parameters
     ----------
-    own_usd : [$]
-        of a month on each step n, not falling; that of n = 0 is not used
+    own_usd : cost of a month on each step n [$], not falling; that of n = 0 is not used
     step_rates : [1/s]
         r, ascending from zero; steps beyond the last are not looked at
     hosted_usd : cost of a month at a peak rate [$], not falling
@@ -178,8 +188,7 @@ def breakeven_rate(own_usd: Array, step_rates: Array, hosted_usd: Callable[[floa
     --------
     Replicas of $30 that carry 10 requests a second, beside people of $20, and an API at $5 for each request a second:
 
-    >>> n = np.arange(1000)
-    >>> breakeven_rate(20.0 + 30.0 * n, 10.0 * n, lambda rate: 5.0 * rate)
+    >>> breakeven_rate(lambda n: 20.0 + 30.0 * n, 10.0 * np.arange(1000), lambda rate: 5.0 * rate)
     22.0
     """
     last = _last_dearer_step(own_usd, step_rates, hosted_usd)
@@ -188,14 +197,16 @@ def breakeven_rate(own_usd: Array, step_rates: Array, hosted_usd: Callable[[floa
     if last == 0:
         return 0.0
     start, end = float(step_rates[last - 1]), float(step_rates[last])
-    goal = own_usd[last]
+    goal = own_usd(last)
     for _ in range(100):
         middle_rate = (start + end) / 2.0
         start, end = (start, middle_rate) if hosted_usd(middle_rate) >= goal else (middle_rate, end)
     return float(f"{end:.12g}")
 
 
-def _last_dearer_step(own_usd: Array, step_rates: Array, hosted_usd: Callable[[float], float]) -> int:
+def _last_dearer_step(
+    own_usd: Callable[[int], float], step_rates: Array, hosted_usd: Callable[[float], float]
+) -> int:
     """Return the last step on which the fleet is dearer somewhere, 0 if there is none.
 
     Two groups of replicas step at their own rates, so dearer and cheaper steps take turns. A span of steps has no dearer one
@@ -204,7 +215,7 @@ def _last_dearer_step(own_usd: Array, step_rates: Array, hosted_usd: Callable[[f
     spans = [(1, step_rates.size - 1)]
     while spans:
         first, last = spans.pop()
-        if own_usd[last] <= hosted_usd(float(step_rates[first - 1])):
+        if own_usd(last) <= hosted_usd(float(step_rates[first - 1])):
             continue
         if first == last:
             return first
@@ -244,7 +255,10 @@ def compare(
     )
     own = replace(own, outside_usd=outside_usd(traffic))
     step_rates = own.step_rates
-    own_usd = own.usd_at(step_rates)
+
+    def own_usd(step: int) -> float:
+        return own.usd_served(float(step_rates[step]))
+
     compared = []
     for price in prices:
 

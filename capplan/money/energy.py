@@ -137,7 +137,60 @@ class EnergyTerms:
     usd_per_kwh: float | None = None
     """None: electricity is part of the price."""
     rack_limit_watts: float | None = None
-    server_devices: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Servers of one kind, as they are connected to power and put into racks."""
+
+    sku: str
+    """Machine of the order; empty if GPUs are bought by the piece."""
+    device: str
+    count: int
+    gpus: int
+    """GPUs of one server."""
+    watts: float
+    """Power of one server at the wall, at most."""
+    per_rack: int | None
+    """Servers that the power of one rack feeds; None: no limit is stated."""
+
+    @property
+    def racks(self) -> int | None:
+        """Racks that the servers fill; None without a limit, and if a rack does not feed one of them."""
+        return ceil(self.count / self.per_rack) if self.per_rack else None
+
+
+def servers_of(
+    sku: str, device: str, count: int, gpus: int, watts: float, limit_watts: float | None
+) -> Servers:
+    """Return servers of one kind in racks that each feed as many whole servers as their limit allows.
+
+        m = floor(L / W)
+
+    Parameters
+    ----------
+    sku, device : names
+    count : servers
+    gpus : [-]
+        of one server
+    watts : [W]
+        W, of one server at the wall, at most
+    limit_watts : [W]
+        L, of a rack; None: not stated
+
+    Returns
+    -------
+    Servers; m is the number that one rack feeds
+
+    Examples
+    --------
+    Ten servers of 10 kW, in racks of 40 kW:
+
+    >>> servers_of("", "h100-sxm", 10, 8, 10_000.0, 40_000.0).racks
+    3
+    """
+    per_rack = None if limit_watts is None else floor(limit_watts / watts + 1e-9)
+    return Servers(sku, device, count, gpus, watts, per_rack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,18 +214,39 @@ class Energy:
     facility_watts: float
     """The same with cooling and losses."""
     design_watts: float
-    """Of all servers at the thermal design power of their devices."""
+    """Of all servers at the wall, at most: what their catalogue entry states, else at the thermal design power of their devices."""
     gpus: int
-    """Spares included."""
+    """GPUs of the order: spares, and those that no replica uses."""
     output_tokens_per_s: float
     input_tokens_per_s: float
     terms: EnergyTerms
-    racks: int | None
-    rack_watts: float | None
-    """Of a full rack, at design power."""
-    gpus_per_rack: int | None
+    servers: tuple[Servers, ...] = ()
+    """Servers of the order, by kind and by group of replicas."""
     job_hours: float | None = None
     """That one batch job takes; None: traffic without an end."""
+
+    @property
+    def fullest(self) -> Servers:
+        """Return the servers whose full rack draws the most; of which one alone exceeds the limit, if there are such."""
+        return max(self.servers, key=lambda one: (one.per_rack == 0, (one.per_rack or 1) * one.watts))
+
+    @property
+    def racks(self) -> int | None:
+        """Racks of all servers, each kind and each group in racks of its own; None if that is not known."""
+        racks = [one.racks for one in self.servers]
+        return None if None in racks else sum(filter(None, racks))
+
+    @property
+    def rack_watts(self) -> float | None:
+        """Power of a full rack, or of one server that is too much for a rack [W]; None without a limit."""
+        per_rack = self.fullest.per_rack
+        return None if per_rack is None else (per_rack or 1) * self.fullest.watts
+
+    @property
+    def gpus_per_rack(self) -> int | None:
+        """GPUs in such a rack."""
+        per_rack = self.fullest.per_rack
+        return None if per_rack is None else per_rack * self.fullest.gpus
 
     @property
     def kwh(self) -> float:
@@ -245,8 +319,8 @@ class Energy:
 
 
 def energy_of(
-    prefill_share: Array, occupied: Array, busy_gpus: int, spare_gpus: int, tdp_watts: float, terms: EnergyTerms,
-    tokens_per_s: tuple[float, float],
+    prefill_share: Array, occupied: Array, busy_gpus: int, idle_gpus: int, design_watts: float, terms: EnergyTerms,
+    tokens_per_s: tuple[float, float], servers: tuple[Servers, ...],
 ) -> Energy:  # fmt: skip
     """Return the energy of a fleet whose replicas are occupied for parts of every hour.
 
@@ -256,13 +330,14 @@ def energy_of(
         of the time, by hour of the day
     occupied : [-]
         share of the time in which a replica has a request, by hour; what of it is not prefill is decode
-    busy_gpus, spare_gpus : [-]
-        devices that serve, and those that wait for a failure
-    tdp_watts : [W]
-        of one device
+    busy_gpus, idle_gpus : [-]
+        devices that serve, and those that wait for a failure or that no replica uses
+    design_watts : [W]
+        of all servers at the wall, at most
     terms : power by phase, server, building, rack
     tokens_per_s : [token/s]
         input and output, mean over the month
+    servers : that the devices are in
 
     Returns
     -------
@@ -271,20 +346,18 @@ def energy_of(
     prefill = np.minimum(prefill_share, occupied)
     share = float(np.mean(prefill)), float(np.mean(occupied - prefill))
     watts = float(phase_watts(*share, terms.idle_watts, terms.decode_watts, terms.prefill_watts))
-    gpus = busy_gpus + spare_gpus
-    gpu_watts = watts * busy_gpus + terms.idle_watts * spare_gpus
+    gpus = busy_gpus + idle_gpus
+    gpu_watts = watts * busy_gpus + terms.idle_watts * idle_gpus
     server_watts = gpu_watts + terms.host_watts * gpus
-    each = tdp_watts + terms.host_watts
     fraction = busy_gpus / gpus
     phases = (
         Phase("prefill", share[0] * fraction, terms.prefill_watts),
         Phase("decode", share[1] * fraction, terms.decode_watts),
         Phase("idle", 1.0 - sum(share) * fraction, terms.idle_watts),
     )
-    racks, rack_watts, per_rack = _racks(gpus, each, terms)
     return Energy(
-        phases, gpu_watts, server_watts, server_watts * terms.facility_ratio, each * gpus, gpus, tokens_per_s[1], tokens_per_s[0],
-        terms, racks, rack_watts, per_rack,
+        phases, gpu_watts, server_watts, server_watts * terms.facility_ratio, design_watts, gpus, tokens_per_s[1], tokens_per_s[0],
+        terms, servers,
     )  # fmt: skip
 
 
@@ -301,28 +374,13 @@ def apart(prefill: Energy, decode: Energy) -> Energy:
         for phase in energy.phases
         if phase.phase in (pool, "idle")
     )
-    racks = [energy.racks for energy in (prefill, decode) if energy.racks is not None]
-    fuller = max(prefill, decode, key=lambda energy: energy.rack_watts or 0.0)
     return replace(
-        fuller,
+        decode,
         phases=phases,
         gpu_watts=prefill.gpu_watts + decode.gpu_watts,
         server_watts=prefill.server_watts + decode.server_watts,
         facility_watts=prefill.facility_watts + decode.facility_watts,
         design_watts=prefill.design_watts + decode.design_watts,
         gpus=sum(gpus),
-        racks=sum(racks) if len(racks) == 2 else None,
+        servers=(*prefill.servers, *decode.servers),
     )
-
-
-def _racks(
-    gpus: int, watts_per_gpu: float, terms: EnergyTerms
-) -> tuple[int | None, float | None, int | None]:
-    """Return how many racks whole servers fill within the limit, the power of a full one, and its devices."""
-    if terms.rack_limit_watts is None:
-        return None, None, None
-    server = watts_per_gpu * terms.server_devices
-    servers = floor(terms.rack_limit_watts / server + 1e-9)
-    if servers < 1:
-        return None, server, 0
-    return ceil(gpus / (servers * terms.server_devices)), servers * server, servers * terms.server_devices

@@ -46,7 +46,9 @@ class PartFleet:
     @property
     def own(self) -> OwnFleet:
         """The plan as it is paid for at any traffic."""
-        return own_fleet(self.plan, OwnTerms(), self.paid.machines_usd, self.paid.group_fractions)
+        return own_fleet(
+            self.plan, OwnTerms(), self.paid.machines_usd, self.paid.group_fractions, self.paid.hours
+        )
 
 
 @dataclass(frozen=True, slots=True)

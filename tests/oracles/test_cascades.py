@@ -1,5 +1,6 @@
 """Formulas of cascades against draws and brute force: arrivals that are thinned, waits of two stages, the break-even share."""
 
+from dataclasses import replace
 from math import ceil
 
 import numpy as np
@@ -35,7 +36,7 @@ def test_nine_in_ten_of_two_stages_take_no_longer_than_is_said(together):
 
 
 def own(rate, spare, usd):
-    return OwnFleet(1.0, (PaidReplicas(rate, spare, usd),), OwnTerms(), usd)
+    return OwnFleet(1.0, (PaidReplicas(rate, lambda busy: (busy + spare) * usd),), OwnTerms(), usd)
 
 
 FLEET = st.builds(own, st.floats(0.5, 20.0), st.integers(0, 3), st.floats(1.0, 100.0))
@@ -46,11 +47,7 @@ def usd_by_hand(fleets, share):
 
     def usd(fleet, rate):
         group = fleet.groups[0]
-        return (
-            (max(ceil(rate / group.request_rate - 1e-9), 1) + group.spare_replicas) * group.usd
-            if rate
-            else 0.0
-        )
+        return group.usd_of(max(ceil(rate / group.request_rate - 1e-9), 1)) if rate else 0.0
 
     rate = fleets.request_rate
     first = usd(fleets.first, rate * (1.0 - share) if fleets.after == "router" else rate)
@@ -92,7 +89,7 @@ def test_the_break_even_is_where_a_walk_along_all_shares_finds_it(first, seconds
 def test_the_cost_of_a_cascade_is_linear_in_price(first, second, after, rate, share, factor):
     def times(fleet):
         group = fleet.groups[0]
-        return own(group.request_rate, group.spare_replicas, factor * group.usd)
+        return replace(fleet, groups=(replace(group, usd_of=lambda busy: factor * group.usd_of(busy)),))
 
     shares = np.array([share])
     once = CascadeFleets(first, (second,), after, rate).usd_at(shares)

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from capplan.money.energy import (
     EnergyTerms,
+    Servers,
     energy_of,
     kwh_per_million_tokens,
     occupied_fraction,
     phase_watts,
+    servers_of,
 )
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -33,7 +35,7 @@ def test_occupancy_agrees_with_requests_drawn_one_by_one(rate, seconds):
 
 def test_energy_by_hand():
     """8 busy devices prefill a quarter and decode half of the time, 2 spares wait: 8 x (162.5 + 210 + 20) + 2 x 80 W."""
-    energy = energy_of(np.full(24, 0.25), np.full(24, 0.75), 8, 2, 700.0, TERMS, (900.0, 100.0))
+    energy = energy_of(np.full(24, 0.25), np.full(24, 0.75), 8, 2, 9000.0, TERMS, (900.0, 100.0), ())
     assert energy.gpu_watts == pytest.approx(8 * (0.25 * 650 + 0.5 * 420 + 0.25 * 80) + 2 * 80)
     assert energy.server_watts == pytest.approx(energy.gpu_watts + 10 * 200)
     assert energy.facility_watts == pytest.approx(1.25 * energy.server_watts)
@@ -71,7 +73,7 @@ def test_published_energy_of_a_token_on_four_h100(watts, tokens_per_s, joules, k
 
 @given(HOURS, st.integers(1, 64), st.integers(0, 8))
 def test_mean_power_lies_between_idle_and_prefill_and_adds_up_by_phase(shares, busy, spare):
-    energy = energy_of(shares[:, 0], shares[:, 1], busy, spare, 700.0, TERMS, (1.0, 1.0))
+    energy = energy_of(shares[:, 0], shares[:, 1], busy, spare, 900.0, TERMS, (1.0, 1.0), ())
     gpus = busy + spare
     assert 80.0 * gpus - 1e-6 <= energy.gpu_watts <= 650.0 * gpus + 1e-6
     assert sum(phase.time_fraction for phase in energy.phases) == pytest.approx(1.0)
@@ -90,9 +92,10 @@ def test_power_is_linear_in_watts(prefill, part, factor):
 
 @given(st.integers(1, 400), st.integers(1, 16), st.floats(5e3, 2e5))
 def test_racks_agree_with_servers_placed_one_by_one(gpus, per_server, limit):
-    terms = EnergyTerms(80.0, 420.0, 650.0, 200.0, rack_limit_watts=limit, server_devices=per_server)
-    energy = energy_of(np.zeros(24), np.zeros(24), gpus, 0, 700.0, terms, (1.0, 1.0))
+    terms = EnergyTerms(80.0, 420.0, 650.0, 200.0, rack_limit_watts=limit)
     server = per_server * 900.0
+    servers = servers_of("", "gpu", -(-gpus // per_server), per_server, server, limit)
+    energy = energy_of(np.zeros(24), np.zeros(24), gpus, 0, 900.0 * gpus, terms, (1.0, 1.0), (servers,))
     if server > limit:
         assert (energy.racks, energy.gpus_per_rack) == (None, 0)
         return
@@ -105,7 +108,38 @@ def test_racks_agree_with_servers_placed_one_by_one(gpus, per_server, limit):
     assert energy.rack_watts <= limit * (1 + 1e-9)
 
 
+def test_kinds_of_servers_fill_racks_of_their_own():
+    """Five servers of 10 kW and three of 7 kW, 40 kW a rack: 4 and 5 to a rack, so 2 and 1 racks, the fuller of 40 kW."""
+    servers = (Servers("large", "gpu", 5, 8, 10_000.0, 4), Servers("small", "gpu", 3, 4, 7000.0, 5))
+    energy = energy_of(np.zeros(24), np.zeros(24), 52, 0, 71_000.0, TERMS, (1.0, 1.0), servers)
+    assert (energy.racks, energy.rack_watts, energy.gpus_per_rack) == (3, 40_000.0, 32)
+
+
 SMALL = "tests/golden/small.yaml"
+
+
+def test_servers_of_the_order_are_those_at_the_wall(capplan):
+    """A DGX B200 draws 14.3 kW as its catalogue entry says: two of them in a rack of 30 kW, none in one of 10 kW."""
+    own = ("--set", "fleet.hardware=b200", "--set", "fleet.own={NVIDIA DGX B200: 4}")
+
+    def fleet(limit):
+        return capplan(
+            "fleet", SMALL, "--offline", "--format", "json", *own, "--set", f"energy.rack_limit={limit}"
+        )
+
+    result = json.loads(fleet("30 kW").out)["result"]
+    energy, (line,) = result["energy"], result["plans"][0]["order"]["machines"]
+    (servers,) = energy["servers"]
+    assert (servers["sku"], servers["watts"], servers["per_rack"]) == ("NVIDIA DGX B200", 14_300.0, 2)
+    assert servers["count"] == line["count"]
+    assert energy["design_watts"] == pytest.approx(14_300.0 * line["count"])
+    assert energy["racks"] == -(-line["count"] // 2)
+    assert energy["rack_watts"] == 28_600.0
+    host = 14_300.0 / 8 - 1000.0
+    idle = [phase for phase in energy["phases"] if phase["phase"] == "idle"]
+    assert energy["server_watts"] == pytest.approx(energy["gpu_watts"] + host * 8 * line["count"])
+    assert idle[0]["time_fraction"] > 0.5
+    assert "one NVIDIA DGX B200 draws 14,300 W, more than the 10,000 W of a rack" in fleet("10 kW").err
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_many_prefixes_are_each_asked_for_less_often():
 ])  # fmt: skip
 def test_breakeven_agrees_with_a_scan_of_all_rates(fixed_usd, replica, carried, per_request):
     n = np.arange(20_001)
-    found = breakeven_rate(fixed_usd + replica * n, carried * n, lambda rate: per_request * rate)
+    found = breakeven_rate(lambda n: fixed_usd + replica * n, carried * n, lambda rate: per_request * rate)
     rates = np.arange(1, 1_200_000) * 1e-3
     own = fixed_usd + replica * np.maximum(np.ceil(rates / carried - 1e-9), 1)
     dearer = np.flatnonzero(own > per_request * rates + 1e-9)
@@ -195,7 +195,7 @@ def test_breakeven_agrees_with_a_scan_of_all_rates(fixed_usd, replica, carried, 
 
 def test_an_api_below_the_cost_of_a_replica_stays_cheaper():
     n = np.arange(20_001)
-    assert breakeven_rate(30.0 * n, 10.0 * n, lambda rate: 2.9 * rate) is None
+    assert breakeven_rate(lambda n: 30.0 * n, 10.0 * n, lambda rate: 2.9 * rate) is None
 
 
 def test_blocks_of_a_trace_are_found_by_their_age_one_by_one():

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import random
+import re
 
 import pytest
 import yaml
@@ -182,9 +183,94 @@ def test_too_few_machines_are_said_in_one_line(capplan, eight):
         capplan, "--set", "prices={}", "--hardware", "h100-sxm", "--set", "fleet.providers=[AWS]", "--set",
         "fleet.max_machines={p5.48xlarge: 0, p5.4xlarge: 0}", code=4,
     )  # fmt: skip
+    reason = none["uneconomical"][0]["reason"]
+    assert reason.startswith("the machines that may be ordered hold 0 GPUs, and it takes ")
+    unlimited = fleet(
+        capplan, "--set", "prices={}", "--hardware", "h100-sxm", "--set", "fleet.providers=[AWS]"
+    )["chosen"]["order"]  # fmt: skip
+    for line in unlimited["machines"]:
+        assert f"{line['count']} x {line['sku']}" in reason
+
+
+def test_a_replica_larger_than_any_machine_says_which_machine_would_do(capplan, eight):
+    """16 GB of bf16 weights do not fit on one L4 with their cache: the smallest replica has two."""
+    words = ("--set", "model=llama-3.1-8b", "--set", "max_model_len=131072", "--hardware", "l4", "--set", "slo={ttft_p95: 9 s}")  # fmt: skip
+    none = fleet(capplan, *words, "--set", "prices={}", "--set", "fleet.machines=[g6.xlarge]", code=4)
+    reason = none["uneconomical"][0]["reason"]
+    said = re.match(
+        r"its smallest replica has (\d+) GPUs, and the largest machine that may be ordered has 1: a machine of (\d+) would do", reason
+    )  # fmt: skip
+    assert said, reason
+    assert said[1] == said[2] != "1"
+
+
+def test_a_device_that_is_dear_for_its_whole_machines_says_so(capplan, tmp_path):
+    """L40S in eights at the price of 160 L4: two machines, as one may fail, for the few GPUs that carry the peak."""
+    file = tmp_path / "prices.yaml"
+    file.write_text(
+        "sources: {page: {title: page, url: 'https://example.org'}}\n"
+        "prices:\n"
+        "  - {device: l40s, provider: P, sku: eight, devices: 8, commitment: on-demand, price: 80 $/h, date: 2026-11-01, source: page}\n"
+        "  - {device: l4, provider: P, sku: one, devices: 1, commitment: on-demand, price: 0.5 $/h, date: 2026-11-02, source: page}\n"
+    )
+    survive = ("--set", "fleet.spare_replicas=null", "--set", "fleet.survive={machine: 1}")
+    words = ("--set", "prices={}", "--set", f"prices.file={file}", *survive)
+    (row,) = fleet(capplan, *words)["uneconomical"]
+    assert row["hardware"] == "l40s"
+    said = re.fullmatch(
+        r"(\d+) GPUs carry the peak, and the order has 16: its machines have 8 GPUs, and the plan survives the loss of 1 machine", row["whole_machines"]
+    )  # fmt: skip
+    assert said, row
+    assert 1 <= int(said[1]) <= 8
+    assert said[0] in capplan("fleet", SMALL, "--offline", *words, "--full").out
+
+
+def test_machines_that_serve_nothing_and_machines_without_a_price_are_said(capplan):
+    own = capplan(
+        "fleet", SMALL, "--offline", "--hardware", "l40s", "--set", "fleet.own={NVIDIA DGX H100: 2}"
+    )
+    assert "fleet.own: NVIDIA DGX H100 serves nothing: fleet.hardware has no h100-sxm" in own.err
+    unpriced = capplan(
+        "fleet", SMALL, "--offline", "--hardware", "b200", "--set", "prices={}", "--set", "fleet.machines=[HGX B200 server (OEM)]"
+    )  # fmt: skip
     assert (
-        "hold 0 GPUs" in none["uneconomical"][0]["reason"]
-        or "largest machine" in none["uneconomical"][0]["reason"]
+        "no machine with b200 is listed on-demand for HGX B200 server (OEM), so its cost is left out"
+        in unpriced.err
+    )
+
+
+def test_own_servers_that_cannot_run_the_dtype_are_said_in_one_line(capplan):
+    """A V100 has neither FP8 matrix units nor kernels that read FP8 weights."""
+    ran = capplan(
+        "fleet", SMALL, "--offline", "--format", "json", "--hardware", "v100-sxm-32gb",
+        "--set", "prices={}", "--set", "weight_dtype=fp8", "--set", "fleet.own={8 x v100-sxm-32gb: 1}",
+    )  # fmt: skip
+    (row,) = json.loads(ran.out)["result"]["uneconomical"]
+    assert (ran.code, row["hardware"]) == (4, "v100-sxm-32gb")
+    assert "fp8" in row["reason"]
+
+
+def test_an_order_says_what_its_price_list_leaves_out(capplan):
+    """Crusoe lists L40S by the GPU; AWS states machine, region and day."""
+    words = ("--offline", "--hardware", "l40s", "--set", "prices={}")
+    first = capplan("fleet", SMALL, *words)
+    assert re.search(
+        r"^order: \d+ x l40s at Crusoe, \$1\.00 per hour each, price of 2026-08-19 \(not stated: machine and region\)$",
+        first.out, re.MULTILINE,
+    )  # fmt: skip
+    assert (
+        "to order l40s, its machine and region are missing in the price list of Crusoe; AWS sells machines for which all of "
+        "it is stated: fleet.providers: [AWS]" in capplan("fleet", SMALL, *words, "--full").out
+    )
+    named = capplan("fleet", SMALL, *words, "--set", "fleet.providers=[AWS]")
+    assert re.search(
+        r"^order: \d+ x g6e\.xlarge at AWS, us-east-1, \$1\.86 per hour each, price of 2026-07-20$",
+        named.out, re.MULTILINE,
+    )  # fmt: skip
+    two = capplan("fleet", SMALL, "--offline", "--hardware", "h100-pcie", "--set", "prices={}", "--full")
+    assert (
+        "the price of h100-pcie is the mean of two offers per hour, RunPod at $2.89 and Lambda at $3.29: order at one of them"
+        in two.out
     )
 
 

@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.fleet.money_terms import HostedTerms, OwnTerms
+from capplan.fleet.order import Machine, order_of
+from capplan.fleet.survival import Survival
 from capplan.money.comparison import OwnFleet, PaidReplicas, breakeven_rate
 from capplan.money.hosted import TokenPrice, TokenRates, hosted_bill, hosted_traffic
 from capplan.money.prompt_cache import reused_fraction, stored_fraction
@@ -94,18 +96,44 @@ def test_reuse_and_storage_are_shares(rate, alive_s, cv):
 REPLICAS = st.tuples(st.floats(0.5, 20.0), st.floats(10.0, 1e3))
 
 
+def by_the_replica(rate, usd, spares=0):
+    return PaidReplicas(rate, lambda busy: (busy + spares) * usd)
+
+
 @given(REPLICAS, REPLICAS, st.floats(0.0, 500.0), st.floats(1.02, 3.0))
 def test_the_breakeven_of_two_pools_is_that_of_a_scan_of_all_their_steps(prefill, decode, people, margin):
     """Two pools grow at rates of their own, so the fleet is dearer and cheaper in turns before it is cheaper for good."""
-    groups = tuple(PaidReplicas(rate, 0, usd) for rate, usd in (prefill, decode))
+    groups = tuple(by_the_replica(*pool) for pool in (prefill, decode))
     own = OwnFleet(1.0, groups, OwnTerms(people), prefill[1] + decode[1])
     per_request = margin * (prefill[1] / prefill[0] + decode[1] / decode[0])
     rates = own.step_rates
     usd = own.usd_at(rates)
-    even = breakeven_rate(usd, rates, lambda rate: per_request * rate)
+    even = breakeven_rate(usd.__getitem__, rates, lambda rate: per_request * rate)
     dearer = np.flatnonzero(usd[1:] > per_request * rates[:-1]) + 1
     last = int(dearer[-1])
     assert even == pytest.approx(min(usd[last] / per_request, rates[last]), rel=1e-6)
+
+
+@given(st.floats(0.5, 20.0), st.integers(1, 4), st.floats(1.02, 4.0), st.sampled_from([0, 1]))
+def test_the_breakeven_of_whole_machines_is_that_of_a_scan_of_all_their_steps(carried, gpus, margin, lost):
+    """Machines of eight GPUs: replicas of some GPUs cost nothing until the next machine is needed."""
+    machines = (Machine("cloud", "eight", "gpu", 8, 16.0),)
+
+    def usd_of(busy):
+        return order_of(machines, gpus, 8, busy, Survival(count=lost)).usd_per_hour
+
+    own = OwnFleet(1.0, (PaidReplicas(carried, usd_of),), OwnTerms(), usd_of(1))
+    per_request = margin * 16.0 / (8 // gpus) / carried
+    rates = carried * np.arange(301)
+    usd = own.usd_at(rates)
+    even = breakeven_rate(usd.__getitem__, rates, lambda rate: per_request * rate)
+    dearer = np.flatnonzero(usd[1:] > per_request * rates[:-1] + 1e-9) + 1
+    last = int(dearer[-1])
+    assert usd[8 // gpus] == usd[1] if not lost else usd[1] == 32.0
+    if last == rates.size - 1:
+        assert even is None
+    else:
+        assert even == pytest.approx(min(usd[last] / per_request, rates[last]), rel=1e-6)
 
 
 @given(
@@ -115,10 +143,10 @@ def test_at_the_breakeven_both_cost_the_same_and_beyond_it_the_fleet_never_more(
     people, overhead, replica, carried, spares, per_request
 ):
     own = OwnFleet(
-        1.0, (PaidReplicas(carried, spares, replica),), OwnTerms(people, overhead), replica * (1 + spares)
+        1.0, (by_the_replica(carried, replica, spares),), OwnTerms(people, overhead), replica * (1 + spares)
     )
     rates = carried * np.arange(2001)
-    even = breakeven_rate(own.usd_at(rates), rates, lambda rate: per_request * rate)
+    even = breakeven_rate(own.usd_at(rates).__getitem__, rates, lambda rate: per_request * rate)
     if even is None:
         assert own.usd(2000 * carried) > per_request * carried * 1999
         return

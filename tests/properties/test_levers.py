@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from capplan.errors import InputError
+from capplan.fleet.order import Machine
 from capplan.fleet.over_time import RateLine, fleet_over_time
 from capplan.fleet.search import cheapest
 from capplan.fleet.search.search_cache import SearchCache
+from capplan.fleet.survival import Survival
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers import answer as levers
 from capplan.questions.levers.answer import (
@@ -161,9 +163,24 @@ def test_replicas_over_time_cost_what_runs_and_the_spares_at_all_hours(whole):
         same = scaled_plan(plan, [fleet_over_time(plan.single, flat, **terms)], foreseen=ahead)
         assert same.usd_per_month == pytest.approx(plan.usd_per_month)
     half = RateLine(np.repeat([0.0, carried * 3 * 0.999], 12), 3600.0)
-    each = plan.usd_per_month / plan.replicas
     over = scaled_plan(plan, [fleet_over_time(plan.single, half, **terms)], foreseen=True)
-    assert over.usd_per_month == pytest.approx(each * (plan.spare_replicas + (12 * 1 + 12 * 3) / 24))
+    orders = [plan.single.usd_per_hour_of(busy) for busy in (1, 3)]
+    assert over.usd_per_hour == pytest.approx(sum(orders) / 2)
+
+
+def test_an_autoscaler_pays_for_whole_machines(whole):
+    """In machines of as many GPUs as the whole fleet has, fewer replicas cost as much as all of them."""
+    plan = whole[1].plan
+    group = replace(plan.single, survive=Survival("replica", 0), replicas=4, spare_replicas=0)
+    gpus = group.gpus
+    price = replace(group.price, machines=(Machine("cloud", "large", "gpu", gpus, 10.0 * gpus),))
+    node = replace(group.layout.device, node_devices=gpus)
+    group = replace(group, price=price, layout=replace(group.layout, device=node))
+    carried = group.planned_request_rate_limit_per_replica
+    half = RateLine(np.repeat([0.0, carried * 3.9], 12), 3600.0)
+    over_time = fleet_over_time(group, half, start_up_s=0.0, burst_ratio=1.0)
+    scaled = scaled_plan(replace(plan, groups=(group,)), [over_time], foreseen=True)
+    assert scaled.usd_per_hour == pytest.approx(10.0 * gpus)
 
 
 def test_a_change_without_the_device_of_the_plan_says_nothing_of_the_plan(whole):

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
+import numpy as np
+
 from capplan.engine.profile import Scheduling
 from capplan.errors import Reason
 from capplan.fleet.over_time import OverTime
@@ -228,7 +230,7 @@ def _quoted(value: str | int) -> str:
 
 
 def scaled_plan(plan: Plan, over_time: Sequence[OverTime], *, foreseen: bool) -> Plan:
-    """Return a plan at the cost of its replicas over time: those that an autoscaler pays for, and the spares at all hours.
+    """Return a plan at the cost of its machines over time: in each window the order of the replicas that an autoscaler pays for, and of their spares.
 
     Parameters
     ----------
@@ -238,9 +240,9 @@ def scaled_plan(plan: Plan, over_time: Sequence[OverTime], *, foreseen: bool) ->
     """
     hourly = 0.0
     for group, part in zip(plan.groups, over_time, strict=True):
-        assert group.usd_per_hour is not None
-        replicas = part.foreseen if foreseen else part.paid
-        hourly += group.usd_per_hour / group.replicas * (float(replicas.mean()) + group.spare_replicas)
+        counts, windows = np.unique(part.foreseen if foreseen else part.paid, return_counts=True)
+        usd = [group.usd_per_hour_of(int(count)) or 0.0 for count in counts]
+        hourly += float(np.average(usd, weights=windows))
     return replace(
         plan,
         usd_per_hour=hourly,

@@ -140,7 +140,7 @@ def asked_comparison(
     """
     scenario = asked.scenario
     paid = paid_plan(asked, answer, "there is no fleet to compare with", today)
-    own = own_fleet(paid.plan, scenario.own, paid.machines_usd, paid.group_fractions, paid.other)
+    own = own_fleet(paid.plan, scenario.own, paid.machines_usd, paid.group_fractions, paid.hours, paid.other)
     prices = tuple(sold_price(price_on(price, today.isoformat()), scenario.hosted) for price in prices)
     reuse = _reuse(scenario, paid.plan.responses_s, asked.question.max_model_len)
     comparison = compare(paid.plan, asked.question.demand, own, prices, scenario.hosted, reuse)
@@ -201,7 +201,7 @@ def _assumptions(
     stated = [
         Assumption(
             f"the own fleet is {paid}; at another rate it has the same layout and as many replicas as the rule of the plan "
-            "asks for, each at the same mean cost",
+            "asks for, in the cheapest machines that hold them",
             "traffic[0].request_rate",
         )
     ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 import numpy as np
 
@@ -18,13 +19,16 @@ from capplan.money.energy import (
     PREFILL_FRACTION,
     Energy,
     EnergyTerms,
+    Servers,
     apart,
     energy_of,
     occupied_fraction,
+    servers_of,
 )
 from capplan.money.hosted import hosted_traffic
 from capplan.numbers import Array
 from capplan.questions.money.who_pays import PlanUse, class_use, plan_use
+from capplan.readers.catalogue.machines import sku_of
 from capplan.workload.daily_curve import HOURS
 
 
@@ -50,13 +54,16 @@ def asked_energy(scenario: Scenario, question: Question, plan: Plan) -> AskedEne
     use = plan_use(plan, question)
     energies, assumed, warnings = [], [], []
     for group, shares in zip(plan.groups, _shares(use, plan.groups), strict=True):
-        tdp = group.layout.device.tdp_w or 0.0
-        terms, stated = _terms(power, tdp, scenario.prices.usd_per_kwh)
-        spares = group.spare_replicas * group.layout.devices
+        terms, stated = _terms(power, group, scenario.prices.usd_per_kwh)
+        servers = _servers(power, group, terms)
+        busy = group.busy_replicas * group.layout.devices
+        bought = sum(one.count * one.gpus for one in servers) if _named(group) else group.gpus
+        each = (group.layout.device.tdp_w or 0.0) + terms.host_watts
+        design = sum(one.count * one.watts for one in servers) if _named(group) else each * group.gpus
         tokens = mean_tokens_per_s(question.demand, plan.responses_s)
-        energies.append(energy_of(*shares, group.gpus - spares, spares, tdp, terms, tokens))
+        energies.append(energy_of(*shares, busy, bought - busy, design, terms, tokens, servers))
         assumed += stated
-        warnings += _odd(energies[-1], power, group)
+        warnings += _odd(energies[-1])
     energy = energies[0] if len(energies) == 1 else apart(energies[0], energies[1])
     if power.kg_co2_per_kwh is None:
         assumed.append(Assumption("no carbon dioxide is shown: the grid is not stated", "energy.grid"))
@@ -67,14 +74,58 @@ def asked_energy(scenario: Scenario, question: Question, plan: Plan) -> AskedEne
     )
 
 
-def _odd(energy: Energy, power: PowerTerms, group: Group) -> list[str]:
-    """Return the warnings for a server that no rack feeds, and for a device that draws more while it waits."""
-    warnings, terms = [], energy.terms
-    if energy.gpus_per_rack == 0:
-        warnings.append(
-            f"energy.rack_limit: one server of {power.gpus_per_server} x {group.layout.device.name} draws {energy.rack_watts or 0.0:,.0f} W, "
-            f"more than the {power.rack_limit_watts:,.0f} W of a rack"
+def _named(group: Group) -> bool:
+    """Return whether the machines of a group have names, so that their number and size are known."""
+    return group.order is not None and all(line.machine.sku for line in group.order.lines)
+
+
+def _wall_watts(sku: str) -> float | None:
+    """Return the power of a machine at the wall, at most, as its catalogue entry states it; None if it does not."""
+    known = sku_of(sku)
+    return None if known is None else known.record.power
+
+
+def _servers(power: PowerTerms, group: Group, terms: EnergyTerms) -> tuple[Servers, ...]:
+    """Return the servers of a group: the machines of its order, or servers of `energy.gpus_per_server` if GPUs are bought by the piece."""
+    device, limit = group.layout.device, power.rack_limit_watts
+    each = (device.tdp_w or 0.0) + terms.host_watts
+    order = group.order
+    if order is None or not _named(group):
+        size = power.gpus_per_server
+        return (servers_of("", device.name, ceil(group.gpus / size), size, each * size, limit),)
+    return tuple(
+        servers_of(
+            line.machine.sku,
+            device.name,
+            line.count,
+            line.machine.gpus,
+            _wall_watts(line.machine.sku) or each * line.machine.gpus,
+            limit,
         )
+        for line in order.lines
+    )
+
+
+def _host_watts(group: Group) -> float | None:
+    """Return what the servers of an order draw beside the design power of their GPUs, for each GPU [W]; None if one does not state its power."""
+    lines = group.order.lines if group.order is not None and _named(group) else ()
+    walls = [(line, _wall_watts(line.machine.sku)) for line in lines]
+    gpus = sum(line.count * line.machine.gpus for line in lines)
+    if not gpus or any(watts is None for _, watts in walls):
+        return None
+    total = sum(line.count * (watts or 0.0) for line, watts in walls)
+    return max(total / gpus - (group.layout.device.tdp_w or 0.0), 0.0)
+
+
+def _odd(energy: Energy) -> list[str]:
+    """Return the warnings for a server that no rack feeds, and for a device that draws more while it waits."""
+    terms = energy.terms
+    warnings = [
+        f"energy.rack_limit: one {one.sku or f'server of {one.gpus} x {one.device}'} draws {one.watts:,.0f} W, "
+        f"more than the {terms.rack_limit_watts:,.0f} W of a rack"
+        for one in energy.servers
+        if one.per_rack == 0
+    ]
     if terms.idle_watts > min(terms.decode_watts, terms.prefill_watts):
         warnings.append(
             f"energy: a device that waits draws {terms.idle_watts:,.0f} W, more than the {terms.decode_watts:,.0f} W of decode "
@@ -83,8 +134,10 @@ def _odd(energy: Energy, power: PowerTerms, group: Group) -> list[str]:
     return warnings
 
 
-def _terms(power: PowerTerms, tdp: float, usd_per_kwh: float | None) -> tuple[EnergyTerms, list[Assumption]]:
-    assumed: list[Assumption] = []
+def _terms(
+    power: PowerTerms, group: Group, usd_per_kwh: float | None
+) -> tuple[EnergyTerms, list[Assumption]]:
+    tdp, assumed = group.layout.device.tdp_w or 0.0, list[Assumption]()
 
     def watts(phase: str, measured: float | None, stated: float | None, otherwise: float) -> float:
         if measured is not None:
@@ -95,17 +148,20 @@ def _terms(power: PowerTerms, tdp: float, usd_per_kwh: float | None) -> tuple[En
             )
         return tdp * (otherwise if stated is None else stated)
 
+    host = _host_watts(group) if power.host_fraction is None else None
     terms = EnergyTerms(
         idle_watts=watts("idle", power.idle_watts, power.idle_fraction, IDLE_FRACTION),
         decode_watts=watts("decode", power.decode_watts, power.decode_fraction, DECODE_FRACTION),
         prefill_watts=watts("prefill", power.prefill_watts, power.prefill_fraction, PREFILL_FRACTION),
-        host_watts=watts("host", None, power.host_fraction, HOST_FRACTION),
+        host_watts=watts("host", host, power.host_fraction, HOST_FRACTION),
         facility_ratio=power.facility_ratio,
         kg_co2_per_kwh=power.kg_co2_per_kwh,
         usd_per_kwh=usd_per_kwh,
         rack_limit_watts=power.rack_limit_watts,
-        server_devices=power.gpus_per_server,
     )
+    if host is not None:
+        what = f"the servers of {group.layout.device.name} draw {host:.0f} W for each GPU at all times: their stated power less the GPUs"
+        assumed.append(Assumption(what, "energy.host"))
     assumed.append(
         Assumption(
             "all replicas run at all hours; one decodes while it has a request and no prompt, whatever its batch",

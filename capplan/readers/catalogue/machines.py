@@ -47,6 +47,13 @@ def sold_machines(
     return tuple(found)
 
 
+def stating_providers(device: str, commitment: str) -> tuple[str, ...]:
+    """Return the providers whose offers of a device state machine, region and day, the cheapest GPU first."""
+    machines = [machine for machine in sold_machines(device, commitment) if not machine.unstated]
+    cheapest = sorted(machines, key=lambda machine: machine.usd_per_hour / machine.gpus)
+    return tuple(dict.fromkeys(machine.provider for machine in cheapest))
+
+
 def sizes_at(provider: str, device: str) -> dict[int, str]:
     """Return the machines in which a provider sells a device: GPUs -> sku."""
     wanted = normalised(provider)
@@ -75,6 +82,11 @@ def machine_prices(scenario: Scenario) -> tuple[dict[str, ChosenPrice | None], t
         elif device.partition is None and price is not None:
             price = replace(price, machines=_sizes(price, device.name, scenario, records))
         found[device.name] = None if price is None else _limited(price, device.name, limits)
+    more += [
+        f"fleet.own: {item.sku} serves nothing: fleet.hardware has no {item.device}"
+        for item in limits.own
+        if item.device not in found
+    ]
     return found, (*warnings, *more)
 
 

@@ -16,7 +16,7 @@ from capplan.report.answers.fleet_words import (
     surer_text,
     usd_per_job,
 )
-from capplan.report.answers.order import failure_text, idle_texts
+from capplan.report.answers.order import failure_text, idle_texts, ordered_texts
 from capplan.report.answers.plan_words import budget_texts, layout_text, purchase_text, several_kv_dtypes
 
 _SHOWN = ("hardware", "layout", "replicas", "gpus", "cost", "slo_met_probability")
@@ -66,6 +66,7 @@ def first_screen(
             *_bottleneck_texts(answer, plan),
             *(_certainty_texts(answer, plan) if promised else ()),
             *_assumed_texts(kernels, others),
+            *ordered_texts(plan),
             *idle_texts(plan),
             failure_text(plan),
             *budget_texts(asked, answer),

@@ -196,7 +196,7 @@ _ENERGY_TITLES = {
     "gpu_watts": "GPUs, mean",
     "server_watts": "with their servers",
     "facility_watts": "with cooling and losses",
-    "design_watts": "servers at design power",
+    "design_watts": "servers at the wall, at most",
     "kwh_per_month": "energy",
     "kwh_per_job": "energy",
     "joules_per_output_token": "an output token, its prompt included",
@@ -207,6 +207,13 @@ _ENERGY_TITLES = {
     "kg_co2_per_month": "carbon dioxide",
     "kg_co2_per_job": "carbon dioxide",
     "rack_watts": "a full rack at design power",
+}
+_SERVER_TITLES = {
+    "sku": "server",
+    "count": "servers",
+    "gpus": "GPUs each",
+    "watts": "each",
+    "per_rack": "in a rack",
 }
 _WATTS = ("gpu_watts", "server_watts", "facility_watts", "design_watts")
 _PER_TOKEN = ("joules_per_output_token", "kwh_per_million_output_tokens", "kwh_per_million_tokens")
@@ -224,6 +231,7 @@ def energy_result(energy: Energy | None) -> dict[str, Any] | None:
         **{name: getattr(energy, name) for name in _PER_TOKEN},
         f"electricity_usd_per_{span}": energy.usd,
         f"kg_co2_per_{span}": energy.kg_co2,
+        "servers": [asdict(one) | {"racks": one.racks} for one in energy.servers],
         "racks": energy.racks,
         "rack_watts": energy.rack_watts,
         "gpus_per_rack": energy.gpus_per_rack,
@@ -235,7 +243,11 @@ def energy_tables(energy: Energy | None) -> tuple[Table, ...]:
     if energy is None:
         return ()
     result = energy_result(energy) or {}
-    shown = tuple(name for name, value in result.items() if name != "phases" and value is not None)
+    shown = tuple(
+        name for name, value in result.items() if name not in ("phases", "servers") and value is not None
+    )
+    servers = [row | {"sku": row["sku"] or row["device"]} for row in result["servers"]]
+    columns = ("sku", "count", "gpus", "watts") + (("per_rack", "racks") if energy.racks else ())
     return (
         Table(
             [asdict(phase) for phase in energy.phases],
@@ -243,4 +255,5 @@ def energy_tables(energy: Energy | None) -> tuple[Table, ...]:
             titles=_ENERGY_TITLES,
         ),
         Table([result], title="Energy", shown=shown, titles=_ENERGY_TITLES, upright=True),
+        Table(servers, title="Servers at the wall, at most", shown=columns, titles=_SERVER_TITLES),
     )

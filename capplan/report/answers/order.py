@@ -5,9 +5,11 @@ from math import floor, log10
 from typing import Any
 
 from capplan.fleet.availability import plan_availability
+from capplan.fleet.order import OrderLine
 from capplan.fleet.plan import Plan, plan_order
 from capplan.fleet.price import usd_per_month
 from capplan.questions.plans.plan_row import order_row
+from capplan.readers.catalogue.machines import stating_providers
 from capplan.report.answer import Table
 
 _TITLES = {
@@ -41,7 +43,49 @@ def order_tables(plan: Plan | None) -> list[Table]:
 
 def order_texts(plan: Plan | None) -> tuple[str, ...]:
     """Return what of the machines stays idle, what may fail, and how likely enough replicas are in service."""
-    return () if plan is None else (*idle_texts(plan), *_survival_texts(plan))
+    return () if plan is None else (*_unstated_texts(plan), *idle_texts(plan), *_survival_texts(plan))
+
+
+def ordered_texts(plan: Plan) -> tuple[str, ...]:
+    """Return the machines of a plan in one line, each with provider, region, price and its day; nothing for prices of the scenario."""
+    order = plan_order(plan)
+    lines = [] if order is None else [_line_text(line) for line in order.lines if line.machine.source]
+    return (f"order: {'; '.join(lines)}",) if lines else ()
+
+
+def _line_text(line: OrderLine) -> str:
+    machine = line.machine
+    size = machine.device if machine.gpus == 1 else f"({machine.gpus} x {machine.device})"
+    place = ", ".join(filter(None, (machine.provider, machine.region)))
+    day = f", price of {machine.date}" if machine.date else ""
+    unstated = f" (not stated: {' and '.join(machine.unstated)})" if machine.unstated else ""
+    return f"{line.count} x {machine.sku or size} at {place}, ${machine.usd_per_hour:,.2f} per hour each{day}{unstated}"
+
+
+def _unstated_texts(plan: Plan) -> Iterator[str]:
+    """Yield what the price list does not say of the machines of a plan, and who sells machines of which it says all."""
+    for group in plan.groups:
+        machines = [line.machine for line in group.order.lines] if group.order and group.price else []
+        if group.price is not None and len(group.price.records) > 1:
+            offers = " and ".join(
+                f"{offer.provider} at ${offer.usd_per_hour:.2f}" for offer in group.price.records
+            )
+            yield f"the price of {group.layout.device.name} is the mean of two offers per hour, {offers}: order at one of them"
+        unstated = {word: None for machine in machines if machine.source for word in machine.unstated}
+        if not unstated or group.price is None:
+            continue
+        device = group.layout.device.name
+        sellers = [
+            name
+            for name in stating_providers(device, group.price.commitment)
+            if name not in {m.provider for m in machines}
+        ]
+        way = (
+            f"{sellers[0]} sells machines for which all of it is stated: fleet.providers: [{sellers[0]}]"
+            if sellers
+            else "ask the provider, or state your own: prices.file"
+        )
+        yield f"to order {device}, its {' and '.join(unstated)} {'is' if len(unstated) == 1 else 'are'} missing in the price list of {machines[0].provider}; {way}"
 
 
 def failure_text(plan: Plan) -> str:
