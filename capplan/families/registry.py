@@ -173,6 +173,8 @@ _READERS = {
     "qwen3_5_moe_text": "hybrid.qwen3_next.read_qwen3_next",
     "qwen3_5": "hybrid.qwen3_next.read_qwen3_5",
     "qwen3_5_moe": "hybrid.qwen3_next.read_qwen3_5",
+    "qwen4_exp": "hybrid.qwen4_exp.read_qwen4_exp",
+    "qwen4_exp_text": "hybrid.qwen4_exp.read_qwen4_exp_text",
     "recurrent_gemma": "hybrid.recurrent_gemma.read_recurrent_gemma",
     "afmoe": "attention.shared_experts.read_afmoe",
     "apertus": "attention.llama.read_apertus",

@@ -83,13 +83,23 @@ class Attention:
     """Width of the single index key per token, cached beside keys and values in the same dtype."""
     index_top_tokens: int = 0
     """Tokens in the blocks that the indexer selects."""
+    index_pool_tokens: int = 1
+    """Tokens that share one index key (Qwen 4), which engines keep in 16 bits."""
+    index_tail_elements: int = 0
+    """Elements that engines keep of the tokens of the pool at hand, in 16 bits."""
 
     @property
     def description(self) -> Description:
         """The mixer as other rooms read it."""
         window = math.inf if self.window_tokens is None else float(self.window_tokens)
         parts = [CachePart(self.head_dim + self.value_head_dim, self.kv_heads, window, self.chunked)]
-        if self.index_head_dim:
+        states: tuple[StatePart, ...] = ()
+        if self.index_pool_tokens > 1:
+            key, tail = 2.0 * self.index_head_dim, self.index_tail_elements
+            pool = self.index_pool_tokens
+            parts.append(CachePart(self.index_head_dim, entry_tokens=pool, packed_bytes=key, index=True))
+            states = (StatePart(tail, tail, "bf16", pieces=1),)
+        elif self.index_head_dim:
             parts.append(CachePart(self.index_head_dim, 1, window, self.chunked))
         name = "sparse_attention" if self.index_heads else "attention"
         if self.window_tokens is not None:
@@ -101,6 +111,7 @@ class Attention:
             name,
             (Heads(self.query_heads), Heads(self.kv_heads, "KV heads", replicable=True)),
             tuple(parts) if self.cached and self.causal else (),
+            states,
             read_limits=tuple(float(limit) for limit in (self.window_tokens, self.index_top_tokens) if limit),
             softmax=True,
             causal=self.causal,
@@ -191,14 +202,19 @@ def packed_latent_bytes(kv_lora_rank: Number, rope_head_dim: Number) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class ShortConvolution:
-    """Gated short convolution (LFM2)."""
+    """Gated short convolution (LFM2), or one over every `dilation`-th token, which is whole on every rank (n-grams of Qwen 4)."""
 
     channels: int
     kernel: int
+    dilation: int = 1
+    """Tokens from one tap to the next."""
 
     @property
     def description(self) -> Description:
         """The mixer as other rooms read it."""
+        if self.dilation > 1:
+            kept = self.channels * (self.kernel - 1) * self.dilation
+            return Description("dilated_convolution", (), state_parts=(StatePart(kept, kept, pieces=1),))
         heads = (Heads(self.channels, "channels"),)
         return Description(
             "short_convolution", heads, state_parts=(convolution_columns(self.channels, self.kernel),)

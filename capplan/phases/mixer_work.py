@@ -87,8 +87,9 @@ def _indexing_s(mixer: Attention | LatentAttention, chunk: Chunk, kv_bytes: Numb
     """Return the time a sparse layer takes to score its index keys; block-sparse layers use the rates of sparse MLA."""
     if not mixer.index_heads:
         return 0.0
+    pool = float(mixer.index_pool_tokens)
     return indexer.indexer_time_s(
-        chunk.sequences, chunk.new, chunk.past, float(mixer.index_heads), float(mixer.index_head_dim), kv_bytes,
+        chunk.sequences, chunk.new, chunk.past, mixer.index_heads / pool, float(mixer.index_head_dim), kv_bytes / pool,
         chunk.rates.latent_attention,
     )  # fmt: skip
 
