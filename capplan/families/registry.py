@@ -25,6 +25,8 @@ _READERS = {
     "longcat_flash": "attention.deepseek.read_longcat",
     "dots1": "attention.deepseek.read_dots1",
     "deepseek_v4": "attention.deepseek_v4.read_deepseek_v4",
+    "deepseek_v41": "attention.deepseek_v41.read_deepseek_v41",
+    "deepseek_v41_text": "attention.deepseek_v41.read_deepseek_v41_text",
     "deepseek_ref": "attention.deepseek_v4.read_deepseek_v4",
     "ernie4_5": "attention.ernie.read_ernie",
     "ernie4_5_moe": "attention.ernie.read_ernie_moe",

@@ -343,6 +343,10 @@ class CompressedAttention:
     """Entries that the indexer selects."""
     state_format: str = "fp32"
     """Format of the tokens that wait to be compressed."""
+    shared_entries: bool = False
+    """Layers share entries, selections and the index keys that are made of them (DeepSeek V4.1)."""
+    owns_entries: bool = True
+    """Where they are shared: this layer makes and caches them; others read what an earlier layer has."""
 
     @property
     def description(self) -> Description:
@@ -353,14 +357,19 @@ class CompressedAttention:
         packed = float(packed_vector_bytes(self.head_dim, self.rope_head_dim))
         parts = [CachePart(self.head_dim, window_tokens=float(self.window_tokens), packed_bytes=packed)]
         states: tuple[StatePart, ...] = ()
-        if self.entry_tokens:
+        if self.entry_tokens and self.owns_entries:
             compression = (self.entry_tokens, self.overlapping)
             parts.append(_entries(self.head_dim, packed, *compression))
             if self.index_head_dim:
                 key = float(index_key_bytes(self.index_head_dim))
                 parts.append(_entries(self.index_head_dim, key, *compression, index=True))
-            states = (waiting_tokens(self.head_dim + self.index_head_dim, *compression, self.state_format),)
-        name = "compressed_sparse" if self.index_heads else "heavily_compressed"
+            if self.shared_entries:
+                states = shared_waiting_tokens(self.head_dim, self.entry_tokens, self.state_format)
+            else:
+                states = (
+                    waiting_tokens(self.head_dim + self.index_head_dim, *compression, self.state_format),
+                )
+        name = "compressed_sparse" if self.index_top_entries else "heavily_compressed"
         return Description(
             name if self.entry_tokens else "sliding_window",
             (Heads(self.query_heads), Heads(self.output_groups, "groups of heads")),
@@ -412,6 +421,35 @@ def waiting_tokens(elements: int, entry_tokens: int, overlapping: bool, state_fo
     vectors, kept = (6, 8) if overlapping else (2, 2)
     size = entry_tokens * elements
     return StatePart(vectors * size, kept * size, state_format, pieces=1)
+
+
+def shared_waiting_tokens(elements: int, entry_tokens: int, state_format: str) -> tuple[StatePart, ...]:
+    """Return the state of tokens that wait for an entry which layers share (value and gate), replicated on every rank.
+
+        needed = 2 c d;  held = 8 x 2 d, a ring of eight rows;  nothing for c = 1
+
+    Parameters
+    ----------
+    elements : d, of one entry [-]
+    entry_tokens : c, compressed into one entry [tokens]
+    state_format : of value and gate
+
+    Returns
+    -------
+    the states of one layer
+
+    Examples
+    --------
+    >>> [part.held_elements for part in shared_waiting_tokens(512, 2, "fp32")], shared_waiting_tokens(512, 1, "fp32")
+    ([8192], ())
+
+    References
+    ----------
+    vLLM, `CompressorStateCache` in vllm/models/deepseek_v41/compressor.py: https://github.com/vllm-project/vllm.
+    """
+    if entry_tokens == 1:
+        return ()
+    return (StatePart(2 * entry_tokens * elements, 8 * 2 * elements, state_format, pieces=1),)
 
 
 def packed_vector_bytes(head_dim: Number, rope_head_dim: Number) -> Number:

@@ -175,7 +175,7 @@ def _latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
 def _entries(mixer: CompressedAttention) -> tuple[float, float, float]:
     """Return window, tokens per entry and the maximum number of entries that a query reads."""
     per_entry = float(mixer.entry_tokens or math.inf)
-    top = float(mixer.index_top_entries) if mixer.index_heads else math.inf
+    top = float(mixer.index_top_entries) if mixer.index_top_entries else math.inf
     return float(mixer.window_tokens), per_entry, top
 
 

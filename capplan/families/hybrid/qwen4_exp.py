@@ -4,7 +4,7 @@ Caches and states after vLLM, `vllm/models/qwen4_exp` (`QSAKeyStateCache`, `QSAC
 """
 
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, islice
 from math import isqrt
 
 from capplan.families.config import Config
@@ -16,6 +16,8 @@ from capplan.model.network import Attention, Layer, Mixer, Network, Projection, 
 from capplan.model.parameters import layer_parameters
 
 _KINDS = {"linear_attention": "state", "indexed_attention": "attention", "full_attention": "attention"}
+MOST_TABLES = 1024
+"""Hashed tables of all layers; a larger number is a mistake, and its primes would take long."""
 _SECTION_POSITIONS = 12
 """Elements of 16 bits that three positions of eight bytes take, which engines keep with a raw index key of a model with images."""
 
@@ -48,8 +50,10 @@ def read_qwen4_exp_text(config: Config, name: str) -> Network:
     stack = [
         replace(stated if kind == "state" else attended, residual_streams=streams.count) for kind in kinds
     ]
-    for order, one in enumerate(_table_layers(config, kinds)):
-        mixer, matmuls, vectors = _ngrams(config, streams, order)
+    with_tables = _table_layers(config, kinds)
+    tables, each = _tables(config, hidden, len(with_tables)) if with_tables else ([], 0)
+    for one, rows in zip(with_tables, tables, strict=True):
+        mixer, matmuls, vectors = _ngrams(config, streams, rows, each)
         layer = stack[one]
         stack[one] = replace(
             layer,
@@ -57,7 +61,7 @@ def read_qwen4_exp_text(config: Config, name: str) -> Network:
             projections=(*matmuls, *layer.projections),
             norm_parameters=layer.norm_parameters + vectors,
         )
-    config.unused("seed", "split_ngram_parts", "mtp_use_dedicated_embeddings", "mtp")
+    config.unused("seed", "split_ngram_parts", "mtp_use_dedicated_embeddings", "mtp", "number_of_conv_states")
     joined = streams.joining("last")
     predicting = replace(attended, residual_streams=streams.count)
     stack[-1] = replace(stack[-1], projections=(*stack[-1].projections, *joined))
@@ -144,43 +148,56 @@ def _table_layers(config: Config, kinds: list[str]) -> list[int]:
     return [one - 1 for one in stated]
 
 
-def _ngrams(config: Config, streams: _Streams, order: int) -> tuple[Mixer, tuple[Projection, ...], int]:
-    """Return the convolution, the table, the matmuls and the norms of the features of n-grams in one layer."""
-    width = config.optional("ple_embed_dim") or streams.hidden
-    longest, of_each = (
-        config.dimension("ngram_size", default=3, least=2),
-        config.dimension("heads_per_ngram", default=8),
-    )
-    tables = (longest - 1) * of_each
+def _tables(config: Config, hidden: int, layers: int) -> tuple[list[int], int]:
+    """Return the rows of the table of each such layer, and the width of a row: a hashed table of a prime size for each head."""
+    width = config.optional("ple_embed_dim") or hidden
+    longest = config.dimension("ngram_size", default=3, least=2)
+    tables = (longest - 1) * config.dimension("heads_per_ngram", default=8)
+    if layers * tables > MOST_TABLES:
+        raise config.error(
+            "heads_per_ngram",
+            f"{layers * tables} hashed tables",
+            f"allowed: up to {MOST_TABLES} in all layers",
+        )
     each = config.divisible("ple_embed_dim", width, "n-gram heads", tables)
-    base = config.dimension("ngram_vocab_size_base", default=20_000_000)
-    rows = sum(primes_from(base, order * tables, tables))
+    primes = primes_from(config.dimension("ngram_vocab_size_base", default=20_000_000), layers * tables)
     multiple = config.dimension("make_ngram_vocab_size_divisible_by", default=128)
-    taps = config.dimension("ple_conv_kernel_size", default=4)
+    sums = [sum(primes[one * tables : (one + 1) * tables]) for one in range(layers)]
+    return [-(-rows // multiple) * multiple for rows in sums], each
+
+
+def _ngrams(
+    config: Config, streams: _Streams, rows: int, each: int
+) -> tuple[Mixer, tuple[Projection, ...], int]:
+    """Return the convolution, the table, the matmuls and the norms of the features of n-grams in one layer."""
+    width, taps = (
+        config.optional("ple_embed_dim") or streams.hidden,
+        config.dimension("ple_conv_kernel_size", default=4),
+    )
     stored = config.text("ple_embedding_dtype", default="bfloat16").removeprefix("torch.")
     matmuls = (
         Projection(
-            "ngram_table", "embedding", -(-rows // multiple) * multiple, each, "rows", matmul=False,
+            "ngram_table", "embedding", rows, each, "rows", matmul=False,
             weight_format="fp8" if stored == "float8_e4m3fn" else "bf16",
         ),
         Projection("ngram_key", "other", width, streams.width, "none"),
         Projection("ngram_value", "other", width, streams.hidden, "none"),
     )  # fmt: skip
-    return ShortConvolution(streams.width, taps, dilation=longest), matmuls, (3 + taps) * streams.width
+    mixer = ShortConvolution(streams.width, taps, dilation=config.dimension("ngram_size", default=3))
+    return mixer, matmuls, (3 + taps) * streams.width
 
 
-def primes_from(least: int, skipped: int, wanted: int) -> list[int]:
-    """Return so many primes that are not below a number, after leaving out the first `skipped`: rows of hashed tables.
+def primes_from(least: int, wanted: int) -> list[int]:
+    """Return so many primes that are not below a number: rows of hashed tables.
 
     Examples
     --------
-    >>> primes_from(20, 1, 3), sum(primes_from(20_000_000, 0, 16))
-    ([29, 31, 37], 320001446)
+    >>> primes_from(20, 3), sum(primes_from(20_000_000, 16))
+    ([23, 29, 31], 320001446)
     """
-    found: list[int] = []
-    for number in count(max(2, least)):
-        if all(number % divisor for divisor in range(2, isqrt(number) + 1)):
-            found.append(number)
-            if len(found) == skipped + wanted:
-                return found[skipped:]
-    raise AssertionError
+    numbers = (
+        number
+        for number in count(max(2, least))
+        if all(number % divisor for divisor in range(2, isqrt(number) + 1))
+    )
+    return list(islice(numbers, wanted))

@@ -89,8 +89,10 @@ def quantised(
 
 
 def _expert_dtype(config: Mapping[str, Any]) -> str | None:
-    value = config.get("expert_dtype")
-    return value if isinstance(value, str) else None
+    """Return the format of routed experts that a file of DeepSeek V4 states at its top, in its text part or in its section."""
+    holders = (config, config.get("text_config"), config.get("quantization_config"))
+    stated = (holder.get("expert_dtype") for holder in holders if isinstance(holder, Mapping))
+    return next((value for value in stated if isinstance(value, str)), None)
 
 
 def in_scheme(network: Network, scheme: Scheme) -> Network:
