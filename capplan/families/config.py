@@ -266,7 +266,7 @@ class Config:
         number = self.dimension(*keys, default=default, least=0)
         return (number,) * layers
 
-    def whole_numbers(self, *keys: str) -> tuple[int, ...] | None:
+    def whole_numbers(self, *keys: str, most: int = LARGEST_DIMENSION) -> tuple[int, ...] | None:
         """Return a list of whole numbers, written as a list or with commas, or None where it is missing."""
         key, value = self.first_present(*keys)
         if isinstance(value, str):
@@ -277,7 +277,7 @@ class Config:
             raise self.error(key, f"{_short(value)} is not a list")
         if value is None:
             return None
-        return tuple(self._checked(f"{key}[{i}]", v, 0, LARGEST_DIMENSION) for i, v in enumerate(value))
+        return tuple(self._checked(f"{key}[{i}]", v, 0, most) for i, v in enumerate(value))
 
     def ratio(self, *keys: str, default: float | None = None) -> float:
         """Return a number above zero that need not be whole."""

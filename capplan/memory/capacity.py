@@ -12,6 +12,7 @@ from capplan.memory.packed_pool import (
     compressed_layers,
     packed_capacity,
     packed_layout,
+    shares_entries,
     summed_capacity,
 )
 from capplan.memory.pool import block_capacity, grouped_layout, split_capacity
@@ -101,7 +102,7 @@ def _compressed_capacity(
     step, context, element = launch.max_num_batched_tokens, launch.max_model_len, launch.kv_bytes_per_element
     # Caches of all stages are laid out alike: a stage holds its share of every block.
     whole = available / share
-    if rules.budget == "utilisation":
+    if rules.budget == "utilisation" and not shares_entries(mixers):
         tokens, sequences, size = packed_capacity(whole, packed_layout(mixers, element), context, step)
         return CacheCapacity(tokens, sequences, size * share)
     tokens, sequences, size = summed_capacity(whole, mixers, element, context, step, launch.block_tokens)

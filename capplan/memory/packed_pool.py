@@ -4,6 +4,7 @@ A block covers 256 tokens of every entry cache. Windows and waiting tokens use t
 fewer tokens per page. This is vLLM's layout; other engines may differ.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from capplan.assumption import Assumption
 from capplan.engine.memory_rules import MemoryRules
 from capplan.memory.layer_groups import state_bytes_held
 from capplan.model.cache_parts import CachePart, held_vector_bytes
-from capplan.model.network import Mixer, Network, layer_counts
+from capplan.model.network import CompressedAttention, Mixer, Network, layer_counts
 from capplan.numbers import Number
 
 BLOCK_TOKENS = 256.0
@@ -68,6 +69,11 @@ def compressed_layers(network: Network) -> list[Mixer]:
     distinct = {mixer for layer, _ in layer_counts(network) for mixer in layer.mixers}
     mixed = {mixer for mixer in distinct if mixer.description.mixed_pages}
     return [mixer for layer in network.layers for mixer in layer.mixers if mixer in mixed] if mixed else []
+
+
+def shares_entries(mixers: Sequence[Mixer]) -> bool:
+    """Return whether later layers read the entries of earlier ones (DeepSeek V4.1), a layout whose padding is not modelled."""
+    return any(isinstance(mixer, CompressedAttention) and mixer.shared_entries for mixer in mixers)
 
 
 def packed_layout(mixers: Sequence[Mixer], kv_bytes_per_element: Number) -> PackedLayout:
@@ -251,7 +257,7 @@ def summed_capacity(
     for mixer, count in Counter(mixers).items():
         for part in mixer.description.cache_parts:
             vectors = count * held_vector_bytes(part, kv_bytes_per_element)
-            if part.entry_tokens == 1:
+            if part.window_tokens < math.inf:
                 size = size + vectors * np.minimum(part.window_tokens, context_tokens)
                 flying = flying + vectors * np.minimum(step_tokens, context_tokens)
             else:
@@ -284,7 +290,13 @@ def layout_assumptions(network: Network, rules: MemoryRules) -> tuple[Assumption
     >>> [len(layout_assumptions(network, profile(name).memory)) for name in ("vllm", "sglang")]
     [0, 1]
     """
-    if rules.budget == "utilisation" or not compressed_layers(network):
+    mixers = compressed_layers(network)
+    if not mixers:
+        return ()
+    if shares_entries(mixers):
+        what = "the cache of layers that share entries counts vectors and states only; the padding of pages is not modelled"
+        return (Assumption(what, "the KV cache size that the engine prints at its start"),)
+    if rules.budget == "utilisation":
         return ()
     what = "the cache of compressed attention counts vectors only; the padding of this engine is not modelled"
     return (Assumption(what, "--engine vllm"),)

@@ -97,7 +97,9 @@ def has_fp8_index_keys(network: Network) -> bool:
     >>> has_fp8_index_keys(Network("n", "t", 8, 10, (Layer((Attention(8, 8, 64, 64),), ()),), head, True, 80))
     False
     """
-    return any(part.index for part, _ in _cache_parts(network))
+    return any(
+        part.index and (part.packed_bytes or 0.0) < 2.0 * part.elements for part, _ in _cache_parts(network)
+    )
 
 
 def kv_bytes_per_sequence(

@@ -83,13 +83,23 @@ class Attention:
     """Width of the single index key per token, cached beside keys and values in the same dtype."""
     index_top_tokens: int = 0
     """Tokens in the blocks that the indexer selects."""
+    index_pool_tokens: int = 1
+    """Tokens that share one index key (Qwen 4), which engines keep in 16 bits."""
+    index_tail_elements: int = 0
+    """Elements that engines keep of the tokens of the pool at hand, in 16 bits."""
 
     @property
     def description(self) -> Description:
         """The mixer as other rooms read it."""
         window = math.inf if self.window_tokens is None else float(self.window_tokens)
         parts = [CachePart(self.head_dim + self.value_head_dim, self.kv_heads, window, self.chunked)]
-        if self.index_head_dim:
+        states: tuple[StatePart, ...] = ()
+        if self.index_pool_tokens > 1:
+            key, tail = 2.0 * self.index_head_dim, self.index_tail_elements
+            pool = self.index_pool_tokens
+            parts.append(CachePart(self.index_head_dim, entry_tokens=pool, packed_bytes=key, index=True))
+            states = (StatePart(tail, tail, "bf16", pieces=1),)
+        elif self.index_head_dim:
             parts.append(CachePart(self.index_head_dim, 1, window, self.chunked))
         name = "sparse_attention" if self.index_heads else "attention"
         if self.window_tokens is not None:
@@ -101,6 +111,7 @@ class Attention:
             name,
             (Heads(self.query_heads), Heads(self.kv_heads, "KV heads", replicable=True)),
             tuple(parts) if self.cached and self.causal else (),
+            states,
             read_limits=tuple(float(limit) for limit in (self.window_tokens, self.index_top_tokens) if limit),
             softmax=True,
             causal=self.causal,
@@ -191,14 +202,19 @@ def packed_latent_bytes(kv_lora_rank: Number, rope_head_dim: Number) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class ShortConvolution:
-    """Gated short convolution (LFM2)."""
+    """Gated short convolution (LFM2), or one over every `dilation`-th token, which is whole on every rank (n-grams of Qwen 4)."""
 
     channels: int
     kernel: int
+    dilation: int = 1
+    """Tokens from one tap to the next."""
 
     @property
     def description(self) -> Description:
         """The mixer as other rooms read it."""
+        if self.dilation > 1:
+            kept = self.channels * (self.kernel - 1) * self.dilation
+            return Description("dilated_convolution", (), state_parts=(StatePart(kept, kept, pieces=1),))
         heads = (Heads(self.channels, "channels"),)
         return Description(
             "short_convolution", heads, state_parts=(convolution_columns(self.channels, self.kernel),)
@@ -327,6 +343,10 @@ class CompressedAttention:
     """Entries that the indexer selects."""
     state_format: str = "fp32"
     """Format of the tokens that wait to be compressed."""
+    shared_entries: bool = False
+    """Layers share entries, selections and the index keys that are made of them (DeepSeek V4.1)."""
+    owns_entries: bool = True
+    """Where they are shared: this layer makes and caches them; others read what an earlier layer has."""
 
     @property
     def description(self) -> Description:
@@ -337,14 +357,19 @@ class CompressedAttention:
         packed = float(packed_vector_bytes(self.head_dim, self.rope_head_dim))
         parts = [CachePart(self.head_dim, window_tokens=float(self.window_tokens), packed_bytes=packed)]
         states: tuple[StatePart, ...] = ()
-        if self.entry_tokens:
+        if self.entry_tokens and self.owns_entries:
             compression = (self.entry_tokens, self.overlapping)
             parts.append(_entries(self.head_dim, packed, *compression))
             if self.index_head_dim:
                 key = float(index_key_bytes(self.index_head_dim))
                 parts.append(_entries(self.index_head_dim, key, *compression, index=True))
-            states = (waiting_tokens(self.head_dim + self.index_head_dim, *compression, self.state_format),)
-        name = "compressed_sparse" if self.index_heads else "heavily_compressed"
+            if self.shared_entries:
+                states = shared_waiting_tokens(self.head_dim, self.entry_tokens, self.state_format)
+            else:
+                states = (
+                    waiting_tokens(self.head_dim + self.index_head_dim, *compression, self.state_format),
+                )
+        name = "compressed_sparse" if self.index_top_entries else "heavily_compressed"
         return Description(
             name if self.entry_tokens else "sliding_window",
             (Heads(self.query_heads), Heads(self.output_groups, "groups of heads")),
@@ -396,6 +421,35 @@ def waiting_tokens(elements: int, entry_tokens: int, overlapping: bool, state_fo
     vectors, kept = (6, 8) if overlapping else (2, 2)
     size = entry_tokens * elements
     return StatePart(vectors * size, kept * size, state_format, pieces=1)
+
+
+def shared_waiting_tokens(elements: int, entry_tokens: int, state_format: str) -> tuple[StatePart, ...]:
+    """Return the state of tokens that wait for an entry which layers share (value and gate), replicated on every rank.
+
+        needed = 2 c d;  held = 8 x 2 d, a ring of eight rows;  nothing for c = 1
+
+    Parameters
+    ----------
+    elements : d, of one entry [-]
+    entry_tokens : c, compressed into one entry [tokens]
+    state_format : of value and gate
+
+    Returns
+    -------
+    the states of one layer
+
+    Examples
+    --------
+    >>> [part.held_elements for part in shared_waiting_tokens(512, 2, "fp32")], shared_waiting_tokens(512, 1, "fp32")
+    ([8192], ())
+
+    References
+    ----------
+    vLLM, `CompressorStateCache` in vllm/models/deepseek_v41/compressor.py: https://github.com/vllm-project/vllm.
+    """
+    if entry_tokens == 1:
+        return ()
+    return (StatePart(2 * entry_tokens * elements, 8 * 2 * elements, state_format, pieces=1),)
 
 
 def packed_vector_bytes(head_dim: Number, rope_head_dim: Number) -> Number:

@@ -87,8 +87,9 @@ def _indexing_s(mixer: Attention | LatentAttention, chunk: Chunk, kv_bytes: Numb
     """Return the time a sparse layer takes to score its index keys; block-sparse layers use the rates of sparse MLA."""
     if not mixer.index_heads:
         return 0.0
+    pool = float(mixer.index_pool_tokens)
     return indexer.indexer_time_s(
-        chunk.sequences, chunk.new, chunk.past, float(mixer.index_heads), float(mixer.index_head_dim), kv_bytes,
+        chunk.sequences, chunk.new, chunk.past, mixer.index_heads / pool, float(mixer.index_head_dim), kv_bytes / pool,
         chunk.rates.latent_attention,
     )  # fmt: skip
 
@@ -174,7 +175,7 @@ def _latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
 def _entries(mixer: CompressedAttention) -> tuple[float, float, float]:
     """Return window, tokens per entry and the maximum number of entries that a query reads."""
     per_entry = float(mixer.entry_tokens or math.inf)
-    top = float(mixer.index_top_entries) if mixer.index_heads else math.inf
+    top = float(mixer.index_top_entries) if mixer.index_top_entries else math.inf
     return float(mixer.window_tokens), per_entry, top
 
 

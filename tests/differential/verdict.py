@@ -21,6 +21,7 @@ CACHE_ELSEWHERE = {
     "recurrent_gemma": "its modules keep their states to themselves",
     "voxtral_realtime": "it cannot be run without sound",
     "glm5_next": "its class keeps key and gate of every token, engines one key for a pool and the tokens of the last pool",
+    "qwen4_exp": "its class keeps the index key of every token, engines one for a pool and the tokens of the last pool",
     "deepseek_v4": "its compressors fill with tokens up to the fixed states that an engine holds from the start",
 }
 """Types whose cache is not compared here, and why."""

@@ -11,7 +11,7 @@ import pytest
 from capplan.errors import InputError
 from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import quantised
-from capplan.model.parameters import weight_bytes
+from capplan.model.parameters import parameters, weight_bytes
 from capplan.model.weight_format import stored_formats
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.models import shipped_config
@@ -350,9 +350,37 @@ def test_modelopt_can_quantise_the_cache_alone():
     assert (held.kv_format, stored_formats(held)) == ("fp8", ("bf16",))
 
 
-def test_a_section_of_mlx_is_refused_in_its_own_words():
-    with pytest.raises(InputError, match="MLX"):
-        llama_3_1_8b(group_size=64, bits=4)
+def test_mlx_quantises_every_matrix_the_embedding_and_the_head():
+    """4 bits in groups of 64 with a scale and a bias of 16 bits are 4.5 bits for each weight; norms stay in 16 bits."""
+    held = llama_3_1_8b(group_size=64, bits=4)
+    norms = 65 * 4096
+    assert weight_bytes(held) == (parameters(held) - norms) * 4.5 / 8 + norms * 2
+    assert any("MLX" in note for note in held.notes)
+
+
+def test_mlx_states_other_formats_module_by_module():
+    held = llama_3_1_8b(
+        **{"group_size": 64, "bits": 4, "model.embed_tokens": {"group_size": 32, "bits": 8}, "lm_head": False,
+           "model.layers.0.mlp.down_proj": {"bits": 6}}
+    )  # fmt: skip
+    formats = {one.name: one.weight_format for one in held.layers[0].projections}
+    assert (formats["down"], formats["o"]) == ("w6a16-g64-zp16", "w4a16-g64-zp16")
+    assert (held.embedding_format, held.lm_head.weight_format) == ("w8a16-g32-zp16", "bf16")
+
+
+def test_a_router_of_mlx_is_quantised_too():
+    config, name = shipped_config("Qwen/Qwen3-30B-A3B")
+    network = read_network(config, name)
+    held = quantised(network, config | {"quantization": {"group_size": 64, "bits": 4, "mode": "affine"}})
+    assert {one.weight_format for layer in held.layers for one in layer.projections} == {"w4a16-g64-zp16"}
+
+
+@pytest.mark.parametrize(
+    ("section", "message"), [({"bits": 4}, "group_size"), ({"bits": 4, "mode": "odd"}, "mode")]
+)
+def test_a_section_of_mlx_that_says_too_little(section, message):
+    with pytest.raises(InputError, match=message):
+        llama_3_1_8b(**section)
 
 
 def test_a_pattern_for_q_means_nothing_where_the_checkpoint_has_q_k_and_v_as_one():

@@ -24,7 +24,7 @@ from capplan.model.parameters import layer_parameters
 _KINDS = {"linear_attention": "state", "full_attention": "attention"}
 
 
-def _feed_forward(config: Config, hidden: int) -> Part:
+def sparse_feed_forward(config: Config, hidden: int) -> Part:
     """Return routed experts with a gated shared expert."""
     experts = config.dimension("num_experts")
     expert = routed(
@@ -65,7 +65,9 @@ def read_qwen3_next(config: Config, name: str) -> Network:
         attention_output(shape, bias=bias),
     )
     sparse = (
-        _feed_forward(config, hidden) if config.has("num_experts") and config.count("num_experts") else None
+        sparse_feed_forward(config, hidden)
+        if config.has("num_experts") and config.count("num_experts")
+        else None
     )
 
     def layer(kind: str, index: int) -> Layer:

@@ -48,6 +48,10 @@ class Scheme:
     """Format of routed experts where it differs from the default."""
     head: str | None = None
     """Format of an LM head that no name mentions; None leaves it as it is."""
+    embedding: str | None = None
+    """Format of the token embedding; None leaves it as it is."""
+    note: str = ""
+    """Remark for readers of the result."""
 
 
 def quantised(
@@ -85,8 +89,10 @@ def quantised(
 
 
 def _expert_dtype(config: Mapping[str, Any]) -> str | None:
-    value = config.get("expert_dtype")
-    return value if isinstance(value, str) else None
+    """Return the format of routed experts that a file of DeepSeek V4 states at its top, in its text part or in its section."""
+    holders = (config, config.get("text_config"), config.get("quantization_config"))
+    stated = (holder.get("expert_dtype") for holder in holders if isinstance(holder, Mapping))
+    return next((value for value in stated if isinstance(value, str)), None)
 
 
 def in_scheme(network: Network, scheme: Scheme) -> Network:
@@ -115,7 +121,7 @@ def in_scheme(network: Network, scheme: Scheme) -> Network:
         return current if value in (None, LEFT_OUT) else str(value)
 
     def projection_format(index: int, projection: Projection) -> str:
-        if projection.tensor_class not in QUANTISED_CLASSES:
+        if projection.tensor_class not in QUANTISED_CLASSES | scheme.classes:
             return projection.weight_format
         layer = network.layers[index]
         key = (id(layer), projection)
@@ -140,6 +146,10 @@ def in_scheme(network: Network, scheme: Scheme) -> Network:
     head = scheme.named.value_of_head() or scheme.head
     if head not in (None, LEFT_OUT) and not network.tied_embeddings:
         changed = replace(changed, lm_head=replace(changed.lm_head, weight_format=str(head)))
+    if scheme.embedding is not None:
+        changed = replace(changed, embedding_format=scheme.embedding)
+    if scheme.note:
+        changed = replace(changed, notes=(*network.notes, scheme.note))
     experts = network.mtp_experts
     if experts is not None and scheme.named.mtp != LEFT_OUT:
         changed = replace(
@@ -176,11 +186,7 @@ def read_scheme(section: Config, *, expert_dtype: str | None = None) -> Scheme:
     stated = section.values
     method = stated.get("quant_method")
     if method is None and isinstance(stated.get("bits"), int) and "config_groups" not in stated:
-        raise section.error(
-            "quant_method",
-            "missing: a section with bits and group_size alone is that of MLX, which runs on Apple devices; no engine here reads it",
-            "use the checkpoint that it was made of, with --weight-dtype w4a16-g64-zp16 for the same bytes in the layers",
-        )
+        return _mlx(section)
     if method is None:
         method = (
             "modelopt" if "quant_algo" in stated or "quantized_layers" in stated else "compressed-tensors"
@@ -247,6 +253,49 @@ def _awq(section: Config) -> Scheme:
         place=section.where(),
     )
     return Scheme(name, name_list(left_out(section), section.where()))
+
+
+_OF_MLX = {"mxfp4": "mxfp4", "nvfp4": "nvfp4_w4a16", "mxfp8": "mxfp8"}
+
+
+def _mlx_format(values: Mapping[str, Any], place: str) -> str:
+    mode = values.get("mode") or "affine"
+    if mode in _OF_MLX:
+        return _OF_MLX[mode]
+    if mode != "affine":
+        raise InputError(f"{place}.mode: {mode!r} is not known\n  known: affine, {', '.join(_OF_MLX)}")
+    for key in ("bits", "group_size"):
+        if isinstance(values.get(key), bool) or not isinstance(values.get(key), int):
+            raise InputError(f"{place}.{key}: {values.get(key)!r} is not a whole number")
+    return f"{packed_format(values['bits'], values['group_size'], zero_points=False, place=place)}-zp16"
+
+
+def _mlx(section: Config) -> Scheme:
+    """Return the scheme of MLX: every matrix, the router, the embedding and the head; modules of other formats stand beside the default.
+
+    A group has a scale and a bias of 16 bits each.
+
+    References
+    ----------
+    ml-explore/mlx, `quantize` and `nn.quantize` (python/mlx/nn/layers/quantized.py).
+    """
+    values, where = section.values, section.where()
+    default = _mlx_format(values, where)
+    named = []
+    for module, entry in values.items():
+        if isinstance(entry, Mapping):
+            named.append((module, _mlx_format({**values, **entry}, f"{where}.{module}")))
+        elif entry is False:
+            named.append((module, LEFT_OUT))
+    outside = dict(named)
+    embedding = next((outside[key] for key in outside if key.endswith("embed_tokens")), default)
+    return Scheme(
+        default,
+        name_list([("lm_head", default), *named], where),
+        classes=QUANTISED_CLASSES | {"router"},
+        embedding=None if embedding == LEFT_OUT else embedding,
+        note="a checkpoint of MLX, which runs on Apple devices: no engine here reads it, and times are those of kernels for the same format",
+    )
 
 
 def _gptq(section: Config) -> Scheme:

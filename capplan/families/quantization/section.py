@@ -54,9 +54,9 @@ def quantization_section(
     True
     """
     for path, holder in _text_parts(config):
-        for key in ("quantization_config", "compression_config"):
+        for key in ("quantization_config", "compression_config", "quantization"):
             values = holder.get(key)
-            if values is None or values == {}:
+            if values is None or values == {} or (key == "quantization" and not isinstance(values, Mapping)):
                 continue
             if not isinstance(values, Mapping):
                 raise InputError(f"{place}: {path}{key}: not an object")
