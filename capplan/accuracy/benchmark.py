@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Literal, TypeAlias, get_args
 
@@ -90,7 +90,7 @@ class Benchmark:
     request_rate: float | None
     requests: int | None
     static_batch: int | None
-    limits: Mapping[str, int]
+    limits: Mapping[str, int] = field(hash=False)
     """Those of `LIMITS` that the row states."""
     source: str = ""
     """Publisher of the row; some publish the launch settings of their servers elsewhere."""

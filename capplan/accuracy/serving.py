@@ -5,7 +5,7 @@ from math import inf, isfinite
 
 from capplan.accuracy.benchmark import Benchmark, benchmark_of, is_set
 from capplan.accuracy.intervals import FIRST_ENGINES, TODAY, Intervals, interval_of, regime_keys, widest
-from capplan.accuracy.replay import STABLE, Servers, overloaded, replayed_columns
+from capplan.accuracy.replay import STABLE, overloaded
 from capplan.accuracy.score import Prediction
 from capplan.engine.lookup import version_key
 from capplan.engine.profile import EngineProfile
@@ -118,22 +118,32 @@ def refused_row(row: Mapping[str, str], number: int, reason: str) -> list[Predic
 def predict_row(
     row: Mapping[str, str],
     number: int,
-    servers_of_benchmark: Callable[[Benchmark], Servers],
+    replica_of_benchmark: Callable[[Benchmark], Replica],
+    replay: Callable[[Benchmark], Mapping[str, float]],
     intervals: Intervals,
 ) -> list[Prediction]:
-    """Return one prediction for each measured value of a row; a refusal is a prediction without a value."""
+    """Return one prediction for each measured value of a row; a refusal is a prediction without a value.
+
+    Parameters
+    ----------
+    row : text by column name
+    number : of the row, its name where it has none
+    replica_of_benchmark : the replica that ran it
+    replay : returns the columns that its engines would have produced
+    intervals : by regime
+    """
     name, weight = row.get("id") or str(number), row_weight(row)
     measured = measured_columns(row)
     replica: Replica | None = None
     benchmark: Benchmark | None = None
+    predicted: Mapping[str, float] = {}
     try:
         benchmark = benchmark_of(row)
-        servers = servers_of_benchmark(benchmark)
-        replica = servers.replica
-        predicted = replayed_columns(benchmark, servers)
+        replica = replica_of_benchmark(benchmark)
+        predicted = replay(benchmark)
         reason = "the simulated run has no such value"
     except CapplanError as error:
-        predicted, reason = {}, str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0]
     groups = row_groups(row, replica, benchmark)
     out = []
     for column, value in measured.items():

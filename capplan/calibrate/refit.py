@@ -22,8 +22,10 @@ TYPICAL_ERROR = 0.1
 NOISE = 0.02
 """Relative error of one result, which sets the weight of the priors."""
 LEAST_NOISE = 0.01
+MOST_GROUPS = 40
+"""Of results that are left out together: up to as many results, each is left out by itself."""
 MOST_HALVINGS = 4
-"""Of the way to the numbers without one result, before the solution itself is taken."""
+"""Of the way to the numbers without some results, before the solution itself is taken."""
 NARROWED = 0.6
 """A number counts as constrained where the results narrow its prior to less than this fraction."""
 
@@ -77,7 +79,7 @@ def refitted(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> HostRefit:
 
     Returns
     -------
-    the numbers with intervals; the errors before, after, and with each result left out of the fit
+    the numbers with intervals; the errors before, after, and with each result left out of the fit (many results: some at a time)
     """
     runs, left_out = _runs(pairs)
     first = runs[0].replica.spec
@@ -268,13 +270,13 @@ class _Problem:
             ftol=1e-5,
         )
 
-    def without(self, run: int, solution: Array, jacobian: Array, rest: Array) -> Array:
-        """Return the numbers without one result: refitted around the solution, with the derivatives there.
+    def without(self, runs: Sequence[int], solution: Array, jacobian: Array, rest: Array) -> Array:
+        """Return the numbers without some results: refitted around the solution, with the derivatives there.
 
         Far from the solution the derivatives no longer hold; the way to the numbers is halved until replays of the other
         results are no worse than at the solution.
         """
-        keep = self.owners != run
+        keep = ~np.isin(self.owners, runs)
 
         def residuals(numbers: Array) -> Array:
             return self.informed((rest + jacobian @ (numbers - solution))[keep], numbers)
@@ -332,10 +334,13 @@ def _deviation(rest: Array) -> float:
 
 def _points(problem: _Problem, solution: Array, jacobian: Array, rest: Array) -> tuple[ResultPoint, ...]:
     before, after = problem.replayed(problem.start), problem.replayed(solution)
+    count = len(problem.runs)
+    groups = [range(first, count, MOST_GROUPS) for first in range(min(count, MOST_GROUPS))]
+    hosts = [problem.host(problem.without(group, solution, jacobian, rest)) for group in groups]
     points = []
     row = 0
     for place, run in enumerate(problem.runs):
-        alone = run.replayed_s(problem.host(problem.without(place, solution, jacobian, rest)))
+        alone = run.replayed_s(hosts[place % MOST_GROUPS])
         for value, left_out in zip(run.values, alone, strict=True):
             points.append(
                 ResultPoint(

@@ -14,7 +14,7 @@ from capplan.accuracy.intervals import Intervals, interval_of
 from capplan.accuracy.kernel_rows import DEVICES, kernel_case
 from capplan.accuracy.kernels import predicted_latency
 from capplan.accuracy.memory import memory_predictions, predict_memory_row
-from capplan.accuracy.replay import Servers
+from capplan.accuracy.replay import Servers, replayed_columns
 from capplan.accuracy.score import Prediction, Score, scores_by_group, scores_by_metric
 from capplan.accuracy.serving import predict_row, refused_row
 from capplan.engine.versions import named_engine
@@ -28,10 +28,15 @@ from capplan.readers.catalogue.model import read_model
 from capplan.recorded.measured.table import MeasuredKind, impossible_number, measured_table
 from capplan.recorded.results.read import read_results
 from capplan.recorded.results.record import BenchmarkResult
+from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec
 from capplan.scenario.flags import ServingFlags, StatedResult
 from capplan.scenario.replica import asked_replica
 
+MOST_RESULTS = 500
+"""Results that are replayed together; a refit replays each of them some hundred times."""
+MOST_KEPT_RUNS = 1000
+"""Simulated runs of a file that are kept for rows with the same settings."""
 _LAYOUT = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 
 
@@ -52,6 +57,11 @@ def results_with_replicas(
     """
     said = {name: getattr(serving, name) for name in (*_LAYOUT, "engine", "engine_version")} | asdict(stated)
     results = [result for path in paths for result in read_results(path, **said)]
+    if len(results) > MOST_RESULTS:
+        raise InputError(
+            f"{results[MOST_RESULTS].path}: {len(results):,} results are given, and capplan replays at most {MOST_RESULTS}\n"
+            "  give results of different concurrencies and lengths, and of repeats only one"
+        )
     return [(result, replica_of_result(result, serving)) for result in results]
 
 
@@ -280,14 +290,24 @@ def is_core(row: Mapping[str, str]) -> bool:
 def serving_predictions(
     rows: Iterable[Mapping[str, str]], calibration: Path | None, intervals: Intervals
 ) -> Iterator[list[Prediction]]:
-    """Return the predictions of each row of serving results, in order."""
+    """Return the predictions of each row of serving results, in order; runs with the same settings are simulated once."""
 
+    @lru_cache(maxsize=MOST_KEPT_RUNS)
     def servers(benchmark: Benchmark) -> Servers:
         return benchmark_servers(benchmark, calibration)
 
+    @lru_cache(maxsize=MOST_KEPT_RUNS)
+    def replay(benchmark: Benchmark) -> Mapping[str, float]:
+        return replayed_columns(benchmark, servers(benchmark))
+
+    def replica(benchmark: Benchmark) -> Replica:
+        return servers(benchmark).replica
+
     for number, row in enumerate(rows):
         wrong = impossible_number(row, "serving")
-        yield refused_row(row, number, wrong) if wrong else predict_row(row, number, servers, intervals)
+        yield (
+            refused_row(row, number, wrong) if wrong else predict_row(row, number, replica, replay, intervals)
+        )
 
 
 def validation(

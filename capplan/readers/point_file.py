@@ -1,9 +1,10 @@
 """The file of finished points of a sweep, as JSON lines: read at the start, one line appended for each finished point."""
 
 import json
+import os
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from capplan.errors import InputError
 from capplan.fleet.sweep import Point, Row
@@ -18,6 +19,7 @@ LEAST_S = 1e-9
 LARGEST = 1e18
 """Of a cell."""
 _BEGINNING = b'{"key": "'
+"""Of every line."""
 _COUNTS = (
     "requests_per_s", "output_tokens_per_s", "output_tokens_per_s_per_gpu", "goodput_requests_per_s", "preemptions",
 )  # fmt: skip
@@ -30,7 +32,7 @@ class PointFile:
     """Finished points of this sweep and of others, and the file that keeps them."""
 
     def __init__(self, path: Path | None) -> None:
-        """Read the points of an earlier run; a truncated last line is dropped, its point is computed again.
+        """Read the points of earlier runs; a truncated line is dropped, its point is computed again.
 
         Raises
         ------
@@ -43,10 +45,6 @@ class PointFile:
         self.taken: dict[str, Row] = {}
         """Key -> row, of this sweep."""
         self.reused = 0
-        self._whole_bytes: int | None = None
-        """Of the file, before a last line that was cut short."""
-        self._ended = True
-        """The last line has its end."""
         if path is None:
             return
         try:
@@ -66,21 +64,16 @@ class PointFile:
             raise InputError(
                 f"--points {path}: is no file of finished points; name a file that capplan sweep wrote"
             )
-        read_bytes = 0
         for first, block in numbered_blocks(path, kind=KIND, unpacked=False):
             for number, line in enumerate(block.splitlines(keepends=True), first):
-                if _is_cut(line):  # only the last one has no end
-                    self._whole_bytes = read_bytes
-                    return
                 try:
-                    value = json.loads(line)
-                    self.rows[value["key"]] = _checked(value["row"])
+                    if not _is_cut(line):
+                        key, row = _named(json.loads(line))
+                        self.rows[key] = row
                 except (ValueError, KeyError, TypeError, RecursionError):
                     raise InputError(
                         f"--points {path}: line {number} is not a finished point; name a file that capplan sweep wrote"
                     ) from None
-                read_bytes += len(line)
-                self._ended = line.endswith(b"\n")
 
     def keep(self, point: Point, row: Row) -> None:
         """Append a finished point."""
@@ -88,19 +81,20 @@ class PointFile:
         if self.path is None:
             return
         try:
-            with self.path.open("ab") as file:
-                if self._whole_bytes is not None:
-                    file.truncate(self._whole_bytes)
-                    self._whole_bytes = None
-                line = json.dumps({"key": point.key, "row": row}, allow_nan=False) + "\n"
-                file.write((line if self._ended else f"\n{line}").encode())
-                self._ended = True
+            line = json.dumps({"key": point.key, "row": row}, allow_nan=False) + "\n"
+            with self.path.open("a+b") as file:  # one write at the end: other processes may append to it too
+                file.write((line if _is_ended(file) else f"\n{line}").encode())
         except OSError as error:
             raise self._unwritable(error) from None
 
     def take(self, point: Point) -> Row:
-        """Return the row of a point that an earlier run finished."""
-        row = self.rows[point.key]
+        """Return the row of a point that an earlier run finished; rows of other sweeps and other versions are not looked at."""
+        try:
+            row = _checked(self.rows[point.key])
+        except (ValueError, KeyError, TypeError):
+            raise InputError(
+                f"--points {self.path}: the row of point {point.key} is not a finished point; name another file"
+            ) from None
         if (row["plan"], row["request_rate"], row["concurrency"]) != (
             point.contender.name,
             point.request_rate,
@@ -117,15 +111,32 @@ class PointFile:
         return InputError(f"--points {self.path}: cannot be written ({error.strerror})")
 
 
+def _is_ended(file: IO[bytes]) -> bool:
+    """Return whether the last line of a file has its end."""
+    if not file.seek(0, os.SEEK_END):
+        return True
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
+
+
 def _is_cut(line: bytes) -> bool:
-    """Return whether a line is the beginning of a finished point whose end is missing."""
-    if line.endswith(b"\n") or line[: len(_BEGINNING)] != _BEGINNING[: len(line)]:
+    """Return whether a line is the beginning of a finished point whose end is missing: what a process that was killed leaves."""
+    text = line.rstrip(b"\n")
+    if not text or text[: len(_BEGINNING)] != _BEGINNING[: len(text)]:
         return False
     try:
-        json.loads(line)
+        json.loads(text)
     except (ValueError, RecursionError):
         return True
     return False
+
+
+def _named(value: Any) -> tuple[str, Row]:
+    """Return the key and the row of a point, of this or of another version; KeyError or TypeError where there is none."""
+    key, row = value["key"], value["row"]
+    if not isinstance(key, str) or not isinstance(row["plan"], str):
+        raise TypeError("key or plan")
+    return key, row
 
 
 def _checked(row: Any) -> Row:

@@ -16,6 +16,7 @@ from capplan.calibrate.measure import FIT_FRACTION, QUICK_BUDGET_S, calibrated
 from capplan.calibrate.plan import planned_run
 from capplan.calibrate.shapes import cases
 from capplan.calibrate.turns import FIRST
+from capplan.errors import InputError
 
 FAST = {"fp32": 100e9, "bf16": 200e9, "int8": 400e9}
 """Rates of a thread with units for bf16 [FLOP/s]."""
@@ -33,9 +34,13 @@ class Clock:
         self.now = 0.0
         self.slow_from = np.inf
         self.slow_by = 1.0
+        self.jump_at, self.jump_s = np.inf, 0.0
 
     def read(self):
         self.now += 1e-6
+        if self.now > self.jump_at:
+            self.jump_at = np.inf
+            self.now += self.jump_s
         return self.now
 
     monotonic = perf_counter = thread_time = read
@@ -192,3 +197,34 @@ def test_the_pace_knows_a_slow_shape_from_quicker_ones(processor):
     assert len(truth) > 20
     for case, seconds in truth:
         assert known.call_s(case) > seconds / 3, case.title
+
+
+def timed(target, lines):
+    """Return the calibration of a processor and the median time of each of its shapes."""
+    some = cases(target.abilities, quick=True)[::3]
+    found = calibrated(target, quick=True, tell=lines.append, planned=some)
+    return found, {(m.operator, m.dtype, *m.shape.items()): m.median_s for m in found.measurements}
+
+
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0, 5.0, -5.0])
+def test_a_clock_that_jumps_spoils_no_time_and_the_run_ends(jump_s, processor):
+    """Forward as when the machine is suspended, and backward; before anything is timed, then, and in each pass."""
+    _, undisturbed = timed(processor(FAST)[0], [])
+    refusals = []
+    for moment_s in (0.3, 0.6, 1.5, 30.0, 70.0):
+        target, clock = processor(FAST)
+        clock.jump_at, clock.jump_s = moment_s, jump_s
+        lines = []
+        try:
+            found, times = timed(target, lines)
+        except InputError as refusal:
+            refusals.append(str(refusal))
+            continue
+        common = times.keys() & undisturbed.keys()
+        assert {shape: times[shape] for shape in common} == pytest.approx(
+            {shape: undisturbed[shape] for shape in common}, rel=0.02
+        )
+        assert found.partial == any("out of time after" in line for line in lines)
+        assert found.partial or len(times) > 0.9 * len(undisturbed)
+    assert all("nothing is written" in refusal for refusal in refusals)
+    assert len(refusals) == (2 if jump_s == 3600.0 else 0)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 
 import numpy as np
 import pytest
@@ -177,8 +178,55 @@ def test_a_row_with_a_cell_that_cannot_be_is_refused(tmp_path, finished, change)
     lines = finished.splitlines(keepends=True)
     lines[1] = json.dumps({"key": line["key"], "row": line["row"] | change}).encode() + b"\n"
     path.write_bytes(b"".join(lines))
-    with pytest.raises(InputError, match="line 2 is not a finished point"):
-        PointFile(path)
+    with pytest.raises(InputError, match="is not a finished point; name another file"):
+        worked_out(path, *points())
+
+
+def test_rows_of_other_versions_stay_in_the_file_and_count_for_nothing(tmp_path, finished, monkeypatch):
+    """An older version without a cell, a newer one with more cells: their keys are others."""
+    path = tmp_path / "points.jsonl"
+    row = json.loads(finished.splitlines()[0])["row"]
+    older = {key: value for key, value in row.items() if key != "preemptions"}
+    lines = [
+        json.dumps({"key": key, "row": other, "more": 1})
+        for key, other in (("0" * 32, older), ("1" * 32, row | {"joules": 1.0}))
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    rows, file = worked_out(path, *points())
+    assert (len(rows), file.reused) == (3, 0)
+    assert path.read_bytes() == "".join(f"{line}\n" for line in lines).encode() + finished
+    assert worked_out(path, *points())[1].reused == 3
+
+
+WRITES = """
+import json, sys
+from pathlib import Path
+from types import SimpleNamespace
+from capplan.readers.point_file import PointFile
+row = json.loads(Path(sys.argv[2]).read_text())
+file = PointFile(Path(sys.argv[1]))
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(300):
+    file.keep(SimpleNamespace(key=f"{sys.argv[3]}{number}"), row)
+"""
+
+
+def test_processes_that_write_side_by_side_lose_no_point(tmp_path, root, finished):
+    """All of them have read a file whose last line was cut, and begin at once."""
+    path, row = tmp_path / "points.jsonl", tmp_path / "row.json"
+    path.write_bytes(finished[:-20])
+    row.write_text(json.dumps(json.loads(finished.splitlines()[0])["row"]))
+    words = [sys.executable, "-c", WRITES, str(path), str(row)]
+    writers = [
+        subprocess.Popen([*words, name], cwd=root, stdin=PIPE, stdout=PIPE, text=True) for name in "abcd"
+    ]
+    assert [writer.stdout.readline() for writer in writers] == ["ready\n"] * 4
+    for writer in writers:
+        writer.stdin.write("\n")
+        writer.stdin.close()
+    assert [writer.wait(timeout=60) for writer in writers] == [0] * 4
+    assert len(PointFile(path).rows) == 2 + 4 * 300
 
 
 def test_a_row_under_the_key_of_another_load_is_refused(tmp_path, finished):

@@ -4,18 +4,25 @@ The hub here is a real HTTP server on loopback that speaks the few answers of th
 client is the real huggingface-hub.
 """
 
+import contextlib
 import hashlib
 import json
 import os
+import shlex
 import shutil
+import signal
+import subprocess
 import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from subprocess import PIPE
+from types import SimpleNamespace
 
 import pytest
 
 from capplan.readers.catalogue import hub as hub_reader
+from tests.interrupts import started
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -40,7 +47,8 @@ class Hub(ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Answers)
         self.asked = []
-        self.files = {("tiny/open", "main", "config.json"): CONFIG}
+        self.dropped = threading.Event()
+        self.files = {(name, "main", "config.json"): CONFIG for name in ("tiny/open", "tiny/drops")}
         self.refused = {
             "tiny/gated": (403, "GatedRepo"),
             "tiny/locked": (401, "GatedRepo"),
@@ -73,6 +81,8 @@ class Answers(BaseHTTPRequestHandler):
         repository, revision, name = "/".join(parts[:2]), parts[3], "/".join(parts[4:])
         if repository == "tiny/slow":
             time.sleep(10)
+        if repository == "tiny/drops" and body:
+            return self.drops()
         if repository in self.server.refused:
             status, code = self.server.refused[repository]
             return self.send(status, {"X-Error-Code": code, "X-Error-Message": code}, b"", body)
@@ -84,6 +94,17 @@ class Answers(BaseHTTPRequestHandler):
         content = json.dumps(config).encode()
         tag = hashlib.sha1(content).hexdigest()
         return self.send(200, {"ETag": f'"{tag}"', "X-Repo-Commit": COMMIT}, content, body)
+
+    def drops(self):
+        """Send the beginning of a file, and then a letter now and then."""
+        self.send_response(200)
+        self.send_header("Content-Length", "100000")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b" ")
+                self.server.dropped.set()
+                time.sleep(0.05)
 
     def send(self, status, headers, content, body):
         self.send_response(status)
@@ -257,6 +278,52 @@ def test_a_hub_error_shows_its_status(asks_here):
 
 def test_a_slow_hub_times_out(asks):
     one_line_error(asks("tiny/slow", HF_HUB_ETAG_TIMEOUT="1"), "tiny/slow", "did not answer in time")
+
+
+def test_a_hub_that_never_ends_its_answer_is_given_up(asks_here, hub, monkeypatch):
+    monkeypatch.setattr(hub_reader, "LONGEST_S", 1.0)
+    one_line_error(asks_here("tiny/drops"), "tiny/drops", f"{hub.url} did not send the whole file within 1 s")
+
+
+def test_ctrl_c_ends_the_wait_for_a_slow_hub(root, hub, variables):
+    env = {**{k: v for k, v in os.environ.items() if not k.startswith("HF_")}, **variables}
+    words = [sys.executable, "-m", "capplan", "model", "tiny/drops"]
+    running = started(words, cwd=root, env=env, stdout=PIPE, stderr=PIPE, text=True)
+    assert hub.dropped.wait(60)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=50)  # the hub would go on for 60 s
+    assert (running.returncode, out, err) == (130, "", "interrupted\n")
+
+
+def test_a_home_folder_on_a_read_only_disk_is_named(root, hub, tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "XDG_"))}
+    env |= {"HF_ENDPOINT": hub.url, "HOME": str(home)}
+
+    def asked(model):
+        words = read_only(home, sys.executable, "-m", "capplan", "model", model, "--format", "json")
+        done = subprocess.run(
+            words, cwd=root, env=env, capture_output=True, text=True, check=False, timeout=60
+        )
+        return SimpleNamespace(code=done.returncode, out=done.stdout, err=done.stderr)
+
+    err = one_line_error(
+        asked("tiny/open"), "tiny/open", "the local Hugging Face cache cannot be written", str(home)
+    )
+    assert "set HF_HOME to a folder that can" in err
+    shipped = asked("llama-3.2-1b")
+    assert (shipped.code, shipped.err) == (0, "")
+    assert list(home.iterdir()) == []
+
+
+def read_only(folder, *words):
+    """Return the command that runs a program for which a folder is on a disk that cannot be written, for root as well."""
+    if os.geteuid():
+        folder.chmod(0o555)
+        return list(words)
+    mounted = f"mount -t tmpfs -o ro none {shlex.quote(str(folder))} && exec {shlex.join(words)}"
+    return ["unshare", "--mount", "sh", "-c", mounted]
 
 
 def test_a_hub_that_is_not_there_is_named(program, tmp_path):

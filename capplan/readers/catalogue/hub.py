@@ -7,11 +7,15 @@ HF_HOME, HF_HUB_ETAG_TIMEOUT, HF_HUB_OFFLINE.
 import os
 import re
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from threading import Thread
 
 from capplan.errors import InputError
 
+LONGEST_S = 60.0
+"""For one file of some kilobytes: the limits of the client are for each answer and each part of one, so a hub that sends a little now and then never reaches them."""
 _REPOSITORY = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
 
 
@@ -98,16 +102,41 @@ def _fetched(repository: str, filename: str, revision: str | None, *, optional: 
     hub_logging.set_verbosity_error()
     # The HTTP library below the client changed twice; the base of its errors is the first base of the client's own.
     refusals = (OSError, ValueError, HfHubHTTPError.__mro__[1])
-    try:
+
+    def download() -> Path:
         # Checked once before the download, whose retries would take minutes.
         url = hf_hub_url(repository, filename, revision=revision)
         get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT)
         return Path(hf_hub_download(repository, filename, revision=revision))
+
+    try:
+        return _in_time(download)
     except refusals as error:
         absent = isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError)
         if optional and absent:
             return None
         raise InputError(_message(repository, filename, revision, error)) from error
+
+
+def _in_time(download: Callable[[], Path]) -> Path:
+    """Return what a download returns, or raise what it raises; TimeoutError after `LONGEST_S`, and Ctrl-C at any time."""
+    found: list[Path] = []
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(download())
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+            raised.append(error)
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(LONGEST_S)
+    if raised:
+        raise raised[0]
+    if not found:
+        raise TimeoutError(f"did not send the whole file within {LONGEST_S:g} s")
+    return found[0]
 
 
 def _message(repository: str, filename: str, revision: str | None, error: Exception) -> str:
@@ -133,6 +162,11 @@ def _message(repository: str, filename: str, revision: str | None, error: Except
             f"model {repository!r} has no {filename} on {hub}\n"
             f"  adapters and GGUF repositories have none: name the base model, {path}"
         )
+    if isinstance(error, OSError) and error.filename:
+        return (
+            f"model {repository!r}: the local Hugging Face cache cannot be written: {error.filename!s}: {error.strerror}\n"
+            f"  set HF_HOME to a folder that can, {path}"
+        )
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in (401, 403):
         return f"model {repository!r}: {hub} refuses access (status {status})\n  set HF_TOKEN to a token that may read it, {path}"
@@ -143,6 +177,8 @@ def _silence(hub: str, error: BaseException, status: int | None) -> str:
     """Return whether the hub was slow, unreachable or failing, from the chain of errors."""
     if status is not None:
         return f"{hub} answered with status {status}"
+    if isinstance(error, TimeoutError):
+        return f"{hub} {error}"
     chain: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in chain:
