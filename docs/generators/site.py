@@ -41,6 +41,8 @@ or read [how to write and read it](report.md).
 
 <iframe class="live" src="../examples/report.html" title="Report of support-chat"></iframe>
 """
+SHIM = "https://unpkg.com/iframe-worker/shim"
+"""What the theme loads for the search of pages that are opened from a folder; docs/site/worker.js stands for it."""
 PICTURE = re.compile(r'<picture>.*?srcset="([^"]+)".*?<img alt="([^"]+)" src="([^"]+)">.*?</picture>', re.DOTALL)
 BADGE = re.compile(r"^\[!\[[^\n]*\n", re.MULTILINE)
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")
@@ -145,3 +147,8 @@ def on_page_markdown(markdown: str, *, page: "Page", **_: object) -> str:
     """Point the links of a page to pages of the site."""
     sources = {name: source for source, name in OUTSIDE.items()}
     return site_text(markdown, sources.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
+
+
+def on_post_page(output: str, *, page: "Page", **_: object) -> str:
+    """Load the worker of the search from the site."""
+    return output.replace(SHIM, posixpath.relpath("site/worker.js", posixpath.dirname(page.url) or "."))
