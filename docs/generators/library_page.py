@@ -84,17 +84,25 @@ def _class(module: ModuleType, name: str) -> str:
     tree = ast.parse(inspect.getsource(module))
     (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
     rows = list(_attributes(found))
-    return "\n".join([f"### {name}\n", f"{ast.get_docstring(found)}\n", _table(("attribute", "meaning"), rows)])
+    return "\n".join(
+        [f"### {name}\n", f"{ast.get_docstring(found)}\n", _table(("attribute", "meaning"), rows)]
+    )
 
 
 def _attributes(found: ast.ClassDef) -> Iterator[tuple[str, str]]:
     """Yield the public fields, properties and methods of a class, each with the first paragraph of its text."""
     for node, below in zip(found.body, [*found.body[1:], None], strict=True):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            text = below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else ""
+            text = (
+                below.value.value
+                if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+                else ""
+            )
             yield f"`{node.target.id}`", f"`{ast.unparse(node.annotation)}` {text}"
         elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-            method = not any(isinstance(item, ast.Name) and item.id == "property" for item in node.decorator_list)
+            method = not any(
+                isinstance(item, ast.Name) and item.id == "property" for item in node.decorator_list
+            )
             kind = ast.unparse(node.returns).strip("'") if node.returns else ""
             summary = (ast.get_docstring(node) or "").partition("\n\n")[0]
             yield f"`{node.name}{'()' * method}`", f"`{kind}` {summary}"

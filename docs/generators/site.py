@@ -43,7 +43,9 @@ or read [how to write and read it](report.md).
 """
 SHIM = "https://unpkg.com/iframe-worker/shim"
 """What the theme loads for the search of pages that are opened from a folder; docs/site/worker.js stands for it."""
-PICTURE = re.compile(r'<picture>.*?srcset="([^"]+)".*?<img alt="([^"]+)" src="([^"]+)">.*?</picture>', re.DOTALL)
+PICTURE = re.compile(
+    r'<picture>.*?srcset="([^"]+)".*?<img alt="([^"]+)" src="([^"]+)">.*?</picture>', re.DOTALL
+)
 BADGE = re.compile(r"^\[!\[[^\n]*\n", re.MULTILINE)
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")
 """Target of a link to another page."""
@@ -144,7 +146,9 @@ def on_files(files: "Files", *, config: "MkDocsConfig") -> "Files":
 
 
 def on_page_markdown(markdown: str, *, page: "Page", **_: object) -> str:
-    """Point the links of a page to pages of the site."""
+    """Point the links of a page to pages of the site; the search shows how-to pages first."""
+    if page.file.src_uri.startswith("how-to/"):
+        page.meta["search"] = {"boost": 3}
     sources = {name: source for source, name in OUTSIDE.items()}
     return site_text(markdown, sources.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
 
