@@ -5,11 +5,12 @@
 #   make old-processor  the tests that time this processor again, without AVX-512 and units for bf16: torch and oneDNN are told
 #                 to use AVX2 at most, as on a processor that has no more; one to two minutes on two cores of an EPYC with AVX-512
 #   make lint     ruff, mypy --strict, and the vocabulary of pages and messages (docs/words)
-#   make check    lint, then every test: test, long and old-processor, which is what continuous integration runs
+#   make check    lint, then every test: test, long, site and old-processor, which is what continuous integration runs
 #   make bench    start-up time and search speed, as ratios measured in one run
 #   make golden   write the golden files anew; review the difference like code
-#   make docs     write docs/commands.md, docs/methodology.md and the output of the marked console blocks of all pages anew,
+#   make docs     write docs/commands.md, docs/methodology/ and the output of the marked console blocks of all pages again,
 #                 then build the pages as a site into site/; a warning stops it
+#   make site     build the site without writing pages, and test it: its links, its widths on a phone and a desk, its search
 #   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving BY=imports
 #   make fuzz     new questions: laws over random inputs, files of every kind, command lines, plan files, exports and calls of the
 #                 library with small faults; SECONDS=600 SEED=1 (a seventh of the time each) KIND=config.json (files of one kind alone)
@@ -50,7 +51,7 @@ COMPILED := hatch_build.py capplan/serving/flat_core.py capplan/serving/flat_cor
 # Compiled modules are kept, even where an image says otherwise: every process of the tests would compile all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: plan test long old-processor lint check bench golden docs mutants fuzz constraints installs reliability oracle live wheels pictures release clean
+.PHONY: plan test long old-processor lint check bench golden docs site mutants fuzz constraints installs reliability oracle live wheels pictures release clean
 .DEFAULT_GOAL := plan
 
 plan: $(VENV)/.ready
@@ -71,7 +72,7 @@ lint: $(VENV)/.ready-lint
 old-processor: $(VENV)/.ready-test
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -n 2 $(SPREAD) -m "not long" $(TIMED:%=tests/calibrate/test_%.py)
 
-check: lint test long old-processor
+check: lint test long site old-processor
 
 bench: $(VENV)/.ready
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
@@ -79,10 +80,12 @@ bench: $(VENV)/.ready
 golden: $(VENV)/.ready-test
 	$(BIN)/python -m pytest tests/golden --update-golden
 
-docs: $(VENV)/.ready
+docs: $(VENV)/.ready-docs
 	$(BIN)/python -m docs.generators.commands
-	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[docs]'
 	$(BIN)/mkdocs build --quiet
+
+site: $(VENV)/.ready-docs $(VENV)/.ready-test
+	$(BIN)/python -m pytest -m long tests/rules/test_built_site.py
 
 mutants: $(VENV)/.ready-test
 	$(BIN)/python -m tests.mutants.sample --mutants $(MUTANTS) --seed $(SEED) $(if $(ROOMS),--rooms $(ROOMS)) $(if $(BY),--by $(BY))
@@ -153,6 +156,10 @@ $(VENV)/.ready-test: pyproject.toml constraints/test.txt | $(VENV)/.ready
 
 $(VENV)/.ready-oracle: pyproject.toml | $(VENV)/.ready-test
 	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[oracle]'
+	@touch $@
+
+$(VENV)/.ready-docs: pyproject.toml constraints/docs.txt | $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement constraints/docs.txt
 	@touch $@
 
 $(VENV)/.ready-lint: pyproject.toml constraints/test.txt | $(VENV)/.ready

@@ -36,9 +36,9 @@ from calibrate.accuracy_text import (
     RULERS_TEXT,
     SERVED_UNTIMED,
     SETTLE,
+    TRIED,
     WEAK,
 )
-from calibrate.experiments import TRIED
 from calibrate.hidden_devices import sampled, served_table, stand_in_table, stand_ins
 from calibrate.interval_fit import UNITS
 from calibrate.left_out_scores import LeftOut, left_out_coverage, left_out_scores, ruled_scores

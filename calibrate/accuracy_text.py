@@ -125,7 +125,9 @@ SETTLE = """| doubt | measurement |
 | offline maxima | TensorRT-LLM's iteration log of one run: batch, tokens and time of each step, at two lengths |
 | servers that embed the engine | steps of a small model at 1 and 64 sequences, with and without streaming, and the processor's name |
 | experts under load | tokens per expert of a real router on real prompts, at 1, 64 and 1024 tokens |
-| a device that nobody timed | `capplan calibrate`, twenty minutes on that device |
+| a device that nobody timed | `capplan calibrate` on that device |
 | collectives across servers | an all-reduce and an all-to-all of 64 KiB to 64 MiB over two nodes |
 | noise of a source | the same run three times: repeated runs differ by 0.5 to 3.5 % in TPOT and 4 to 29 % in mean TTFT |
 """
+
+TRIED = "[What was tried](what-was-tried.md) lists each change that was kept or dropped, with the errors before and after it.\n"

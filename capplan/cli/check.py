@@ -22,7 +22,7 @@ def command(
     offline: o.Offline = False,
     to: o.Output,
 ) -> int:
-    """Show whether a plan still holds: targets, certainty, capacity, budget and the dates of its prices; exits 4 if not."""
+    """Show whether a plan still holds: SLO targets, attainment, capacity, budget and the dates of its prices; exits 4 if not."""
     from capplan.questions.fleet import asked_fleet
     from capplan.questions.money.price_age import current_day
     from capplan.questions.plans.plan_check import check_plan

@@ -14,7 +14,7 @@ Files = Annotated[
     list[Path],
     typer.Argument(
         metavar="FILE...",
-        help="Request trace, request log or Prometheus text; two scrapes of Prometheus give their difference; or a scenario.",
+        help="Request trace, request log or Prometheus text; two scrapes of Prometheus give their difference; or a scenario YAML or name.",
     ),
 ]
 Interval = Annotated[
@@ -53,11 +53,11 @@ def command(
     from capplan.report.answers.workload import workload_answer
     from capplan.report.charts.static import workload_picture
     from capplan.report.show import send, show, shown_anyway
-    from capplan.scenario.drawn_workload import drawn_workload
+    from capplan.scenario.drawn_workload import drawn_workload, names_a_scenario
     from capplan.scenario.written.workload_file import is_workload, workload_text
 
     policies = tuple(eviction or ())
-    if len(files) == 1 and interval is None and is_workload(files[0].name):
+    if len(files) == 1 and interval is None and names_a_scenario(files[0]):
         summary = drawn_workload(files[0], policies)
     else:
         summary = workload_of(files, interval_s=interval, policies=policies)

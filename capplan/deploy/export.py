@@ -86,7 +86,7 @@ def _header(file: PlanFile, fleet: FleetLaunch, target: str) -> Iterator[str]:
     yield f"{inputs.engine.name} {inputs.engine.version}, {inputs.model.name}, at a peak of {inputs.request_rate:.4g} req/s"
     limits = ", ".join(f"{key} {limit * 1e3:.4g} ms" for key, limit in inputs.targets.items())
     if limits:
-        yield f"targets: {limits}, {inputs.confidence:.0%} sure at the least"
+        yield f"targets: {limits}, required confidence {inputs.confidence:.0%}"
     for line in fleet.order:
         yield _ordered(line)
     for group in fleet.groups:

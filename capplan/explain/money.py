@@ -1,7 +1,7 @@
 """Costs explained: by hour, month, token and request, and what is spent outside the GPUs."""
 
 from capplan.explain.record import Explained, Input, explained, formula_of, input_of, worked
-from capplan.explain.subject import ACCURACY, MONEY, QUESTIONS, WORKLOADS, Subject, plan_numbers
+from capplan.explain.subject import ACCURACY, METHODOLOGY, MONEY, WORKLOADS, Subject, plan_numbers
 from capplan.fleet.availability import plan_failures_per_month
 from capplan.fleet.order import OWN, Machine
 from capplan.fleet.plan import Plan, paid_by_the_gpu, plan_order
@@ -21,7 +21,7 @@ def gpus(of: Subject) -> Explained:
             "g", "gpus_per_replica", of.plan.single.layout.devices, "derived", "explain gpus_per_replica"
         ),
     )
-    return explained("gpus", float(of.plan.gpus), "n g", inputs, QUESTIONS, label=of.plan.single.label)
+    return explained("gpus", float(of.plan.gpus), "n g", inputs, METHODOLOGY, label=of.plan.single.label)
 
 
 def usd_per_gpu_hour(of: Subject) -> Explained:

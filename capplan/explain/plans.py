@@ -15,7 +15,7 @@ from capplan.explain.quantities import (
     subject_of,
 )
 from capplan.explain.record import Explained, Input, explained, input_of, within
-from capplan.explain.subject import QUESTIONS, SIMULATION, Place, Subject, name_of, places_of, plan_places
+from capplan.explain.subject import METHODOLOGY, SIMULATION, Place, Subject, name_of, places_of, plan_places
 from capplan.fleet.plan import Certainty, Plan
 from capplan.fleet.search.cheapest import Sized
 from capplan.fleet.search.one_layout import trial_of
@@ -86,13 +86,13 @@ def _certain(
             "derived",
             "capplan fleet sizes for the same few confidences, whatever the scenario asks for",
         )
-        return explained(f"{group}.{key}", value, "c", (chosen,), QUESTIONS)  # fmt: skip
+        return explained(f"{group}.{key}", value, "c", (chosen,), METHODOLOGY)  # fmt: skip
     if row.layout is None:
         sure = input_of("c", "confidence", row.confidence, "derived", f"explain {group}.confidence")
         formula = "of the cheapest fleet that meets all targets with probability c: separate pools"
         if planned.answer.chosen is None or not planned.answer.chosen.has_pools:
             formula = "of the cheapest fleet that meets all targets with probability c; its layout is not in this plan file, a new one has it"
-        return explained(f"{group}.{key}", value, formula, (sure,), QUESTIONS)
+        return explained(f"{group}.{key}", value, formula, (sure,), METHODOLOGY)
     return of_plan(group, subjects[group](), key)
 
 
@@ -170,13 +170,13 @@ def _of_steps(planned: Planned, numbers: Mapping[Place, float], place: Place, va
         formula, letters, (letter, name) = _DIFFERENCES[key]
         now = {"gpus": float(plan.gpus), "usd_per_month": plan.usd_per_month}[name]
         bought = input_of(letter, name, now, plan.single.label, f"explain {name}")
-        return explained(key, value, formula, (*row.inputs(letters), bought), QUESTIONS)
+        return explained(key, value, formula, (*row.inputs(letters), bought), METHODOLOGY)
     if key == "confidence":
         source = "one of the few confidences that capplan fleet sizes for, whatever the scenario asks for"
-        return explained(key, value, "c", (input_of("c", key, value, "derived", source),), QUESTIONS)
+        return explained(key, value, "c", (input_of("c", key, value, "derived", source),), METHODOLOGY)
     if key == "usd_per_month":
         return explained(
-            key, value, "p n h", (_price(planned, plan, place), row.input("n", "gpus"), _HOURS), QUESTIONS
+            key, value, "p n h", (_price(planned, plan, place), row.input("n", "gpus"), _HOURS), METHODOLOGY
         )
     formula = "GPUs of the fewest replicas that meet all SLO targets at R / (1 - h) if every step takes as long as predicted, and of s spare replicas"
     return explained(key, value, formula, _sizing(planned), SIMULATION, label=plan.single.label)
@@ -216,12 +216,12 @@ def tight_target_group(planned: Planned) -> Group:
         assert tight is not None
         limit = input_of("L", "limit_s", tight.limit_s, "config", f"scenario: slo.{tight.target}")
         if key == "limit_s" and len(place) == 1:
-            return explained(key, value, "L", (limit,), QUESTIONS)
+            return explained(key, value, "L", (limit,), METHODOLOGY)
         if key == "limit_s":
             looser = input_of(
                 "x", key, value, "derived", "a looser limit to compare with, rounded to two digits"
             )
-            return explained(key, value, "x", (looser,), QUESTIONS)
+            return explained(key, value, "x", (looser,), METHODOLOGY)
         formula = {
             "value_s": f"{tight.target} of requests that have a replica to themselves",
             "used_fraction": "largest throughput of a replica that meets L over its largest throughput without targets",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from capplan.errors import unknown
 from capplan.explain.money import explained_order, explained_outside, explained_survival
 from capplan.explain.record import Explained, Input, explained, input_of
-from capplan.explain.subject import ACCURACY, MONEY, PHASES, QUESTIONS, plan_numbers
+from capplan.explain.subject import ACCURACY, METHODOLOGY, MONEY, PHASES, plan_numbers
 from capplan.fleet.plan import Group, Plan, paid_by_the_gpu
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES
 from capplan.money.offer_range import named_offers
@@ -61,7 +61,7 @@ class PoolsSubject:
             return explained_survival(self.plan, quantity, value)
         if quantity in _SUMS:
             inputs = {f"x_{name[0]}": f"groups[{at}].{quantity}" for at, name in enumerate(_BOTH)}
-            return self._worked(quantity, "x_p + x_d", inputs, MONEY if "usd" in quantity else QUESTIONS)
+            return self._worked(quantity, "x_p + x_d", inputs, MONEY if "usd" in quantity else METHODOLOGY)
         if quantity == "usd_per_month":
             hours = Input(
                 "m", "hours", HOURS_PER_MONTH, "h", "derived", "365 x 24 / 12 hours of an average month"

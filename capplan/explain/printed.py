@@ -99,6 +99,14 @@ def _first(path: str) -> str:
     return path.partition(".")[0].partition("[")[0]
 
 
+ORIGINS = {
+    "spec": "as published",
+    "config": "as stated",
+    "derived": "computed",
+    "measured": "predicted from measured numbers",
+    "assumed": "predicted from assumptions",
+}
+"""Label of the weakest number that a result rests on -> what the result is."""
 FEW_STEPS = 4
 """Steps whose inputs are shown too; JSON has those of all."""
 
@@ -131,7 +139,7 @@ def explain_answer(planned: Planned, quantity: str | None) -> Answer:
         result={**_listed(explained), "inputs": inputs, "steps": steps},
         tables=tuple(tables),
         csv_rows=[{"kind": "result", **_listed(explained)}, *({"kind": "input", **row} for row in inputs)],
-        headline=f"{name}: {explained.quantity} = {_digits(explained.value)}{unit} ({explained.label})",
+        headline=f"{name}: {explained.quantity} = {_digits(explained.value)}{unit} ({ORIGINS[explained.label]})",
         closing=(f"formula: {explained.formula}", f"{of_fleet}more: {explained.page}"),
         assumptions=asked.assumptions,
         warnings=asked.warnings,

@@ -10,7 +10,7 @@ from capplan.explain import memory, money, serving
 from capplan.explain.money import explained_order, explained_outside, explained_survival
 from capplan.explain.pools import PoolsSubject
 from capplan.explain.record import Explained, Input, explained, input_of
-from capplan.explain.subject import QUESTIONS, Place, Subject, name_of, plan_numbers
+from capplan.explain.subject import METHODOLOGY, Place, Subject, name_of, plan_numbers
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.questions.fleet import AskedFleet
 
@@ -98,13 +98,13 @@ def _chosen(of: Subject, quantity: str, value: float) -> Explained:
     """Explain what the search chose rather than worked out: parallelism, drafts, spares."""
     if quantity == "spare_replicas":
         stated = of.of_scenario("s", quantity, value, of.plan.groups[0].survive.key)
-        return explained(quantity, value, "s", (stated,), QUESTIONS)
+        return explained(quantity, value, "s", (stated,), METHODOLOGY)
     layout = of.plan.single.layout.in_words(of.plan.single.weight_dtype)
     chosen = input_of(
         "", quantity, value, "derived", f"the layout {layout}, chosen among all that meet the targets"
     )
     return explained(
-        quantity, value, "of the layout that meets the targets at the least cost", (chosen,), QUESTIONS
+        quantity, value, "of the layout that meets the targets at the least cost", (chosen,), METHODOLOGY
     )
 
 

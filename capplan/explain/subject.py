@@ -18,7 +18,7 @@ from capplan.questions.plans.plan_row import plan_row
 from capplan.replica.replica import memory_of
 
 MONEY, SIMULATION, MEMORY = "docs/money.md", "docs/simulation.md", "docs/memory.md"
-ACCURACY, KERNELS, QUESTIONS = "docs/accuracy.md", "docs/kernels.md", "docs/questions.md"
+ACCURACY, KERNELS, METHODOLOGY = "docs/accuracy.md", "docs/kernels.md", "docs/methodology.md"
 PHASES, WORKLOADS = "docs/disaggregation.md", "docs/workloads.md"
 
 

@@ -95,8 +95,8 @@ def load_scenario(path: str | PathLike[str], *settings: str) -> Scenario:
 
     Parameters
     ----------
-    path : of a scenario YAML
-    settings : keys that are overridden, each KEY=VALUE as with `--set`
+    path : path of a scenario YAML, or the name of a shipped scenario
+    settings : keys to override, each KEY=VALUE as with `--set`
 
     Returns
     -------
@@ -105,7 +105,7 @@ def load_scenario(path: str | PathLike[str], *settings: str) -> Scenario:
     Raises
     ------
     InputError
-        it has mistakes; the message lists all of them with their lines
+        the file has mistakes; the message lists all of them with their lines
     """
     from capplan.scenario.scenario import read_scenario
 
@@ -119,12 +119,17 @@ def plan_fleet(scenario: Scenario | str | PathLike[str], *, offline: bool = Fals
 
     Parameters
     ----------
-    scenario : or its path
+    scenario : path of a scenario YAML, name of a shipped scenario, or the result of `load_scenario`
     offline : never open a connection
 
     Returns
     -------
-    the plans, cheapest first, with the recommended one as `chosen`
+    a `FleetResult`: the plans, cheapest first, with the recommended plan as `chosen`
+
+    Raises
+    ------
+    InputError
+        the scenario has mistakes, or names what capplan does not know
     """
     from capplan.questions.money.price_age import current_day
     from capplan.questions.outlook import outlook_of
@@ -137,17 +142,43 @@ def plan_fleet(scenario: Scenario | str | PathLike[str], *, offline: bool = Fals
 
 @_listing(EstimateOptions, LoadFlags, ServingFlags)
 def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> Result:
-    """Estimate latency and throughput of one replica, as `capplan estimate` does.
+    """Predict latency and throughput of one replica, as `capplan estimate` does.
 
     Parameters
     ----------
     model : shipped id or alias, path of a config.json, or a Hugging Face id
     hardware : catalogue name or alias, or path of a hardware YAML
-    options : the replica and its load; one of concurrency and request_rate [1/s] is needed
+    tensor_parallel : GPUs that every matrix is split over
+    pipeline_parallel : stages that the layers are distributed over
+    expert_parallel : groups that whole experts are distributed over
+    data_parallel : attention groups, each with different sequences
+    weight_dtype : dtype of the weights; None: the dtype of the checkpoint
+    kv_dtype : dtype of the KV cache; None: the dtype of the checkpoint, or of the activations if it states none
+    engine : vllm, sglang or trtllm
+    engine_version : version of the engine; None: the newest version that capplan knows
+    max_model_len : [tokens] longest context; None: the maximum of the model
+    max_num_seqs : most requests of one step; None: the default of the engine
+    max_num_batched_tokens : [tokens] most tokens of one step; None: the default of the engine
+    gpu_memory_utilization : [-] share of the GPU memory that the engine allocates; None: the default of the engine
+    calibration : file that `capplan calibrate` wrote; None: the shipped efficiencies
+    revision : revision of the model on the hub; None: its main branch
+    offline : never open a connection
+    input_tokens : [tokens] length of each prompt
+    output_tokens : [tokens] length of each response
+    concurrency : requests at a time; state either concurrency or request_rate
+    request_rate : [req/s] requests per second; state either request_rate or concurrency
+    prefix_hit_fraction : [-] prefix-cache hit rate: the share of input tokens that the cache holds
 
     Returns
     -------
-    `data` has ttft_s, tpot_s, e2e_s, throughput and the operators
+    a `Result`; its `data` has ttft_s, tpot_s, e2e_s, throughput and the operators
+
+    Raises
+    ------
+    InputError
+        a name, a number or an option is wrong
+    DoesNotFitError
+        the model does not fit on the GPUs
     """
     from capplan.accuracy.bounded import bounded_estimate
     from capplan.readers.catalogue.efficiency import shipped_intervals
@@ -171,18 +202,28 @@ def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> R
 def kv_size(
     model: str, contexts: Sequence[int] = (), *, offline: bool = False, **options: Unpack[KvOptions]
 ) -> Result:
-    """Return what sequences keep in memory, as `capplan kv-size` does.
+    """Return the memory that the KV cache of a sequence takes, as `capplan kv-size` does.
 
     Parameters
     ----------
-    model : as in `estimate`
-    contexts : [tokens] of a sequence; empty: one of a usual length
+    model : shipped id or alias, path of a config.json, or a Hugging Face id
+    contexts : [tokens] length of a sequence, one row each; empty: one row with a usual length
     offline : never open a connection
-    options : how the cache is stored and reserved
+    sequences : number of sequences that the total counts
+    kv_dtype : dtype of the KV cache; None: the dtype of the checkpoint, or of the activations if it states none
+    tensor_parallel : GPUs that the heads are split over
+    engine : vllm, sglang or trtllm
+    engine_version : version of the engine; None: the newest version that capplan knows
+    max_num_batched_tokens : [tokens] most tokens of one step, which some caches reserve; None: the default of the engine
 
     Returns
     -------
-    `rows` has one line for each context
+    a `Result`; its `rows` has one row for each context
+
+    Raises
+    ------
+    InputError
+        a name, a number or an option is wrong
     """
     from capplan.readers.catalogue.model import read_model
     from capplan.report.answers.kv_size import kv_answer
@@ -205,7 +246,7 @@ def simulate(
 
     Parameters
     ----------
-    scenario : or its path
+    scenario : path of a scenario YAML, name of a shipped scenario, or the result of `load_scenario`
     seed : of the random draws
     until_s : [s] of simulated time; None: until all requests are done
     warm_up_s : [s] from the start that figures leave out; None: as the traffic needs it
@@ -230,7 +271,7 @@ def compare(
 
     Parameters
     ----------
-    scenario : or its path
+    scenario : path of a scenario YAML, name of a shipped scenario, or the result of `load_scenario`
     apis : each PROVIDER/MODEL; empty: all listed ones that serve the scenario's model
     offline : never open a connection
 

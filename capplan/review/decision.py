@@ -1,4 +1,4 @@
-"""The first screen of a review: what to buy, what it costs, whether it holds, what certainty costs, and the three choices."""
+"""The first screen of a review: what to buy, what it costs, whether it holds, what required confidence costs, and the three choices."""
 
 from math import inf
 
@@ -188,12 +188,12 @@ def certainty_section(given: Findings) -> Section:
     _, table, own = decision_tables(given.answer, promised=bool(given.margins and given.margins[0]))
     steps = (Table(own.rows, shown=own.shown, titles=own.titles, title=own.title),) if own.rows else ()
     if not table.rows:
-        return Section("What certainty costs")
+        return Section("What required confidence costs")
     chart = None if "usd_per_job" in table.shown else certainty_chart(given.answer.certainty)
     return Section(
-        "What certainty costs",
+        "What required confidence costs",
         text=(
-            "The cheapest fleet that meets all targets, by how sure that has to be; then more replicas of the recommended plan.",
+            "The cheapest fleet that meets all targets, by required confidence; then more replicas of the recommended plan.",
             *(
                 f"{text[:1].upper()}{text[1:]}."
                 for text in (*measuring_texts(given.answer), *tight_texts(given.answer))

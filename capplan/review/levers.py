@@ -177,7 +177,7 @@ def _lever_choices(given: Findings, plan: Plan) -> list[tuple[str, int, float, s
     """Return fewer certainties and spares as levers."""
     hours = paid_hours(plan)
     found = [
-        (f"be {row.confidence:.0%} sure: {row.gpus} x {row.hardware}", row.gpus, row.usd_per_month / HOURS_PER_MONTH * hours, "targets are missed more often")
+        (f"{row.confidence:.0%} required confidence: {row.gpus} x {row.hardware}", row.gpus, row.usd_per_month / HOURS_PER_MONTH * hours, "targets are missed more often")
         for row in given.answer.certainty
         if row.gpus is not None and row.usd_per_month is not None
     ]  # fmt: skip

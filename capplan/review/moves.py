@@ -223,7 +223,7 @@ def _speed_risks(given: Findings, plan: Plan) -> list[str]:
         )
     if kernels_label(plan) == "assumed":
         lines.append(
-            f"Kernels of {plan.hardware} were not measured but borrowed; ten minutes of capplan calibrate on the device replace them."
+            f"Kernels of {plan.hardware} were not measured but borrowed; capplan calibrate on that GPU replaces them in at most 12 minutes."
         )
     if plan.few_open_loops_measured:
         lines.append(

@@ -159,7 +159,7 @@ def sizing_section(given: Findings) -> Section:
         "planned_request_rate": "planned rate of one replica",
         "predicted_replicas": "replicas for the peak, with headroom",
         "sure_limit_request_rate": f"maximum rate that one replica reaches in {confidence:.0%} of cases",
-        "sure_replicas": f"replicas for the peak, {confidence:.0%} sure",
+        "sure_replicas": f"replicas for the peak, {confidence:.0%} required confidence",
         "busy_replicas": "larger of the two, rounded up",
         "spare_replicas": "spare",
         "devices_per_replica": "devices per replica",
@@ -172,7 +172,7 @@ def sizing_section(given: Findings) -> Section:
             f"{shown('request_rate', sizing.peak_requests_per_s)} / ({shown('request_rate', sizing.limit_requests_per_s)} "
             f"x {shown('fraction', 1.0 - sizing.headroom_fraction)}) = {sizing.predicted_replicas:.2f} replicas as predicted, with headroom for "
             f"unforeseen traffic; {shown('request_rate', sizing.peak_requests_per_s)} / "
-            f"{shown('request_rate', sizing.sure_limit_requests_per_s)} = {sizing.sure_replicas:.2f} to be {confidence:.0%} sure, "
+            f"{shown('request_rate', sizing.sure_limit_requests_per_s)} = {sizing.sure_replicas:.2f} for {confidence:.0%} required confidence, "
             f"as replicas may be slower than predicted. So ({sizing.busy_replicas} + {sizing.spare_replicas} spare) x {sizing.devices_per_replica} = {sizing.devices} devices.",
         ),
         tables=(Table([row], upright=True, titles=titles),),

@@ -10,10 +10,13 @@ from capplan.errors import InputError
 from capplan.fleet.load.demand import demand_of
 from capplan.fleet.load.session_load import offered_with_sessions, session_block_tokens
 from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.scenarios import shipped_scenarios
+from capplan.readers.text_file import is_there
 from capplan.recorded.traces.read import trace_summary
 from capplan.scenario.records.traffic_line import with_image_tokens
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.several.models import refuse_several
+from capplan.scenario.written.workload_file import is_workload
 from capplan.serving.requests import Requests
 from capplan.workload.summary import WorkloadSummary
 from capplan.workload.trace import Omissions, TracePart
@@ -49,6 +52,17 @@ class _Drawn:
             unknown,
             unknown,
         )
+
+
+def names_a_scenario(path: Path) -> bool:
+    """Return whether a path is a YAML, or the name of a shipped scenario where no such file is.
+
+    Examples
+    --------
+    >>> names_a_scenario(Path("agent-sessions")), names_a_scenario(Path("chat.yaml")), names_a_scenario(Path("log.csv"))
+    (True, True, False)
+    """
+    return is_workload(path.name) or (path.name.lower() in shipped_scenarios() and not is_there(path))
 
 
 def drawn_workload(path: Path, policies: tuple[str, ...] = ()) -> WorkloadSummary:

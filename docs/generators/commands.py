@@ -1,7 +1,7 @@
 """Write what the documentation shows of the program: `python -m docs.generators.commands` (`make docs`).
 
 docs/commands.md is written from the commands themselves, docs/scenario.md from the records of a scenario; in the other pages the marked console blocks
-are run anew. Tests check that both are current. It can be run any number of times.
+are run again. Tests check that both are current. It can be run any number of times.
 """
 
 import io
@@ -123,24 +123,29 @@ def _example(name: str) -> str:
     return f"```console\n$ capplan {name} {shlex.join(EXAMPLES[name])}\n{printed.getvalue().rstrip()}\n```"
 
 
-WHOLE = ("commands.md", "scenario.md", "methodology.md")
-"""Pages that are written whole."""
+WHOLE = ("commands.md", "scenario.md", *(f"methodology/{room}.md" for room in methodology.ROOMS))
+"""Pages of docs/ that are written whole."""
 
 
 def pages(root: Path) -> list[Path]:
     """Return the pages whose marked blocks are run: all but those that are written whole."""
     return [
         root / "README.md",
-        *(p for p in sorted((root / "docs").rglob("*.md")) if p.name not in WHOLE),
+        *(
+            page
+            for page in sorted((root / "docs").rglob("*.md"))
+            if page.relative_to(root / "docs").as_posix() not in WHOLE
+        ),
     ]
 
 
 def write(root: Path) -> None:
-    """Write docs/commands.md, docs/scenario.md, docs/methodology.md and the marked blocks of all other pages anew."""
+    """Write docs/commands.md, docs/scenario.md, docs/methodology/ and the marked blocks of all other pages again."""
     os.chdir(root)  # commands of the pages are written as from the root of the repository
     texts = {root / "docs" / "commands.md": documentation()}
     texts[root / "docs" / "scenario.md"] = scenario_keys.page()
-    texts[root / "docs" / "methodology.md"] = methodology.page(root)
+    for room, text in methodology.pages(root).items():
+        texts[root / "docs" / "methodology" / f"{room}.md"] = text
     known: dict[str, str] = {}
     accuracy = (root / "docs" / "accuracy.md").read_text(encoding="utf-8")
     for page in pages(root):

@@ -1,4 +1,4 @@
-"""docs/methodology.md: every formula, out of the docstrings that state it; written by `make docs`, held current by a test."""
+"""docs/methodology/: every formula, a page for each room, from the docstrings that state it; written by `make docs`, compared by a test."""
 
 import ast
 from collections.abc import Iterator
@@ -6,26 +6,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOMS = {
-    "operators": "Work of one operator, and the time that a device takes for it",
-    "model": "Parameters and what a network is made of",
-    "memory": "What a device holds",
-    "phases": "A step: prompts and decoding",
-    "replica": "One engine on its devices",
+    "model": "Parameters of a model",
+    "memory": "Memory of a GPU",
+    "operators": "Time of an operator",
+    "phases": "Time of a step",
+    "replica": "One replica",
     "serving": "Many requests on one replica",
     "workload": "Traffic",
-    "fleet": "Replicas, their price, and how certain they are",
-    "money": "What choices cost over time",
-    "accuracy": "What a prediction is worth",
+    "fleet": "Number of replicas and attainment",
+    "money": "Money",
+    "accuracy": "Intervals and errors",
 }
-"""Rooms in the order of the page, with what they answer."""
+"""Rooms in the order of the pages, with what they answer."""
 SECTIONS = frozenset(
     {"Parameters", "Returns", "Raises", "Examples", "References", "Yields", "Notes", "Attributes"}
 )
-INTRODUCTION = """# Methodology
-
-Every formula that an answer rests on, as its function states it: symbols with units, and where it comes from. This page is made of the docstrings
-of the package, so it says what runs. `capplan explain` shows the same formulas with the numbers of a plan put in; how wrong the answers are is in
-[accuracy.md](accuracy.md), what is assumed in [assumptions.md](assumptions.md), the kernels behind the operators in [kernels.md](kernels.md).
+HEAD = """Each entry is the docstring of a function of the package, so the page shows what runs: the formula, its symbols with units, and its source.
+[Methodology](../methodology.md) says how the rooms work together. `capplan explain` shows the same formulas with the numbers of your plan.
 """
 
 
@@ -45,8 +42,8 @@ class Stated:
     sources: str
 
 
-def _sections(doc: str) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the lines above the first section, and the lines of every section."""
+def sections(doc: str) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the lines of a docstring above its first section, and the lines of every section."""
     lines = doc.splitlines()
     head: list[str] = []
     parts: dict[str, list[str]] = {}
@@ -60,7 +57,7 @@ def _sections(doc: str) -> tuple[list[str], dict[str, list[str]]]:
     return head, parts
 
 
-def _symbols(lines: list[str]) -> Iterator[tuple[str, str, str]]:
+def symbols(lines: list[str]) -> Iterator[tuple[str, str, str]]:
     """Yield names, unit and meaning of a section of parameters."""
     entries: list[tuple[str, list[str]]] = []
     for line in lines:
@@ -82,16 +79,16 @@ def stated(module: str, name: str, doc: str | None) -> Stated | None:
     >>> stated("m", "area_m2", "    A = l w").formula
     'A = l w'
     """
-    head, parts = _sections(doc or "")
+    head, parts = sections(doc or "")
     places = [number for number, line in enumerate(head) if line.startswith("    ")]
     if not places:
         return None
     first, last = places[0], places[-1]
     formula = "\n".join(line[4:] for line in head[first : last + 1])
-    symbols = tuple(_symbols(parts.get("Parameters", [])))
+    listed = tuple(symbols(parts.get("Parameters", [])))
     sources = "\n".join(parts.get("References", [])).strip()
     lead, rest = ("\n".join(part).strip() for part in (head[:first], head[last + 1 :]))
-    return Stated(module, name, lead, formula, rest, symbols, sources)
+    return Stated(module, name, lead, formula, rest, listed, sources)
 
 
 def formulas(root: Path) -> Iterator[Stated]:
@@ -106,29 +103,26 @@ def formulas(root: Path) -> Iterator[Stated]:
                         yield found
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
+    """Return text as a cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 def _entry(item: Stated) -> str:
-    parts = [f"### {item.name}\n", f"`{item.module}`\n", item.lead + "\n", f"```text\n{item.formula}\n```\n"]
+    parts = [f"## {item.name}\n", f"`{item.module}`\n", item.lead + "\n", f"```text\n{item.formula}\n```\n"]
     if item.rest:
         parts.append(item.rest + "\n")
     if item.symbols:
-        rows = (f"| {' | '.join(map(_cell, symbol))} |" for symbol in item.symbols)
+        rows = (f"| {' | '.join(map(cell, symbol))} |" for symbol in item.symbols)
         parts.append("\n".join(["| symbol | unit | meaning |", "| --- | --- | --- |", *rows]) + "\n")
     if item.sources:
         parts.append(f"Source: {' '.join(item.sources.split())}\n")
     return "\n".join(parts)
 
 
-def page(root: Path) -> str:
-    """Return the page."""
-    parts, room = [INTRODUCTION], ""
+def pages(root: Path) -> dict[str, str]:
+    """Return the text of each page by the name of its room."""
+    found: dict[str, list[str]] = {}
     for item in formulas(root):
-        own = item.module.split(".")[1]
-        if own != room:
-            room = own
-            parts.append(f"## {ROOMS[room]}\n")
-        parts.append(_entry(item))
-    return "\n".join(parts)
+        found.setdefault(item.module.split(".")[1], []).append(_entry(item))
+    return {room: "\n".join([f"# {ROOMS[room]}\n", HEAD, *entries]) for room, entries in found.items()}

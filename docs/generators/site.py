@@ -1,8 +1,10 @@
-"""The docs as a site: pages of the repository that stand outside docs/, notebooks, and links between all of them. A hook of MkDocs (mkdocs.yml)."""
+"""The docs as a site: pages that stand outside docs/, notebooks, generated pages, and links between all of them. A hook of MkDocs (mkdocs.yml)."""
 
 import json
 import posixpath
 import re
+import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,28 @@ OUTSIDE = {
 }
 """Page of the repository -> its page of the site; those of docs/ keep their names."""
 REPOSITORY = "https://github.com/OWNER/capplan/blob/main/"
-"""Where links of the README lead, so that it reads on a package index; on the site they lead to the site."""
+"""Beginning of the links of the README, so that it reads on a package index; on the site the same links lead to the site."""
+FILES = "https://raw.githubusercontent.com/OWNER/capplan/main/docs/"
+"""Beginning of the pictures of the README; the site has them."""
+SITE = "https://OWNER.github.io/capplan/"
+"""Beginning of a link to a page that only the site has."""
+GENERATED = ("library-reference.md", "live-report.md")
+"""Pages that only the site has."""
+REPORT = ("report", "support-chat", "--offline", "--author", "Platform team", "--date", "2026-11-22", "-o")
+"""Command of the report that the site shows, without its file."""
+LIVE_REPORT = """# A live report
+
+`capplan report support-chat -o plan.html` writes this page as one file that opens offline. [Open it alone](examples/report.html),
+or read [how to write and read it](report.md).
+
+<iframe class="live" src="../examples/report.html" title="Report of support-chat"></iframe>
+"""
+SHIM = "https://unpkg.com/iframe-worker/shim"
+"""What the theme loads for the search of pages that are opened from a folder; docs/site/worker.js stands for it."""
+PICTURE = re.compile(
+    r'<picture>.*?srcset="([^"]+)".*?<img alt="([^"]+)" src="([^"]+)">.*?</picture>', re.DOTALL
+)
+BADGE = re.compile(r"^\[!\[[^\n]*\n", re.MULTILINE)
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")
 """Target of a link to another page."""
 
@@ -41,12 +64,14 @@ def site_page(source: str) -> str:
 
 
 def site_text(text: str, source: str) -> str:
-    """Return the text of a page with its links as they are on the site.
+    """Return the text of a page with its links as they are on the site; badges and other things from elsewhere are left out.
 
     Examples
     --------
     >>> site_text("[money](docs/money.md#terms)", "README.md"), site_text("[how](../CONTRIBUTING.md)", "docs/money.md")
     ('[money](money.md#terms)', '[how](contributing.md)')
+    >>> site_text(f"[money]({REPOSITORY}docs/money.md) [licence]({REPOSITORY}LICENSE)", "README.md").replace(REPOSITORY, "")
+    '[money](money.md) [licence](LICENSE)'
     """
     folder = posixpath.dirname(site_page(source))
 
@@ -54,10 +79,15 @@ def site_text(text: str, source: str) -> str:
         inside = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[1]))
         return posixpath.relpath(site_page(inside), folder or ".")
 
-    return LINK.sub(
-        target,
-        text.replace(f"({REPOSITORY}", f"({posixpath.relpath('.', posixpath.dirname(source) or '.')}/"),
-    )
+    def here(match: re.Match[str]) -> str:
+        page = match[1]
+        on_site = page in OUTSIDE or page.startswith("docs/")
+        return posixpath.relpath(page, posixpath.dirname(source) or ".") if on_site else match[0]
+
+    text = PICTURE.sub(r"![\2](\3#only-light)\n![\2](\1#only-dark)", BADGE.sub("", text))
+    text = text.replace(FILES, f"{REPOSITORY}docs/")
+    text = re.sub(rf"{re.escape(SITE)}([\w-]+)/(?=[)#])", rf"{REPOSITORY}docs/\1.md", text)
+    return LINK.sub(target, re.sub(rf"{re.escape(REPOSITORY)}([^)#\s]+)", here, text))
 
 
 def notebook_text(text: str, name: str) -> str:
@@ -86,20 +116,43 @@ def notebook_text(text: str, name: str) -> str:
     return "\n\n".join([*parts, f'<a href="../{name}" download>This page as a notebook</a>'])
 
 
+def report_page() -> str:
+    """Return the report that the site shows, as `capplan report` writes it."""
+    from capplan.cli.main import main
+
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "plan.html"
+        if main([*REPORT, str(page)]):
+            raise RuntimeError(f"capplan {' '.join(REPORT)} failed")
+        return page.read_text(encoding="utf-8")
+
+
 def on_files(files: "Files", *, config: "MkDocsConfig") -> "Files":
-    """Add the pages that stand outside docs/, and notebooks as pages."""
+    """Add the pages that stand outside docs/, notebooks as pages, and the generated pages."""
     from mkdocs.structure.files import File
 
-    for source, page in OUTSIDE.items():
-        files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    sys.path.insert(0, str(ROOT))
+    from docs.generators import library_page
+
+    texts = {page: (ROOT / source).read_text(encoding="utf-8") for source, page in OUTSIDE.items()}
     for path in sorted((ROOT / "docs").rglob("*.ipynb")):
-        content = notebook_text(path.read_text(encoding="utf-8"), path.name)
         page = site_page(path.relative_to(ROOT).as_posix())
-        files.append(File.generated(config, page, content=content))
+        texts[page] = notebook_text(path.read_text(encoding="utf-8"), path.name)
+    texts |= {"library-reference.md": library_page.page(), "live-report.md": LIVE_REPORT}
+    texts["examples/report.html"] = report_page()
+    for page, text in texts.items():
+        files.append(File.generated(config, page, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: "Page", **_: object) -> str:
-    """Point the links of a page to pages of the site."""
+    """Point the links of a page to pages of the site; the search shows how-to pages first."""
+    if page.file.src_uri.startswith("how-to/"):
+        page.meta["search"] = {"boost": 3}
     sources = {name: source for source, name in OUTSIDE.items()}
     return site_text(markdown, sources.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
+
+
+def on_post_page(output: str, *, page: "Page", **_: object) -> str:
+    """Load the worker of the search from the site."""
+    return output.replace(SHIM, posixpath.relpath("site/worker.js", posixpath.dirname(page.url) or "."))

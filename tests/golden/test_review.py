@@ -200,7 +200,7 @@ def test_the_page_has_the_choices_the_price_of_certainty_and_the_devices_that_ar
     sections = {section.title: section for section in review_of(given).sections}
     (choices,), (certainty, own) = (
         sections["The three choices"].tables,
-        sections["What certainty costs"].tables,
+        sections["What required confidence costs"].tables,
     )
     assert [
         (row["confidence"], row["gpus"], row["more_gpus"], row["more_usd_per_month"]) for row in own.rows
@@ -208,7 +208,7 @@ def test_the_page_has_the_choices_the_price_of_certainty_and_the_devices_that_ar
         (0.9, 6, 1, 1460.0),
         (0.95, None, None, None),
     ]
-    _, measured, unproven, tight = sections["What certainty costs"].text
+    _, measured, unproven, tight = sections["What required confidence costs"].text
     assert measured.startswith(
         "Certainty takes 1 of the 5 GPUs, $1,460 per month: 4 are enough for replicas as fast as predicted"
     )
@@ -286,7 +286,7 @@ def test_without_targets_the_page_speaks_of_none(given):
     assert "SLO attainment" not in markdown
     assert "surest" not in markdown
     assert "## Does it hold" not in markdown
-    assert "certainty" not in markdown
+    assert "required confidence" not in markdown
 
 
 def page_of(html):

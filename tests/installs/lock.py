@@ -1,4 +1,4 @@
-"""Write constraints/plan.txt and constraints/test.txt: the versions of everything that is installed, with hashes of all their files.
+"""Write constraints/plan.txt, test.txt and docs.txt: the versions of everything that is installed, with hashes of all their files.
 
     python -m tests.installs.lock
 
@@ -14,23 +14,24 @@ BUILD = ("editables>=0.5",)
 """What an editable installation needs without an environment of its own."""
 OF_TORCH = ("filelock", "typing-extensions", "sympy", "networkx", "jinja2", "fsspec", "setuptools")
 """What torch needs besides: with them at hand its installation brings nothing that was not tested."""
-HEAD = "# Written by python -m tests.installs.lock; make plan and make test install these versions and no others.\n"
+HEAD = "# Written by python -m tests.installs.lock; make plan, make test and make docs install these versions and no others.\n"
 
 
 def main() -> int:
-    """Write both files."""
-    wanted = {"plan.txt": [*declared(), *BUILD], "test.txt": [*declared("test", "lint"), *BUILD, *OF_TORCH]}
+    """Write the files; each one pins what the files before it pin."""
+    wanted = {
+        "plan.txt": [*declared(), *BUILD],
+        "test.txt": [*declared("test", "lint"), *BUILD, *OF_TORCH],
+        "docs.txt": [*declared("docs"), *BUILD],
+    }
     CONSTRAINTS.mkdir(exist_ok=True)
     with empty() as environment:
         environment.install("uv")
         for name, lines in wanted.items():
             asked, written = environment.folder / f"{name}.in", CONSTRAINTS / name
-            known = CONSTRAINTS / "plan.txt"
-            pins = (
-                []
-                if name == "plan.txt"
-                else [line.split(" \\")[0] for line in known.read_text().splitlines() if "==" in line]
-            )
+            before = [CONSTRAINTS / each for each in list(wanted)[: list(wanted).index(name)]]
+            lines_before = [line for known in before for line in known.read_text().splitlines()]
+            pins = dict.fromkeys(line.split(" \\")[0] for line in lines_before if "==" in line)
             (environment.folder / "pins").write_text("\n".join(pins))
             asked.write_text("\n".join(lines))
             command = ["-m", "uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11"]

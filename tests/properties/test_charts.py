@@ -140,7 +140,7 @@ def test_paging_saves_what_a_sequence_does_not_use():
 
 def test_a_certainty_that_no_fleet_reaches_has_no_bar():
     rows = [Certainty(0.8, "h100-sxm", 4, 5840.0), Certainty(0.95, None, None, None)]
-    assert [bar.label for bar in certainty_chart(rows).bars] == ["80% sure: 4 x h100-sxm"]
+    assert [bar.label for bar in certainty_chart(rows).bars] == ["80% confidence: 4 x h100-sxm"]
     assert certainty_chart(rows[1:]) is None
 
 

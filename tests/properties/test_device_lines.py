@@ -114,7 +114,9 @@ def test_what_certainty_takes_is_what_a_measurement_may_save(tight):
     half = answered(SMALL, ("[l4, l40s, h100-sxm]", "[l40s]"), ("40 ms", "21.5 ms, confidence: 30 %"))
     assert half.chosen.gpus <= steps.predicted_gpus < plan.gpus
     (text,) = measuring_texts(tight)
-    assert text.startswith(f"certainty takes {plan.gpus - steps.predicted_gpus} of the {plan.gpus} GPUs, $")
+    assert text.startswith(
+        f"the required confidence takes {plan.gpus - steps.predicted_gpus} of the {plan.gpus} GPUs, $"
+    )
 
 
 def test_in_json_every_device_is_in_one_of_two_lists(tmp_path, capsys):

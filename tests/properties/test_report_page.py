@@ -173,7 +173,7 @@ def test_a_margin_is_what_is_left_of_the_limit_and_the_targets_together_are_no_l
 def test_the_page_names_its_sources_and_the_command_that_wrote_it(pages):
     text = pages["md"].read_text(encoding="utf-8")
     for heading in (
-        "What it costs", "Does it hold", "What certainty costs", "The three choices", "Workload", "Load over time",
+        "What it costs", "Does it hold", "What required confidence costs", "The three choices", "Workload", "Load over time",
         "Why not the others", "Rejected", "What moves the number", "If traffic changes", "Risks", "Levers",
         "Number of replicas", "Cost", "Memory of one device", "Roofline", "Where the time goes", "Assumptions", "Sources", "Commands",
     ):  # fmt: skip

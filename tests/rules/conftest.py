@@ -2,7 +2,10 @@
 
 import csv
 import json
+import subprocess
 import sys
+import zipfile
+from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -15,6 +18,7 @@ from capplan.questions.validation import BUILT_IN_POINTS
 from tests.plan_files import with_changes
 from tests.sweeps import size_on_few_requests
 
+ROOT = Path(__file__).resolve().parents[2]
 SMALL = {
     "name": "small",
     "model": "meta-llama/Llama-3.1-8B-Instruct",
@@ -232,3 +236,24 @@ def line(small_files, monkeypatch, capsys, stand_ins, shared_runs):
 
 
 SEEN = {}
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory):
+    """Build the wheel with the build backend that is already here, without the network."""
+    pytest.importorskip("hatchling", reason="the build backend comes with the test extra")
+    folder = tmp_path_factory.mktemp("dist")
+    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="session")
+def installed(wheel, tmp_path_factory):
+    """Unpack the wheel where nothing else of the project can be imported."""
+    site = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    return site

@@ -23,7 +23,7 @@ def test_the_first_screen_is_a_screen(capplan, monkeypatch, columns):
         r"small: order 3 x l40s .* for \$2,190 per month; the SLO attainment probability is \d+% ", text
     )
     assert "bottleneck: " in text
-    assert re.search(r"certainty: 90% takes 4 x l40s for \$2,920 per month; 2 GPUs are enough", text)
+    assert re.search(r"confidence: 90% takes 4 x l40s for \$2,920 per month; 2 GPUs are enough", text)
     assert re.search(r"assumed: .*; replace with traffic\[0\]\.trace \(\d+ more with --full\)", text)
     heading = next(line for line in lines if line.startswith("hardware"))
     assert "$/month" in heading
@@ -32,7 +32,7 @@ def test_the_first_screen_is_a_screen(capplan, monkeypatch, columns):
 
 def test_everything_else_is_behind_a_flag(capplan):
     first, full = (capplan("fleet", SMALL, "--offline", *words).out for words in ((), ("--full",)))
-    for title in ("Order", "Choices", "Cost of certainty", "Rejected", "assumed"):
+    for title in ("Order", "Choices", "Cost of confidence", "Rejected", "assumed"):
         assert re.search(f"^{title}", full, re.MULTILINE)
     assert "Rejected" not in first
     assert full.splitlines()[0] == first.splitlines()[0]
@@ -54,7 +54,7 @@ def test_a_fleet_without_targets_is_not_called_sure(capplan):
     shown = capplan("fleet", SMALL, "--offline", "--set", "slo={}").out
     assert "sized for throughput only" in shown
     assert "attainment" not in shown
-    assert "certainty" not in shown
+    assert "confidence:" not in shown
 
 
 ROWS = [

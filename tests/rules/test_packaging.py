@@ -8,33 +8,10 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from capplan import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ("hardware_specs", "model_configs", "scenarios")
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """Build the wheel with the build backend that is already here, without the network."""
-    pytest.importorskip("hatchling", reason="the build backend comes with the test extra")
-    folder = tmp_path_factory.mktemp("dist")
-    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    (built,) = folder.glob("*.whl")
-    return built
-
-
-@pytest.fixture(scope="module")
-def installed(wheel, tmp_path_factory):
-    """Unpack the wheel where nothing else of the project can be imported."""
-    site = tmp_path_factory.mktemp("site")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
-    return site
 
 
 def run_installed(site, *words, cwd):

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from capplan.readers.yaml_file import parse_yaml
-from docs.generators.methodology import ROOMS, formulas, page, stated
-from docs.generators.site import LINK, OUTSIDE, site_page, site_text
+from docs.generators.library_page import page as library_page
+from docs.generators.methodology import ROOMS, formulas, pages, stated
+from docs.generators.site import GENERATED, LINK, OUTSIDE, REPOSITORY, SITE, site_page, site_text
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [
@@ -29,7 +30,7 @@ def navigation(entries):
 
 def test_every_page_is_in_the_navigation_once():
     nav = parse_yaml((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), "mkdocs.yml").value["nav"]
-    assert sorted(navigation(nav)) == sorted(map(site_page, SOURCES))
+    assert sorted(navigation(nav)) == sorted([*map(site_page, SOURCES), *GENERATED])
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -49,8 +50,30 @@ def test_links_between_pages_inside_and_outside_docs():
     assert site_text("[a](https://x.org/b.md) [c](#d)", "README.md") == "[a](https://x.org/b.md) [c](#d)"
 
 
-def test_the_page_of_formulas_is_current():
-    assert (ROOT / "docs" / "methodology.md").read_text(encoding="utf-8") == page(ROOT), "run: make docs"
+def test_links_to_the_repository_and_to_pages_of_the_site_alone_stay_on_the_site():
+    assert site_text(f"[a]({REPOSITORY}docs/money.md#terms)", "README.md") == "[a](money.md#terms)"
+    assert site_text(f"[a]({REPOSITORY}LICENSE)", "README.md") == f"[a]({REPOSITORY}LICENSE)"
+    assert (
+        site_text(f"[a]({SITE}library-reference/#errors)", "docs/library.md")
+        == "[a](library-reference.md#errors)"
+    )
+
+
+def test_the_pages_of_formulas_are_current():
+    written = {
+        path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "methodology").glob("*.md")
+    }
+    assert written == pages(ROOT), "run: make docs"
+    overview = (ROOT / "docs" / "methodology.md").read_text(encoding="utf-8")
+    assert all(f"](methodology/{room}.md)" in overview for room in ROOMS)
+
+
+def test_the_reference_of_the_library_has_every_function_option_and_error():
+    text = library_page()
+    for heading in ("compare", "estimate", "kv_size", "load_scenario", "plan_fleet", "simulate", "Result", "FleetResult", "Plan", "InputError", "DoesNotFitError", "TargetError"):  # fmt: skip
+        assert f"\n### {heading}\n" in text
+    assert "| `max_num_seqs` | most requests of one step; None: the default of the engine |" in text
+    assert "| `chosen` | `Plan` Return the recommended plan" in text
 
 
 def test_formulas_of_every_room_are_there_with_their_symbols():

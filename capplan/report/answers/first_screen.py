@@ -76,7 +76,7 @@ def first_screen(
 
 
 def decision_sentence(asked: AskedFleet, answer: FleetAnswer) -> str:
-    """Return what to buy, for how much, and how sure that is; or that nothing is enough."""
+    """Return what to buy, for how much, and how likely it meets its targets; or that nothing is enough."""
     plan = answer.chosen
     if plan is None:
         budget = " within the budget" if asked.scenario.budget_usd_per_month is not None else ""
@@ -113,7 +113,7 @@ def _bottleneck_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
 
 
 def _certainty_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
-    """Return what more certainty costs, and what a measurement would save."""
+    """Return what a higher required confidence costs, and what a measurement would save."""
     parts = [text] if (text := surer_text(plan, answer)) else []
     if (saving := measured_saving(answer)) is not None and plan == answer.chosen:
         steps, usd = saving
@@ -121,7 +121,7 @@ def _certainty_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
         parts.append(
             f"{steps.predicted_gpus} GPUs are enough if replicas are as fast as predicted{saved}: measure one (capplan verify-plan)"
         )
-    return (f"certainty: {'; '.join(parts)}",) if parts else ()
+    return (f"confidence: {'; '.join(parts)}",) if parts else ()
 
 
 def _assumed_texts(kernels: Sequence[Assumption], others: Sequence[Assumption]) -> tuple[str, ...]:

@@ -172,7 +172,7 @@ def assumed_kernels(plans: Sequence[Plan], question: Question) -> tuple[Assumpti
 
 
 def decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
-    """Return the three choices, and the cost of certainty; without targets there is nothing to be certain of."""
+    """Return the three choices, and the cost of the required confidence; without targets there is none."""
     names: tuple[str, ...] = ("choice", "hardware", "plan", "gpus", "usd_per_month", "slo_met_probability")
     rows = choice_rows(answer)
     if not promised:
@@ -201,13 +201,13 @@ def decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
         Table(rows, title="Choices", shown=names, titles=_TITLES, spare=("plan", "hardware")),
         Table(
             certain,
-            title="Cost of certainty: the cheapest fleet that meets all targets, by confidence",
+            title="Cost of confidence: the cheapest fleet that meets all targets, by required confidence",
             shown=("confidence_fraction", "hardware", "gpus", cost),
             titles=_TITLES,
         ),
         Table(
             steps,
-            title="More certainty of the recommended plan: more replicas of the same device and layout",
+            title="More confidence in the recommended plan: more replicas of the same GPU and layout",
             shown=("confidence_fraction", "gpus", "more_gpus", cost, f"more_{cost}"),
             titles=_TITLES,
         ),

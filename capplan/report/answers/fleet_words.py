@@ -20,7 +20,7 @@ def seconds_text(value_s: float) -> str:
 
 
 def surer_text(plan: Plan, answer: FleetAnswer) -> str:
-    """Return what it would cost to be 90 % sure, of the same device and layout if any number is enough; empty where the plan already is."""
+    """Return what a required confidence of 90% costs, of the same device and layout if any number is enough; empty where the plan already is."""
     row: Certainty | None = next((row for row in answer.certainty if row.confidence == SURER), None)
     if row is None or plan.slo_met_probability >= SURER:
         return ""
@@ -118,13 +118,13 @@ def measuring_texts(answer: FleetAnswer) -> tuple[str, ...]:
         usd = saving[1]
         cost = "" if usd is None else f", {paid_text(answer, usd)}"
         texts.append(
-            f"certainty takes {plan.gpus - steps.predicted_gpus} of the {plan.gpus} GPUs{cost}: {steps.predicted_gpus} are enough for replicas as fast as predicted; "
+            f"the required confidence takes {plan.gpus - steps.predicted_gpus} of the {plan.gpus} GPUs{cost}: {steps.predicted_gpus} are enough for replicas as fast as predicted; "
             "a benchmark of one replica for ten minutes decides, and capplan verify-plan compares it with the plan"
         )
     for device in steps.unproven:
         usd = (plan.usd_per_month or 0.0) - device.usd_per_month
         texts.append(
-            f"no kernel of {device.hardware} was measured, so its certainty is lower: as predicted, {device.gpus} x {device.hardware} are enough for "
+            f"no kernel of {device.hardware} was measured, so its SLO attainment probability is lower: as predicted, {device.gpus} x {device.hardware} are enough for "
             f"{paid_text(answer, device.usd_per_month)}, which saves {paid_text(answer, usd)}; measure one with capplan calibrate"
         )
     return tuple(texts)

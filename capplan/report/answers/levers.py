@@ -235,7 +235,7 @@ def _headline(base: Base, answer: LeversAnswer) -> str:
 
 def _plan_text(plan: Plan, memory: float) -> str:
     paid = f"{cost_texts(plan)[0]}{f' and ${memory:,.0f} for host memory' if memory else ''}"
-    return f"{purchase_text(plan)}, {paid}, {sure(plan.slo_met_probability)} sure"
+    return f"{purchase_text(plan)}, {paid}, SLO attainment {sure(plan.slo_met_probability)}"
 
 
 def _saving(answer: LeversAnswer, best: Combination) -> str:

@@ -50,7 +50,7 @@ def _needed(size: KvSize) -> float:
 def certainty_chart(rows: Sequence[Certainty]) -> Bars | None:
     """Return what the cheapest fleet costs a month at each confidence; None where no cost is known."""
     bars = tuple(
-        Bar(f"{row.confidence:.0%} sure: {row.gpus} x {row.hardware}", (("cost", row.usd_per_month),))
+        Bar(f"{row.confidence:.0%} confidence: {row.gpus} x {row.hardware}", (("cost", row.usd_per_month),))
         for row in rows
         if row.usd_per_month is not None
     )

@@ -1,0 +1,101 @@
+"""The site as it is built: nothing comes from elsewhere, no page scrolls sideways, and the search finds what a newcomer looks for."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.browser import CHROMIUM, browser
+
+pytest.importorskip("material", reason="the site is built with the docs extra")
+pytestmark = pytest.mark.long
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed to open the site with")
+ROOT = Path(__file__).resolve().parents[2]
+FOUND = {
+    "confidence": "how-to/choose-headroom-and-confidence.html",
+    "does not fit": "how-to/check-that-a-model-fits.html",
+    "HF_TOKEN": "how-to/troubleshoot.html",
+    "pull request": "tutorials/review-in-a-pull-request.html",
+    "quantisation": "how-to/choose-dtypes.html",
+    "plan_fleet": "library-reference.html",
+}
+FIRST = "document.querySelector('.md-search-result__item a')?.href"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Build the site; a warning stops the build."""
+    folder = tmp_path_factory.mktemp("site")
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    built = subprocess.run(
+        words,
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    with browser(tmp_path_factory.mktemp("profile")) as page:
+        page.open("about:blank")
+        yield page
+
+
+def go(page, address):
+    page.events.clear()
+    page.call("Page.navigate", url=address)
+    while not page.said("Page.loadEventFired"):
+        page.events.append(page._next())
+
+
+def pages_of(site):
+    return [path for path in sorted(site.rglob("*.html")) if path.name != "404.html"]
+
+
+def test_nothing_is_loaded_from_elsewhere(site):
+    loads = re.compile(r"<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)=[\"']?(https?:[^\"' >]+)")
+    for page in pages_of(site):
+        text = re.sub(r"<link rel=\"canonical\"[^>]*>", "", page.read_text(encoding="utf-8"))
+        assert loads.findall(text) == [], page.relative_to(site)
+
+
+def test_the_reference_and_the_report_are_built_with_it(site):
+    reference = (site / "library-reference.html").read_text(encoding="utf-8")
+    for heading in ("estimate", "fleetresult", "targeterror"):
+        assert f'id="{heading}"' in reference
+    assert "support-chat" in (site / "examples" / "report.html").read_text(encoding="utf-8")
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_page_scrolls_sideways_or_logs_a_fault(site, opened, width):
+    opened.call(
+        "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500
+    )
+    for page in pages_of(site):
+        go(opened, page.as_uri())
+        wide = opened.run("document.scrollingElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, f"{page.relative_to(site)}: {wide} px at {width}"
+        assert opened.said("Runtime.exceptionThrown", "Log.entryAdded") == [], page.relative_to(site)
+
+
+@needs_browser
+@pytest.mark.parametrize("words", FOUND)
+def test_the_search_finds_the_page_that_helps_first(site, opened, words):
+    go(opened, f"{(site / 'index.html').as_uri()}?q={words.replace(' ', '+')}")
+    for _ in range(100):
+        first = opened.run(FIRST)
+        if first:
+            break
+        time.sleep(0.1)
+    assert first, "the search found nothing"
+    assert FOUND[words] in first

@@ -1,0 +1,120 @@
+"""Tutorials and how-tos are walked as they are written: with an installed wheel, from an empty folder, block by block."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.long
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+CONNECTED = ("workload", "cache", "list", "hardware", "export", "check", "diff", "verify-plan", "calibrate")
+"""Commands without `--offline`."""
+MISSES = {"verify-plan --plan plan.json --results bench.json", "--replicas 1", "--replicas 3"}
+"""Parts of commands that miss a target, as the page says."""
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.md")) + sorted((DOCS / "tutorials").glob("*.ipynb"))
+HOW_TOS = [
+    DOCS / "how-to" / f"{name}.md"
+    for name in ("size-for-users", "choose-headroom-and-confidence", "put-it-into-ci")
+]
+
+
+class Walk:
+    """A folder of its own, and the program as it was installed."""
+
+    def __init__(self, installed, folder):
+        self.folder = folder
+        self.env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "PYTHONPATH": str(installed),
+            "COLUMNS": "80",
+        }
+
+    def python(self, *words):
+        """Run Python where the wheel is all that can be imported of the project."""
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=self.folder,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def command(self, line):
+        """Run one command line of a page."""
+        words = line.removeprefix("$ ").partition("  #")[0]
+        assert words.startswith("capplan "), line
+        name = words.split()[1]
+        offline = "" if name in CONNECTED else " --offline"
+        old = " --max-price-age 36500" if name == "check" else ""
+        short = " --minutes 0.15" if words.startswith("capplan calibrate --device") else ""
+        script = f'capplan() {{ "{sys.executable}" -m capplan "$@"; }}; {words}{offline}{old}{short}'
+        ran = subprocess.run(
+            ["bash", "-c", script], cwd=self.folder, env=self.env, capture_output=True, text=True, check=False
+        )
+        if "emulates bf16" in ran.stderr:  # as the page says of such processors
+            return self.command(f"{line} --weight-dtype fp32 --kv-dtype fp32")
+        allowed = (0, 4) if any(part in line for part in MISSES) else (0,)
+        assert ran.returncode in allowed, f"{line}: {ran.stderr}"
+        return ran.stdout
+
+    def page(self, text):
+        """Write the files of a page, and run its commands and programs; return how many commands ran."""
+        commands = 0
+        for _, kind, body in BLOCK.findall(text):
+            named = re.match(r"# file: (\S+)\n", body)
+            if named:
+                path = self.folder / named[1]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(body)
+            if kind == "json":
+                (self.folder / "bench.json").write_text(body)
+            elif kind == "python":
+                ran = self.python("-c", body)
+                assert ran.returncode == 0, ran.stderr
+            elif kind in ("bash", "console"):
+                lines = body.splitlines()
+                prompted = [line for line in lines if line.startswith("$ ")]
+                for line in prompted or [
+                    line.strip() for line in lines if line.strip().startswith("capplan ")
+                ]:
+                    self.command(line)
+                    commands += 1
+        return commands
+
+
+@pytest.fixture
+def walk(installed, tmp_path):
+    return Walk(installed, tmp_path)
+
+
+def text_of(path):
+    """Return a page, or a notebook as one program."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        return text
+    cells = ["".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    return "```python\n{}\n```\n".format("\n\n".join(cells))
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_a_tutorial_is_walked_with_the_wheel_from_an_empty_folder(page, walk):
+    ran = walk.python("-c", "import capplan; print(capplan.__file__)")
+    assert ran.stdout.startswith(walk.env["PYTHONPATH"])
+    commands = walk.page(text_of(page))
+    assert commands >= 1 or page.suffix == ".ipynb"
+
+
+@pytest.mark.parametrize("page", HOW_TOS, ids=lambda page: page.stem)
+def test_a_how_to_is_walked_with_the_wheel(page, walk):
+    given = {"put-it-into-ci": ["init capacity/chat.yaml --use-case chat --model qwen3-0.6b --hardware l4"]}
+    (walk.folder / "capacity").mkdir()
+    for line in given.get(page.stem, ()):
+        walk.command(f"capplan {line}")
+    assert walk.page(page.read_text(encoding="utf-8")) >= 1
