@@ -3,7 +3,7 @@
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 
 import capplan
@@ -75,7 +75,7 @@ def _meanings(lines: list[str]) -> Iterator[tuple[str, str]]:
         yield f"`{names}`", f"{unit} {meaning}".strip()
 
 
-def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [headings, ("---",) * len(headings), *rows]
     return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines) + "\n"
 
@@ -95,7 +95,9 @@ def _attributes(found: ast.ClassDef) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             text = (
                 below.value.value
-                if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+                if isinstance(below, ast.Expr)
+                and isinstance(below.value, ast.Constant)
+                and isinstance(below.value.value, str)
                 else ""
             )
             yield f"`{node.target.id}`", f"`{ast.unparse(node.annotation)}` {text}"

@@ -210,7 +210,7 @@ def test_the_page_has_the_choices_the_price_of_certainty_and_the_devices_that_ar
     ]
     _, measured, unproven, tight = sections["What required confidence costs"].text
     assert measured.startswith(
-        "Certainty takes 1 of the 5 GPUs, $1,460 per month: 4 are enough for replicas as fast as predicted"
+        "The required confidence takes 1 of the 5 GPUs, $1,460 per month: 4 are enough for replicas as fast as predicted"
     )
     assert "3 x mi300x are enough for $5,000 per month, which saves $2,300 per month" in unproven
     assert tight.startswith(
@@ -286,7 +286,7 @@ def test_without_targets_the_page_speaks_of_none(given):
     assert "SLO attainment" not in markdown
     assert "surest" not in markdown
     assert "## Does it hold" not in markdown
-    assert "required confidence" not in markdown
+    assert "required confidence costs" not in markdown
 
 
 def page_of(html):

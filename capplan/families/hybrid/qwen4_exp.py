@@ -41,14 +41,15 @@ def read_qwen4_exp_text(config: Config, name: str) -> Network:
     default = ["state" if (index + 1) % interval else "attention" for index in range(layers)]
     kinds = layer_kinds(config, ("layer_types",), layers, _KINDS, default)
     stated = delta.layer(2 * streams.width, ((*mixes, *part[0]), part[1]))
-    attended = Layer(
+    attention_layer = Layer(
         (attending,),
         (*attended, *mixes, *part[0]),
         part[1],
         2 * streams.width + 2 * shape.head_dim + 2 * attending.index_head_dim,
     )
     stack = [
-        replace(stated if kind == "state" else attended, residual_streams=streams.count) for kind in kinds
+        replace(stated if kind == "state" else attention_layer, residual_streams=streams.count)
+        for kind in kinds
     ]
     with_tables = _table_layers(config, kinds)
     tables, each = _tables(config, hidden, len(with_tables)) if with_tables else ([], 0)
@@ -63,7 +64,7 @@ def read_qwen4_exp_text(config: Config, name: str) -> Network:
         )
     config.unused("seed", "split_ngram_parts", "mtp_use_dedicated_embeddings", "mtp", "number_of_conv_states")
     joined = streams.joining("last")
-    predicting = replace(attended, residual_streams=streams.count)
+    predicting = replace(attention_layer, residual_streams=streams.count)
     stack[-1] = replace(stack[-1], projections=(*stack[-1].projections, *joined))
     network = decoder(config, name, stack, hidden=hidden, final_norm=streams.width)
     depth = config.count("mtp_num_hidden_layers", "num_nextn_predict_layers")
