@@ -84,6 +84,12 @@ def planned_rate_limit(predicted: float, sure: float, headroom_fraction: float) 
     return min(predicted * (1.0 - headroom_fraction), sure)
 
 
+def _usd_per_million(usd_per_hour: float | None, tokens_per_s: float) -> float | None:
+    if usd_per_hour is None or not tokens_per_s:
+        return None
+    return float(usd_per_million_tokens(usd_per_hour, tokens_per_s))
+
+
 def plan_of(sized: Sized, terms: Terms) -> Plan:
     """Return the plan, with latencies simulated at the peak."""
     trial, candidate, question = sized.trial, sized.trial.candidate, sized.trial.question
@@ -98,14 +104,6 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
     spares = terms.spares(candidate.layout, sized.busy)
     output_rate = latencies.requests_per_s * sized.busy * demand.generated_tokens
     input_rate = latencies.requests_per_s * sized.busy * float(lengths.input_tokens)
-
-    def per_million(tokens_per_s: float) -> float | None:
-        return (
-            None
-            if hourly is None or not tokens_per_s
-            else float(usd_per_million_tokens(hourly, tokens_per_s))
-        )
-
     limit = trial.rate_limit(sized.busy, 1.0)
     sure_limit = trial.rate_limit(sized.busy, candidate.slowness.quantile(question.slo.confidence))
     group = Group(
@@ -138,8 +136,8 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
             target.key: target_probability(trial, sized.busy, target) for target in question.slo.targets
         },
         usd_per_hour=hourly,
-        usd_per_million_output_tokens=per_million(output_rate),
-        usd_per_million_tokens=per_million(output_rate + input_rate),
+        usd_per_million_output_tokens=_usd_per_million(hourly, output_rate),
+        usd_per_million_tokens=_usd_per_million(hourly, output_rate + input_rate),
         bottleneck=bottleneck_of(rows, load.output_tokens, in_replica),
         money=None if hourly is None else unit_costs_at_mean(demand, hourly, latencies.responses_s),
         draft_tokens=candidate.rounds.draft_tokens if candidate.rounds else None,
