@@ -91,7 +91,7 @@ def test_the_replicas_that_a_page_works_out_are_those_of_the_plan(plan, capsys):
     )
     peak, limit, kept, quotient = (float(part.replace(",", "")) for part in sentence.groups())
     assert peak / (limit * kept / 100.0) == pytest.approx(quotient, rel=1.5e-2)
-    sure = re.search(rf"{number} req/s / {number} req/s = {number} to be", page)
+    sure = re.search(rf"{number} req/s / {number} req/s = {number} for", page)
     peak, limit, wanted = (float(part.replace(",", "")) for part in sure.groups())
     assert peak / limit == pytest.approx(wanted, rel=1.5e-2)
     busy, spares, devices, gpus = (

@@ -338,12 +338,18 @@ CASES = {
             "facility_ratio": 1.9,
             "grid": "100 g/kWh",
             "rack_limit": "90 kW",
-            "gpus_per_server": 2,
             "measured.idle": "90 W",
             "measured.decode": "300 W",
             "measured.prefill": "500 W",
         }.items()
     },
+    "energy.gpus_per_server": Case(
+        2,
+        {
+            "energy": {"rack_limit": "20 kW", "grid": "400 g/kWh"},
+            "prices.per_gpu_hour": {"l40s": "1 $/h", "h100-sxm": "3 $/h"},
+        },
+    ),
     "growth.per_month": Case("9 %", {"growth": {"per_month": "5 %"}}),
     "growth.months": Case(9, {"growth": {"per_month": "5 %"}}),
     "growth.rates": Case(

@@ -331,8 +331,10 @@ DRAWN_TURNS = 20_000
 """From which the lengths of prompts are taken."""
 IN_FLIGHT = 32
 """Sessions in flight where the curve of hits is taken; with fewer, the session itself takes a visible part of the cache."""
-SESSIONS_EACH = 8
-"""Sessions that follow each other in the draw, so that most of it is in a steady state."""
+SESSIONS_EACH = 16
+"""Sessions that follow each other in the draw ..."""
+WARM_PART = 0.25
+"""... and the part of its time after which hits count: all of them began together."""
 CURVE_POINTS = 64
 _SEED = 11
 
@@ -407,20 +409,24 @@ def session_lengths(sessions: Sessions) -> Lengths:
 def session_reuse(sessions: Sessions) -> PrefixReuse:
     """Return the hits of prompts in a least-recently-used cache, by its size, with IN_FLIGHT sessions in flight.
 
-    The blocks of a response are used, but none of their tokens count: they hit as a part of the next prompt.
+    The blocks of a response are used, but none of their tokens count: they hit as a part of the next prompt. The draw ends
+    when there are fewer sessions in flight: with fewer, a cache would seem to hold more of each.
     """
     turns = _drawn(sessions, IN_FLIGHT * SESSIONS_EACH)
+    sent_s, end_s = _one_after_the_other_s(turns)
     mean = float(turns.input_tokens.mean())
     block_tokens = block_tokens_for(mean)
     blocks = turn_blocks(turns, sessions.shared_tokens, block_tokens)
-    order = np.argsort(_one_after_the_other_s(turns), kind="stable")
+    order = np.argsort(sent_s, kind="stable")
+    order = order[sent_s[order] < end_s]
+    counted = np.where(sent_s >= WARM_PART * end_s, turns.input_tokens, 0)
     prompts = np.split(blocks.prompt_ids, np.cumsum(blocks.prompt_counts)[:-1])
     responses = np.split(blocks.output_ids, np.cumsum(blocks.output_counts)[:-1])
     curve = hit_curve(
         np.concatenate([ids for row in order.tolist() for ids in (prompts[row], responses[row])]),
         np.stack((blocks.prompt_counts, blocks.output_counts), axis=1)[order].ravel(),
         block_tokens=block_tokens,
-        input_tokens=np.stack((turns.input_tokens, np.zeros_like(turns.input_tokens)), axis=1)[order].ravel(),
+        input_tokens=np.stack((counted, np.zeros_like(counted)), axis=1)[order].ravel(),
     )
     sizes = np.unique(np.geomspace(1, max(curve.distinct_blocks, 1), CURVE_POINTS).astype(np.int64))
     return replace(prefix_reuse(curve, sizes.tolist()), in_flight_tokens=IN_FLIGHT * mean)
@@ -430,9 +436,10 @@ def _drawn(sessions: Sessions, count: int) -> Turns:
     return drawn_turns(sessions, count, np.random.default_rng(_SEED))
 
 
-def _one_after_the_other_s(turns: Turns) -> Array:
-    """Return when the turns are sent if IN_FLIGHT sessions run at any time, with gaps of one second in the mean."""
+def _one_after_the_other_s(turns: Turns) -> tuple[Array, float]:
+    """Return when the turns are sent, with gaps of one second in the mean, and until when IN_FLIGHT sessions run at any time [s]."""
     gaps = np.random.default_rng(_SEED).exponential(1.0, len(turns))
     lasts = np.bincount(turns.session, gaps).reshape(SESSIONS_EACH, IN_FLIGHT)
     starts = np.cumsum(lasts, axis=0) - lasts
-    return turn_starts_s(turns, np.asarray(starts.ravel(), dtype=np.float64), gaps)
+    sent_s = turn_starts_s(turns, np.asarray(starts.ravel(), dtype=np.float64), gaps)
+    return sent_s, float(lasts.sum(axis=0).min())
