@@ -1,7 +1,8 @@
 # Everything here works on a fresh machine that has Python (3.11 or newer) and make.
 #   make plan     set up, then size and price the fleet of scenarios/support-chat.yaml
 #   make test     set up, then run the tests (the torch ones included) but those marked `long`, of which it runs a sample
-#   make long     the others: what every page prints, searches of every shipped scenario, whole calibrations of this processor
+#   make long     the others, which take two seconds or more each: what every page prints, searches of every shipped scenario, whole
+#                 calibrations and refits, and the rest of the sweeps over every key and every flag
 #   make old-processor  the tests that time this processor again, without AVX-512 and units for bf16: torch and oneDNN are told
 #                 to use AVX2 at most, as on a processor that has no more; one to two minutes on two cores of an EPYC with AVX-512
 #   make lint     ruff, mypy --strict, and the vocabulary of pages and messages (docs/words)
@@ -70,7 +71,7 @@ lint: $(VENV)/.ready-lint
 	$(BIN)/python -m docs.generators.words
 
 old-processor: $(VENV)/.ready-test
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -n 2 $(SPREAD) -m "not long" $(TIMED:%=tests/calibrate/test_%.py)
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -n 2 $(SPREAD) $(TIMED:%=tests/calibrate/test_%.py)
 
 check: lint test long site old-processor
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -35,6 +36,46 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
 SHARED = ROOT.parent / "shared"
 """Large tables of what was measured, where they lie beside the repository."""
+LONG_CASES = {
+    "test_a_card_is_timed_in_its_own_16_bits_and_the_file_says_which": ["A100", "V100"],
+    "test_a_run_of_the_plan_lies_in_every_interval": [
+        "open-111",
+        "sessions-111",
+        "sessions-112",
+        "sessions-113",
+    ],
+    "test_a_run_that_is_twice_as_slow_does_not_verify": ["sessions"],
+    "test_a_scheduler_without_workers_is_named_in_a_stated_time": ["1"],
+    "test_a_virtual_card_gives_a_file_that_reads_back_and_says_what_it_lacks": [
+        "b200",
+        "h200-sxm",
+        "l4",
+        "mi300x",
+        "rtx-4090",
+        "t4",
+    ],
+    "test_config_is_what_the_scenario_states_and_a_default_is_assumed": [
+        "growing",
+        "support-chat",
+        "who-pays",
+    ],
+    "test_events_give_what_steps_give_with_tiers_and_speculation": ["mixed", "prefill_first"],
+    "test_every_number_that_is_listed_is_the_one_that_the_command_printed": [
+        "growing",
+        "support-chat",
+        "who-pays",
+    ],
+    "test_every_page_states_the_peak_of_the_plan": ["pools", "sessions", "two classes", "users"],
+    "test_extra_kernels_run_or_say_why_not": ["a100-sxm-80gb", "t4"],
+    "test_layers_run_on_every_card_and_stand_beside_their_prediction": ["MLA on a B200", "fp16 on a T4"],
+    "test_shipped_claims_hold_on_measured_runs": ["whole"],
+    "test_the_laws_of_an_answer_hold": ["classes", "users"],
+    "test_the_median_error_on_the_table_of_all_kernels_is_small": ["whole-experts"],
+    "test_what_people_see_is_unchanged": ["levers.txt"],
+}
+"""Cases of a test that take seconds each, while the others stay in `make test`."""
+IN_THIRDS = ("test_a_change_of_a_key_changes_an_answer", "test_a_flag_changes_what_is_answered")
+"""Sweeps over every key and flag, of which `make test` takes a third."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +91,16 @@ def pytest_addoption(parser):
     parser.addoption(
         "--update-golden", action="store_true", help="write tests/golden anew; review the difference"
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark the cases that take seconds, before those of `make test` or of `make long` are chosen."""
+    for item in items:
+        name, _, case = item.name.partition("[")
+        case = case.removesuffix("]")
+        if case in LONG_CASES.get(name, ()) or (name in IN_THIRDS and crc32(case.encode()) % 3):
+            item.add_marker(pytest.mark.long)
 
 
 def pytest_sessionstart():

@@ -117,6 +117,7 @@ def test_the_cases_of_an_accelerator_span_what_serving_uses():
     assert max(case_bytes(case, 0) for case in planned) < 60e9
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="the system does not say what a process held"
 )

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 START = """
 import os
@@ -47,6 +49,7 @@ def ranks(middle):
     return done.returncode, done.stdout
 
 
+@pytest.mark.long
 def test_a_collective_that_one_rank_lacks_is_skipped_by_all_and_the_rest_is_measured():
     code, out = ranks(
         "real = collectives._call\n"

@@ -187,6 +187,7 @@ def test_ctrl_c_keeps_what_was_measured():
     assert any("Ctrl-C after 2 of" in remark for remark in found.remarks)
 
 
+@pytest.mark.long
 def test_the_command_writes_a_calibration_that_estimate_uses(capplan, tmp_path):
     path = tmp_path / "made.calibration.yaml"
     model = ("--model", "qwen3-0.6b", "--hardware", "h100-sxm", "--offline")

@@ -30,6 +30,7 @@ def test_each_library_is_timed_on_the_cards_it_is_built_for():
     assert not engines_on(abilities_of(""), has=lambda _name: True)
 
 
+@pytest.mark.long
 def test_kernels_of_engines_replace_their_own_fits_and_no_others(insert, monkeypatch, tmp_path):
     state, target = insert(H200)
     engines.install(monkeypatch, state)

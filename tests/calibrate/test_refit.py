@@ -86,6 +86,7 @@ def host_file(refit, tmp_path_factory):
     return path
 
 
+@pytest.mark.long
 def test_the_error_falls_and_the_numbers_come_back(refit):
     assert refit.after_median_ape < 0.01 < refit.before_median_ape
     assert refit.left_out_median_ape < 0.03
@@ -95,6 +96,7 @@ def test_the_error_falls_and_the_numbers_come_back(refit):
         assert found.low <= value <= found.high, name
 
 
+@pytest.mark.long
 def test_numbers_that_the_results_cannot_tell_are_said(spec):
     (one, _), *_ = results_with(spec, TRUE, (8,), (200.0,))
     bare = [(replace(one, ttft_s=Spread(), tpot_s=Spread(one.tpot_s.mean * r)), spec) for r in RATIOS]
@@ -131,6 +133,7 @@ def test_measured_and_replayed_times_share_a_unit(refit):
     assert {heading.rpartition(" ")[2] for heading in headings} == {"(ms)"}
 
 
+@pytest.mark.long
 def test_a_batch_that_suits_the_kernels_of_a_processor_less_is_found(spec):
     """Two sequences take 25 % longer than one or four do, as with matrix products that work on blocks of rows."""
     processor = replace(spec, device=replace(spec.device, architecture="cpu"))
@@ -152,6 +155,7 @@ def slow_device(factor):
     return {**TRUE, "compute_rate_ratio": factor, "memory_rate_ratio": factor}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("factor", [0.25, 3.0])
 def test_results_of_a_device_that_its_record_misses_teach_its_rates(spec, factor):
     made = results_with(spec, slow_device(factor), (1, 4, 16, 64), (100.0, 400.0))
@@ -162,6 +166,7 @@ def test_results_of_a_device_that_its_record_misses_teach_its_rates(spec, factor
         assert (found.numbers[name].value < 0.7) if factor < 1.0 else (found.numbers[name].value > 1.1), name
 
 
+@pytest.mark.long
 def test_copies_of_one_result_count_once(spec):
     made = results_with(spec, TRUE, (1, 4, 16), (100.0, 400.0))
     copies = [(replace(result, path=f"copy-of-{result.path}"), own) for result, own in made]
@@ -329,6 +334,7 @@ def test_the_command_refits_from_files_and_estimate_uses_what_it_wrote(capplan, 
     assert any("host times of vllm" in str(line) for line in answer["assumptions"])
 
 
+@pytest.mark.long
 def test_a_measured_device_is_refitted_with_its_own_kernels_and_one_file_has_both(capplan, tmp_path):
     """Results on a processor whose calibration is shipped: the host is 50 ms per step slower than any that is known here."""
     written = ROOT / "calibrate" / "devices" / "intel-xeon-1-thread.calibration.yaml"
@@ -376,6 +382,7 @@ def test_a_measured_device_is_refitted_with_its_own_kernels_and_one_file_has_bot
     assert 0.04 < tpots[1] - tpots[0] < 0.06
 
 
+@pytest.mark.long
 def test_a_refit_on_some_measured_results_helps_the_others(measured, tmp_path):
     """gpt-oss-120b on B200s under vLLM 0.13.0: refitted on every other result, judged on the rest by the path of validate."""
     rows = [row for row in measured.table("runs") if of_one_server(row)]
@@ -405,6 +412,7 @@ def test_a_refit_on_some_measured_results_helps_the_others(measured, tmp_path):
     assert np.median(errors[path]) < np.median(errors[None])
 
 
+@pytest.mark.long
 def test_a_fleet_takes_the_refitted_host_of_its_device_alone(host_file):
     from capplan.questions.fleet import asked_fleet
     from capplan.scenario.scenario import read_scenario

@@ -136,6 +136,7 @@ def test_slowness_is_where_the_replay_gives_what_was_measured():
         )
 
 
+@pytest.mark.long
 def test_a_replica_that_is_slower_has_that_slowness():
     """The oracle is a replay on a step table whose every time is longer, not the stretched time that the code uses."""
     item = next(i for i in items_of(measured_table(BUILT_IN_POINTS)[1]) if i.benchmark.kind == "online_rate")

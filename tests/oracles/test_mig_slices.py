@@ -99,6 +99,7 @@ def test_what_no_placement_allows_takes_another_device(name, asked):
     assert len(packing(partitions(name), amounts(name, asked))) == 2
 
 
+@pytest.mark.long
 @given(ASKED)
 def test_packing_takes_as_few_devices_as_placing_the_slices_one_by_one(asked):
     name, wanted = asked
@@ -111,6 +112,7 @@ def test_packing_takes_as_few_devices_as_placing_the_slices_one_by_one(asked):
     assert not fits_on(profiles, wanted, len(found) - 1)
 
 
+@pytest.mark.long
 @given(
     st.lists(
         st.dictionaries(st.integers(0, 5), st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=3

@@ -91,6 +91,7 @@ def test_turns_that_are_dealt_out_find_what_their_replica_has():
     assert hits_by_replica(AGENT, 1, 1 << 20) > hits_by_replica(AGENT, 2, 1 << 20) > found / total
 
 
+@pytest.mark.long
 def test_bill_and_comparison_count_the_hits_of_sessions(capplan, tmp_path):
     path = tmp_path / "agents.yaml"
     path.write_text(SCENARIO)

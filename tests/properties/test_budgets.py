@@ -178,6 +178,7 @@ def by_hand(every_path):
     return all_layouts, each
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("terms", [(), SPOT], ids=["rented", "mixed"])
 def test_a_plan_is_found_whenever_any_layout_has_one(by_hand, terms):
     """Against every layout searched alone: a budget just above the cheapest of them is met, one just below by none."""

@@ -111,6 +111,7 @@ HOSTS = st.builds(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=examples(100, 2000), deadline=None)
 @given(kernels=st.none() | KERNELS, host=st.none() | HOSTS)
 def test_a_calibration_comes_back_equal_and_is_written_the_same_again(tmp_path_factory, kernels, host):

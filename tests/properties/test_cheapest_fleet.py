@@ -94,6 +94,7 @@ def cost(question, rules=None):
 some_devices = st.lists(st.sampled_from(DEVICES), min_size=1, max_size=2, unique=True)
 
 
+@pytest.mark.long
 @LAW
 @given(scenarios(), some_devices, some_devices)
 def test_one_more_device_never_makes_the_answer_dearer_nor_changes_that_of_another(text, few, more):
@@ -116,6 +117,7 @@ def test_one_more_layout_never_makes_the_answer_dearer(text, few):
     assert cost(question) <= cost(fewer)
 
 
+@pytest.mark.long
 @LAW
 @given(scenarios(), some_devices, st.floats(1.0, 3.0), st.floats(1.0, 3.0))
 def test_looser_targets_never_cost_more(text, few, first, second):
@@ -130,6 +132,7 @@ def test_looser_targets_never_cost_more(text, few, first, second):
         assert cost(question) <= cost(replace(question, slo=surer))
 
 
+@pytest.mark.long
 @LAW
 @given(scenarios(), some_devices, st.floats(0.05, 1.0))
 def test_less_traffic_never_costs_more(text, few, part):
@@ -200,6 +203,7 @@ def test_the_search_finds_what_trying_every_layout_to_the_end_finds(text, few):
     assert cost(question, rules) == min(costs, default=float("inf"))
 
 
+@pytest.mark.long
 @LAW
 @given(scenarios(), some_devices, st.integers(0, 99), st.floats(1.0, 1.5))
 def test_neither_a_likely_layout_nor_a_limit_on_the_cost_changes_what_is_found(text, few, pick, extra):
@@ -264,6 +268,7 @@ SHORT_RUN = "  - {name: a, request_rate: 300.000 req/s, input_tokens: {mean: 30}
 BURSTS = "  - {name: a, request_rate: %s req/s, input_tokens: {mean: %s}, output_tokens: {mean: %s}, arrival_cv: 2.5}\n"
 
 
+@pytest.mark.long
 @LAW
 @given(scenarios())
 @example(found_once(ONE_USER, "{ttft_p95: 0.501 s, tpot_mean: 38.16 ms, confidence: 80 %}"))

@@ -92,6 +92,7 @@ fleet: {hardware: [l40s, a100-sxm-80gb, h100-sxm, b200], tensor_parallel: [1, 2]
 """Several layouts take 18 h100-sxm, 2.4 times the cost of 5 b200; 124 l40s cost 4.1 times as much."""
 
 
+@pytest.mark.long
 @LAW
 @given(scenarios(), some_devices, some_devices)
 @example(TIES, ["l40s", "h100-sxm"], ["b200"])
@@ -102,6 +103,7 @@ def test_a_device_has_the_same_best_plan_alone_and_among_others_or_one_reason(te
     check_that_a_device_is_the_same_alone(decide, list(dict.fromkeys([*few, *more])))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", [CHAT, TEAM], ids=["chat", "team"])
 def test_no_device_of_a_long_list_loses_its_plan(text):
     """Both once lost one: 48 x h200 were said not to suit, and 3 x l40s were missing."""
@@ -116,6 +118,7 @@ def test_no_device_of_a_long_list_loses_its_plan(text):
     assert {"h200-sxm", "l40s"} & {plan.hardware for plan in together.plans}
 
 
+@pytest.mark.long
 @LAW
 @given(scenarios(), some_devices)
 def test_the_next_steps_are_of_the_recommended_plan_and_each_is_surer(text, few):

@@ -185,6 +185,7 @@ def test_a_path_without_a_number_lists_those_below_it(small, capsys):
     assert {"certainty", "choices", "plans", "next_steps", "bill", "compare", "simulate"} == set(groups)
 
 
+@pytest.mark.long
 def test_a_source_that_is_another_number_can_be_explained(small, capsys):
     """Every `explain PATH` among the sources, followed down from numbers of each group, leads to a number of the same value."""
     seen = set()

@@ -265,6 +265,7 @@ def test_a_list_has_all_its_names_and_finds_them(capplan, kind):
     assert len(found) <= len(rows)
 
 
+@pytest.mark.long
 def test_scenarios_are_answered_by_name_from_any_folder(program, tmp_path):
     ran = program("workload", "no-such.csv", cwd=tmp_path)
     assert ran.code == 2

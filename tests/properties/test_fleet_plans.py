@@ -257,6 +257,7 @@ def test_summaries_name_the_knee_and_the_most_that_holds():
     assert free["output_tokens_per_s_per_gpu"] == 20.0  # of the knee
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["small-team", "disaggregated"])
 def test_a_plan_of_another_size_has_the_cost_and_the_power_of_that_size(path):
     """All that is proportional to the GPUs; what a slower or faster replica would cost is that of another search."""

@@ -78,6 +78,7 @@ def test_plans_of_one_size_give_exactly_what_each_gives_alone(asked, model, plac
         assert single.kv_cache_tokens == item.kv_cache_tokens
 
 
+@pytest.mark.long
 @given(st.sampled_from(DENSE + SPARSE), places)
 @settings(max_examples=15, deadline=None)
 def test_plans_of_any_size_give_what_each_gives_alone_but_for_the_knots(asked, model, places):

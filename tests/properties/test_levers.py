@@ -64,6 +64,7 @@ def test_the_plan_as_it_is_is_the_one_that_fleet_recommends(small, whole):
     assert replace(other, usd_per_month_low=None, usd_per_month_high=None) == mine
 
 
+@pytest.mark.long
 def test_a_lever_has_the_plan_of_fleet_with_its_settings(small, whole):
     rows = {row.lever.change: row for row in whole[2].rows if row.plan is not None and row.lever.settings}
     for change in ("weights in fp8", "KV cache in fp8", "ttft_p95 0.6 s -> 0.75 s", "prompts shorter by 10%"):
@@ -114,6 +115,7 @@ def test_settings_that_say_what_is_so_change_nothing(whole):
     assert row.meets_targets
 
 
+@pytest.mark.long
 def test_one_more_lever_never_makes_the_best_combination_dearer(whole):
     asking, base, _ = whole
     costs = {
@@ -214,6 +216,7 @@ def test_bad_input_is_refused_in_a_clear_line(small, capplan, case):
     assert words in ran.err.partition("\n")[0]
 
 
+@pytest.mark.long
 def test_a_dtype_that_no_device_has_is_named_and_is_no_lever(small, capplan):
     """As the scenario is, there is no plan, and the first line says why; as a lever, it is not applicable."""
     ran = capplan("levers", str(small), "--offline", "--lever", "kv-dtype", "--set", "kv_dtype=int4")

@@ -47,6 +47,7 @@ def swept_with_a_loss(pool, path, lose, loads=LOADS):
     return finished_points(points(loads), pool, PointFile(path), progress, refine=False)
 
 
+@pytest.mark.long
 def test_a_killed_process_is_replaced_and_no_point_is_lost(tmp_path, expected):
     said = []
 
@@ -103,6 +104,7 @@ def cluster(folder, count):
         said.close()
 
 
+@pytest.mark.long
 def test_killed_workers_of_a_dask_cluster_lose_no_point(tmp_path, expected):
     """One with points that it has not finished, and one with rows that nobody has fetched."""
     said = []
@@ -122,6 +124,7 @@ def test_killed_workers_of_a_dask_cluster_lose_no_point(tmp_path, expected):
     assert "dashboard http://127.0.0.1:" in said[-1]
 
 
+@pytest.mark.long
 def test_a_killed_scheduler_ends_the_run_with_what_was_finished(tmp_path, expected):
     path = tmp_path / "points.jsonl"
     with cluster(tmp_path, 1) as (address, scheduler, _), executor(1, address) as pool:

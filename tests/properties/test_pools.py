@@ -174,6 +174,7 @@ def pools_at(tmp_path, rate, link="infiniband-ndr"):
     return pools_decision(asked.question, asked.scenario.fleet.pools, terms_of(asked), beyond=False)[0]
 
 
+@pytest.mark.long
 def test_plans_of_both_kinds_compete_in_one_table_and_for_each_choice(tmp_path, capsys):
     """The headline bought pools while the table, the cheapest and the fewest GPUs were of identical replicas."""
     file, plan_file = tmp_path / "both.yaml", tmp_path / "plan.json"
@@ -224,6 +225,7 @@ def test_a_plan_with_pools_reaches_the_confidence_asked_for_at_its_own_load(tmp_
 # --- the ratio ---
 
 
+@pytest.mark.long
 def test_every_larger_load_has_pools_and_they_take_at_most_copies_of_smaller_ones(tmp_path):
     """160 requests a second had a plan, 200 and 320 had none."""
     gpus = {}
@@ -520,6 +522,7 @@ fleet: {hardware: [h100-sxm], disaggregation: only, kv_link: infiniband-ndr}
 """
 
 
+@pytest.mark.long
 def test_users_of_pools_see_in_simulation_what_the_plan_says(tmp_path):
     """The plan is sized for requests at the rate of the users; the simulation has the users themselves, who wait."""
     file = tmp_path / "users.yaml"

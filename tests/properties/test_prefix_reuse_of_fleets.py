@@ -161,6 +161,7 @@ def test_a_fleet_with_a_tier_needs_less_and_waits_for_its_loads(scenario, capsys
     assert any("offload tiers" in line["assumption"] for line in said["assumptions"])
 
 
+@pytest.mark.long
 def test_host_memory_pays_below_what_the_smaller_fleet_saves(scenario, capsys):
     """What it may cost, times the memory of all replicas, is what is saved."""
     small = scenario.with_name("memory.yaml")

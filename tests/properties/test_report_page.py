@@ -30,6 +30,7 @@ def no_search(*_, **__):
     raise AssertionError("the plans are searched again")
 
 
+@pytest.mark.long
 def test_a_page_of_a_plan_file_searches_nothing_and_is_the_same_bytes_every_time(
     pages, plan_of_page, monkeypatch
 ):

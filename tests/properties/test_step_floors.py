@@ -233,6 +233,7 @@ def test_one_rank_spends_nothing_on_collectives(name):
     assert set(sent.values()) <= {0.0}
 
 
+@pytest.mark.long
 @given(
     models, st.lists(places, min_size=2, max_size=4, unique=True), engines, st.sampled_from(["bf16", "fp8"])
 )

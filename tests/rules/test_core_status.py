@@ -47,6 +47,7 @@ def test_the_reason_is_recorded_and_removed(build, tmp_path):
     assert core_words(tmp_path / build.FOLDER).endswith("; simulations take about 40 times as long")
 
 
+@pytest.mark.long
 def test_a_copy_without_the_compiled_files_says_so_in_its_version_and_once_in_fleet(tmp_path):
     for name in ("capplan", "hardware_specs", "model_configs", "scenarios"):
         (tmp_path / name).symlink_to(ROOT / name)

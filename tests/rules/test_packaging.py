@@ -8,6 +8,8 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from capplan import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,6 +103,7 @@ def test_torch_is_pinned_in_the_test_extra_and_optional_elsewhere(root):
     assert not [line for line in project["dependencies"] if line.startswith(("torch", "scipy", "matplotlib"))]
 
 
+@pytest.mark.long
 def test_an_installed_program_has_its_scenarios_by_name_and_the_schemas_that_it_names(installed, tmp_path):
     listed = json.loads(
         run_installed(installed, "list", "scenarios", "--format", "json", cwd=tmp_path).stdout

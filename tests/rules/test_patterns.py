@@ -5,6 +5,8 @@ import re
 import time
 from pathlib import Path
 
+import pytest
+
 import capplan
 
 PACKAGE = Path(capplan.__file__).parent
@@ -49,6 +51,7 @@ def used_s(pattern, method, text):
     return time.process_time() - began
 
 
+@pytest.mark.long
 def test_no_pattern_takes_the_square_of_its_text():
     uses, slow = list(patterns()), []
     assert len(uses) > 50

@@ -51,6 +51,7 @@ def test_every_question_is_answered(expected):
     assert {answer.split()[0] for answer in expected.values()} <= {"0", "3", "4"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", long_but({"C"}, filter(has, LOCALES)))
 def test_a_locale_changes_no_byte(name, expected, root):
     """Each with a hash seed and a time zone of its own."""

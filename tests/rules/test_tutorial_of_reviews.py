@@ -104,6 +104,7 @@ def repository(tmp_path):
     return Repository(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("system", long_but({"github"}, SYSTEMS))
 def test_a_reviewed_change_passes_and_one_without_its_plan_fails(repository, system):
     repository.commit("main")
@@ -120,6 +121,7 @@ def test_a_reviewed_change_passes_and_one_without_its_plan_fails(repository, sys
         assert comment.startswith("pr comment 7 --body-file ")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_the_first_pull_request_has_no_plan_to_compare_with_and_passes(repository, system):
     assert repository.build(system) == 0, repository.error
