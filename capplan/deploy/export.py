@@ -17,6 +17,7 @@ from capplan.deploy.platforms import (
 )
 from capplan.deploy.written_text import comment
 from capplan.errors import InputError, unknown
+from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.readers.plan_file import PlanFile
 from capplan.readers.plan_record import OrderedRow
 
@@ -66,7 +67,7 @@ def export_text(file: PlanFile, fleet: FleetLaunch, target: str) -> str:
         if target != fleet.engine:
             raise InputError(
                 f"--target {target}: the plan is for {fleet.engine} {fleet.groups[0].launch.version}\n"
-                f"  plan with: capplan fleet {file.scenario} --set engine={target} -o plan.json"
+                f"  plan with: capplan fleet {scenario_word(file.scenario)} --set engine={target} -o plan.json"
             )
         body = "\n".join(_commands(fleet))
     elif target in TARGETS:

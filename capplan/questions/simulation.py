@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from shlex import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +25,7 @@ from capplan.questions.benchmark_spec import row_efficiency
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.recorded.traces.trace import Trace, read_trace
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
@@ -85,7 +85,7 @@ def fleet_plans(asked: AskedFleet) -> tuple[Plan, ...]:
 def _no_plan(asked: AskedFleet) -> TargetError:
     return TargetError(
         f"{asked.scenario.name}: no plan meets the targets, so there is none to simulate\n"
-        f"  name one: --hardware h100-sxm -tp 4 --replicas 2, or see: capplan fleet {quote(str(asked.scenario.path))}"
+        f"  name one: --hardware h100-sxm -tp 4 --replicas 2, or see: capplan fleet {scenario_word(asked.scenario.path)}"
     )
 
 

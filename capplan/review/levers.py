@@ -10,6 +10,7 @@ from capplan.fleet.sensitivity import paid_hours
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.levers.answer import Asking, checked_names, levers_beside, levers_of
 from capplan.questions.plans.plan_row import plan_row
+from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.readers.levers_file import AGAIN, LeverRow, LeversRow, levers_row, read_levers_file
 from capplan.report.answer import Table
 from capplan.report.answers.levers import levers_answer
@@ -158,7 +159,7 @@ def _own_section(given: Findings) -> Section:
         tables=(Table(rows, titles={key: "cost", "saved_usd": "saved", "price_to_pay": "what it takes"}),)
         if rows
         else (),
-        code=(f"capplan levers {given.asked.scenario.path}",),
+        code=(f"capplan levers {scenario_word(given.asked.scenario.path)}",),
     )
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.deploy.known_deployment import known_deployment
-from capplan.readers.catalogue.scenarios import described, shipped_scenarios
+from capplan.readers.catalogue.scenarios import described, scenario_word, shipped_scenarios
 from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.flags import USE_CASES, FirstScenario
 from capplan.scenario.scenario import DEFAULT_HARDWARE, read_scenario, scenario_from
@@ -301,3 +301,13 @@ def test_what_people_say_comes_before_a_use_case(capplan, tmp_path):
     text = file.read_text()
     assert "ttft_p95: 700 ms" in text
     assert "tpot_p95: 40 ms" in text
+
+
+def test_next_commands_name_a_scenario_as_people_gave_it(tmp_path, monkeypatch):
+    """A shipped one by its name, one below the working folder by its relative path, and nothing that a shell takes apart."""
+    monkeypatch.chdir(tmp_path)
+    assert [scenario_word(path) for path in shipped_scenarios().values()] == list(shipped_scenarios())
+    assert scenario_word("support-chat") == "support-chat"
+    assert scenario_word(tmp_path / "plans" / "chat.yaml") == "plans/chat.yaml"
+    assert scenario_word("../it's mine.yaml") == "'../it'\"'\"'s mine.yaml'"
+    assert scenario_word(tmp_path.parent / "other.yaml") == str(tmp_path.parent / "other.yaml")

@@ -40,6 +40,7 @@ from capplan.questions.levers.lever import (
 from capplan.questions.money.budget import mix_within_budget, mixed_plan
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.questions.plans.plan_over_time import group_over_time
+from capplan.readers.catalogue.scenarios import scenario_file
 from capplan.readers.plan_file import read_plan_file
 from capplan.readers.yaml_file import Document
 from capplan.scenario.money_terms import memory_usd_per_month
@@ -88,10 +89,15 @@ class Asking:
     offline: bool
     shared: SearchCache = field(default_factory=SearchCache)
 
+    @property
+    def folder(self) -> Path:
+        """The folder that paths in the scenario are relative to."""
+        return scenario_file(self.path).resolve().parent
+
     def changed(self, settings: Sequence[str]) -> AskedFleet:
         """Return the question with more keys overridden."""
         changed = overridden(self.document, settings)
-        return asked_fleet(scenario_from(changed, self.path.resolve().parent), offline=self.offline)
+        return asked_fleet(scenario_from(changed, self.folder), offline=self.offline)
 
     def trials(self, asked: AskedFleet) -> Search:
         """Return the search of a question."""
@@ -213,7 +219,7 @@ def levers_beside(asking: Asking, asked: AskedFleet, answer: FleetAnswer) -> tup
 
 
 def _record(asking: Asking) -> ScenarioFile:
-    return scenario_record(asking.document, asking.path.resolve().parent)[0]
+    return scenario_record(asking.document, asking.folder)[0]
 
 
 def _less(apart: Plan | None, together: Plan) -> Plan:

@@ -3,6 +3,7 @@
 import os
 from functools import cache
 from pathlib import Path
+from shlex import quote
 
 from capplan.errors import unknown
 from capplan.readers.data_folder import data_folder
@@ -62,3 +63,18 @@ def scenario_file(path: str | os.PathLike[str]) -> Path:
             "scenario", str(path), shipped, hint="or the path of a scenario YAML; new ones: capplan init"
         )
     return shipped[file.name.lower()]
+
+
+def scenario_word(path: str | os.PathLike[str]) -> str:
+    """Return a scenario as a command line names it: a shipped one by its name, a file below the working folder by its relative path.
+
+    Examples
+    --------
+    >>> scenario_word(shipped_scenarios()["support-chat"]), scenario_word("my plans/chat.yaml")
+    ('support-chat', "'my plans/chat.yaml'")
+    """
+    file = Path(path)
+    if shipped_scenarios().get(file.stem) == file:
+        return file.stem
+    here = Path.cwd()
+    return quote(str(file.relative_to(here) if file.is_relative_to(here) else file))

@@ -4,6 +4,7 @@ from typing import Any
 
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_check import Check, PlanCheck
+from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.readers.plan_file import PlanFile
 from capplan.report.answer import Answer, Table
 from capplan.report.screen_units import is_number, screen_of, shown_money, shown_number
@@ -30,7 +31,9 @@ def check_answer(asked: AskedFleet, file: PlanFile, checked: PlanCheck) -> Answe
         tables=(Table([_row(check) for check in checked.checks], title=f"The plan of {plan}"),),
         csv_rows=[{**_failure(check), "holds": check.holds} for check in checked.checks],
         headline=f"{name}: {plan} no longer holds: {missed}" if failures else f"{name}: {plan} holds",
-        closing=(f"search again: capplan fleet {asked.scenario.path} -o {file.path}",) if failures else (),
+        closing=(f"search again: capplan fleet {scenario_word(asked.scenario.path)} -o {file.path}",)
+        if failures
+        else (),
         assumptions=asked.assumptions,
         warnings=(*file.data_remarks, *asked.warnings),
         exit_code=4 if failures else 0,

@@ -9,6 +9,7 @@ from capplan.fleet.plan import Plan
 from capplan.questions.levers.answer import Asking
 from capplan.questions.levers.lever import Base, Combination, LeverRow, LeversAnswer, worth_usd_per_byte_month
 from capplan.questions.plans.plan_row import plan_row
+from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import assumed_kernels
 from capplan.report.answers.fleet_words import sure, thin_texts
@@ -253,8 +254,7 @@ def _closing(asking: Asking, answer: LeversAnswer) -> tuple[str, ...]:
     best = answer.best
     if best is None or not best.levers:
         return ()
-    words = ["capplan", "fleet", str(asking.path)]
-    for setting in (*asking.settings, *best.settings):
-        words += ["--set", setting]
+    settings = [word for setting in (*asking.settings, *best.settings) for word in ("--set", setting)]
     risks = "; ".join(dict.fromkeys(f"{lever.change}: {lever.risk}" for lever in best.levers if lever.risk))
-    return f"to see that plan: {join(words)}", *((f"before you take it: {risks}",) if risks else ())
+    again = f"to see that plan: capplan fleet {scenario_word(asking.path)} {join(settings)}"
+    return again, *((f"before you take it: {risks}",) if risks else ())

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.questions.fleet import AskedFleet
+from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.report.answers.pools import pools_text
 
 
@@ -75,7 +76,10 @@ def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
 
 def _carried_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
     """Return what a budget pays for that does not pay for all of the traffic."""
-    carried, levers = answer.carried, f"what lowers the cost: capplan levers {asked.scenario.path}"
+    carried, levers = (
+        answer.carried,
+        f"what lowers the cost: capplan levers {scenario_word(asked.scenario.path)}",
+    )
     if answer.over_budget is not None and answer.over_budget.has_pools:
         return (levers,)
     if carried is None:

@@ -9,6 +9,7 @@ from capplan.assumption import Assumption
 from capplan.fleet.plan import Plan
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_verification import LATENCIES, PROMETHEUS, Verification, next_settings
+from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.report.answer import Answer, Table
 from capplan.report.screen_units import screen_of, shown_number
 
@@ -146,7 +147,9 @@ def _closing(
         )
     if settings:
         words = [part for setting in settings for part in ("--set", setting)]
-        said.append(f"next version: {shlex.join(['capplan', 'fleet', asked.scenario.path, *words])}")
+        said.append(
+            f"next version: {'capplan fleet ' + scenario_word(asked.scenario.path) + ' ' + shlex.join(words)}"
+        )
     return said
 
 
