@@ -60,11 +60,11 @@ def stated(planned: Planned) -> tuple[Input, ...]:
     )  # fmt: skip
 
 
-_SUMS = ("requests", "gpu_time_fraction", "prefill_usd", "decode_usd", "outside_usd", "usd")
 _OF_OTHERS: Mapping[str, tuple[object, Mapping[str, str]]] = {
     "usd": (Share.usd, {"p": "prefill_usd", "d": "decode_usd", "x": "outside_usd"}),
-    "usd_per_request": (Share.usd_per_request, {"c": "usd", "n": "requests"}),
-    "usd_per_user": (Share.usd_per_user, {"c": "usd"}),
+    "usd_with_idle": (Share.usd_with_idle, {"c": "usd", "i": "idle_usd"}),
+    "usd_per_request": (Share.usd_per_request, {"a": "usd_with_idle", "n": "requests"}),
+    "usd_per_user": (Share.usd_per_user, {"a": "usd_with_idle"}),
     "usd_per_thousand_conversations": (Share.usd_per_thousand_conversations, {"u": "usd_per_request"}),
 }
 """Number of a class -> the function that works it out, and the numbers of the class that it takes."""
@@ -112,7 +112,9 @@ def _explain(billed: _Billed, place: Place, value: float) -> Explained:
     if key == "hours":
         paid_for = input_of("h", key, value, "derived", "365 x 24 / 12 hours of an average month, or the job")
         return explained(key, value, "h", (paid_for,), MONEY)
-    inputs = (*_machines(billed), _outside(billed))
+    if key == "idle_usd":
+        return _idle(billed)
+    inputs = (*_all(billed), _outside(billed))
     return explained(key, billed.asked.bill.usd, "C + x", inputs, MONEY, steps=(with_people(billed.planned),))
 
 
@@ -120,13 +122,45 @@ def _renamed(item: Input) -> Input:
     return input_of(item.symbol, item.source.removeprefix("explain "), item.value, item.label, item.source)
 
 
-def _machines(billed: _Billed) -> tuple[Input, ...]:
+def _all(billed: _Billed) -> tuple[Input, ...]:
     cost = with_people(billed.planned)
     return (
         input_of(
             "C", cost.quantity, billed.asked.bill.machines_usd, cost.label, "explain bill.usd_per_month"
         ),
     )
+
+
+def _idle(billed: _Billed) -> Explained:
+    """Explain what GPUs cost while they wait: of each pool the part of its time that nobody uses."""
+    bill, terms = billed.asked.bill, billed.planned.asked.scenario.own
+    if len(bill.pools) > 1:
+        formula = (
+            "of each pool, the cost of its machines for the part of its time in which no request is at work"
+        )
+        return explained("idle_usd", bill.idle_usd, formula, (_share_of_time(billed),), MONEY)
+    step = machines(billed.planned)
+    inputs = (
+        input_of("M", "machines_usd", step.value, step.label, "the first step below"),
+        input_of("f", "overhead_fraction", terms.overhead_fraction, "config", "scenario: prices.overhead"),
+        _share_of_time(billed),
+    )
+    return explained("idle_usd", bill.idle_usd, "(1 - b) M (1 + f)", inputs, MONEY, steps=(step,))
+
+
+def _share_of_time(billed: _Billed) -> Input:
+    fraction = billed.asked.bill.busy_fraction
+    return input_of("b", "busy_fraction", fraction, billed.label, "explain bill.busy_fraction")
+
+
+def _shared(billed: _Billed) -> tuple[Input, ...]:
+    """Return what the busy time of all replicas costs, with people and the rest."""
+    usd = sum(pool.busy_usd for pool in billed.asked.bill.pools)
+    return (input_of("W", "busy_usd", usd, billed.label, "bill.usd_per_month less idle_usd and outside_usd"),)
+
+
+def _idle_input(billed: _Billed) -> tuple[Input, ...]:
+    return (input_of("I", "idle_usd", billed.asked.bill.idle_usd, billed.label, "explain bill.idle_usd"),)
 
 
 def _outside(billed: _Billed) -> Input:
@@ -177,7 +211,12 @@ def _of_class(billed: _Billed, position: int, key: str) -> Explained:
     return explained(key, number_of(share.use), formula, (*mean, stated_by), MONEY)
 
 
-_BY_TIME = {"prefill_usd": "C n p / T", "decode_usd": "C n d / T", "gpu_time_fraction": "n (p + d) / T"}
+_BY_TIME = {
+    "prefill_usd": ("W n p / T", _shared),
+    "decode_usd": ("W n d / T", _shared),
+    "idle_usd": ("I n (p + d) / T", _idle_input),
+    "gpu_time_fraction": ("n (p + d) / T", lambda _: ()),
+}
 _TRAFFIC: Mapping[str, tuple[str, Callable[[ClassUse], float], str]] = {
     "requests": ("mean rate times the time that is paid for", lambda use: use.requests, ""),
     "input_tokens": ("n times the mean prompt, of all sequences", lambda use: use.input_tokens, ".input_tokens"),
@@ -199,6 +238,6 @@ def _by_time(billed: _Billed, share: Share, row: Row, key: str) -> Explained:
     if len(billed.planned.plan.groups) > 1:
         formula = "of the cost of either pool, the share of its time that the class takes; GPUs weigh the time of both"
         return explained(key, value, formula, inputs, MONEY)
-    cost = () if key == "gpu_time_fraction" else _machines(billed)
-    spent = [item for item in inputs if item.symbol in _BY_TIME[key]]
-    return explained(key, value, _BY_TIME[key], (*cost, *spent, _total(billed)), MONEY)
+    formula, cost = _BY_TIME[key]
+    spent = [item for item in inputs if item.symbol in formula]
+    return explained(key, value, formula, (*cost(billed), *spent, _total(billed)), MONEY)

@@ -53,7 +53,17 @@ class OwnTerms:
         [$]
             c
         """
-        return machines_usd * (1.0 + self.overhead_fraction) + self.people_usd_per_month + other_usd
+        return self.machines_usd(machines_usd) + self.people_usd_per_month + other_usd
+
+    def machines_usd(self, usd: float) -> float:
+        """Return what machines cost with the overhead on their price [$].
+
+        Examples
+        --------
+        >>> OwnTerms(overhead_fraction=0.25).machines_usd(1000.0)
+        1250.0
+        """
+        return usd * (1.0 + self.overhead_fraction)
 
     def machines_usd_within(self, usd: float, includes: Collection[str]) -> float:
         """Return what a budget leaves for machines.

@@ -70,13 +70,16 @@ class Share:
 
     use: ClassUse
     fraction: float
-    """Of the time of the GPUs, and so of the cost where all of them are alike."""
+    """Share of the busy time of the GPUs."""
     prefill_usd: float
+    """Cost of the time in which GPUs prefill for it, and of what else a service takes in the same proportion."""
     decode_usd: float
+    idle_usd: float
+    """Its part of the line of idle GPUs, in the same proportion; not in `usd`."""
 
     @property
     def usd(self) -> float:
-        """Return what the class pays, with what is outside the GPUs.
+        """Return what the class pays, with what is outside the GPUs and without idle GPUs.
 
             c = p + d + x
 
@@ -88,30 +91,43 @@ class Share:
         return self.prefill_usd + self.decode_usd + self.use.outside_usd
 
     @property
-    def usd_per_request(self) -> float:
-        """Return the cost of one request.
+    def usd_with_idle(self) -> float:
+        """Return what the class pays with its part of the idle GPUs.
 
-            u = c / n
+            a = c + i
 
         Returns
         -------
         [$]
-            u, of n requests that cost c
+            a: its own cost c, idle GPUs i
         """
-        return self.usd / self.use.requests
+        return self.usd + self.idle_usd
+
+    @property
+    def usd_per_request(self) -> float:
+        """Return the cost of one request, idle GPUs included.
+
+            u = a / n
+
+        Returns
+        -------
+        [$]
+            u, of n requests that cost a
+        """
+        return self.usd_with_idle / self.use.requests
 
     @property
     def usd_per_user(self) -> float | None:
-        """Return the cost of one user; None for classes without users.
+        """Return the cost of one user, idle GPUs included; None for classes without users.
 
-            u = c / m
+            u = a / m
 
         Returns
         -------
         [$]
-            u, of m users whose requests cost c
+            u, of m users whose requests cost a
         """
-        return None if self.use.users is None else self.usd / self.use.users
+        return None if self.use.users is None else self.usd_with_idle / self.use.users
 
     @property
     def usd_per_thousand_conversations(self) -> float | None:
@@ -129,50 +145,122 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class WhoPays:
-    """The cost of a fleet, shared by the time of its GPUs; idle time and spares are shared in the same proportion."""
+class PaidPool:
+    """Replicas that are paid for together: all of them, or those that prefill or decode."""
 
-    shares: tuple[Share, ...]
-    machines_usd: float
-    """Of a month, or of one job, without what is outside the GPUs."""
+    usd: float
+    """Of its machines, for a month or for one job."""
+    devices: int
+    """Of one replica."""
+    paid_replica_s: float
+    """Time of all its replicas that is paid for."""
+    shared_usd: float = 0.0
+    """Of people and what else a service takes, which is never idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCost:
+    """What is known of a pool once its work is."""
+
     busy_fraction: float
-    """Of the time of the replicas that is paid for, spares included, in which they work on requests."""
+    """Of the time that is paid for, spares included, in which its replicas work on requests."""
+    busy_usd: float
+    """Cost of that time, people and the rest included: what the classes share."""
+    idle_usd: float
+    """Cost of the machines for the rest of the time."""
 
     @property
     def usd(self) -> float:
-        """Return all that is paid."""
-        return self.machines_usd + sum(share.use.outside_usd for share in self.shares)
+        """Return all that the pool costs."""
+        return self.busy_usd + self.idle_usd
 
 
-def who_pays(uses: Sequence[ClassUse], usd: float, paid_replica_s: float) -> WhoPays:
+@dataclass(frozen=True, slots=True)
+class WhoPays:
+    """The cost of a fleet: what classes use of it by the time of its GPUs, and what idle GPUs cost."""
+
+    shares: tuple[Share, ...]
+    pools: tuple[PoolCost, ...]
+    busy_fraction: float
+    """Of the time of the GPUs that is paid for, spares included, in which they work on requests."""
+
+    @property
+    def machines_usd(self) -> float:
+        """Return the cost of a month, or of one job, without what is outside the GPUs."""
+        return sum(pool.usd for pool in self.pools)
+
+    @property
+    def idle_usd(self) -> float:
+        """Return what GPUs cost while they wait for requests."""
+        return sum(pool.idle_usd for pool in self.pools)
+
+    @property
+    def usd(self) -> float:
+        """Return all that is paid.
+
+            C = sum_k c_k + i
+
+        Returns
+        -------
+        [$]
+            C: what classes pay c, idle GPUs i
+        """
+        return sum(share.usd for share in self.shares) + self.idle_usd
+
+
+def pool_cost(pool: PaidPool, busy_replica_s: float) -> PoolCost:
+    """Return the cost of a pool, split into the time that its replicas work and the time that they wait.
+
+        b = min(1, t / T),   w = b M + S,   i = (1 - b) M
+
+    Parameters
+    ----------
+    pool : its machines cost M for T of replica time; S is shared whatever they do
+    busy_replica_s : [s]
+        t, of replica time that requests take
+
+    Examples
+    --------
+    A quarter of the time is used; people are not idle:
+
+    >>> pool_cost(PaidPool(1000.0, 1, 400.0, 60.0), 100.0)
+    PoolCost(busy_fraction=0.25, busy_usd=310.0, idle_usd=750.0)
+
+    References
+    ----------
+    OpenCost specification, "Cluster idle costs": asset cost less the cost of what uses it, https://opencost.io/docs/specification/.
+    """
+    busy = min(1.0, busy_replica_s / pool.paid_replica_s)
+    return PoolCost(busy, busy * pool.usd + pool.shared_usd, (1.0 - busy) * pool.usd)
+
+
+def who_pays(uses: Sequence[ClassUse], pool: PaidPool) -> WhoPays:
     """Return the cost of a fleet by class.
 
-        c_k = C n_k (p_k + d_k) / sum_j n_j (p_j + d_j)
+        c_k = W n_k (p_k + d_k) / sum_j n_j (p_j + d_j)
 
     Parameters
     ----------
     uses : classes k with their requests n, prefill p and decode d
-    usd : [$]
-        C
-    paid_replica_s : [s]
-        time of all replicas that is paid for
+    pool : all replicas; W is what their busy time costs
 
     Returns
     -------
-    the shares, in the order of the classes; they add up to C and what each class pays outside
+    the shares, in the order of the classes; with the idle GPUs they add up to the cost of the pool and what each class pays outside
     """
-    prefill, decode = _phase_s(uses)
-    total = prefill + decode
+    total = sum(_phase_s(uses))
+    paid = pool_cost(pool, total)
     shares = tuple(
         Share(
             use,
             use.replica_s / total,
-            usd * use.requests * use.prefill_s / total,
-            usd * use.requests * use.decode_s / total,
+            paid.busy_usd * use.requests * use.prefill_s / total,
+            paid.busy_usd * use.requests * use.decode_s / total,
+            paid.idle_usd * use.replica_s / total,
         )
         for use in uses
     )
-    return WhoPays(shares, usd, min(1.0, total / paid_replica_s))
+    return WhoPays(shares, (paid,), paid.busy_fraction)
 
 
 def _phase_s(uses: Sequence[ClassUse]) -> tuple[float, float]:
@@ -180,46 +268,38 @@ def _phase_s(uses: Sequence[ClassUse]) -> tuple[float, float]:
     return sum(use.requests * use.prefill_s for use in uses), sum(use.requests * use.decode_s for use in uses)
 
 
-@dataclass(frozen=True, slots=True)
-class PaidPool:
-    """A pool of its own for prefill or decode."""
-
-    usd: float
-    """Of a month, or of one job."""
-    devices: int
-    """Of one replica."""
-    paid_replica_s: float
-    """Time of all its replicas that is paid for."""
-
-
 def who_pays_for_pools(uses: Sequence[ClassUse], prefill: PaidPool, decode: PaidPool) -> WhoPays:
     """Return the cost of a fleet with separate pools by class: that of each pool by the time that it works for a class.
 
-        c_k = C_p n_k p_k / sum_j n_j p_j + C_d n_k d_k / sum_j n_j d_j
+        c_k = W_p n_k p_k / sum_j n_j p_j + W_d n_k d_k / sum_j n_j d_j
 
     Parameters
     ----------
     uses : classes k with their requests n, prefill p on a replica of one pool and decode d on one of the other
-    prefill, decode : cost C of either pool, and what its replicas are
+    prefill, decode : the pools; W is what the busy time of either costs
 
     Returns
     -------
-    the shares, in the order of the classes; they add up to the cost of both pools
+    the shares, in the order of the classes; with the idle GPUs they add up to the cost of both pools
     """
     prefill_s, decode_s = _phase_s(uses)
     total = prefill_s * prefill.devices + decode_s * decode.devices
+    first, last = pool_cost(prefill, prefill_s), pool_cost(decode, decode_s)
+    requests = sum(use.requests for use in uses)
 
     def share(use: ClassUse) -> Share:
         mine = use.requests * use.prefill_s, use.requests * use.decode_s
+        parts = mine[0] / prefill_s, mine[1] / decode_s if decode_s else use.requests / requests
         return Share(
             use,
             (mine[0] * prefill.devices + mine[1] * decode.devices) / total,
-            prefill.usd * mine[0] / prefill_s,
-            decode.usd * (mine[1] / decode_s if decode_s else use.requests / sum(u.requests for u in uses)),
+            first.busy_usd * parts[0],
+            last.busy_usd * parts[1],
+            first.idle_usd * parts[0] + last.idle_usd * parts[1],
         )
 
     paid = prefill.paid_replica_s * prefill.devices + decode.paid_replica_s * decode.devices
-    return WhoPays(tuple(share(use) for use in uses), prefill.usd + decode.usd, min(1.0, total / paid))
+    return WhoPays(tuple(share(use) for use in uses), (first, last), min(1.0, total / paid))
 
 
 def by_tenant(shares: Sequence[Share]) -> dict[str, tuple[Share, ...]]:

@@ -152,11 +152,9 @@ def _machine_rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, objec
 def _rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, object]]:
     groups, bill = asked.plan.groups, asked.bill
     last = len(groups) - 1
-    busy = bill.busy_fraction
-    prefill_usd = sum(share.prefill_usd for share in bill.shares)
-    decode_usd = sum(share.decode_usd for share in bill.shares)
+    time = _gpu_time(asked)
     for share in bill.shares:
-        use, machines = share.use, share.prefill_usd + share.decode_usd
+        use = share.use
         for meter, usd, quantity, group in (
             ("Input Tokens", share.prefill_usd, use.input_tokens, 0),
             ("Output Tokens", share.decode_usd, use.output_tokens, last),
@@ -164,18 +162,14 @@ def _rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, object]]:
             first = meter == "Input Tokens"
             device = groups[group].layout.device.name
             for payment in _payments(asked, group):
-                part = payment.fraction
-                of_all = (
-                    usd
-                    * busy
-                    / ((prefill_usd + decode_usd) if last == 0 else (prefill_usd, decode_usd)[group != 0])
-                )
+                part, pool = payment.fraction, bill.pools[group]
+                of_pool = usd / pool.busy_usd * pool.busy_fraction if pool.busy_usd else 0.0
                 yield _charge(
-                    usd * busy * part / usd_each, quantity * part, 1e-6, "Tokens", "1000000 Tokens", payment, of_all
+                    usd * part / usd_each, quantity * part, 1e-6, "Tokens", "1000000 Tokens", payment, of_pool
                 ) | _sku(device, meter, use.name, payment) | _class(share) | {
                     "ChargeDescription": f"{meter} of {use.name}, planned, by the time of the GPUs",
                     "x_Hardware": device,
-                    "x_GpuTimeShare": share.fraction * busy * part * (usd / machines if machines else 0.0),
+                    "x_GpuTimeShare": of_pool * time[group] * part,
                     "x_Requests": use.requests * part if first else 0.0,
                     "x_InputTokens": quantity * part if first else 0.0,
                     "x_OutputTokens": 0.0 if first else quantity * part,
@@ -188,29 +182,33 @@ def _rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, object]]:
                 "ChargeDescription": f"Requests of {use.name}, planned, retrieval and tools",
                 "x_Hardware": "outside", "x_GpuTimeShare": 0.0, "x_Requests": 0.0, "x_InputTokens": 0.0, "x_OutputTokens": 0.0,
             }  # fmt: skip
-    yield from _idle_rows(asked, usd_each, (prefill_usd, decode_usd))
+    yield from _idle_rows(asked, usd_each)
 
 
-def _idle_rows(
-    asked: AskedBill, usd_each: float, usd_of_phases: tuple[float, float]
-) -> Iterator[dict[str, object]]:
+def _gpu_time(asked: AskedBill) -> list[float]:
+    """Return the share of each group of replicas in the time of all GPUs."""
+    gpus = [group.gpus for group in asked.plan.groups]
+    return [each / sum(gpus) for each in gpus]
+
+
+def _idle_rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, object]]:
     """Return what the GPUs cost while they wait, in GPU hours."""
-    groups, idle = asked.plan.groups, 1.0 - asked.bill.busy_fraction
-    of_groups = (sum(usd_of_phases),) if len(groups) == 1 else usd_of_phases
-    if idle <= 0.0:
-        return
-    for place, (group, usd) in enumerate(zip(groups, of_groups, strict=True)):
+    groups = zip(asked.plan.groups, asked.bill.pools, _gpu_time(asked), strict=True)
+    for place, (group, pool, time) in enumerate(groups):
+        idle = 1.0 - pool.busy_fraction
+        if idle <= 0.0:
+            continue
         device, hours = group.layout.device.name, group.gpus * asked.hours * idle
         for payment in _payments(asked, place):
             part = payment.fraction
             meter = "Idle GPU Hours"
-            yield _charge(usd * idle * part / usd_each, hours * part, 1.0, "Hours", "Hours", payment, idle) | _sku(
+            yield _charge(pool.idle_usd * part / usd_each, hours * part, 1.0, "Hours", "Hours", payment, idle) | _sku(
                 device, meter, f"idle-{place}", payment
             ) | {
                 "ChargeDescription": f"{group.gpus} x {device} while they wait for requests, spares included, planned",
                 "ResourceId": "__idle__", "ResourceName": "__idle__", "ResourceType": "GPU", "SubAccountId": "__idle__",
                 "SubAccountName": "__idle__", "x_Hardware": device, "x_Requests": 0.0, "x_InputTokens": 0.0, "x_OutputTokens": 0.0,
-                "x_GpuTimeShare": idle * part * (usd / sum(of_groups) if sum(of_groups) else 0.0),
+                "x_GpuTimeShare": idle * part * time,
             }  # fmt: skip
 
 

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.money.who_pays import ClassUse, by_tenant, decode_s_per_request, who_pays
+from capplan.money.who_pays import (
+    ClassUse,
+    PaidPool,
+    by_tenant,
+    decode_s_per_request,
+    who_pays,
+    who_pays_for_pools,
+)
 
 MANDATORY = {
     "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart",
@@ -29,17 +36,50 @@ USES = st.lists(
 
 
 def test_a_month_by_hand():
-    """Chat takes 100 x (1 + 3) s, mail 200 x (2 + 0) s: half each of 1,000 $; of chat a quarter is prefill."""
+    """Chat takes 100 x (1 + 3) s, mail 200 x (2 + 0) s of 3,200 s for 1,000 $: 125 $ each, of chat a quarter prefill; 750 $ are idle."""
     chat = ClassUse("chat", "support", 100.0, 1e5, 2e4, 1.0, 3.0, users=20.0, requests_per_conversation=4.0)
     mail = ClassUse("mail", "sales", 200.0, 4e5, 1e3, 2.0, 0.0)
-    bill = who_pays([chat, mail], 1000.0, 3200.0)
-    assert [share.usd for share in bill.shares] == pytest.approx([500.0, 500.0])
-    assert (bill.shares[0].prefill_usd, bill.shares[0].decode_usd) == pytest.approx((125.0, 375.0))
+    bill = who_pays([chat, mail], PaidPool(1000.0, 1, 3200.0))
+    assert [share.usd for share in bill.shares] == pytest.approx([125.0, 125.0])
+    assert (bill.shares[0].prefill_usd, bill.shares[0].decode_usd) == pytest.approx((31.25, 93.75))
+    assert [share.usd_with_idle for share in bill.shares] == pytest.approx([500.0, 500.0])
     assert bill.shares[0].usd_per_request == pytest.approx(5.0)
     assert bill.shares[0].usd_per_user == pytest.approx(25.0)
     assert bill.shares[0].usd_per_thousand_conversations == pytest.approx(20_000.0)
     assert (bill.shares[1].usd_per_user, bill.shares[1].usd_per_thousand_conversations) == (None, None)
-    assert bill.busy_fraction == pytest.approx(800.0 / 3200.0)
+    assert (bill.busy_fraction, bill.idle_usd, bill.usd) == pytest.approx((800.0 / 3200.0, 750.0, 1000.0))
+
+
+def test_people_are_never_idle():
+    """A team for 600 $ beside machines for 1,000 $ that work a quarter of the time: 250 + 600 $ are shared, 750 $ are idle."""
+    chat = ClassUse("chat", "a", 100.0, 1.0, 1.0, 1.0, 3.0)
+    mail = ClassUse("mail", "b", 200.0, 1.0, 1.0, 2.0, 0.0)
+    bill = who_pays([chat, mail], PaidPool(1000.0, 1, 3200.0, 600.0))
+    assert [share.usd for share in bill.shares] == pytest.approx([425.0, 425.0])
+    assert (bill.idle_usd, bill.usd) == pytest.approx((750.0, 1600.0))
+
+
+@given(USES, st.floats(1, 1e6), st.floats(0, 1e6), st.floats(1.0, 50.0))
+def test_idle_is_what_a_ledger_of_seconds_leaves_over(uses, usd, people, spare_time):
+    """Every second of the replicas is booked, to the class at work or to nobody: the seconds of nobody are the idle line."""
+    work = [use.requests * (use.prefill_s + use.decode_s) for use in uses]
+    seconds = sum(work) * spare_time
+    each = usd / seconds
+    bill = who_pays(uses, PaidPool(usd, 1, seconds, people))
+    assert bill.idle_usd == pytest.approx(each * (seconds - sum(work)), abs=1e-9 * usd)
+    assert [share.usd for share in bill.shares] == pytest.approx(
+        [each * mine + people * mine / sum(work) for mine in work]
+    )
+    assert sum(share.idle_usd for share in bill.shares) == pytest.approx(bill.idle_usd, abs=1e-9 * usd)
+
+
+@given(USES, st.floats(1, 1e6), st.floats(1.0, 20.0), st.floats(1.0, 20.0))
+def test_each_pool_is_idle_by_its_own_time(uses, usd, first, last):
+    prefill, decode = (sum(u.requests * s for u, s in zip(uses, phase, strict=True)) for phase in (
+        [u.prefill_s for u in uses], [u.decode_s for u in uses]))  # fmt: skip
+    bill = who_pays_for_pools(uses, PaidPool(usd, 1, prefill * first), PaidPool(2 * usd, 2, decode * last))
+    assert bill.idle_usd == pytest.approx(usd * (1 - 1 / first) + 2 * usd * (1 - 1 / last), abs=1e-9 * usd)
+    assert bill.usd == pytest.approx(3 * usd)
 
 
 def test_the_parts_of_a_step_add_up_to_it():
@@ -49,20 +89,20 @@ def test_the_parts_of_a_step_add_up_to_it():
 
 @given(USES, st.floats(1, 1e7), st.floats(0.1, 10))
 def test_shares_add_up_and_are_linear_in_the_cost(uses, usd, factor):
-    bill, dearer = who_pays(uses, usd, 1e12), who_pays(uses, usd * factor, 1e12)
-    assert sum(share.usd for share in bill.shares) == pytest.approx(usd)
+    bill, dearer = (who_pays(uses, PaidPool(cost, 1, 1e12)) for cost in (usd, usd * factor))
+    assert sum(share.usd_with_idle for share in bill.shares) == pytest.approx(usd) == pytest.approx(bill.usd)
     assert [share.usd * factor for share in bill.shares] == pytest.approx(
         [share.usd for share in dearer.shares]
     )
     tenants = by_tenant(bill.shares)
-    assert sum(share.usd for shares in tenants.values() for share in shares) == pytest.approx(usd)
+    assert sum(share.usd_with_idle for shares in tenants.values() for share in shares) == pytest.approx(usd)
 
 
 @given(USES, st.floats(1, 1e7), st.floats(0.01, 0.99))
 def test_a_class_that_is_split_in_two_pays_the_same(uses, usd, part):
     first, *others = uses
     halves = [replace(first, requests=first.requests * share) for share in (part, 1 - part)]
-    whole, split = who_pays(uses, usd, 1e12), who_pays([*halves, *others], usd, 1e12)
+    whole, split = (who_pays(some, PaidPool(usd, 1, 1e12)) for some in (uses, [*halves, *others]))
     assert split.shares[0].usd + split.shares[1].usd == pytest.approx(whole.shares[0].usd)
     assert [share.usd for share in split.shares[2:]] == pytest.approx(
         [share.usd for share in whole.shares[1:]]
@@ -94,6 +134,15 @@ def test_equal_classes_pay_alike_and_longer_prompts_more(capplan, two):
     assert result["usd_per_month"] == pytest.approx(fleet["usd_per_month"] + 100.0)
     assert [row["tenant"] for row in result["tenants"]] == ["x", "long"]
     assert 0.0 < result["busy_fraction"] < 1.0
+    machines = fleet["usd_per_month"]
+    assert result["idle_usd"] == pytest.approx((1 - result["busy_fraction"]) * machines)
+    for key in ("classes", "tenants"):
+        assert sum(row["usd"] for row in result[key]) + result["idle_usd"] == pytest.approx(
+            result["usd_per_month"]
+        )
+        assert sum(row["usd_with_idle"] for row in result[key]) == pytest.approx(result["usd_per_month"])
+    lines = [row for row in capplan("bill", two, "--offline").out.splitlines() if row.startswith("idle")]
+    assert [f"{result['idle_usd']:,.0f}" in line for line in lines] == [True, True]  # by class, by tenant
 
 
 def focus_rows(capplan, path, *words, month="2026-12"):
@@ -193,7 +242,7 @@ def test_the_focus_export_adds_up_and_follows_the_rules(capplan, two, tmp_path, 
     requests = sum(row["requests"] for row in result["classes"])
     assert total(rows, "x_Requests") == pytest.approx(requests) == pytest.approx(12 * 744 * 3600)
     (idle,) = (row for row in rows if row["SubAccountId"] == "__idle__")
-    assert float(idle["BilledCost"]) == pytest.approx((1 - result["busy_fraction"]) * result["usd_per_month"])
+    assert float(idle["BilledCost"]) == pytest.approx(result["idle_usd"])
     shorter, february = focus_rows(capplan, two, month="2027-02")
     assert total(shorter, "BilledCost") == pytest.approx(february["usd_per_month"])
     assert february["usd_per_month"] - 100 == pytest.approx((result["usd_per_month"] - 100) * 672 / 744)

@@ -65,8 +65,11 @@ def test_each_pool_is_paid_by_those_who_use_it():
     chat = ClassUse("chat", "a", 100.0, 1.0, 1.0, 1.0, 3.0)
     mail = ClassUse("mail", "b", 200.0, 1.0, 1.0, 1.0, 0.0)
     bill = who_pays_for_pools([chat, mail], PaidPool(600.0, 1, 1000.0), PaidPool(900.0, 4, 500.0))
-    assert [share.prefill_usd for share in bill.shares] == pytest.approx([200.0, 400.0])
-    assert [share.decode_usd for share in bill.shares] == pytest.approx([900.0, 0.0])
+    # of 1,000 s at 600 $ 300 s are used, of 500 s at 900 $ as many; the rest is idle
+    assert [share.prefill_usd for share in bill.shares] == pytest.approx([60.0, 120.0])
+    assert [share.decode_usd for share in bill.shares] == pytest.approx([540.0, 0.0])
+    assert bill.idle_usd == pytest.approx(700 * 0.6 + 200 * 1.8)
+    assert [share.usd_with_idle for share in bill.shares] == pytest.approx([200.0 + 900.0, 400.0])
     # 300 s of one device and 300 s of four, of 1,000 s of one and 500 s of four
     assert bill.busy_fraction == pytest.approx((300 + 1200) / (1000 + 2000))
     assert bill.shares[0].fraction == pytest.approx((100 + 1200) / 1500)
@@ -80,7 +83,7 @@ def test_pools_that_cost_as_they_work_are_paid_like_identical_replicas(uses, usd
     apart = who_pays_for_pools(
         uses, PaidPool(usd * prefill / whole, 1, prefill), PaidPool(usd * decode / whole, 1, decode)
     )
-    together = who_pays(uses, usd, whole)
+    together = who_pays(uses, PaidPool(usd, 1, whole))
     assert [share.usd for share in apart.shares] == pytest.approx([share.usd for share in together.shares])
     assert sum(share.usd for share in apart.shares) == pytest.approx(usd)
 
@@ -123,7 +126,9 @@ def test_bill_comparison_and_growth_cost_what_the_plan_costs(result, plan_file):
     assert sum(row["usd_per_month"] for row in rows) + people == pytest.approx(month)
     assert sum(row["gpus"] for row in rows) == fleet["chosen"]["gpus"]
     bill = result("bill", "--plan", plan_file)
-    assert sum(row["prefill_usd"] + row["decode_usd"] for row in bill["classes"]) == pytest.approx(month)
+    busy = sum(row["prefill_usd"] + row["decode_usd"] for row in bill["classes"])
+    assert busy + bill["idle_usd"] == pytest.approx(month)
+    assert 0.0 < bill["idle_usd"] < month
     compared = result("compare", "--plan", plan_file, "--api", "openai/gpt-5-mini")
     assert compared["own"]["machines_usd_per_month"] == pytest.approx(month)
     first, *later = fleet["growth"]["months"]

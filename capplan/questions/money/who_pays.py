@@ -127,15 +127,17 @@ def asked_bill(
     plan = paid.plan
     use = plan_use(plan, asked.question)
     uses = [class_use(index, use, hours) for index in range(len(use.demand.classes))]
-    usd, seconds = asked.scenario.own.usd(paid.machines_usd, paid.other_usd), paid.hours * 3600.0
-    if len(plan.groups) == 1:
-        bill = who_pays(uses, usd, plan.replicas * seconds)
-    else:
-        pools = [
-            PaidPool(usd * fraction, group.layout.devices, group.replicas * seconds)
-            for fraction, group in zip(paid.group_fractions, plan.groups, strict=True)
-        ]
-        bill = who_pays_for_pools(uses, pools[0], pools[1])
+    own, seconds = asked.scenario.own, paid.hours * 3600.0
+    pools = [
+        PaidPool(
+            own.machines_usd(paid.machines_usd) * fraction,
+            group.layout.devices,
+            group.replicas * seconds,
+            (own.people_usd_per_month + paid.other_usd) * fraction,
+        )
+        for fraction, group in zip(paid.group_fractions, plan.groups, strict=True)
+    ]
+    bill = who_pays(uses, pools[0]) if len(pools) == 1 else who_pays_for_pools(uses, pools[0], pools[1])
     return AskedBill(
         plan,
         bill,
@@ -161,7 +163,7 @@ def _shared_by_time(use: PlanUse, *, pools: bool) -> Assumption:
     )
     return Assumption(
         f"{where}a prefill by itself, of a decode step the part of one of {use.sequences:.3g} sequences, the batch at the peak; "
-        "idle time and spares in the same proportion",
+        "people and other costs in the same proportion; idle GPUs, spares included, are a line of their own",
         "traffic[0].tenant",
     )
 

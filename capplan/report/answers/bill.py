@@ -9,6 +9,8 @@ from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import currency_texts
 from capplan.report.answers.plan_words import purchase_text
 
+IDLE = "idle"
+"""Name of the line of GPUs that wait for requests."""
 _TITLES = {
     "name": "class",
     "tenant": "",
@@ -18,6 +20,7 @@ _TITLES = {
     "prefill_usd": "prefill",
     "decode_usd": "decode",
     "outside_usd": "outside",
+    "usd_with_idle": "with idle",
     "usd_per_thousand_requests": "",
     "usd_per_user": "per user",
     "usd_per_thousand_conversations": "per 1,000 conversations",
@@ -37,23 +40,34 @@ def bill_answer(
     outside = ("outside_usd",) if any(row["outside_usd"] for row in rows) else ()
     tenants = by_tenant(asked.bill.shares)
     grouped = [_tenant_row(tenant, shares) for tenant, shares in tenants.items()]
-    shown = ("name", "tenant", "requests", "gpu_time_fraction", "prefill_usd", "decode_usd", *outside, cost, "usd_per_thousand_requests",
-             "usd_per_user", "usd_per_thousand_conversations")  # fmt: skip
+    idle = {"usd": asked.bill.idle_usd}
+    shown = ("name", "tenant", "requests", "gpu_time_fraction", "prefill_usd", "decode_usd", *outside, cost, "usd_with_idle",
+             "usd_per_thousand_requests", "usd_per_user", "usd_per_thousand_conversations")  # fmt: skip
     kept = tuple(column for column in shown if column == cost or any(row[column] is not None for row in rows))
     span = "for the job" if asked.of_job else "per month"
     span = span if month is None else f"in {month[0]}-{month[1]:02} of {asked.hours:g} h"
     tables = [
         Table(
-            [{**row, cost: row["usd"]} for row in rows],
+            [{**row, cost: row["usd"]} for row in [*rows, {**dict.fromkeys(rows[0]), "name": IDLE, **idle}]],
             title="By class of requests",
             shown=kept,
             titles=_TITLES,
         )
     ]
     if len(tenants) < len(rows):
-        by = ("tenant", "requests", "gpu_time_fraction", "prefill_usd", "decode_usd", *outside, cost)
+        by = (
+            "tenant",
+            "requests",
+            "gpu_time_fraction",
+            "prefill_usd",
+            "decode_usd",
+            *outside,
+            cost,
+            "usd_with_idle",
+        )
+        lines = [*grouped, {**dict.fromkeys(grouped[0]), "tenant": IDLE, **idle}]
         tables.append(
-            Table([{**row, cost: row["usd"]} for row in grouped], title="By tenant", shown=by, titles=_TITLES)
+            Table([{**row, cost: row["usd"]} for row in lines], title="By tenant", shown=by, titles=_TITLES)
         )
     written_text = (f"the bill is in {written}, in the columns of FOCUS 1.2",) if written else ()
     return Answer(
@@ -64,14 +78,16 @@ def bill_answer(
             "hours": asked.hours,
             "gpus": asked.plan.gpus,
             "busy_fraction": asked.bill.busy_fraction,
+            "idle_usd": asked.bill.idle_usd,
             "classes": rows,
             "tenants": grouped,
         },
         tables=tuple(tables),
         headline=f"{name}: {purchase_text(asked.plan)}, ${asked.bill.usd:,.0f} {span}, shared by the time of the GPUs",
         closing=(
-            f"prefill + decode{' + outside' if outside else ''} = cost; cost / requests x 1,000 = cost of a thousand requests",
-            f"requests keep the replicas busy for {asked.bill.busy_fraction:.0%} of the time that is paid for, spares included",
+            f"prefill + decode{' + outside' if outside else ''} = cost; cost with idle / requests x 1,000 = cost of a thousand requests",
+            f"requests keep the replicas busy for {asked.bill.busy_fraction:.0%} of the time that is paid for, spares included; "
+            f"idle: what the machines cost for the rest, ${asked.bill.idle_usd:,.0f}",
             *currency_texts(currency, {span: asked.bill.usd}),
             *written_text,
         ),
@@ -94,6 +110,8 @@ def _class_row(share: Share) -> dict[str, Any]:
         "decode_usd": share.decode_usd,
         "outside_usd": share.use.outside_usd,
         "usd": share.usd,
+        "idle_usd": share.idle_usd,
+        "usd_with_idle": share.usd_with_idle,
         "usd_per_request": share.usd_per_request,
         "usd_per_thousand_requests": 1000.0 * share.usd_per_request,
         "usd_per_user": share.usd_per_user,
@@ -110,4 +128,6 @@ def _tenant_row(tenant: str, shares: Sequence[Share]) -> dict[str, Any]:
         "decode_usd": sum(share.decode_usd for share in shares),
         "outside_usd": sum(share.use.outside_usd for share in shares),
         "usd": sum(share.usd for share in shares),
+        "idle_usd": sum(share.idle_usd for share in shares),
+        "usd_with_idle": sum(share.usd_with_idle for share in shares),
     }
