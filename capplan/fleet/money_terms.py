@@ -65,21 +65,23 @@ class OwnTerms:
         """
         return usd * (1.0 + self.overhead_fraction)
 
-    def machines_usd_within(self, usd: float, includes: Collection[str]) -> float:
+    def machines_usd_within(self, usd: float, includes: Collection[str], other_usd: float = 0.0) -> float:
         """Return what a budget leaves for machines.
 
-            m = (c - p) / (1 + f)
+            m = (c - p - x) / (1 + f + s)
 
         Parameters
         ----------
         usd : [$]
             c.
-        includes : what the budget pays for beside the machines: `people` p, `overhead` f
+        includes : what the budget pays for beside the machines: `people` p, `overhead` f, and `other`: x, and the support plan s
+        other_usd : [$]
+            x, the lines of prices.other that do not follow the price of the machines
 
         Returns
         -------
         [$]
-            m, below zero if people cost more than the budget
+            m, below zero if people and the rest cost more than the budget
 
         Examples
         --------
@@ -87,7 +89,32 @@ class OwnTerms:
         40000.0
         """
         people = self.people_usd_per_month if "people" in includes else 0.0
-        return (usd - people) / (1.0 + (self.overhead_fraction if "overhead" in includes else 0.0))
+        overhead = self.overhead_fraction if "overhead" in includes else 0.0
+        support, others = (self.other.support_fraction, other_usd) if "other" in includes else (0.0, 0.0)
+        return (usd - people - others) / (1.0 + overhead + support)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetTerms:
+    """A budget as a scenario states it."""
+
+    usd_per_month: float
+    includes: tuple[str, ...] = ()
+    """What it pays for beside the machines: people, overhead, other."""
+    beside_usd_per_month: float = 0.0
+    """What that takes of it."""
+    usd_per_traffic: float = 0.0
+    """What machines lose of it if the traffic doubles: it pays for egress too."""
+
+    def machines_usd_per_month(self, traffic_ratio: float = 1.0) -> float:
+        """Return what is left for machines at some times the traffic [$/month].
+
+        Examples
+        --------
+        >>> BudgetTerms(50_000.0, ("people", "other"), 12_000.0, 3000.0).machines_usd_per_month(2.0)
+        35000.0
+        """
+        return self.usd_per_month - self.beside_usd_per_month - self.usd_per_traffic * (traffic_ratio - 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from capplan.assumption import Assumption
 from capplan.fleet.engine_options import TierSize
-from capplan.fleet.money_terms import CommitmentTerms, HostedTerms, OwnTerms, PowerTerms
+from capplan.fleet.money_terms import BudgetTerms, CommitmentTerms, HostedTerms, OwnTerms, PowerTerms
 from capplan.fleet.order import MachineLimits
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import PriceChoice
@@ -172,8 +172,8 @@ class Scenario:
     """Ways to pay beside the one of `prices`; None: none are named."""
     currency: tuple[str, float] | None
     """Name of a currency and the dollars that one unit of it costs, for totals."""
-    budget_usd_per_month: float | None
-    """What the fleet may cost."""
+    budget: BudgetTerms | None
+    """As the scenario states it."""
     own: OwnTerms
     """Cost of the fleet beside its machines."""
     power: PowerTerms | None
@@ -196,3 +196,8 @@ class Scenario:
     """Values in the file that are probably mistakes."""
     written: Mapping[str, Any]
     """The keys as written, overridden ones included, which a plan file keeps."""
+
+    @property
+    def budget_usd_per_month(self) -> float | None:
+        """What the machines may cost: the budget less what else it includes."""
+        return None if self.budget is None else self.budget.machines_usd_per_month()

@@ -28,7 +28,7 @@ from capplan.memory.plan import cache_dtype
 from capplan.model.network import Network
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
 from capplan.questions.benchmark_spec import row_efficiency
-from capplan.questions.money.budget import carried_traffic, within_budget
+from capplan.questions.money.budget import budgeted, carried_traffic, within_budget
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.efficiency import shipped_intervals, shipped_slowness
 from capplan.readers.catalogue.machines import machine_prices
@@ -196,6 +196,8 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     assumed += image_assumed
     demand = demand_of(scenario)
     networks = _with_prompt_work(scenario, networks, demand)
+    scenario, budget_assumed = budgeted(scenario, demand, networks)
+    assumed += budget_assumed
     first = next(iter(networks.values()))
     assumed += adapter_assumptions(first, "lora")
     drafting, draft_assumed = _drafting(scenario, first, offline=offline)

@@ -9,6 +9,7 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.fleet.money_terms import (
+    BudgetTerms,
     CommitmentTerms,
     HostedTerms,
     OtherTerms,
@@ -72,13 +73,18 @@ def _provisioned(record: Provisioned | None) -> ProvisionedTerms | None:
     )
 
 
-def budget_of_machines(reading: Reading, record: Budget | None, own: OwnTerms) -> float | None:
-    """Return what a budget leaves for machines per month [$], None without a budget."""
-    if record is None or not record.includes:
-        return None if record is None else record.usd_per_month
+def budget_terms(reading: Reading, record: Budget | None, own: OwnTerms) -> BudgetTerms | None:
+    """Return the budget of a scenario, None without one; what it includes has to have a price."""
+    if record is None:
+        return None
     at: KeyPath = ("budget", "includes")
-    for name, stated in (("people", own.people_usd_per_month), ("overhead", own.overhead_fraction)):
-        if name in record.includes and not stated:
+    priced = {
+        "people": own.people_usd_per_month,
+        "overhead": own.overhead_fraction,
+        "other": own.other != OtherTerms(),
+    }
+    for name in record.includes:
+        if not priced[name]:
             reading.note(reading.refuse(at, f"{name} is included, and prices.{name} is not given"), at)
     left = own.machines_usd_within(record.usd_per_month, record.includes)
     if left <= 0.0:
@@ -87,12 +93,7 @@ def budget_of_machines(reading: Reading, record: Budget | None, own: OwnTerms) -
             f"${record.usd_per_month:,.0f} for machines"
         )
         reading.note(reading.refuse(at, what), at)
-    reading.assume(
-        f"the budget of ${record.usd_per_month:,.0f} per month includes {' and '.join(record.includes)}, which leaves "
-        f"${left:,.0f} for machines",
-        "budget.includes",
-    )
-    return left
+    return BudgetTerms(record.usd_per_month, tuple(dict.fromkeys(record.includes)))
 
 
 ASSUMED_OTHER: Mapping[str, float] = {

@@ -23,7 +23,7 @@ from capplan.readers.yaml_file import Document, KeyPath, read_yaml
 from capplan.scenario.engine_use import network_bytes_per_s
 from capplan.scenario.machine_limits import machine_limits
 from capplan.scenario.money_terms import (
-    budget_of_machines,
+    budget_terms,
     commitment_terms,
     growth_ratios,
     hosted_terms,
@@ -271,7 +271,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     note_odd_money(reading, file)
     note_odd_hosted(reading, file)
     own = own_terms(reading, file.prices)
-    budget = budget_of_machines(reading, file.budget, own)
+    budget = budget_terms(reading, file.budget, own)
     growth = reading.attempt(partial(growth_ratios, reading, file.growth, classes), (), ("growth",))
     several = reading.attempt(partial(several_terms, reading, file, classes), None, ("cascade",))
     if reading.mistakes:
@@ -298,7 +298,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         price_date=file.prices.date,
         commitments=commitment_terms(file.commitments),
         currency=(file.currency.name, file.currency.usd) if file.currency else None,
-        budget_usd_per_month=budget,
+        budget=budget,
         power=power_terms(file.energy, file.prices.facility_ratio),
         growth=growth,
         own=own,

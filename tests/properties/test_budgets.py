@@ -10,13 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capplan.fleet.money_terms import OtherTerms, OwnTerms
 from capplan.fleet.plan import Choices
 from capplan.fleet.search.recommended import plan_of
 from capplan.money.commitments import GroupUse, Offer, least_usd_per_hour, mix_of, use_fractions
+from capplan.money.total_cost import other_lines, total_usd
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers.answer import asked_levers
 from capplan.questions.money.budget import PARTS, _affordable_choices, most_parts
 from capplan.questions.outlook import outlook_of
+from capplan.report.answers.fleet_outlook import growth_closing
 from capplan.scenario.scenario import read_scenario
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
@@ -255,3 +258,111 @@ def test_no_mix_costs_less_than_the_bound(counts, prices):
     used = use_fractions(np.array(counts))
     mix = mix_of([GroupUse(used, [*offers, *limited], 2)])
     assert least_usd_per_hour(float(np.mean(counts)), [*offers, *limited], 2) <= mix.usd_per_hour + 1e-9
+
+
+OTHERS = {
+    "people": "9000 $/month",
+    "overhead": "12 %",
+    "other": {"egress_per_gb": "0.09 $", "load_balancers": "50 $/month", "weights_per_gb": "0.5 $/month", "cpu_nodes": 2, "cpu_node": "150 $/month", "support": "10 %"},
+}  # fmt: skip
+
+
+def with_others(path, *settings):
+    """Return the answer and the bill of a scenario with people, overhead and other costs."""
+    added = [f"prices.{key}={json.dumps(value)}" for key, value in OTHERS.items()]
+    asked = asked_fleet(read_scenario(path, (*added, *settings)), offline=True)
+    answer = fleet_for(asked)
+    return asked, answer, total_usd(outlook_of(asked, answer).total)
+
+
+EVERYTHING = "budget.includes=[people, overhead, other]"
+
+
+@pytest.mark.parametrize("mix", [(), (MIX,)], ids=["rented", "mixed"])
+def test_a_budget_for_everything_is_the_total_of_the_bill(tmp_path, mix):
+    """Each line of the total cost is added up; a budget of a little more has the plan, one of a little less none."""
+    path = tmp_path / "small.yaml"
+    path.write_text(SCENARIO.replace("request_rate: 30 req/s", "request_rate: 30 req/s, daily_curve: office"))
+    _, free, usd = with_others(path, *mix)
+    cheapest = free.choices.cheapest if not mix else free.chosen
+    assert cheapest == free.chosen
+    _, within, same = with_others(path, *mix, f"budget.usd_per_month={1.0001 * usd!r}", EVERYTHING)
+    assert (within.chosen, same) == (free.chosen, pytest.approx(usd))
+    _, none, _ = with_others(path, *mix, f"budget.usd_per_month={0.9999 * usd!r}", EVERYTHING)
+    if not mix:
+        assert none.chosen is None
+    else:
+        assert none.chosen != free.chosen
+
+
+@given(
+    usd=st.floats(1e3, 1e6), people=st.floats(0, 900), overhead=st.floats(0, 1), support=st.floats(0, 1), egress=st.floats(0, 0.2), nodes=st.integers(0, 3),
+)  # fmt: skip
+def test_what_a_budget_leaves_for_machines_adds_up_to_it(usd, people, overhead, support, egress, nodes):
+    """Machines for what is left, and every line beside them, cost the budget."""
+    other = OtherTerms(egress, 300.0, 10.0, 0.02, nodes, 50.0, support)
+    own = OwnTerms(people, overhead, None, other)
+    fixed = total_usd(other_lines(other, 0.0, 1e8, 1e10, 1.0))
+    left = own.machines_usd_within(usd, ("people", "overhead", "other"), fixed)
+    every = total_usd(other_lines(other, left, 1e8, 1e10, 1.0))
+    assert left * (1 + overhead) + people + every == pytest.approx(usd)
+
+
+def test_growth_exceeds_a_budget_for_everything_in_the_month_whose_bill_does(tmp_path):
+    """The total of each month line by line: machines and what follows their price, egress of its traffic, people and the rest."""
+    path = tmp_path / "small.yaml"
+    path.write_text(SCENARIO)
+    dear = "prices.other.egress_per_gb=4 $"
+    grows = "growth={per_month: 12 %, months: 9}"
+    asked, free, today = with_others(path, dear, grows)
+    outlook = outlook_of(asked, free)
+    lines = {line.what: line.usd for line in outlook.total}
+    egress = lines["egress of streamed output"]
+    fixed = lines["people"] + lines["load balancers"] + lines["CPU nodes"] + lines["storage of weights"]
+    months = [
+        row.usd_per_month * (1 + 0.12 + 0.1) + fixed + egress * 1.12 ** (row.month - 1)
+        for row in outlook.growth.months
+    ]
+    assert months[0] == pytest.approx(today)
+    for month in (2, 5, 8):
+        usd = (months[month - 2] + months[month - 1]) / 2
+        asked, answer, _ = with_others(path, dear, grows, f"budget.usd_per_month={usd!r}", EVERYTHING)
+        assert answer.chosen == free.chosen
+        (text,) = growth_closing(outlook_of(asked, answer).growth, asked.scenario)
+        assert text.endswith(f"is exceeded in month {month}")
+
+
+def test_the_part_of_the_traffic_counts_the_egress_of_that_part(tmp_path):
+    """Egress is most of the bill: half of the budget pays for the part whose own bill is within it, and not for a hundredth more."""
+    path = tmp_path / "small.yaml"
+    path.write_text(SCENARIO)
+    dear = "prices.other.egress_per_gb=2 $"
+    _, _, usd = with_others(path, dear)
+    budget = (f"budget.usd_per_month={0.8 * usd!r}", EVERYTHING, dear)
+    _, over, _ = with_others(path, *budget)
+    share = over.carried.traffic_fraction
+    some, more = (
+        with_others(path, dear, f"traffic[0].request_rate={30 * part!r} req/s")[2]
+        for part in (share, share + 0.01)
+    )
+    assert some <= 0.8 * usd < more
+
+
+def test_what_a_budget_includes_has_a_price(capplan, tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(SCENARIO)
+    for name in ("people", "overhead", "other"):
+        ran = capplan(
+            "fleet", path, "--offline", "--set", f"budget={{usd_per_month: 9000, includes: [{name}]}}"
+        )
+        assert ran.code == 2
+        assert f"{name} is included, and prices.{name} is not given" in ran.err
+    egress = (
+        "--set",
+        "prices.other.egress_per_gb=900 $",
+        "--set",
+        "budget={usd_per_month: 9000, includes: [other]}",
+    )
+    ran = capplan("fleet", path, "--offline", *egress)
+    assert ran.code == 2
+    assert "other cost more than the budget of $9,000, which leaves nothing for machines" in ran.err

@@ -1,9 +1,11 @@
 """A budget against what a plan is really paid, and how much of its traffic a scenario can serve within it."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from capplan.assumption import Assumption
+from capplan.errors import InputError
 from capplan.fleet.load.demand import Demand, demand_of
 from capplan.fleet.over_time import RateLine
 from capplan.fleet.plan import (
@@ -14,7 +16,7 @@ from capplan.fleet.plan import (
     Uneconomical,
     whole_gpus,
 )
-from capplan.fleet.price import most_usd, usd_per_month
+from capplan.fleet.price import HOURS_PER_MONTH, most_usd, usd_per_month
 from capplan.fleet.question import Question
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search.candidates import Rejection
@@ -22,9 +24,48 @@ from capplan.fleet.search.cheapest import OVER_BUDGET, Search, Terms
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import plan_of
 from capplan.fleet.search.search_cache import SearchCache
+from capplan.model.network import Network
+from capplan.model.parameters import weight_bytes
+from capplan.money.hosted import hosted_traffic
+from capplan.money.total_cost import other_lines, total_usd
 from capplan.questions.money.commitments import asked_mix, cheapest_by_mix
 from capplan.scenario.rate_line import rate_line
 from capplan.workload.request_class import RequestClass, busier
+
+
+def budgeted(
+    scenario: Scenario, demand: Demand, networks: Mapping[str, Network]
+) -> tuple[Scenario, tuple[Assumption, ...]]:
+    """Return a scenario with what its budget leaves for machines, by the lines of its total cost, and what that assumes.
+
+    Users ask most if no response takes any time, and of several weight formats the largest checkpoint is kept, so no plan
+    costs more than the budget.
+
+    Parameters
+    ----------
+    scenario : with the budget as it is stated
+    demand : whose output leaves the provider
+    networks : of the checkpoints that may be kept
+    """
+    budget, own = scenario.budget, scenario.own
+    if budget is None or not budget.includes:
+        return scenario, ()
+    traffic = [hosted_traffic(item, 0.0) for item in demand.classes]
+    tokens = sum(part.requests * part.request_class.generated_tokens for part in traffic)
+    lines = other_lines(own.other, 0.0, tokens, max(map(weight_bytes, networks.values())), 1.0)
+    others = total_usd(lines)
+    left = own.machines_usd_within(budget.usd_per_month, budget.includes, others)
+    egress = total_usd([line for line in lines if line.grows_with == "traffic"])
+    doubled = own.machines_usd_within(budget.usd_per_month, budget.includes, others + egress)
+    names = " and ".join(budget.includes)
+    if left <= 0.0:
+        raise InputError(
+            f"{scenario.path}: budget.includes: {names} cost more than the budget of ${budget.usd_per_month:,.0f}, "
+            "which leaves nothing for machines"
+        )
+    what = f"the budget of ${budget.usd_per_month:,.0f} per month includes {names}, which leaves ${left:,.0f} for machines"
+    known = replace(budget, beside_usd_per_month=budget.usd_per_month - left, usd_per_traffic=left - doubled)
+    return replace(scenario, budget=known), (Assumption(what, "budget.includes"),)
 
 
 def mix_usd_per_month(scenario: Scenario, plan: Plan, line: RateLine | None) -> float | None:
@@ -138,21 +179,27 @@ def carried_traffic(
     usd_per_month : [$/month]
         of the cheapest plan for all of the traffic, above the budget
     """
-    budget = scenario.budget_usd_per_month
-    assert budget is not None
+    stated = scenario.budget
+    assert stated is not None
     line = rate_line(scenario)
 
     def served(parts: int) -> tuple[Plan, float] | None:
         share = parts / PARTS
+        budget = stated.machines_usd_per_month(share)
         asked = replace(question, demand=_part_of(question.demand, scenario, share))
-        trials = Search(asked, search(asked).candidates, terms, cache)
+        paid = (
+            terms
+            if terms.max_usd_per_hour is None
+            else replace(terms, max_usd_per_hour=budget / HOURS_PER_MONTH)
+        )
+        trials = Search(asked, search(asked).candidates, paid, cache)
         if scenario.commitments is not None:
             return cheapest_by_mix(scenario, trials, _line_part(line, share), most_usd(budget))
         sized = trials.cheapest(question.slo.confidence)
-        plan = None if sized is None else plan_of(sized, terms)
+        plan = None if sized is None else plan_of(sized, paid)
         return None if plan is None or plan.usd_per_month is None else (plan, plan.usd_per_month)
 
-    parts, found = most_parts(served, int(PARTS * budget / usd_per_month))
+    parts, found = most_parts(served, int(PARTS * stated.machines_usd_per_month() / usd_per_month))
     return None if found is None else CarriedTraffic(parts / PARTS, *found)
 
 

@@ -37,38 +37,10 @@ def bill_answer(
     """Return what each class and tenant pays, and the cost of a request, a user and a thousand conversations."""
     cost = "usd_per_job" if asked.of_job else "usd_per_month"
     rows = [_class_row(share) for share in asked.bill.shares]
-    outside = ("outside_usd",) if any(row["outside_usd"] for row in rows) else ()
-    tenants = by_tenant(asked.bill.shares)
-    grouped = [_tenant_row(tenant, shares) for tenant, shares in tenants.items()]
-    idle = {"usd": asked.bill.idle_usd}
-    shown = ("name", "tenant", "requests", "gpu_time_fraction", "prefill_usd", "decode_usd", *outside, cost, "usd_with_idle",
-             "usd_per_thousand_requests", "usd_per_user", "usd_per_thousand_conversations")  # fmt: skip
-    kept = tuple(column for column in shown if column == cost or any(row[column] is not None for row in rows))
+    grouped = [_tenant_row(tenant, shares) for tenant, shares in by_tenant(asked.bill.shares).items()]
     span = "for the job" if asked.of_job else "per month"
     span = span if month is None else f"in {month[0]}-{month[1]:02} of {asked.hours:g} h"
-    tables = [
-        Table(
-            [{**row, cost: row["usd"]} for row in [*rows, {**dict.fromkeys(rows[0]), "name": IDLE, **idle}]],
-            title="By class of requests",
-            shown=kept,
-            titles=_TITLES,
-        )
-    ]
-    if len(tenants) < len(rows):
-        by = (
-            "tenant",
-            "requests",
-            "gpu_time_fraction",
-            "prefill_usd",
-            "decode_usd",
-            *outside,
-            cost,
-            "usd_with_idle",
-        )
-        lines = [*grouped, {**dict.fromkeys(grouped[0]), "tenant": IDLE, **idle}]
-        tables.append(
-            Table([{**row, cost: row["usd"]} for row in lines], title="By tenant", shown=by, titles=_TITLES)
-        )
+    outside = " + outside" if any(row["outside_usd"] for row in rows) else ""
     written_text = (f"the bill is in {written}, in the columns of FOCUS 1.2",) if written else ()
     return Answer(
         command="bill",
@@ -82,10 +54,10 @@ def bill_answer(
             "classes": rows,
             "tenants": grouped,
         },
-        tables=tuple(tables),
+        tables=_tables(rows, grouped, asked.bill.idle_usd, cost),
         headline=f"{name}: {purchase_text(asked.plan)}, ${asked.bill.usd:,.0f} {span}, shared by the time of the GPUs",
         closing=(
-            f"prefill + decode{' + outside' if outside else ''} = cost; cost with idle / requests x 1,000 = cost of a thousand requests",
+            f"prefill + decode{outside} = cost; cost with idle / requests x 1,000 = cost of a thousand requests",
             f"requests keep the replicas busy for {asked.bill.busy_fraction:.0%} of the time that is paid for, spares included; "
             f"idle: what the machines cost for the rest, ${asked.bill.idle_usd:,.0f}",
             *currency_texts(currency, {span: asked.bill.usd}),
@@ -95,6 +67,30 @@ def bill_answer(
         warnings=asked.warnings,
         csv_rows=rows,
     )
+
+
+def _tables(
+    rows: Sequence[dict[str, Any]], grouped: Sequence[dict[str, Any]], idle_usd: float, cost: str
+) -> tuple[Table, ...]:
+    """Return the classes and, if they are more, the tenants, each table with the line of idle GPUs."""
+    usd = (
+        "prefill_usd",
+        "decode_usd",
+        *(("outside_usd",) if any(row["outside_usd"] for row in rows) else ()),
+    )
+    shown = ("name", "tenant", "requests", "gpu_time_fraction", *usd, cost, "usd_with_idle",
+             "usd_per_thousand_requests", "usd_per_user", "usd_per_thousand_conversations")  # fmt: skip
+    kept = tuple(column for column in shown if column == cost or any(row[column] is not None for row in rows))
+
+    def with_idle(lines: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+        idle = {**dict.fromkeys(lines[0]), key: IDLE, "usd": idle_usd}
+        return [{**line, cost: line["usd"]} for line in [*lines, idle]]
+
+    classes = Table(with_idle(rows, "name"), title="By class of requests", shown=kept, titles=_TITLES)
+    if len(grouped) == len(rows):
+        return (classes,)
+    by = ("tenant", "requests", "gpu_time_fraction", *usd, cost, "usd_with_idle")
+    return classes, Table(with_idle(grouped, "tenant"), title="By tenant", shown=by, titles=_TITLES)
 
 
 def _class_row(share: Share) -> dict[str, Any]:

@@ -172,15 +172,20 @@ def growth_closing(growth: Growth | None, scenario: Scenario) -> tuple[str, ...]
     if growth is None:
         return ()
     lines = []
-    most, budget = scenario.fleet.max_devices, scenario.budget_usd_per_month
+    most, budget = scenario.fleet.max_devices, scenario.budget
     over = next((row.month for row in growth.months if most is not None and row.gpus > most), None)
     lines += [f"fleet.max_gpus of {most} is exceeded in month {over}"] if over else []
-    dear = next(
-        (row.month for row in growth.months if budget is not None and (row.paid_usd or 0.0) > budget), None
-    )
-    lines += (
-        [f"the budget of ${budget:,.0f} per month for machines is exceeded in month {dear}"] if dear else []
-    )
+    if budget is None:
+        return tuple(lines)
+    today = growth.months[0].request_rate
+    for row in growth.months:
+        left = budget.machines_usd_per_month(row.request_rate / today)
+        if (row.paid_usd or 0.0) > left:
+            parts = f", which leaves ${left:,.0f} for machines," if budget.includes else ""
+            lines.append(
+                f"the budget of ${budget.usd_per_month:,.0f} per month{parts} is exceeded in month {row.month}"
+            )
+            break
     return tuple(lines)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from capplan.fleet.plan import FleetAnswer, Plan
+from capplan.fleet.scenario import Scenario
 from capplan.questions.fleet import AskedFleet
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.report.answers.pools import pools_text
@@ -58,17 +59,26 @@ def purchase_text(plan: Plan) -> str:
     )
 
 
+def budget_text(scenario: Scenario) -> str:
+    """Return a budget in words, with the part that is left for machines if it pays for more."""
+    stated = scenario.budget
+    if stated is None:
+        return ""
+    part = f", ${stated.machines_usd_per_month():,.0f} of it for machines" if stated.includes else ""
+    return f"the budget of ${stated.usd_per_month:,.0f} per month{part}"
+
+
 def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
     """Return what the cheapest plan costs where none is within the budget, and by what a plan within it is paid."""
     budget, usd = asked.scenario.budget_usd_per_month, answer.over_budget_usd_per_month
     by_mix = asked.scenario.commitments is not None
     if budget is not None and by_mix and answer.chosen is not None:
-        return (f"with its mix of commitments it is within the budget of ${budget:,.0f} per month",)
+        return (f"with its mix of commitments it is within {budget_text(asked.scenario)}",)
     if budget is None or answer.over_budget is None or usd is None:
         return ()
     how = " with its mix of commitments" if by_mix else ""
     return (
-        f"without the budget of ${budget:,.0f} per month: {purchase_text(answer.over_budget)}, ${usd:,.0f} per month{how}, "
+        f"without {budget_text(asked.scenario)}: {purchase_text(answer.over_budget)}, ${usd:,.0f} per month{how}, "
         f"{usd / budget:.3g} times the budget, ${usd - budget:,.0f} too much",
         *_carried_texts(asked, answer),
     )

@@ -207,5 +207,5 @@ class Budget(Record):
 
     usd_per_month: UsdOfBudget
     """All devices, spares included: by the cheapest mix where commitments are named, else at the price of prices.commitment."""
-    includes: list[Literal["people", "overhead"]] = Field(default_factory=list)
-    """What the budget pays for beside the machines: prices.people, prices.overhead."""
+    includes: list[Literal["people", "overhead", "other"]] = Field(default_factory=list)
+    """What the budget pays for beside the machines: prices.people, prices.overhead, prices.other."""
