@@ -230,6 +230,8 @@ class CommitmentTerms:
     owned: OwnedTerms | None
     min_replicas: int
     max_replicas: int | None
+    interest_fraction: float = 0.0
+    """Cost of capital of a year, on what reservations are paid ahead."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ class PaidTerm:
     """Of one device, whether it is used or not."""
     residual_usd: float = 0.0
     """Of one device, at the end of its life."""
+    interest_fraction: float = 0.0
+    """Cost of capital of a year, on what is paid upfront and not used up yet."""
     bought: bool = False
     """Whether the device is owned: nothing is owed after the horizon, and it is worth something."""
 
@@ -37,7 +39,9 @@ class CashMonth:
     residual_usd: float
     """Of devices whose life ends with it."""
     cost_usd: float
-    """Cost of the month by the cheapest mix of its own load, upfront parts spread over their term."""
+    """Cost of the month by the cheapest mix of its own load, upfront parts spread over their term, with interest."""
+    interest_usd: float = 0.0
+    """Cost of the capital that is tied up in upfront parts, which nobody bills."""
 
     @property
     def usd(self) -> float:
@@ -54,6 +58,21 @@ class CashMonth:
 
 
 @dataclass(frozen=True, slots=True)
+class BegunTerm:
+    """Reservations that begin in the same month."""
+
+    name: str
+    month: int
+    """The first."""
+    until_month: int
+    devices: int
+    usd: float
+    """Upfront and monthly parts of the whole term."""
+    usd_after_horizon: float
+    """Monthly parts that are due after the last month that is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cash:
     """Payments by month, and what is left when the horizon ends."""
 
@@ -64,6 +83,48 @@ class Cash:
     """Last month of them; None where nothing is owed."""
     worth_usd: float
     """Of bought devices at the end of the horizon, falling evenly to their residual value."""
+    begun: tuple[BegunTerm, ...] = ()
+    """Every reservation, by the month in which it is first needed."""
+
+    @property
+    def interest_usd(self) -> float:
+        """Cost of capital of all months."""
+        return sum(row.interest_usd for row in self.months)
+
+
+def tied_up_ratio(upfront_fraction: float, term_months: float, interest_fraction: float) -> float:
+    """Return what a term costs with interest on its upfront part over what it costs without.
+
+        x = 1 + a i (T + 1) / 24
+
+    The upfront part is used up evenly, so in month k of T the share (T - k + 1) / T of it is tied up, on average (T + 1) / (2 T).
+
+    Parameters
+    ----------
+    upfront_fraction : [-]
+        a, share of the whole term that is paid at its start.
+    term_months : [months]
+        T.
+    interest_fraction : [-]
+        i, of a year, a twelfth of it each month.
+
+    Returns
+    -------
+    [-]
+        x, one without interest or without an upfront part.
+
+    Examples
+    --------
+    A year paid upfront at 12%: one percent a month on six and a half months of its cost, in a year of twelve:
+
+    >>> round(tied_up_ratio(1.0, 12.0, 0.12), 6)
+    1.065
+
+    References
+    ----------
+    Brealey, Myers, Allen, "Principles of Corporate Finance", chapter 2: the opportunity cost of capital, as simple interest.
+    """
+    return 1.0 + upfront_fraction * interest_fraction * (term_months + 1.0) / 24.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +149,12 @@ def cash_of(mixes: Sequence[Mix], terms: Mapping[str, PaidTerm]) -> Cash:
 
     Returns
     -------
-    Cash; without interest on what is paid ahead
+    Cash; interest on what is paid upfront stands apart from what is paid
     """
     started: list[_Started] = []
     months = []
     for number, mix in enumerate(mixes, start=1):
-        upfront = residual = 0.0
+        upfront = residual = interest = 0.0
         running = float(usd_per_month(mix.people_usd_per_hour))
         needed = dict.fromkeys(terms, 0)
         for part in mix.parts:
@@ -115,22 +176,37 @@ def cash_of(mixes: Sequence[Mix], terms: Mapping[str, PaidTerm]) -> Cash:
             residual += term.residual_usd * sum(
                 item.devices for item in started if item.name == name and item.month + term.months - 1.0 == number
             )  # fmt: skip
-        months.append(CashMonth(number, upfront, running, residual, float(usd_per_month(mix.usd_per_hour))))
+            interest += sum(
+                _interest_usd(item, number, term) for item in _active(started, name, number, term)
+            )
+        cost = float(usd_per_month(mix.usd_per_hour))
+        months.append(CashMonth(number, upfront, running, residual, cost, interest))
     return _ended(months, started, terms)
 
 
 def _active(started: Sequence[_Started], name: str, month: int, term: PaidTerm) -> list[_Started]:
-    """Return what was begun before a month and goes on in it."""
+    """Return what was begun up to a month and goes on in it."""
     return [item for item in started if item.name == name and month < item.month + term.months]
+
+
+def _interest_usd(item: _Started, month: int, term: PaidTerm) -> float:
+    """Return a month of interest on the part of an upfront payment that is left when the month begins."""
+    left = 1.0 - (month - item.month) / term.months
+    return item.devices * term.upfront_usd * left * term.interest_fraction / 12.0
 
 
 def _ended(months: Sequence[CashMonth], started: Sequence[_Started], terms: Mapping[str, PaidTerm]) -> Cash:
     """Return the payments with what is owed and worth after the last month."""
     owed, worth, until = 0.0, 0.0, -inf
     last = len(months)
+    begun = []
     for item in started:
         term = terms[item.name]
         left = item.month + term.months - 1.0 - last
+        if not term.bought:
+            after = item.devices * max(left, 0.0) * term.running_usd_per_month
+            all_of_it = item.devices * (term.upfront_usd + term.months * term.running_usd_per_month)
+            begun.append(BegunTerm(item.name, item.month, int(last + left), item.devices, all_of_it, after))
         if left <= 0.0:
             continue
         if term.bought:
@@ -139,4 +215,4 @@ def _ended(months: Sequence[CashMonth], started: Sequence[_Started], terms: Mapp
             continue
         owed += item.devices * left * term.running_usd_per_month
         until = max(until, last + left)
-    return Cash(tuple(months), owed, int(until) if owed else None, worth)
+    return Cash(tuple(months), owed, int(until) if owed else None, worth, tuple(begun))

@@ -150,6 +150,7 @@ def commitment_terms(record: Commitments | None) -> CommitmentTerms | None:
         owned=_owned(record.owned),
         min_replicas=record.min_replicas or 1,
         max_replicas=record.max_replicas,
+        interest_fraction=record.interest or 0.0,
     )
 
 
@@ -219,6 +220,16 @@ def note_odd_hosted(reading: Reading, file: ScenarioFile) -> None:
                 reading.note(reading.refuse(at, what), at)
 
 
+def _note_unused_interest(reading: Reading, section: Commitments | None) -> None:
+    """Note interest on upfront parts if no reservation has one."""
+    if section is None or section.interest is None:
+        return
+    if not any(item and item.upfront for item in (section.reserved_1y, section.reserved_3y)):
+        at: KeyPath = ("commitments", "interest")
+        what = "is paid on what a reservation costs upfront, and none has an upfront part; e.g. reserved_1y: {upfront: 50 %}"
+        reading.note(reading.refuse(at, what), at)
+
+
 def note_odd_money(reading: Reading, file: ScenarioFile) -> None:
     """Note what contradicts itself in the keys about money."""
     section = file.commitments
@@ -227,6 +238,7 @@ def note_odd_money(reading: Reading, file: ScenarioFile) -> None:
         if item is not None and item.price is not None and item.discount is not None:
             at: KeyPath = ("commitments", term)
             reading.note(reading.refuse(at, "price and discount are both given; leave one of them out"), at)
+    _note_unused_interest(reading, section)
     for key in ("machines", "providers", "regions", "own", "max_machines"):
         if section is not None and getattr(file.fleet, key) is not None:
             at = ("fleet", key)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.fleet.money_terms import OtherTerms, OwnedTerms
-from capplan.money.cash import PaidTerm, cash_of
+from capplan.money.cash import PaidTerm, cash_of, tied_up_ratio
 from capplan.money.commitments import Mix, MixedPart, Offer
 from capplan.money.total_cost import other_lines, total_usd
 from capplan.questions.money.commitments import owned_offer
@@ -40,6 +40,68 @@ def test_a_three_year_term_that_begins_in_month_12_binds_until_month_47():
     cash = cash_of(months, term)
     assert sum(row.usd for row in cash.months) == pytest.approx(1000.0)
     assert (cash.bound_usd, cash.bound_until_month) == (35_000.0, 47)
+    (begun,) = cash.begun
+    assert (begun.month, begun.until_month, begun.usd, begun.usd_after_horizon) == (
+        12,
+        47,
+        36_000.0,
+        35_000.0,
+    )
+
+
+@given(
+    needed=st.lists(st.integers(0, 4), min_size=1, max_size=40),
+    length=st.integers(1, 36),
+    ahead=st.floats(0, 1),
+    yearly=st.floats(0, 0.5),
+)
+def test_interest_agrees_with_a_ledger_of_what_each_contract_has_left(needed, length, ahead, yearly):
+    """Each contract pays its part upfront and uses it up month by month; what is left when a month begins bears a twelfth of the rate."""
+    contracts, interest = [], []
+    for month, count in enumerate(needed):
+        running = [item for item in contracts if item["left"] > 0]
+        contracts += [{"left": length, "begin": month} for _ in range(count - len(running))]
+        month_usd = 0.0
+        for item in contracts:
+            month_usd += ahead * 1460.0 * item["left"] * yearly / 12
+            item["left"] = max(0, item["left"] - 1)
+        interest.append(month_usd)
+    term = PaidTerm(length, ahead * 1460.0 * length, (1 - ahead) * 1460.0, interest_fraction=yearly)
+    cash = cash_of([mix_of_month(count) for count in needed], {"reserved-1y": term})
+    assert [row.interest_usd for row in cash.months] == pytest.approx(interest)
+    assert sum(term.devices for term in cash.begun) == len(contracts)
+    assert sum(term.usd for term in cash.begun) == pytest.approx(len(contracts) * length * 1460.0)
+    assert sum(term.usd_after_horizon for term in cash.begun) == pytest.approx(cash.bound_usd)
+
+
+@pytest.mark.parametrize("months", [12, 36])
+@pytest.mark.parametrize("ahead", [0.0, 0.5, 1.0])
+def test_a_term_with_interest_costs_its_ledger_spread_over_its_months(months, ahead):
+    left, interest = float(months), 0.0
+    while left > 0:
+        interest += ahead * 100.0 * left * 0.08 / 12
+        left -= 1
+    assert tied_up_ratio(ahead, months, 0.08) == pytest.approx(1 + interest / (100.0 * months))
+
+
+def test_the_price_of_a_reservation_has_the_interest_that_its_cash_has(capplan, tmp_path):
+    """A year of one GPU half upfront: the interest of its twelve months is what the mix costs more."""
+    path = tmp_path / "s.yaml"
+    path.write_text(SMALL + "prices: {per_gpu_hour: {l4: 1 $/h}}\n")
+    results = []
+    for interest in ((), ("--set", "commitments.interest=9 %")):
+        words = ("--set", "commitments={reserved_1y: {discount: 40 %, upfront: 50 %}}", *interest)
+        ran = capplan("fleet", path, "--offline", "--format", "json", *words)
+        results.append(json.loads(ran.out)["result"])
+    plain, dearer = results
+    assert plain["cash"]["interest_usd"] == 0.0
+    more = 12 * (dearer["commitments"]["usd_per_month"] - plain["commitments"]["usd_per_month"])
+    assert dearer["cash"]["interest_usd"] == pytest.approx(more)
+    assert [row["usd"] for row in dearer["cash"]["months"]] == pytest.approx(
+        [row["usd"] for row in plain["cash"]["months"]]
+    )
+    # 0.60 $/h are 438 $ a month of a GPU, half of 5,256 $ upfront for each of two, a twelfth of 9 % on 78 twelfths
+    assert more == pytest.approx(2 * 2628.0 * 0.09 / 12 * 78 / 12)
 
 
 @given(

@@ -304,6 +304,9 @@ CASES = {
     "commitments.reserved_3y.upfront": Case(
         "50 %", CURVE | {"commitments": {"reserved_3y": {"discount": "80 %"}}}
     ),
+    "commitments.interest": Case(
+        "9 %", CURVE | {"commitments": {"reserved_1y": {"discount": "80 %", "upfront": "50 %"}}}
+    ),
     "commitments.spot.headroom": Case("40 %", CURVE | {"commitments": {"spot": {"headroom": "10 %"}}}),
     "commitments.spot.most": Case("10 %", CURVE | {"commitments": {"spot": {"most": "90 %"}}}),
     **{

@@ -26,7 +26,7 @@ from capplan.fleet.search.cheapest import Search, Sized, busy_bound
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.recommended import plan_of
 from capplan.hardware.device import Device
-from capplan.money.cash import PaidTerm
+from capplan.money.cash import PaidTerm, tied_up_ratio
 from capplan.money.commitments import (
     GroupUse,
     Mix,
@@ -96,6 +96,15 @@ def _reserved_offer(
     return replace(offer, origin=f"{RESERVED_DISCOUNTS[name]:.0%} off on demand, assumed")
 
 
+def _with_interest(offer: Offer, terms: ReservedTerms, interest_fraction: float) -> Offer:
+    """Return a reservation with the cost of the capital that its upfront part ties up."""
+    ratio = tied_up_ratio(terms.upfront_fraction, 12.0 * TERM_YEARS[offer.name], interest_fraction)
+    if ratio == 1.0:
+        return offer
+    words = f"{offer.origin}; with interest of {interest_fraction:.1%} on what is paid upfront"
+    return replace(offer, fixed_usd_per_hour=offer.fixed_usd_per_hour * ratio, origin=words)
+
+
 def _depreciated_usd(terms: OwnedTerms) -> float:
     left = terms.residual_fraction * float((1.0 + terms.interest_fraction) ** -terms.life_years)
     return terms.capex_usd * (1.0 - left)
@@ -108,9 +117,11 @@ def paid_terms(terms: CommitmentTerms, mixes: Sequence[Mix]) -> dict[str, PaidTe
     for name, reserved in (("reserved-1y", terms.reserved_1y), ("reserved-3y", terms.reserved_3y)):
         if reserved is not None and name in offers:
             months = 12.0 * TERM_YEARS[name]
-            monthly = float(usd_per_month(offers[name].fixed_usd_per_hour))
-            ahead = reserved.upfront_fraction
-            paid[name] = PaidTerm(months, ahead * monthly * months, (1.0 - ahead) * monthly)
+            ahead, interest = reserved.upfront_fraction, terms.interest_fraction
+            billed = offers[name].fixed_usd_per_hour / tied_up_ratio(ahead, months, interest)
+            monthly = float(usd_per_month(billed))
+            upfront = ahead * monthly * months
+            paid[name] = PaidTerm(months, upfront, (1.0 - ahead) * monthly, interest_fraction=interest)
     owned = terms.owned
     if owned is not None and "owned" in offers:
         annuity = annuity_usd_per_hour(_depreciated_usd(owned), owned.life_years, owned.interest_fraction)
@@ -151,7 +162,9 @@ def offers_for(
     for name, key in (("reserved-1y", terms.reserved_1y), ("reserved-3y", terms.reserved_3y)):
         if key is not None:
             listed = _price(records, device, replace(without, commitment=name))
-            offer = _reserved_offer(name, key, listed, on_demand)
+            offer = _with_interest(
+                _reserved_offer(name, key, listed, on_demand), key, terms.interest_fraction
+            )
             offers.append(offer)
             if "assumed" in offer.origin:
                 assumed.append(

@@ -70,7 +70,16 @@ _CASH_TITLES = {
     "running_usd": "running",
     "residual_usd": "residual value",
     "usd": "paid",
+    "interest_usd": "interest on upfront parts",
     "cost_usd": "cost by the mix",
+}
+_TERM_TITLES = {
+    "name": "commitment",
+    "month": "from month",
+    "until_month": "until month",
+    "devices": "GPUs",
+    "usd": "whole term",
+    "usd_after_horizon": "after the last month",
 }
 
 
@@ -83,17 +92,24 @@ def cash_result(cash: Cash | None) -> dict[str, Any] | None:
         "bound_usd": cash.bound_usd,
         "bound_until_month": cash.bound_until_month,
         "worth_usd": cash.worth_usd,
+        "interest_usd": cash.interest_usd,
+        "terms": [asdict(term) for term in cash.begun],
     }
 
 
 def cash_tables(cash: Cash | None) -> tuple[Table, ...]:
-    """Return what is paid in which month; nothing where every month pays alike."""
+    """Return what is paid in which month, and what each term costs by the month in which it begins; nothing if every month pays alike."""
     if cash is None or len({round(row.usd, 2) for row in cash.months}) == 1:
         return ()
+    terms = [asdict(term) for term in cash.begun]
     rows = [{**asdict(row), "usd": row.usd} for row in cash.months]
-    shown = ["month", "upfront_usd", "running_usd", "residual_usd", "usd", "cost_usd"]
+    shown = ["month", "upfront_usd", "running_usd", "residual_usd", "usd", "interest_usd", "cost_usd"]
     kept = tuple(name for name in shown if name in {"month", "usd"} or any(row[name] for row in rows))
-    return (Table(rows, title="Cash: what is paid in which month", shown=kept, titles=_CASH_TITLES),)
+    months = Table(rows, title="Cash: what is paid in which month", shown=kept, titles=_CASH_TITLES)
+    if not terms:
+        return (months,)
+    title = "Terms: what each costs, by the month in which it is first needed"
+    return months, Table(terms, title=title, titles=_TERM_TITLES)
 
 
 def cash_texts(cash: Cash | None) -> tuple[str, ...]:
@@ -101,6 +117,10 @@ def cash_texts(cash: Cash | None) -> tuple[str, ...]:
     if cash is None:
         return ()
     last, texts = len(cash.months), []
+    if cash.interest_usd:
+        texts.append(
+            f"interest on upfront parts costs ${cash.interest_usd:,.0f} in {last} months; it is in the cost by the mix, not in what is paid"
+        )
     if cash.bound_until_month is not None:
         texts.append(
             f"reservations go on after month {last}: ${cash.bound_usd:,.0f} until month {cash.bound_until_month}"

@@ -142,6 +142,8 @@ class Commitments(Record):
     """At listed spot prices; {} takes the defaults."""
     owned: Owned | None = None
     """Bought."""
+    interest: Fraction | None = None
+    """Yearly cost of capital on the upfront parts of reservations; not counted if not stated."""
     min_replicas: Annotated[Whole, Field(ge=1, le=100_000)] | None = None
     """That the autoscaler keeps."""
     max_replicas: Annotated[Whole, Field(ge=1, le=100_000)] | None = None
