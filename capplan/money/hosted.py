@@ -522,7 +522,27 @@ def price_on(price: TokenPrice, day: str) -> TokenPrice:
     (2.0, 4.0)
     """
     change = price.change
-    return price if change is None or day < change.on else replace(price, rates=change.rates, change=None)
+    if change is None or day < change.on:
+        return price
+    return replace(
+        price,
+        rates=change.rates,
+        tiers=tuple((above, _times(rates, price.rates, change.rates)) for above, rates in price.tiers),
+        services=tuple((name, _times(rates, price.rates, change.rates)) for name, rates in price.services),
+        change=None,
+    )
+
+
+def _times(rates: TokenRates, before: TokenRates, after: TokenRates) -> TokenRates:
+    """Return prices that move as those of the standard tier did, kind by kind; what has no price of its own moves as input."""
+
+    def moved(kind: str) -> float | None:
+        value, old, new = (getattr(each, kind) for each in (rates, before, after))
+        known = old is not None and new is not None and old > 0.0
+        return None if value is None else value * (new / old if known else after.input / before.input)
+
+    inputs, outputs = (rates.input * after.input / before.input, rates.output * after.output / before.output)
+    return TokenRates(inputs, outputs, moved("cache_read"), moved("cache_write"))
 
 
 def sold_price(price: TokenPrice, terms: HostedTerms) -> TokenPrice:
@@ -540,23 +560,21 @@ def sold_price(price: TokenPrice, terms: HostedTerms) -> TokenPrice:
     (9.0, 1.0)
     """
     listed = dict(price.services).get(terms.service, price.rates)
-    ratios = (listed.input / price.rates.input, listed.output / price.rates.output)
 
-    def paid(rates: TokenRates, by_service: tuple[float, float] = (1.0, 1.0)) -> TokenRates:
-        inputs, outputs = (terms.price_ratio * ratio for ratio in by_service)
-        read, write = rates.cache_read, rates.cache_write
+    def paid(rates: TokenRates) -> TokenRates:
+        ratio, read, write = terms.price_ratio, rates.cache_read, rates.cache_write
         return TokenRates(
-            rates.input * inputs,
-            rates.output * outputs,
-            None if read is None else read * inputs,
-            None if write is None else write * inputs,
+            rates.input * ratio,
+            rates.output * ratio,
+            None if read is None else read * ratio,
+            None if write is None else write * ratio,
         )
 
     stored = price.storage_usd_per_million_tokens_hour
     return replace(
         price,
         rates=paid(listed),
-        tiers=tuple((above, paid(rates, ratios)) for above, rates in price.tiers),
+        tiers=tuple((above, paid(_times(rates, price.rates, listed))) for above, rates in price.tiers),
         storage_usd_per_million_tokens_hour=None if stored is None else stored * terms.price_ratio,
         batch_discount_fraction=price.batch_discount_fraction if terms.service == "standard" else 0.0,
         batch_read_discount_fraction=price.batch_read_discount_fraction
