@@ -5,11 +5,12 @@ from math import floor, inf, isfinite, log10
 
 from capplan.errors import Refusal
 from capplan.fleet.fit import fit
+from capplan.fleet.order import Order
 from capplan.fleet.plan import Relaxation, TightTarget, Uneconomical
 from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.search.candidates import Rejections, layouts
-from capplan.fleet.search.cheapest import Search, Sized, busy_bound, busy_replicas
+from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_bound, busy_replicas
 from capplan.fleet.search.layouts import SearchResult
 from capplan.fleet.search.recommended import TIGHT_SHARE, rank, used_fraction
 from capplan.fleet.search.trial import Trial
@@ -21,6 +22,8 @@ RELAXED = (1.75, 2.75)
 """Relaxed limits for which GPUs are counted instead, as multiples of the stated limit, or of the latency of an idle replica."""
 IDLE_SHARE = 1e-3
 """Share of the traffic of an idle replica, where no users are counted."""
+IDLE_RATIO = 1.5
+"""GPUs that are bought over those that carry the peak, from which on a line names the machines."""
 _LIMITS = (Refusal.FLEET_SIZE, Refusal.BUDGET, Refusal.MACHINES)
 
 
@@ -38,7 +41,37 @@ def dear_line(fleet: Sized, cheapest: Sized, trials: Search) -> Uneconomical:
         tight.gpus_at if tight else (),
         float(usd_per_month(hourly)),
         hourly / least if least else None,
+        dear=_dear(fleet, cheapest, trials.terms),
     )
+
+
+def _dear(fleet: Sized, cheapest: Sized, terms: Terms) -> str:
+    """Return why a plan costs more than the cheapest: how many GPUs are bought at which price, and what of them carries the peak."""
+    orders = [_order(item, terms) for item in (fleet, cheapest)]
+    mine, best = orders
+    if mine is None or best is None or not best.usd_per_hour:
+        return ""
+    each = [order.usd_per_hour / order.gpus for order in orders if order is not None]
+    words = (
+        f"{mine.gpus:,} GPUs at ${each[0]:.2f} an hour are bought instead of {best.gpus:,} at ${each[1]:.2f}"
+    )
+    carrying = fleet.busy * fleet.trial.candidate.layout.devices
+    size = max(line.machine.gpus for line in mine.lines)
+    if mine.gpus < IDLE_RATIO * carrying or size <= fleet.trial.candidate.layout.devices:
+        return words
+    return (
+        f"{words}: {carrying:,} carry the peak, its machines have {size} GPUs, and {terms.survive.words} may fail; "
+        f"{terms.survive.key}, fleet.providers"
+    )
+
+
+def _order(fleet: Sized, terms: Terms) -> Order | None:
+    """Return the machines of a plan; None without a price."""
+    layout = fleet.trial.candidate.layout
+    price = terms.prices.get(layout.device.name)
+    if price is None:
+        return None
+    return price.order(layout.devices, layout.device.node_devices, fleet.busy, terms.survive)
 
 
 def tight_target(fleet: Sized, trials: Search) -> TightTarget | None:
