@@ -153,8 +153,8 @@ def test_a_device_that_costs_far_more_says_why():
     (row,) = answer.uneconomical
     said = uneconomical_text(row, answer)
     bought, usd, best, least, carrying, size = re.search(
-        r"\(([\d,]+) GPUs at \$([\d.]+) an hour are bought instead of (\d+) at \$([\d.]+): (\d+) carry the peak, "
-        r"its machines have (\d+) GPUs, and 1 machine may fail; fleet.survive, fleet.providers\)",
+        r"cheapest plan: ([\d,]+) GPUs at \$([\d.]+) an hour are bought instead of (\d+) at \$([\d.]+); (\d+) carry the peak, "
+        r"its machines have (\d+) GPUs, and 1 machine may fail; fleet.survive, fleet.providers$",
         said,
     ).groups()
     assert (int(best), int(carrying), int(size)) == (answer.chosen.gpus, 1, 8)
