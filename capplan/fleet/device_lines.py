@@ -5,12 +5,12 @@ from math import floor, inf, isfinite, log10
 
 from capplan.errors import Refusal
 from capplan.fleet.fit import fit
-from capplan.fleet.order import machines_per_replica
+from capplan.fleet.order import Order, machines_per_replica
 from capplan.fleet.plan import Relaxation, TightTarget, Uneconomical
 from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.search.candidates import Rejections, layouts
-from capplan.fleet.search.cheapest import Search, Sized, busy_bound, busy_replicas
+from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_bound, busy_replicas
 from capplan.fleet.search.layouts import ScreenedLayout, SearchResult
 from capplan.fleet.search.recommended import TIGHT_SHARE, rank, used_fraction
 from capplan.fleet.search.trial import Trial
@@ -20,10 +20,10 @@ from capplan.workload.slo import Target
 
 RELAXED = (1.75, 2.75)
 """Relaxed limits for which GPUs are counted instead, as multiples of the stated limit, or of the latency of an idle replica."""
-BOUGHT_RATIO = 1.5
-"""GPUs in the order of a dear plan over those that carry the peak, from which on its line says so."""
 IDLE_SHARE = 1e-3
 """Share of the traffic of an idle replica, where no users are counted."""
+IDLE_RATIO = 1.5
+"""GPUs that are bought over those that carry the peak, from which on a line names the machines."""
 _LIMITS = (Refusal.FLEET_SIZE, Refusal.BUDGET, Refusal.MACHINES)
 
 
@@ -41,22 +41,37 @@ def dear_line(fleet: Sized, cheapest: Sized, trials: Search) -> Uneconomical:
         tight.gpus_at if tight else (),
         float(usd_per_month(hourly)),
         hourly / least if least else None,
-        whole_machines=_whole_machines(fleet, trials),
+        dear=_dear(fleet, cheapest, trials.terms),
     )
 
 
-def _whole_machines(fleet: Sized, trials: Search) -> str:
-    """Return that whole machines and what they survive make a plan dear, with its GPUs; empty if most of them carry the peak."""
-    layout, terms = fleet.trial.candidate.layout, trials.terms
-    price, busy = terms.prices.get(layout.device.name), fleet.busy * layout.devices
-    if price is None or not price.machines:
+def _dear(fleet: Sized, cheapest: Sized, terms: Terms) -> str:
+    """Return why a plan costs more than the cheapest: how many GPUs are bought at which price, and what of them carries the peak."""
+    orders = [_order(item, terms) for item in (fleet, cheapest)]
+    mine, best = orders
+    if mine is None or best is None or not best.usd_per_hour:
         return ""
-    order = price.order(layout.devices, layout.device.node_devices, fleet.busy, terms.survive)
-    if order is None or order.gpus < BOUGHT_RATIO * busy:
-        return ""
-    sizes = " and ".join(str(size) for size in sorted({line.machine.gpus for line in order.lines}))
-    lost = f", and the plan survives the loss of {terms.survive.words}" if terms.survive.count else ""
-    return f"{busy} GPUs carry the peak, and the order has {order.gpus}: its machines have {sizes} GPUs{lost}"
+    each = [order.usd_per_hour / order.gpus for order in orders if order is not None]
+    words = (
+        f"{mine.gpus:,} GPUs at ${each[0]:.2f} an hour are bought instead of {best.gpus:,} at ${each[1]:.2f}"
+    )
+    carrying = fleet.busy * fleet.trial.candidate.layout.devices
+    size = max(line.machine.gpus for line in mine.lines)
+    if mine.gpus < IDLE_RATIO * carrying or size <= fleet.trial.candidate.layout.devices:
+        return words
+    return (
+        f"{words}; {carrying:,} carry the peak, its machines have {size} GPUs, and {terms.survive.words} may fail; "
+        f"{terms.survive.key}, fleet.providers"
+    )
+
+
+def _order(fleet: Sized, terms: Terms) -> Order | None:
+    """Return the machines of a plan; None without a price."""
+    layout = fleet.trial.candidate.layout
+    price = terms.prices.get(layout.device.name)
+    if price is None:
+        return None
+    return price.order(layout.devices, layout.device.node_devices, fleet.busy, terms.survive)
 
 
 def tight_target(fleet: Sized, trials: Search) -> TightTarget | None:

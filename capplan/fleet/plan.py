@@ -360,8 +360,8 @@ class Uneconomical:
     """The targeted latency on an idle replica that is as slow as the required confidence allows for."""
     reason: str = ""
     """Why it has no plan, where no target decides."""
-    whole_machines: str = ""
-    """How many GPUs its machines have beside those that carry the peak, if these are many."""
+    dear: str = ""
+    """Why its best plan costs so much: GPUs that are bought, price of one, and machines that are larger than what they carry."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ class Sold:
     """Empty: by the hour, as prices.commitment says."""
     sku: str
     region: str | None
+    gpus: int = 0
+    """GPUs of all machines of the line."""
 
 
 @dataclass(frozen=True, slots=True)

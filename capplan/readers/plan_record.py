@@ -308,6 +308,7 @@ class UneconomicalRow(_Row):
     cost_ratio: Amount | None = None
     sure_value_s: Amount | None = None
     reason: str = ""
+    dear: str = ""
 
 
 class TightTargetRow(_Row):

@@ -95,7 +95,7 @@ def focus_text(
         "BillingCurrency": name, "ChargeCategory": "Usage", "ChargeClass": "", "ChargeFrequency": "Usage-Based",
         "ProviderName": "own fleet", "PublisherName": "own fleet", "InvoiceIssuerName": "own fleet",
         "ServiceCategory": "AI and Machine Learning", "ServiceSubcategory": "Generative AI", "ServiceName": "LLM serving",
-        "Tags": "{}", "x_Gpus": asked.plan.gpus,
+        "Tags": "{}", "x_Gpus": 0.0,
     }  # fmt: skip
     rows = _machine_rows(asked, usd_each) if by == "machine" else _rows(asked, usd_each)
     for row in rows:
@@ -143,7 +143,7 @@ def _machine_rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, objec
             "SkuId": sku, "SkuMeter": unit, "SkuPriceId": f"{sku}/{number}",
             "RegionId": sold.region or "", "RegionName": sold.region or "",
             "ResourceId": sku, "ResourceName": sku, "ResourceType": "Machine" if line.sold else "Other cost",
-            "x_Gpus": asked.plan.gpus if line.sold else 0,
+            "x_Gpus": sold.gpus,
             **({"ServiceCategory": "Compute", "ServiceSubcategory": "Virtual Machines", "ServiceName": "GPU machines"} if line.sold else {}),
             **(maker if sold.provider else {}),
         }  # fmt: skip
@@ -170,6 +170,7 @@ def _rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, object]]:
                     "ChargeDescription": f"{meter} of {use.name}, planned, by the time of the GPUs",
                     "x_Hardware": device,
                     "x_GpuTimeShare": of_pool * time[group] * part,
+                    "x_Gpus": of_pool * groups[group].gpus * part,
                     "x_Requests": use.requests * part if first else 0.0,
                     "x_InputTokens": quantity * part if first else 0.0,
                     "x_OutputTokens": 0.0 if first else quantity * part,
@@ -208,7 +209,7 @@ def _idle_rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, object]]
                 "ChargeDescription": f"{group.gpus} x {device} while they wait for requests, spares included, planned",
                 "ResourceId": "__idle__", "ResourceName": "__idle__", "ResourceType": "GPU", "SubAccountId": "__idle__",
                 "SubAccountName": "__idle__", "x_Hardware": device, "x_Requests": 0.0, "x_InputTokens": 0.0, "x_OutputTokens": 0.0,
-                "x_GpuTimeShare": idle * part * time,
+                "x_GpuTimeShare": idle * part * time, "x_Gpus": idle * part * group.gpus,
             }  # fmt: skip
 
 

@@ -29,6 +29,8 @@ _FIXED = {
     "usd_per_million_output_tokens": ("$/Mtok out", 1.0, "price"),
     "usd_per_million_input_tokens": ("$/Mtok in", 1.0, "price"),
     "usd_per_million_tokens": ("$/Mtok", 1.0, "price"),
+    "usd_per_unit_hour": ("$/unit/h", 1.0, "price"),
+    "usd_each": ("$/unit", 1.0, "price"),
     "usd": ("$", 1.0, "price"),
     "flop_per_byte": ("FLOP/B", 1.0, "intensity"),
     "tokens_per_s": ("tok/s", 1.0, "tokens"),
@@ -140,7 +142,8 @@ def _scaled(words: list[str], largest: float) -> tuple[str, float, list[str]]:
 def shown_money(value: float, unit: str) -> str:
     """Format dollars: to the cent, whole by the month and year.
 
-    Prices per hour have two decimals, whatever their size; other prices below one dollar have three digits.
+    Prices per hour have two decimals, whatever their size, and so do those of a unit, which may be an hour, from ten cents on; other
+    prices below one dollar have three digits.
 
     Parameters
     ----------
@@ -155,6 +158,8 @@ def shown_money(value: float, unit: str) -> str:
     --------
     >>> shown_money(81.62, "$/h"), shown_money(59582.6, "$/month"), shown_money(0.9, "$/GPU/h"), shown_money(0.0523, "$/Mtok")
     ('81.62', '59,583', '0.90', '0.0523')
+    >>> [shown_money(value, "$/unit") for value in (113.928, 55.04, 0.5, 0.023)]
+    ['113.93', '55.04', '0.50', '0.0230']
     """
     if not math.isfinite(value):
         return "-"
@@ -162,7 +167,8 @@ def shown_money(value: float, unit: str) -> str:
         return "0"
     if abs(value) >= (100 if unit in {"$/month", "$/year", "$/job", "$"} else 100_000):
         return f"{value:,.0f}"
-    return f"{value:,.2f}" if abs(value) >= 1.0 or unit.endswith("/h") else shown_number(value, 1.0)
+    least = 0.1 if unit == "$/unit" else 1.0
+    return f"{value:,.2f}" if abs(value) >= least or unit.endswith("/h") else shown_number(value, 1.0)
 
 
 def shown_probability(value: float) -> str:

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+from collections import Counter
 from datetime import date
 
 import numpy as np
@@ -28,7 +30,7 @@ from capplan.money.hosted import (
 )
 from capplan.money.prompt_cache import fixed_life_fractions, renewals
 from capplan.questions.money.price_age import current_day
-from capplan.readers.catalogue.token_prices import litellm_prices, token_prices
+from capplan.readers.catalogue.token_prices import litellm_prices, token_offers, token_prices
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass
 
@@ -212,6 +214,28 @@ TERMS = {
 def test_terms_are_those_of_the_generation(name):
     offer = next(p for p in token_prices() if p.name == name)
     assert {key: getattr(offer, key) for key in TERMS[name]} == TERMS[name]
+
+
+def test_every_hosted_price_has_a_day_and_two_sources_or_says_one(capplan):
+    """Two lists that state the same, two that disagree and in what, or the words "one source" in the check of prices."""
+    ran = capplan("list", "apis", "--check", "--format", "json")
+    remarks = {row["api"]: row["remark"] for row in json.loads(ran.out)["result"]["rows"]}
+    kinds = Counter()
+    for offer in token_offers():
+        name = f"{offer.provider}/{offer.model}"
+        assert re.fullmatch(r"2026-11-\d\d", offer.date), name
+        assert min(offer.input, offer.output) > 0.0, name
+        if offer.disagreement is not None:
+            kinds["disagree"] += 1
+            assert f"sources disagree: {offer.disagreement}" in remarks[name]
+        elif offer.second_source is not None:
+            kinds["two"] += 1
+            assert offer.second_source != offer.source
+            assert "one source" not in remarks.get(name, "")
+        else:
+            kinds["one"] += 1
+            assert "one source" in remarks[name]
+    assert kinds["two"] > kinds["one"] + kinds["disagree"]
 
 
 def test_every_hosted_price_is_of_today_and_no_model_has_ended():

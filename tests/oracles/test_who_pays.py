@@ -239,6 +239,10 @@ def test_the_focus_export_adds_up_and_follows_the_rules(capplan, two, tmp_path, 
     }
     assert {row["SubAccountId"] for row in rows} == {"x", "long", "__idle__"}
     assert total(rows, "x_GpuTimeShare") == pytest.approx(1.0)
+    assert total(rows, "x_Gpus") == pytest.approx(result["gpus"])
+    for kind in ("input_tokens", "output_tokens"):
+        column = f"x_{kind.title().replace('_', '')}"
+        assert total(rows, column) == pytest.approx(sum(row[kind] for row in result["classes"]))
     requests = sum(row["requests"] for row in result["classes"])
     assert total(rows, "x_Requests") == pytest.approx(requests) == pytest.approx(12 * 744 * 3600)
     (idle,) = (row for row in rows if row["SubAccountId"] == "__idle__")
@@ -325,6 +329,7 @@ def test_rows_by_machine_add_up_to_the_same_bill(capplan, two, root, tmp_path, m
     assert total(by_class, "BilledCost") == pytest.approx(total(rows, "BilledCost"))
     machines = [row for row in rows if row["ResourceType"] == "Machine"]
     assert machines
+    assert total(machines, "x_Gpus") == total(rows, "x_Gpus") == result["gpus"]
     if scenario == "two":
         assert {row["PricingUnit"] for row in machines} == {"Hours"}
         assert "people" in {row["SkuId"] for row in rows}

@@ -142,3 +142,25 @@ def test_in_json_every_device_is_in_one_of_two_lists(tmp_path, capsys):
         assert step["usd_per_month"] - step["more_usd_per_month"] == pytest.approx(chosen["usd_per_month"])
     known = steps["as_predicted"]
     assert known["gpus"] + known["fewer_gpus"] == chosen["gpus"]
+
+
+def test_a_device_that_costs_far_more_says_why():
+    """One replica of a small model: two L4 by the piece against two machines of eight A100, of which one may fail."""
+    text = SMALL.replace("llama-3.1-8b", "Qwen/Qwen3-0.6B").replace("20 req/s", "1 req/s")
+    text = text.replace("[l4, l40s, h100-sxm]", "[l4, a100-sxm-80gb]").replace(
+        "tensor_parallel: [1, 2]", "tensor_parallel: 1"
+    )
+    answer = answered(text)
+    assert answer.chosen.hardware == "l4"
+    (row,) = answer.uneconomical
+    said = uneconomical_text(row, answer)
+    bought, usd, best, least, carrying, size = re.search(
+        r"cheapest plan: ([\d,]+) GPUs at \$([\d.]+) an hour are bought instead of (\d+) at \$([\d.]+); (\d+) carry the peak, "
+        r"its machines have (\d+) GPUs, and 1 machine may fail; fleet.survive, fleet.providers$",
+        said,
+    ).groups()
+    assert (int(best), int(carrying), int(size)) == (answer.chosen.gpus, 1, 8)
+    assert int(bought) == 2 * int(size)
+    assert float(bought) * float(usd) / (float(best) * float(least)) == pytest.approx(
+        row.cost_ratio, rel=0.02
+    )

@@ -1,5 +1,6 @@
 """A lever is a changed question: nothing saved where nothing changes, the same plan as `fleet --set`, and more levers never cost more."""
 
+import json
 from dataclasses import replace
 from itertools import combinations
 
@@ -318,3 +319,33 @@ fleet: {hardware: [l40s], tensor_parallel: 1, pipeline_parallel: 1}
             assert row.usd_per_month_saved == pytest.approx(
                 base.plan.usd_per_month + 40.0 * base.plan.replicas - paid
             )
+
+
+@pytest.mark.parametrize("quality", ["estimate", "list"])
+def test_an_estimated_price_is_in_no_headline(capplan, tmp_path, quality):
+    """A reservation at a tenth of the price: taken if somebody lists it; if it is an estimate, named so and left out of the best."""
+    page = {"page": {"title": "page", "url": "https://example.org"}}
+    offers = [
+        {"device": "h100-sxm", "provider": "A", "commitment": name, "price": f"{usd} $/h", "date": "2026-11", "source": "page", **more}
+        for name, usd, more in (("on-demand", 3.0, {}), ("reserved", 0.3, {"quality": quality}))
+    ]  # fmt: skip
+    offers.append(offers[0] | {"device": "l40s", "price": "0.01 $/h", "quality": quality})
+    (tmp_path / "own.yaml").write_text(json.dumps({"sources": page, "prices": offers}))
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL.replace("[h100-sxm, l40s]", "[h100-sxm]") + "prices: {file: own.yaml}\n")
+    words = ("levers", path, "--offline", "--lever", "commitment", "--lever", "device")
+    result = json.loads(capplan(*words, "--format", "json").out)["result"]
+    (row,) = (row for row in result["levers"] if row["change"] == "on-demand -> reserved")
+    assert row["usd_per_month_saved"] == pytest.approx(0.9 * result["base_usd_per_month"])
+    shown = capplan(*words).out
+    headline = " ".join(shown[: shown.index("As it is")].split())
+    devices = [row["applicable"] for row in result["levers"] if row["lever"] == "device"]
+    if quality == "list":
+        assert result["best_usd_per_month"] <= 0.1 * result["base_usd_per_month"] * (1 + 1e-9)
+        assert "% less)" in headline
+        assert devices == [True]
+    else:
+        assert (result["best_levers"], devices) == ([], [False])
+        assert result["best_usd_per_month"] == result["base_usd_per_month"]
+        assert "less)" not in headline
+        assert row["risk"].startswith("the price of h100-sxm is an estimate, nobody lists one")

@@ -1,5 +1,6 @@
 """Separate pools in bills, mixes, growth, comparisons, plan files and levers: one plan, and the figures of its parts."""
 
+import csv
 import json
 from dataclasses import replace
 
@@ -129,6 +130,19 @@ def test_bill_comparison_and_growth_cost_what_the_plan_costs(result, plan_file):
     busy = sum(row["prefill_usd"] + row["decode_usd"] for row in bill["classes"])
     assert busy + bill["idle_usd"] == pytest.approx(month)
     assert 0.0 < bill["idle_usd"] < month
+    focus = plan_file.with_name("focus.csv")
+    billed = result("bill", "--plan", plan_file, "--focus", focus, "--month", "2026-12")
+    with focus.open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    sums = {
+        key: sum(float(line[key]) for line in lines) for key in ("BilledCost", "x_GpuTimeShare", "x_Gpus")
+    }
+    assert sums == pytest.approx(
+        {"BilledCost": billed["usd_per_month"], "x_GpuTimeShare": 1.0, "x_Gpus": billed["gpus"]}
+    )
+    assert len({line["SkuPriceId"] for line in lines}) == len(lines)
+    waiting = [line["x_Hardware"] for line in lines if line["SubAccountId"] == "__idle__"]
+    assert len(waiting) >= 2  # of either pool, by the ways to pay
     compared = result("compare", "--plan", plan_file, "--api", "openai/gpt-5-mini")
     assert compared["own"]["machines_usd_per_month"] == pytest.approx(month)
     first, *later = fleet["growth"]["months"]

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.assumption import Assumption
+from capplan.money.total_cost import CostLine
 from capplan.report.answer import Answer, Table
-from capplan.report.screen_units import screen_of, shown_number
+from capplan.report.answers.fleet_money import total_table
+from capplan.report.screen_units import screen_of, shown_money, shown_number
 from capplan.report.show import FORMATS, answer_text
 
 ROWS = [
@@ -123,3 +126,18 @@ def test_markdown_columns_line_up_and_pipes_are_escaped():
     assert len({len(line) for line in lines}) == 1
     assert r"a\|b" in lines[2]
     assert lines[1].endswith("-: |")
+
+
+def test_every_price_per_hour_has_two_decimals(root):
+    """All columns whose name says that they are of an hour, found in the code, and the prices of one machine hour in a total cost."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted((root / "capplan").rglob("*.py")))
+    names = set(re.findall(r'"((?:[a-z]+_)*usd_per_(?:[a-z]+_)?hour)"', text))
+    assert len(names) > 8
+    for name in names:
+        screen = screen_of(name, [1.0])
+        assert screen.unit.endswith("/h"), name
+        shown = [shown_money(usd, screen.unit) for usd in (0.2054, 0.5, 4.0811, 55.04, 253.1776)]
+        assert shown == ["0.21", "0.50", "4.08", "55.04", "253.18"]
+    line = CostLine("2 x p5.48xlarge, AWS", 1460.0, "machine hours", 55.04, "offer", "machines")
+    answer = Answer("report", {}, (total_table([line]),), "a total", csv_rows=[])
+    assert " 55.04 " in answer_text(answer, "table")

@@ -83,7 +83,7 @@ def _order_lines(plan: Plan, hours: float) -> list[CostLine]:
     if order is None or plan.usd_per_hour is None:
         return []
     lines = [
-        CostLine(_machine_text(line, plan), line.count * hours, "machine hours", line.machine.usd_per_hour, _machine_basis(line), "machines", Sold(line.machine.provider, "", line.machine.sku, line.machine.region))
+        CostLine(_machine_text(line, plan), line.count * hours, "machine hours", line.machine.usd_per_hour, _machine_basis(line), "machines", Sold(line.machine.provider, "", line.machine.sku, line.machine.region, line.count * line.machine.gpus))
         for line in order.lines
     ]  # fmt: skip
     energy = plan.usd_per_hour - sum(line.usd for line in lines) / hours
@@ -113,7 +113,7 @@ def _mix_lines(mix: Mix, hours: float) -> list[CostLine]:
         lines.append(
             CostLine(
                 f"{gpus} GPUs, {offer.name}", paid * hours, "GPU hours", each, offer.origin, "machines",
-                sold=Sold("", offer.name, "", None),
+                sold=Sold("", offer.name, "", None, gpus),
             )
         )  # fmt: skip
     people = CostLine(

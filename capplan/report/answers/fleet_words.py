@@ -73,10 +73,8 @@ def uneconomical_text(row: Uneconomical, answer: FleetAnswer) -> str:
         text = f"{row.hardware} takes {row.gpus:,} GPUs"
         if row.usd_per_month is not None and row.cost_ratio is not None:
             text += f" for {paid_text(answer, row.usd_per_month)}, {row.cost_ratio:.2g} times the cost of the cheapest plan"
-        if row.whole_machines:
-            text += f": {row.whole_machines}"
         if not relaxed:
-            return text
+            return f"{text}: {row.dear}" if row.dear else text
         return f"{text}; its {row.target} is {value} on an idle replica, the limit is {limit}, and {relaxed}"
     sure_s = row.sure_value_s
     if sure_s is None or row.limit_s is None or sure_s <= row.limit_s:
