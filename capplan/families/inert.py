@@ -344,6 +344,7 @@ _OF_TYPE = {
     "step3p7": "n_shared_experts",
     "nemotron_h": "time_step_rank",
     "pixtral": "head_dim image_size",
+    **dict.fromkeys(("t5", "mt5", "umt5"), "dense_act_fn is_gated_act scale_decoder_outputs"),
     "qwen2_5_vl": "window_size",
     "recurrent_gemma": "final_w_init_variance_scale w_init_variance_scale",
     "step3p5_vision": "max_position_embeddings num_attention_heads",
