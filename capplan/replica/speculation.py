@@ -465,7 +465,7 @@ def largest_graph_sequences(spec: ReplicaSpec) -> int:
     )
 
 
-Method = Literal["draft-model", "eagle", "mtp", "medusa", "ngram", "early-exit"]
+Method = Literal["draft-model", "eagle", "mtp", "dspark", "medusa", "ngram", "early-exit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,7 +490,7 @@ class DraftPlan:
 def draft_of(plan: DraftPlan, target: ReplicaSpec) -> DraftModel | float:
     """Return the drafter of a target: a model, or the time of one draft [s].
 
-    An EAGLE or MTP head is one more layer of the target, with its embedding and its LM head; a Medusa head is one more LM head; drafts
+    An EAGLE, MTP or DSpark head is one more layer of the target, with its embedding and its LM head; a Medusa head is one more LM head; drafts
     from the prompt take no time on the device.
     """
     if plan.step_s is not None:
