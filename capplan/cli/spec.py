@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from capplan.replica.replica import Replica
     from capplan.replica.spec import ReplicaSpec
 
-HEADS = ("eagle", "mtp", "medusa", "ngram")
+HEADS = ("eagle", "mtp", "dspark", "medusa", "ngram")
 
 Acceptance = Annotated[
     float | None,
@@ -47,7 +47,7 @@ Draft = Annotated[
             "--method",
             HEADS,
             metavar="METHOD",
-            says="How the target drafts by itself, instead of --draft: eagle, mtp, medusa or ngram.",
+            says="How the target drafts by itself, instead of --draft: eagle, mtp, dspark, medusa or ngram.",
         ),
         draft_step_s=measure(
             "--draft-step-time", says="One step of the draft, such as '2 ms', instead of --draft."

@@ -26,7 +26,7 @@ class Drafts:
     """How a replica speculates."""
 
     method: str
-    """As scenarios name it: draft-model, eagle, mtp, medusa, ngram."""
+    """As scenarios name it: draft-model, eagle, mtp, dspark, medusa, ngram."""
     draft: str | None
     """Checkpoint of the draft."""
     draft_tokens: int

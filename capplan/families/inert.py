@@ -299,6 +299,9 @@ _NAMES = frozenset(
         "num_mtp_modules",
         "mtp_transformer_layers",
         "num_nextn_predict_layers",
+        "init_config",
+        "tokenizer_name",
+        "prefix",
     ]
 )
 
@@ -323,9 +326,10 @@ _OF_TYPE = {
     "kimi_k25_vision": "init_pos_emb_time merge_type mm_hidden_size mm_projector_type pos_emb_type text_hidden_size video_attn_type",
     "mimo_v2_flash": "attention_chunk_size",
     "mamba2": "time_step_rank",
+    "mllama_vision_model": "tie_word_embeddings",
     "minimax": "full_attn_alpha_factor full_attn_beta_factor linear_attn_alpha_factor linear_attn_beta_factor mlp_alpha_factor "
     "mlp_beta_factor",
-    "gpt_bigcode": "num_key_value_heads",
+    "gpt_bigcode": "num_key_value_heads pad_key_length validate_runner_input",
     "lfm2": "full_attn_idxs",
     "lfm2_moe": "full_attn_idxs",
     "mimo": "attention_bias",
@@ -340,6 +344,7 @@ _OF_TYPE = {
     "step3p7": "n_shared_experts",
     "nemotron_h": "time_step_rank",
     "pixtral": "head_dim image_size",
+    **dict.fromkeys(("t5", "mt5", "umt5"), "dense_act_fn is_gated_act scale_decoder_outputs"),
     "qwen2_5_vl": "window_size",
     "recurrent_gemma": "final_w_init_variance_scale w_init_variance_scale",
     "step3p5_vision": "max_position_embeddings num_attention_heads",

@@ -61,6 +61,8 @@ _READERS = {
         ),
         "attention.encoders.read_bert",
     ),
+    "albert": "attention.encoders.read_albert",
+    **dict.fromkeys(("t5", "mt5", "umt5"), "attention.encoders.read_t5_encoder"),
     "eurobert": "attention.encoders.read_eurobert",
     "gte": "attention.encoders.read_gte",
     "modernbert": "attention.encoders.read_modernbert",
@@ -273,7 +275,7 @@ _TWO_STACKS = "an encoder-decoder: its cross-attention cache is not modelled, on
 
 REFUSED = (
     dict.fromkeys(
-        ("deberta", "deberta-v2", "albert", "longformer", "big_bird", "esm"),
+        ("deberta", "deberta-v2", "longformer", "big_bird", "esm"),
         _ENCODER,
     )
     | dict.fromkeys(
@@ -283,7 +285,7 @@ REFUSED = (
         _VISION,
     )
     | dict.fromkeys(
-        ("t5", "mt5", "umt5", "bart", "mbart", "pegasus", "whisper", "marian", "m2m_100", "led", "blenderbot",
+        ("bart", "mbart", "pegasus", "whisper", "marian", "m2m_100", "led", "blenderbot",
          "speech_to_text", "encoder-decoder", "vision-encoder-decoder", "t5gemma", "bigbird_pegasus"),
         _TWO_STACKS,
     )

@@ -191,7 +191,6 @@ def speculation(
     a row for every batch and draft length, the best length, and the break-even batch
     """
     spec = target if isinstance(target, float) else target.spec
-    both = target_and_draft_memory(target, draft, context_tokens) if isinstance(target, Replica) else None
     fractions = [acceptance_fraction] if isinstance(acceptance_fraction, float) else acceptance_fraction
     positions = len(fractions)
     tried = sorted({g for g in draft_tokens if positions == 1 or g <= positions})
@@ -201,6 +200,12 @@ def speculation(
         )
     lengths = np.array(tried, dtype=np.float64)
     asked = sorted(set(batches))
+    of_length = (
+        {g: target_and_draft_memory(target, draft, context_tokens, g) for g in tried}
+        if isinstance(target, Replica)
+        else {}
+    )
+    both = of_length.get(tried[0])
     every = _tried_batches(asked, target, both)
     grid, drafts = every[:, None], lengths[None, :]
     expected = np.array([[round_tokens(fractions, g) for g in tried]])
@@ -211,7 +216,7 @@ def speculation(
         place = int(np.searchsorted(every, batch))
         tokens, step_s, verify_s, round_s, plain_s, ratio = (float(c[place, at]) for c in columns)
         length = int(lengths[at])
-        fits = None if both is None else batch <= both.max_sequences
+        fits = batch <= of_length[length].max_sequences if of_length else None
         accepted = fractions[0 if positions == 1 else length - 1]
         return SpeculationRow(
             batch, length, accepted, tokens, step_s, length * step_s, verify_s, round_s, plain_s,
@@ -225,7 +230,7 @@ def speculation(
         best=best,
         breakeven_batch=breakeven_batch(every, speedup.max(axis=1)),
         largest_batch=int(every[-1] if both is None else max(1.0, min(every[-1], both.max_sequences))),
-        memory=both,
+        memory=of_length.get(best[0].draft_tokens),
         label="assumed" if isinstance(target, float) else target.label,
         assumptions=() if isinstance(target, float) else target.rates.assumptions,
     )
@@ -276,9 +281,15 @@ def breakeven_batch(batches: Array, best_speedup: Array) -> int | None:
 
 
 def target_and_draft_memory(
-    target: Replica, draft: DraftModel | float, context_tokens: float
+    target: Replica, draft: DraftModel | float, context_tokens: float, draft_tokens: int
 ) -> TargetAndDraftMemory:
     """Return the memory of one device with the draft, and how many sequences fit beside both models.
+
+    A recurrent state cannot be rolled back, so engines keep one for every draft token that may be accepted, and one more.
+
+    References
+    ----------
+    vLLM, `MambaSpec.num_speculative_blocks`; SGLang, `MambaPool.SpeculativeState`.
 
     Raises
     ------
@@ -293,6 +304,7 @@ def target_and_draft_memory(
         held = float(memory_of(served).weight_bytes) if draft.weight_bytes is None else draft.weight_bytes
         per_draft = _per_sequence_bytes(served, context_tokens) if draft.caches else 0.0
     per_target = _per_sequence_bytes(spec, context_tokens)
+    with_drafts = per_target + draft_tokens * _recurrent_bytes(spec)
     left = alone - held
     if left <= 0.0 and isinstance(draft, DraftModel):
         raise DoesNotFitError(
@@ -306,11 +318,11 @@ def target_and_draft_memory(
         draft_weight_bytes=held,
         kv_bytes_alone=alone,
         kv_bytes_left=left,
-        target_bytes_per_sequence=per_target,
+        target_bytes_per_sequence=with_drafts,
         draft_bytes_per_sequence=per_draft,
         context_tokens=int(context_tokens),
         max_sequences_alone=groups * alone / per_target if per_target else np.inf,
-        max_sequences=groups * left / (per_target + per_draft) if per_target + per_draft else np.inf,
+        max_sequences=groups * left / (with_drafts + per_draft) if with_drafts + per_draft else np.inf,
     )
 
 
@@ -322,6 +334,13 @@ def _as_served(draft: ReplicaSpec, target: ReplicaSpec) -> ReplicaSpec:
 def _per_sequence_bytes(spec: ReplicaSpec, context_tokens: float) -> float:
     """Return the KV-cache bytes of one sequence on one device."""
     return float(sequence_cache_bytes(plans_of([spec]), context_tokens)[0])
+
+
+def _recurrent_bytes(spec: ReplicaSpec) -> float:
+    """Return the bytes of the states of one sequence on one device, as blocks of its cache; 0 where nothing is recurrent."""
+    mixers = (mixer for layer, _ in spec.network.distinct_layers for mixer in layer.mixers)
+    recurrent = any(part.recurrent for mixer in mixers for part in mixer.description.state_parts)
+    return _per_sequence_bytes(spec, 0.0) if recurrent else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,8 +392,8 @@ def speculating_replica(
     query = max(draft_tokens + 1, verified_tokens or 0)
     accepted = [acceptance_fraction] if isinstance(acceptance_fraction, float) else acceptance_fraction
     blocks = replica.kv_blocks
-    if isinstance(draft, DraftModel):
-        both = target_and_draft_memory(replica, draft, context_tokens)
+    if isinstance(draft, DraftModel) or _recurrent_bytes(replica.spec):
+        both = target_and_draft_memory(replica, draft, context_tokens, draft_tokens)
         blocks = max(int(blocks * both.max_sequences / both.max_sequences_alone), 1)
     scheduling = replica.scheduling
     seats = min(scheduling.max_num_seqs, max(scheduling.max_num_batched_tokens // query, 1))
@@ -446,7 +465,7 @@ def largest_graph_sequences(spec: ReplicaSpec) -> int:
     )
 
 
-Method = Literal["draft-model", "eagle", "mtp", "medusa", "ngram", "early-exit"]
+Method = Literal["draft-model", "eagle", "mtp", "dspark", "medusa", "ngram", "early-exit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,7 +490,7 @@ class DraftPlan:
 def draft_of(plan: DraftPlan, target: ReplicaSpec) -> DraftModel | float:
     """Return the drafter of a target: a model, or the time of one draft [s].
 
-    An EAGLE or MTP head is one more layer of the target, with its embedding and its LM head; a Medusa head is one more LM head; drafts
+    An EAGLE, MTP or DSpark head is one more layer of the target, with its embedding and its LM head; a Medusa head is one more LM head; drafts
     from the prompt take no time on the device.
     """
     if plan.step_s is not None:

@@ -132,6 +132,10 @@ PUBLISHED = (
         "mtp", "qwen3_5_moe", "Qwen3.5-397B-A17B", "qwen3.5_mtp.yaml", 1.92, 2.70, 3.33, 3.83, 4.20, 4.48, 4.73, 4.71
     ),
     _counted(
+        "dspark", "deepseek_v4", "DeepSeek-V4-Pro-0813", "dsv4-pro-0813-dspark.yaml", 1.84, 2.51, 3.01, 3.36, 3.61, 3.77, 3.73, 3.47
+    ),
+    _counted("dspark", "kimi_k3", "Kimi-K3", "kimik3_dspark.yaml", 1.84, 2.45, 2.87, 3.22, 3.44, 3.54, 3.78, 3.88),
+    _counted(
         "eagle", "kimi_k25", "Kimi-K2.5 (EAGLE-3)", "kimik2.5_eagle3.yaml", 1.80, 2.33, 2.75, 3.06, 3.25, 3.43, 3.46, 3.51
     ),
     _counted(
@@ -159,7 +163,7 @@ def not_published(method: Method, target: Network) -> str:
     )
 
 
-OF_ITSELF: tuple[Method, ...] = ("eagle", "mtp", "medusa", "ngram")
+OF_ITSELF: tuple[Method, ...] = ("eagle", "mtp", "dspark", "medusa", "ngram")
 """Methods that need neither a draft model nor the time of a draft."""
 
 
@@ -326,6 +330,10 @@ _HEAD = Assumption(
 _COST_OF: dict[Method, Assumption] = {
     "eagle": _HEAD,
     "mtp": _HEAD,
+    "dspark": Assumption(
+        "a draft of DSpark takes one more layer of the target, with its LM head; its layers run once for all drafts of a round",
+        "speculation.draft_step_time",
+    ),
     "medusa": Assumption(
         "a Medusa head is one more LM head of the target, in 16 bits", "speculation.draft_step_time"
     ),
@@ -480,7 +488,7 @@ def _check_times(model: str | None, hardware: str | None, flags: DraftFlags) -> 
     if len(given) != 1:
         raise InputError(
             "give exactly one of --draft MODEL, --method METHOD and --draft-step-time\n"
-            "  heads that draft inside the target are --method eagle, mtp or medusa, or a time: --draft-step-time '2 ms'"
+            "  heads that draft inside the target are --method eagle, mtp, dspark or medusa, or a time: --draft-step-time '2 ms'"
         )
     if flags.target_step_s is not None and flags.draft_step_s is None:
         raise InputError(

@@ -23,6 +23,7 @@ MULTIMODAL = dict(auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES) | dict(
     auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 )
 ENCODERS = (
+    "albert",
     "eurobert",
     "gte",
     "jina_embeddings_v3",

@@ -28,7 +28,20 @@ GTE = BASE | {
     "model_type": "new", "vocab_size": 30528, "type_vocab_size": 0, "max_position_embeddings": 8192,
     "position_embedding_type": "rope", "layer_norm_type": "layer_norm", "pack_qkv": True,
 }  # fmt: skip
+T5 = {
+    "model_type": "t5", "architectures": ["T5EncoderModel"], "vocab_size": 32128, "d_model": 4096, "d_ff": 10240, "d_kv": 64,
+    "num_heads": 64, "num_layers": 24, "feed_forward_proj": "gated-gelu", "relative_attention_num_buckets": 32,
+}  # fmt: skip
+ALBERT = BASE | {"model_type": "albert", "embedding_size": 128, "vocab_size": 30000, "type_vocab_size": 2}
 PUBLISHED = {
+    # https://huggingface.co/albert/albert-base-v2: 12 layers with the weights of one; AlbertModel has 11.7 million
+    "albert-base": (ALBERT | {"architectures": ["AlbertModel"]}, 11_683_584),
+    # transformers 5.23 on the meta device: the encoders of T5 1.1 XXL and of umT5 XXL, whose every layer has biases of positions
+    "t5-xxl-encoder": (T5, 4_762_310_656),
+    "umt5-xxl-encoder": (
+        T5 | {"model_type": "umt5", "architectures": ["UMT5EncoderModel"], "vocab_size": 256384},
+        5_680_910_336,
+    ),
     # https://huggingface.co/google-bert/bert-base-uncased: BertModel and BertForMaskedLM of 110 million
     "bert-base": (BERT, 109_482_240),
     "bert-base-masked": (BERT | {"architectures": ["BertForMaskedLM"]}, 109_514_298),
@@ -285,3 +298,18 @@ def test_what_is_explained_of_a_cache_is_that_there_is_none(capplan, tmp_path):
         "max_num_seqs": 256,
         "max_model_len": 2048,
     }
+
+
+def test_a_t5_with_its_decoder_is_rejected() -> None:
+    """Its decoder attends to what the encoder leaves, which is not modelled."""
+    for architectures in (["T5ForConditionalGeneration"], None):
+        with pytest.raises(InputError, match="encoder-decoder"):
+            read_network(T5 | {"architectures": architectures}, "t5")
+
+
+def test_layers_of_albert_compute_though_they_share_their_weights() -> None:
+    """Twelve layers of one group multiply the same matrices twelve times; two groups are held twice."""
+    one, two = read_network(ALBERT, "albert"), read_network(ALBERT | {"num_hidden_groups": 2}, "albert")
+    assert len(one.layers) == len(two.layers) == 12
+    assert parameters(two) - parameters(one) == 7_087_872
+    assert sum(matrix.held for layer in one.layers for matrix in layer.projections) == 5

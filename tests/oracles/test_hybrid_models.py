@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.families.model_config import read_network
 from capplan.memory.layer_groups import cache_kinds
@@ -240,6 +241,43 @@ def test_engines_hold_the_tensors_that_vllm_allocates(model, ranks, columns, rec
     kinds = cache_kinds(read_model(model, offline=True), float(ranks), 2.0)
     (size,) = [float(kind.state_bytes) for kind in kinds if kind.kind == "state"]
     assert size == 2 * math.prod(columns) + element * math.prod(recurrent)
+
+
+def columns_and_state(mixing, recurrent, ranks, taps, groups=0, size=0):
+    """Return the bytes of a convolution of `mixing` channels and groups of B and C, and of a state, as vLLM shapes them on a rank."""
+    held = groups if groups % ranks == 0 else ranks
+    return 2 * (mixing + 2 * held * size) // ranks * (taps - 1) + 2 * recurrent // ranks
+
+
+VLLM_SHAPES = {
+    "mamba": lambda r: columns_and_state(128, 128 * 8, r, 4),
+    "falcon_mamba": lambda r: columns_and_state(128, 128 * 8, r, 4),
+    "jamba": lambda r: columns_and_state(128, 128 * 8, r, 4),
+    "mamba2": lambda r: columns_and_state(128, 8 * 16 * 8, r, 4, 2, 8),
+    "zamba2": lambda r: columns_and_state(128, 8 * 16 * 8, r, 4, 1, 8),
+    "bamba": lambda r: columns_and_state(128, 8 * 16 * 8, r, 4, 1, 8),
+    "granitemoehybrid": lambda r: columns_and_state(128, 8 * 16 * 8, r, 4, 1, 8),
+    "falcon_h1": lambda r: columns_and_state(128, 8 * 16 * 8, r, 4, 1, 8),
+    # NemotronHForCausalLMConfig: states in fp32 where the config states nothing
+    "nemotron_h": lambda r: columns_and_state(128, 2 * 8 * 16 * 8, r, 4, 2, 8),
+    "qwen3_next": lambda r: columns_and_state(2 * 2 * 8 + 4 * 8, 4 * 8 * 8, r, 4),
+    "qwen3_5_text": lambda r: columns_and_state(2 * 2 * 8 + 4 * 8, 4 * 8 * 8, r, 4),
+    # kda_state_dtype: the recurrent state in fp32
+    "kimi_linear": lambda r: columns_and_state(3 * 4 * 16, 2 * 4 * 16 * 16, r, 4),
+    "minimax": lambda r: columns_and_state(0, 4 * 16 * 16, r, 4),
+    "lfm2": lambda r: columns_and_state(64, 0, r, 3),
+}
+"""What one layer with a state takes on one of r ranks, by the functions of `MambaStateShapeCalculator` and `MambaStateDtypeCalculator`."""
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("family", VLLM_SHAPES)
+def test_every_state_model_holds_the_bytes_that_vllm_allocates(family, ranks):
+    """Vllm-project/vllm@02d7108, vllm/model_executor/layers/mamba/mamba_utils.py, without drafts; a checkpoint in bf16."""
+    network = read_network({"dtype": "bfloat16"} | STATES[family], family)
+    kinds = cache_kinds(network, float(ranks), 2.0, 2.0, profile("vllm").memory.recurrent_format)
+    sizes = {float(kind.state_bytes) for kind in kinds if kind.kind == "state"}
+    assert sizes == {VLLM_SHAPES[family](ranks)}
 
 
 def test_lightning_attention_keeps_a_square_for_each_head_and_no_columns():

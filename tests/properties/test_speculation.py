@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capplan.memory.layer_groups import cache_kinds
 from capplan.phases.speculation import expected_tokens_per_round
 from capplan.replica.replica import replica_of
-from capplan.replica.speculation import breakeven_batch, speculation
+from capplan.replica.speculation import breakeven_batch, speculation, target_and_draft_memory
 from capplan.scenario.flags import DraftFlags, ServingFlags
 from capplan.scenario.speculation import asked_speculation
 from capplan.serving.step_table import decode_step_s
@@ -137,3 +138,29 @@ def test_the_tables_of_the_command_multiply_across(capplan):
             row["expected_tokens_per_round"] * row["target_step_s"] / row["round_s"]
         )
     assert result["memory"]["draft_weight_bytes_per_gpu"] == pytest.approx(2.47e9, rel=0.01)
+
+
+def test_a_recurrent_target_keeps_a_state_for_every_draft():
+    """Kimi Delta, gated delta and Mamba cannot roll back: vLLM allocates one block of states more for each draft token."""
+    asked = asked_speculation(
+        "Qwen/Qwen3.5-35B-A3B",
+        "h200",
+        DraftFlags(draft_step_s=0.002),
+        ServingFlags(tensor_parallel=2, max_model_len=8192),
+        0.7,
+    )
+    target = replica_of(asked.target)
+    held = [
+        target_and_draft_memory(target, 0.001, 4096.0, drafts).target_bytes_per_sequence
+        for drafts in (0, 1, 3)
+    ]
+    [state] = [
+        kind.layers * float(kind.state_bytes)
+        for kind in cache_kinds(
+            target.spec.network, 2.0, 2.0, 2.0, target.spec.profile.memory.recurrent_format
+        )
+        if kind.kind == "state"
+    ]
+    each = held[1] - held[0]
+    assert held[2] - held[0] == 3 * each
+    assert state <= each <= 1.5 * state  # whole blocks, padded to the pages of attention

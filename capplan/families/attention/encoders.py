@@ -1,16 +1,17 @@
-"""Encoders, which read a prompt in both directions and answer with a vector or scores: BERT and its kin, GTE, Nomic, ModernBERT, EuroBERT."""
+"""Encoders, which read a prompt in both directions and answer with a vector or scores: BERT and its kin, ALBERT, GTE, Nomic, ModernBERT, EuroBERT, T5."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from capplan.families.config import Config
+from capplan.families.config import MOST_LAYERS, Config
 from capplan.families.head import labels_of, stated_class, unknown_head
 from capplan.families.parts.blocks import Heads, decoder, gated_mlp, heads
 from capplan.families.parts.stacks import Traits, block, dense_mlp, layer_windows
 from capplan.model.network import Layer, Network, Projection
+from capplan.model.parameters import layer_parameters
 
 _BERT = Traits(qkv_bias=True, output_bias=True, mlp_bias=True, gated=False, norm_bias=True, causal=False)
-_WITH_POOLER = ("bert", "camembert", "jina_embeddings_v3", "mpnet", "roberta", "xlm-roberta")
+_WITH_POOLER = ("albert", "bert", "camembert", "jina_embeddings_v3", "mpnet", "roberta", "xlm-roberta")
 """Types whose class without a head ends in a dense layer over the first token."""
 _FROM_PADDING = ("camembert", "mpnet", "roberta", "xlm-roberta")
 """Types that count positions from the padding token on, so that a table of 514 rows is for 512 tokens."""
@@ -52,6 +53,69 @@ def read_bert(config: Config, name: str) -> Network:
         network = replace(network, max_context_tokens=positions - before)
     config.unused("sinusoidal_pos_embds", "output_past", "directionality", "tie_weights_")
     return _with_head(network, config, width=width)
+
+
+def read_albert(config: Config, name: str) -> Network:
+    """Return an ALBERT: a BERT whose layers share the weights of a few groups, after a projection of narrow embeddings."""
+    _only(config, "position_embedding_type", "absolute")
+    shape = heads(config)
+    width, hidden = config.dimension("embedding_size"), shape.hidden_size
+    count, groups = config.layers(), config.dimension("num_hidden_groups", default=1)
+    inner = config.dimension("inner_group_num", default=1, most=MOST_LAYERS // count)
+    layer = block(shape, _BERT, dense_mlp(config, shape, _BERT))
+    again = replace(
+        layer, projections=tuple(replace(one, held=False) for one in layer.projections), norm_parameters=0
+    )
+    group_of = [index * groups // count for index in range(count)]
+    unused = groups - len(set(group_of))
+    stack = []
+    for index, group in enumerate(group_of):
+        stack += [again if group in group_of[:index] else layer] * inner
+    into = Projection("project_in", "other", width, hidden, "none", bias=hidden)
+    stack[0] = replace(layer, projections=(into, *layer.projections))
+    network = _encoder(
+        config, name, stack, hidden=hidden, norms=2 * width, width=width,
+        rows=config.dimension("vocab_size") + config.dimension("max_position_embeddings") + config.dimension("type_vocab_size", least=0),
+    )  # fmt: skip
+    network = replace(network, other_parameters=unused * inner * layer_parameters(layer))
+    return _with_head(network, config, width=width)
+
+
+def read_t5_encoder(config: Config, name: str) -> Network:
+    """Return the encoder of a T5, mT5 or umT5 by itself, as it serves vectors; with a decoder it is not modelled."""
+    kind, stated = config.model_type, stated_class(config)
+    if not stated.endswith("EncoderModel"):
+        raise config.error(
+            "architectures",
+            f"{stated or kind!r} is an encoder-decoder: its cross-attention cache is not modelled, the encoder alone is",
+            "allowed: T5EncoderModel, MT5EncoderModel, UMT5EncoderModel",
+        )
+    hidden, count = config.dimension("d_model"), config.layers("num_layers")
+    query_heads, width = config.dimension("num_heads", most=100_000), config.dimension("d_kv")
+    gated = config.text("feed_forward_proj", default="relu").startswith("gated")
+    traits = Traits(gated=gated, causal=False)
+    shape = Heads(hidden, query_heads, query_heads, width, width)
+    layer = block(shape, traits, dense_mlp(config, shape, traits, "d_ff"))
+    network = _encoder(
+        config,
+        name,
+        [layer] * count,
+        hidden=hidden,
+        norms=hidden,
+        rows=config.dimension("vocab_size"),
+        width=hidden,
+    )
+    biases = config.dimension("relative_attention_num_buckets", default=32) * query_heads
+    config.unused(
+        "num_decoder_layers", "relative_attention_max_distance", "n_positions", "tie_word_embeddings"
+    )
+    config.notes.append("an encoder: prompts are read whole and in both directions, and nothing is cached")
+    return replace(
+        network,
+        other_parameters=biases * (count if kind == "umt5" else 1),
+        notes=tuple(config.notes),
+        keys_used=tuple(config.keys_used),
+    )
 
 
 def read_gte(config: Config, name: str) -> Network:

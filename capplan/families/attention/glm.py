@@ -62,5 +62,6 @@ def read_chatglm(config: Config, name: str) -> Network:
         name,
         [layer] * config.layers("num_layers", "num_hidden_layers"),
         hidden=hidden,
+        final_norm=hidden if config.flag("post_layer_norm", default=True) else 0,
         vocabulary=config.dimension("padded_vocab_size", "vocab_size"),
     )

@@ -36,14 +36,14 @@ def read_qwen4_exp_text(config: Config, name: str) -> Network:
     delta = gated_delta_net(config, hidden)
     part = sparse_feed_forward(config, hidden)
     mixes = streams.mixing()
-    attending, attended = _attending(config, shape)
+    attending, matmuls_of_attention = _attending(config, shape)
     interval = config.optional("full_attention_interval") or 4
     default = ["state" if (index + 1) % interval else "attention" for index in range(layers)]
     kinds = layer_kinds(config, ("layer_types",), layers, _KINDS, default)
     stated = delta.layer(2 * streams.width, ((*mixes, *part[0]), part[1]))
     attention_layer = Layer(
         (attending,),
-        (*attended, *mixes, *part[0]),
+        (*matmuls_of_attention, *mixes, *part[0]),
         part[1],
         2 * streams.width + 2 * shape.head_dim + 2 * attending.index_head_dim,
     )

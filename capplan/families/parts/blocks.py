@@ -281,8 +281,13 @@ def decoder(
         embedding_parameters=vocabulary * hidden if embedding_parameters is None else embedding_parameters,
         final_norm_parameters=hidden if final_norm is None else final_norm,
         max_context_tokens=config.optional(
-            "max_position_embeddings", "n_positions", "max_seq_len", "seq_length"
-        ),
+            "max_position_embeddings",
+            "n_positions",
+            "max_seq_len",
+            "seq_length",
+            "model_max_length",
+            "max_sequence_length",
+        ),  # in the order of vLLM
         notes=tuple(config.notes),
         keys_used=tuple(config.keys_used),
     )
