@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from functools import wraps
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from capplan.errors import InputError
@@ -18,17 +19,24 @@ if TYPE_CHECKING:
 NEEDED = "capplan mcp needs the SDK of the Model Context Protocol\n  install it: pip install 'capplan[mcp]'"
 
 
-def run(words: Sequence[str]) -> dict[str, Any]:
+_ONE_AT_A_TIME = Lock()
+"""What a command prints is collected from the stdout of the process, which calls in several threads share."""
+
+
+def run(command: str, arguments: Sequence[str], given: Mapping[str, object]) -> dict[str, Any]:
     """Return the JSON of a command with its exit code; ValueError with the message of a mistake.
 
     Parameters
     ----------
-    words : after `capplan`
+    command : its name
+    arguments : never read as options, however they begin: a tool writes no file
+    given : options by name
     """
     from capplan.cli.main import main
 
-    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as errors:
-        code = main([*words, "--format", "json"])
+    words = [command, *options(given), "--format", "json", "--", *arguments]
+    with _ONE_AT_A_TIME, redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as errors:
+        code = main(words)
     if not out.getvalue().strip():
         raise ValueError(errors.getvalue().strip())
     answer: dict[str, Any] = json.loads(out.getvalue())
@@ -69,7 +77,7 @@ def fit(
         "kv_dtype": kv_dtype,
         "max_model_len": max_model_len,
     }
-    return run(["fit", model, *options(given)])
+    return run("fit", [model], given)
 
 
 def estimate(
@@ -94,22 +102,22 @@ def estimate(
         "weight_dtype": weight_dtype,
         "kv_dtype": kv_dtype,
     }
-    return run(["estimate", model, *options(given)])
+    return run("estimate", [model], given)
 
 
 def fleet(scenario: str, settings: list[str] | None = None) -> dict[str, Any]:
     """Find the cheapest fleet for a scenario: a shipped name or the path of a YAML; settings such as 'slo.ttft_p95=600 ms' override its keys."""
-    return run(["fleet", scenario, *options({"set": settings})])
+    return run("fleet", [scenario], {"set": settings})
 
 
 def explain(plan: str, quantity: str | None = None) -> dict[str, Any]:
     """Explain a number of a plan file or a scenario: formula, inputs and sources; without a quantity, list what can be explained."""
-    return run(["explain", plan, *([quantity] if quantity else [])])
+    return run("explain", [plan, *([quantity] if quantity else [])], {})
 
 
 def check(plan: str, scenario: str | None = None, settings: list[str] | None = None) -> dict[str, Any]:
     """Say whether a plan file still meets the targets, the budget and the prices of its scenario (exit_code 4: it does not)."""
-    return run(["check", *([scenario] if scenario else []), *options({"plan": plan, "set": settings})])
+    return run("check", [scenario] if scenario else [], {"plan": plan, "set": settings})
 
 
 TOOLS: tuple[Callable[..., dict[str, Any]], ...] = (fit, estimate, fleet, explain, check)

@@ -286,6 +286,8 @@ def _said(schema: type, document: Document, error: ErrorDetails, path: KeyPath) 
             word.strip("' ") for word in str(error["ctx"]["expected"]).replace(" or ", ", ").split(",")
         ]
         return unknown(str(path[-1]) if path else "value", str(given), allowed, place=place)
+    if kind == "too_long":
+        return InputError(f"{place}: has more than {error['ctx']['max_length']:,} entries; leave some out")
     text = _WORDS.get(kind) or _sentence(error["msg"])
     return InputError(f"{place}: {shown}{text}")
 

@@ -46,6 +46,8 @@ def _switched_off(written: object) -> object:
     return "off" if written is False else written  # YAML reads a bare off as false
 
 
+MOST_CLASSES = 1_000
+"""Kinds of requests of one scenario; 500 open ones take a fleet some seconds."""
 Count = Annotated[Whole, Field(ge=1, le=1_000_000_000)]
 Limit = Annotated[Tokens, Field(le=1_000_000_000)]
 Counts = Annotated[
@@ -400,7 +402,7 @@ class ScenarioFile(Record):
     """A large model that some of the requests are escalated to."""
     sharing: Sharing | None = None
     """Models that share GPUs with this one."""
-    traffic: Annotated[list[Traffic], Field(min_length=1)]
+    traffic: Annotated[list[Traffic], Field(min_length=1, max_length=MOST_CLASSES)]
     """Kinds of requests, one or more."""
     slo: Promise = Field(default_factory=Promise)
     """What users are promised."""

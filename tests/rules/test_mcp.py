@@ -2,6 +2,7 @@
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,51 @@ def test_no_tool_takes_a_file_to_write():
     for tool in mcp_tools.TOOLS:
         assert not {"output", "file"} & set(tool.__annotations__)
         assert tool.__doc__
+
+
+WRITE = "--output={}"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda option: mcp_tools.explain("support-chat", option),
+        lambda option: mcp_tools.explain(option, "gpus"),
+        lambda option: mcp_tools.check("plan.json", scenario=option),
+        lambda option: mcp_tools.check(option),
+        lambda option: mcp_tools.fleet("small-team", [option]),
+        lambda option: mcp_tools.fleet(option),
+        lambda option: mcp_tools.fit(option, "l4"),
+        lambda option: mcp_tools.fit("llama-3.1-8b", option),
+        lambda option: mcp_tools.fit("llama-3.1-8b", "l4", kv_dtype=option),
+        lambda option: mcp_tools.estimate("llama-3.1-8b", "l4", request_rate=option),
+    ],
+)
+@pytest.mark.parametrize("option", [WRITE, "-o{}", "--help", "--version"])
+def test_no_text_that_a_tool_is_given_is_an_option(call, option, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"(?s).") as caught:
+        call(option.format(tmp_path / "written.json"))
+    assert "Traceback" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tools_that_are_called_at_once_answer_as_one_by_one():
+    calls = [
+        (model, hardware)
+        for model in ("llama-3.1-8b", "qwen3-0.6b")
+        for hardware in ("l4", "h100-sxm", "none")
+    ] * 4
+
+    def answer(words):
+        try:
+            return mcp_tools.fit(*words)
+        except ValueError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        found = list(pool.map(answer, calls))
+    assert found == [answer(words) for words in calls]
 
 
 def test_without_the_sdk_the_command_says_what_to_install(capplan, monkeypatch):

@@ -9,7 +9,7 @@ from pydantic import Field
 from capplan.errors import InputError
 from capplan.readers.record import Record, validated
 from capplan.readers.yaml_file import read_yaml
-from capplan.scenario.scenario_file import Traffic
+from capplan.scenario.scenario_file import MOST_CLASSES, Traffic
 from capplan.workload.statistics import LengthSummary
 from capplan.workload.summary import PrefixReuse, WorkloadSummary
 
@@ -41,7 +41,7 @@ class WorkloadFile(Record):
     """File and format it was made from."""
     requests: Annotated[int, Field(ge=0)] | None = None
     seconds: Annotated[float, Field(ge=0)] | None = None
-    traffic: Annotated[list[Traffic], Field(min_length=1)]
+    traffic: Annotated[list[Traffic], Field(min_length=1, max_length=MOST_CLASSES)]
     rate_by_hour: list[Annotated[float, Field(ge=0)]] = Field(default_factory=list)
     """Requests per second of each hour, of the day where the trace is longer than two days."""
     prefix: Prefix | None = None
