@@ -283,7 +283,7 @@ def accuracy_page(folder: Path) -> str:
     parts += [
         _named("Intervals").lstrip("\n"),
         claimed_table() + "\n\n" + interval_table(shipped_intervals()) + "\n",
-        _named("How sure a plan is"),
+        _named("SLO attainment probability of a plan"),
         CERTAINTY + "\n" + certainty_section(),
         _named("MIG slices and embeddings"),
         slices_section(folder),

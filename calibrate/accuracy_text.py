@@ -111,7 +111,7 @@ WEAK = """- **TTFT near saturation.** In an open loop a few percent of capacity 
   GLM-5.2 over 16 ranks are predicted 0.53 to 0.64 of what was measured. Requests that come singly are too fast in TTFT.
 - **Large batches of latent attention in fp4.** DeepSeek over four GB200 is predicted 0.4 to 0.85 of what was measured: its experts take four times their
   memory traffic by the timings of CUTLASS, and what is measured is hardly above it. On MI355X, where no kernel was timed, 0.3.
-- **Not modelled**: multi-token prediction in a replay, LoRA, context parallelism, caches that engines pull from each other, power caps, several
+- **Not modelled in a replay**: multi-token prediction, LoRA, context parallelism, caches that engines pull from each other, power caps, several
   models on a device. Rows of such runs are refused.
 - **Do not use it** to choose between two kernels or two minor versions of an engine, to promise a p99 without a test under load, to compare
   plans that differ by less than their intervals, or for prices of anything but the hours of devices.

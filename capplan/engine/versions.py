@@ -36,7 +36,7 @@ def named_engine(text: str) -> NamedEngine:
     Returns
     -------
     engine; InputError where it is unknown, where only the package around it is named, or where the text
-    says that prefill and decode ran apart
+    says that prefill and decode were disaggregated
 
     Examples
     --------
@@ -48,7 +48,7 @@ def named_engine(text: str) -> NamedEngine:
     name = re.sub(r"[\s_]+", "-", text.strip().lower())
     if _SPLIT.search(name):
         raise InputError(
-            f"engine: {text!r} serves prefill and decode apart, which is not modelled\n"
+            f"engine: {text!r} serves disaggregated prefill and decode, which is not modelled\n"
             f"  aggregated engines: {', '.join(sorted(SPELLINGS))}"
         )
     package = _PACKAGED.fullmatch(name)

@@ -254,7 +254,7 @@ def cached_prefix_usd(
 
 
 def breakeven_requests(write_ratio: float, read_ratio: float, storage_ratio: float = 0.0) -> float:
-    """Return the requests within one time to live at which caching costs as much as sending the prefix anew.
+    """Return the requests within one time to live at which caching costs as much as sending the prefix again.
 
         w + (n - 1) k + s = n  ->  n = (w - k + s) / (1 - k)
 

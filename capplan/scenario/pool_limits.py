@@ -43,7 +43,7 @@ def pools_limits(
         for key in ("prefill_hardware", "decode_hardware")
     }
     reading.assume(
-        "spare replicas stand by in each of the two pools, as one of the other pool has to be started anew",
+        "spare replicas stand by in each of the two pools, as one of the other pool has to be started again",
         "fleet.survive",
     )
     link = reading.attempt(partial(_link, fleet), LinkTerms(), ("fleet", "kv_link"))

@@ -63,7 +63,7 @@ class SharedPrefix(Record):
     """Leading tokens that the prompts of a class have in common, such as a system prompt."""
 
     tokens: Tokens
-    """Less than the mean input length, which includes them."""
+    """Length of the shared prefix, which the mean input length includes."""
     hit_fraction: Fraction | None = None
     """Share of the requests that hit it in the prefix cache; of sessions it follows from their traffic."""
 
@@ -84,11 +84,11 @@ class Images(Record):
     """Images of every request, all of one size."""
 
     count: Annotated[Whole, Field(ge=1, le=1000)] = 1
-    """In a request."""
+    """Number of images in a request."""
     width: Pixels
-    """In pixels, before the model's processor scales it."""
+    """Width in pixels, before the processor of the model scales the image."""
     height: Pixels
-    """In pixels."""
+    """Height in pixels, before the processor of the model scales the image."""
     max_pixels: Annotated[Whole, Field(ge=1024, le=1_000_000_000)] | None = None
     """Limit of the processor (Qwen); default: that of the published one."""
 
@@ -99,30 +99,30 @@ class Outside(Record):
     time: SecondsOrZero | None = None
     """Before the prompt of every request is sent, such as retrieval."""
     usd_per_request: UsdEach | None = None
-    """Of every request."""
+    """Price of every request outside the GPUs."""
     tool_calls: Annotated[float, Field(gt=0, le=1000)] | None = None
     """Calls before the prompt of a request, one after the other; with turns between two turns of a session."""
     tool_time: SecondsOrZero | None = None
-    """Of one call; with turns it is think_time that says how long all of them take."""
+    """Time of one call; with turns, think_time states the time of all calls together."""
     usd_per_tool_call: UsdEach | None = None
-    """Of one call."""
+    """Price of one call."""
 
 
 class Traffic(Record):
     """A kind of request: how often (one of request_rate, users, requests, trace) and how long."""
 
     name: str = "requests"
-    """Of this kind of request, as shown in results."""
+    """Name of this class of requests, shown in results."""
     request_rate: RequestsPerS | None = None
-    """At peak."""
+    """Request rate at the peak."""
     users: Number | None = None
     """Active at the same time; each waits for a response, thinks, and sends the next request."""
     think_time: SecondsOrZero | None = None
-    """From a response to the next request of the same user, or turn of the same session; 0 s: the next one follows at once."""
+    """Time from a response to the next request of the same user, or to the next turn of the same session; 0 s: the next request follows at once."""
     turns: LengthRecord | None = None
     """Requests of one session, each with all that was said before as its prompt; prefix hits then follow from the traffic."""
     added_tokens: LengthRecord | None = None
-    """With turns: what the user or the tools add before each later turn; input_tokens is the prompt of the first one."""
+    """Tokens that the user or the tools add before each later turn; input_tokens is the prompt of the first turn."""
     requests: Number | None = None
     """Number of requests in a batch job."""
     within: Seconds | None = None
@@ -156,15 +156,15 @@ class Traffic(Record):
     outside: Outside | None = None
     """Time and money beside the GPUs, such as retrieval and tools."""
     tenant: Annotated[str, Field(min_length=1, max_length=60)] | None = None
-    """Who pays for it, for `capplan bill`."""
+    """Tenant that pays for the class, for `capplan bill`."""
     requests_per_conversation: Annotated[Number, Field(ge=1)] | None = None
     """Requests that a conversation has on average, for what a thousand of them cost."""
     arrival_cv: Annotated[float, Field(gt=0, le=100)] | None = None
     """Burstiness: coefficient of variation of the time between arrivals; 1 is Poisson."""
     priority: Annotated[Whole, Field(ge=0, le=1000)] | None = None
-    """In a simulation, lower numbers are admitted first and preempted last; default 0."""
+    """Order in a simulation: lower numbers are admitted first and preempted last; default 0."""
     deadline: Seconds | None = None
-    """In a simulation, requests that waited longer than this are shed."""
+    """Longest wait in a simulation; requests that wait longer are shed."""
 
 
 class Promise(Record):
@@ -198,7 +198,7 @@ class Promise(Record):
 
 
 class Fleet(Record):
-    """What may be bought."""
+    """Hardware and layouts that a plan may use."""
 
     hardware: Names | None = None
     """Catalogue names, aliases, or paths of hardware YAML relative to this file."""
@@ -220,7 +220,7 @@ class Fleet(Record):
     time_to_repair: Seconds | None = None
     """Mean time until a failed machine is repaired or replaced."""
     start_up: StartUp | None = None
-    """From the decision to start a replica to the first request that it serves; for traffic from a trace."""
+    """Time from the decision to start a replica to the first request that it serves; for traffic from a trace."""
     burst: Annotated[float, Field(ge=1, le=100)] | None = None
     """Size the fleet for this multiple of the busiest minute of a trace; if left out, only the table of spares shows a burst, of 1.5."""
     routing: Routing | None = None
@@ -234,9 +234,9 @@ class Fleet(Record):
     data_parallel: Counts | None = None
     """Attention groups of tensor_parallel ranks, each with different sequences; if left out, 1 and one per rank are tried."""
     max_gpus: Count | None = None
-    """Of the whole fleet, spares included."""
+    """Most GPUs of the whole fleet, spares included."""
     max_gpus_per_replica: Count | None = None
-    """Of one copy of the model."""
+    """Most GPUs of one replica."""
     machines: Names | None = None
     """Machines that may be ordered, by sku; if left out, those in which the provider of the price sells the GPU."""
     providers: Names | None = None
@@ -260,7 +260,7 @@ class Fleet(Record):
     """Between the pools: network, pcie or a link of the devices, a standard such as infiniband-ndr or ethernet-100g,
     or a rate per device."""
     kv_link_latency: SecondsOrZero | None = None
-    """From the end of a transfer until the decode replica has it."""
+    """Time from the end of a transfer until the decode replica has the cache."""
     network: str | None = None
     """Between servers: a standard such as infiniband-ndr or ethernet-100g, or a rate per device; if left out, as each
     device is usually connected."""
@@ -276,9 +276,9 @@ class OffloadMemory(Record):
     name: str
     """host, nvme, remote, ... from the fastest to the slowest."""
     capacity: Bytes
-    """Of the whole replica."""
+    """Capacity for the whole replica."""
     bandwidth: BytesPerS | None = None
-    """Of the whole replica; left out for host (PCIe of every device) and remote (network of every device)."""
+    """Bandwidth for the whole replica; left out for host (PCIe of every device) and remote (network of every device)."""
 
 
 class Speculation(Record):
@@ -318,13 +318,13 @@ class Lora(Record):
     max_loras: Annotated[Whole, Field(ge=1, le=100_000)] | None = None
     """Slots on a replica, at most as many as adapters; default: one for each adapter."""
     max_lora_rank: Annotated[Whole, Field(ge=1, le=512)] | None = None
-    """Of the slots, and of every adapter; default 16."""
+    """Rank of the slots, and of every adapter; default 16."""
     modules: Names | None = None
     """Matrices with an adapter, such as q_proj; default: all of attention and feed-forward."""
     fully_sharded: bool | None = None
     """Split both low-rank matrices over tensor-parallel ranks; default: one of them."""
     share: Annotated[Fraction, Field(gt=0)] | None = None
-    """Of the requests, those with an adapter; default: all."""
+    """Share of the requests with an adapter; default: all."""
 
 
 class Prices(Record):
@@ -341,29 +341,29 @@ class Prices(Record):
     file: str | None = None
     """Your own price YAML, or a catalogue CSV of SkyPilot with its date, relative to this file."""
     date: Day | None = None
-    """Of the prices in a file that does not state it."""
+    """Date of the prices in a file that states none."""
     electricity: UsdPerKwh | None = None
     """For hardware you own: added to the price, for the thermal design power of every device, spares included.
     Leave it out where you rent: the price of a GPU-hour includes it."""
     facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None
     """Power usage effectiveness: power of the building over that of the devices; needs electricity."""
     people: UsdPerMonth | None = None
-    """Who runs the fleet, for `capplan compare`."""
+    """Cost of the staff that runs the fleet, for `capplan compare`."""
     overhead: Fraction | None = None
-    """On the price of the machines, for `capplan compare`: storage, network, support."""
+    """Overhead on the price of the machines, for `capplan compare`: storage, network, support."""
     other: OtherPrices | None = None
     """Costs of the service other than GPUs: egress, load balancers, storage of weights, CPU nodes, support."""
     host_memory_per_gb: UsdPerMonth | None = None
-    """Of a gigabyte of host memory in an offload tier named host, where the price of the machines does not include it."""
+    """Price of a gigabyte of host memory in an offload tier named host, if the price of the machines does not include it."""
 
 
 class ScenarioFile(Record):
     """One question: what serves this traffic on this model within these limits, and what does it cost."""
 
     name: str
-    """Of the scenario, as shown in results."""
+    """Name of the scenario, shown in results."""
     description: str = ""
-    """For readers of a report."""
+    """Sentence about the scenario for readers of a report."""
     model: str
     """Hugging Face id, shipped alias, or path relative to this file."""
     revision: str | None = None
@@ -405,20 +405,20 @@ class ScenarioFile(Record):
     traffic: Annotated[list[Traffic], Field(min_length=1, max_length=MOST_CLASSES)]
     """Kinds of requests, one or more."""
     slo: Promise = Field(default_factory=Promise)
-    """What users are promised."""
+    """SLO targets."""
     fleet: Fleet = Field(default_factory=Fleet)
-    """What may be bought."""
+    """Hardware and layouts that a plan may use."""
     prices: Prices = Field(default_factory=Prices)
-    """What it costs."""
+    """Prices, if they differ from the shipped ones."""
     commitments: Commitments | None = None
     """Ways to pay beside prices.commitment; the cheapest mix for the load curve is then shown."""
     currency: Currency | None = None
-    """In which totals are shown too."""
+    """Currency in which totals are shown next to dollars."""
     budget: Budget | None = None
-    """What the fleet may cost."""
+    """Most that the fleet may cost."""
     energy: Power | None = None
     """Power of devices and what is around them."""
     growth: Growth | None = None
     """Traffic in the months to come."""
     hosted: Hosted = Field(default_factory=Hosted)
-    """How hosted APIs are used, which `capplan compare` compares the fleet with."""
+    """Terms of the hosted APIs that `capplan compare` compares with the fleet."""

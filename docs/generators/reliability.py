@@ -11,7 +11,7 @@ PAGE = ROOT / "docs" / "reliability.md"
 
 HEAD = """# What was tried to break it
 
-Written by `make reliability`: its figures are those of the last trials. What is promised stands in [SECURITY](../SECURITY.md).
+Written by `make reliability`: its figures are those of the last trials. The rules that capplan keeps are in [SECURITY](../SECURITY.md).
 """
 PROCESSES = """## Processes that end
 

@@ -1,7 +1,7 @@
 """Find words of docs/words/capplan.yml in pages, help texts and messages: `python -m docs.generators.words` (`make lint`).
 
-Looked at are README, CONTRIBUTING, SECURITY and the pages that people write, without code, outputs and links, and the texts of at least three words in
-the rooms that speak to people.
+Looked at are README, CONTRIBUTING, SECURITY and all pages, without code, outputs and links, and the texts of at least three words in the package:
+help, messages and docstrings.
 """
 
 import ast
@@ -14,9 +14,6 @@ from capplan.readers.yaml_file import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 VOCABULARY = "docs/words/capplan.yml"
-SPEAKING = ("report", "review", "cli", "deploy")
-"""Rooms whose texts people read."""
-GENERATED = {"accuracy.md", "reliability.md", "methodology.md", "live.md", "models.md"}
 _CODE = re.compile(r"```.*?```|`[^`\n]*`|<!--.*?-->|\]\([^)]*\)", re.DOTALL)
 _WORDS = 3
 
@@ -43,17 +40,16 @@ def prose(page: str) -> str:
 def texts(root: Path) -> Iterator[tuple[str, int, str]]:
     """Yield file, line and text of everything that is looked at."""
     pages = [root / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
-    pages += [page for page in sorted((root / "docs").rglob("*.md")) if page.name not in GENERATED]
+    pages += sorted((root / "docs").rglob("*.md"))
     for page in pages:
         for number, line in enumerate(prose(page.read_text(encoding="utf-8")).splitlines(), start=1):
             yield page.relative_to(root).as_posix(), number, line
-    for room in SPEAKING:
-        for path in sorted((root / "capplan" / room).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
-                    continue
-                if len(node.value.split()) >= _WORDS:
-                    yield path.relative_to(root).as_posix(), node.lineno, node.value
+    for path in sorted((root / "capplan").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+                continue
+            if len(node.value.split()) >= _WORDS:
+                yield path.relative_to(root).as_posix(), node.lineno, node.value
 
 
 def findings(root: Path) -> list[str]:

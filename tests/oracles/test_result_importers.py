@@ -221,7 +221,7 @@ def test_a_report_of_separate_pools_names_no_engine_that_runs_both(version, tmp_
             {"standardized": {**decode["standardized"], "role": "prefill"}},
         ]
     (result,) = read_results(written(tmp_path, report))
-    with pytest.raises(InputError, match="serves prefill and decode apart"):
+    with pytest.raises(InputError, match="serves disaggregated prefill and decode"):
         named_engine(result.engine)
 
 

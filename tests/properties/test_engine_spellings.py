@@ -39,7 +39,10 @@ def test_every_spelling_means_its_engine_in_any_case_and_package(named, package,
         ("vlm", "unknown engine 'vlm': did you mean 'vllm'?"),
         ("nim", "engine: 'nim' does not say which engine runs inside"),
         ("nim(tgi)", "unknown engine 'nim(tgi)'"),
-        ("sglang-disagg", "engine: 'sglang-disagg' serves prefill and decode apart, which is not modelled"),
+        (
+            "sglang-disagg",
+            "engine: 'sglang-disagg' serves disaggregated prefill and decode, which is not modelled",
+        ),
         ("", "unknown engine ''"),
     ],
 )

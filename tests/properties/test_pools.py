@@ -195,7 +195,11 @@ def test_plans_of_both_kinds_compete_in_one_table_and_for_each_choice(tmp_path, 
     )
     for form in ("table", "markdown"):
         assert main(["fleet", str(file), "--offline", "--full", "--format", form]) == 0
-        listed = capsys.readouterr().out.split("lans, cheapest first")[1].split("Prefill and decode apart")[0]
+        listed = (
+            capsys.readouterr()
+            .out.split("lans, cheapest first")[1]
+            .split("Disaggregated prefill and decode")[0]
+        )
         assert "prefill TP1" in listed
     assert main(["check", "--plan", str(plan_file), "--offline"]) == 0
     capsys.readouterr()

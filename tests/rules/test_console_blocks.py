@@ -58,6 +58,19 @@ def test_no_block_is_cut_by_the_line_or_ends_in_a_heading():
                 assert max(map(len, lines), default=0) <= WIDTH, f"{page.name}: {max(lines, key=len)}"
 
 
+def test_a_block_is_followed_by_what_to_conclude():
+    blocks = re.compile(
+        r"<!-- output written by `make docs`[^\n]*-->\n```console\n(.*?)^```\n", re.DOTALL | re.MULTILINE
+    )
+    for page in MARKED:
+        text = page.read_text(encoding="utf-8")
+        for block in blocks.finditer(text):
+            sentence = text[block.end() :].lstrip("\n").partition("\n")[0]
+            named = f"{page.name}: after {block[1].splitlines()[0]}: {sentence!r}"
+            assert sentence, named
+            assert not sentence.startswith(("#", "```", "<!--", "|", "![")), named
+
+
 def test_running_a_page_twice_changes_nothing():
     named = MARK.replace(" -->", ": decision -->").replace("docs` :", "docs`:")
     page = f"before\n\n{named}\n```console\n$ capplan x\nold\n$ capplan y\n```\n\nafter\n"

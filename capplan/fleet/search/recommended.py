@@ -324,7 +324,7 @@ def near_cheapest(trials: Search, likely: LayoutName | None) -> list[Pair]:
 
 
 def _surer_for_less(trials: Search, first: Sized) -> Sized | None:
-    """Return a surer fleet that costs less: users are simulated anew at each slowness, with separate noise."""
+    """Return a surer fleet that costs less: users are simulated again at each slowness, with separate noise."""
     terms, least = trials.terms, trials.question.slo.confidence
     users = any(fleet.demand.users for fleet in trials.candidates)
     surer = [trials.cheapest(level) for level in CONFIDENCES if level > least] if users else []

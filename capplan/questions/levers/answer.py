@@ -76,7 +76,7 @@ LEVERS: dict[str, Callable[[Base], list[Lever]]] = {
 }
 """Name of a lever -> its changes."""
 AUTOSCALING = "autoscaling"
-"""The lever that is priced over time instead of asked anew."""
+"""The lever that is priced over time instead of asked again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class Lever:
     combines: bool = False
     """Whether the combination may set the keys of `settings`, instead of adding to lists."""
     keeps: bool = True
-    """Whether users get what the scenario promises them: its targets, for all of its traffic."""
+    """Whether users get the SLO targets of the scenario, for all of its traffic."""
     host_bytes: float = 0.0
     """Host memory that it adds to every replica, whose price is not in the plan."""
     slow: bool = False

@@ -75,7 +75,7 @@ def read_efficiency(path: Path) -> tuple[Efficiency, tuple[str, ...]]:
     if record.schema_version != SCHEMA_VERSION:
         raise InputError(
             f"{path}: schema_version {record.schema_version} is not read\n"
-            f"  known: {SCHEMA_VERSION}\n  write the file anew with: capplan calibrate -o FILE"
+            f"  known: {SCHEMA_VERSION}\n  write the file again with: capplan calibrate -o FILE"
         )
     return Efficiency(record.device, record.fits), tuple(record.catalogue_names)
 

@@ -94,7 +94,10 @@ def pools_tables(answer: FleetAnswer) -> list[Table]:
     ]
     return [
         Table(
-            rows, title="Prefill and decode apart, against identical replicas", shown=_SHOWN, titles=_TITLES
+            rows,
+            title="Disaggregated prefill and decode, against aggregated replicas",
+            shown=_SHOWN,
+            titles=_TITLES,
         ),
         Table(
             sent, title="KV caches sent at the peak, and how busy the links are", shown=_SENT, titles=_TITLES

@@ -207,7 +207,7 @@ def roofline_chart(device: Device, compute: str, rows: Sequence[OperatorRow]) ->
 
 
 def fleet_charts(answer: FleetAnswer, outlook: Outlook) -> list[Chart]:
-    """Return what certainty costs, and load against fleet where the load has a curve; none where there is no plan."""
+    """Return what required confidence costs, and load against fleet where the load has a curve; none where there is no plan."""
     certainty = certainty_chart(answer.certainty)
     charts: list[Chart] = [certainty] if certainty else []
     return [*charts, load_chart(outlook.over_time)] if outlook.over_time else charts

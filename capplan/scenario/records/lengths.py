@@ -31,18 +31,18 @@ class LengthFields(Record):
     """Token counts: `fixed`; `mean` with quantiles; two quantiles; `min` with `max`; or `values`."""
 
     fixed: Tokens | None = None
-    """Every request has this length; the same as a number in place of the mapping."""
+    """Length of every request; the same as a number in place of the mapping."""
     mean: Tokens | None = None
-    """With one or more of the percentiles: a lognormal length."""
+    """Mean length; with one or more percentiles the length is lognormal."""
     p50: Tokens | None = None
-    """With the mean, or with another percentile."""
+    """Median length; needs the mean or another percentile."""
     p90: Tokens | None = None
     p95: Tokens | None = None
     p99: Tokens | None = None
     min: Tokens | None = None
-    """With max alone, all lengths between are equally likely; else shorter lengths are raised to this."""
+    """Shortest length. With max only, all lengths between are equally likely; otherwise shorter lengths are raised to it."""
     max: Tokens | None = None
-    """Longer lengths are cut to this."""
+    """Longest length; longer lengths are cut to it."""
     values: Annotated[list[Tokens], Field(min_length=1)] | None = None
     """Observed lengths, drawn from at random."""
 
