@@ -9,7 +9,7 @@ from capplan.fleet.plan import Group, Plan
 from capplan.fleet.survival import Failures
 
 SECONDS_PER_MONTH = 730.0 * 3600.0
-"""Of an average month."""
+"""Seconds of an average month."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class Drafting:
     """One for all positions, or one for each."""
     draft_tokens: int
     verified_tokens: int | None = None
-    """In one round, where drafts form a tree."""
+    """Tokens that the target verifies in one round, if drafts form a tree."""
 
 
 @dataclass(frozen=True, slots=True)

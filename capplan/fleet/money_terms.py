@@ -29,9 +29,9 @@ class OwnTerms:
 
     people_usd_per_month: float = 0.0
     overhead_fraction: float = 0.0
-    """On the price of the machines: storage, network, support."""
+    """Overhead as a fraction of the price of the machines: storage, network, support."""
     host_usd_per_gb_month: float | None = None
-    """Of host memory in offload tiers; None: the price of the machines includes it."""
+    """Price of host memory in offload tiers; None: the price of the machines includes it."""
     other: OtherTerms = field(default_factory=OtherTerms)
     people_assumed: bool = False
     """Whether the price of the people is a default."""
@@ -186,7 +186,7 @@ class ReservedTerms:
     """Off the price on demand; None: listed offers, else the assumed discount."""
     usd_per_gpu_hour: float | None
     upfront_fraction: float = 0.0
-    """Of the whole term, paid at its start."""
+    """Fraction of the price of the whole term that is paid at its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class SpotTerms:
     headroom_fraction: float = 0.2
     """More of them than needed, for those that are interrupted."""
     most_fraction: float = 0.5
-    """Of the replicas at the peak."""
+    """Largest fraction of the replicas at the peak that may run on these devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,20 +204,20 @@ class OwnedTerms:
     """Devices that are bought."""
 
     capex_usd: float
-    """Of one device, with its share of server, network and installation."""
+    """Purchase price of one device, with its share of server, network and installation."""
     life_years: float = 4.0
     interest_fraction: float = 0.08
     upkeep_fraction: float = 0.05
-    """Of the purchase, every year: maintenance, space, insurance."""
+    """Yearly upkeep as a fraction of the purchase price: maintenance, space, insurance."""
     usd_per_kwh: float = 0.0
     facility_ratio: float = 1.0
     idle_fraction: float = 1.0
     """Power of a device that waits, over that of one in use."""
     watts: float | None = None
-    """Of a device in use, with its share of the server; None: its thermal design power."""
+    """Power of a device in use, with its share of the server; None: its thermal design power."""
     people_usd_per_month: float = 0.0
     residual_fraction: float = 0.0
-    """Of the purchase, that is left at the end of its life."""
+    """Fraction of the purchase price that is left at the end of the life of a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ class PowerTerms:
     decode_fraction: float | None = None
     prefill_fraction: float | None = None
     idle_watts: float | None = None
-    """Measured, before the fraction; here and in the next two."""
+    """Measured idle power; it takes precedence over idle_fraction, as do the measured powers of decode and prefill."""
     decode_watts: float | None = None
     prefill_watts: float | None = None
     host_fraction: float | None = None

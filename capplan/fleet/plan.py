@@ -149,7 +149,7 @@ class PlanOrder:
     placed: tuple[Placement, ...]
     """Replicas on each machine, group by group."""
     usd_per_hour: float
-    """With electricity, if it is paid for apart from the machines."""
+    """Price of all machines, with electricity if that is paid for separately."""
 
 
 def refuse_mix(plan: "Plan | None", what: str) -> None:
@@ -236,7 +236,7 @@ class Plan:
     few_open_loops_measured: bool
     """The probabilities rest on few open-loop measurements of similar networks."""
     target_probabilities: Mapping[str, float]
-    """By target, the probability that it is met, whether or not the others are; empty if nobody asked."""
+    """Probability that each target is met, whether or not the others are; empty if nobody asked."""
     usd_per_hour: float | None
     """Cost per hour of the order, spares included; None if a price is unknown."""
     money: UnitCosts | None = None
@@ -470,7 +470,7 @@ class NextSteps:
     """What more certainty of the recommended plan takes, on the same device and layout, and what a measurement would save."""
 
     surer: tuple[Step, ...]
-    """By confidence, above the probability of the plan."""
+    """Steps to each confidence above the probability of the plan."""
     predicted_gpus: int
     """GPUs for replicas exactly as fast as predicted, with headroom and spares."""
     predicted_usd_per_month: float | None
@@ -503,9 +503,9 @@ class CarriedTraffic:
 
     traffic_fraction: float
     plan: Plan
-    """For this part."""
+    """The plan for this part of the traffic."""
     usd_per_month: float
-    """By its cheapest mix where commitments are named."""
+    """Cost of the plan, by its cheapest mix if the scenario names commitments."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ HOURS_PER_MONTH = 730.0
 """Hours of an average month, 365 x 24 / 12; the convention of cloud price calculators."""
 
 Side: TypeAlias = Literal["low", "likely", "high"]
-"""Of the range of offers."""
+"""Side of the range of offers."""
 SIDES: tuple[Side, ...] = ("low", "likely", "high")
 MAX_AGE_DAYS = 120
 """Offers that are older than the newest one of their device by more than this are ignored ..."""

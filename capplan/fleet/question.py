@@ -23,10 +23,10 @@ class Question:
     """The input of a search, resolved: one network per weight dtype, one efficiency per device."""
 
     networks: Mapping[str, Network]
-    """By the name of the weight dtype."""
+    """Network in each weight dtype, by the name of the dtype."""
     devices: Sequence[Device]
     efficiencies: Mapping[str, Efficiency]
-    """By device name."""
+    """Efficiency of each device, by device name."""
     kv_formats: Sequence[str]
     profile: EngineProfile
     ranges: Ranges
@@ -37,7 +37,7 @@ class Question:
     max_model_len: int
     routing: Routing
     requests: int = 15_000
-    """Of each simulated run. A tenth of them overstates the largest rate by 4 to 7 %; one long run beats several seeds."""
+    """Requests of each simulated run. A tenth of them overstates the largest rate by 4 to 7 %; one long run beats several seeds."""
     seed: int = 7
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None

@@ -45,18 +45,18 @@ class FleetLimits:
     survive: Survival = field(default_factory=Survival)
     """What may fail while the rest carries the peak."""
     start_up_s: float = 300.0
-    """From the decision to start a replica to its first request."""
+    """Time from the decision to start a replica to its first request."""
     burst_ratio: float = 1.5
     """Rate of a burst over the busiest minute of a trace."""
     routing: Routing | None = None
-    """Of the router; None: prefix_aware if prompts have block ids, else round_robin."""
+    """Routing policy; None: prefix_aware if prompts have block ids, else round_robin."""
     tensor_parallel: tuple[int, ...] | None = None
     """None: all legal degrees."""
     pipeline_parallel: tuple[int, ...] | None = None
     expert_parallel: tuple[int, ...] | None = None
     data_parallel: tuple[int, ...] | None = None
     max_devices: int | None = None
-    """Of the whole fleet, spares included."""
+    """Most devices of the whole fleet, spares included."""
     max_devices_per_replica: int | None = None
     pools: PoolsLimits | None = None
     """None: every replica does both phases."""
@@ -87,7 +87,7 @@ class SpeculationPlan:
     """Time of one draft, where it is stated."""
     method: Method = "draft-model"
     verified_tokens: int | None = None
-    """In one round, where drafts form a tree."""
+    """Tokens that the target verifies in one round, if drafts form a tree."""
     exit_layers: int | None = None
     """Layers that draft, where the target exits early."""
 
@@ -114,7 +114,7 @@ class CascadeTerms:
     after: CascadeStage
     """Whether the small model answers every request first, or a router sends each to one of the two."""
     verdict_s: float
-    """Of the judge or the router, for every request."""
+    """Time that the judge or the router takes, for every request."""
 
     @property
     def first_fraction(self) -> float:
@@ -130,9 +130,9 @@ class SharingTerms:
     models: tuple[str, ...]
     """Names; the first one is the scenario's own."""
     memory_fractions: tuple[float, ...] = ()
-    """Of the memory of a device, for each model; empty where a device has one model at a time."""
+    """Fraction of the memory of a device for each model; empty where a device has one model at a time."""
     idle: frozenset[str] = frozenset()
-    """Of those without traffic, which hold memory alone."""
+    """Names of the models without traffic, which only hold memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Scenario:
     prefix_caching: bool
     """False: the engine computes every prompt in full; the classes then have no hits either."""
     price_date: str | None
-    """Of prices in a file that does not state it."""
+    """Date of the prices in a file that does not state it."""
     commitments: CommitmentTerms | None
     """Ways to pay beside the one of `prices`; None: none are named."""
     currency: tuple[str, float] | None
@@ -177,7 +177,7 @@ class Scenario:
     own: OwnTerms
     """Cost of the fleet beside its machines."""
     power: PowerTerms | None
-    """For the energy of the fleet; None: not asked for."""
+    """Power terms for the energy of the fleet; None: not asked for."""
     growth: tuple[float, ...]
     """Traffic of successive months over that of the first, which is today's; empty: not stated."""
     hosted: HostedTerms

@@ -28,11 +28,11 @@ class Turn:
     """The fleet after one change."""
 
     change: str
-    """In words, such as `-20 %`."""
+    """Change in words, such as `-20 %`."""
     gpus: int | None
     """None: no number of replicas meets the targets."""
     usd: float | None
-    """Of a month, or of the job; None where no price is known or no fleet is enough."""
+    """Cost of a month, or of the job; None where no price is known or no fleet is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class WhatIf:
 
     traffic_ratio: float
     request_rate: float
-    """At the peak [req/s]."""
+    """Request rate at the peak [req/s]."""
     gpus: int
     usd: float | None
-    """Of a month, or of the job."""
+    """Cost of a month, or of the job."""
 
 
 def paid_hours(plan: Plan) -> float:

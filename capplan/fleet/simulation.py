@@ -53,9 +53,9 @@ class Stream:
     crowd: Crowd | None = None
     """Closed-loop users of the whole fleet, beside `requests`."""
     routing: Routing | None = None
-    """Of the router; None: by prefix if prompts have block ids, else round-robin."""
+    """Routing policy; None: by prefix if prompts have block ids, else round-robin."""
     seed: int = 0
-    """Of random routing."""
+    """Seed of random routing."""
     warm_up_s: float = 0.0
     """Time from the start that figures leave out."""
     warm_up_share: float = 0.0

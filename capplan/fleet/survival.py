@@ -16,7 +16,7 @@ ZONES = 3
 BY_GPU, BY_SERVER, SERVER_DAYS = 268.0, 151.0, 2048.0 * 54.0
 """Interruptions caused by GPUs and their memory, all others, and the days of servers of eight H100 that they were counted on."""
 REPAIR_S = 24.0 * 3600.0
-"""Until a failed machine is replaced; no provider publishes it."""
+"""Time until a failed machine is replaced; no provider publishes it."""
 
 
 def failures_per_s(gpus: int) -> float:

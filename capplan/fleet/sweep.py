@@ -28,7 +28,7 @@ CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 REFINEMENTS = 4
 """Loads tried between the last one that meets the targets and the first one that does not."""
 SAMPLED_REQUESTS = 2000
-"""In an open loop; the same requests at every rate, only closer together."""
+"""Requests of a run in an open loop; the same requests at every rate, only closer together."""
 LEAST_REQUESTS, MOST_REQUESTS = 300, 4000
 """Limits in a closed loop, which takes eight times the requests in flight."""
 
@@ -42,7 +42,7 @@ class DecodePool:
 
     spec: ReplicaSpec
     replicas: tuple[int, int]
-    """In service, of prefill and decode."""
+    """Replicas in service: prefill, decode."""
     link: LinkTerms
 
 
@@ -52,9 +52,9 @@ class Contender:
 
     name: str
     spec: ReplicaSpec
-    """Of a replica; of a prefill replica where the plan has separate pools."""
+    """One replica of the plan; a prefill replica where the plan has separate pools."""
     usd_per_hour: float | None = None
-    """Of one replica, or of the replicas in service of both pools."""
+    """Price of one replica, or of the replicas in service of both pools."""
     decode: DecodePool | None = None
     """A load is then that of both pools together."""
     planned_requests_per_s: float | None = None
@@ -82,7 +82,7 @@ class Point:
     concurrency: int | None = None
     """Closed loop, requests in the replica at any time."""
     routing: Routing = "round_robin"
-    """Of the router in front of as many such replicas as the whole traffic needs."""
+    """Policy of the router in front of as many such replicas as the whole traffic needs."""
 
     @property
     def key(self) -> str:

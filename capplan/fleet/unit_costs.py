@@ -19,7 +19,7 @@ class UnitCosts:
     """Duration of a batch job; None for traffic without an end."""
     usd_per_job: float | None = None
     usd_per_thousand_requests: float | None = None
-    """Of a batch job, or where no tokens are generated."""
+    """Cost per thousand requests of a batch job, or where no tokens are generated."""
 
     def scaled(self, ratio: float) -> "UnitCosts":
         """Return the costs of the same traffic on a fleet that costs some times as much; a job takes its time as before."""

@@ -16,10 +16,10 @@ class CascadeFleets:
 
     first: OwnFleet
     seconds: tuple[OwnFleet, ...]
-    """Of the large model: layouts of which the cheaper one is taken."""
+    """Fleets of the large model: layouts of which the cheaper one is taken."""
     after: CascadeStage
     request_rate: float
-    """Of all requests at the peak [req/s]."""
+    """Rate of all requests at the peak [req/s]."""
 
     def usd_at(self, escalated_fractions: Array) -> Array:
         """Return the cost of both fleets at shares of the requests; at the ends a fleet that nothing reaches costs nothing."""

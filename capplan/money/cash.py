@@ -15,11 +15,11 @@ class PaidTerm:
     months: float
     """Term of a reservation, or life of a purchase."""
     upfront_usd: float
-    """Of one device, at the start."""
+    """Price of one device at the start of the term."""
     running_usd_per_month: float
-    """Of one device, whether it is used or not."""
+    """Monthly cost of one device, whether it is used or not."""
     residual_usd: float = 0.0
-    """Of one device, at the end of its life."""
+    """Residual value of one device at the end of its life."""
     interest_fraction: float = 0.0
     """Cost of capital of a year, on what is paid upfront and not used up yet."""
     bought: bool = False
@@ -37,7 +37,7 @@ class CashMonth:
     running_usd: float
     """What runs: rents, monthly parts of reservations, power, upkeep and people."""
     residual_usd: float
-    """Of devices whose life ends with it."""
+    """Residual value of devices whose life ends with this month."""
     cost_usd: float
     """Cost of the month by the cheapest mix of its own load, upfront parts spread over their term, with interest."""
     interest_usd: float = 0.0
@@ -82,7 +82,7 @@ class Cash:
     bound_until_month: int | None
     """Last month of them; None where nothing is owed."""
     worth_usd: float
-    """Of bought devices at the end of the horizon, falling evenly to their residual value."""
+    """Value of bought devices at the end of the horizon, falling evenly to their residual value."""
     begun: tuple[BegunTerm, ...] = ()
     """Every reservation, by the month in which it is first needed."""
 

@@ -58,7 +58,7 @@ class Offer:
     name: str
     """on-demand, reserved-1y, reserved-3y, spot or owned."""
     fixed_usd_per_hour: float
-    """At all hours, used or not."""
+    """Price at all hours, used or not."""
     used_usd_per_hour: float
     """While it runs."""
     low_ratio: float = 1.0
@@ -88,11 +88,11 @@ class MixedPart:
     used_fraction: float
     """Mean share of the time in which they run."""
     usd_per_hour: float
-    """Of all their devices, mean over the time."""
+    """Cost of all devices of these replicas, mean over the time."""
     devices: int
-    """Of one replica."""
+    """Devices of one replica."""
     group: int = 0
-    """Of the plan: 0 for all replicas, or for prefill where decode is 1."""
+    """Group of the plan: 0 for all replicas, or for prefill where decode is 1."""
 
 
 def use_fractions(paid: Counts) -> Array:
@@ -220,7 +220,7 @@ class Mix:
     pure: tuple[tuple[Offer, float], ...]
     """Every offer with its cost per hour if it alone paid for all replicas; those that may not are left out."""
     people_usd_per_hour: float = 0.0
-    """Of running owned devices."""
+    """Cost of the people who run owned devices."""
 
     @property
     def usd_per_hour(self) -> float:
@@ -244,7 +244,7 @@ class GroupUse:
     offers: Sequence[Offer]
     """As for `cheapest_mix`."""
     devices: int
-    """Of one replica."""
+    """Devices of one replica."""
 
 
 def mix_of(groups: Sequence[GroupUse], owned_people_usd_per_hour: float = 0.0) -> Mix:

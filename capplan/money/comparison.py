@@ -26,7 +26,7 @@ from capplan.workload.reuse_by_age import Reuse
 MOST_REPLICAS = 20_000
 """If the fleet still costs more than an API at this size, no breakeven is searched for beyond it."""
 POINTS = 400
-"""Of the picture."""
+"""Points of the picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class OwnFleet:
     """The plan as it is paid for at any traffic: whole machines at all hours, as many as the peak needs with its spares."""
 
     request_rate: float
-    """At the peak today [req/s]."""
+    """Request rate at the peak today [req/s]."""
     groups: tuple[PaidReplicas, ...]
     """All replicas, or those that prefill and those that decode."""
     terms: OwnTerms
     machines_usd: float
-    """Of today's plan: of a month, or of one job."""
+    """Cost of the machines of today's plan: of a month, or of one job."""
     outside_usd: float = 0.0
-    """Of today's requests, for retrieval and tools."""
+    """Cost of retrieval and tools for today's requests."""
     other: tuple[CostLine, ...] = ()
     """What today's service takes beside GPUs and people."""
 

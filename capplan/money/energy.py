@@ -132,7 +132,7 @@ class EnergyTerms:
     decode_watts: float
     prefill_watts: float
     host_watts: float
-    """Of the server, for each device, at all times."""
+    """Power of the server for each device, at all times."""
     facility_ratio: float = 1.0
     kg_co2_per_kwh: float | None = None
     usd_per_kwh: float | None = None
@@ -215,7 +215,7 @@ class Energy:
     facility_watts: float
     """The same with cooling and losses."""
     design_watts: float
-    """Of all servers at the wall, at most: what their catalogue entry states, else at the thermal design power of their devices."""
+    """Largest power of all servers at the wall: what their catalogue entry states, else at the thermal design power of their devices."""
     gpus: int
     """GPUs of the order: spares, and those that no replica uses."""
     output_tokens_per_s: float

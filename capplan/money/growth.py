@@ -44,7 +44,7 @@ class GrowthMonth:
     month: int
     """1 is today."""
     request_rate: float
-    """At the peak [req/s]."""
+    """Request rate at the peak [req/s]."""
     replicas: int
     """Spares included."""
     gpus: int
@@ -53,7 +53,7 @@ class GrowthMonth:
     usd_per_month: float | None
     """All replicas at all hours."""
     mix_usd_per_month: float | None
-    """By the cheapest mix of commitments; None where none are named."""
+    """Cost by the cheapest mix of commitments; None where none are named."""
     pool_replicas: tuple[int, ...] | None
     """Prefill and decode, or the groups of a mix; None where all replicas are alike."""
     machines: str | None

@@ -65,7 +65,7 @@ class PerRequest:
 UNSTATED_TIME_TO_LIVE_S = 300.0
 """How long a provider keeps a prefix after its last use where its price list does not say (an assumption)."""
 BATCH_WINDOW_S = 86_400.0
-"""In which batch endpoints promise to answer; a job that has at least this long is sent there."""
+"""Time in which batch endpoints answer; a job that has at least this long is sent there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +146,11 @@ class TokenPrice:
     """(tokens of the prompt above which they hold, for all tokens of the request), ascending."""
     context_tokens: int | None = None
     storage_usd_per_million_tokens_hour: float | None = 0.0
-    """For tokens that stay in the cache; None: there is such a price, and it is not known."""
+    """Price of tokens that stay in the cache; None: there is such a price, and it is not known."""
     minimum_prefix_tokens: float = 0.0
     """Shorter prefixes are not cached."""
     time_to_live_s: float | None = None
-    """Of a cached prefix, since its last use; None: not stated."""
+    """Time that a cached prefix stays after its last use; None: not stated."""
     batch_discount_fraction: float = 0.0
     batch_read_discount_fraction: float | None = None
     """Off cache reads in batches; None: as off all else."""
@@ -185,7 +185,7 @@ class HostedTraffic:
 
     request_class: RequestClass
     rates_per_s: Array
-    """By hour of the day, or one number."""
+    """Request rate by hour of the day, or one number."""
     hours: float = HOURS_PER_MONTH
     """That it lasts: a month, or one job."""
     reuse: Reuse | None = None

@@ -12,7 +12,7 @@ class OfferedCost:
     """A plan at one end of the offers, or at the likely price."""
 
     usd_per_hour: float
-    """Of all devices, electricity included where it is paid apart."""
+    """Price of all devices, with electricity where it is paid separately."""
     records: tuple[PriceRecord, ...]
     """The offers that it is from; empty where the scenario states every price."""
     usd_per_job: float | None

@@ -12,7 +12,7 @@ from capplan.hardware.device import Partition
 from capplan.hardware.slices import Amounts, least_devices, packing
 
 MOST_WAYS = 20_000
-"""To give each model one of the profiles: more of them are not tried."""
+"""Most ways to give each model one of the profiles that are tried."""
 
 
 def devices_by_hour(replicas: Counts, devices_each: Sequence[int]) -> Counts:

@@ -27,14 +27,14 @@ class CostLine:
     what: str
     quantity: float
     unit: str
-    """Of the quantity."""
+    """Unit of the quantity."""
     usd_each: float
     basis: str
     """Where the price comes from: an offer, a key of the scenario, or "assumed"."""
     grows_with: str = "nothing"
     """What it is proportional to: traffic, machines, or nothing."""
     sold: Sold | None = None
-    """Of machines: who sells them; None for other lines."""
+    """Seller of the machines; None for other lines."""
 
     @property
     def usd(self) -> float:

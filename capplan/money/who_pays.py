@@ -46,9 +46,9 @@ class ClassUse:
     name: str
     tenant: str
     requests: float
-    """In a month, or in one job."""
+    """Requests in a month, or in one job."""
     input_tokens: float
-    """Of all of them."""
+    """Input tokens of all these requests."""
     output_tokens: float
     prefill_s: float
     """Time of a replica that the prefill of one request takes."""
@@ -56,7 +56,7 @@ class ClassUse:
     users: float | None = None
     requests_per_conversation: float | None = None
     outside_usd: float = 0.0
-    """Of all of them, beside the GPUs."""
+    """Cost of all these requests beside the GPUs."""
 
     @property
     def replica_s(self) -> float:
@@ -149,13 +149,13 @@ class PaidPool:
     """Replicas that are paid for together: all of them, or those that prefill or decode."""
 
     usd: float
-    """Of its machines, for a month or for one job."""
+    """Cost of the machines of the pool, for a month or for one job."""
     devices: int
-    """Of one replica."""
+    """Devices of one replica."""
     paid_replica_s: float
     """Time of all its replicas that is paid for."""
     shared_usd: float = 0.0
-    """Of people and what else a service takes, which is never idle."""
+    """Cost of people and what else a service takes, which is never idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class PoolCost:
     """What is known of a pool once its work is."""
 
     busy_fraction: float
-    """Of the time that is paid for, spares included, in which its replicas work on requests."""
+    """Fraction of the time that is paid for, spares included, in which the replicas of the pool work on requests."""
     busy_usd: float
     """Cost of that time, people and the rest included: what the classes share."""
     idle_usd: float
@@ -182,7 +182,7 @@ class WhoPays:
     shares: tuple[Share, ...]
     pools: tuple[PoolCost, ...]
     busy_fraction: float
-    """Of the time of the GPUs that is paid for, spares included, in which they work on requests."""
+    """Fraction of the GPU time that is paid for, spares included, in which the GPUs work on requests."""
 
     @property
     def machines_usd(self) -> float:

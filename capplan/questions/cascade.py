@@ -40,7 +40,7 @@ class PartFleet:
 
     @property
     def request_rate(self) -> float:
-        """At the peak [req/s]."""
+        """Return the request rate at the peak [req/s]."""
         return sum(item.request_rate_at() for item in self.asked.question.demand.classes)
 
     @property
@@ -57,11 +57,11 @@ class UserWait:
 
     who: str
     fraction: float
-    """Of all requests."""
+    """Fraction of all requests."""
     first_token: Wait
-    """Until something is seen."""
+    """Wait until something is seen."""
     answer: Wait
-    """Until all of it is."""
+    """Wait until the whole answer is seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +71,14 @@ class CascadeAnswer:
     scenario: Scenario
     terms: CascadeTerms
     parts: tuple[PartFleet, ...]
-    """Of the cascade; a fleet that no request reaches is left out."""
+    """Fleets of the cascade; a fleet that no request reaches is left out."""
     alone: PartFleet
     requests: float
-    """In the time that is paid for: a month, or a job."""
+    """Requests in the time that is paid for: a month, or a job."""
     breakeven_fraction: float | None
     """Share of escalated requests up to which the cascade never costs more; None where one is too many, or a fleet is not known."""
     waits: tuple[UserWait, ...]
-    """Of the ways through the cascade, and of the large model alone."""
+    """Waits on each way through the cascade, and with only the large model."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
 

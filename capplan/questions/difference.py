@@ -21,7 +21,7 @@ class Side:
 
     path: Path
     version: str
-    """Of capplan, that found the plan."""
+    """Version of capplan that found the plan."""
     inputs: Mapping[str, Any]
     """As a plan file holds them."""
     record: Mapping[str, Any]

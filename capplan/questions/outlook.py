@@ -28,13 +28,13 @@ class Outlook:
     """What follows from the plans of a fleet."""
 
     over_time: OverTime | None = None
-    """Of the recommended plan, where the load has a curve and all replicas are alike."""
+    """Load of the recommended plan over the day, where the load has a curve and all replicas are alike."""
     mixes: tuple[AskedMix, ...] = ()
-    """Of the recommended plan first, then of the others; empty where the scenario names no commitments."""
+    """Mix of the recommended plan first, then of the others; empty where the scenario names no commitments."""
     energy: Energy | None = None
-    """Of the recommended plan, where the scenario asks for it."""
+    """Energy of the recommended plan, where the scenario asks for it."""
     growth: Growth | None = None
-    """Of the recommended plan, where the scenario states a growth."""
+    """Growth of the recommended plan, where the scenario states a growth."""
     assumptions: tuple[Assumption, ...] = ()
     """What all of this rests on, beside the plan."""
     warnings: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Outlook:
     total: tuple[CostLine, ...] = ()
     """Every line of what the recommended plan costs; empty without a price."""
     pools_over_time: tuple[OverTime, ...] = ()
-    """Of each group, where the load has a curve and the recommended plan has several groups."""
+    """Load of each group over the day, where the load has a curve and the recommended plan has several groups."""
     group_names: tuple[str, ...] = ()
     """Names of these groups."""
 
@@ -86,7 +86,7 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
 
 
 CASH_MONTHS = 12
-"""To look ahead where the scenario states no growth."""
+"""Months to look ahead where the scenario states no growth."""
 
 
 def asked_cash(scenario: Scenario, mix: Mix, growth: Growth | None) -> Cash | None:

@@ -20,9 +20,9 @@ class PartsAsked:
     settings: tuple[str, ...]
     """Keys that are overridden, each KEY=VALUE."""
     today: date
-    """That prices are judged old by."""
+    """Day that the age of prices is judged by."""
     progress: Callable[[int, int], None] | None
-    """Of each search; called with the plans that are done, and all of them."""
+    """Progress of each search; called with the plans that are done, and all of them."""
     offline: bool
     """Never open a connection."""
 

@@ -33,7 +33,7 @@ class Sensitivity:
     """What moves the number."""
 
     swings: tuple[Swing, ...] = ()
-    """Of the recommended plan, the widest first."""
+    """Swings of the recommended plan, the widest first."""
     what_if: tuple[tuple[Plan, tuple[WhatIf, ...]], ...] = ()
     """Plans at other traffic, the recommended one first."""
 

@@ -37,13 +37,13 @@ class SharingModel:
 
     name: str
     asked: AskedFleet
-    """For a fleet of its own."""
+    """Question for a fleet of the model's own."""
     paid: PaidPlan | None
     """That fleet; None where the model is idle."""
     fleets: FleetsByDevice | FleetAnswer
     """Its plans in the pool: with time slices, sized for k times the load and 1/k of each latency target; with MIG, on each slice."""
     memory_fraction: float | None
-    """Of each device; None where a device or a slice has one model at a time."""
+    """Fraction of the memory of each device; None where a device or a slice has one model at a time."""
 
     @property
     def network_name(self) -> str:
@@ -91,14 +91,14 @@ class SharedPool:
 
     hardware: str
     plans: tuple[Plan, ...]
-    """Of each model."""
+    """Plan of each model."""
     hourly_replicas: Counts
-    """Of each model (row) in the hours of a day, without spares."""
+    """Replicas of each model (row) in the hours of a day, without spares."""
     hourly_gpus: Counts
-    """That are needed in the hours of a day, without spares."""
+    """GPUs that are needed in the hours of a day, without spares."""
     spare_gpus: int
     price: ChosenPrice | None
-    """Of one of its GPUs."""
+    """Price of one GPU of the pool."""
     cut: tuple[tuple[str, ...], ...] = ()
     """Slices of each GPU without spares, by their names; empty where GPUs are whole."""
 

@@ -49,7 +49,7 @@ class Chosen:
     asked: AskedFleet
     spec: ReplicaSpec
     replicas: int
-    """In service, without spares."""
+    """Replicas in service, without spares."""
     name: str
     origin: str
     """Where the layout of a replica comes from."""
@@ -239,7 +239,7 @@ class AskedStream:
 
     stream: Stream
     spec: ReplicaSpec
-    """With a context that holds the longest of them."""
+    """Replica with a context that holds the longest of the requests."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
     rate_per_s: float

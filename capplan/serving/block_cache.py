@@ -118,7 +118,7 @@ class PrefixCaching:
     id_tokens: int
     """Tokens per block id; a multiple of the engine's block size."""
     tiers: tuple[OffloadTier, ...] = ()
-    """From the fastest to the slowest; each holds what was evicted from the one above."""
+    """Offload tiers from the fastest to the slowest; each holds what was evicted from the one above."""
 
 
 class BlockCache:

@@ -236,7 +236,7 @@ class FlatPool:
         room = -(-len(requests) // replicas)
         self.cores = [empty_core(requests, engine, room) for _ in range(replicas)]
         self.sent: list[Counts] = []
-        """By engine, the requests sent to it, by their place among all."""
+        """Requests sent to each engine, by their index among all requests."""
         self._requests = requests
         self._router = FlatRouter(self.cores, by_load=routing == "least_loaded")
 

@@ -42,7 +42,7 @@ class ReplicaUse:
     preemptions: int
     gauges: Gauges
     pool: Literal["prefill", "decode"] | None = None
-    """With separate prefill and decode replicas, the pool of this one; each pool is numbered from 0."""
+    """Pool of this replica, if prefill and decode replicas are separate; each pool is numbered from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class FleetRun:
     outcome: Outcome
     """Rows by request, totals over all replicas."""
     replicas: tuple[ReplicaUse, ...]
-    """In order of start; with separate prefill and decode, the prefill replicas first."""
+    """Use of each replica in order of start; with separate prefill and decode, the prefill replicas first."""
     replica_seconds: float
     """Summed over replicas, start-up and draining included."""
     rerouted_requests: int = 0

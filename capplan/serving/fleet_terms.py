@@ -30,7 +30,7 @@ class Autoscaling:
     min_replicas: int
     max_replicas: int
     start_s: float
-    """From the decision until a new replica serves: provisioning, loading of weights, warm-up."""
+    """Time from the decision until a new replica serves: provisioning, loading of weights, warm-up."""
     interval_s: float = 15.0
     high_fraction: float = 0.8
     """Replicas are added while requests in the fleet exceed this fraction of its sequence slots (max_num_seqs)."""

@@ -35,9 +35,9 @@ class ClassTotals:
     """Totals of one traffic class."""
 
     prompt_tokens: int = 0
-    """Of admitted requests; a request admitted again after a preemption counts again."""
+    """Prompt tokens of admitted requests; a request admitted again after a preemption counts again."""
     cached_tokens: int = 0
-    """Of these, prefix-cache hits."""
+    """Prompt tokens of admitted requests that hit in the prefix cache."""
     preemptions: int = 0
 
     def add(self, other: "ClassTotals") -> None:
@@ -55,9 +55,9 @@ class Outcome:
     """FINISHED, SHED or UNFINISHED."""
     arrival_s: Array
     queue_s: Array
-    """From reaching the queue to the first step that works on the request."""
+    """Time from reaching the queue to the first step that works on the request."""
     ttft_s: Array
-    """From arrival to the first token."""
+    """Time from arrival to the first token."""
     tpot_s: Array
     """(e2e - ttft) / (output - 1): without the first token; nan for a single token."""
     e2e_s: Array
@@ -82,11 +82,11 @@ class Outcome:
     busy_fraction: float
     timeline: Timeline
     class_totals: dict[int, ClassTotals]
-    """By traffic class."""
+    """Totals of each traffic class, by its index."""
     admitted_tokens: NDArray[np.int64] | None = None
     """Prompt tokens of each request, once for each admission; None where the engine keeps the sum alone."""
     found_tokens: NDArray[np.int64] | None = None
-    """Of these, prefix-cache hits."""
+    """Prompt tokens of each request that hit in the prefix cache, once for each admission."""
     hit_blocks: tuple[int, ...] = ()
     """Prefix-cache hits of admitted prompts, in block ids: on the device, then in each offload tier."""
 

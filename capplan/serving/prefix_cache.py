@@ -23,7 +23,7 @@ class HitCurve:
 
     block_tokens: int
     distances: Counts
-    """Of the blocks that can hit, ascending: a block hits in a cache of more blocks than its distance."""
+    """Reuse distances of the blocks that can hit, ascending: a block hits in a cache of more blocks than its distance."""
     hit_tokens: Array
     """Prompt tokens that hit, cumulative over the distances."""
     hit_blocks: Array

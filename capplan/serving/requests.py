@@ -211,9 +211,9 @@ class Admission:
     queue_limit: int | None = None
     """A request that arrives when this many are waiting is shed at once; None: no limit."""
     deadline_s: tuple[float, ...] = ()
-    """By class: a request that has waited this long without starting is shed; empty: no deadlines."""
+    """Longest wait of each class: a request that has waited this long without starting is shed; empty: no deadlines."""
     priority: tuple[int, ...] = ()
-    """By class: lower numbers are admitted first and preempted last; empty: first come, first served."""
+    """Priority of each class: lower numbers are admitted first and preempted last; empty: first come, first served."""
 
 
 class InFlight:

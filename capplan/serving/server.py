@@ -195,13 +195,13 @@ class Server(EngineState):
         if terms.hold_steps and not self._released:
             if self._hold_from < 0:
                 self._hold_from = step
-            if self._lacks_company():
+            if self._keeps_prompts_held():
                 return True
             self._hold_from = self._gather_from = -1
             self._released = True
         return False
 
-    def _lacks_company(self) -> bool:
+    def _keeps_prompts_held(self) -> bool:
         """Return whether held prompts keep waiting; note the step since which enough of them wait."""
         terms, step = self._terms, self._step
         if self._gather_from < 0 and 0 < terms.hold_prompts <= self._line.count:

@@ -34,7 +34,7 @@ class Limits:
     """Limits of an engine."""
 
     max_sequences: Number
-    """In the engine at once: max_num_seqs, or fewer if the KV cache holds fewer."""
+    """Most sequences in the engine at once: max_num_seqs, or fewer if the KV cache holds fewer."""
     max_num_batched_tokens: Number
     prefill_first: bool = False
     request_s: Number = 0.0

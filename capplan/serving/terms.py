@@ -54,7 +54,7 @@ class EngineTerms:
     reserved_output_fraction: float
     """Fraction of its output for which blocks must be free before a request is admitted: 0 (vLLM), 1 (never preempt)."""
     hold_steps: int
-    """Beside a running batch, new prompts are held back for at most this many steps ..."""
+    """Most steps of a running batch for which new prompts are held back ..."""
     hold_tokens: int
     """... or until the step would have this many tokens ..."""
     hold_prompts: int

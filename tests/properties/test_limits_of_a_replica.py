@@ -84,10 +84,10 @@ def test_one_run_leaves_out_no_number_of_replicas_that_is_enough(
     trial = Formula(ceiling, capacity)
     needed = trial.replicas_for(rate, slowness, inf)
     if needed is not None:
-        assert trial.may_do(rate, slowness, inf, needed + more, short=short)
+        assert trial.may_be_enough(rate, slowness, inf, needed + more, short=short)
     few = rate * slowness / (1.6 * max(capacity.values()))
     if few >= 1.0:
-        assert not trial.may_do(rate, slowness, inf, int(few), short=short)
+        assert not trial.may_be_enough(rate, slowness, inf, int(few), short=short)
 
 
 @settings(max_examples=examples(100, 1000), deadline=None)

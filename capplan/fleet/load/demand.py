@@ -33,7 +33,7 @@ class Demand:
     longest_tokens: int
     """Input plus output of the largest request to plan for (99.9th percentile of each)."""
     hit_fractions: tuple[float, ...] = ()
-    """By class, the fraction of prompt tokens that hit in the prefix cache of one plan; empty before a plan is chosen."""
+    """Fraction of the prompt tokens of each class that hit in the prefix cache of one plan; empty before a plan is chosen."""
     tiers: tuple[TierSize, ...] = ()
     """Offload tiers of every replica, for prefixes that its devices have no room for."""
     load_s: float = 0.0

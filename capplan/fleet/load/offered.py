@@ -165,7 +165,7 @@ def selected_requests(requests: Requests, rows: NDArray[np.int64]) -> Requests:
 WARM_UP_SHARE = 0.15
 """Share of the requests of a run that latencies and rates leave out: the first ones meet empty replicas."""
 STEADY_CV = 1e-3
-"""Below this coefficient of variation, times between arrivals are constant."""
+"""Coefficient of variation below which times between arrivals are constant."""
 
 
 @dataclass(frozen=True, slots=True)

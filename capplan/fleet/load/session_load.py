@@ -23,9 +23,9 @@ from capplan.workload.sessions import (
 )
 
 WARM_QUANTILE = 0.95
-"""Of the turns of a session, for which a fleet warms up."""
+"""Quantile of the turns of a session; a fleet warms up for as long as so many turns take."""
 COUNTED_SESSIONS = 2000
-"""From which the turns of a session are counted, where some end early at the longest context."""
+"""Sessions that are drawn to count their turns, if some end early at the longest context."""
 
 
 def session_block_tokens(demand: Demand) -> int:

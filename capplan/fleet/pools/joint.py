@@ -28,7 +28,7 @@ FIRST_STRIDE = 1.0 / 16.0
 MOST_GROWN = 64
 """A pool grows to at most this multiple of the replicas that its phase takes alone."""
 MOST_TRIED = 100
-"""After so many pairs the cheapest one so far counts, whatever is left to try."""
+"""Most pairs that are tried; after so many the cheapest one so far counts, whatever is left to try."""
 ALONGSIDE = 1e-9
 """Pairs whose costs differ by less than this fraction cost the same."""
 
@@ -181,7 +181,7 @@ STAYS = 40
 MOST_SIZING_REQUESTS = 48_000
 """... but no more of them than this."""
 SEED = 0
-"""Of the requests, the default of `simulate`."""
+"""Seed of the requests, the default of `simulate`."""
 SLOWNESSES = (0.25, 4.0)
 """Factors on step times between which the largest one that meets the targets is looked for ..."""
 HALVINGS = 6

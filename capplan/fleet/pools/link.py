@@ -21,7 +21,7 @@ class LinkTerms:
     """A KV link as the user specifies it."""
 
     name: str = "network"
-    """Of a link of the devices, of a network, or the rate as it is written."""
+    """Name of a link of the devices or of a network, or the rate as it is written."""
     bytes_per_s: float | None = None
     """Per device and direction; None: that of the link of this name in the catalogue."""
     latency_s: float = 0.0

@@ -111,7 +111,7 @@ class PoolsStanding:
     """How a plan with separate pools stands to the traffic and the targets of a question."""
 
     plan: Plan
-    """With the latencies and the probability of now."""
+    """The plan with its latencies and its probability under the traffic of now."""
     lacking: Lacking
     """Pools that are too small."""
 

@@ -78,7 +78,7 @@ def _phase(
 
 
 DIVISORS = (4, 8)
-"""Of the tokens that a step takes by default."""
+"""Divisors of the tokens that a step takes by default."""
 
 
 def smaller_chunks(question: Question, terms: Terms, now: Plan) -> tuple[ChunkedPlan, ...]:

@@ -69,7 +69,7 @@ class Rejection:
 
     hardware: str
     reason: str
-    """In words, for messages; decisions use `code`."""
+    """Reason in words, for messages; decisions use `code`."""
     count: int
     code: Refusal
 

@@ -173,10 +173,10 @@ def busy_replicas(
     return trial.replicas_for(total, slower, limits, most=most, at_least=predicted)
 
 
-def _may_do(trial: Trial, slower: float, terms: Terms, most: float, *, short: bool) -> bool:
+def _may_be_enough(trial: Trial, slower: float, terms: Terms, most: float, *, short: bool) -> bool:
     """Return whether at most this many replicas may meet the targets, as predicted and slower."""
     total = trial.total_rate
-    return trial.may_do(total, slower, trial.limits, most, short=short) and trial.may_do(
+    return trial.may_be_enough(total, slower, trial.limits, most, short=short) and trial.may_be_enough(
         total / (1.0 - terms.headroom_fraction), 1.0, trial.limits, most, short=short
     )
 
@@ -188,7 +188,7 @@ def _short_bound(trial: Trial, confidence: float, terms: Terms, most: float) -> 
     """
     slower, left = trial.candidate.slowness.quantile(confidence), 1.0 - terms.headroom_fraction
     if most < inf:
-        return 1.0 if _may_do(trial, slower, terms, most, short=True) else inf
+        return 1.0 if _may_be_enough(trial, slower, terms, most, short=True) else inf
     total = trial.total_rate
     predicted = trial.rate_bound(1.0, trial.limits, total=total / left)
     if predicted <= 0.0:
@@ -446,7 +446,7 @@ class Search:
         if known not in self._sizes:
             slower = candidate.slowness.quantile(confidence)
             trial = self.trial(candidate)
-            if most < 1.0 or not _may_do(trial, slower, self.terms, most, short=False):
+            if most < 1.0 or not _may_be_enough(trial, slower, self.terms, most, short=False):
                 return None
             busy = busy_replicas(trial, trial.limits, confidence, self.terms, most)
             if busy is None:

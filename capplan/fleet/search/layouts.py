@@ -71,7 +71,7 @@ class ScreenedLayout:
     share_ceiling: float
     """Largest share of the traffic that a replica can serve, whatever the latency."""
     sure_share_bounds: Mapping[float, float]
-    """By confidence, the same as `share_bound` for a replica as slow as that confidence allows for; 0 if it is out of reach."""
+    """Bound like `share_bound`, by confidence, for a replica as slow as that confidence allows for; 0 if it is out of reach."""
     kv_cache_tokens: float
     label: str
     usual_step_s: float
@@ -79,7 +79,7 @@ class ScreenedLayout:
     slowness: Slowness
     """How much slower than predicted its steps may be."""
     demand: Demand
-    """With the prefix-cache hits of this replica; with sessions, the most that it may have."""
+    """Traffic with the prefix-cache hits of this replica; with sessions, the most hits that it may have."""
     rounds: Rounds | None = None
     """The replica that speculates, if it does."""
 

@@ -88,7 +88,7 @@ class Adequacy:
     """Whether a number of replicas is enough for the traffic and the targets."""
 
     values_s: Mapping[Target, float]
-    """By target, the latency that it limits, at the peak."""
+    """Latency at the peak that each target limits [s]."""
     probability: float
     """That all targets hold."""
     needed: float

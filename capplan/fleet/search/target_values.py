@@ -13,7 +13,7 @@ from capplan.workload.slo import Slo, Target
 _AGED = ("ttft", "e2e")
 """Metrics that the age of an unfinished request is compared with."""
 LARGEST_AGE_S = 1e18
-"""Above every real age: only a request that would never finish is this old."""
+"""An age above every real one: only a request that would never finish is this old."""
 
 
 def target_values(

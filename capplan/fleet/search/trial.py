@@ -52,7 +52,7 @@ SHORT_REQUESTS_PER_USER = 4
 MOST_LENGTHENED = 4
 """Largest factor by which a run is longer than asked for, so that the users of a slow class send several requests each."""
 MOST_DOUBLINGS = 60.0
-"""Of slowness beyond the last load tried, where latencies hardly grow with it: more than any replica is slow, and still a number."""
+"""Most doublings of slowness beyond the last load tried, where latencies hardly grow with it: more than any replica is slow, and still a number."""
 USER_SLACK = 4.0
 """Factor by which users may be more than the closed form says: those who wait longer ask less often."""
 FIRST_STRIDE = 2 * STEPS_PER_DOUBLING
@@ -68,7 +68,7 @@ LEAST_OF_KIND = 3000
 LIKELY_BELOW = 3 * STEPS_PER_DOUBLING
 """Steps below the highest where short runs with users look first: the bound allows for four times as many of them."""
 LIKELY_STRIDE = 4
-"""With users: steps from the likely largest load to the next one that is tried, doubled until targets hold on one side of it alone.
+"""Steps from the likely largest load of users to the next load that is tried, doubled until targets hold on only one side of it.
 
 With open-loop traffic the number of replicas is known after fewer runs than it takes to find a likely load.
 """
@@ -629,7 +629,7 @@ class Trial:
             self._short_steps[key] = round(STEPS_PER_DOUBLING * log2(rate)) if rate > 0.0 else least
         return self._short_steps[key]
 
-    def may_do(
+    def may_be_enough(
         self, rate_per_s: float, slowness: float, limits: Mapping[Target, float], most: float, *, short: bool
     ) -> bool:
         """Return whether at most this many replicas may meet the targets at a total rate, from one run instead of a dozen."""

@@ -261,7 +261,7 @@ class Finished(Protocol):
 
     rows: dict[str, Row]
     taken: dict[str, Row]
-    """Of this sweep."""
+    """Rows of the points of this sweep, by their key."""
 
     def take(self, point: Point) -> Row:
         """Return the row of a point that an earlier run finished."""

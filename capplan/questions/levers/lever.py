@@ -25,9 +25,9 @@ class Lever:
     """A change to a scenario, or why there is none to try."""
 
     name: str
-    """Of the lever: several changes may pull the same one."""
+    """Name of the lever: several changes may pull the same one."""
     change: str
-    """In words."""
+    """Change in words."""
     settings: tuple[str, ...] = ()
     """Keys of the scenario and their new values, each KEY=VALUE."""
     risk: str = ""
@@ -59,11 +59,11 @@ class LeverRow:
     usd_per_month_saved: float | None
     gpus_saved: int | None
     meets_targets: bool | None
-    """Of the scenario as it is; None where the lever is not applicable."""
+    """Whether the plan meets the targets of the scenario as it is; None where the lever is not applicable."""
     reason: str
     """Why it is not applicable or meets no targets; empty where it does."""
     memory_usd_per_month: float = 0.0
-    """Of host memory in offload tiers, on top of the plan; 0 where it has no price."""
+    """Cost of host memory in offload tiers, on top of the plan; 0 where it has no price."""
     dearer: str = ""
     """Why it costs more than the plan as it is: the target that decides; empty where it does not."""
 
@@ -86,7 +86,7 @@ class Combination:
     question: Question | None = None
     """The changed question; None where nothing is changed."""
     memory_usd_per_month: float = 0.0
-    """Of host memory in offload tiers, on top of the plan."""
+    """Cost of host memory in offload tiers, on top of the plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class LeversAnswer:
     """Most saved first, then those without a plan, then those that are not applicable."""
     best: Combination | None
     memory_usd_per_month: float
-    """Of host memory in the offload tiers of the plan as it is, on top of it."""
+    """Cost of host memory in the offload tiers of the plan as it is, on top of the plan."""
 
 
 def lever_row(

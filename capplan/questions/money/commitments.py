@@ -52,7 +52,7 @@ class AskedMix:
     plan: Plan
     mix: Mix
     short_fraction: float
-    """Of the requests, that arrive while fewer replicas serve than are needed."""
+    """Fraction of the requests that arrive while fewer replicas serve than are needed."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
 

@@ -38,7 +38,7 @@ from capplan.workload.request_class import ResponseTimes, responses_of_classes
 from capplan.workload.reuse_by_age import Reuse, reuse_by_age, session_reuse_by_age
 
 _SEED = 0
-"""Of the sessions whose prompts an API keeps."""
+"""Seed of the sessions whose prompts an API keeps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ class PaidPlan:
 
     plan: Plan
     machines_usd: float
-    """Of a month, or of one job, with the host memory of offload tiers; people and overhead apart."""
+    """Cost of a month, or of one job, with the host memory of offload tiers; without people and overhead."""
     group_fractions: tuple[float, ...]
-    """Of that, for each group of replicas: all of them, or prefill and decode."""
+    """Fraction of that cost for each group of replicas: all of them, or prefill and decode."""
     hours: float
     """That it is paid for: a month, or until the job is done."""
     of_job: bool

@@ -42,7 +42,7 @@ class AskedBill:
     plan: Plan
     bill: WhoPays
     of_job: bool
-    """Of one batch job, not of a month."""
+    """Whether the bill is of one batch job instead of a month."""
     hours: float
     """That it is paid for."""
     lines: tuple[CostLine, ...]
@@ -58,7 +58,7 @@ class PlanUse:
     """The replicas of a plan under its traffic."""
 
     demand: Demand
-    """With the prefix hits of the replicas that prefill."""
+    """Traffic with the prefix hits of the replicas that prefill."""
     prefill: Replica
     decode: Replica
     """The same, where the plan has no separate pools."""

@@ -33,9 +33,9 @@ class Check:
 
     name: str
     limit: Any
-    """In base units: what is allowed, or at least asked for; None where the reason is in words."""
+    """Allowed value in base units, or the least that is asked for; None where the reason is in words."""
     value: Any
-    """Of the plan as it stands today."""
+    """Value of the plan as it stands today."""
     holds: bool
 
 

@@ -44,7 +44,7 @@ PROMETHEUS = "Prometheus metrics"
 ALIKE_FRACTION = 0.1
 """Mean lengths of a run that are this near to those of the plan are taken for its traffic (an assumption)."""
 SEED = 0
-"""Of the requests that are predicted, the default of `simulate`."""
+"""Seed of the requests that are predicted, the default of `simulate`."""
 RUNS = 8
 """Runs of the traffic of a plan, each with other requests: their mean is predicted, and how far one of them may be off ..."""
 DEVIATIONS = 3.0
@@ -96,11 +96,11 @@ class Verification:
 
     result: BenchmarkResult
     replicas: int
-    """That the measurement is of."""
+    """Replicas that were measured."""
     rows: tuple[Compared, ...]
     targets: tuple[MissedTarget, ...]
     lengths: Lengths = "fixed"
-    """Of the requests that were predicted."""
+    """Lengths of the requests that were predicted."""
 
     @property
     def verdict(self) -> Verdict:
