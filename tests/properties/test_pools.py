@@ -562,3 +562,19 @@ def test_users_become_requests_at_the_rate_that_they_send(users, think_s, respon
     rate = after.classes[0].request_rate_per_s
     assert rate * (think_s + response_s) == pytest.approx(users)
     assert after.classes[1] == other
+
+
+def test_smaller_steps_are_tried_beside_devices_that_run_more_sequences(tmp_path):
+    """An L40S runs 256 sequences and steps of 2,048 tokens by default, an H100 1,024: steps of 512 tokens ended the search."""
+    file = tmp_path / "two.yaml"
+    file.write_text(
+        "name: two\nmodel: llama-3.1-8b\ntraffic:\n"
+        "  - {name: o, request_rate: 4 req/s, input_tokens: 900, output_tokens: 150}\n"
+        "slo: {ttft_p95: 2 s, tpot_p95: 80 ms}\n"
+        "fleet: {hardware: [l40s, h100-sxm], tensor_parallel: 1, pipeline_parallel: 1, disaggregation: allowed, kv_link: infiniband-ndr}\n"
+        "prices: {per_gpu_hour: {l40s: 0.3 $/h, h100-sxm: 9 $/h}}\n"
+    )
+    asked = asked_fleet(read_scenario(file), offline=True)
+    answer = fleet_for(asked)
+    assert answer.chosen.hardware == "l40s"
+    assert [chunked.max_num_batched_tokens for chunked in answer.pools.chunked] == [512, 256]

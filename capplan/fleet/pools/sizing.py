@@ -102,7 +102,8 @@ def smaller_chunks(question: Question, terms: Terms, now: Plan) -> tuple[Chunked
         tokens = scheduling.max_num_batched_tokens // divisor
         if tokens < scheduling.max_num_seqs:
             continue
-        smaller = replace(question, max_num_batched_tokens=tokens)
+        # a device on which the engine runs more sequences by default would not fit them in a step
+        smaller = replace(question, max_num_batched_tokens=tokens, max_num_seqs=int(scheduling.max_num_seqs))
         fleet = Search(smaller, search(smaller).candidates, terms).cheapest(question.slo.confidence)
         if fleet is not None:
             plans.append(ChunkedPlan(tokens, plan_of(fleet, terms)))
