@@ -568,11 +568,12 @@ def test_smaller_steps_are_tried_beside_devices_that_run_more_sequences(tmp_path
     """An L40S runs 256 sequences and steps of 2,048 tokens by default, an H100 1,024: steps of 512 tokens ended the search."""
     file = tmp_path / "two.yaml"
     file.write_text(
-        "name: two\nmodel: llama-3.1-8b\ntraffic:\n"
-        "  - {name: o, request_rate: 4 req/s, input_tokens: 900, output_tokens: 150}\n"
-        "slo: {ttft_p95: 2 s, tpot_p95: 80 ms}\n"
-        "fleet: {hardware: [l40s, h100-sxm], tensor_parallel: 1, pipeline_parallel: 1, disaggregation: allowed, kv_link: infiniband-ndr}\n"
-        "prices: {per_gpu_hour: {l40s: 0.3 $/h, h100-sxm: 9 $/h}}\n"
+        "name: two\nmodel: llama-3.1-8b\nweight_dtype: bf16\ntraffic:\n"
+        "  - {name: o, request_rate: 1.49 req/s, arrival_cv: 2.5, input_tokens: 3141, output_tokens: {mean: 16, p95: 32}}\n"
+        "slo: {ttft_mean: 1.262 s, tpot_p95: 48.51 ms, confidence: 80 %}\n"
+        "fleet: {hardware: [l40s, h200-sxm], tensor_parallel: [1, 2], pipeline_parallel: 1, headroom: 0 %, spare_replicas: 1,\n"
+        "  disaggregation: allowed, kv_link: infiniband-ndr}\n"
+        "prices: {per_gpu_hour: {l40s: 1 $/h, h200-sxm: 4.5 $/h}}\n"
     )
     asked = asked_fleet(read_scenario(file), offline=True)
     answer = fleet_for(asked)
