@@ -114,7 +114,7 @@ def _ordered(line: OrderedRow) -> str:
 
 def _load(file: PlanFile, group: Group) -> Iterator[str]:
     if group.planned_rate:
-        rate = file.inputs.request_rate / group.busy_replicas
+        rate = file.inputs.request_rate * group.request_fraction / group.busy_replicas
         yield (
             f"a replica serves {rate:.4g} req/s at the peak and counts as full at {group.planned_rate:.4g} req/s, "
             "headroom and required confidence included"
@@ -130,7 +130,7 @@ def _left_out(fleet: FleetLaunch, target: str) -> Iterator[str]:
         yield (
             f"start it {group.replicas} times, behind a router"
             if len(fleet.groups) == 1
-            else "start each pool as often as it says"
+            else f"start each {'group' if group.rule else 'pool'} as often as it says"
         )
         if fleet.slice:
             yield "each on a slice of its own: CUDA_VISIBLE_DEVICES=MIG-..., as nvidia-smi -L lists it"
@@ -139,10 +139,11 @@ def _left_out(fleet: FleetLaunch, target: str) -> Iterator[str]:
         total = sum(g.replicas for g in fleet.groups)
         if held < total:
             yield f"one server of {fleet.devices_per_server} x {group.hardware}; {total} replicas need several, each started with its part of this file"
-    if target == "k8s" and fleet.machines(group):
-        yield f"pods run on {', '.join(fleet.machines(group))}, by the label of the instance type, spread over the machines as planned"
-    elif target in ("k8s", "kserve", "llm-d", "dynamo"):
-        yield f"the cluster has to have {group.hardware}; where it has other devices too, add a nodeSelector for them"
+    for one in {one.hardware: one for one in fleet.groups}.values():
+        if target == "k8s" and fleet.machines(one):
+            yield f"pods run on {', '.join(fleet.machines(one))}, by the label of the instance type, spread over the machines as planned"
+        elif target in ("k8s", "kserve", "llm-d", "dynamo"):
+            yield f"the cluster has to have {one.hardware}; where it has other devices too, add a nodeSelector for them"
     if fleet.slice and target in ("k8s", "kserve", "llm-d", "dynamo"):
         yield f"MIG slices are called {fleet.resource} with mig.strategy=mixed of NVIDIA's device plugin"
     if target == GRAFANA:
@@ -159,7 +160,10 @@ def _commands(fleet: FleetLaunch) -> Iterator[str]:
     for group in fleet.groups:
         command, servers = command_of(group.launch), fleet.servers(group)
         if len(fleet.groups) > 1:
-            yield comment(f"{group.launch.role}: {group.replicas} replicas on {group.hardware}") + "\n"
+            yield (
+                comment(f"{group.launch.role or group.name}: {group.replicas} replicas on {group.hardware}")
+                + "\n"
+            )
         if command.config:
             yield _here(command)
         if servers == 1:

@@ -10,7 +10,7 @@ from capplan.deploy.written_text import checked_name
 from capplan.errors import InputError
 from capplan.fleet.order import OWN
 from capplan.readers.plan_file import AGAIN, PlanFile
-from capplan.readers.plan_record import LaunchRow, OrderedRow
+from capplan.readers.plan_record import GroupRow, LaunchRow, OrderedRow
 from capplan.readers.record import validated
 from capplan.readers.yaml_file import Document
 from capplan.scenario.records.money import Commitments
@@ -47,6 +47,10 @@ class Group:
     """Largest that one replica is planned for [1/s]: at which its targets just hold, less headroom, and with the confidence."""
     predicted_rate: float | None = None
     """Rate at which its targets just hold as predicted [1/s]; None for one of two pools."""
+    rule: str = ""
+    """Requests that the router of a mix sends to it, in words; empty if all groups get the same."""
+    request_fraction: float = 1.0
+    """Share of all requests that it gets."""
 
     @property
     def busy_replicas(self) -> int:
@@ -204,19 +208,35 @@ def _groups(
 ) -> Iterator[Group]:
     """Yield the groups of the chosen plan; with separate pools the limits are those of the decode engines."""
     rows = file.answer.chosen.groups
-    for row in rows:
+    mixed = any(row.requests for row in rows)
+    for number, row in enumerate(rows, start=1):
         launch = launch_of(file, row, started, checkpoint=checkpoint, draft=draft)
         if any(getattr(row, key) != getattr(rows[-1], key) for key in _LIMITS_FOLLOW):
             launch = replace(launch, max_num_seqs=None, max_num_batched_tokens=None, memory_fraction=None)
         yield Group(
-            name if len(rows) == 1 else f"{name}-{row.role}",
+            name if len(rows) == 1 else f"{name}-{number if mixed else row.role}",
             launch,
             row.hardware,
             row.replicas,
             row.spare_replicas,
             row.planned_request_rate_limit_per_replica,
             row.request_rate_limit_per_replica,
+            _rule(row) if mixed else "",
+            row.requests.request_fraction if row.requests else 1.0,
         )
+
+
+def _rule(row: GroupRow) -> str:
+    """Return the requests that the router of a mix sends to a group, in words."""
+    routed = row.requests
+    assert routed is not None
+    if routed.up_to_tokens is not None:
+        return f"prompts of at most {routed.up_to_tokens:g} tokens"
+    return (
+        f"prompts above {routed.above_tokens:g} tokens"
+        if routed.above_tokens is not None
+        else ", ".join(routed.classes)
+    )
 
 
 def _vendor(vendor: str, hardware: str) -> str:
@@ -232,8 +252,13 @@ def _remarks(file: PlanFile, groups: tuple[Group, ...]) -> tuple[str, ...]:
     said = []
     if any(group.launch.max_num_seqs is None for group in groups):
         said.append(
-            "limits of the prefill engines are left to the engine: the plan states those of its decode engines"
+            f"limits of the engines of {groups[0].name} are left to the engine: the plan states those of {groups[-1].name}"
+            if groups[0].rule
+            else "limits of the prefill engines are left to the engine: the plan states those of its decode engines"
         )
+    if groups[0].rule:
+        rules = "; ".join(f"{group.rule} to {group.name}" for group in groups)
+        said.append(f"the router in front of the groups has to send {rules}")
     routing = file.answer.chosen.routing
     if routing != "round_robin":
         said.append(

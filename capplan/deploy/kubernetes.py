@@ -243,6 +243,10 @@ def _service(group: Group, *, leaders: bool) -> dict[str, Any]:
 
 def scaled_objects(fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
     """Yield what KEDA scales the deployments by: the rate of requests, a replica for each that one is planned for, and the spares."""
+    if fleet.groups[0].rule:
+        raise InputError(
+            "keda: the groups of a mix are scaled each by the rate of its own requests; plan each class by itself"
+        )
     if len(fleet.groups) > 1:
         raise InputError(
             "keda: separate pools are not scaled by one rate; scale them with the planner of their platform"

@@ -56,6 +56,7 @@ def compose_file(fleet: FleetLaunch) -> dict[str, Any]:
     """Return a Compose file of one server: a service for each replica that it holds, each with devices of its own."""
     from capplan.readers.yaml_file import yaml_text
 
+    _refuse_mix(fleet, "compose")
     if fleet.vendor != "nvidia":
         raise InputError(
             f"compose: reserves NVIDIA devices, and the plan has those of {fleet.vendor}; try --target k8s"
@@ -99,7 +100,16 @@ def compose_file(fleet: FleetLaunch) -> dict[str, Any]:
     )
 
 
+def _refuse_mix(fleet: FleetLaunch, platform: str) -> None:
+    """Raise the error for groups with different requests on a platform whose router does not know which is whose."""
+    if fleet.groups[0].rule:
+        raise InputError(
+            f"{platform}: one service has one group of replicas, and the plan is a mix whose groups get different requests; try --target k8s"
+        )
+
+
 def _of_vllm(fleet: FleetLaunch, platform: str) -> None:
+    _refuse_mix(fleet, platform)
     if fleet.engine != "vllm":
         raise InputError(
             f"{platform}: starts vLLM, and the plan is for {fleet.engine}\n  plan with: --set engine=vllm"
@@ -212,6 +222,7 @@ def chart_values(fleet: FleetLaunch) -> dict[str, Any]:
 
 def dynamo_graph(fleet: FleetLaunch) -> dict[str, Any]:
     """Return the DynamoGraphDeployment: a frontend, and the workers of each group."""
+    _refuse_mix(fleet, "dynamo")
     if fleet.engine not in _DYNAMO:
         raise InputError(
             f"dynamo: is exported for {' and '.join(_DYNAMO)}, and the plan is for {fleet.engine}"

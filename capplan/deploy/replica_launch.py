@@ -147,7 +147,7 @@ def launch_of(
         },
         weight_dtype=None if checkpoint else _made_by_the_engine(file, row.weight_dtype, started),
         kv_dtype=row.kv_dtype,
-        max_model_len=started.max_model_len,
+        max_model_len=(row.requests and row.requests.max_model_len) or started.max_model_len,
         max_num_seqs=started.max_num_seqs,
         max_num_batched_tokens=started.max_num_batched_tokens,
         memory_fraction=started.memory_fraction,

@@ -137,7 +137,7 @@ _POWER = "scenario: energy"
 
 def energy_group(planned: Planned) -> Group:
     """Return the energy that `capplan fleet` prints, where the scenario asks for it."""
-    asked = asked_energy(planned.asked.scenario, planned.asked.question, planned.plan)
+    asked = asked_energy(planned.asked, planned.plan)
     energy = asked.energy if asked else None
     numbers = dict(places_of(energy_result(energy)))
     return Group(numbers, partial(_energy, planned, energy, numbers))

@@ -234,7 +234,7 @@ def fleet_over_time(
     -------
     replicas by window and GPU-hours
     """
-    planned = group.planned_request_rate_limit_per_replica
+    planned = group.total_rate_per_replica
     needed = replicas_over_time(line.rates_per_s, planned)
     start = ceil(start_up_s / line.window_s)
     auto = autoscaled_replicas(needed, start + 1, ceil(HOLD_S / line.window_s))

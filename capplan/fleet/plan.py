@@ -6,6 +6,7 @@ from math import isclose
 from typing import Literal, TypeAlias
 
 from capplan.accuracy.bounded import BoundedSpread
+from capplan.errors import InputError
 from capplan.fleet.order import Machine, Order, OrderLine, Placement
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.price import ChosenPrice, usd_per_month
@@ -18,6 +19,31 @@ from capplan.workload.request_class import ResponseTimes
 
 Role: TypeAlias = Literal["serve", "prefill", "decode"]
 """What a group of replicas does with a request: all of it, or one phase."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedRequests:
+    """Requests that the router of a mix sends to one of its groups: whole classes, or their prompts of some lengths."""
+
+    classes: tuple[str, ...]
+    """Names of the classes, of which the group serves all requests or those of these lengths."""
+    request_fraction: float
+    """Share of all requests at the peak."""
+    above_tokens: float | None = None
+    """Only prompts longer than this; None: no lower limit."""
+    up_to_tokens: float | None = None
+    """Only prompts of at most this length; None: no upper limit."""
+    max_model_len: int | None = None
+    """Longest sequence that the replicas of the group are started for; None: that of the service."""
+
+    @property
+    def words(self) -> str:
+        """Return the rule of the router in words."""
+        if self.up_to_tokens is not None:
+            return f"prompts of at most {self.up_to_tokens:,.0f} tokens"
+        if self.above_tokens is not None:
+            return f"prompts above {self.above_tokens:,.0f} tokens"
+        return ", ".join(self.classes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +79,8 @@ class Group:
     """The same limit for a replica as slow as the required confidence allows for [req/s]; None for one of several groups."""
     busy_fraction: float | None = None
     """Time in steps over time in service, mean over the replicas at the peak; None where it was not measured."""
+    requests: RoutedRequests | None = None
+    """Requests of one of several groups that serve; None: all of them."""
 
     @property
     def busy_replicas(self) -> int:
@@ -63,6 +91,12 @@ class Group:
     def gpus(self) -> int:
         """GPUs of all replicas."""
         return self.replicas * self.layout.devices
+
+    @property
+    def total_rate_per_replica(self) -> float:
+        """Largest rate of all requests of the service that one replica is planned for: that of its own requests over their share [req/s]."""
+        share = self.requests.request_fraction if self.requests else 1.0
+        return self.planned_request_rate_limit_per_replica / share
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -116,6 +150,20 @@ class PlanOrder:
     """Replicas on each machine, group by group."""
     usd_per_hour: float
     """With electricity, if it is paid for apart from the machines."""
+
+
+def refuse_mix(plan: "Plan | None", what: str) -> None:
+    """Raise the error for what is not worked out for a mix.
+
+    Raises
+    ------
+    InputError
+        the plan has several groups that serve different requests
+    """
+    if plan is not None and plan.is_mix:
+        raise InputError(
+            f"{what} is not worked out for a mix of fleets\n  for the cheapest fleet of one kind: --set fleet.mix=off"
+        )
 
 
 def plan_order(plan: "Plan") -> PlanOrder | None:
@@ -179,7 +227,7 @@ class Plan:
     """One way to serve the scenario: groups of identical replicas, what requests see at the peak, and what it costs."""
 
     groups: tuple[Group, ...]
-    """One group that serves requests, or a prefill and a decode pool."""
+    """One group that serves requests, a prefill and a decode pool, or the groups of a mix, each with requests of its own."""
     ttft_s: BoundedSpread
     tpot_s: BoundedSpread
     e2e_s: BoundedSpread
@@ -225,6 +273,25 @@ class Plan:
     def has_pools(self) -> bool:
         """Whether prefill and decode have separate replicas."""
         return self.transfer is not None
+
+    @property
+    def is_mix(self) -> bool:
+        """Whether a router sends different requests to different groups."""
+        return any(group.requests is not None for group in self.groups)
+
+    @property
+    def peak_requests_per_s(self) -> float:
+        """Request rate of the service at the peak [req/s]."""
+        groups = self.groups if self.is_mix else self.groups[:1]
+        return sum(group.request_rate_per_replica * group.busy_replicas for group in groups)
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """Names of the groups: their phase, or the requests that they get; empty text for all requests."""
+        return tuple(
+            group.requests.words if group.requests else group.role if self.has_pools else ""
+            for group in self.groups
+        )
 
     @property
     def responses_s(self) -> ResponseTimes:
@@ -442,26 +509,13 @@ class CarriedTraffic:
 
 
 @dataclass(frozen=True, slots=True)
-class MixPart:
-    """One fleet of a mix."""
-
-    requests: str
-    """Requests that the router sends to it, in words."""
-    classes: tuple[str, ...]
-    """Names of the classes, or of the parts of classes."""
-    request_fraction: float
-    """Part of all requests at the peak."""
-    plan: Plan
-
-
-@dataclass(frozen=True, slots=True)
 class Mix:
     """The cheapest mix, and what it saves."""
 
-    by: Literal["classes", "lengths"]
-    parts: tuple[MixPart, ...]
-    threshold_tokens: float | None
-    """Longest prompt of the first fleet; None if classes are divided."""
+    plan: Plan
+    """All groups together."""
+    parts: tuple[Plan, ...]
+    """Each group by itself, with the requests that the router sends to it."""
     single_usd_per_month: float
     """Cost of the cheapest fleet of one kind."""
     tried: int
@@ -469,8 +523,8 @@ class Mix:
 
     @property
     def usd_per_month(self) -> float:
-        """Cost of all fleets."""
-        return sum(part.plan.usd_per_month or 0.0 for part in self.parts)
+        """Cost of all groups."""
+        return self.plan.usd_per_month or 0.0
 
     @property
     def saved_fraction(self) -> float:
@@ -478,14 +532,10 @@ class Mix:
         return 1.0 - self.usd_per_month / self.single_usd_per_month
 
     @property
-    def gpus(self) -> int:
-        """GPUs of all fleets."""
-        return sum(part.plan.gpus for part in self.parts)
-
-    @property
-    def slo_met_probability(self) -> float:
-        """Least probability that all targets of a fleet are met: one slowness decides about each fleet."""
-        return min(part.plan.slo_met_probability for part in self.parts)
+    def threshold_tokens(self) -> float | None:
+        """Longest prompt of the first group; None if whole classes are divided."""
+        first = self.plan.groups[0].requests
+        return first.up_to_tokens if first else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -535,7 +585,7 @@ class FleetAnswer:
     @property
     def alike(self) -> tuple[Plan, ...]:
         """The plans of identical replicas, cheapest first."""
-        return tuple(plan for plan in self.plans if not plan.has_pools)
+        return tuple(plan for plan in self.plans if len(plan.groups) == 1)
 
     @property
     def with_pools(self) -> tuple[Plan, ...]:
@@ -545,7 +595,7 @@ class FleetAnswer:
     @property
     def together(self) -> Plan | None:
         """The plan of identical replicas to compare separate pools with: the recommended one, else the cheapest."""
-        if self.chosen is not None and not self.chosen.has_pools:
+        if self.chosen is not None and len(self.chosen.groups) == 1:
             return self.chosen
         return next(iter(self.alike), None)
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from capplan.assumption import Assumption
-from capplan.fleet.load.routed import Operation, most_replicas, run_fleet
+from capplan.fleet.load.routed import Operation, most_replicas, run_fleet, run_mix
 from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.simulation import FleetOutcome
 from capplan.questions import simulation as inputs
@@ -95,13 +96,23 @@ def simulation(
         planned_drafts=chosen.draft_tokens,
         offline=offline,
     )
+    groups = inputs.mixed_groups(chosen, operation, stream.stream)
     most = most_replicas(operation, chosen.replicas)
-    utilisation = inputs.utilisation_of(replica, stream, most, use, operation)
+    utilisation = (
+        inputs.utilisation_of_mix(groups, stream, use)
+        if groups
+        else inputs.utilisation_of(replica, stream, most, use, operation)
+    )
     warn_of_overload(stream, utilisation)
     limits = (given.running.queue_limit, given.running.deadline_s)
     until_s = given.requests.until_s
-    outcome = run_fleet(
-        replica, stream.stream, operation, replicas=chosen.replicas, slo=scenario.slo, use=use,
+    run = (
+        partial(run_mix, groups, stream.stream)
+        if groups
+        else partial(run_fleet, replica, stream.stream, operation, replicas=chosen.replicas)
+    )
+    outcome = run(
+        slo=scenario.slo, use=use,
         until_s=float("inf") if until_s is None else stream.stream.warm_up_s + until_s,
         admission=inputs.admission_of(stream.stream, *limits, scenario.classes),
     )  # fmt: skip

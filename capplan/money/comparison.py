@@ -155,14 +155,12 @@ def own_fleet(
         today = group.usd_per_hour_of(group.busy_replicas) or 0.0
         per_usd = machines_usd * fraction / today if today else hours
         return PaidReplicas(
-            group.planned_request_rate_limit_per_replica,
+            group.total_rate_per_replica,
             lambda busy: per_usd * (group.usd_per_hour_of(busy) or 0.0),
         )
 
-    first = plan.groups[0]
     groups = tuple(paid(*pair) for pair in zip(plan.groups, group_fractions, strict=True))
-    peak = first.request_rate_per_replica * first.busy_replicas
-    return OwnFleet(peak, groups, terms, machines_usd, other=other)
+    return OwnFleet(plan.peak_requests_per_s, groups, terms, machines_usd, other=other)
 
 
 def breakeven_rate(

@@ -1,5 +1,6 @@
 """Energy of a fleet: watts by phase and load, joules and kilowatt-hours per token, carbon dioxide, racks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
 
@@ -375,12 +376,31 @@ def apart(prefill: Energy, decode: Energy) -> Energy:
         if phase.phase in (pool, "idle")
     )
     return replace(
-        decode,
+        together((prefill, decode)),
         phases=phases,
-        gpu_watts=prefill.gpu_watts + decode.gpu_watts,
-        server_watts=prefill.server_watts + decode.server_watts,
-        facility_watts=prefill.facility_watts + decode.facility_watts,
-        design_watts=prefill.design_watts + decode.design_watts,
-        gpus=sum(gpus),
-        servers=(*prefill.servers, *decode.servers),
+        output_tokens_per_s=decode.output_tokens_per_s,
+        input_tokens_per_s=decode.input_tokens_per_s,
+    )
+
+
+def together(parts: Sequence[Energy], names: Sequence[str] = ()) -> Energy:
+    """Return the energy of several groups of replicas, each with requests and servers of its own."""
+    gpus = sum(part.gpus for part in parts)
+    return replace(
+        parts[-1],
+        phases=tuple(
+            replace(
+                phase, phase=f"{name}: {phase.phase}", time_fraction=phase.time_fraction * part.gpus / gpus
+            )
+            for name, part in zip(names, parts, strict=False)
+            for phase in part.phases
+        ),
+        gpu_watts=sum(part.gpu_watts for part in parts),
+        server_watts=sum(part.server_watts for part in parts),
+        facility_watts=sum(part.facility_watts for part in parts),
+        design_watts=sum(part.design_watts for part in parts),
+        gpus=gpus,
+        output_tokens_per_s=sum(part.output_tokens_per_s for part in parts),
+        input_tokens_per_s=sum(part.input_tokens_per_s for part in parts),
+        servers=tuple(one for part in parts for one in part.servers),
     )

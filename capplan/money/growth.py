@@ -54,8 +54,8 @@ class GrowthMonth:
     """All replicas at all hours."""
     mix_usd_per_month: float | None
     """By the cheapest mix of commitments; None where none are named."""
-    pool_replicas: tuple[int, int] | None
-    """Prefill and decode; None where all replicas are alike."""
+    pool_replicas: tuple[int, ...] | None
+    """Prefill and decode, or the groups of a mix; None where all replicas are alike."""
     machines: str | None
     """Machines of the order of that month; None if GPUs are bought by the piece, or without a price."""
 
@@ -112,8 +112,8 @@ def growth_of(
     Growth; replicas that are no longer needed are given back
     """
     groups = plan.groups
-    peak = groups[0].request_rate_per_replica * groups[0].busy_replicas
-    carried = [group.planned_request_rate_limit_per_replica for group in groups]
+    peak = plan.peak_requests_per_s
+    carried = [group.total_rate_per_replica for group in groups]
     needed = [replicas_over_time(peak * ratios, rate) for rate in carried]
     rows: list[GrowthMonth] = []
     mixes: list[Mix] = []
@@ -132,7 +132,7 @@ def growth_of(
                 added_gpus=grown.gpus - before.gpus,
                 usd_per_month=grown.usd_per_month,
                 mix_usd_per_month=None if mix is None else float(usd_per_month(mix.usd_per_hour)),
-                pool_replicas=(counts[0], counts[1]) if len(counts) > 1 else None,
+                pool_replicas=tuple(counts) if len(counts) > 1 else None,
                 machines=ordered_text(grown),
             )
         )

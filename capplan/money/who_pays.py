@@ -1,7 +1,7 @@
 """The cost of a fleet by class of requests and by tenant: by the time that their prefill and decode take of the GPUs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capplan.numbers import Number
 
@@ -300,6 +300,30 @@ def who_pays_for_pools(uses: Sequence[ClassUse], prefill: PaidPool, decode: Paid
 
     paid = prefill.paid_replica_s * prefill.devices + decode.paid_replica_s * decode.devices
     return WhoPays(tuple(share(use) for use in uses), (first, last), min(1.0, total / paid))
+
+
+def who_pays_for_groups(groups: Sequence[tuple[Sequence[ClassUse], PaidPool]]) -> WhoPays:
+    """Return the cost of a mix by class: that of each group of replicas by the time that it works for a class.
+
+        c_k = W_g n_k (p_k + d_k) / sum_{j in g} n_j (p_j + d_j)
+
+    Parameters
+    ----------
+    groups : classes k with their requests n, prefill p and decode d in the group g; W is what its busy time costs
+
+    Returns
+    -------
+    the shares, group by group; with the idle GPUs they add up to the cost of all groups
+    """
+    bills = [who_pays(uses, pool) for uses, pool in groups]
+    worked = [sum(_phase_s(uses)) * pool.devices for uses, pool in groups]
+    paid = sum(pool.paid_replica_s * pool.devices for _, pool in groups)
+    shares = tuple(
+        replace(share, fraction=share.fraction * mine / sum(worked))
+        for bill, mine in zip(bills, worked, strict=True)
+        for share in bill.shares
+    )
+    return WhoPays(shares, tuple(cost for bill in bills for cost in bill.pools), min(1.0, sum(worked) / paid))
 
 
 def by_tenant(shares: Sequence[Share]) -> dict[str, tuple[Share, ...]]:

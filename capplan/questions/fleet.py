@@ -13,7 +13,7 @@ from capplan.errors import InputError
 from capplan.families.head import pooled
 from capplan.fleet.decision import SUREST_WITHIN, fleet_decision
 from capplan.fleet.load.demand import Demand, demand_of
-from capplan.fleet.plan import FleetAnswer
+from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_pools
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
@@ -40,6 +40,7 @@ from capplan.scenario.records.traffic_line import with_image_tokens, with_image_
 from capplan.scenario.several.models import refuse_several
 from capplan.scenario.speculation import drafting_of
 from capplan.workload.request_class import RequestClass
+from capplan.workload.split_lengths import of_lengths
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 PIPELINE_PARALLEL = (1, 2)
@@ -260,6 +261,29 @@ def part_of(asked: AskedFleet, classes: tuple[RequestClass, ...]) -> AskedFleet:
     return replace(asked, scenario=scenario, question=question)
 
 
+def parts_of(asked: AskedFleet, plan: Plan) -> list[tuple[AskedFleet, Plan]]:
+    """Return each group of a mix by itself: the question of the requests that the router sends to it, and its plan.
+
+    Latencies of such a plan are still the bounds of all groups.
+    """
+    parts = []
+    responses = dict(zip((item.name for item in asked.scenario.classes), plan.class_e2e_s, strict=False))
+    for group in plan.groups:
+        requests = group.requests
+        assert requests is not None
+        mine = [item for item in asked.scenario.classes if item.name in requests.classes]
+        whole = [name for name in responses if name in requests.classes]
+        alone = replace(
+            plan,
+            groups=(replace(group, requests=None),),
+            usd_per_hour=group.usd_per_hour,
+            class_e2e_s=tuple(responses[name] for name in whole) if len(mine) > 1 else (),
+        )
+        cut = of_lengths(mine, requests.above_tokens, requests.up_to_tokens)
+        parts.append((part_of(asked, cut), alone))
+    return parts
+
+
 def terms_of(asked: AskedFleet) -> Terms:
     """Return headroom, spares, prices, the size limit and the budget of a scenario; commitments are judged by their mix instead."""
     limits, budget = asked.scenario.fleet, asked.scenario.budget_usd_per_month
@@ -274,9 +298,9 @@ def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = N
     terms, cache = terms_of(asked), SearchCache()
     answer = _either_way(asked, terms, progress, cache)
     if asked.scenario.fleet.mix != "off":
-        from capplan.questions.mix import mixed
+        from capplan.questions.mix import with_mix
 
-        return replace(answer, mix=mixed(asked, answer, asked.scenario.fleet.mix))
+        return with_mix(asked, answer)
     if asked.scenario.budget_usd_per_month is None:
         return answer
     if asked.scenario.commitments is not None:

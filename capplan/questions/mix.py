@@ -1,21 +1,38 @@
 """Several fleets for one service: each serves some classes, or prompts up to a length, on the GPUs that suit them best."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from itertools import product
 from math import inf
-from typing import Literal
 
+import numpy as np
+
+from capplan.accuracy.bounded import BoundedSpread
 from capplan.errors import InputError
+from capplan.fleet.decision import SUREST_WITHIN
+from capplan.fleet.load.demand import Demand
 from capplan.fleet.mix import MOST_CLASSES, Costs, cheapest_division, partitions
-from capplan.fleet.plan import FleetAnswer, Mix, MixPart, NoMix, Plan
+from capplan.fleet.plan import (
+    Certainty,
+    Choices,
+    FleetAnswer,
+    Mix,
+    NoMix,
+    Plan,
+    RoutedRequests,
+    whole_gpus,
+)
+from capplan.fleet.price import HOURS_PER_MONTH, usd_per_million_tokens
 from capplan.fleet.scenario import MixBy
 from capplan.fleet.search.cheapest import Search, Terms, busy_bound
 from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.recommended import confirmed
 from capplan.fleet.search.search_cache import SearchCache
+from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.questions.fleet import AskedFleet, part_of, terms_of
+from capplan.workload.outside import outside_use
 from capplan.workload.request_class import RequestClass
-from capplan.workload.split_lengths import below_and_above, thresholds
+from capplan.workload.split_lengths import below_and_above, of_lengths, thresholds
 
 THRESHOLDS = (0.25, 0.5, 0.75, 0.9, 0.95)
 """Parts of all requests whose longest prompt is tried as a threshold."""
@@ -23,6 +40,38 @@ THRESHOLDS = (0.25, 0.5, 0.75, 0.9, 0.95)
 Group = tuple[tuple[str, ...], frozenset[str]]
 """Names of classes, and the devices that another group has."""
 Division = tuple[Group, ...]
+
+
+def with_mix(asked: AskedFleet, answer: FleetAnswer) -> FleetAnswer:
+    """Return an answer with the cheapest mix of fleets: it is the first of the plans, the cheapest and the recommended one.
+
+    What a target, a surer fleet or a measurement would change was found for the plan of one kind, and is not said of the mix.
+    """
+    found = mixed(asked, answer, asked.scenario.fleet.mix)
+    if not isinstance(found, Mix) or answer.choices is None:
+        return replace(answer, mix=found)
+    plan, choices = found.plan, answer.choices
+    near = (choices.surest.usd_per_hour or inf) <= SUREST_WITHIN * (plan.usd_per_hour or inf)
+    surer = near and choices.surest.slo_met_probability > plan.slo_met_probability
+    why = f"it costs {found.saved_fraction:.1%} less than the cheapest fleet of one kind, on {choices.cheapest.hardware}"
+    return replace(
+        answer,
+        plans=(plan, *answer.plans),
+        choices=Choices(
+            plan, choices.surest if surer else plan, min(plan, choices.fewest, key=whole_gpus), plan, why
+        ),
+        certainty=tuple(_at_least(row, plan) for row in answer.certainty),
+        tight=None,
+        next_steps=None,
+        mix=found,
+    )
+
+
+def _at_least(row: Certainty, plan: Plan) -> Certainty:
+    """Return the cheapest fleet at a confidence: the mix, if it is as sure and costs less."""
+    if plan.slo_met_probability < row.confidence or (row.usd_per_month or inf) <= (plan.usd_per_month or inf):
+        return row
+    return Certainty(row.confidence, plan.hardware, plan.gpus, plan.usd_per_month)
 
 
 def mixed(asked: AskedFleet, answer: FleetAnswer, by: MixBy) -> Mix | NoMix:
@@ -49,20 +98,85 @@ def mixed(asked: AskedFleet, answer: FleetAnswer, by: MixBy) -> Mix | NoMix:
     if best is None:
         return NoMix("no mix costs less than one kind of fleet", len(divisions))
     groups, plans = best
-    threshold = cut.get(groups[0][0][0])
-    total = sum(item.request_rate_at() for item in asked.scenario.classes)
+    total = sum(plan.peak_requests_per_s for plan in plans)
     parts = []
-    for (names, _), plan in zip(groups, plans, strict=True):
-        rate = sum(classes[name].request_rate_at() for name in names)
-        words = ", ".join(names) if threshold is None else _rule(names[0], threshold, cut)
-        parts.append(MixPart(words, names, rate / total, plan))
-    by_what: Literal["classes", "lengths"] = "classes" if threshold is None else "lengths"
+    for place, ((names, _), plan) in enumerate(zip(groups, plans, strict=True)):
+        threshold = cut[names[0]][1] if names[0] in cut else None
+        above, up_to = (None, threshold) if place == 0 else (threshold, None)
+        own = tuple(cut[name][0] if name in cut else name for name in names)
+        longest = fleets.longest(names)
+        requests = RoutedRequests(own, plan.peak_requests_per_s / total, above, up_to, longest)
+        parts.append(replace(plan, groups=(replace(plan.single, requests=requests),)))
     usd = answer.choices.cheapest.usd_per_month or 0.0
-    return Mix(by_what, tuple(parts), threshold, usd, len(divisions))
+    return Mix(mix_plan(asked.question.demand, parts), tuple(parts), usd, len(divisions))
 
 
-def _rule(name: str, threshold: float, cut: Mapping[str, float]) -> str:
-    return f"prompts {'of at most' if cut[name] == threshold and ', up to' in name else 'above'} {threshold:,.0f} tokens"
+def mix_plan(demand: Demand, parts: Sequence[Plan]) -> Plan:
+    """Return the plan of a mix: all of its groups, and bounds of what the requests of all of them see.
+
+    A quantile of all requests is at most the largest one of the groups; means are weighted by requests. One slowness decides about
+    each group, so the targets hold with the least probability of a group.
+    """
+    shares = [part.peak_requests_per_s for part in parts]
+    hourly = sum(part.usd_per_hour or 0.0 for part in parts)
+    responses_s = _responses_s(demand, parts)
+    names = [part.single.layout.device.name for part in parts]
+
+    def worst(name: str) -> BoundedSpread:
+        spreads = [getattr(part, name) for part in parts]
+        largest = {key.name: max(getattr(one, key.name) for one in spreads) for key in fields(BoundedSpread)}
+        means = {
+            key: float(np.average([getattr(one, key) for one in spreads], weights=shares))
+            for key in ("mean", "low", "high")
+        }
+        return BoundedSpread(**{**largest, **means})
+
+    per_s = sum(shares)
+    lengths, output = demand.lengths, demand.generated_tokens
+    return Plan(
+        tuple(part.single for part in parts),
+        ttft_s=worst("ttft_s"),
+        tpot_s=worst("tpot_s"),
+        e2e_s=worst("e2e_s"),
+        slo_met_probability=min(part.slo_met_probability for part in parts),
+        few_open_loops_measured=any(part.few_open_loops_measured for part in parts),
+        target_probabilities={
+            key: min(part.target_probabilities[key] for part in parts)
+            for key in parts[0].target_probabilities
+        },
+        usd_per_hour=hourly,
+        money=unit_costs_at_mean(demand, hourly, responses_s),
+        usd_per_million_output_tokens=float(usd_per_million_tokens(hourly, per_s * output))
+        if output
+        else None,
+        usd_per_million_tokens=float(
+            usd_per_million_tokens(hourly, per_s * (output + float(lengths.input_tokens)))
+        ),
+        bottleneck="; ".join(
+            f"{name}: {part.bottleneck}" for name, part in zip(names, parts, strict=True) if part.bottleneck
+        )
+        or None,
+        routing=parts[0].routing,
+        outside=outside_use(demand.classes, responses_s, HOURS_PER_MONTH),
+        class_e2e_s=responses_s if len(demand.classes) > 1 else (),
+    )
+
+
+def _responses_s(demand: Demand, parts: Sequence[Plan]) -> tuple[float, ...]:
+    """Return the mean response time of each class over the groups that serve it [s]; of prompts by length that of all requests."""
+    found = []
+    for item in demand.classes:
+        means, weights = [], []
+        for part in parts:
+            requests = part.single.requests
+            if requests is None or item.name not in requests.classes:
+                continue
+            place = requests.classes.index(item.name)
+            means.append(part.class_e2e_s[place] if part.class_e2e_s else part.e2e_s.mean)
+            (mine,) = of_lengths((item,), requests.above_tokens, requests.up_to_tokens)
+            weights.append(mine.request_rate_at(means[-1]))
+        found.append(float(np.average(means, weights=weights)))
+    return tuple(found)
 
 
 def _undivided(by: MixBy) -> str:
@@ -74,13 +188,13 @@ def _undivided(by: MixBy) -> str:
 
 def _divisions(
     asked: AskedFleet, by: MixBy
-) -> tuple[dict[str, RequestClass], list[Division], dict[str, float]]:
-    """Return the classes by name, the ways to divide them, and the thresholds of those that are cut by length."""
+) -> tuple[dict[str, RequestClass], list[Division], dict[str, tuple[str, float]]]:
+    """Return the classes by name, the ways to divide them, and of those that are cut by length the whole class and the threshold."""
     whole = asked.scenario.classes
     classes: dict[str, RequestClass] = {f"{item.name}": item for item in whole}
     if len(classes) < len(whole):
         raise InputError(f"{asked.scenario.path}: fleet.mix: classes need names of their own; traffic[].name")
-    cut: dict[str, float] = {}
+    cut: dict[str, tuple[str, float]] = {}
     found: list[tuple[tuple[str, ...], ...]] = []
     if by in ("classes", "any") and 1 < len(whole) <= MOST_CLASSES:
         found += [division for division in partitions(tuple(classes)) if len(division) > 1]
@@ -90,12 +204,8 @@ def _divisions(
             for item in whole:
                 for names, part in zip(halves, below_and_above(item, tokens), strict=True):
                     if part is not None:
-                        label = (
-                            part.name
-                            if part is not item
-                            else f"{item.name}, {'up to' if names is halves[0] else 'above'} {tokens:g}"
-                        )
-                        classes[label], cut[label] = part, tokens
+                        label = f"{item.name}, {'up to' if names is halves[0] else 'above'} {tokens:g}"
+                        classes[label], cut[label] = part, (item.name, tokens)
                         names.append(label)
             if all(halves):
                 found.append((tuple(halves[0]), tuple(halves[1])))
@@ -132,6 +242,10 @@ class _Fleets:
             part = part_of(self._asked, tuple(self._classes[name] for name in names))
             self._searches[names] = part, search(part.question).candidates, terms_of(part)
         return self._searches[names]
+
+    def longest(self, names: tuple[str, ...]) -> int:
+        """Return the longest sequence that replicas for some classes are started for."""
+        return self._screened(names)[0].question.max_model_len
 
     def bound(self, group: Group) -> float:
         """Return a lower bound on what the cheapest fleet of a group costs per hour, from the closed form."""

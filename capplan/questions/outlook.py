@@ -43,7 +43,9 @@ class Outlook:
     total: tuple[CostLine, ...] = ()
     """Every line of what the recommended plan costs; empty without a price."""
     pools_over_time: tuple[OverTime, ...] = ()
-    """Of prefill and decode, where the load has a curve and the recommended plan has separate pools."""
+    """Of each group, where the load has a curve and the recommended plan has several groups."""
+    group_names: tuple[str, ...] = ()
+    """Names of these groups."""
 
 
 def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None) -> Outlook:
@@ -53,7 +55,7 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
         return Outlook()
     line = rate_line(scenario, chosen.responses_s)
     growth = asked_growth(scenario, chosen, line)
-    power = asked_energy(scenario, asked.question, chosen) or AskedEnergy(None)
+    power = asked_energy(asked, chosen) or AskedEnergy(None)
     mixes = _mixes(scenario, (chosen, *(plan for plan in answer.plans if plan != chosen)), line)
     by_group = [group_over_time(scenario, group, line) for group in chosen.groups]
     over_time = tuple(item for item in by_group if item is not None)
@@ -79,6 +81,7 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
         cash=asked_cash(scenario, mixes[0].mix, growth) if mixes else None,
         total=total_cost(asked, chosen, mixes[0].mix if mixes else None),
         pools_over_time=over_time if len(over_time) > 1 else (),
+        group_names=chosen.group_names,
     )
 
 

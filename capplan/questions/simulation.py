@@ -14,8 +14,8 @@ from capplan.fleet.engine_options import EngineOptions, engines_of
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.offered import SamplePath, selected_requests
 from capplan.fleet.load.peak_stream import peak_stream
-from capplan.fleet.load.routed import Operation
-from capplan.fleet.plan import FleetAnswer, Plan
+from capplan.fleet.load.routed import MixedGroup, Operation
+from capplan.fleet.plan import FleetAnswer, Plan, refuse_mix
 from capplan.fleet.question import spec_of_layout
 from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.fleet.search.trial import demand_at_replica
@@ -62,6 +62,12 @@ class Chosen:
     def draft_tokens(self) -> int | None:
         """Return the draft length of the plan; None where it has none, or is not from a search."""
         return None if self.plan is None else self.plan.draft_tokens
+
+    def gpus_of(self, replicas: int) -> int:
+        """Return the GPUs of some replicas; of a mix those of its groups, whatever the number."""
+        if self.plan is None or not self.plan.is_mix:
+            return replicas * self.spec.devices
+        return sum(group.busy_replicas * group.layout.devices for group in self.plan.groups)
 
 
 def layout_name(layout: Layout, weight_dtype: str) -> str:
@@ -128,8 +134,14 @@ def chosen_of(asked: AskedFleet, plan: Plan, replicas: int | None = None) -> Cho
             f"--replicas {replicas}: the plan of {asked.scenario.name} has a prefill and a decode pool\n"
             "  for other pools: --hardware NAME --prefill-replicas 2 --decode-replicas 2 --kv-link network"
         )
+    if replicas is not None:
+        refuse_mix(plan, f"--replicas {replicas}")
     first = plan.groups[0]
-    names = {group.role: layout_name(group.layout, group.weight_dtype) for group in plan.groups}
+    roles = plan.group_names if plan.is_mix else [group.role for group in plan.groups]
+    names = {
+        role: layout_name(group.layout, group.weight_dtype)
+        for role, group in zip(roles, plan.groups, strict=True)
+    }
     alike = len(set(names.values())) == 1
     origin, counted = "the plan that capplan fleet chooses", _plan_count_text(plan)
     if replicas is not None:
@@ -138,14 +150,59 @@ def chosen_of(asked: AskedFleet, plan: Plan, replicas: int | None = None) -> Cho
         asked,
         spec_of_layout(first.layout, first.weight_dtype, asked.question),
         replicas or sum(plan.in_service),
-        names[first.role] if alike else ", ".join(f"{role} {name}" for role, name in names.items()),
+        names[roles[0]] if alike else ", ".join(f"{role} {name}" for role, name in names.items()),
         origin,
         counted,
         plan,
     )
 
 
+def mixed_groups(chosen: Chosen, operation: Operation | None, stream: Stream) -> tuple[MixedGroup, ...]:
+    """Return the groups of a mix as they are simulated; none for other plans.
+
+    Raises
+    ------
+    InputError
+        an operation, users, or prompts whose hits depend on the cache of a replica
+    """
+    plan, question = chosen.plan, chosen.asked.question
+    if plan is None or not plan.is_mix:
+        return ()
+    if operation is not None:
+        raise InputError(
+            "simulate: the router of a mix deals requests in turn within each group; leave out the options of another operation\n"
+            "  for one kind of fleet: --set fleet.mix=off"
+        )
+    if stream.crowd is not None or question.demand.reuses or stream.block_tokens:
+        raise InputError(
+            "simulate: users, sessions and prompts with named prefixes are not simulated through the router of a mix\n"
+            "  for one kind of fleet: --set fleet.mix=off"
+        )
+    places = {name: place for place, name in enumerate(stream.class_names)}
+    groups = []
+    for group in plan.groups:
+        routed = group.requests
+        assert routed is not None
+        if not places.keys() >= set(routed.classes):
+            raise InputError(
+                "simulate: a trace has no classes by which the router of the plan divides requests"
+            )
+        spec = spec_of_layout(group.layout, group.weight_dtype, question)
+        replica = replica_of(replace(spec, max_model_len=routed.max_model_len or spec.max_model_len))
+        classes = frozenset(places[name] for name in routed.classes)
+        groups.append(
+            MixedGroup(replica, group.busy_replicas, classes, routed.above_tokens, routed.up_to_tokens)
+        )
+    return tuple(groups)
+
+
 def _plan_count_text(plan: Plan) -> str:
+    if plan.is_mix:
+        counts = "; ".join(
+            f"{name}: {_count_text(group.replicas)} on {group.layout.device.name}, {group.spare_replicas} of them spare"
+            for name, group in zip(plan.group_names, plan.groups, strict=True)
+        )
+        return f"the router sends {counts}"
     if not plan.has_pools:
         return f"{_count_text(plan.replicas)}, {plan.spare_replicas} of them spare"
     counts = " and ".join(f"{group.replicas} {group.role}" for group in plan.groups)
@@ -359,3 +416,16 @@ def utilisation_of(
     else:
         most = most_per_s(replica, representative) * replicas
     return asked.rate_per_s / most if most > 0.0 else float("inf")
+
+
+def utilisation_of_mix(groups: Sequence[MixedGroup], asked: AskedStream, use: EngineOptions) -> float:
+    """Return the offered rate over the maximum rate of the group that is the fullest."""
+    total = len(asked.stream.requests or ())
+    found = []
+    for group in groups:
+        own = group.requests_of(asked.stream)
+        part = replace(
+            asked, stream=replace(asked.stream, requests=own), rate_per_s=asked.rate_per_s * len(own) / total
+        )
+        found.append(utilisation_of(group.replica, part, group.replicas, use, None))
+    return max(found)

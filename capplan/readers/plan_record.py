@@ -65,6 +65,16 @@ class NoSpreadRow(_Row):
     high: None
 
 
+class RoutedRow(_Row):
+    """Requests that the router of a mix sends to one of its groups."""
+
+    classes: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
+    request_fraction: Probability
+    above_tokens: Amount | None
+    up_to_tokens: Amount | None
+    max_model_len: Positive | None
+
+
 class GroupRow(_Row):
     """One group of identical replicas of a plan."""
 
@@ -90,6 +100,8 @@ class GroupRow(_Row):
     label: Label
     busy_fraction: Probability | None
     usd_per_gpu_hour: Amount | None
+    requests: RoutedRow | None
+    """None for groups that all requests go to."""
 
     @property
     def busy_replicas(self) -> int:
@@ -220,6 +232,11 @@ class PlanRow(_Row):
             raise ValueError(
                 f"groups of {' and '.join(roles)} and a transfer between pools do not go together"
             )
+        routed = [group.requests.request_fraction for group in self.groups if group.requests]
+        if len(routed) != (0 if self.has_pools or len(self.groups) == 1 else len(self.groups)):
+            raise ValueError("several groups serve, and the requests of one of them are not stated")
+        if routed:
+            _follows("the share of requests of all groups", sum(routed), 1.0, "the whole is")
         for key in ("gpus", "replicas", "spare_replicas"):
             _follows(
                 key, getattr(self, key), sum(getattr(row, key) for row in self.groups), "its groups make"

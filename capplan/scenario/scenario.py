@@ -164,6 +164,7 @@ def mix_by(reading: Reading, file: ScenarioFile) -> MixBy:
         "budget": file.budget is not None,
         "commitments": file.commitments is not None,
         "lora": file.lora is not None,
+        "speculation": file.speculation is not None,
         "cascade": file.cascade is not None,
         "sharing": file.sharing is not None,
     }.items():

@@ -34,6 +34,18 @@ def below_and_above(item: RequestClass, tokens: float) -> tuple[RequestClass | N
     return parts[0], parts[1]
 
 
+def of_lengths(
+    classes: Sequence[RequestClass], above_tokens: float | None, up_to_tokens: float | None
+) -> tuple[RequestClass, ...]:
+    """Return the parts of classes whose prompts have some lengths; classes without such a prompt are left out."""
+    kept = tuple(classes)
+    if up_to_tokens is not None:
+        kept = tuple(part for item in kept if (part := below_and_above(item, up_to_tokens)[0]) is not None)
+    if above_tokens is not None:
+        kept = tuple(part for item in kept if (part := below_and_above(item, above_tokens)[1]) is not None)
+    return kept
+
+
 def thresholds(classes: Sequence[RequestClass], parts: Sequence[float]) -> tuple[float, ...]:
     """Return prompt lengths that these parts of all requests do not exceed, with two significant digits, ascending."""
     values = np.concatenate([prompt_tokens(item.input_tokens) for item in classes])

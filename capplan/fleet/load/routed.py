@@ -1,11 +1,15 @@
 """A fleet behind one router: failures, autoscaling, hedging, and separate prefill and decode replicas."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
+
+import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.engine_options import EngineOptions, Engines, engines_of
+from capplan.fleet.load.offered import selected_requests
 from capplan.fleet.pools.link import LinkTerms, LinkUse, link_between, link_use, unlinked_reason
 from capplan.fleet.simulation import (
     ENGINE_DEFAULTS,
@@ -25,7 +29,7 @@ from capplan.serving.fleet_simulator import (
     simulate_fleet,
 )
 from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging, Routing
-from capplan.serving.requests import Admission, offered
+from capplan.serving.requests import Admission, Requests, offered
 from capplan.serving.terms import EngineSetup
 from capplan.workload.slo import Slo
 
@@ -185,6 +189,81 @@ def run_fleet(
         )
     return _routed_fleet(
         replica, stream, operation, replicas=replicas, slo=slo, until_s=until_s, admission=admission, use=use
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MixedGroup:
+    """Replicas of one group of a mix, and which requests the router sends to them."""
+
+    replica: Replica
+    replicas: int
+    classes: frozenset[int]
+    """Classes of the stream, by position."""
+    above_tokens: float | None
+    up_to_tokens: float | None
+
+    def requests_of(self, stream: Stream) -> Requests:
+        """Return the requests of a stream that are the group's."""
+        every = stream.requests
+        assert every is not None
+        mine = np.isin(
+            every.class_index if every.class_index is not None else np.zeros(len(every), int),
+            list(self.classes),
+        )
+        if self.above_tokens is not None:
+            mine &= every.input_tokens > self.above_tokens
+        if self.up_to_tokens is not None:
+            mine &= every.input_tokens <= self.up_to_tokens
+        return selected_requests(every, np.flatnonzero(mine))
+
+
+def run_mix(
+    groups: Sequence[MixedGroup],
+    stream: Stream,
+    *,
+    slo: Slo,
+    until_s: float = inf,
+    admission: Admission | None = None,
+    use: EngineOptions = ENGINE_DEFAULTS,
+) -> FleetOutcome:
+    """Simulate a mix: one stream of requests, whose router sends each request to the group that its class or its prompt belongs to.
+
+    Parameters
+    ----------
+    groups : replicas and the rule of the router
+    stream : the load of the service, without users
+    slo : limits for goodput
+    until_s : [s]
+        stop at this time
+    admission : admission rules; None: admit all
+    use : options of the engines
+
+    Returns
+    -------
+    latencies [s], rates [1/s], by class and overall
+    """
+    found = [
+        simulated_fleet(
+            group.replica,
+            replace(stream, requests=group.requests_of(stream)),
+            replicas=group.replicas,
+            slo=slo,
+            until_s=until_s,
+            admission=admission,
+            use=use,
+        )
+        for group in groups
+    ]
+    outcome = fleet_outcome([part for each in found for part in each.parts], stream, slo, until_s)
+    return replace(
+        outcome,
+        hit_fractions={"device": outcome.prefix_hit_fraction}
+        if any(each.hit_fractions for each in found)
+        else {},
+        kv_blocks=sum(each.kv_blocks for each in found),
+        tokens_per_step=found[0].tokens_per_step,
+        assumptions=found[0].assumptions,
     )
 
 

@@ -9,8 +9,6 @@ import numpy as np
 from capplan.assumption import Assumption
 from capplan.fleet.money_terms import PowerTerms
 from capplan.fleet.plan import Group, Plan
-from capplan.fleet.question import Question
-from capplan.fleet.scenario import Scenario
 from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
 from capplan.money.energy import (
     DECODE_FRACTION,
@@ -24,9 +22,11 @@ from capplan.money.energy import (
     energy_of,
     occupied_fraction,
     servers_of,
+    together,
 )
 from capplan.money.hosted import hosted_traffic
 from capplan.numbers import Array
+from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.questions.money.who_pays import PlanUse, class_use, plan_use
 from capplan.readers.catalogue.machines import sku_of
 from capplan.workload.daily_curve import HOURS
@@ -42,11 +42,14 @@ class AskedEnergy:
     warnings: tuple[str, ...] = ()
 
 
-def asked_energy(scenario: Scenario, question: Question, plan: Plan) -> AskedEnergy | None:
+def asked_energy(asked: AskedFleet, plan: Plan) -> AskedEnergy | None:
     """Return the energy of a plan; None where the scenario does not ask for it."""
+    scenario, question = asked.scenario, asked.question
     power = scenario.power
     if power is None:
         return None
+    if plan.is_mix:
+        return _energy_of_mix([asked_energy(*part) for part in parts_of(asked, plan)], plan.group_names)
     unknown = [group.layout.device.name for group in plan.groups if group.layout.device.tdp_w is None]
     if unknown:
         warning = f"the power of {unknown[0]} is not known, so its energy is left out; give chip.power in your own hardware YAML"
@@ -71,6 +74,18 @@ def asked_energy(scenario: Scenario, question: Question, plan: Plan) -> AskedEne
         replace(energy, job_hours=job_hours(question.demand)),
         tuple(dict.fromkeys(assumed)),
         tuple(dict.fromkeys(warnings)),
+    )
+
+
+def _energy_of_mix(parts: Sequence[AskedEnergy | None], names: Sequence[str]) -> AskedEnergy:
+    """Return the energy of all groups of a mix; none if that of one group is not known."""
+    found = [part for part in parts if part is not None]
+    energies = [part.energy for part in found if part.energy is not None]
+    known = len(energies) == len(parts)
+    return AskedEnergy(
+        together(energies, names) if known else None,
+        tuple(dict.fromkeys(item for part in found for item in part.assumptions)),
+        tuple(dict.fromkeys(text for part in found for text in part.warnings)),
     )
 
 

@@ -41,7 +41,7 @@ def growth_assumptions(scenario: Scenario, growth: Growth) -> tuple[Assumption, 
         )
     ]
     if any(row.pool_replicas for row in growth.months):
-        what = "both pools grow alike, by the load that they carry together"
+        what = "all groups of replicas grow alike, by the load that they carry together"
         stated.append(Assumption(what, "growth.rates"))
     if scenario.commitments is not None:
         what = "each month has the cheapest mix for its own load; what is reserved or owned once stays, for the load grows"

@@ -23,9 +23,10 @@ from capplan.money.who_pays import (
     WhoPays,
     decode_s_per_request,
     who_pays,
+    who_pays_for_groups,
     who_pays_for_pools,
 )
-from capplan.questions.fleet import AskedFleet
+from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.questions.money.paid_plan import own_assumptions, paid_plan
 from capplan.questions.money.price_age import current_day
 from capplan.questions.money.total_cost import total_cost
@@ -125,8 +126,6 @@ def asked_bill(
     hours = HOURS_PER_MONTH if month is None else hours_of_month(*month)
     paid = paid_plan(asked, answer, "there is nothing to pay for", today, hours)
     plan = paid.plan
-    use = plan_use(plan, asked.question)
-    uses = [class_use(index, use, hours) for index in range(len(use.demand.classes))]
     own, seconds = asked.scenario.own, paid.hours * 3600.0
     pools = [
         PaidPool(
@@ -137,7 +136,13 @@ def asked_bill(
         )
         for fraction, group in zip(paid.group_fractions, plan.groups, strict=True)
     ]
-    bill = who_pays(uses, pools[0]) if len(pools) == 1 else who_pays_for_pools(uses, pools[0], pools[1])
+    if plan.is_mix:
+        parts = [_uses(part.question, alone, hours) for part, alone in parts_of(asked, plan)]
+        bill = who_pays_for_groups(list(zip(parts, pools, strict=True)))
+    elif plan.has_pools:
+        bill = who_pays_for_pools(_uses(asked.question, plan, hours), pools[0], pools[1])
+    else:
+        bill = who_pays(_uses(asked.question, plan, hours), pools[0])
     return AskedBill(
         plan,
         bill,
@@ -146,7 +151,7 @@ def asked_bill(
         total_cost(asked, plan, paid.mix, hours),
         paid.mix,
         (
-            _shared_by_time(use, pools=len(plan.groups) > 1),
+            _shared_by_time(plan),
             *own_assumptions(asked.scenario),
             *paid.assumptions,
             *asked.assumptions,
@@ -155,14 +160,24 @@ def asked_bill(
     )
 
 
-def _shared_by_time(use: PlanUse, *, pools: bool) -> Assumption:
+def _uses(question: Question, plan: Plan, hours: float) -> list[ClassUse]:
+    """Return what each class of a question asks of the replicas of a plan."""
+    use = plan_use(plan, question)
+    return [class_use(index, use, hours) for index in range(len(use.demand.classes))]
+
+
+def _shared_by_time(plan: Plan) -> Assumption:
     where = (
         "prefill is paid by its own pool and decode by its own, each shared by the time of its GPUs: "
-        if pools
+        if plan.has_pools
         else "cost is shared by the time of the GPUs: "
     )
+    batches = " or ".join(
+        f"{max(1.0, group.concurrency_per_replica):.3g}"
+        for group in (plan.groups[-1:] if plan.has_pools else plan.groups)
+    )
     return Assumption(
-        f"{where}a prefill by itself, of a decode step the part of one of {use.sequences:.3g} sequences, the batch at the peak; "
+        f"{where}a prefill by itself, of a decode step the part of one of {batches} sequences, the batch at the peak; "
         "people and other costs in the same proportion; idle GPUs, spares included, are a line of their own",
         "traffic[0].tenant",
     )

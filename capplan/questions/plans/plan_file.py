@@ -15,6 +15,7 @@ from capplan.fleet.plan import (
     NextSteps,
     Plan,
     PoolsSearch,
+    RoutedRequests,
     Step,
     TightTarget,
     Transfer,
@@ -41,6 +42,7 @@ from capplan.readers.plan_record import (
     NoSpreadRow,
     PlanRow,
     RejectionRow,
+    RoutedRow,
     SpreadRow,
     TightTargetRow,
     TransferRow,
@@ -185,8 +187,18 @@ def _group(row: GroupRow, file: PlanFile, asked: AskedFleet) -> Group:
         row.spare_replicas,
         _survives(row, layout, asked),
         price=asked.prices.get(layout.device.name),
+        requests=None if row.requests is None else _routed(row.requests, file, asked),
         **{name: getattr(row, name) for name in GROUP_FIGURES},
     )
+
+
+def _routed(row: RoutedRow, file: PlanFile, asked: AskedFleet) -> RoutedRequests:
+    """Return the requests of a group; InputError if the scenario has no class of that name."""
+    known = {item.name for item in asked.scenario.classes}
+    for name in row.classes:
+        if name not in known:
+            raise _unreadable(file, f"the scenario has no traffic {name!r}")
+    return RoutedRequests(**row.model_dump())
 
 
 def layout_of_row(row: GroupRow | CertaintyRow, file: PlanFile, asked: AskedFleet) -> Layout:

@@ -22,7 +22,7 @@ GROUP_FIGURES = (
     "planned_request_rate_limit_per_replica", "kv_cache_tokens", "label", "busy_fraction",
 )  # fmt: skip
 """Fields of a group that its row has under the same name."""
-OF_GROUPS_ALONE = ("role", "model", "busy_fraction")
+OF_GROUPS_ALONE = ("role", "model", "busy_fraction", "requests")
 """Keys of a group that a plan of one group does not repeat."""
 
 
@@ -88,6 +88,7 @@ def group_row(group: Group) -> dict[str, Any]:
         "usd_per_gpu_hour": None if group.price is None else group.price.usd_per_hour,
         "price_basis": None if group.price is None else group.price.basis,
         "usd_per_hour": group.usd_per_hour,
+        "requests": None if group.requests is None else asdict(group.requests),
     }
 
 

@@ -42,7 +42,7 @@ def over_time_result(over_time: OverTime) -> dict[str, Any]:
 
 def over_time_tables(over_time: OverTime, pool: str = "") -> tuple[Table, ...]:
     """Return the ways to run the trace, the spares, and the GPUs over time in at most 24 spans; of one pool, if it is named."""
-    of = f"{pool} pool: " if pool else ""
+    of = f"{pool} pool: " if pool in PHASES else f"{pool}: " if pool else ""
     gpus = over_time.gpus_per_replica
     ways = [
         {"way": "static, sized for the busiest minute", "gpus": over_time.static_replicas * gpus, "gpu_hours": over_time.static_gpu_hours, "requests_short_fraction": 0.0},
@@ -99,7 +99,7 @@ def over_time_parts(outlook: Outlook) -> dict[str, OverTime]:
     """Return the replicas over time by pool; without a name where all of them are alike."""
     if outlook.over_time is not None:
         return {"": outlook.over_time}
-    return dict(zip(PHASES, outlook.pools_over_time, strict=False))
+    return dict(zip(outlook.group_names, outlook.pools_over_time, strict=False))
 
 
 def outlook_over_time(outlook: Outlook) -> dict[str, Any] | None:
@@ -113,7 +113,7 @@ _GROWTH_TITLES = {
     "usd_per_month": "",
     "mix_usd_per_month": "with the mix",
     "request_rate": "peak",
-    "pools": "prefill + decode",
+    "pools": "by group",
 }
 
 
@@ -134,7 +134,7 @@ def growth_tables(growth: Growth | None) -> tuple[Table, ...]:
     if growth is None:
         return ()
     rows = [
-        asdict(row) | {"pools": None if row.pool_replicas is None else "{} + {}".format(*row.pool_replicas)}
+        asdict(row) | {"pools": row.pool_replicas and " + ".join(map(str, row.pool_replicas))}
         for row in growth.months
     ]
     shown = (

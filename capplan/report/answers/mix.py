@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from capplan.fleet.plan import FleetAnswer, Mix
+from capplan.fleet.plan import FleetAnswer, Mix, Plan, RoutedRequests
 from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table
-from capplan.report.answers.plan_words import purchase_text
+from capplan.report.answers.plan_words import purchase_text, router_text
 
 _TITLES = {"requests": "requests", "request_fraction": "share of requests", "fleet": "fleet"}
 
@@ -18,24 +18,29 @@ def mix_result(answer: FleetAnswer) -> dict[str, Any] | None:
     if not isinstance(mix, Mix):
         return {"reason": mix.reason, "tried": mix.tried}
     return {
-        "by": mix.by,
+        "by": "classes" if mix.threshold_tokens is None else "lengths",
         "threshold_tokens": mix.threshold_tokens,
         "usd_per_month": mix.usd_per_month,
         "single_usd_per_month": mix.single_usd_per_month,
         "saved_fraction": mix.saved_fraction,
-        "gpus": mix.gpus,
-        "slo_met_probability": mix.slo_met_probability,
+        "gpus": mix.plan.gpus,
+        "slo_met_probability": mix.plan.slo_met_probability,
         "tried": mix.tried,
         "parts": [
             {
-                "requests": part.requests,
-                "classes": list(part.classes),
-                "request_fraction": part.request_fraction,
-                "plan": plan_row(part.plan),
+                "requests": requests.words,
+                "classes": list(requests.classes),
+                "request_fraction": requests.request_fraction,
+                "plan": plan_row(part),
             }
-            for part in mix.parts
+            for part, requests in _routed(mix)
         ],
     }
+
+
+def _routed(mix: Mix) -> list[tuple[Plan, RoutedRequests]]:
+    """Return each group of a mix by itself, with the requests that the router sends to it."""
+    return [(part, part.single.requests) for part in mix.parts if part.single.requests is not None]
 
 
 def mix_tables(answer: FleetAnswer) -> list[Table]:
@@ -45,13 +50,13 @@ def mix_tables(answer: FleetAnswer) -> list[Table]:
         return []
     rows = [
         {
-            "requests": part.requests,
-            "request_fraction": part.request_fraction,
-            "fleet": purchase_text(part.plan),
-            "usd_per_month": part.plan.usd_per_month,
-            "slo_met_probability": part.plan.slo_met_probability,
+            "requests": requests.words,
+            "request_fraction": requests.request_fraction,
+            "fleet": purchase_text(part),
+            "usd_per_month": part.usd_per_month,
+            "slo_met_probability": part.slo_met_probability,
         }
-        for part in mix.parts
+        for part, requests in _routed(mix)
     ]
     shown = tuple(rows[0])
     return [Table(rows, title="Mix: a fleet for each part of the requests", shown=shown, titles=_TITLES)]
@@ -64,11 +69,7 @@ def mix_texts(answer: FleetAnswer) -> tuple[str, ...]:
         return ()
     if not isinstance(mix, Mix):
         return (f"no mix of fleets: {mix.reason} ({mix.tried} ways to divide the requests tried)",)
-    rule = (
-        "the router sends each request to the fleet of its class"
-        if mix.threshold_tokens is None
-        else f"the router sends prompts of at most {mix.threshold_tokens:,.0f} tokens to the first fleet, longer ones to the second"
-    )
+    rule = router_text(mix.plan)
     return (
         f"a mix costs ${mix.usd_per_month:,.0f} per month, {mix.saved_fraction:.1%} less than the ${mix.single_usd_per_month:,.0f} of "
         f"the cheapest fleet for all requests: {rule}; of {mix.tried} ways to divide the requests it is the cheapest",

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from capplan.fleet.plan import FleetAnswer, Plan
+from capplan.fleet.plan import FleetAnswer, Group, Plan
 from capplan.fleet.scenario import Scenario
 from capplan.questions.fleet import AskedFleet
 from capplan.readers.catalogue.scenarios import scenario_word
@@ -11,6 +11,11 @@ from capplan.report.answers.pools import pools_text
 
 def layout_text(plan: Plan, *, kv: bool = False) -> str:
     """Return parallelism and dtypes of one replica, of either pool, as short text, with the KV dtype where plans differ in it."""
+    if plan.is_mix and len(plan.groups) > 1:
+        return "; ".join(
+            f"{name}: {group.layout.in_words(group.weight_dtype)}"
+            for name, group in zip(plan.group_names, plan.groups, strict=True)
+        )
     if plan.has_pools:
         return ", ".join(f"{group.role} {group.layout.in_words(group.weight_dtype)}" for group in plan.groups)
     count = plan.draft_tokens
@@ -51,11 +56,27 @@ def purchase_text(plan: Plan) -> str:
     """Return how many of which device, and how they are grouped."""
     if plan.has_pools:
         return pools_text(plan)
-    replicas = f"{plan.replicas} {'replica' if plan.replicas == 1 else 'replicas'}"
-    each = f"{plan.single.layout.devices} {'GPU' if plan.single.layout.devices == 1 else 'GPUs'}"
-    spare = f", {plan.spare_replicas} of them spare" if plan.spare_replicas else ""
-    return (
-        f"{plan.gpus} x {plan.single.layout.device.name} ({replicas} of {each}{spare}; {layout_text(plan)})"
+    if len(plan.groups) > 1:
+        return " and ".join(
+            f"{group.gpus} x {group.layout.device.name} for {name} ({_replicas_text(group)}; {group.layout.in_words(group.weight_dtype)})"
+            for name, group in zip(plan.group_names, plan.groups, strict=True)
+        )
+    group = plan.single
+    return f"{plan.gpus} x {group.layout.device.name} ({_replicas_text(group)}; {layout_text(plan)})"
+
+
+def _replicas_text(group: Group) -> str:
+    replicas = f"{group.replicas} {'replica' if group.replicas == 1 else 'replicas'}"
+    each = f"{group.layout.devices} {'GPU' if group.layout.devices == 1 else 'GPUs'}"
+    spare = f", {group.spare_replicas} of them spare" if group.spare_replicas else ""
+    return f"{replicas} of {each}{spare}"
+
+
+def router_text(plan: Plan) -> str:
+    """Return the rule by which the router of a mix sends requests to its groups."""
+    return "the router sends " + " and ".join(
+        f"{name} to {group.layout.device.name}"
+        for name, group in zip(plan.group_names, plan.groups, strict=True)
     )
 
 

@@ -82,7 +82,7 @@ def simulate_result(chosen: Chosen, outcome: FleetOutcome, seed: int) -> dict[st
         "scenario": chosen.asked.scenario.name,
         "plan": chosen.name,
         "replicas": outcome.replicas,
-        "gpus": outcome.replicas * chosen.spec.devices,
+        "gpus": chosen.gpus_of(outcome.replicas),
         "seed": seed,
         **result,
         "seconds": outcome.seconds,
