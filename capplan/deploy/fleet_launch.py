@@ -176,7 +176,7 @@ def fleet_launch(
         most_replicas=max(least, asked.max_replicas or groups[-1].replicas),
         usd_per_hour=chosen.usd_per_hour,
         order=tuple(chosen.order.machines) if chosen.order else (),
-        max_unavailable=limits.max_unavailable or min(groups[-1].spare_replicas, 1),
+        max_unavailable=limits.max_unavailable or min(1, *(group.spare_replicas for group in groups)),
         image=image,
         remarks=_remarks(file, groups),
     )

@@ -11,7 +11,7 @@ from capplan.explain.money import explained_order, explained_outside, explained_
 from capplan.explain.pools import PoolsSubject
 from capplan.explain.record import Explained, Input, explained, input_of
 from capplan.explain.subject import METHODOLOGY, Place, Subject, name_of, plan_numbers
-from capplan.fleet.plan import FleetAnswer, Plan
+from capplan.fleet.plan import FleetAnswer, Plan, refuse_mix
 from capplan.questions.fleet import AskedFleet
 
 AnySubject: TypeAlias = Subject | PoolsSubject
@@ -51,6 +51,7 @@ _BY_NAME |= {
 
 def subject_of(asked: AskedFleet, plan: Plan) -> AnySubject:
     """Return a plan whose quantities are asked for."""
+    refuse_mix(plan, "explain")
     return PoolsSubject(asked, plan) if plan.has_pools else Subject(asked, plan)
 
 

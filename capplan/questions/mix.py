@@ -32,7 +32,7 @@ from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.questions.fleet import AskedFleet, part_of, terms_of
 from capplan.workload.outside import outside_use
 from capplan.workload.request_class import RequestClass
-from capplan.workload.split_lengths import below_and_above, of_lengths, thresholds
+from capplan.workload.split_lengths import below_and_above, divisible, of_lengths, thresholds
 
 THRESHOLDS = (0.25, 0.5, 0.75, 0.9, 0.95)
 """Parts of all requests whose longest prompt is tried as a threshold."""
@@ -198,7 +198,7 @@ def _divisions(
     found: list[tuple[tuple[str, ...], ...]] = []
     if by in ("classes", "any") and 1 < len(whole) <= MOST_CLASSES:
         found += [division for division in partitions(tuple(classes)) if len(division) > 1]
-    if by in ("lengths", "any") and all(_divisible(item) for item in whole):
+    if by in ("lengths", "any") and all(divisible(item) for item in whole):
         for tokens in thresholds(whole, THRESHOLDS):
             halves: tuple[list[str], list[str]] = ([], [])
             for item in whole:
@@ -223,11 +223,6 @@ def _divisions(
             ]
             divisions.append(tuple(zip(division, elsewhere, strict=True)))
     return classes, divisions, cut
-
-
-def _divisible(item: RequestClass) -> bool:
-    """Return whether the requests of a class may be divided by length: none of them belongs to another."""
-    return item.users is None and item.sessions is None and item.reuse is None
 
 
 class _Fleets:

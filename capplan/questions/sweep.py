@@ -133,7 +133,7 @@ def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, *, offline: boo
             chosen: Chosen = chosen_plan(asked, PlanFlags(name, tensor))
             contenders.append(Contender(chosen.name, chosen.spec))
     else:
-        every = fleet_plans(asked)
+        every = [plan for plan in fleet_plans(asked) if not plan.is_mix]
         best = {(plan.hardware, len(plan.groups)): plan for plan in reversed(every)}
         picked = every[: flags.plans] if flags.plans else sorted(best.values(), key=every.index)
         contenders += [_contender(plan, asked) for plan in picked]

@@ -6,7 +6,7 @@ Every writer (Markdown, HTML, terminal, CSV, JSON) prints this one structure.
 import re
 from dataclasses import dataclass, field, replace
 
-from capplan.fleet.plan import FleetAnswer, Plan
+from capplan.fleet.plan import FleetAnswer, Plan, refuse_mix
 from capplan.fleet.review import PlanDetail, TargetMargin, plan_details, target_margins
 from capplan.hardware.device import Source
 from capplan.questions.fleet import AskedFleet
@@ -115,6 +115,7 @@ def findings(
     Findings
     """
     chosen = answer.chosen
+    refuse_mix(chosen, "report")
     found = Findings(asked, answer, command, source, margins=())
     return replace(
         found,

@@ -34,6 +34,11 @@ def below_and_above(item: RequestClass, tokens: float) -> tuple[RequestClass | N
     return parts[0], parts[1]
 
 
+def divisible(item: RequestClass) -> bool:
+    """Return whether the requests of a class may be divided by length: none of them belongs to another."""
+    return item.users is None and item.sessions is None and item.reuse is None
+
+
 def of_lengths(
     classes: Sequence[RequestClass], above_tokens: float | None, up_to_tokens: float | None
 ) -> tuple[RequestClass, ...]:

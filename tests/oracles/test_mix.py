@@ -6,9 +6,11 @@ import random
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capplan.cli.main import main
 from capplan.fleet.mix import Costs, cheapest_division, partitions
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.request_class import RequestClass
@@ -107,16 +109,147 @@ def test_a_mix_is_never_dearer_and_one_kind_is_that_plan(capplan, two):
     assert plain["mix"] is None
     for by in ("classes", "lengths", "any"):
         found = fleet(capplan, two, "--set", f"fleet.mix={by}")
-        assert found["chosen"] == plain["chosen"]
-        mix = found["mix"]
-        if "parts" in mix:
-            assert mix["usd_per_month"] < found["choices"]["cheapest"]["usd_per_month"]
-            assert mix["usd_per_month"] == pytest.approx(
-                sum(part["plan"]["usd_per_month"] for part in mix["parts"])
-            )
-            assert sum(part["request_fraction"] for part in mix["parts"]) == pytest.approx(1.0)
+        assert found["chosen"]["usd_per_month"] <= plain["choices"]["cheapest"]["usd_per_month"]
+        if "parts" not in found["mix"]:
+            assert found["chosen"] == plain["chosen"]
     alone = fleet(capplan, two, "--set", "fleet.mix=any", "--hardware", "l4")
     assert alone["mix"]["reason"] == "l4 is the only kind of GPU listed"
+    assert alone["chosen"] == fleet(capplan, two, "--hardware", "l4")["chosen"]
+
+
+@pytest.fixture(scope="module")
+def saving(tmp_path_factory):
+    """Chats in such numbers that small GPUs serve them for less, beside documents that small GPUs cannot serve in time."""
+    path = tmp_path_factory.mktemp("saving") / "saving.yaml"
+    text = TWO.replace("30 req/s", "100 req/s").replace("request_rate: 1 req/s", "request_rate: 3 req/s")
+    path.write_text(text.replace("l4: 0.4", "l4: 0.1").replace("name: two", "name: saving"))
+    return path
+
+
+def test_a_mix_is_a_plan_of_groups(capplan, saving):
+    """Recommended, first in the table, in choices, certainty and order, and never dearer than its parts together."""
+    single = fleet(capplan, saving)
+    found = fleet(capplan, saving, "--set", "fleet.mix=classes")
+    chosen, mix = found["chosen"], found["mix"]
+    assert found["plans"][0] == found["choices"]["cheapest"] == chosen
+    assert found["plans"][1:] == single["plans"]
+    assert chosen["usd_per_month"] < single["choices"]["cheapest"]["usd_per_month"]
+    assert [(group["role"], group["requests"]["classes"]) for group in chosen["groups"]] == [
+        ("serve", ["chat"]), ("serve", ["documents"])
+    ]  # fmt: skip
+    assert sum(group["requests"]["request_fraction"] for group in chosen["groups"]) == pytest.approx(1.0)
+    parts = [part["plan"] for part in mix["parts"]]
+    assert chosen["usd_per_month"] == pytest.approx(sum(part["usd_per_month"] for part in parts))
+    assert chosen["gpus"] == sum(part["gpus"] for part in parts) == chosen["order"]["gpus"]
+    assert [line["count"] for line in chosen["order"]["machines"]] == [part["gpus"] for part in parts]
+    for key in ("ttft_s", "tpot_s", "e2e_s"):
+        for name in ("p50", "p95", "p99"):
+            assert chosen[key][name] == max(part[key][name] for part in parts)
+        assert min(part[key]["mean"] for part in parts) <= chosen[key]["mean"] <= chosen[key]["p99"]
+    assert chosen["class_e2e_mean_s"] == pytest.approx([part["e2e_s"]["mean"] for part in parts])
+    assert chosen["slo_met_probability"] == min(part["slo_met_probability"] for part in parts) >= 0.5
+    cost = {row["confidence"]: row["usd_per_month"] for row in found["certainty"]}
+    assert cost[0.5] == chosen["usd_per_month"]
+    assert cost[0.95] == {row["confidence"]: row["usd_per_month"] for row in single["certainty"]}[0.95]
+
+
+@pytest.fixture(scope="module")
+def mixed_plan(saving, tmp_path_factory):
+    plan = tmp_path_factory.mktemp("plan") / "plan.json"
+    assert main(["fleet", str(saving), "--offline", "--set", "fleet.mix=any", "-o", str(plan)]) == 0
+    return plan
+
+
+def test_a_mix_meets_its_targets_in_simulation(capplan, mixed_plan):
+    """One stream, each request sent to the group of its class: every target is met, and the groups see what the plan says."""
+    ran = capplan("simulate", "--plan", mixed_plan, "--offline", "--format", "json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)["result"]
+    chosen = json.loads(mixed_plan.read_text())["result"]["chosen"]
+    assert found["missed"] == []
+    assert found["replicas"] == chosen["replicas"] - chosen["spare_replicas"]
+    assert found["gpus"] == chosen["gpus"]
+    assert 0.5 < found["utilisation_fraction"] < 1.0
+    for name, e2e_s in zip(("chat", "documents"), chosen["class_e2e_mean_s"], strict=True):
+        assert found["classes"][name]["e2e_s"]["mean"] == pytest.approx(e2e_s, rel=0.15)
+
+
+def test_a_mix_is_kept_in_its_plan_file_and_read_by_every_command(capplan, mixed_plan, saving):
+    chosen = json.loads(mixed_plan.read_text())["result"]["chosen"]
+    bill = json.loads(capplan("bill", "--plan", mixed_plan, "--offline", "--format", "json").out)["result"]
+    assert bill["usd_per_month"] == pytest.approx(chosen["usd_per_month"])
+    assert [row["usd"] for row in bill["classes"]] == pytest.approx(
+        [group["usd_per_hour"] * 730 for group in chosen["groups"]]
+    )
+    checked = capplan(
+        "check", saving, "--offline", "--set", "fleet.mix=any", "--plan", mixed_plan, "--format", "json"
+    )
+    checks = {row["what"]: row["holds"] for row in json.loads(checked.out)["result"]["checks"]}
+    assert (checked.code, all(checks.values())) == (0, True)
+    assert {"chat: capacity", "documents: capacity"} <= checks.keys()
+    same = json.loads(capplan("diff", mixed_plan, mixed_plan, "--format", "json").out)["result"]
+    assert same["plan"]["order"]["before"] == same["plan"]["order"]["after"]
+    for command in (("report",), ("verify-plan", "--results", mixed_plan)):
+        ran = capplan(*command, "--plan", mixed_plan, "--offline")
+        assert (ran.code, "for a mix of fleets" in ran.err, "Traceback" in ran.err) == (2, True, False)
+    ran = capplan("explain", mixed_plan, "usd_per_month", "--offline")
+    assert (ran.code, "explain is not worked out for a mix of fleets" in ran.err) == (2, True)
+
+
+def test_a_mix_is_exported_as_a_deployment_for_each_group_and_the_rule_of_its_router(capplan, mixed_plan):
+    chosen = json.loads(mixed_plan.read_text())["result"]["chosen"]
+    text = capplan("export", "--plan", mixed_plan, "--target", "k8s").out
+    deployments = [item for item in yaml.safe_load_all(text) if item["kind"] == "Deployment"]
+    assert [(item["metadata"]["name"], item["spec"]["replicas"]) for item in deployments] == [
+        (f"saving-{number}", group["replicas"]) for number, group in enumerate(chosen["groups"], start=1)
+    ]
+    assert "# the router in front of the groups has to send chat to saving-1; documents to saving-2" in text
+    limits = [
+        word
+        for item in deployments
+        for container in item["spec"]["template"]["spec"]["containers"]
+        for words in (container["args"],)
+        for word in words[words.index("--max-model-len") + 1 :][:1]
+    ]
+    assert limits == [str(group["requests"]["max_model_len"]) for group in chosen["groups"]]
+    refused = capplan("export", "--plan", mixed_plan, "--target", "kserve")
+    assert (refused.code, "the plan is a mix" in refused.err) == (2, True)
+
+
+def test_a_mix_grows_and_takes_power_group_by_group(capplan, saving):
+    found = fleet(
+        capplan, saving, "--set", "fleet.mix=classes", "--set", "energy={}", "--set", "growth={per_month: 50 %, months: 3}"
+    )  # fmt: skip
+    first, *later = found["growth"]["months"]
+    counts = [group["replicas"] for group in found["chosen"]["groups"]]
+    assert first["pool_replicas"] == counts
+    assert all(a <= b for month in later for a, b in zip(counts, month["pool_replicas"], strict=True))
+    assert first["usd_per_month"] == pytest.approx(found["chosen"]["usd_per_month"])
+    energy = found["energy"]
+    assert sum(phase["time_fraction"] for phase in energy["phases"]) == pytest.approx(1.0)
+    assert [row["device"] for row in energy["servers"]] == ["l4", "h100-sxm"]
+    by_phase = sum(phase["time_fraction"] * phase["watts_per_gpu"] for phase in energy["phases"])
+    assert energy["gpu_watts"] == pytest.approx(by_phase * found["chosen"]["gpus"])
+
+
+def test_levers_say_what_a_mix_saves(capplan, saving):
+    ran = capplan("levers", saving, "--offline", "--lever", "mix", "--format", "json")
+    (row,) = json.loads(ran.out)["result"]["levers"]
+    found = fleet(capplan, saving, "--set", "fleet.mix=any")
+    single = fleet(capplan, saving)["chosen"]["usd_per_month"]
+    assert row["usd_per_month_saved"] == pytest.approx(single - found["chosen"]["usd_per_month"])
+    assert row["usd_per_month_saved"] > 0.0
+
+
+def test_prompts_are_divided_by_length(capplan, saving):
+    """The classes of the scenario differ in length, so a threshold between them is the same division."""
+    found = fleet(capplan, saving, "--set", "fleet.mix=lengths")["chosen"]
+    short, long = (group["requests"] for group in found["groups"])
+    assert short["up_to_tokens"] == long["above_tokens"]
+    assert 200 <= short["up_to_tokens"] < 8000
+    assert found["usd_per_month"] == pytest.approx(
+        fleet(capplan, saving, "--set", "fleet.mix=classes")["chosen"]["usd_per_month"], rel=0.05
+    )
 
 
 def test_the_mix_of_two_classes_is_the_cheapest_fleet_of_each(capplan, two):

@@ -17,7 +17,7 @@ from capplan.fleet.search.cheapest import Search, layout_name
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import near_cheapest, plan_of, recommended
 from capplan.fleet.search.search_cache import SearchCache
-from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
+from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, terms_of
 from capplan.questions.levers import engine, fleet, promise
 from capplan.questions.levers.engine import speculations
 from capplan.questions.levers.fleet import routing
@@ -66,6 +66,7 @@ LEVERS: dict[str, Callable[[Base], list[Lever]]] = {
     DISAGGREGATION: fleet.disaggregation,
     "kv-offload": engine.kv_offload,
     DEVICE: fleet.devices,
+    "mix": fleet.mixes,
     "commitment": fleet.commitments,
     "target": promise.looser_targets,
     "outside": promise.quicker_outside,
@@ -108,13 +109,18 @@ class Asking:
 
         The layout of the plan `near` is sized first.
         """
+        if asked.scenario.fleet.mix != "off":
+            choices = fleet_for(asked).choices
+            return (choices.recommended, choices.cheapest) if choices else (None, None)
         affordable = mix_within_budget(asked.scenario)
         apart = next((plan for plan in self.pools(asked) if affordable(plan)), None)
         if apart is not None and _only_pools(asked):
             return apart, apart
         trials = self.trials(asked)
         first = (
-            layout_name(near.single.layout, near.single.weight_dtype) if near and not near.has_pools else None
+            layout_name(near.single.layout, near.single.weight_dtype)
+            if near and len(near.groups) == 1
+            else None
         )
         pairs = [] if _only_pools(asked) else near_cheapest(trials, first)
         pairs = [pair for pair in pairs if affordable(pair[1])]
@@ -135,6 +141,9 @@ class Asking:
 
     def cheapest(self, asked: AskedFleet, confidence: float, under: float) -> tuple[Plan | None, Question]:
         """Return the cheapest plan of a question below a cost and within the budget, and the question as it was searched."""
+        if asked.scenario.fleet.mix != "off":
+            least = self.plans(asked)[1]
+            return least if least is not None and cost_of(least) < under else None, asked.question
         trials, affordable = self.trials(asked), mix_within_budget(asked.scenario)
         apart = next((plan for plan in self.pools(asked) if affordable(plan)), None)
         if apart is not None and cost_of(apart) < under:

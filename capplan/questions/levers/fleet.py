@@ -16,6 +16,7 @@ from capplan.readers.catalogue.hardware import device_names
 from capplan.readers.catalogue.offer_terms import Commitment, Term
 from capplan.readers.catalogue.prices import price_records, read_prices
 from capplan.workload.reuse_by_age import hits_by_replica
+from capplan.workload.split_lengths import divisible
 
 COMMITMENT_RISKS = {
     "on-demand": "none: machines can be handed back at any hour",
@@ -122,6 +123,33 @@ def disaggregation(base: Base) -> list[Lever]:
     return [Lever(name, change, ("fleet.disaggregation=only",), risk, combines=True, slow=True)]
 
 
+def mixes(base: Base) -> list[Lever]:
+    """Return several fleets for one service, each on the GPUs that suit its requests, or the scenario without them."""
+    name, change, fleet = (
+        "mix",
+        "a fleet for each class, or for short and long prompts",
+        base.asked.scenario.fleet,
+    )
+    if fleet.mix != "off":
+        risk = "none: one kind of fleet is simpler to run"
+        return [Lever(name, "one fleet for all requests", ("fleet.mix=off",), risk)]
+    if _unpriced(base):
+        return [idle(name, change, NO_PRICE)]
+    if len(base.asked.question.devices) < 2:
+        return [idle(name, change, f"{base.asked.question.devices[0].name} is the only kind of GPU listed")]
+    classes = base.asked.scenario.classes
+    if len(classes) < 2 and not all(divisible(item) for item in classes):
+        return [
+            idle(
+                name,
+                change,
+                "prompts of users, sessions and traces with prefixes stay together, and there is one class",
+            )
+        ]
+    risk = "a router that knows the class of a request or the length of its prompt, and several fleets to run"
+    return [Lever(name, change, ("fleet.mix=any",), risk)]
+
+
 NAME, CHANGE = "prefix-routing", "requests go where their prefix is cached"
 
 
@@ -129,8 +157,14 @@ def routing(base: Base) -> list[Lever]:
     """Return a router by prefix, whose replicas hold different prefixes, or why it changes nothing; slow."""
     classes = base.asked.scenario.classes
     plan = base.plan
-    if plan is None or plan.has_pools:
-        why = "prompts have their own pool" if plan else "there is no plan whose requests could be routed"
+    if plan is None or len(plan.groups) > 1:
+        why = (
+            "there is no plan whose requests could be routed"
+            if plan is None
+            else "the router of a mix looks at classes or lengths"
+            if plan.is_mix
+            else "prompts have their own pool"
+        )
         return [idle(NAME, CHANGE, why)]
     if base.asked.question.demand.has_sessions:
         return [idle(NAME, CHANGE, _kept_by_sessions(base, plan.single.busy_replicas))]

@@ -282,7 +282,7 @@ class Base:
     @property
     def apart(self) -> bool:
         """Return whether the plan has separate pools for prefill and decode."""
-        return self.plan is not None and len(self.plan.groups) > 1
+        return self.plan is not None and self.plan.has_pools
 
 
 def idle(name: str, change: str, reason: str) -> Lever:
@@ -326,7 +326,7 @@ def why_dearer(base: AskedFleet, changed: AskedFleet, plan: Plan, cache: SearchC
     -------
     a sentence without a full stop
     """
-    if plan is None or plan.has_pools or not base.question.slo.targets:
+    if plan is None or len(plan.groups) > 1 or not base.question.slo.targets:
         return ""
     if plan.single.layout.device.name not in changed.question.efficiencies:
         return ""  # the change leaves the device of the plan out

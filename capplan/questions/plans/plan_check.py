@@ -13,7 +13,7 @@ from capplan.fleet.pools.search import pools_standing
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.search.one_layout import adequacy, trial_of
 from capplan.hardware.device import Device
-from capplan.questions.fleet import AskedFleet, terms_of
+from capplan.questions.fleet import AskedFleet, parts_of, terms_of
 from capplan.questions.money.budget import mix_usd_per_month
 from capplan.questions.plans.plan_file import chosen_in
 from capplan.readers.catalogue.hardware import device
@@ -73,7 +73,10 @@ def check_plan(asked: AskedFleet, file: PlanFile, today: date, max_price_age_day
     measured: tuple[Check, ...] = ()
     if all(check.holds for check in allowed):
         plan = chosen_in(file, asked)
-        measured = tuple(_pools_measured(asked, plan) if plan.has_pools else _measured(asked, plan))
+        if plan.is_mix:
+            measured = tuple(_groups_measured(asked, plan))
+        else:
+            measured = tuple(_pools_measured(asked, plan) if plan.has_pools else _measured(asked, plan))
     return PlanCheck((*allowed, *measured, *_money(asked, file, chosen, today, max_price_age_days)))
 
 
@@ -94,7 +97,8 @@ def _allowed(asked: AskedFleet, file: PlanFile, chosen: PlanRow) -> Iterator[Che
     for group in chosen.groups:
         key = "fleet.hardware" if group.role == "serve" else f"fleet.{group.role}_hardware"
         for check in _group_allowed(asked, group, key, devices[group.role]):
-            yield replace(check, name=f"{group.role}: {check.name}") if chosen.has_pools else check
+            name = group.role if chosen.has_pools else group.hardware if len(chosen.groups) > 1 else ""
+            yield replace(check, name=f"{name}: {check.name}") if name else check
 
 
 def _group_allowed(asked: AskedFleet, row: GroupRow, key: str, devices: Sequence[Device]) -> Iterator[Check]:
@@ -133,6 +137,13 @@ def _pools_measured(asked: AskedFleet, plan: Plan) -> Iterator[Check]:
         enough = group.role not in stands.lacking
         needed = group.busy_replicas if enough else None
         yield Check(f"{group.role}: capacity", group.busy_replicas, needed, enough)
+
+
+def _groups_measured(asked: AskedFleet, plan: Plan) -> Iterator[Check]:
+    """Yield what simulations of the groups of a mix say, each with the requests that the router sends to it."""
+    for name, part in zip(plan.group_names, parts_of(asked, plan), strict=True):
+        for check in _measured(*part):
+            yield replace(check, name=f"{name}: {check.name}")
 
 
 def _sure(asked: AskedFleet, probability: float) -> Check:

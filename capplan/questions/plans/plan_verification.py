@@ -17,7 +17,7 @@ from capplan.fleet.engine_options import EngineOptions
 from capplan.fleet.load.demand import drawn_requests
 from capplan.fleet.load.peak_stream import peak_stream
 from capplan.fleet.load.routed import run_fleet
-from capplan.fleet.plan import Plan
+from capplan.fleet.plan import Plan, refuse_mix
 from capplan.fleet.question import spec_of_layout
 from capplan.fleet.search.trial import demand_at_replica
 from capplan.fleet.simulation import Stream
@@ -119,6 +119,7 @@ def planned(plan_file: Path, *, offline: bool) -> tuple[AskedFleet, Plan]:
     """Return the question and the recommended plan of a plan file; InputError for one with separate pools."""
     asked, answer = asked_of_plan(None, plan_file, offline=offline)
     plan = answer.chosen if answer else None
+    refuse_mix(plan, f"{plan_file}: verify-plan")
     if plan is None or plan.has_pools:
         raise InputError(f"{plan_file}: has separate pools, and measurements of them are not compared yet")
     return asked, plan
