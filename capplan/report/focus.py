@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from capplan.fleet.plan import refuse_mix
 from capplan.money.total_cost import Sold
 from capplan.money.who_pays import Share
 from capplan.questions.money.who_pays import AskedBill
@@ -83,6 +84,7 @@ def focus_text(
     -------
     text; the billed cost of all rows together is that of the fleet in the month, whatever the rows are of
     """
+    refuse_mix(asked.plan, "bill --focus")
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
