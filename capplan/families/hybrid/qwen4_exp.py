@@ -18,6 +18,11 @@ from capplan.model.parameters import layer_parameters
 _KINDS = {"linear_attention": "state", "indexed_attention": "attention", "full_attention": "attention"}
 MOST_TABLES = 1024
 """Hashed tables of all layers; a larger number is a mistake, and its primes would take long."""
+_OF_TABLES = (
+    "heads_per_ngram", "make_ngram_vocab_size_divisible_by", "ngram_size", "ngram_vocab_size_base", "ple_conv_kernel_size", "ple_embed_dim",
+    "ple_embedding_dtype",
+)  # fmt: skip
+"""Keys that count in models with such tables only."""
 _SECTION_POSITIONS = 12
 """Elements of 16 bits that three positions of eight bytes take, which engines keep with a raw index key of a model with images."""
 
@@ -62,7 +67,14 @@ def read_qwen4_exp_text(config: Config, name: str) -> Network:
             projections=(*matmuls, *layer.projections),
             norm_parameters=layer.norm_parameters + vectors,
         )
-    config.unused("seed", "split_ngram_parts", "mtp_use_dedicated_embeddings", "mtp", "number_of_conv_states")
+    config.unused(
+        "seed",
+        "split_ngram_parts",
+        "mtp_use_dedicated_embeddings",
+        "mtp",
+        "number_of_conv_states",
+        *_OF_TABLES,
+    )
     joined = streams.joining("last")
     predicting = replace(attention_layer, residual_streams=streams.count)
     stack[-1] = replace(stack[-1], projections=(*stack[-1].projections, *joined))
