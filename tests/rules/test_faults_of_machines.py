@@ -155,14 +155,14 @@ import json, sys, threading
 import capplan as cp
 
 sys.setswitchinterval(1e-5)
-small = ("fleet.hardware=[h100-sxm]",)
+path = sys.argv[2]
 QUESTIONS = (
     lambda: cp.kv_size("deepseek-v3", [1, 8192], offline=True).data,
     lambda: cp.estimate("llama-3.1-8b", "h100-sxm", concurrency=16, offline=True).data,
     lambda: cp.estimate("qwen3-0.6b", "l4", request_rate=1.0, offline=True).data,
     lambda: repr(cp.load_scenario("small-team", "slo.ttft_p95=3 s")),
-    lambda: cp.simulate(cp.load_scenario("support-chat", *small), until_s=20.0, offline=True).data,
-    lambda: cp.plan_fleet(cp.load_scenario("support-chat", *small), offline=True).data,
+    lambda: cp.simulate(path, until_s=20.0, offline=True).data,
+    lambda: cp.plan_fleet(path, offline=True).data,
 )[:int(sys.argv[1])]
 answers, start = [None] * 50, threading.Barrier(50)
 
@@ -179,10 +179,16 @@ print(json.dumps([number for number in range(50) if answers[number] != alone[num
 
 
 @pytest.mark.parametrize("questions", long_but({4}, [4, 6]))
-def test_fifty_threads_of_one_process_get_the_answers_of_one(root, questions):
+def test_fifty_threads_of_one_process_get_the_answers_of_one(root, tmp_path, questions):
     """They begin at once, in a process that has read and imported nothing yet."""
+    path = tmp_path / "s.yaml"
+    path.write_text(json.dumps(SCENARIO))
     done = subprocess.run(
-        [sys.executable, "-c", THREADS, str(questions)], cwd=root, capture_output=True, text=True, check=False
+        [sys.executable, "-c", THREADS, str(questions), str(path)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == []
