@@ -33,6 +33,30 @@ Hash seeds, locales (C, POSIX, C.UTF-8, de_DE, tr_TR where they are installed), 
 (`tests/rules/test_same_bytes.py`). ASCII stdout, a home folder that cannot be written, no links in the repository
 (`tests/rules/test_installed_elsewhere.py`). Some hundred files of every kind with small faults (`tests/rules/test_small_fuzz.py`).
 """
+MACHINES = """## Faults of machines
+
+Each has a test that meets the fault itself, not a stand-in, but for the clock of a calibration.
+
+| what happens | what capplan does |
+| --- | --- |
+| the clock jumps by 5 s or an hour, forward or back, in a calibration | no time is wrong; what the rest of the time does not allow is left out and named, or nothing is written (`tests/calibrate/test_pace.py`) |
+| a hub answers slowly, or sends a letter now and then for ever | one line after the limit of the client, or after a minute; Ctrl-C ends the wait (`tests/rules/test_hub_access.py`) |
+| the home folder is on a read-only disk | shipped models are read; for one of the hub a line names the cache and `HF_HOME` (the same file) |
+| versions and processes share a file of `--points` | rows of another version are left alone, a line that was cut costs its point, nothing is overwritten (`tests/properties/test_points_file.py`) |
+| a plan file of another schema | one line with the version that wrote it and the way out (`tests/properties/test_plan_file_schema.py`) |
+| 50 threads of one process ask at once, from the first import on | the answers of one thread (`tests/rules/test_faults_of_machines.py`) |
+
+A scenario has 1,000 classes at most, a refit or a comparison with results replays 500 of them at most, and a CSV file has 8 million cells at most. Measured rows with other settings
+than all others take about 10 ms each.
+"""
+
+
+def sized(figures: Mapping[str, Any]) -> str:
+    """Return the section on the largest inputs."""
+    lines = ["## The largest inputs", "", "`python -m tests.installs.sizes`, on one core.", ""]
+    lines += ["| question | processor time | peak memory |", "| --- | --: | --: |"]
+    lines += [f"| {name} | {of['cpu_s']:.1f} s | {of['memory_mb']:,} MB |" for name, of in figures.items()]
+    return "\n".join(lines) + "\n"
 
 
 def fuzzed(figures: Mapping[str, Any]) -> str:
@@ -86,9 +110,15 @@ def built(figures: Mapping[str, Any]) -> str:
 def page() -> str:
     """Return the page; a part that was not tried is left out."""
     figures = json.loads(FIGURES.read_text(encoding="utf-8"))
-    writers = (("fuzz", fuzzed), ("ranges", installed), ("same bytes", compared), ("build", built))
+    writers = (
+        ("sizes", sized),
+        ("fuzz", fuzzed),
+        ("ranges", installed),
+        ("same bytes", compared),
+        ("build", built),
+    )
     parts = [write(figures[kind]) for kind, write in writers if kind in figures]
-    return "\n".join([HEAD, PROCESSES, TESTED, *parts])
+    return "\n".join([HEAD, PROCESSES, TESTED, MACHINES, *parts])
 
 
 if __name__ == "__main__":

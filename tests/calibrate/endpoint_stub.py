@@ -24,6 +24,11 @@ class Stub(BaseHTTPRequestHandler):
             return self.whole(404, b"{}")
         if behaviour == "huge models":
             return self.whole(200, b" " * (5 << 20))
+        if behaviour == "deep models":
+            return self.whole(200, b'{"data": ' + b"[" * 200_000)
+        if str(behaviour).startswith("context "):
+            said = behaviour.partition(" ")[2]
+            return self.whole(200, b'{"data": [{"id": "tiny", "max_model_len": %s}]}' % said.encode())
         names = ["tiny", "other"] if behaviour == "two models" else ["tiny"]
         return self.whole(
             200, json.dumps({"data": [{"id": name, "max_model_len": 600} for name in names]}).encode()
@@ -109,6 +114,8 @@ class Stub(BaseHTTPRequestHandler):
         )
         if behaviour == "not json":
             return self.piece(b"data: {half of\n\n")
+        if behaviour == "nested":
+            return self.piece(b"data: " + b"[" * 200_000 + b"\n\n")
         if behaviour == "reports":
             return self.piece(b'data: {"error": {"message": "engine died"}}\n\n')
         if behaviour == "huge":

@@ -84,6 +84,7 @@ def test_the_key_comes_from_the_environment_goes_to_the_server_and_is_shown_nowh
         ("http://host/v1?key=1", "user name or a query"),
         ("http://host:99999", "not a number from 1 to 65535"),
         ("http://", "not the address"),
+        ("http://[", "not the address"),
     ],
 )
 def test_an_address_that_cannot_be_used_is_refused(url, words):
@@ -109,6 +110,7 @@ def test_an_address_is_read_with_or_without_scheme_and_version(url, parts):
     [
         ("no models", "", "names no model"),
         ("huge models", "", "names no model"),
+        ("deep models", "", "names no model"),
         ("two models", "", "several models: tiny, other"),
         ("", "llama", "no model called 'llama'"),
     ],
@@ -116,6 +118,19 @@ def test_an_address_is_read_with_or_without_scheme_and_version(url, parts):
 def test_a_server_without_the_model_is_refused(behaviour, name, words):
     with stub(behaviour) as server, pytest.raises(InputError, match=words):
         served_model(replace(endpoint_of(server.url), model=name))
+
+
+@pytest.mark.parametrize("behaviour", ["true", "10" * 200, '"600"', "-5"])
+def test_a_context_that_no_model_has_is_not_stated(behaviour):
+    with stub(f"context {behaviour}") as server:
+        assert served_model(endpoint_of(server.url))[1] is None
+
+
+def test_an_answer_that_is_nested_beyond_reason_does_not_count():
+    with stub("nested") as server:
+        answer = answered(of(server), ASKED)
+    assert answer.error
+    assert not answer.token_s
 
 
 def test_text_is_sent_to_servers_that_take_no_ids():

@@ -79,7 +79,10 @@ def endpoint_of(url: str, model: str = "") -> Endpoint:
     InputError
         the address has no host, another scheme, or holds a user name or a query
     """
-    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+    except ValueError:  # half of the address of IPv6
+        parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(f"--endpoint: {url!r} is not the address of a server, such as http://localhost:8000")
     if parts.username or parts.query or parts.fragment:
@@ -184,7 +187,7 @@ def answered(server: Endpoint, question: Question) -> Answered:
             if answer.status != OK:
                 return _refused(answer, sent_s)
             stream.read(answer)
-        except (OSError, http.client.HTTPException, ValueError) as problem:
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as problem:
             why = str(problem) or type(problem).__name__
             stream.error = f"no whole answer within {server.answer_s:g} s" if limit.over else why
         finally:

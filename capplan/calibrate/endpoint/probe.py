@@ -22,6 +22,7 @@ from capplan.calibrate.endpoint.series import (
 )
 from capplan.errors import InputError
 from capplan.recorded.results.record import BenchmarkResult, Spread
+from capplan.workload.statistics import LONGEST_TOKENS
 
 TOOL = "capplan calibrate --endpoint"
 IDS = (1000, 20000)
@@ -67,11 +68,11 @@ def served_model(server: Endpoint) -> tuple[Endpoint, int | None]:
         rows = {
             str(row["id"]): row.get("max_model_len") for row in data if isinstance(row, dict) and "id" in row
         }
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         rows = {}
     if not rows:
         raise InputError(
-            f"--endpoint: {server.shown}/v1/models names no model\n  give the address of an OpenAI-compatible server that runs"
+            f"--endpoint: {server.shown}/v1/models does not answer, or names no model\n  give the address of an OpenAI-compatible server that runs"
         )
     if server.model and server.model not in rows:
         known = ", ".join(list(rows)[:5])
@@ -84,7 +85,8 @@ def served_model(server: Endpoint) -> tuple[Endpoint, int | None]:
         )
     name = server.model or next(iter(rows))
     longest = rows[name]
-    return replace(server, model=name), longest if isinstance(longest, int) and longest > 0 else None
+    stated = isinstance(longest, int) and not isinstance(longest, bool) and 0 < longest <= LONGEST_TOKENS
+    return replace(server, model=name), longest if stated else None
 
 
 @dataclass(frozen=True, slots=True)
