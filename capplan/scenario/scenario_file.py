@@ -82,11 +82,11 @@ class Images(Record):
     """Images of every request, all of one size."""
 
     count: Annotated[Whole, Field(ge=1, le=1000)] = 1
-    """In a request."""
+    """Images in a request."""
     width: Pixels
-    """In pixels, before the model's processor scales it."""
+    """Width in pixels, before the model's processor scales the image."""
     height: Pixels
-    """In pixels."""
+    """Height in pixels, before the model's processor scales the image."""
     max_pixels: Annotated[Whole, Field(ge=1024, le=1_000_000_000)] | None = None
     """Limit of the processor (Qwen); default: that of the published one."""
 
@@ -95,32 +95,32 @@ class Outside(Record):
     """What a request takes beside the GPUs: retrieval, tools, checks, each with its time and its price."""
 
     time: SecondsOrZero | None = None
-    """Before the prompt of every request is sent, such as retrieval."""
+    """Time before the prompt of every request is sent, such as retrieval."""
     usd_per_request: UsdEach | None = None
-    """Of every request."""
+    """Price of every request outside the GPUs, without its tool calls."""
     tool_calls: Annotated[float, Field(gt=0, le=1000)] | None = None
     """Calls before the prompt of a request, one after the other; with turns between two turns of a session."""
     tool_time: SecondsOrZero | None = None
-    """Of one call; with turns it is think_time that says how long all of them take."""
+    """Time of one call; with turns it is think_time that says how long all of them take."""
     usd_per_tool_call: UsdEach | None = None
-    """Of one call."""
+    """Price of one call."""
 
 
 class Traffic(Record):
     """A kind of request: how often (one of request_rate, users, requests, trace) and how long."""
 
     name: str = "requests"
-    """Of this kind of request, as shown in results."""
+    """Name of this kind of request, as shown in results."""
     request_rate: RequestsPerS | None = None
-    """At peak."""
+    """Request rate at the peak."""
     users: Number | None = None
     """Active at the same time; each waits for a response, thinks, and sends the next request."""
     think_time: SecondsOrZero | None = None
-    """From a response to the next request of the same user, or turn of the same session; 0 s: the next one follows at once."""
+    """Time from a response to the next request of the same user, or turn of the same session; 0 s: the next one follows at once."""
     turns: LengthRecord | None = None
     """Requests of one session, each with all that was said before as its prompt; prefix hits then follow from the traffic."""
     added_tokens: LengthRecord | None = None
-    """With turns: what the user or the tools add before each later turn; input_tokens is the prompt of the first one."""
+    """Tokens that the user or the tools add before each later turn; needs turns, and input_tokens is the prompt of the first one."""
     requests: Number | None = None
     """Number of requests in a batch job."""
     within: Seconds | None = None
@@ -160,9 +160,9 @@ class Traffic(Record):
     arrival_cv: Annotated[float, Field(gt=0, le=100)] | None = None
     """Burstiness: coefficient of variation of the time between arrivals; 1 is Poisson."""
     priority: Annotated[Whole, Field(ge=0, le=1000)] | None = None
-    """In a simulation, lower numbers are admitted first and preempted last; default 0."""
+    """Priority in a simulation: lower numbers are admitted first and preempted last; default 0."""
     deadline: Seconds | None = None
-    """In a simulation, requests that waited longer than this are shed."""
+    """Longest wait in a simulation: requests that waited longer than this are shed."""
 
 
 class Promise(Record):
@@ -218,7 +218,7 @@ class Fleet(Record):
     time_to_repair: Seconds | None = None
     """Mean time until a failed machine is repaired or replaced."""
     start_up: StartUp | None = None
-    """From the decision to start a replica to the first request that it serves; for traffic from a trace."""
+    """Time from the decision to start a replica to the first request that it serves; for traffic from a trace."""
     burst: Annotated[float, Field(ge=1, le=100)] | None = None
     """Size the fleet for this multiple of the busiest minute of a trace; if left out, only the table of spares shows a burst, of 1.5."""
     routing: Routing | None = None
@@ -232,9 +232,9 @@ class Fleet(Record):
     data_parallel: Counts | None = None
     """Attention groups of tensor_parallel ranks, each with different sequences; if left out, 1 and one per rank are tried."""
     max_gpus: Count | None = None
-    """Of the whole fleet, spares included."""
+    """Most GPUs of the whole fleet, spares included."""
     max_gpus_per_replica: Count | None = None
-    """Of one copy of the model."""
+    """Most GPUs of one copy of the model."""
     machines: Names | None = None
     """Machines that may be ordered, by sku; if left out, those in which the provider of the price sells the GPU."""
     providers: Names | None = None
@@ -255,12 +255,12 @@ class Fleet(Record):
     decode_hardware: Names | None = None
     """Devices of the decode pool, written as hardware; if left out, those."""
     kv_link: str | None = None
-    """Between the pools: network, pcie or a link of the devices, a standard such as infiniband-ndr or ethernet-100g,
+    """Link between the pools: network, pcie or a link of the devices, a standard such as infiniband-ndr or ethernet-100g,
     or a rate per device."""
     kv_link_latency: SecondsOrZero | None = None
-    """From the end of a transfer until the decode replica has it."""
+    """Time from the end of a transfer until the decode replica has the KV cache."""
     network: str | None = None
-    """Between servers: a standard such as infiniband-ndr or ethernet-100g, or a rate per device; if left out, as each
+    """Link between servers: a standard such as infiniband-ndr or ethernet-100g, or a rate per device; if left out, as each
     device is usually connected."""
     weight_dtypes: Names | None = None
     """Tried in addition to weight_dtype."""
@@ -272,11 +272,11 @@ class OffloadMemory(Record):
     """Memory of one replica for prefixes that no longer fit on its devices."""
 
     name: str
-    """host, nvme, remote, ... from the fastest to the slowest."""
+    """Name of the tier: host, nvme, remote, ... from the fastest to the slowest."""
     capacity: Bytes
-    """Of the whole replica."""
+    """Capacity of the tier for the whole replica."""
     bandwidth: BytesPerS | None = None
-    """Of the whole replica; left out for host (PCIe of every device) and remote (network of every device)."""
+    """Bandwidth of the tier for the whole replica; left out for host (PCIe of every device) and remote (network of every device)."""
 
 
 class Speculation(Record):
@@ -316,13 +316,13 @@ class Lora(Record):
     max_loras: Annotated[Whole, Field(ge=1, le=100_000)] | None = None
     """Slots on a replica, at most as many as adapters; default: one for each adapter."""
     max_lora_rank: Annotated[Whole, Field(ge=1, le=512)] | None = None
-    """Of the slots, and of every adapter; default 16."""
+    """Rank of the slots, and of every adapter; default 16."""
     modules: Names | None = None
     """Matrices with an adapter, such as q_proj; default: all of attention and feed-forward."""
     fully_sharded: bool | None = None
     """Split both low-rank matrices over tensor-parallel ranks; default: one of them."""
     share: Annotated[Fraction, Field(gt=0)] | None = None
-    """Of the requests, those with an adapter; default: all."""
+    """Share of the requests that use an adapter; default: all."""
 
 
 class Prices(Record):
@@ -339,29 +339,29 @@ class Prices(Record):
     file: str | None = None
     """Your own price YAML, or a catalogue CSV of SkyPilot with its date, relative to this file."""
     date: Day | None = None
-    """Of the prices in a file that does not state it."""
+    """Date of the prices in a file that does not state it."""
     electricity: UsdPerKwh | None = None
-    """For hardware you own: added to the price, for the thermal design power of every device, spares included.
+    """Price of electricity for hardware you own: added to the price, for the thermal design power of every device, spares included.
     Leave it out where you rent: the price of a GPU-hour includes it."""
     facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None
     """Power usage effectiveness: power of the building over that of the devices; needs electricity."""
     people: UsdPerMonth | None = None
     """Who runs the fleet, for `capplan compare`."""
     overhead: Fraction | None = None
-    """On the price of the machines, for `capplan compare`: storage, network, support."""
+    """Overhead on the price of the machines, for `capplan compare`: storage, network, support."""
     other: OtherPrices | None = None
     """Costs of the service other than GPUs: egress, load balancers, storage of weights, CPU nodes, support."""
     host_memory_per_gb: UsdPerMonth | None = None
-    """Of a gigabyte of host memory in an offload tier named host, where the price of the machines does not include it."""
+    """Price of a gigabyte of host memory in an offload tier named host, where the price of the machines does not include it."""
 
 
 class ScenarioFile(Record):
     """One question: what serves this traffic on this model within these limits, and what does it cost."""
 
     name: str
-    """Of the scenario, as shown in results."""
+    """Name of the scenario, as shown in results."""
     description: str = ""
-    """For readers of a report."""
+    """Text for readers of a report."""
     model: str
     """Hugging Face id, shipped alias, or path relative to this file."""
     revision: str | None = None
@@ -411,7 +411,7 @@ class ScenarioFile(Record):
     commitments: Commitments | None = None
     """Ways to pay beside prices.commitment; the cheapest mix for the load curve is then shown."""
     currency: Currency | None = None
-    """In which totals are shown too."""
+    """Currency in which totals are also shown."""
     budget: Budget | None = None
     """What the fleet may cost."""
     energy: Power | None = None

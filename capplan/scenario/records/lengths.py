@@ -33,14 +33,14 @@ class LengthFields(Record):
     fixed: Tokens | None = None
     """Every request has this length; the same as a number in place of the mapping."""
     mean: Tokens | None = None
-    """With one or more of the percentiles: a lognormal length."""
+    """Mean length; with one or more of the percentiles the length is lognormal."""
     p50: Tokens | None = None
-    """With the mean, or with another percentile."""
+    """Median length, with the mean or with another percentile."""
     p90: Tokens | None = None
     p95: Tokens | None = None
     p99: Tokens | None = None
     min: Tokens | None = None
-    """With max alone, all lengths between are equally likely; else shorter lengths are raised to this."""
+    """Shortest length; with only max, all lengths between are equally likely; else shorter lengths are raised to this."""
     max: Tokens | None = None
     """Longer lengths are cut to this."""
     values: Annotated[list[Tokens], Field(min_length=1)] | None = None

@@ -65,7 +65,7 @@ class Hosted(Record):
     """How hosted APIs are used, for `capplan compare`."""
 
     time_to_live: Seconds | None = None
-    """Of a cached prefix, since its last use."""
+    """Time that a cached prefix stays after its last use."""
     prefixes: Number | None = None
     """Different shared prefixes, each with an equal part of the requests."""
     batch_fraction: Fraction | None = None
@@ -73,7 +73,7 @@ class Hosted(Record):
     file: str | None = None
     """Your own token-price YAML, or LiteLLM's price file with its date, relative to this file."""
     date: Day | None = None
-    """Of the prices in LiteLLM's file, or of the package genai-prices: neither states it."""
+    """Date of the prices in LiteLLM's file, or of the package genai-prices: neither states it."""
     discount: Discount | None = None
     """Your discount on every listed price."""
     surcharge: Fraction | None = None
@@ -90,7 +90,7 @@ class Reserved(Record):
     """A device rented for a fixed term: its price, its discount, or listed offers."""
 
     price: UsdPerHour | None = None
-    """Of one device."""
+    """Price of one device."""
     discount: Discount | None = None
     """Off the price on demand."""
     upfront: Fraction | None = None
@@ -110,19 +110,19 @@ class Owned(Record):
     """Devices that are bought."""
 
     capex: Usd
-    """Of one device, with its share of server, network and installation."""
+    """Purchase price of one device, with its share of server, network and installation."""
     life: Years | None = None
     """Time after which only `residual` is left of its value."""
     residual: Discount | None = None
     """Share of the purchase that is left at the end of its life; nothing if not stated."""
     interest: Fraction | None = None
-    """Of a year."""
+    """Interest rate per year."""
     upkeep: Fraction | None = None
-    """Of the purchase, every year: maintenance, space, insurance."""
+    """Yearly upkeep as a share of the purchase price: maintenance, space, insurance."""
     electricity: UsdPerKwh
-    """For the power of the device while it runs."""
+    """Price of electricity for the power of the device while it runs."""
     power: Watts | None = None
-    """Of a device in use, with its share of the server."""
+    """Power of a device in use, with its share of the server."""
     facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None
     """Power of the building over that of the devices."""
     idle: Fraction | None = None
@@ -135,11 +135,11 @@ class Commitments(Record):
     """Which commitments are allowed beside on demand, and the limits of the autoscaler."""
 
     reserved_1y: Reserved | None = None
-    """For one year; {} takes listed offers, else the assumed discount."""
+    """Reservation for one year; {} takes listed offers, else the assumed discount."""
     reserved_3y: Reserved | None = None
-    """For three years."""
+    """Reservation for three years; {} takes listed offers, else the assumed discount."""
     spot: Spot | None = None
-    """At listed spot prices; {} takes the defaults."""
+    """Devices at listed spot prices; {} takes the defaults."""
     owned: Owned | None = None
     """Bought."""
     interest: Fraction | None = None
@@ -163,9 +163,9 @@ class Growth(Record):
     """How the traffic grows by the month: by the same part each month, or to stated rates."""
 
     per_month: Fraction | None = None
-    """From one month to the next."""
+    """Growth from one month to the next."""
     months: Annotated[Whole, Field(ge=2, le=120)] | None = None
-    """To look ahead, today's month included."""
+    """Months to look ahead, today's month included."""
     rates: dict[str, RequestsPerS] | None = None
     """Instead: month, 1 being today's, and peak rate of all traffic together."""
 
@@ -174,26 +174,26 @@ class MeasuredPower(Record):
     """Power of one device as measured, instead of parts of its thermal design power."""
 
     idle: Watts | None = None
-    """While it waits."""
+    """Power of a device that waits."""
     decode: Watts | None = None
-    """In decode."""
+    """Power of a device in decode."""
     prefill: Watts | None = None
-    """In prefill."""
+    """Power of a device in prefill."""
 
 
 class Power(Record):
     """Power by phase, and what is around the devices; `capplan fleet` then shows energy, carbon dioxide and racks."""
 
     idle: Fraction | None = None
-    """Of a device that waits, over its thermal design power."""
+    """Power of a device that waits, over its thermal design power."""
     decode: Fraction | None = None
-    """The same in decode."""
+    """Power of a device in decode, over its thermal design power."""
     prefill: Fraction | None = None
-    """The same in prefill."""
+    """Power of a device in prefill, over its thermal design power."""
     measured: MeasuredPower | None = None
-    """Instead, in watts."""
+    """Measured power of a device, in watts, instead of idle, decode and prefill."""
     host: Fraction | None = None
-    """Of the servers around the devices, over the thermal design power of the devices; at all times."""
+    """Power of the servers around the devices, over the thermal design power of the devices; at all times."""
     facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None
     """Power of the building over that of the servers."""
     grid: KgPerKwh | None = None

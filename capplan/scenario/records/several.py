@@ -16,13 +16,13 @@ class Cascade(Record):
     model: str
     """The large one: Hugging Face id, shipped alias, or path relative to this file."""
     revision: str | None = None
-    """Of the large one: branch, tag or commit on the hub."""
+    """Branch, tag or commit of the large model on the hub."""
     escalated: Fraction
     """Share of the requests that the large one answers."""
     after: CascadeStage | None = None
     """What a request is escalated after: the whole answer of the small model, or the verdict of a router before it."""
     verdict_time: SecondsOrZero | None = None
-    """Of the judge of an answer, or of the router, for every request; on other machines than the fleets."""
+    """Time of the judge of an answer, or of the router, for every request; both run on other machines than the fleets."""
     changes: Changed = Field(default_factory=dict)
     """Keys of the scenario that differ for the large one, nested as there; null takes a key away."""
     part: CascadePart | None = None
