@@ -6,7 +6,7 @@ import sys
 
 INTERRUPTED = 130
 OBJECTS_BETWEEN_COLLECTIONS = 200_000
-"""By default Python looks for cycles after every 700 new objects, which takes a tenth of a command that mostly imports."""
+"""Objects between two collections of cycles. The default of Python is 700, which takes a tenth of a command that mostly imports."""
 
 
 def _leave(*_: object) -> None:

@@ -76,7 +76,7 @@ class InputError(CapplanError):
     """What was asked or read cannot be used (exit 2)."""
 
     line: int | None = None
-    """Of the file, where it is known."""
+    """Line of the file, where it is known."""
     belongs_to: str = ""
     """File, line and key that this error of another file or table belongs to; only shown among several mistakes."""
 

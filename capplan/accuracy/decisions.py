@@ -76,7 +76,7 @@ class DecisionScore:
     """How good picks are."""
 
     questions: int
-    """With a limit, where some run keeps it and some is predicted to."""
+    """Questions with a limit that some run keeps and some is predicted to keep."""
     unanswered: int
     """Some run keeps the limit and none is predicted to."""
     broke_limit_fraction: float
@@ -84,7 +84,7 @@ class DecisionScore:
     regret: Mapping[str, float]
     """Median, mean and 90th percentile, of picks that keep their limit."""
     confidence: float | None = None
-    """With which the picks are predicted to keep their limits; None: taken at the predicted time."""
+    """Probability with which the picks are predicted to keep their limits; None: taken at the predicted time."""
 
 
 def tokens_per_s_per_gpu(

@@ -48,7 +48,7 @@ class Deployment:
     replicas: int = 1
     """Identical engines; with separate pools those of both."""
     routing: Routing = "round_robin"
-    """Of the replicas, or of the prefill pool."""
+    """Routing of the replicas, or of the prefill pool."""
     pools: tuple[Pool, Pool] | None = None
     """Prefill and decode; None: every engine does both."""
     host_cache_bytes: float = 0.0

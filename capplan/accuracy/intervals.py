@@ -19,7 +19,7 @@ LEAST_POINTS = 12
 
 
 LEAST_GROUPS = 5
-"""With fewer models than this a regime is thin: its interval spans that of the next wider one as well, and says so."""
+"""Fewest models of a regime that is not thin: the interval of a thin one spans that of the next wider one as well, and says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Interval:
     median_ratio: float = 1.0
     """Its median: the typical bias of predictions, which are not corrected for it."""
     ratios: tuple[float, ...] = ()
-    """At PROBABILITIES; empty: those of a lognormal distribution through the ends."""
+    """Ratios at PROBABILITIES; empty: those of a lognormal distribution through the ends."""
 
     @property
     def few(self) -> bool:

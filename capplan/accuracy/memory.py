@@ -32,7 +32,7 @@ class MemoryPrediction:
     """The predictions for one logged start."""
 
     values: Mapping[str, float]
-    """By metric, in the unit of the column."""
+    """Predicted value of each metric, in the unit of the column."""
     starts: bool
 
 

@@ -118,7 +118,7 @@ class Servers:
     """The engines behind a benchmark: one replica of all identical ones, or one of each pool."""
 
     replica: Replica
-    """With separate pools, of prefill."""
+    """Replica of the engines; with separate pools, of prefill."""
     decode: Replica | None = None
     link: KvLink | None = None
     """Between the pools."""

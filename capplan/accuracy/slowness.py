@@ -121,7 +121,7 @@ class SlownessRegime:
     """Logarithm of the slowness over its scale, among left-out runs of one kind; see `slowness_scale`."""
 
     quantiles: tuple[float, ...]
-    """At PROBABILITIES, ascending."""
+    """Quantiles at PROBABILITIES, ascending."""
     rows: int
     groups: int
 
@@ -141,7 +141,7 @@ class SlownessTable:
     host_s: float
     """Part that is not: time by which the host is slower or faster."""
     regimes: Mapping[str, SlownessRegime]
-    """By latencies/part/load."""
+    """Distribution of each kind of run, by latencies/part/load."""
     classes: Mapping[str, int]
     """Class of network -> groups of open-loop runs."""
 

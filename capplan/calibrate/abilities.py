@@ -48,7 +48,7 @@ _SEEN = {"bf16": 1e12, "fp32": 6e10, "fp16": 3e10, "int8": 3e11}
 """Rates of one thread of a processor with matrix registers, for plans without a processor."""
 _TORCH_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp16": torch.float16, "int8": torch.int8}
 ROWS, INPUTS, OUTPUTS = 256, 512, 512
-"""Of the product: large enough for the kernels of many rows, 134 MFLOP."""
+"""Sizes of the product: large enough for the kernels of many rows, 134 MFLOP."""
 REPEATS = 5
 LONGEST_S = 0.2
 """Time for one format, after the first repeat."""

@@ -22,7 +22,7 @@ CALLS = 20
 """Calls of one repeat between two events: one alone would show the barrier before it and the start of the kernel."""
 LONGEST_CALLS_S = 0.05
 TIMEOUT_S = 60.0
-"""After which a rank that hears nothing of another one gives up."""
+"""Time after which a rank that hears nothing of another one gives up."""
 CUDA_SIZES = tuple(float(2**power) for power in range(10, 29))
 CPU_SIZES = tuple(float(2**power) for power in range(10, 25))
 

@@ -22,7 +22,7 @@ from capplan.readers.calibration.record import (
 )
 
 SETTINGS = ("power.limit", "persistence_mode", "ecc.mode.current", "mig.mode.current", "clocks.max.sm")
-"""Of the driver, compared where both runs have them."""
+"""Settings of the driver, compared where both runs have them."""
 SENSORS = {
     "clock": ("clock_hz", "MHz", 1e-6),
     "memory clock": ("memory_clock_hz", "MHz", 1e-6),
@@ -40,7 +40,7 @@ class Side:
 
     title: str
     quantities: Mapping[str, float]
-    """By name, in base units."""
+    """Quantities by name, in base units."""
 
 
 @dataclass(frozen=True, slots=True)

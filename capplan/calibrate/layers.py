@@ -63,7 +63,7 @@ class Choice:
     """Which of torch's kernels a layer runs."""
 
     backend: str = ""
-    """Of attention, one of `kernels.attention.BACKENDS`."""
+    """Backend of attention, one of `kernels.attention.BACKENDS`."""
     experts: str = SEPARATE
     """How experts are multiplied."""
 
@@ -96,7 +96,7 @@ class RealLayer:
     """Key and value expansion per head, of latent attention."""
     choice: Choice = Choice()
     routings: dict[int, Routing] = field(default_factory=dict)
-    """By rows: the routing that the weights decide, read back once. A CUDA graph cannot read it."""
+    """Routing that the weights decide, by rows, read back once. A CUDA graph cannot read it."""
 
     def norm(self, values: torch.Tensor) -> torch.Tensor:
         """Return normalised values."""

@@ -48,7 +48,7 @@ class Target:
     device: torch.device
     machine: Machine
     free_bytes: float
-    """At the start."""
+    """Free memory of the device at the start."""
     sensors: Sensors = field(default_factory=Sensors)
     """Clock, power and heat; empty where the driver shows none."""
     busy: str = ""

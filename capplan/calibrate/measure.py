@@ -43,7 +43,7 @@ NO_FP8 = "processors have no fp8 products, and torch's emulation of them is a th
 PRODUCTS = {"matmul": ("rows", ""), "latent_bmm": ("tokens", "query_heads")}
 """Operators that show the arithmetic peak, and their sizes besides inputs and outputs."""
 FIT_FRACTION = 0.2
-"""Of the time for measuring, after which a fit starts from one point instead of several."""
+"""Share of the time for measuring, after which a fit starts from one point instead of several."""
 TIDY_EVERY = 50
 """Cases after which memory that nothing uses is given back."""
 LEAST_POINTS = 8

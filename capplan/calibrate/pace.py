@@ -40,7 +40,7 @@ class Pace:
     """How long the shapes of each kind take, from the slowest of them that was timed."""
 
     shown: dict[Kind, tuple[float, float]] = field(default_factory=dict)
-    """By kind: work of that shape, and the time of one call [s]."""
+    """Work of the slowest shape of each kind, and the time of one call [s]."""
     build_s: float = 0.0
     """Time to make the operands of a shape."""
 

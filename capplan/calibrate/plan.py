@@ -29,7 +29,7 @@ class PlannedKind:
     shapes: int
     held_out: int
     peak_bytes: float
-    """Of the largest shape, with its rotated operands."""
+    """Memory of the largest shape, with its rotated operands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Plan:
     seconds: float
     """Estimate, of measuring and without the fit."""
     budget_s: float
-    """After which measuring ends."""
+    """Time after which measuring ends."""
     peak_bytes: float
     free_bytes: float
 

@@ -19,9 +19,9 @@ class EngineProof:
     engine: str
     measured_s: float
     predicted_s: float
-    """With the calibration."""
+    """Predicted value with the calibration."""
     shipped_s: float
-    """With the shipped kernels of the device."""
+    """Predicted value with the shipped kernels of the device."""
 
 
 def engine_proofs(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> list[EngineProof]:

@@ -23,9 +23,9 @@ NOISE = 0.02
 """Relative error of one result, which sets the weight of the priors."""
 LEAST_NOISE = 0.01
 MOST_GROUPS = 40
-"""Of results that are left out together: up to as many results, each is left out by itself."""
+"""Most groups of results that are left out together: up to as many results, each is left out by itself."""
 MOST_HALVINGS = 4
-"""Of the way to the numbers without some results, before the solution itself is taken."""
+"""Most halvings of the way to the numbers without some results, before the solution itself is taken."""
 NARROWED = 0.6
 """A number counts as constrained where the results narrow its prior to less than this fraction."""
 

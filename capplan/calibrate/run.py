@@ -27,14 +27,14 @@ class Run:
     """What has been measured so far, and what was left out."""
 
     samples: dict[int, tuple[Case, Sample, str]] = field(default_factory=dict)
-    """By index in the plan: the case, smaller than planned where memory did not suffice; its times; what ran it."""
+    """Samples by index in the plan: the case, smaller than planned where memory did not suffice; its times; what ran it."""
     remarks: list[str] = field(default_factory=list)
     unsupported: set[Kind] = field(default_factory=set)
     """Kinds that are not tried again."""
     failures: dict[tuple[Kind, str], dict[str, str]] = field(default_factory=dict)
-    """By kind and way: the shapes that failed, with the reason."""
+    """Shapes that failed by kind and way, with the reason."""
     skipped: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By kind: single shapes that failed, with the reason."""
+    """Single shapes that failed by kind, with the reason."""
     ended_early: str = ""
     """Why it ended before all shapes were measured; empty otherwise."""
     stopped: bool = False

@@ -74,7 +74,7 @@ COOLING_S = 0.05
 MOST_COOLING_S = 1.0
 """Time given to a hot device in one case, before its repeats are kept as throttled."""
 TRIAL = Effort(3, 3, 0.02)
-"""Of the ways to run a shape, of which the quickest is measured."""
+"""Effort for each way to run a shape, of which the quickest is measured."""
 
 
 def sampled(

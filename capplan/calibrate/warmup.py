@@ -1,4 +1,4 @@
-"""Before a run: one large matmul for about two seconds, which warms the card up and shows the rate that its power allows."""
+"""Warm-up before a run: one large matmul for about two seconds, which warms the card up and shows the rate that its power allows."""
 
 import time
 from collections.abc import Callable

@@ -162,7 +162,7 @@ SERVED = Group(
         "--max-lora-rank", allowed=SERVING_RANGES["max_lora_rank"], says="Rank of the adapters; default 16."
     ),
 )
-"""Of commands that judge one replica by what it is served for, too."""
+"""Options of commands that also judge one replica by what it is served for."""
 LOAD = Group(
     "Load",
     input_tokens=whole(

@@ -38,7 +38,7 @@ _ENDS = ("&&", "||", "|", ";", "&", ">", ">>", "2>&1")
 _KNOWN = "vllm serve, python3 -m sglang.launch_server, trtllm-serve"
 _OPTION = re.compile(r"--?[A-Za-z]")
 _LIKENESS = 0.85
-"""Of two options, from which on one is taken for the other misspelt."""
+"""Likeness of two options from which on one is taken for the other misspelt."""
 _AS_IT_IS = ("none", "auto", "0", "pytorch", "generate")
 """Values with which an option changes nothing."""
 _GENERATES = {"runner": ("auto", "generate"), "convert": ("auto", "none"), "task": ("auto", "generate")}

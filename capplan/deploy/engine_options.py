@@ -135,7 +135,7 @@ _TRTLLM_MODULES = {
 _USUAL_SLOTS = {"vllm": "1", "sglang": "8"}
 """Where a command does not say: `max_loras` of vLLM, `max_loras_per_batch` of SGLang."""
 _USUAL_RANK = "16"
-"""Of vLLM."""
+"""Rank of adapters that vLLM takes by default."""
 _CONFIG = ("lora_target_modules", "max_loras", "max_lora_rank", "max_cpu_loras")
 """Keys of `lora_config` of TensorRT-LLM that are read."""
 LOADED_BY = {

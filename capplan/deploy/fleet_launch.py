@@ -67,10 +67,10 @@ class FleetLaunch:
     vendor: str
     devices_per_server: int
     least_replicas: int
-    """That an autoscaler keeps."""
+    """Fewest replicas that an autoscaler keeps."""
     most_replicas: int
     usd_per_hour: float | None
-    """Of all devices."""
+    """Price of all devices."""
     order: tuple[OrderedRow, ...]
     """Machines of the plan; empty without a price."""
     max_unavailable: int
@@ -98,7 +98,7 @@ class FleetLaunch:
 
     @property
     def engine(self) -> str:
-        """Of all groups."""
+        """Return the engine of all groups."""
         return self.groups[0].launch.engine
 
     def servers(self, group: Group) -> int:

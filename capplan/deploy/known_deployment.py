@@ -15,7 +15,7 @@ from capplan.workload.length import lognormal_sigma
 from capplan.workload.statistics import LengthSummary
 
 MOST_BYTES = 65_536
-"""Of a file with the command of an engine."""
+"""Most bytes of a file with the command of an engine."""
 _NO_RATE = "one scrape states lengths and no rate: capplan workload BEFORE AFTER --interval TIME reads the rate of two"
 
 

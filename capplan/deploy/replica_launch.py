@@ -40,7 +40,7 @@ class Adapters:
     """Adapters on its devices at once."""
     rank: int
     held: int
-    """In host memory, those in the slots included."""
+    """Adapters in host memory, those in the slots included."""
     modules: tuple[str, ...] | None = None
     """Matrices with an adapter, in the order of `MODULES`; None: all of attention and feed-forward."""
     fully_sharded: bool = False
@@ -57,7 +57,7 @@ class ReplicaLaunch:
     """Hub id or folder, as the engine takes it."""
     revision: str | None = None
     tensor_parallel: int = 1
-    """Of one attention group, as everywhere in capplan."""
+    """Ranks of one attention group, as everywhere in capplan."""
     pipeline_parallel: int = 1
     expert_parallel: int = 1
     data_parallel: int = 1
@@ -67,7 +67,7 @@ class ReplicaLaunch:
     """None: as the checkpoint and the model's dtype have it."""
     max_model_len: int | None = None
     max_num_seqs: int | None = None
-    """Of one engine, as the next: an attention group has one of its own."""
+    """Most sequences of one engine; each attention group has an engine of its own."""
     max_num_batched_tokens: int | None = None
     memory_fraction: float | None = None
     prefix_caching: bool = True
@@ -78,9 +78,9 @@ class ReplicaLaunch:
     adapters: Adapters | None = None
     drafts: Drafts | None = None
     host_cache_bytes: float | None = None
-    """For prefixes, of the whole replica."""
+    """Bytes of host memory for prefixes, of the whole replica."""
     role: Role | None = None
-    """Of a pool of its own; either where the engine is not told which."""
+    """Role of a replica in a pool of its own; either where the engine is not told which."""
 
     @property
     def devices(self) -> int:

@@ -167,7 +167,7 @@ class EngineProfile:
     kv_dtypes: Mapping[str, frozenset[str]]
     """Cache dtypes that run, by device architecture."""
     host: HostOverhead = HostOverhead()
-    """From `host_times`, by version; `lookup.profile` fills it in."""
+    """Host times of the version, from `host_times`; `lookup.profile` fills it in."""
     doubles_graph_sequences: bool = False
     """Graphs are captured up to twice max_num_seqs (at most the tier's limit), not up to the limit alone."""
     long_chunked_tokens: int | None = None
@@ -196,7 +196,7 @@ class EngineProfile:
     """Batches that are captured as CUDA graphs, to which smaller decode steps are padded; empty where an engine captures every
     eighth batch or so, which costs no time to speak of."""
     gathers_quantised: bool = False
-    """With attention data parallelism, tokens are quantised before they are gathered for the experts; otherwise after it."""
+    """Tokens are quantised before they are gathered for the experts with attention data parallelism; otherwise after it."""
     decode_group_exponent: float = 0.0
     """Decode attention reads the keys of a head as often as query heads share it, to this power; 0: once."""
     expert_kernels: Mapping[str, str] = field(default_factory=dict)

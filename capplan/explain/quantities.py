@@ -110,7 +110,7 @@ def _chosen(of: Subject, quantity: str, value: float) -> Explained:
 
 
 _STATED = ("requests",)
-"""Of the traffic: no weaker for the times that other numbers of their row rest on."""
+"""Numbers of the traffic: no weaker for the times that other numbers of their row rest on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +134,11 @@ class Group:
     """Numbers that one command prints, or one part of what it prints."""
 
     numbers: Mapping[Place, float]
-    """By their place in the result, the name of the group left out."""
+    """Numbers by their place in the result, without the name of the group."""
     explain: Callable[[Place, float], Explained]
-    """From a place and the number there; its quantity may lack the name of the group."""
+    """Explanation of the number at a place; its quantity may lack the name of the group."""
     plans: Mapping[str, Callable[[], AnySubject]] = field(default_factory=dict)
-    """By path, the plans that it holds, of which more can be explained than is printed."""
+    """Plans of the group by path, of which more can be explained than is printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Row:
     numbers: Mapping[Place, float]
     place: Place = ()
     label: str = "derived"
-    """Of what its numbers rest on."""
+    """Label of what the numbers of the row rest on."""
 
     def value(self, name: str) -> float:
         """Return one of the numbers."""

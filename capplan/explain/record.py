@@ -82,7 +82,7 @@ class Explained:
     label: str
     """The weakest one of what it rests on."""
     page: str
-    """Of the documentation."""
+    """Page of the documentation."""
     steps: tuple["Explained", ...]
 
 

@@ -13,9 +13,9 @@ from capplan.families.inert import is_inert
 from capplan.families.model_class import ModelClass, model_class
 
 LARGEST_DIMENSION = 100_000_000
-"""Above any published vocabulary, context length or width; a larger number is a mistake."""
+"""Limit above any published vocabulary, context length or width; a larger number is a mistake."""
 LARGEST_RATIO = 1_000.0
-"""Above any widening factor; a larger number is a mistake."""
+"""Limit above any widening factor; a larger number is a mistake."""
 MOST_LAYERS = 2_000
 """A network is held as a list of its layers; the deepest published ones have about 130."""
 MOST_KEYS_NAMED = 12

@@ -25,13 +25,13 @@ class Partition:
     """As the driver names it: 3g.40gb."""
     compute_slices: int
     device_compute_slices: int
-    """Of the whole device: 7, or 4."""
+    """Compute slices of the whole device: 7, or 4."""
     memory_slices: int
     """Each with its part of the bandwidth."""
     device_memory_slices: int
-    """Of the whole device: 8, or 4."""
+    """Memory slices of the whole device: 8, or 4."""
     l2_slices: int
-    """Of as many as there are memory slices."""
+    """Parts of the L2 cache, of as many as there are memory slices."""
     multiprocessors: int
     reported_memory_bytes: float
     """What a process sees."""

@@ -54,7 +54,7 @@ BORROWED: Mapping[Kinship, Borrowed] = {
     "neighbour": Borrowed("a device of another generation", 0.24, (0.64, 1.86)),
     "distant": Borrowed("a graphics card and a server chip", 0.31, (0.38, 1.72)),
 }
-"""By kinship; `python -m calibrate.hidden_devices` measures them (docs/accuracy.md)."""
+"""Quality of borrowed fits by kinship; `python -m calibrate.hidden_devices` measures them (docs/accuracy.md)."""
 
 
 @dataclass(frozen=True, slots=True)

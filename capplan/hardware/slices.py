@@ -10,7 +10,7 @@ from operator import sub
 from capplan.hardware.device import Device, Partition
 
 Amounts = tuple[int, ...]
-"""Of each profile of a device, in a fixed order."""
+"""Number of each profile of a device, in a fixed order."""
 
 
 def slice_of(device: Device, partition: Partition) -> Device:

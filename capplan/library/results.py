@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 LINES = 24
-"""Of a result as Python prints it."""
+"""Lines of a result as Python prints it."""
 COLUMNS = 100
 
 

@@ -15,7 +15,7 @@ class Block(NamedTuple):
     """One block of a quantised tensor."""
 
     number: int
-    """Of the type in files."""
+    """Number of the type in files."""
     elements: int
     """Weights of one block."""
     size_bytes: int

@@ -56,13 +56,13 @@ class Recipe:
 
     base: str
     value: Rule | None = None
-    """Of the values of attention."""
+    """Rule of the values of attention."""
     down: Rule | None = None
-    """Of the matrix that leads out of a feed-forward."""
+    """Rule of the matrix that leads out of a feed-forward."""
     output: Rule | None = None
-    """Of the matrix that leads out of attention."""
+    """Rule of the matrix that leads out of attention."""
     fused: str | None = None
-    """Of queries, keys and values in one tensor, as in published files; the newest quantiser treats it as values."""
+    """Format of queries, keys and values in one tensor, as in published files; the newest quantiser treats it as values."""
 
 
 RECIPES: dict[str, Recipe] = {

@@ -41,7 +41,7 @@ class ImageRule:
     fixed_tokens: int = 0
     least_pixels: int = 0
     most_pixels: int = 0
-    """Of the scaled image (resized)."""
+    """Most pixels of the scaled image (resized)."""
 
 
 @dataclass(frozen=True, slots=True)

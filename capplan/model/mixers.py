@@ -56,7 +56,7 @@ class Description:
     norms_exchange: bool = False
     """This norm spans all heads, so tensor-parallel ranks exchange mean squares."""
     expansion: Expansion | None = None
-    """Of cached latents into keys and values; None where the cache holds keys and values."""
+    """Expansion of cached latents into keys and values; None where the cache holds keys and values."""
 
 
 @dataclass(frozen=True, slots=True)

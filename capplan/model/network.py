@@ -149,7 +149,7 @@ class Adapters:
     """LoRA adapters that are served with a network."""
 
     adapters: int
-    """Of the traffic, equally popular."""
+    """Adapters of the traffic, equally popular."""
     slots: int
     """Resident on a replica, each of the full rank."""
     rank: int
@@ -160,7 +160,7 @@ class Adapters:
     fully_sharded: bool = False
     """Both low-rank matrices are split over tensor-parallel ranks, instead of one of them."""
     adapted_fraction: float = 1.0
-    """Of the requests, those with an adapter."""
+    """Fraction of the requests that use an adapter."""
     prompt_tokens: float | None = None
     """Mean prompt tokens computed per request; None if unknown, and no adapter is ever missing."""
 

@@ -31,7 +31,7 @@ class DeviceRates:
     """What one device achieves with one weight format, cache format and engine."""
 
     matmul: MatmulRates
-    """For matrices that stay in 16 bits: LM head, router."""
+    """Rates of matrices that stay in 16 bits: LM head, router."""
     attention: AttentionRates
     latent_attention: LatentAttentionRates
     experts: ExpertRates
@@ -206,7 +206,7 @@ def _as_served(fit: Fit, efficiency: Efficiency, engine: str, *, fused: bool) ->
 
 
 LEAST_FLOOR_S = 1e-6
-"""Of any kernel that runs: start and drain, in a CUDA graph."""
+"""Least floor of any kernel that runs: start and drain, in a CUDA graph."""
 
 
 def device_rates(

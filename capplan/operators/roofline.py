@@ -247,7 +247,7 @@ class TiledProduct:
     groups: Number = 1.0
     """g, matrices that are multiplied together: 1, or the experts hit."""
     partial_bytes: Number = 0.0
-    """Of one part of a split product, written and summed again."""
+    """Bytes of one part of a split product, written and summed again."""
 
 
 def tiled_time_s(

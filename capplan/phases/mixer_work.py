@@ -50,11 +50,11 @@ class Chunk:
     """Cached tokens per sequence."""
     tensor_parallel: Number
     kv_bytes: Number
-    """Of one cached element."""
+    """Bytes of one cached element."""
     rates: StepRates
     decode: bool = False
     expansion_format: str = "bf16"
-    """Of the matrix that expands cached latents in prefill."""
+    """Format of the matrix that expands cached latents in prefill."""
 
 
 def _attended(

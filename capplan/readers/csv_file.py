@@ -7,7 +7,7 @@ from itertools import zip_longest
 from capplan.errors import InputError
 
 MOST_CELLS = 8_000_000
-"""Of one table, those that are missing in a row included; measured results of 6,500 runs have 400,000."""
+"""Most cells of one table, those that are missing in a row included; measured results of 6,500 runs have 400,000."""
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 
 

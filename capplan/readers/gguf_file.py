@@ -26,7 +26,7 @@ MOST_TENSORS = 65_536
 MOST_KEYS = 65_536
 """Metadata of a model has some dozens."""
 MOST_TEXTS = 4_000_000
-"""In lists of one file; a vocabulary and its merges have about a million."""
+"""Most texts in lists of one file; a vocabulary and its merges have about a million."""
 MOST_PARTS = 1_000
 """Files that one model is split over."""
 LONGEST_NAME = 1_024
@@ -36,7 +36,7 @@ LONGEST_TEXT = 4_096
 LONGEST_LIST = 4_096
 """Numbers of a list that is kept (one for each layer); longer ones (scores of tokens) are skipped."""
 MOST_ELEMENTS = 2**48
-"""Of one tensor."""
+"""Most elements of one tensor."""
 
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _LIST = 8, 9

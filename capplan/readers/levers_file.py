@@ -61,7 +61,7 @@ class LeversRow(_Row):
     levers: list[LeverRow]
     best: PricedRow | None
     base_usd_per_month: Amount | None
-    """Of the plan as it is, with the host memory of its offload tiers."""
+    """Cost of the plan as it is, with the host memory of its offload tiers."""
     best_usd_per_month: Amount | None
     best_levers: list[str]
     combinations: Count

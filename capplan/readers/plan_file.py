@@ -43,7 +43,7 @@ class PlanFile:
     remarks: tuple[str, ...]
     """What has changed since it was written, the shipped data included."""
     data_remarks: tuple[str, ...]
-    """Of these, what says which of the shipped data changed."""
+    """Remarks that say which of the shipped data changed."""
 
     @property
     def document(self) -> Document:

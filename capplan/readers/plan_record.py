@@ -13,7 +13,7 @@ from capplan.readers.yaml_file import Document
 from capplan.serving.fleet_terms import Routing
 
 LARGEST = 1e18
-"""Of any figure of a plan, in base units."""
+"""Largest value of any figure of a plan, in base units."""
 MOST_DEVICES = 4096
 """That one replica spans in one direction, as flags allow."""
 ROUNDING = 1e-9

@@ -12,14 +12,14 @@ from capplan.readers.text_file import numbered_blocks
 from capplan.serving.outcome import Spread
 
 LARGEST_BYTES = 500_000_000
-"""Of a file of finished points; 1,000 points take 1 MB."""
+"""Largest size of a file of finished points; 1,000 points take 1 MB."""
 KIND = "a file of finished points"
 LEAST_S = 1e-9
-"""Of a request from its arrival to its last token."""
+"""Shortest time of a request from its arrival to its last token."""
 LARGEST = 1e18
-"""Of a cell."""
+"""Largest value of a cell."""
 _BEGINNING = b'{"key": "'
-"""Of every line."""
+"""Beginning of every line."""
 _COUNTS = (
     "requests_per_s", "output_tokens_per_s", "output_tokens_per_s_per_gpu", "goodput_requests_per_s", "preemptions",
 )  # fmt: skip

@@ -31,7 +31,7 @@ LONGEST_LINE = 32_000_000
 """A longer line is not a request; a prompt of a million tokens names 62,500 blocks of 16 in 0.5 MB."""
 
 MOST_STREAM_BYTES = 16 * 1024**3
-"""Of a file that is read line by line, decompressed; a trace of 40 million requests has about 2 GB."""
+"""Most bytes of a file that is read line by line, decompressed; a trace of 40 million requests has about 2 GB."""
 
 _GZIP = b"\x1f\x8b"
 _MAGIC = (

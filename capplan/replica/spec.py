@@ -20,7 +20,7 @@ class ReplicaSpec:
     """Everything that memory and step times of a replica depend on."""
 
     network: Network
-    """In the weight format it is served in."""
+    """Network in the weight format it is served in."""
     device: Device
     efficiency: Efficiency
     profile: EngineProfile

@@ -39,9 +39,9 @@ class DraftModel:
     """A separate draft model, on the same devices as the target."""
 
     spec: ReplicaSpec
-    """With the weight dtype and parallelism of the draft; everything else is as for the target."""
+    """Replica with the weight dtype and parallelism of the draft; everything else is as for the target."""
     weight_bytes: float | None = None
-    """On one device, beside the target; None: all weights of the network."""
+    """Weights of the draft on one device, beside the target; None: all weights of the network."""
     caches: bool = True
     """Whether it has a separate KV cache."""
 
@@ -62,7 +62,7 @@ class SpeculationRow:
     batch: int
     draft_tokens: int
     acceptance: float
-    """Of the last position, where they differ."""
+    """Acceptance of the last position, where positions differ."""
     expected_tokens_per_round: float
     draft_step_s: float
     draft_s: float
@@ -90,7 +90,7 @@ class TargetAndDraftMemory:
     context_tokens: int
     max_sequences_alone: float
     max_sequences: float
-    """At once in the whole replica, each of `context_tokens`."""
+    """Most sequences at once in the whole replica, each of `context_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Speculation:
     memory: TargetAndDraftMemory | None
     label: Label
     assumptions: tuple[Assumption, ...]
-    """Of the step times of both models."""
+    """Assumptions of the step times of both models."""
 
 
 def _micro_batch(sharding: Sharding, batch: Array) -> Array:
@@ -476,13 +476,13 @@ class DraftPlan:
     acceptance_fractions: tuple[float, ...]
     """One for all positions, or one for each: the chance that a draft is accepted given that all before it were."""
     draft_tokens: int | None = None
-    """In one round; None: as many as are best at the load."""
+    """Draft tokens of one round; None: as many as are best at the load."""
     verified_tokens: int | None = None
-    """In one round, where drafts form a tree; None: the drafts and one more."""
+    """Tokens verified in one round, where drafts form a tree; None: the drafts and one more."""
     network: Network | None = None
-    """Of a draft model."""
+    """Network of a draft model."""
     step_s: float | None = None
-    """Of one draft, where it is stated; the drafter is then taken to need no memory."""
+    """Time of one draft, where it is stated; the drafter is then taken to need no memory."""
     exit_layers: int | None = None
     """Layers of the target that draft, where it exits early."""
 

@@ -13,7 +13,7 @@ _BLOCK = re.compile(r"^(?:#{1,6}(?=\s|$)|>|[-+](?=\s|$)|-{3,}$|={3,}$|`{3,}|~{3,
 """What makes a heading, a quotation, a list, a rule or code of a line of Markdown."""
 LONGEST_LINE = 2000
 MOST_LINES = 60
-"""Of a message; what is more is a file that somebody named by mistake."""
+"""Most lines of a message; what is more is a file that somebody named by mistake."""
 
 
 def visible(text: str) -> str:

@@ -1,4 +1,4 @@
-"""From a name in base units to what a screen shows: heading, unit and scale.
+"""Heading, unit and scale that a screen shows for a name in base units.
 
 The name of a column says its unit (`ttft_s`, `kv_bytes_per_token`, `usd_per_hour`), so that no
 table has to say it again. This is the only place where results get prefixes.

@@ -30,7 +30,7 @@ class Grid:
     right: tuple[bool, ...]
     cells: tuple[tuple[str, ...], ...]
     values: tuple[tuple[Any, ...], ...]
-    """In base units; None where a cell is no more than its text."""
+    """Values in base units; None where a cell is no more than its text."""
     spare: tuple[int, ...] = ()
     """Columns that a narrow screen leaves out, the first one first."""
 

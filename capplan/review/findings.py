@@ -65,9 +65,9 @@ class Findings:
     """As it was typed."""
     model_source: Source
     margins: tuple[tuple[TargetMargin, ...], ...]
-    """Of every plan."""
+    """Margins of every plan."""
     details: tuple[PlanDetail, ...] = ()
-    """Of the chosen plan, one for each pool where it has some; empty where there is no plan."""
+    """Details of the chosen plan, one for each pool where it has some; empty where there is no plan."""
     outlook: Outlook = field(default_factory=Outlook)
     """Commitments, growth and energy of the plans, and their replicas over time."""
     sensitivity: Sensitivity = field(default_factory=Sensitivity)

@@ -49,7 +49,7 @@ class ServingFlags:
     max_model_len: int | None = None
     """[tokens]; None is the model's maximum."""
     max_num_seqs: int | None = None
-    """None is the engine's default, here and in the next two."""
+    """Most sequences at once; None, as for `max_num_batched_tokens` and `gpu_memory_utilization`, is the engine's default."""
     max_num_batched_tokens: int | None = None
     gpu_memory_utilization: float | None = None
     runner: str = "generate"
@@ -59,14 +59,14 @@ class ServingFlags:
     max_lora_rank: int | None = None
     """None is 16."""
     lora_modules: tuple[str, ...] | None = None
-    """Matrices with an adapter; None is all of attention and feed-forward. Commands of engines say it, and the next two."""
+    """Matrices with an adapter, stated by commands of engines; None is all of attention and feed-forward."""
     fully_sharded_loras: bool = False
     chunked_prefill: bool | None = None
     """None is the engine's default."""
     calibration: Path | None = None
     """File of measured efficiencies."""
     revision: str | None = None
-    """Of the model on the hub."""
+    """Branch, tag or commit of the model on the hub."""
     offline: bool = False
     """Never open a connection."""
 
@@ -92,7 +92,7 @@ class LoadFlags(Load):
 
     @property
     def mean_context_tokens(self) -> float:
-        """Of a decode step, the mean over the output."""
+        """Return the context of a decode step, the mean over the output."""
         return self.input_tokens + self.output_tokens / 2.0
 
 
@@ -133,7 +133,7 @@ class CachePriceFlags:
     prices: Path | None = None
     """File of token prices."""
     date: str | None = None
-    """Of prices that do not state it."""
+    """Date of prices that do not state it."""
 
 
 @dataclass(frozen=True, slots=True)

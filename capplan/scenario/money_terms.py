@@ -361,7 +361,7 @@ def memory_usd_per_month(scenario: Scenario, plan: Plan) -> float:
 
 
 MONTHS = 12
-"""To look ahead where a scenario states a growth and no number of months."""
+"""Months to look ahead where a scenario states a growth and no number of months."""
 MOST_MONTHS = 120
 
 

@@ -97,7 +97,7 @@ class Outside(Record):
     """What a request takes beside the GPUs: retrieval, tools, checks, each with its time and its price."""
 
     time: SecondsOrZero | None = None
-    """Before the prompt of every request is sent, such as retrieval."""
+    """Time before the prompt of every request is sent, such as retrieval."""
     usd_per_request: UsdEach | None = None
     """Price of every request outside the GPUs."""
     tool_calls: Annotated[float, Field(gt=0, le=1000)] | None = None
@@ -257,12 +257,12 @@ class Fleet(Record):
     decode_hardware: Names | None = None
     """Devices of the decode pool, written as hardware; if left out, those."""
     kv_link: str | None = None
-    """Between the pools: network, pcie or a link of the devices, a standard such as infiniband-ndr or ethernet-100g,
+    """Link between the pools: network, pcie or a link of the devices, a standard such as infiniband-ndr or ethernet-100g,
     or a rate per device."""
     kv_link_latency: SecondsOrZero | None = None
     """Time from the end of a transfer until the decode replica has the cache."""
     network: str | None = None
-    """Between servers: a standard such as infiniband-ndr or ethernet-100g, or a rate per device; if left out, as each
+    """Link between servers: a standard such as infiniband-ndr or ethernet-100g, or a rate per device; if left out, as each
     device is usually connected."""
     weight_dtypes: Names | None = None
     """Tried in addition to weight_dtype."""
@@ -274,7 +274,7 @@ class OffloadMemory(Record):
     """Memory of one replica for prefixes that no longer fit on its devices."""
 
     name: str
-    """host, nvme, remote, ... from the fastest to the slowest."""
+    """Name of the tier: host, nvme, remote, ... from the fastest to the slowest."""
     capacity: Bytes
     """Capacity for the whole replica."""
     bandwidth: BytesPerS | None = None
@@ -343,7 +343,7 @@ class Prices(Record):
     date: Day | None = None
     """Date of the prices in a file that states none."""
     electricity: UsdPerKwh | None = None
-    """For hardware you own: added to the price, for the thermal design power of every device, spares included.
+    """Price of electricity for hardware you own: added to the price, for the thermal design power of every device, spares included.
     Leave it out where you rent: the price of a GPU-hour includes it."""
     facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None
     """Power usage effectiveness: power of the building over that of the devices; needs electricity."""

@@ -14,7 +14,7 @@ OFFICE = (0.05, 0.05, 0.05, 0.05, 0.05, 0.05, 0.1, 0.25, 0.6, 0.9, 1.0, 1.0, 0.8
 EVENING = (0.35, 0.2, 0.1, 0.1, 0.1, 0.1, 0.15, 0.25, 0.35, 0.4, 0.45, 0.5, 0.55, 0.55, 0.55, 0.6, 0.65, 0.7, 0.8, 0.9, 1.0, 1.0, 0.85, 0.6)  # fmt: skip
 """People at home in one time zone: it rises through the day to nine in the evening (an assumption)."""
 TIME_ZONES = (0, 8, 16)
-"""Of follow-the-sun, hours between its offices: the Americas, Europe and Asia (an assumption)."""
+"""Hours by which the offices of follow-the-sun are shifted: the Americas, Europe and Asia (an assumption)."""
 
 
 def relative_to_peak(rates: Sequence[float]) -> tuple[float, ...]:

@@ -19,19 +19,19 @@ class ClassOutside:
 
     name: str
     requests: float
-    """In a month, or in one job; those of several sequences count once."""
+    """Requests in a month, or in one job; those of several sequences count once."""
     wait_s: float
-    """Of a request, before its prompt is sent."""
+    """Wait of a request, before its prompt is sent."""
     tool_calls: float
-    """Of a request, in the mean."""
+    """Tool calls of a request, in the mean."""
     usd_per_request: float
-    """With its tool calls."""
+    """Price of a request with its tool calls."""
     answer_s: float | None
     """Mean time from a question to the end of the last turn of its session; None without turns."""
 
     @property
     def usd(self) -> float:
-        """Of all requests."""
+        """Return the price of all requests."""
         return self.requests * self.usd_per_request
 
 
@@ -45,17 +45,17 @@ class OutsideUse:
 
     @property
     def usd(self) -> float:
-        """Of a month, or of one job."""
+        """Return the price of a month, or of one job."""
         return sum(item.usd for item in self.classes)
 
     @property
     def longest_wait_s(self) -> float:
-        """Of any class."""
+        """Return the longest wait of any class."""
         return max(item.wait_s for item in self.classes)
 
     @property
     def mean_wait_s(self) -> float:
-        """Of all requests."""
+        """Return the mean wait of all requests."""
         return sum(item.requests * item.wait_s for item in self.classes) / sum(
             item.requests for item in self.classes
         )

@@ -81,11 +81,11 @@ class Outside:
     """What a request takes beside the GPUs."""
 
     wait_s: float = 0.0
-    """Before its prompt is sent; no device holds anything of it."""
+    """Wait before the prompt of a request is sent; no device holds anything of it."""
     usd: float = 0.0
-    """Of a request, without its tool calls."""
+    """Price of a request, without its tool calls."""
     tool_calls: float = 0.0
-    """Of a request, in the mean."""
+    """Tool calls of a request, in the mean."""
     usd_per_tool_call: float = 0.0
 
     @property
@@ -105,7 +105,7 @@ class RequestClass:
     input_tokens: Lengths
     output_tokens: Lengths
     request_rate_per_s: float | None
-    """At peak; of a batch job, its requests over its time. None for users, whose rate depends on the response time."""
+    """Request rate at the peak; of a batch job, its requests over its time. None for users, whose rate depends on the response time."""
     users: float | None = None
     think_time_s: float | None = None
     trace: str | None = None
@@ -123,25 +123,25 @@ class RequestClass:
     tenant: str | None = None
     """Tenant that pays for this class; None: the class is its own tenant."""
     requests_per_conversation: float | None = None
-    """For the cost of conversations; None where it is not stated."""
+    """Requests per conversation, for the cost of conversations; None where it is not stated."""
     priority: int | None = None
     """Lower numbers go first in a simulation; None: as the class of no number, 0."""
     deadline_s: float | None = None
-    """In a simulation, requests that waited longer than this are shed."""
+    """Longest wait in a simulation: requests that waited longer than this are shed."""
     mean_rate_fraction: float = 1.0
     """Mean rate over the peak rate, for costs; 1 where it is unknown, and for a batch job while it runs."""
     hourly_rate_fractions: tuple[float, ...] = ()
-    """Of the hours of a day, the rate over the peak; empty where only the mean is known, or nothing."""
+    """Rate over the peak in each of the hours of a day; empty where only the mean is known, or nothing."""
     job_requests: float | None = None
-    """Of a batch job; None for traffic without an end."""
+    """Requests of a batch job; None for traffic without an end."""
     sequences_per_request: float = 1.0
     """Samples and attempts of a request; rates, and the requests of a job, count each of them."""
     repeated_fraction: float = 0.0
     """Share of the prompts that repeat one just sent, by another sample or attempt, and hit in the cache as a whole."""
     outside: Outside = NOTHING_OUTSIDE
-    """Beside the GPUs; its wait is a part of `think_time_s` too, and of that of the sessions."""
+    """Steps beside the GPUs; their wait is a part of `think_time_s` too, and of the think time of the sessions."""
     images: PromptImages | None = None
-    """Beside the text; their tokens are part of input_tokens once a model is known."""
+    """Images of a prompt beside the text; their tokens are part of input_tokens once a model is known."""
     pooled: bool = False
     """Requests return a vector or a score at the end of prefill; there is no decode."""
     burst_ratio: float = 1.0

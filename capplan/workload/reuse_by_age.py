@@ -13,7 +13,7 @@ from capplan.workload.sessions import Sessions, drawn_gaps_s, drawn_turns, turn_
 Counts = NDArray[np.int64]
 
 DRAWN_SESSIONS = 4000
-"""From which the reuse of all sessions is taken."""
+"""Sessions that are drawn, from which the reuse of all sessions is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class ReuseByAge:
     """Prompt blocks that were sent before, by their age."""
 
     ages_s: Array
-    """Of every leading block that was sent before, ascending: the longest time since the last use of it or of one before it."""
+    """Age of every leading block that was sent before, ascending: the longest time since the last use of it or of one before it."""
     blocks: int
-    """Of all prompts."""
+    """Blocks of all prompts."""
     request_rate: float
-    """Of the trace [req/s]."""
+    """Request rate of the trace [req/s]."""
 
     def hit_fraction(self, time_to_live_s: float, request_rate: float) -> float:
         """Return the hit fraction, in blocks, of a cache that keeps each block for this time after its last use.
@@ -52,15 +52,15 @@ class SessionReuse:
     """What the prompts of sessions repeat, turn by turn; more traffic means more sessions, not quicker ones."""
 
     idle_s: Array
-    """Since any turn of any session, at the rate below."""
+    """Time since any turn of any session, at `request_rate`."""
     gap_s: Array
-    """Since the turn before of the same session; infinite for a first turn."""
+    """Time since the turn before of the same session; infinite for a first turn."""
     shared_tokens: Array
-    """That all sessions have in common."""
+    """Prompt tokens that all sessions have in common."""
     repeated_tokens: Array
-    """Of the prompt of the turn before, without those."""
+    """Prompt tokens that the turn before has too, without the shared ones."""
     tokens: float
-    """Of all prompts."""
+    """Tokens of all prompts."""
     request_rate: float
     """Turns of all sessions [req/s]."""
 

@@ -15,9 +15,9 @@ SMALLEST_BLOCK_TOKENS = 16
 BLOCKS_PER_PROMPT = 100
 """Blocks of a mean prompt of drawn sessions: rounding to whole blocks then hides about 1 % of the reuse."""
 DRAWN_SESSIONS = 2048
-"""Of which single turns are drawn."""
+"""Sessions of which single turns are drawn."""
 LEAST_GAP_S = 0.1
-"""From one turn to the next, where neither the response nor the user or tool takes any time."""
+"""Shortest time from one turn to the next, where neither the response nor the user or tool takes any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Turns:
 
     session: Counts
     place: Counts
-    """Of the turn in its session, from 0."""
+    """Number of the turn in its session, from 0."""
     input_tokens: Counts
     output_tokens: Counts
 
@@ -130,9 +130,9 @@ class SingleTurns:
     input_tokens: Counts
     output_tokens: Counts
     left_tokens: Counts
-    """Of the prompt, what the turn before left in a prefix cache; for first turns what all sessions share."""
+    """Prompt tokens that the turn before left in a prefix cache; for first turns what all sessions share."""
     shared_tokens: Counts
-    """Of the prompt, what all sessions share."""
+    """Prompt tokens that all sessions share."""
 
 
 def single_turns(

@@ -17,7 +17,7 @@ class Target:
     metric: Metric
     statistic: Statistic
     limit_s: float
-    """For the engine."""
+    """Limit for the engine."""
     outside_s: float = 0.0
     """What the stated limit allows on top of it, for what users wait before a prompt is sent."""
 

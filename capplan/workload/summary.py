@@ -19,7 +19,7 @@ class PrefixReuse:
     curve: tuple[tuple[int, float], ...]
     """(blocks of the cache, fraction of prompt tokens that hit)."""
     in_flight_tokens: float | None = None
-    """Of sessions: the prompts of all that are in flight where the curve holds; None: of a trace, at its own rate."""
+    """Prompt tokens of all sessions that are in flight where the curve holds; None: the curve is of a trace, at its own rate."""
 
     def hit_fraction(self, cache_tokens: Number) -> Array:
         """Return the fraction of prompt tokens that hit a cache of this many tokens, linear between the points.
@@ -40,10 +40,10 @@ class EvictionHits:
 
     policy: str
     blocks: int
-    """Of the cache."""
+    """Blocks of the cache."""
     cache_tokens: int
     hit_fraction: float
-    """Of the prompt tokens."""
+    """Fraction of the prompt tokens that hit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class WorkloadSummary:
     accepted_tokens_per_round: float | None = None
     """Bonus token included."""
     kv_cache_tokens: float | None = None
-    """Of the server whose counters were read."""
+    """Tokens of the KV cache of the server whose counters were read."""
     omissions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

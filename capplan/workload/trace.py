@@ -19,7 +19,7 @@ class TracePart:
     """Consecutive requests, as columns of equal length, in the order of the file."""
 
     arrival_s: Array
-    """On the clock of the file; nan where it has none."""
+    """Arrival times on the clock of the file; nan where it has none."""
     input_tokens: Counts
     output_tokens: Counts
     block_counts: Counts

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 Counts = NDArray[np.int64]
 
 LARGEST_BLOCK_TOKENS = 64
-"""With larger blocks, the last whole block of a prompt does not identify the next turn well enough (an assumption)."""
+"""Tokens of the largest block; the last whole block of a prompt in larger ones does not identify the next turn well enough (an assumption)."""
 
 
 def output_blocks(

@@ -26,7 +26,7 @@ class Deployment:
     address: str
     probed: Probed
     kernels: Calibration | None
-    """Of the calibration that was the prior."""
+    """Calibration that was the prior."""
     refit: HostRefit
 
 

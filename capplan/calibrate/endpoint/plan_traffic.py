@@ -18,7 +18,7 @@ from capplan.serving.requests import Requests
 TOOL = "capplan verify-plan --endpoint"
 MINUTES = 5.0
 SEED = 4099
-"""Of the requests that are sent; the prediction draws others."""
+"""Seed of the requests that are sent; the prediction draws others."""
 LEAST_REQUESTS = 20
 MOST_WRONG_SHARE = 0.02
 """Share of failed requests above which nothing is compared: a server that sheds load has other latencies."""

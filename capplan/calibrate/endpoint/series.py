@@ -41,7 +41,7 @@ class Series:
 
     points: tuple[Point, ...]
     seconds: float
-    """For all of it, the open loop included."""
+    """Time for all points, the open loop included."""
 
     @property
     def point_s(self) -> float:

@@ -31,7 +31,7 @@ KERNELS: Mapping[str, Kernel] = {
     "host_to_device": passes.TO_DEVICE,
     "device_to_host": passes.TO_HOST,
 }
-"""By operator."""
+"""Kernel of each operator, by the name of the operator."""
 
 
 def ways_of(case: Case, able: Abilities) -> Mapping[str, Way]:

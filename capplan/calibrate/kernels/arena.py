@@ -10,7 +10,7 @@ import torch
 from capplan.calibrate.abilities import abilities_of, capability_of
 
 SEED = 20
-"""Of random operands and routings; the same in every run."""
+"""Seed of random operands and routings; the same in every run."""
 LARGEST_DRAW = 2**20
 """Random elements generated at once; larger operands repeat them."""
 ALIGNED = 1024

@@ -72,7 +72,7 @@ class Kernel:
     operand_bytes: Callable[[Shape, str], float]
     """Bytes of one set of operands and results."""
     ways: Mapping[str, Way]
-    """By library. The quickest of a shape is taken."""
+    """Ways to run the operator, by library. The quickest of a shape is taken."""
     shrinks: tuple[str, ...] = ()
     """Sizes that may be halved if memory does not suffice."""
     touched_bytes: Callable[[Shape, str], float] | None = None

@@ -14,7 +14,7 @@ BLOCK = 128
 """Elements that share a scale, in fp8 with block scales."""
 INT4_GROUP = 128
 INNER_TILES = 8
-"""Of the packing of 4-bit weights in torch."""
+"""Inner tiles of the packing of 4-bit weights in torch."""
 SWIZZLED_ROWS, SWIZZLED_COLUMNS = 128, 4
 """Scales of narrow formats come in tiles of this size."""
 

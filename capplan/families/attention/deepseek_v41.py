@@ -14,7 +14,7 @@ from capplan.model.parameters import layer_parameters
 
 _UNCALIBRATED = "compressed attention: the time of its kernels is a formula with the rates of latent attention; no measured kernel backs it"
 _MOST_ROWS = 10_000_000_000
-"""Above any published table of n-grams; a larger number is a mistake."""
+"""Limit above any published table of n-grams; a larger number is a mistake."""
 _TABLES = "tables of n-grams are held by the devices, split over the ranks; an engine may keep them in host memory instead"
 
 

@@ -25,7 +25,7 @@ from capplan.model.network import Network, Projection
 
 _WINDOW_OF_MISTRAL = 4096
 _DELAY_RANK = 32
-"""Of the matrices in Voxtral Realtime; no key states it."""
+"""Rank of the delay matrices in Voxtral Realtime; no key states it."""
 
 
 def read_mistral(config: Config, name: str) -> Network:

@@ -71,9 +71,9 @@ _EXPERT_MATRICES = (
 _PREFIXES = ("model", "language_model.model", "model.language_model")
 """What stands before `layers` in the names of text models, and of text models within others."""
 MOST_PATTERNS = 2_000
-"""Of one config; each is held against the name of every matrix."""
+"""Most patterns of one config; each is held against the name of every matrix."""
 MOST_NAMES = 100_000
-"""Of modules outside of layers."""
+"""Most names of modules outside of layers."""
 _OTHER_TOWERS = ("vision", "visual", "audio", "mtp", "multi_modal", "mm_projector")
 _LAYER = re.compile(r"(?:^|.*\.)layers\.(\d{1,6})(?:\.(.+))?")
 _EXPERT_NUMBER = re.compile(r"\bexperts\.(\d+)\b")

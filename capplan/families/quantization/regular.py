@@ -8,7 +8,7 @@ from capplan.errors import InputError
 LONGEST = 300
 """Letters of a pattern; published ones have about 50."""
 MOST_REPEATS = 4
-"""Of any number each; the time to match a name grows with that power of its length."""
+"""Most repeats of any number each; the time to match a name grows with that power of its length."""
 MOST_OPTIONAL = 6
 """Optional parts, each of which doubles the time."""
 _MARK = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?[a-zA-Z-]*:|\{[0-9]*,?[0-9]*\}|.", re.DOTALL)

@@ -10,9 +10,9 @@ from typing import Annotated, TypeAlias
 from pydantic import Field, PlainSerializer
 
 SCHEMA_VERSION = 4
-"""Of a calibration file; raised when a name changes its meaning or a part is added."""
+"""Version of a calibration file; raised when a name changes its meaning or a part is added."""
 SIGNIFICANT_DIGITS = 6
-"""Of a rounded figure."""
+"""Significant digits of a rounded figure."""
 
 
 def _rounded(value: float) -> float:
@@ -41,7 +41,7 @@ class Machine:
     cuda: str | None
     torch: str
     threads: int | None
-    """Of a CPU; None on an accelerator."""
+    """Threads of a CPU; None on an accelerator."""
     memory_bytes: Annotated[Exact, Field(gt=0)]
     """What the driver reports."""
     multiprocessors: Annotated[int, Field(gt=0)]
@@ -67,7 +67,7 @@ class Measurement:
     dtype: str
     shape: Mapping[str, Exact]
     median_s: Positive
-    """Of the repeats."""
+    """Median time of the repeats."""
     spread_fraction: ZeroOrMore
     """Half the distance of the quartiles, over the median."""
     repeats: Annotated[int, Field(gt=0)]
@@ -124,13 +124,13 @@ class Peaks:
 
     memory_bytes_per_s: Positive
     flop_per_s: Mapping[str, Rounded]
-    """By dtype."""
+    """Best rate of each dtype."""
     link_bytes_per_s: Positive | None = None
     """Best rate per rank and direction between the ranks of a group; None for one alone."""
     ranks: Annotated[int, Field(gt=0)] = 1
     """Ranks of the group."""
     node_ranks: Annotated[int, Field(gt=0)] = 1
-    """Of them on this machine."""
+    """Ranks of the group on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +147,9 @@ class Sustained:
     """One large matmul repeated for about two seconds, at the start of a run."""
 
     flop_per_s: Positive
-    """In its last quarter: the rate that power and heat allow."""
+    """Rate in the last quarter of the run: the rate that power and heat allow."""
     first_flop_per_s: Positive
-    """In its first tenth, before the device lowered its clock."""
+    """Rate in the first tenth of the run, before the device lowered its clock."""
     seconds: Positive
     dtype: str
 
@@ -171,7 +171,7 @@ class Conditions:
     passes: Annotated[int, Field(ge=0)] = 0
     """Complete passes over all shapes."""
     seed: int = 0
-    """Of routings and random operands."""
+    """Seed of routings and random operands."""
     sustained: Sustained | None = None
 
 
@@ -187,7 +187,7 @@ class Calibration:
     machine: Machine
     peaks: Peaks
     fitted: Mapping[str, KernelFit]
-    """By kernel/dtype, kernels as efficiency files name them: matmul, attention, ..."""
+    """Fit of each kernel/dtype, with kernels named as in efficiency files: matmul, attention, ..."""
     remarks: tuple[str, ...]
     """What was skipped or shrunk, and why."""
     measurements: tuple[Measurement, ...]
@@ -227,9 +227,9 @@ class HostRefit:
     """Catalogue name."""
     tools: tuple[str, ...]
     models: tuple[str, ...]
-    """With their parallelism."""
+    """Models with their parallelism."""
     numbers: Mapping[str, FittedNumber]
-    """By field of `HostOverhead`."""
+    """Fitted number of each field of `HostOverhead`."""
     kept: Mapping[str, Exact]
     """The fields that were not refitted."""
     before_median_ape: ZeroOrMore

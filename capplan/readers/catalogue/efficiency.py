@@ -16,7 +16,7 @@ from capplan.readers.record import Record, validated
 from capplan.readers.yaml_file import read_yaml, yaml_text
 
 SCHEMA_VERSION = 1
-"""Of the efficiency files; raised when a name changes its meaning."""
+"""Version of the efficiency files; raised when a name changes its meaning."""
 
 SIBLINGS: Mapping[str, tuple[str, ...]] = {
     "ada": ("l40s",), "ampere": ("a100",), "hopper": ("h200", "h100"), "blackwell": ("b200", "gb200"),
@@ -51,7 +51,7 @@ class EfficiencyRecord(Record):
     catalogue_names: list[str]
     """Hardware entries that are this device."""
     fits: dict[str, Fit]
-    """By kernel/format or kernel/format@engine."""
+    """Fit of each kernel/format or kernel/format@engine."""
 
 
 def efficiency_folder() -> Path:

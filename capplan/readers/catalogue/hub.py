@@ -15,7 +15,7 @@ from threading import Thread
 from capplan.errors import InputError
 
 LONGEST_S = 60.0
-"""For one file of some kilobytes: the limits of the client are for each answer and each part of one, so a hub that sends a little now and then never reaches them."""
+"""Time limit for one file of some kilobytes: the limits of the client are for each answer and each part of one, so a hub that sends a little now and then never reaches them."""
 _REPOSITORY = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
 
 

@@ -37,15 +37,15 @@ class Table(Record):
     devices: Annotated[list[str], Field(min_length=1)]
     """Catalogue names."""
     source: str
-    """Of the slices and starts: a key in `sources`."""
+    """Source of the slices and starts: a key in `sources`."""
     multiprocessors_source: str
-    """Of the multiprocessors: a key in `sources`, or 'assumed'."""
+    """Source of the multiprocessors: a key in `sources`, or 'assumed'."""
     engine_total_source: str
-    """Of the memory: a key in `sources`, or 'assumed'."""
+    """Source of the memory: a key in `sources`, or 'assumed'."""
     compute_slices: Slices
-    """Of the whole device."""
+    """Compute slices of the whole device."""
     memory_slices: Slices
-    """Of the whole device."""
+    """Memory slices of the whole device."""
     profiles: Annotated[dict[str, Profile], Field(min_length=1)]
     """Name, as the driver prints it -> what it takes."""
 

@@ -130,7 +130,7 @@ class Offer(Record):
     region: str | None = None
     commitment: Commitment | Term
     price: UsdPerHour
-    """Of the whole instance."""
+    """Price of the whole instance."""
     date: Day | None
     """When it was offered; null: unknown."""
     source: str
@@ -152,7 +152,7 @@ class PriceFile(Record):
     """Prices of devices by the hour."""
 
     currency: FileCurrency | None = None
-    """Of the prices in the file; left out: dollars."""
+    """Currency of the prices in the file; left out: dollars."""
 
     sources: dict[str, PriceSource]
     prices: Annotated[list[Offer], Field(min_length=1)]

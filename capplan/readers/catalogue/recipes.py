@@ -151,9 +151,9 @@ class RunColumns(Record):
 
     requests: int | None = None
     requests_per_client: int | None = None
-    """Of a closed loop."""
+    """Requests per client of a closed loop."""
     duration_s: float | None = None
-    """Of an open loop."""
+    """Duration of an open loop."""
     attention_data_parallel: bool | None = None
     """Attention runs in as many groups as `tp` says, with the experts spread over all of them."""
     offered_rate_reported: bool | None = None

@@ -54,7 +54,7 @@ class SoldLife(Record):
     """A longer time to live that a provider sells."""
 
     time_to_live: Seconds
-    """Of a cached prefix, since its last use."""
+    """Time that a cached prefix stays after its last use."""
     write_ratio: Annotated[float, Field(ge=1, le=100)]
     """Price of a cache write over that of input."""
 

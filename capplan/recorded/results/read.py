@@ -20,7 +20,7 @@ from capplan.recorded.results.record import CLOCK_STEP_S, BenchmarkResult, Reque
 from capplan.workload.statistics import LONGEST_TOKENS
 
 MOST = 1e12
-"""Of a count, a rate or a time in seconds."""
+"""Largest count, rate or time in seconds."""
 KNOWN_TOOLS = (
     "vllm bench serve|latency|throughput, SGLang bench_serving|bench_one_batch, AIPerf, GenAI-Perf, GuideLLM, "
     "inference-perf, trtllm-bench, llama-bench, llm-d benchmark report, InferenceX"

@@ -88,7 +88,7 @@ class BenchmarkResult:
     output_tokens_per_s: float | None = None
     total_tokens_per_s: float | None = None
     accepted_tokens_per_step: float | None = None
-    """Of speculative decoding; None without it."""
+    """Accepted tokens per step of speculative decoding; None without it."""
     notes: tuple[str, ...] = ()
     """Notes on values that were normalised, corrected or left out."""
     log: tuple[RequestRecord, ...] = ()
@@ -96,7 +96,7 @@ class BenchmarkResult:
 
 KIND = "a result of a benchmark"
 LARGEST = 1e20
-"""Of any number; the time since 1970 in nanoseconds is 2e18."""
+"""Largest number; the time since 1970 in nanoseconds is 2e18."""
 
 SECONDS_PER_UNIT = {
     "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,

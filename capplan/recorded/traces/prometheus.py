@@ -22,7 +22,7 @@ SAMPLE = re.compile(
 )
 LABEL = re.compile(r'\b(\w+)="((?:[^"\\]|\\.)*)"')
 MOST_LINES = 1_000_000
-"""Of one scrape; that of a server with hundreds of labels has about ten thousand."""
+"""Most lines of one scrape; that of a server with hundreds of labels has about ten thousand."""
 LARGEST = 1e18
 """A larger value cannot be a count."""
 AGREEMENT = 0.01

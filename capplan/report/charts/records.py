@@ -83,7 +83,7 @@ class Line:
     kind: Literal["line", "step", "points"] = "line"
     """A step holds its value until the next x."""
     labels: tuple[str, ...] = ()
-    """Of the points; empty: x and y."""
+    """Labels of the points; empty: x and y."""
 
 
 @dataclass(frozen=True, slots=True)

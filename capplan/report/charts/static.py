@@ -29,7 +29,7 @@ _SMALL = 6.5
 _NEAR = 0.25
 """Powers of ten between points that share one name."""
 _BELOW_INCHES = 0.5
-"""From an axis to the legend below its words."""
+"""Distance from an axis to the legend below its words."""
 
 
 def panel_of(chart: Chart) -> Callable[[Any], None]:

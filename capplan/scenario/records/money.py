@@ -174,11 +174,11 @@ class MeasuredPower(Record):
     """Power of one device as measured, instead of parts of its thermal design power."""
 
     idle: Watts | None = None
-    """While it waits."""
+    """Power of a device that waits."""
     decode: Watts | None = None
-    """In decode."""
+    """Power of a device in decode."""
     prefill: Watts | None = None
-    """In prefill."""
+    """Power of a device in prefill."""
 
 
 class Power(Record):
@@ -191,7 +191,7 @@ class Power(Record):
     prefill: Fraction | None = None
     """Power of a device in prefill, over its thermal design power."""
     measured: MeasuredPower | None = None
-    """Instead, in watts."""
+    """Measured power of a device, in watts, instead of idle, decode and prefill."""
     host: Fraction | None = None
     """Power of the servers around the devices at all times, over the thermal design power of the devices."""
     facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None

@@ -113,7 +113,7 @@ def _padded(reading: Reading, batch: int, at: str, described: RequestClass) -> R
 
 
 MOST_RATIO = 200
-"""Of the sides of an image, as processors accept it."""
+"""Largest ratio of the sides of an image that processors accept."""
 
 
 def prompt_images(reading: Reading, item: Traffic, at: KeyPath) -> PromptImages | None:
@@ -328,7 +328,7 @@ def _meaningless(file: ScenarioFile) -> list[tuple[KeyPath, str]]:
 MOST_TURNS = 1000
 """Mean turns of a session; with more, a draw of sessions no longer fits in memory."""
 DRAWN_TURNS = 20_000
-"""From which the lengths of prompts are taken."""
+"""Turns that are drawn, from which the lengths of prompts are taken."""
 IN_FLIGHT = 32
 """Sessions in flight where the curve of hits is taken; with fewer, the session itself takes a visible part of the cache."""
 SESSIONS_EACH = 16

@@ -23,7 +23,7 @@ class Asked:
 
     words: str
     fields: tuple[str, ...]
-    """Of `FirstScenario`, each answered by one part between semicolons."""
+    """Fields of `FirstScenario`, each answered by one part between semicolons."""
     default: str
 
 
