@@ -128,7 +128,7 @@ def test_a_price_holds_for_as_long_as_it_is_told_to(folder, checked):
 def test_without_a_scenario_the_plan_is_held_against_its_own(folder, capsys, monkeypatch):
     monkeypatch.setattr("capplan.questions.money.price_age.current_day", lambda: IN_TIME)
     assert main(["check", "--plan", str(folder / "plan.json"), "--offline"]) == 0
-    assert "holds" in capsys.readouterr().out.splitlines()[0]
+    assert "meets" in capsys.readouterr().out.splitlines()[0]
 
 
 @pytest.fixture(scope="module")

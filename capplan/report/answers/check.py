@@ -1,4 +1,4 @@
-"""What `capplan check` shows: every thing that a plan has to keep, and whether it does."""
+"""What `capplan check` shows: every check of a plan, and whether the plan meets it."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _UNITS = {"slo.confidence": "confidence_fraction", "budget.usd_per_month": "usd_
 
 
 def check_answer(asked: AskedFleet, file: PlanFile, checked: PlanCheck) -> Answer:
-    """Return whether a plan holds; exit code 4 where it does not."""
+    """Return whether a plan meets its checks; exit code 4 if it does not."""
     failures, chosen = checked.failures, file.answer.chosen
     plan = f"{chosen.gpus} x {chosen.hardware}"
     missed = ", ".join(_missed(check) for check in failures)
@@ -28,9 +28,17 @@ def check_answer(asked: AskedFleet, file: PlanFile, checked: PlanCheck) -> Answe
             "scenario": name,
             "plan": str(file.path),
         },
-        tables=(Table([_row(check) for check in checked.checks], title=f"The plan of {plan}"),),
+        tables=(
+            Table(
+                [_row(check) for check in checked.checks],
+                title=f"Checks of the plan of {plan}",
+                titles={"holds": "met"},
+            ),
+        ),
         csv_rows=[{**_failure(check), "holds": check.holds} for check in checked.checks],
-        headline=f"{name}: {plan} no longer holds: {missed}" if failures else f"{name}: {plan} holds",
+        headline=f"{name}: the plan of {plan} no longer meets {missed}"
+        if failures
+        else f"{name}: the plan of {plan} meets every check",
         closing=(f"search again: capplan fleet {scenario_word(asked.scenario.path)} -o {file.path}",)
         if failures
         else (),

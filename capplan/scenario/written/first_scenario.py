@@ -177,7 +177,7 @@ def _lines(name: str, first: FirstScenario, known: Known, folder: Path) -> Itera
     yield _line(
         "  hardware",
         hardware,
-        "names of capplan list hardware, the cheapest of which is found",
+        "names of capplan list hardware; capplan finds the cheapest",
         assumed=first.hardware is None,
     )
     for key, value in known.fleet.items():
@@ -197,7 +197,7 @@ def _traffic(first: FirstScenario, known: Known, default: Mapping[str, str]) -> 
     told = {
         "request_rate": "at the peak",
         "input_tokens": "of the whole prompt; a number, or a mean with p50, p90, p95 or p99",
-        "output_tokens": "of the whole output, written alike",
+        "output_tokens": "of the whole output, written the same way",
     }
     job = {"requests": "of the whole job", "within": "time in which the job is to be done"}
     for key, value in known.traffic.items():
