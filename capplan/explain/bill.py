@@ -62,9 +62,9 @@ def stated(planned: Planned) -> tuple[Input, ...]:
 
 _OF_OTHERS: Mapping[str, tuple[object, Mapping[str, str]]] = {
     "usd": (Share.usd, {"p": "prefill_usd", "d": "decode_usd", "x": "outside_usd"}),
-    "usd_with_idle": (Share.usd_with_idle, {"c": "usd", "i": "idle_usd"}),
-    "usd_per_request": (Share.usd_per_request, {"a": "usd_with_idle", "n": "requests"}),
-    "usd_per_user": (Share.usd_per_user, {"a": "usd_with_idle"}),
+    "with_idle_usd": (Share.with_idle_usd, {"c": "usd", "i": "idle_usd"}),
+    "usd_per_request": (Share.usd_per_request, {"a": "with_idle_usd", "n": "requests"}),
+    "usd_per_user": (Share.usd_per_user, {"a": "with_idle_usd"}),
     "usd_per_thousand_conversations": (Share.usd_per_thousand_conversations, {"u": "usd_per_request"}),
 }
 """Number of a class -> the function that works it out, and the numbers of the class that it takes."""

@@ -91,7 +91,7 @@ class Share:
         return self.prefill_usd + self.decode_usd + self.use.outside_usd
 
     @property
-    def usd_with_idle(self) -> float:
+    def with_idle_usd(self) -> float:
         """Return what the class pays with its part of the idle GPUs.
 
             a = c + i
@@ -114,7 +114,7 @@ class Share:
         [$]
             u, of n requests that cost a
         """
-        return self.usd_with_idle / self.use.requests
+        return self.with_idle_usd / self.use.requests
 
     @property
     def usd_per_user(self) -> float | None:
@@ -127,7 +127,7 @@ class Share:
         [$]
             u, of m users whose requests cost a
         """
-        return None if self.use.users is None else self.usd_with_idle / self.use.users
+        return None if self.use.users is None else self.with_idle_usd / self.use.users
 
     @property
     def usd_per_thousand_conversations(self) -> float | None:

@@ -86,8 +86,8 @@ def test_the_bill_and_focus_have_it_and_a_comparison_has_it_on_both_sides(result
     plain = written(CHAT | {"tenant": "support"}, CHAT | {"name": "other", "tenant": "support"})
     without = result("bill", plain)
     assert with_it["usd_per_month"] == pytest.approx(without["usd_per_month"] + outside)
-    assert sum(row["usd_with_idle"] for row in with_it["classes"]) == pytest.approx(with_it["usd_per_month"])
-    assert with_it["tenants"][0]["usd_with_idle"] == pytest.approx(with_it["usd_per_month"])
+    assert sum(row["with_idle_usd"] for row in with_it["classes"]) == pytest.approx(with_it["usd_per_month"])
+    assert with_it["tenants"][0]["with_idle_usd"] == pytest.approx(with_it["usd_per_month"])
     own = result("compare", plain, "--api", "openai/gpt-5-mini")
     words = written(
         CHAT | {"tenant": "support", "outside": {"usd_per_request": 0.0002}},

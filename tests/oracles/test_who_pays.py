@@ -42,7 +42,7 @@ def test_a_month_by_hand():
     bill = who_pays([chat, mail], PaidPool(1000.0, 1, 3200.0))
     assert [share.usd for share in bill.shares] == pytest.approx([125.0, 125.0])
     assert (bill.shares[0].prefill_usd, bill.shares[0].decode_usd) == pytest.approx((31.25, 93.75))
-    assert [share.usd_with_idle for share in bill.shares] == pytest.approx([500.0, 500.0])
+    assert [share.with_idle_usd for share in bill.shares] == pytest.approx([500.0, 500.0])
     assert bill.shares[0].usd_per_request == pytest.approx(5.0)
     assert bill.shares[0].usd_per_user == pytest.approx(25.0)
     assert bill.shares[0].usd_per_thousand_conversations == pytest.approx(20_000.0)
@@ -90,12 +90,12 @@ def test_the_parts_of_a_step_add_up_to_it():
 @given(USES, st.floats(1, 1e7), st.floats(0.1, 10))
 def test_shares_add_up_and_are_linear_in_the_cost(uses, usd, factor):
     bill, dearer = (who_pays(uses, PaidPool(cost, 1, 1e12)) for cost in (usd, usd * factor))
-    assert sum(share.usd_with_idle for share in bill.shares) == pytest.approx(usd) == pytest.approx(bill.usd)
+    assert sum(share.with_idle_usd for share in bill.shares) == pytest.approx(usd) == pytest.approx(bill.usd)
     assert [share.usd * factor for share in bill.shares] == pytest.approx(
         [share.usd for share in dearer.shares]
     )
     tenants = by_tenant(bill.shares)
-    assert sum(share.usd_with_idle for shares in tenants.values() for share in shares) == pytest.approx(usd)
+    assert sum(share.with_idle_usd for shares in tenants.values() for share in shares) == pytest.approx(usd)
 
 
 @given(USES, st.floats(1, 1e7), st.floats(0.01, 0.99))
@@ -140,7 +140,7 @@ def test_equal_classes_pay_alike_and_longer_prompts_more(capplan, two):
         assert sum(row["usd"] for row in result[key]) + result["idle_usd"] == pytest.approx(
             result["usd_per_month"]
         )
-        assert sum(row["usd_with_idle"] for row in result[key]) == pytest.approx(result["usd_per_month"])
+        assert sum(row["with_idle_usd"] for row in result[key]) == pytest.approx(result["usd_per_month"])
     lines = [row for row in capplan("bill", two, "--offline").out.splitlines() if row.startswith("idle")]
     assert [f"{result['idle_usd']:,.0f}" in line for line in lines] == [True, True]  # by class, by tenant
 

@@ -70,7 +70,7 @@ def test_each_pool_is_paid_by_those_who_use_it():
     assert [share.prefill_usd for share in bill.shares] == pytest.approx([60.0, 120.0])
     assert [share.decode_usd for share in bill.shares] == pytest.approx([540.0, 0.0])
     assert bill.idle_usd == pytest.approx(700 * 0.6 + 200 * 1.8)
-    assert [share.usd_with_idle for share in bill.shares] == pytest.approx([200.0 + 900.0, 400.0])
+    assert [share.with_idle_usd for share in bill.shares] == pytest.approx([200.0 + 900.0, 400.0])
     # 300 s of one device and 300 s of four, of 1,000 s of one and 500 s of four
     assert bill.busy_fraction == pytest.approx((300 + 1200) / (1000 + 2000))
     assert bill.shares[0].fraction == pytest.approx((100 + 1200) / 1500)

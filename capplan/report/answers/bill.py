@@ -20,7 +20,7 @@ _TITLES = {
     "prefill_usd": "prefill",
     "decode_usd": "decode",
     "outside_usd": "outside",
-    "usd_with_idle": "with idle",
+    "with_idle_usd": "with idle",
     "usd_per_thousand_requests": "",
     "usd_per_user": "per user",
     "usd_per_thousand_conversations": "per 1,000 conversations",
@@ -78,7 +78,7 @@ def _tables(
         "decode_usd",
         *(("outside_usd",) if any(row["outside_usd"] for row in rows) else ()),
     )
-    shown = ("name", "tenant", "requests", "gpu_time_fraction", *usd, cost, "usd_with_idle",
+    shown = ("name", "tenant", "requests", "gpu_time_fraction", *usd, cost, "with_idle_usd",
              "usd_per_thousand_requests", "usd_per_user", "usd_per_thousand_conversations")  # fmt: skip
     kept = tuple(column for column in shown if column == cost or any(row[column] is not None for row in rows))
 
@@ -89,7 +89,7 @@ def _tables(
     classes = Table(with_idle(rows, "name"), title="By class of requests", shown=kept, titles=_TITLES)
     if len(grouped) == len(rows):
         return (classes,)
-    by = ("tenant", "requests", "gpu_time_fraction", *usd, cost, "usd_with_idle")
+    by = ("tenant", "requests", "gpu_time_fraction", *usd, cost, "with_idle_usd")
     return classes, Table(with_idle(grouped, "tenant"), title="By tenant", shown=by, titles=_TITLES)
 
 
@@ -107,7 +107,7 @@ def _class_row(share: Share) -> dict[str, Any]:
         "outside_usd": share.use.outside_usd,
         "usd": share.usd,
         "idle_usd": share.idle_usd,
-        "usd_with_idle": share.usd_with_idle,
+        "with_idle_usd": share.with_idle_usd,
         "usd_per_request": share.usd_per_request,
         "usd_per_thousand_requests": 1000.0 * share.usd_per_request,
         "usd_per_user": share.usd_per_user,
@@ -125,5 +125,5 @@ def _tenant_row(tenant: str, shares: Sequence[Share]) -> dict[str, Any]:
         "outside_usd": sum(share.use.outside_usd for share in shares),
         "usd": sum(share.usd for share in shares),
         "idle_usd": sum(share.idle_usd for share in shares),
-        "usd_with_idle": sum(share.usd_with_idle for share in shares),
+        "with_idle_usd": sum(share.with_idle_usd for share in shares),
     }
