@@ -178,7 +178,7 @@ def test_a_mix_is_kept_in_its_plan_file_and_read_by_every_command(capplan, mixed
     chosen = json.loads(mixed_plan.read_text())["result"]["chosen"]
     bill = json.loads(capplan("bill", "--plan", mixed_plan, "--offline", "--format", "json").out)["result"]
     assert bill["usd_per_month"] == pytest.approx(chosen["usd_per_month"])
-    assert [row["usd"] for row in bill["classes"]] == pytest.approx(
+    assert [row["usd"] + row["idle_usd"] for row in bill["classes"]] == pytest.approx(
         [group["usd_per_hour"] * 730 for group in chosen["groups"]]
     )
     checked = capplan(
