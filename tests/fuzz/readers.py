@@ -86,6 +86,32 @@ HASHED = "".join(
     json.dumps({"timestamp": 300 * i, "input_length": 900, "output_length": 9, "hash_ids": [1, i]}) + "\n"
     for i in range(15)
 )
+_TURNS = [{"t": 3 * i, "type": "s", "in": 64 * i, "out": 9, "hash_ids": [*range(i)]} for i in range(1, 5)]
+AGENTS = "".join(
+    json.dumps(
+        {
+            "id": name,
+            "block_size": 64,
+            "hash_id_scope": "local",
+            "requests": [*_TURNS, {"t": 20, "type": "subagent", "requests": _TURNS}],
+        }
+    )
+    + "\n"
+    for name in "ab"
+)
+SESSIONS = "".join(
+    json.dumps(
+        {
+            "session_id": i % 3,
+            "input_length": 512 * (1 + i // 3),
+            "output_length": 9,
+            "hash_ids": [*range(1 + i // 3)],
+            ("delay" if i > 2 else "timestamp"): 500 * i,
+        }
+    )
+    + "\n"
+    for i in range(9)
+)
 CLIENTS = "client,start_s,rate_rps,cv\n0,0,1,1\n1,600,2,1.5\n"
 LENGTHS = "field,value,prob\ninput_tokens,30,0.5\ninput_tokens,90,0.5\noutput_tokens,9,1\n"
 MONEY = ("api-or-own", "commitments", "drafts", "energy", "growing", "who-pays")
@@ -166,6 +192,7 @@ KINDS = (
     Kind("results.yaml", read_results, lambda: [_yaml(path) for path in sorted(RESULTS.glob("*.yaml"))]),
     Kind("results.csv", read_results, lambda: [_result("aiperf_profile_export_aiperf.csv")]),
     Kind("log.jsonl", _traffic, lambda: [_result("aiperf_profile_export_first3.jsonl"), HASHED.encode()]),
+    Kind("agents.jsonl", _traffic, lambda: [AGENTS.encode(), SESSIONS.encode()]),
     Kind("log.json", _traffic, lambda: [_json("vllm_bench_serve_detailed.json"), _json("guidellm_report_v2_fixture.json")]),
     Kind("table.csv", _traffic, lambda: [TABLE.encode(), gzip.compress(TABLE.encode(), mtime=0)]),
     Kind("replayed.csv", read_trace, lambda: [TABLE.encode()]),

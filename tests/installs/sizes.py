@@ -78,18 +78,18 @@ def scenario_of_classes(path: Path, count: int, **each: object) -> None:
     path.write_text(json.dumps({**SCENARIO, "traffic": traffic}))
 
 
-QUESTIONS: Sequence[tuple[str, Sequence[str]]] = (
-    (f"`validate`, {ROWS:,} rows of 8 settings", ("validate", "rows.csv")),
-    (f"`calibrate --from`, a log of {ROWS:,} requests", ("calibrate", "--from", "log.json", "--hardware", "h100-sxm", "--offline")),
-    (f"`calibrate --from`, {ROWS:,} results: rejected, 500 are replayed at most", ("calibrate", "--from", "many.jsonl", "--hardware", "h100-sxm", "--offline")),
-    (f"`verify-plan`, a log of {ROWS:,} requests", ("verify-plan", "--plan", "plan.json", "--results", "log.json", "--offline")),
-    (f"`fleet`, {CLASSES} classes", ("fleet", "classes.yaml", "--offline")),
-    (f"`fleet`, {USER_CLASSES} classes of users", ("fleet", "users.yaml", "--offline")),
+QUESTIONS: Sequence[tuple[str, Sequence[str], Sequence[int]]] = (
+    (f"`validate`, {ROWS:,} rows of 8 settings", ("validate", "rows.csv"), (0,)),
+    (f"`calibrate --from`, a log of {ROWS:,} requests", ("calibrate", "--from", "log.json", "--hardware", "h100-sxm", "--offline"), (0,)),
+    (f"`calibrate --from`, {ROWS:,} results: rejected, 500 are replayed at most", ("calibrate", "--from", "many.jsonl", "--hardware", "h100-sxm", "--offline"), (2,)),
+    (f"`verify-plan`, a log of {ROWS:,} requests", ("verify-plan", "--plan", "plan.json", "--results", "log.json", "--offline"), (0, 4)),
+    (f"`fleet`, {CLASSES} classes", ("fleet", "classes.yaml", "--offline"), (0,)),
+    (f"`fleet`, {USER_CLASSES} classes of users", ("fleet", "users.yaml", "--offline"), (0,)),
 )  # fmt: skip
 
 
-def cost_of(words: Sequence[str], folder: Path) -> dict[str, float]:
-    """Return processor time and peak memory of a command."""
+def cost_of(words: Sequence[str], folder: Path, codes: Sequence[int] = (0,)) -> dict[str, float]:
+    """Return processor time and peak memory of a command, which has to end with one of the exit codes."""
     running = subprocess.Popen(
         [sys.executable, "-m", "capplan", *words],
         cwd=folder,
@@ -97,7 +97,9 @@ def cost_of(words: Sequence[str], folder: Path) -> dict[str, float]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    _, _, used = os.wait4(running.pid, 0)
+    _, status, used = os.wait4(running.pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    assert code in codes, f"{' '.join(words)}: exit code {code}"
     return {"cpu_s": round(used.ru_utime + used.ru_stime, 1), "memory_mb": round(used.ru_maxrss * 1024 / 1e6)}
 
 
@@ -112,8 +114,8 @@ def main() -> int:
         scenario_of_classes(folder / "users.yaml", USER_CLASSES, users=2, think_time="20 s")
         (folder / "s.yaml").write_text(json.dumps(SCENARIO))
         cost_of(("fleet", "s.yaml", "--offline", "-o", "plan.json"), folder)
-        for title, words in QUESTIONS:
-            cost = cost_of(words, folder)
+        for title, words, codes in QUESTIONS:
+            cost = cost_of(words, folder, codes)
             record("sizes", title, cost)
             print(title, cost, flush=True)
     return 0

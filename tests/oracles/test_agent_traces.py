@@ -75,9 +75,31 @@ def test_turns_with_a_delay_follow_the_turn_before_them(tmp_path):
     assert read_trace(path).arrival_s.tolist() == [0.0, 1.0, 2.5]
 
 
-@pytest.mark.parametrize("broken", [{"block_size": 0}, {"block_size": "64"}, {"requests": "none"}])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"block_size": 0},
+        {"block_size": "64"},
+        {"block_size": True},
+        {"block_size": 2**63},
+        {"requests": "none"},
+    ],
+)
 def test_a_session_without_its_keys_is_refused(tmp_path, broken):
     path = tmp_path / "weka.jsonl"
     path.write_text(json.dumps({"block_size": 64, "requests": [], **broken}) + "\n", encoding="utf-8")
     with pytest.raises(InputError, match="block_size"):
         read_trace(path)
+
+
+def test_numbers_beyond_reason_drop_their_request_and_many_sub_agents_take_no_time(tmp_path):
+    """Ten thousand sub-agents of one session, each at work for a second, begin every half second: three overlap."""
+    agents = [
+        {"t": 0.5 * n, "type": "subagent", "requests": [turn(0.5 * n, 64, [1]), turn(0.5 * n + 1.0, 64, [1])]}
+        for n in range(10_000)
+    ]
+    file = trace_file(
+        weka(tmp_path, [turn(0.0, 64, [1]), turn(10**400, 64, [1]), turn(0.0, 10**400, [1]), *agents])
+    )
+    assert sum(len(part) for part in file.parts()) == 20_001
+    assert "10,000 sub-agents, at most 3 at the same time" in file.omissions.notes

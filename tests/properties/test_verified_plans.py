@@ -14,8 +14,9 @@ from capplan.questions.plans.plan_verification import (
     MissedTarget,
     Verification,
     _benchmark,
+    with_load_of_log,
 )
-from capplan.recorded.results.record import BenchmarkResult
+from capplan.recorded.results.record import BenchmarkResult, RequestRecord, Spread
 from capplan.replica.replica import replica_of
 from tests.plan_files import plan_in, with_changes
 from tests.sweeps import size_on_few_requests
@@ -177,6 +178,19 @@ def test_a_plan_that_speculates_is_refused(capplan, plan, tmp_path):
     (tmp_path / "result.json").write_text(json.dumps(SERVED | {"mean_ttft_ms": 5.0}))
     ran = capplan("verify-plan", "--plan", changed, "--results", tmp_path / "result.json", "--offline")
     assert (ran.code, "speculates" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize(("gap_s", "in_flight"), [(0.5, 4.0), (0.0, None), (0.001, None)])
+def test_a_log_of_requests_one_after_another_is_no_burst(gap_s, in_flight):
+    """A request every half second that takes 2 s: four in flight."""
+    log = tuple(RequestRecord(gap_s * number, 100, 50, 0.1, 2.0) for number in range(400))
+    result = BenchmarkResult(
+        "AIPerf", "p", log=log, e2e_s=Spread(2.0), requests_per_s=400 / (399 * gap_s + 2.0)
+    )
+    assert with_load_of_log(result).concurrency == in_flight
+    for stated in ({"request_rate_per_s": 3.0}, {"concurrency": 7.0}, {"log": ()}):
+        other = replace(result, **stated)
+        assert with_load_of_log(other) == other
 
 
 @pytest.mark.parametrize("quantity", [*(f"{latency}.mean" for latency in LATENCIES), "output_tokens_per_s"])

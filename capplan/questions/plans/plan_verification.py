@@ -146,7 +146,26 @@ def measured_result(paths: Sequence[Path], interval_s: float | None) -> tuple[Be
         raise InputError(
             f"{paths[0]}: holds {len(results)} runs of a server, and one is compared with the plan; give a file with one"
         )
-    return results[0], 0.0
+    return with_load_of_log(results[0]), 0.0
+
+
+def with_load_of_log(result: BenchmarkResult) -> BenchmarkResult:
+    """Return a result with its mean concurrency, where it states no load and its log shows that requests came one after another.
+
+    By Little's law: concurrency = rate of finished requests x mean response time.
+
+    References
+    ----------
+    Little 1961, "A proof for the queuing formula: L = lambda W", doi:10.1287/opre.9.3.383.
+    """
+    response_s = result.e2e_s.mean
+    stated = result.request_rate_per_s or result.concurrency
+    if stated or not result.log or not response_s or not result.requests_per_s:
+        return result
+    arrivals_s = [request.arrival_s for request in result.log]
+    if max(arrivals_s) - min(arrivals_s) <= response_s:  # all at once
+        return result
+    return replace(result, concurrency=max(1.0, round(result.requests_per_s * response_s)))
 
 
 def _of_counters(paths: Sequence[Path], interval_s: float | None) -> tuple[BenchmarkResult, float]:

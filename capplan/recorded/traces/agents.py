@@ -12,6 +12,7 @@ tutorials/datasets-inputs/replay-weka-agentic-coding-traces; "Trace Replay with 
 
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 
 from capplan.errors import InputError
 from capplan.recorded.traces.rows import NO_BLOCKS, Row, lines_of
+from capplan.workload.statistics import LONGEST_TOKENS
 from capplan.workload.trace import Omissions
 
 SCOPE_IDS = 2**40
@@ -62,9 +64,10 @@ def _session(line: str, number: int, path: Path) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: line {number}: is not a JSON object ({error})") from None
     size = value.get("block_size") if isinstance(value, dict) else None
-    if not isinstance(size, int) or size < 1 or not isinstance(value.get("requests"), list):
+    whole = isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= LONGEST_TOKENS
+    if not whole or not isinstance(value.get("requests"), list):
         raise InputError(
-            f"{path}: line {number}: a session needs block_size, a whole number, and requests, a list"
+            f"{path}: line {number}: a session needs block_size, a whole number of at most {LONGEST_TOKENS:,}, and requests, a list"
         )
     return dict(value)
 
@@ -108,7 +111,6 @@ def _turns(
             seen.children += 1
             if rows:
                 running.append((min(row.arrival_s for row in rows), max(row.arrival_s for row in rows)))
-                seen.most_parallel = max(seen.most_parallel, _together(running))
             yield from rows
             continue
         row = Row(
@@ -124,21 +126,26 @@ def _turns(
             omissions.drop("is not a request", number, broken=True)
         else:
             yield row
+    seen.most_parallel = max(seen.most_parallel, _together(running))
 
 
 def _together(spans: list[tuple[float, float]]) -> int:
-    """Return how many of these spans of time overlap at most.
+    """Return how many of these spans of time overlap at most; one that begins as another ends overlaps it.
 
     Examples
     --------
     >>> _together([(0.0, 5.0), (2.0, 3.0), (4.0, 9.0)])
     2
     """
-    return max(sum(begin <= start <= end for begin, end in spans) for start, _ in spans)
+    begins, ends = sorted(begin for begin, _ in spans), sorted(end for _, end in spans)
+    return max((place - bisect_left(ends, begin) for place, begin in enumerate(begins, 1)), default=0)
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+    try:
+        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return math.nan
 
 
 def _ids(value: object, base: int) -> list[int]:
