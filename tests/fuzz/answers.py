@@ -44,12 +44,16 @@ KINDS = ("open", "users", "classes", "mixed", "sessions", "session-users", "pool
 NOISE = 1.05
 """Factor on a target within which a run of a different seed may miss it."""
 SLOW_NOISE = 1.10
-"""Factor on the largest slowness at which targets hold, within which a run of a different seed may differ."""
+"""Factor on the largest slowness at which targets hold, within which a run of a different seed may differ ..."""
+SURE_NOISE = 0.05
+"""... or else the probability of a slowness beyond it: what a plan says it is sure of."""
 POOLS_SLACK = 0.03
 """Part of the cost by which k copies of two pools may be cheaper than pools for k times the load: a replica or two, sized on short runs."""
 REQUESTS_PER_REPLICA = 6000
 """Near saturation a queue takes thousands of requests to grow to its length."""
-MOST_REQUESTS = 120_000
+REQUESTS_PER_USER = 60
+"""Users who all begin at once send in waves at first, which fixed lengths keep together for dozens of requests."""
+MOST_REQUESTS = 200_000
 MOST_TURNS = 12_000
 """Of sessions, whose blocks are found in a cache one by one."""
 
@@ -148,7 +152,8 @@ def simulated(asked: AskedFleet, plan: Plan, seed: int, slowness: float = 1.0) -
     each = plan.groups[-1]
     rate = each.request_rate_per_replica * each.busy_replicas
     most = MOST_TURNS if asked.question.demand.has_sessions else MOST_REQUESTS
-    count = min(max(REQUESTS_PER_REPLICA * chosen.replicas, 6000), most)
+    of_users = REQUESTS_PER_USER * asked.question.demand.users
+    count = min(max(REQUESTS_PER_REPLICA * chosen.replicas, of_users, 6000), most)
     sampled = asked_stream(chosen, RequestFlags(None, count / rate, seed))
     use, _ = engine_use_of(
         asked.scenario, sampled.spec, EngineFlags(), SpeculationFlags(), planned_drafts=chosen.draft_tokens, offline=True
@@ -236,23 +241,27 @@ def met_in_simulation(asked: AskedFleet, answer: FleetAnswer, seed: int) -> list
 
 
 def _certainty(asked: AskedFleet, plan: Plan, seed: int) -> list[Broken]:
-    slowest = next(
-        screened.slowness.quantile(plan.slo_met_probability)
+    slowness = next(
+        screened.slowness
         for screened in search(asked.question).candidates
         if (screened.layout, screened.weight_dtype) == (plan.single.layout, plan.single.weight_dtype)
     )
+    sure = plan.slo_met_probability
+    slowest = slowness.quantile(sure)
+    low = min(slowest / SLOW_NOISE, slowness.quantile(max(sure - SURE_NOISE, 0.01)))
+    high = max(slowest * SLOW_NOISE, slowness.quantile(min(sure + SURE_NOISE, 0.99)))
     found = []
-    held, which = least_excess(asked, plan, (seed + 3000, seed + 4000), slowest / SLOW_NOISE)
+    held, which = least_excess(asked, plan, (seed + 3000, seed + 4000), low)
     if held > NOISE:
         found.append(
-            Broken("certainty", f"{called(plan)}: {which} is {held:.2f} at slowness {slowest / SLOW_NOISE:.2f}, and {plan.slo_met_probability:.0%} are sure of {slowest:.2f}")
+            Broken("certainty", f"{called(plan)}: {which} is {held:.2f} at slowness {low:.2f}, and {plan.slo_met_probability:.0%} are sure of {slowest:.2f}")
         )  # fmt: skip
-    missed, which = excess(asked, plan, seed + 3000, slowest * SLOW_NOISE)
+    missed, which = excess(asked, plan, seed + 3000, high)
     if missed <= 1.0 / NOISE:
-        missed, which = max((missed, which), excess(asked, plan, seed + 4000, slowest * SLOW_NOISE))
+        missed, which = max((missed, which), excess(asked, plan, seed + 4000, high))
     if missed <= 1.0 / NOISE:
         found.append(
-            Broken("certainty", f"{called(plan)}: {which} is only {missed:.2f} at slowness {slowest * SLOW_NOISE:.2f}, where {slowest:.2f} is said to be the most")
+            Broken("certainty", f"{called(plan)}: {which} is only {missed:.2f} at slowness {high:.2f}, where {slowest:.2f} is said to be the most")
         )  # fmt: skip
     return found
 
