@@ -1,9 +1,10 @@
 """The program: `capplan` and `python -m capplan`. Nothing is imported before Ctrl-C ends it without a traceback."""
 
 import os
-import signal
 import sys
 
+signal = __import__("_signal")
+"""What the module `signal` has, without the enumerations that it makes of it: those take longer than the rest of the way to the handler."""
 INTERRUPTED = 130
 OBJECTS_BETWEEN_COLLECTIONS = 200_000
 """Objects between two collections of cycles. The default of Python is 700, which takes a tenth of a command that mostly imports."""
