@@ -121,7 +121,7 @@ class Servers:
     """Replica of the engines; with separate pools, of prefill."""
     decode: Replica | None = None
     link: KvLink | None = None
-    """Between the pools."""
+    """Link between the pools."""
     host_cache: OffloadTier | None = None
     """Host memory of one replica for evicted blocks, in blocks of one token."""
 

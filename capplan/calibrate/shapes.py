@@ -40,7 +40,7 @@ class Grid:
     """Bytes read or copied for the bandwidth."""
     odd_rows: tuple[int, ...] = ()
     odd_matrices: tuple[tuple[int, int], ...] = ()
-    """Between the powers of two: part-filled tiles and waves."""
+    """Matrices between the powers of two: part-filled tiles and waves."""
     detailed_heads: tuple[tuple[int, int, int], ...] = ()
     """Heads that are also timed with cached tokens, windows, several query tokens and pages."""
     continued: tuple[tuple[int, int, int], ...] = ()

@@ -124,7 +124,7 @@ class EngineFlags:
     engine: str
     source: str
     releases: tuple[str, ...]
-    """That were looked at, oldest first."""
+    """Releases that were looked at, oldest first."""
     flags: Mapping[str, Flag]
     """What it says -> the option."""
     refused: Mapping[str, str]

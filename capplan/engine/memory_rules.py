@@ -40,7 +40,7 @@ class MemoryRules:
     graph_expert_bytes: float
     """Additional CUDA graph memory of a model with routed experts, per captured batch size."""
     warmup_sampler_bytes: float
-    """Per sequence and vocabulary entry: must be free once the cache is allocated, or the sampler's warm-up fails."""
+    """Bytes per sequence and vocabulary entry: must be free once the cache is allocated, or the sampler's warm-up fails."""
     warmup_expert_bytes: float
     """The same per sequence, for a model with routed experts."""
     vision_bytes_per_token: float

@@ -54,13 +54,13 @@ class HostOverhead:
     """What an engine adds to the kernels of a step, and how much of their time it hides; see `replica.tables.with_host`."""
 
     step_s: float = 0.0
-    """Per step, not overlapped with the device [s]."""
+    """Host time per step, not overlapped with the device [s]."""
     sequence_s: float = 0.0
-    """Per running sequence and step: scheduling, sampling, detokenisation [s]."""
+    """Host time per running sequence and step: scheduling, sampling, detokenisation [s]."""
     request_s: float = 0.0
-    """Per request, before its first token: HTTP, tokenisation, first streamed chunk [s]."""
+    """Host time per request, before its first token: HTTP, tokenisation, first streamed chunk [s]."""
     eager_layer_s: float = 0.0
-    """Per layer of a step that does not run under CUDA graphs: its launches take at least this long [s]."""
+    """Host time per layer of a step that does not run under CUDA graphs: its launches take at least this long [s]."""
     decode_excess_ratio: float = 1.0
     """Fraction of the kernels' time above their physical floor that remains when they follow one another in a CUDA graph:
     launches overlap, epilogues are fused. Below 1 the engine is faster than its kernels timed one by one."""
@@ -69,9 +69,9 @@ class HostOverhead:
     graph_tokens: float = 0.0
     """A step with prompt tokens runs under (piecewise) CUDA graphs up to this many tokens."""
     stream_s: float = 0.0
-    """Per running sequence and step, where the engine process itself streams every token to the client [s]."""
+    """Host time per running sequence and step, where the engine process itself streams every token to the client [s]."""
     ranks_s: float = 0.0
-    """Per step of a model that is split over several devices, besides step_s: the broadcast of the step to their processes [s]."""
+    """Host time per step of a model that is split over several devices, besides step_s: the broadcast of the step to their processes [s]."""
     compute_rate_ratio: float = 1.0
     """Rate at which this engine's kernels compute on the device, over the rate that the kernels of its record or calibration reach."""
     memory_rate_ratio: float = 1.0

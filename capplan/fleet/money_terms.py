@@ -11,7 +11,7 @@ class OtherTerms:
 
     egress_usd_per_gb: float = 0.0
     bytes_per_token: float = 300.0
-    """That leave the provider for an output token: one event of a stream."""
+    """Bytes that leave the provider for an output token: one event of a stream."""
     load_balancers_usd_per_month: float = 0.0
     weights_usd_per_gb_month: float = 0.0
     cpu_nodes: float = 0.0
@@ -123,7 +123,7 @@ class ProvisionedTerms:
 
     usd_per_unit_hour: float
     tokens_per_s: float
-    """That one unit takes: input tokens that the cache does not have, and weighted output tokens."""
+    """Rate that one unit takes: input tokens that the cache does not have, and weighted output tokens."""
     output_weight: float = 1.0
     """Input tokens that one output token counts as."""
     least_units: float = 1.0
@@ -159,7 +159,7 @@ class HostedTerms:
     """What a scenario says of its use of hosted APIs."""
 
     time_to_live_s: float | None = None
-    """Instead of the provider's."""
+    """Time that a cached prefix stays after its last use, instead of the provider's."""
     prefixes: float = 1.0
     """Different shared prefixes, each with an equal part of the requests."""
     batch_fraction: float | None = None
@@ -183,7 +183,7 @@ class ReservedTerms:
     """A device rented for a fixed term."""
 
     discount_fraction: float | None
-    """Off the price on demand; None: listed offers, else the assumed discount."""
+    """Discount on the price on demand; None: listed offers, else the assumed discount."""
     usd_per_gpu_hour: float | None
     upfront_fraction: float = 0.0
     """Fraction of the price of the whole term that is paid at its start."""

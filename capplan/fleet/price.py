@@ -156,7 +156,7 @@ class PriceRecord:
     commitment: str
     """on-demand, spot, ...; community: hosts that the provider does not vouch for; owned: estimated cost of ownership."""
     usd_per_hour: float
-    """Per device, not per instance."""
+    """Price per device, not per instance."""
     source: str
     sku: str | None = None
     devices: int = 1

@@ -73,15 +73,15 @@ class Device:
     link: str | None
     """nvlink4, nvlink5, xgmi, pcie4, ..."""
     link_bytes_per_s: float | None
-    """Per device and direction, over all links to its peers."""
+    """Bandwidth per device and direction, over all links to its peers."""
     link_domain_devices: int
     """Devices connected to each other by `link`."""
     pcie_bytes_per_s: float | None
-    """Per direction."""
+    """Bandwidth per direction."""
     node_devices: int
     """Devices in the usual server."""
     network_bytes_per_s: float | None
-    """Per device and direction between servers."""
+    """Bandwidth per device and direction between servers."""
     labels: Mapping[str, str]
     """Field name -> spec | measured | assumed; peaks as peak_flop_per_s.bf16."""
     sources: tuple[Source, ...] = ()

@@ -60,7 +60,7 @@ class Offer:
     fixed_usd_per_hour: float
     """Price at all hours, used or not."""
     used_usd_per_hour: float
-    """While it runs."""
+    """Price while it runs."""
     low_ratio: float = 1.0
     """Lowest offer over the likely price ..."""
     high_ratio: float = 1.0

@@ -224,7 +224,7 @@ class Energy:
     servers: tuple[Servers, ...] = ()
     """Servers of the order, by kind and by group of replicas."""
     job_hours: float | None = None
-    """That one batch job takes; None: traffic without an end."""
+    """Duration of one batch job; None: traffic without an end."""
 
     @property
     def fullest(self) -> Servers:

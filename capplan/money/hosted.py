@@ -153,7 +153,7 @@ class TokenPrice:
     """Time that a cached prefix stays after its last use; None: not stated."""
     batch_discount_fraction: float = 0.0
     batch_read_discount_fraction: float | None = None
-    """Off cache reads in batches; None: as off all else."""
+    """Discount on cache reads in batches; None: the same as on all else."""
     longer_life: LongerLife | None = None
     """None: a prefix costs the same to write, however long it lives."""
     keeps_by_itself: bool = False
@@ -187,7 +187,7 @@ class HostedTraffic:
     rates_per_s: Array
     """Request rate by hour of the day, or one number."""
     hours: float = HOURS_PER_MONTH
-    """That it lasts: a month, or one job."""
+    """Duration of the traffic: a month, or one job."""
     reuse: Reuse | None = None
     """What prompts repeat of earlier ones, where a trace names their blocks or sessions send them again; instead of a shared prefix."""
 
@@ -249,7 +249,7 @@ class BilledClass:
     each: PerRequest
     requests: float
     batch_fraction: float
-    """Off the price, for what is sent in batches."""
+    """Discount on the price of what is sent in batches."""
     batch_read_fraction: float
     """The same off cache reads, which some providers do not discount."""
     peak_ratio: float
@@ -263,7 +263,7 @@ class BilledClass:
     stored_token_hours: float = 0.0
     """Tokens of prefixes by the hours that they are kept [10^6 token h]."""
     storage_usd: float = 0.0
-    """Per million tokens and hour."""
+    """Price of storage per million tokens and hour."""
 
     @property
     def paid_requests(self) -> float:

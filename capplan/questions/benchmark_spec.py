@@ -36,7 +36,7 @@ WEIGHT_DTYPES = {
 """Weight dtypes as measured files call them -> our name; None is what the checkpoint holds."""
 
 POOL_LINK = LinkTerms("nixl", bytes_per_s=3.7e9, latency_s=0.028)
-"""Between separate pools of a row, which names no rate: what NIXL over RDMA takes to bring the cache of one prompt of 2,048 to 49,152 tokens
+"""Link between separate pools of a row, which names no rate: what NIXL over RDMA takes to bring the cache of one prompt of 2,048 to 49,152 tokens
 to another GPU, 28 ms + 11.2 us a token of 41.5 KB. Rests on five published first tokens of gpt-oss-120b on H200 (llm-d, p2p-kv-cache-sharing)."""
 
 SPARE_CONTEXT_TOKENS = 200

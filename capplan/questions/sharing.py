@@ -39,7 +39,7 @@ class SharingModel:
     asked: AskedFleet
     """Question for a fleet of the model's own."""
     paid: PaidPlan | None
-    """That fleet; None where the model is idle."""
+    """Fleet of the model's own; None where the model is idle."""
     fleets: FleetsByDevice | FleetAnswer
     """Its plans in the pool: with time slices, sized for k times the load and 1/k of each latency target; with MIG, on each slice."""
     memory_fraction: float | None

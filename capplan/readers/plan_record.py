@@ -15,7 +15,7 @@ from capplan.serving.fleet_terms import Routing
 LARGEST = 1e18
 """Largest value of any figure of a plan, in base units."""
 MOST_DEVICES = 4096
-"""That one replica spans in one direction, as flags allow."""
+"""Most devices that one replica spans in one direction, as flags allow."""
 ROUNDING = 1e-9
 
 Amount: TypeAlias = Annotated[float, Field(ge=0.0, le=LARGEST, allow_inf_nan=False)]

@@ -115,7 +115,7 @@ def _text(value: Any, screen: Screen, *, assumed: bool) -> str:
 
 
 GAP = 3
-"""Between two columns."""
+"""Space between two columns."""
 UPRIGHT_ROWS = 8
 """A table of more rows is not turned: it loses columns, and says which."""
 

@@ -49,7 +49,7 @@ from capplan.workload.slo import Slo
 
 SCHEMA = data_folder("docs/schema") / "scenario.json"
 _PLAN_KEYS = {"capplan", "command", "result"}
-"""That a plan file has, and no scenario."""
+"""Keys that a plan file has, and no scenario."""
 """Every key, for editors."""
 DEFAULT_HARDWARE = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200")
 

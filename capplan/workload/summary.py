@@ -52,7 +52,7 @@ class MeasuredLatency:
 
     ttft_s: float | None
     tpot_s: float | None
-    """Per token after the first."""
+    """Time per output token after the first."""
     e2e_s: float | None
     queue_s: float | None = None
 

@@ -18,6 +18,11 @@ FORMULA_FILES = [p for room in FORMULA_ROOMS for p in (ROOT / "capplan" / room).
 FORMULA_FILES += [p for p in [ROOT / "capplan" / "fleet" / "price.py"] if p.exists()]
 FORMULA_FILES += sorted((ROOT / "capplan" / "fleet" / "money").rglob("*.py"))
 NUMBERS = {"Number", "Array", "float"}
+FRAGMENT = re.compile(
+    r"\s*(?:Of|By|In|At|With|From|For|Above|Below|Under|Beside|Between|Within|Until|On|To|Before|After|Per|Off|Since|That|While)\b"
+    r"|(?s:.*)the next (?:two|three|four)\b"
+)
+"""How a docstring begins that lacks its subject, or refers to other fields."""
 
 
 def tracked():
@@ -36,6 +41,14 @@ def tracked():
 def trees():
     """The syntax of every source, read once for all rules."""
     return {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
+
+
+def standing_alone(node):
+    """Yield the strings of a body that are statements: docstrings of a module, a class, a function, a field or a constant."""
+    for statement in node.body if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) else ():
+        text = statement.value if isinstance(statement, ast.Expr) else None
+        if isinstance(text, ast.Constant) and isinstance(text.value, str):
+            yield text
 
 
 def shown(path):
@@ -137,3 +150,16 @@ def test_nothing_is_left_to_be_written_later():
         if path.suffix == ".py":
             found = marks.search(text)
             assert not found, f"{shown(path)}: {found.group()!r}"
+
+
+def test_a_docstring_names_its_subject(trees):
+    # "Of one replica." can be read only together with the name above it; "Devices of one replica." can be read by itself.
+    wrong = []
+    for path, tree in trees.items():
+        if "capplan" not in path.relative_to(ROOT).parts[:1]:
+            continue
+        for node in ast.walk(tree):
+            for text in standing_alone(node):
+                if FRAGMENT.match(text.value):
+                    wrong.append(f"{shown(path)}:{text.lineno}: {text.value.strip().splitlines()[0]}")
+    assert wrong == []

@@ -50,7 +50,7 @@ class Operation:
     decode_replicas: int | None = None
     """Given together with `prefill_replicas`, or not at all."""
     kv_link: LinkTerms | None = None
-    """Between prefill and decode replicas."""
+    """Link between prefill and decode replicas."""
     decode: Replica | None = None
     """One of the decode replicas; None: as the prefill replicas."""
 

@@ -23,7 +23,7 @@ class LinkTerms:
     name: str = "network"
     """Name of a link of the devices or of a network, or the rate as it is written."""
     bytes_per_s: float | None = None
-    """Per device and direction; None: that of the link of this name in the catalogue."""
+    """Bandwidth per device and direction; None: that of the link of this name in the catalogue."""
     latency_s: float = 0.0
     rate_ratio: float = 1.0
     """Factor on the rate; for times that are simulated in another unit."""
@@ -56,7 +56,7 @@ class LinkUse:
     transfer_s: float
     """Time of that prompt, without waiting for others."""
     bytes_per_s: float
-    """Offered to all links at the peak."""
+    """Traffic offered to all links at the peak."""
     prefill_load_fraction: float
     """Fraction of time for which the links of prefill replicas send ..."""
     decode_load_fraction: float

@@ -90,7 +90,7 @@ class Adequacy:
     values_s: Mapping[Target, float]
     """Latency at the peak that each target limits [s]."""
     probability: float
-    """That all targets hold."""
+    """Probability that all targets hold."""
     needed: float
     """Replicas that carry the peak with headroom, as predicted; infinite if no number does."""
 

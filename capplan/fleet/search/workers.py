@@ -23,7 +23,7 @@ PATIENCE_S = 30.0
 ANSWER_S = 10.0
 """How long a scheduler may take to answer."""
 LOOK_EVERY_S = 5.0
-"""Between two looks at a cluster that finishes nothing."""
+"""Time between two looks at a cluster that finishes nothing."""
 
 
 class LostWorkersError(InputError):

@@ -309,7 +309,7 @@ class _Held:
     values_s: dict[Target, float]
     """Latency by target, with steps as slow as the required confidence allows for."""
     slowness: float
-    """That factor."""
+    """Slowness that the required confidence allows for."""
 
 
 def why_dearer(base: AskedFleet, changed: AskedFleet, plan: Plan, cache: SearchCache) -> str:

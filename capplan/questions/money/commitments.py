@@ -40,7 +40,7 @@ from capplan.questions.plans.plan_over_time import group_over_time
 from capplan.readers.catalogue.prices import records_of
 
 RESERVED_DISCOUNTS = {"reserved-1y": 0.35, "reserved-3y": 0.55}
-"""Off the price on demand for one and three years, where neither an offer nor a discount is given (an assumption)."""
+"""Discounts on the price on demand for one and three years, where neither an offer nor a discount is given (an assumption)."""
 HOURS_PER_YEAR_OF_UPKEEP = 8760.0
 FLAT = "the load has no curve, so every replica but the spares counts as busy at all hours"
 

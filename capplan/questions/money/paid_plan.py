@@ -28,7 +28,7 @@ class PaidPlan:
     group_fractions: tuple[float, ...]
     """Fraction of that cost for each group of replicas: all of them, or prefill and decode."""
     hours: float
-    """That it is paid for: a month, or until the job is done."""
+    """Hours that the plan is paid for: a month, or until the job is done."""
     of_job: bool
     mix: Mix | None
     """Commitments that pay for the machines; None: rented at one price."""

@@ -44,7 +44,7 @@ class AskedBill:
     of_job: bool
     """Whether the bill is of one batch job instead of a month."""
     hours: float
-    """That it is paid for."""
+    """Hours that the plan is paid for."""
     lines: tuple[CostLine, ...]
     """The same cost by what is bought: machines, people and the rest."""
     mix: Mix | None

@@ -40,7 +40,7 @@ class DeviceRatio:
     floor: float = 1.0
     """Fixed cost of a kernel."""
     shapes: int = 0
-    """That the ratio rests on; 0: nothing to compare, everything stays."""
+    """Shapes that the ratio rests on; 0: nothing to compare, everything stays."""
 
     @property
     def words(self) -> str:

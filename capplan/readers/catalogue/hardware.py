@@ -118,7 +118,7 @@ class Link(Record):
     kind: str
     """nvlink4, xgmi, pcie5, ici, roce, ..."""
     bandwidth: Rate | None = None
-    """Per device and direction, over all its links."""
+    """Bandwidth per device and direction, over all its links."""
     devices: Count
     """Devices that reach each other over it."""
 
@@ -128,7 +128,7 @@ class Node(Record):
 
     devices: Count
     network: Rate | None = None
-    """Between servers, per device and direction."""
+    """Bandwidth between servers, per device and direction."""
 
 
 class HardwareFile(Record):

@@ -146,11 +146,11 @@ class TokenOffer(Record):
     tiers: list[TokenTier] = Field(default_factory=list)
     context: Annotated[int, Field(ge=1)] | None = None
     minimum_prefix: Tokens | None = None
-    """Instead of the provider's."""
+    """Shortest prefix that is cached, instead of the provider's."""
     batch_discount: Discount | None = None
-    """Instead of the provider's."""
+    """Discount on batches, instead of the provider's."""
     batch_read_discount: Discount | None = None
-    """Instead of the provider's."""
+    """Discount on cache reads in batches, instead of the provider's."""
     services: dict[Literal["flex", "priority"], ServicePrices] = Field(default_factory=dict)
     """Prices of other service tiers."""
     change: ChangedPrices | None = None

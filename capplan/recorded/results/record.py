@@ -44,7 +44,7 @@ class RequestRecord:
     """One finished request of a log."""
 
     arrival_s: float
-    """Since the first request of the log."""
+    """Time since the first request of the log."""
     input_tokens: int
     output_tokens: int
     ttft_s: float | None

@@ -31,7 +31,7 @@ class Trace:
 
     name: str
     arrival_s: Array
-    """Since the first request."""
+    """Time since the first request."""
     input_tokens: Array
     output_tokens: Array
     block_ids: Counts

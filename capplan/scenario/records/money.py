@@ -92,7 +92,7 @@ class Reserved(Record):
     price: UsdPerHour | None = None
     """Price of one device."""
     discount: Discount | None = None
-    """Off the price on demand."""
+    """Discount on the price on demand."""
     upfront: Fraction | None = None
     """Share of the whole term that is paid at its start."""
 
@@ -145,9 +145,9 @@ class Commitments(Record):
     interest: Fraction | None = None
     """Yearly cost of capital on the upfront parts of reservations; not counted if not stated."""
     min_replicas: Annotated[Whole, Field(ge=1, le=100_000)] | None = None
-    """That the autoscaler keeps."""
+    """Fewest replicas that the autoscaler keeps."""
     max_replicas: Annotated[Whole, Field(ge=1, le=100_000)] | None = None
-    """That it starts at most."""
+    """Most replicas that the autoscaler starts."""
 
 
 class Currency(Record):
@@ -201,7 +201,7 @@ class Power(Record):
     rack_limit: Watts | None = None
     """Power of one rack."""
     gpus_per_server: Annotated[Whole, Field(ge=1, le=1024)] | None = None
-    """That a rack takes or does not take as a whole."""
+    """GPUs of one server, which a rack takes or does not take as a whole."""
 
 
 class Budget(Record):
