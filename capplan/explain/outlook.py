@@ -150,6 +150,8 @@ def _energy(
     key = str(place[-1])
     if place[0] == "phases":
         return _phase(planned, energy, int(place[1]), key)
+    if place[0] == "servers":
+        return _server(energy, int(place[1]), key, value)
     row = Row("energy", numbers, (), "assumed")
     if key in _POWERS:
         return _POWERS[key](planned, energy, row, value)
@@ -317,6 +319,36 @@ def _summed(energy: Energy, term: str) -> tuple[str, tuple[Input, ...]]:
     ]  # fmt: skip
     used = tuple(item for item in inputs if item.symbol[:2] in term)
     return " + ".join(term.format(number) for number in range(len(energy.servers))), used
+
+
+def _server(energy: Energy, position: int, key: str, value: float) -> Explained:
+    """Explain a number of one kind of servers."""
+    one = energy.servers[position]
+    name = one.sku or f"server of {one.gpus} x {one.device}"
+    count = input_of(
+        "n",
+        "servers",
+        one.count,
+        "derived",
+        f"the order: {name}, or GPUs by the piece over those of a server",
+    )
+    watts = input_of(
+        "W",
+        "watts_per_server",
+        one.watts,
+        "spec",
+        "the catalogue of machines, or the design power of its GPUs and the host",
+    )
+    limit = input_of("L", "rack_limit_watts", energy.terms.rack_limit_watts, "config", f"{_POWER}.rack_limit")
+    gpus = input_of(
+        "d", "gpus_per_server", one.gpus, "spec", f"the order: {name}, or {_POWER}.gpus_per_server"
+    )
+    each = input_of("m", "servers_per_rack", one.per_rack, "derived", "floor(L / W)")
+    formula, inputs = {
+        "count": ("n", (count,)), "gpus": ("d", (gpus,)), "watts": ("W", (watts,)),
+        "per_rack": ("floor(L / W)", (limit, watts)), "racks": ("ceil(n / m)", (count, each)),
+    }[key]  # fmt: skip
+    return explained(key, value, formula, inputs, MONEY)
 
 
 _POWERS: Mapping[str, Callable[[Planned, Energy, Row, float], Explained]] = {

@@ -120,9 +120,14 @@ def _is_ended(file: IO[bytes]) -> bool:
 
 
 def _is_cut(line: bytes) -> bool:
-    """Return whether a line is the beginning of a finished point whose end is missing: what a process that was killed leaves."""
+    """Return whether a line is empty or the beginning of a finished point: what a process that was killed leaves.
+
+    Two processes that both end the cut line of a third leave an empty one.
+    """
     text = line.rstrip(b"\n")
-    if not text or text[: len(_BEGINNING)] != _BEGINNING[: len(text)]:
+    if not text:
+        return True
+    if text[: len(_BEGINNING)] != _BEGINNING[: len(text)]:
         return False
     try:
         json.loads(text)

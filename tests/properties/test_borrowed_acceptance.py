@@ -20,6 +20,7 @@ MODELS = (
 MEASURED_ON = {
     ("ngram", "any"), ("draft-model", "llama"), ("medusa", "llama"), ("mtp", "deepseek_v3"), ("mtp", "deepseek_v32"), ("mtp", "deepseek_v4"),
     ("mtp", "glm_moe_dsa"), ("mtp", "qwen3_5_moe"), ("eagle", "kimi_k25"), ("eagle", "minimax_m3"),
+    ("dspark", "deepseek_v4"), ("dspark", "kimi_k3"),
 }  # fmt: skip
 """Pairs of a method and a type of models of which somebody published a count; Vicuna, of Spec-Bench, is a Llama."""
 

@@ -37,8 +37,11 @@ def test_an_autoscaler_is_a_delayed_maximum_worked_out_one_by_one(needed, lag, h
 
 
 def over_time(rates, window_s=60.0, **changes):
+    planned = changes.pop("planned", 1.6)
     group = SimpleNamespace(
-        planned_request_rate_limit_per_replica=changes.pop("planned", 1.6), layout=SimpleNamespace(devices=4)
+        planned_request_rate_limit_per_replica=planned,
+        total_rate_per_replica=planned,
+        layout=SimpleNamespace(devices=4),
     )
     asked = {"start_up_s": 120.0, "burst_ratio": 1.5} | changes
     return fleet_over_time(group, RateLine(np.array(rates), window_s), **asked)
