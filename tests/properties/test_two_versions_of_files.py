@@ -26,9 +26,9 @@ def files_by_kind():
 
 
 NOT_SAMPLED = {
-    "code_llama", "dbrx", "gemma3n", "kimi_k2", "minimax_m3", "perception_lm", "qwen3_omni_moe",
+    "code_llama", "dbrx", "gemma3n", "kimi_k2", "minimax_m3", "mt5", "perception_lm", "qwen3_omni_moe", "t5", "umt5",
 }  # fmt: skip
-"""Names of other types, and types whose small model the reference does not build."""
+"""Names of other types, types whose small model the reference does not build, and encoders whose class has a decoder too."""
 
 FILES = files_by_kind()
 

@@ -49,6 +49,7 @@ def _refuse_others(config: Config, key: str, stated: object, follows: object) ->
 
 
 def _state_block(config: Config, hidden: int) -> StateBlock:
+    config.unused("use_conv_bias")  # the class gives its convolutions a bias, whatever the file says
     inner = config.dimension("mamba_expand", default=2, most=64) * hidden
     heads_count = config.dimension("n_mamba_heads", default=8)
     return mamba2(
@@ -62,7 +63,7 @@ def _state_block(config: Config, hidden: int) -> StateBlock:
             kernel=config.dimension("mamba_d_conv", default=4, most=64),
         ),
         bias=config.flag("add_bias_linear", default=False),
-        conv_bias=config.flag("use_conv_bias", default=True),
+        conv_bias=True,
     )
 
 
