@@ -300,10 +300,8 @@ class _Trial:
 
     def predicted_s(self, phase: str, sequences: int, tokens: int) -> float:
         sharding, decode = Sharding(), phase == "decode"
-        rows, element_bytes = (
-            float(sequences if decode else sequences * tokens),
-            ELEMENT_BYTES[self.target.abilities.wide],
-        )
+        rows, wide = float(sequences if decode else sequences * tokens), self.target.abilities.wide
+        element_bytes = ELEMENT_BYTES[wide]
         costs = layer_costs(self.network, self.layer, rows, sharding, self.rates, decode=decode)
         for mixer in self.layer.mixers:
             if decode:
@@ -312,6 +310,8 @@ class _Trial:
                 )
             else:
                 costs.append(
-                    prefill_cost(mixer, float(sequences), float(tokens), 0.0, 1.0, element_bytes, self.rates)
+                    prefill_cost(
+                        mixer, float(sequences), float(tokens), 0.0, 1.0, element_bytes, self.rates, wide
+                    )
                 )
         return float(total_s(costs))

@@ -67,7 +67,6 @@ ASKS = (
 )
 
 
-@pytest.mark.long
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="an instruction set of x86")
 def test_a_processor_with_avx2_alone_is_timed_in_fp32():
     """This processor, of whose units libraries are told to use no newer ones."""
