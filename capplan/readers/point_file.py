@@ -141,6 +141,7 @@ def _named(value: Any) -> tuple[str, Row]:
     key, row = value["key"], value["row"]
     if not isinstance(key, str) or not isinstance(row["plan"], str):
         raise TypeError("key or plan")
+    json.dumps(row, allow_nan=False)  # a ValueError for a figure that is not a number, or infinite
     return key, row
 
 

@@ -178,7 +178,7 @@ def test_a_row_with_a_cell_that_cannot_be_is_refused(tmp_path, finished, change)
     lines = finished.splitlines(keepends=True)
     lines[1] = json.dumps({"key": line["key"], "row": line["row"] | change}).encode() + b"\n"
     path.write_bytes(b"".join(lines))
-    with pytest.raises(InputError, match="is not a finished point; name another file"):
+    with pytest.raises(InputError, match="is not a finished point; name a"):
         worked_out(path, *points())
 
 
