@@ -27,7 +27,7 @@ IN_SHELL = """
 say() { printf '%s\\n' "$#" "$@"; }
 vllm() { say vllm "$@"; }; python3() { say python3 "$@"; }; cat() { :; }
 """
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER = yaml.SafeLoader
 EXPANDED = ("args", "command", "value")
 """Keys of a container in whose texts Kubernetes expands variables."""
 VARIABLE = re.compile(r"\$\$|\$\(([A-Za-z_]+)\)")
