@@ -1,9 +1,10 @@
 """Config files of public repositories, each with its address, are read exactly or rejected with the reason.
 
-`tests/data/public_configs.jsonl` has the keys that decide parameters, cache and heads. `reference` is the count of transformers 5.23.0
+`tests/data/public_configs.jsonl.gz` has the keys that decide parameters, cache and heads. `reference` is the count of transformers 5.23.0
 on the meta device (its text part, where a tower is not counted), for the types that it has; `refused` is our message.
 """
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,8 @@ from capplan.errors import InputError
 from capplan.families.model_config import read_network
 from capplan.model.parameters import parameters
 
-ROWS = [
-    json.loads(line)
-    for line in (Path(__file__).parents[1] / "data" / "public_configs.jsonl")
-    .read_text(encoding="utf-8")
-    .splitlines()
-]
+FILE = Path(__file__).parents[1] / "data" / "public_configs.jsonl.gz"
+ROWS = [json.loads(line) for line in gzip.decompress(FILE.read_bytes()).splitlines()]
 OTHERWISE = {
     "stepfun-ai--Step-3.7-Flash": "its class has no gate on the heads of windows; the published shapes have",
     "hf_configs/llava": "its class knows no file of LLaVA's own code and builds its default",
