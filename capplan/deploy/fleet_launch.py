@@ -165,6 +165,10 @@ def fleet_launch(
         ("--image", image),
     ):
         checked_name(what, written)
+    machines = chosen.order.machines if chosen.order else ()
+    for line in machines:
+        for what, written in (("machine", line.sku), ("provider", line.provider), ("region", line.region)):
+            checked_name(what, written)
     asked, limits = _written(file, "commitments", Commitments), _written(file, "fleet", Fleet)
     least = asked.min_replicas or groups[-1].spare_replicas + 1
     return FleetLaunch(
@@ -175,7 +179,7 @@ def fleet_launch(
         least_replicas=least,
         most_replicas=max(least, asked.max_replicas or groups[-1].replicas),
         usd_per_hour=chosen.usd_per_hour,
-        order=tuple(chosen.order.machines) if chosen.order else (),
+        order=tuple(machines),
         max_unavailable=limits.max_unavailable or min(1, *(group.spare_replicas for group in groups)),
         image=image,
         remarks=_remarks(file, groups),

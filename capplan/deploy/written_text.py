@@ -17,15 +17,15 @@ def comment(text: str) -> str:
 
 
 def checked_name(what: str, name: str | None) -> str | None:
-    """Return a name that an engine can be started with.
+    """Return a name that an engine can be started with, or that a manifest can hold.
 
     Raises
     ------
     InputError
-        the name is blank, begins with a dash and would be read as an option, or has line ends or control characters
+        the name is blank, begins with a dash and would be read as an option, or has line ends, control characters or half a letter
     """
     if name is not None and (not name.strip() or not name.isprintable() or name.startswith("-")):
-        raise InputError(f"{what}: {name[:LONGEST_SHOWN]!r} is not a name that an engine can be started with")
+        raise InputError(f"{what}: {name[:LONGEST_SHOWN]!r} is not a name that an export can hold")
     return name
 
 

@@ -19,7 +19,7 @@ from tests.sweeps import size_on_few_requests
 
 HOSTILE = (
     "x\n touch INJECTED #", "x\r touch INJECTED", "x\u2028touch INJECTED", "'; touch INJECTED; '", '"; touch INJECTED; "', "$(touch INJECTED)",
-    "$(HF_TOKEN)", "${HF_TOKEN}", "$HF_TOKEN", "$$(HF_TOKEN)", "`touch INJECTED`", "--trust-remote-code", "-x", "x\x1b[31mred", "x\u202egnp", "x\x00y",
+    "$(HF_TOKEN)", "${HF_TOKEN}", "$HF_TOKEN", "$$(HF_TOKEN)", "`touch INJECTED`", "--trust-remote-code", "-x", "x\x1b[31mred", "x\u202egnp", "x\x00y", "x\ud800",
     "x: {y: z}", "# x", "x && touch INJECTED", "| touch INJECTED", "EOF", "\\", "{{ .Values.secret }}", "x y", "*", "~",
 )  # fmt: skip
 BASH = shutil.which("bash") or "/bin/bash"
@@ -27,7 +27,7 @@ IN_SHELL = """
 say() { printf '%s\\n' "$#" "$@"; }
 vllm() { say vllm "$@"; }; python3() { say python3 "$@"; }; cat() { :; }
 """
-LOADER = yaml.SafeLoader
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 EXPANDED = ("args", "command", "value")
 """Keys of a container in whose texts Kubernetes expands variables."""
 VARIABLE = re.compile(r"\$\$|\$\(([A-Za-z_]+)\)")
