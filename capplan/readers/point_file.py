@@ -64,7 +64,9 @@ class PointFile:
             raise InputError(
                 f"--points {path}: is no file of finished points; name a file that capplan sweep wrote"
             )
+        empty = path.stat().st_size > 0
         for first, block in numbered_blocks(path, kind=KIND, unpacked=False):
+            empty = empty and not block.strip()
             for number, line in enumerate(block.splitlines(keepends=True), first):
                 try:
                     if not _is_cut(line):
@@ -74,6 +76,10 @@ class PointFile:
                     raise InputError(
                         f"--points {path}: line {number} is not a finished point; name a file that capplan sweep wrote"
                     ) from None
+        if empty:
+            raise InputError(
+                f"--points {path}: line 1 is not a finished point; name a file that capplan sweep wrote"
+            )
 
     def keep(self, point: Point, row: Row) -> None:
         """Append a finished point."""
