@@ -44,9 +44,9 @@ KINDS = ("open", "users", "classes", "mixed", "sessions", "session-users", "pool
 NOISE = 1.05
 """Factor on a target within which a run of a different seed may miss it."""
 SLOW_NOISE = 1.10
-"""Factor on the largest slowness at which targets hold, within which a run of a different seed may differ ..."""
-SURE_NOISE = 0.05
-"""... or else the probability of a slowness beyond it: what a plan says it is sure of."""
+"""Factor on the largest slowness at which targets hold, within which a run of a different seed may differ."""
+UNSURE = 0.05
+"""Probability by which a plan may be surer than it says, where that is more than the factor: three replicas are sized as two are."""
 POOLS_SLACK = 0.03
 """Part of the cost by which k copies of two pools may be cheaper than pools for k times the load: a replica or two, sized on short runs."""
 REQUESTS_PER_REPLICA = 6000
@@ -248,8 +248,8 @@ def _certainty(asked: AskedFleet, plan: Plan, seed: int) -> list[Broken]:
     )
     sure = plan.slo_met_probability
     slowest = slowness.quantile(sure)
-    low = min(slowest / SLOW_NOISE, slowness.quantile(max(sure - SURE_NOISE, 0.01)))
-    high = max(slowest * SLOW_NOISE, slowness.quantile(min(sure + SURE_NOISE, 0.99)))
+    low = slowest / SLOW_NOISE
+    high = max(slowest * SLOW_NOISE, slowness.quantile(min(sure + UNSURE, 0.99)))
     found = []
     held, which = least_excess(asked, plan, (seed + 3000, seed + 4000), low)
     if held > NOISE:
