@@ -51,9 +51,10 @@ POOLS_SLACK = 0.03
 """Part of the cost by which k copies of two pools may be cheaper than pools for k times the load: a replica or two, sized on short runs."""
 REQUESTS_PER_REPLICA = 6000
 """Near saturation a queue takes thousands of requests to grow to its length."""
-REQUESTS_PER_USER = 60
-"""Users who all begin at once send in waves at first, which fixed lengths keep together for dozens of requests."""
-MOST_REQUESTS = 200_000
+REQUESTS_PER_USER = 120
+"""Users who all begin at once send in waves at first, which fixed lengths keep together for dozens of requests: half of them."""
+USERS_WARM_UP = 0.5
+MOST_REQUESTS = 250_000
 MOST_TURNS = 12_000
 """Of sessions, whose blocks are found in a cache one by one."""
 
@@ -159,6 +160,8 @@ def simulated(asked: AskedFleet, plan: Plan, seed: int, slowness: float = 1.0) -
         asked.scenario, sampled.spec, EngineFlags(), SpeculationFlags(), planned_drafts=chosen.draft_tokens, offline=True
     )  # fmt: skip
     stream = sampled.stream
+    if asked.question.demand.users and not asked.question.demand.has_sessions:
+        stream = replace(stream, warm_up_share=USERS_WARM_UP)
     if slowness != 1.0:
         requests, crowd = stream.requests, stream.crowd
         if requests is not None and requests.arrival_s is not None:
