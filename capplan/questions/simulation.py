@@ -302,7 +302,7 @@ def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
         routing=chosen.asked.scenario.fleet.routing,
     )  # fmt: skip
     users = f" and {stream.crowd.users:,} users, who wait for each response" if stream.crowd else ""
-    if demand.has_sessions:
+    if any(item.sessions is not None and item.users is None for item in demand.classes):
         shares = demand.rates_of_classes(response)
         mean_s = float(np.average(demand.responses_s(response), weights=shares))
         users += (

@@ -85,7 +85,12 @@ def drawn_workload(path: Path, policies: tuple[str, ...] = ()) -> WorkloadSummar
     rate = sum(demand.rates_per_s(0.0))
     seconds = float(np.clip(SESSION_TIMES * longest_s * rate, LEAST_REQUESTS, MOST_REQUESTS)) / rate
     offered = offered_with_sessions(
-        demand, seconds=seconds, seed=_SEED, longest=demand.longest_tokens, response_s=0.0
+        demand,
+        seconds=seconds,
+        seed=_SEED,
+        longest=demand.longest_tokens,
+        response_s=0.0,
+        users_wait=False,
     )
     if offered.requests is None:
         raise InputError(

@@ -1,7 +1,7 @@
 """Sessions of several turns: each prompt holds all that was said before it, so prefix reuse follows from the traffic."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,6 +121,40 @@ def drawn_turns(
         kept = inputs + outputs < longest
         session, place, inputs, outputs = session[kept], place[kept], inputs[kept], outputs[kept]
     return Turns(session, place, inputs, np.maximum(outputs, 1))
+
+
+def held_in_turn(
+    sessions: Sessions, users: int, turns: int, random: np.random.Generator, longest: float = math.inf
+) -> tuple[Turns, list[int]]:
+    """Return the turns of users who hold one session after another, user after user, and where those of each user end.
+
+    Parameters
+    ----------
+    sessions : what they are like
+    users : [-]
+    turns : [-]
+        of each user, at least
+    random : generator
+    longest : [tokens]
+        a session ends before the turn whose prompt and response would exceed it
+
+    Examples
+    --------
+    >>> from capplan.workload.length import fixed
+    >>> agent = Sessions(fixed(3), fixed(100), fixed(30), fixed(20), 5.0)
+    >>> held, ends = held_in_turn(agent, 2, 4, np.random.default_rng(0))
+    >>> ends, held.place.tolist()
+    ([6, 12], [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2])
+    """
+    count, ends = math.ceil(users * (turns / sessions.turns.mean_tokens + 1.0)), list[int]()
+    while len(ends) < users:
+        drawn = drawn_turns(sessions, count, random, longest)
+        after = np.flatnonzero(np.append(drawn.place[1:] == 0, True)) + 1  # rows at which sessions end
+        ends = []
+        while len(ends) < users and (begin := ends[-1] if ends else 0) + turns <= after[-1]:
+            ends.append(int(after[np.searchsorted(after, begin + turns)]))
+        count *= 2
+    return Turns(*(column[: ends[-1]] for column in astuple(drawn))), ends
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,3 +120,24 @@ def test_the_shipped_sessions_are_read():
     assert coding.sessions is not None
     assert coding.requests_per_conversation == pytest.approx(12, rel=0.01)
     assert coding.reuse.unlimited_token_hit_fraction > 0.85
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_users_wait_for_the_response_to_each_turn_before_they_think(classes, replicas):
+    """A turn used to follow the mean response: load piled up where users would have waited, and TPOT p95 was 1.6 times that of the plan."""
+    demand = demand_of(classes(users=replicas, **FIXED | {"think_time": "2 s"}))
+    flags = ServingFlags(max_model_len=8192, offline=True)
+    replica = replica_of(asked_replica("llama-3.1-8b", "h100-sxm", flags).spec)
+    offered = offered_with_sessions(demand, seconds=300.0, seed=3, longest=8192, response_s=1.5)
+    assert offered.requests is None
+    assert offered.crowd.users == replicas
+    stream = Stream(None, ("requests",), session_block_tokens(demand), crowd=offered.crowd)
+    outcome = simulated_fleet(replica, stream, replicas=replicas, slo=Slo())
+    assert len(outcome.parts) == replicas
+    for part in outcome.parts:
+        order = np.argsort(part.arrival_s)
+        ends = (part.arrival_s + part.e2e_s)[order]
+        assert np.all(part.arrival_s[order][1:] >= ends[:-1])
+        prompts = part.input_tokens[order]
+        assert np.all((np.diff(prompts) > 0) | (prompts[1:] == 1600))  # the next turn of a session, or the first of another
+    assert outcome.prefix_hit_fraction > 0.8

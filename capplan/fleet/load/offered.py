@@ -105,20 +105,21 @@ def dealt_users(users: Sequence[int], replicas: int) -> list[tuple[int, ...]]:
 def split_crowd(crowd: Crowd, replicas: int) -> list[Crowd]:
     """Return the users of each replica, who stay with it, and the requests they send; replicas without users get none.
 
-    All replicas send for about the same time: each gets the part of the common limit that its users would send.
+    All replicas send for about the same time: each gets the part of the common limit that its users would send. A group whose users
+    all stay at one replica keeps its requests in their order.
     """
     groups = crowd.parts
     user_rates = [group.user_rate for group in crowd.groups] or [1.0]
-    parts: list[list[Crowd]] = [[] for _ in range(replicas)]
+    parts: list[list[tuple[Crowd, Crowd]]] = [[] for _ in range(replicas)]
     rates: list[list[float]] = [[] for _ in range(replicas)]
     for replica, counts in enumerate(dealt_users([group.users for group in groups], replicas)):
         for group, users, user_rate in zip(groups, counts, user_rates, strict=True):
             if users:
-                parts[replica].append(replace(group, users=users))
+                parts[replica].append((replace(group, users=users), group))
                 rates[replica].append(user_rate)
     sent = np.array(
         [
-            sum(part.users * rate for part, rate in zip(*of, strict=True))
+            sum(part.users * rate for (part, _), rate in zip(*of, strict=True))
             for of in zip(parts, rates, strict=True)
         ]
     )
@@ -129,7 +130,11 @@ def split_crowd(crowd: Crowd, replicas: int) -> list[Crowd]:
     for replica, part in enumerate(parts):
         first = int(ends[replica - 1]) if replica else 0
         rows = np.arange(first, int(ends[replica]))
-        split.append(joined_crowd([_sending(group, rows) for group in part], rows.size, rates[replica]))
+        sending = [
+            whole if group.users == whole.users and len(groups) > 1 else _sending(group, rows)
+            for group, whole in part
+        ]
+        split.append(joined_crowd(sending, rows.size, rates[replica]))
     return [of_replica for of_replica in split if of_replica is not None]
 
 

@@ -1,15 +1,15 @@
 """The turns of sessions as a stream of requests with block ids, for a simulation of the prefix cache block by block."""
 
 from collections.abc import Sequence
-from dataclasses import astuple, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
+from math import ceil
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.offered import Offered, SamplePath, selected_requests
 from capplan.numbers import Array
-from capplan.serving.requests import NAMED_BLOCKS, Crowd, Requests
+from capplan.serving.requests import Crowd, Requests, joined_crowd
 from capplan.workload.request_class import RequestClass, ResponseTimes
 from capplan.workload.sessions import (
     LEAST_GAP_S,
@@ -18,12 +18,15 @@ from capplan.workload.sessions import (
     block_tokens_for,
     drawn_gaps_s,
     drawn_turns,
+    held_in_turn,
     turn_blocks,
     turn_starts_s,
 )
 
 WARM_QUANTILE = 0.95
 """Quantile of the turns of a session; a fleet warms up for as long as so many turns take."""
+MOST_TURNS = 1.5
+"""Turns that a user may send, over those at the mean response time: responses of other users may be slower."""
 COUNTED_SESSIONS = 2000
 """Sessions that are drawn to count their turns, if some end early at the longest context."""
 
@@ -46,12 +49,13 @@ def offered_with_sessions(
     longest: int,
     response_s: ResponseTimes,
     warm_up_s: float | None = None,
+    users_wait: bool = True,
 ) -> Offered:
     """Return the requests of some time: the turns of sessions with their blocks, all other requests as a sample path.
 
-    A turn is sent its think time after the mean response to the turn before it. Sessions of a class with a rate start as a
-    Poisson process, those of users follow each other. With a warm-up the first sessions start with it, at time zero; without
-    one, early enough that as many as usual are in flight at time zero.
+    Sessions of a class with a rate start as a Poisson process, and a turn is sent its think time after the mean response to the
+    turn before it. Users hold one session after another and wait for each response. With a warm-up the first sessions start with
+    it, at time zero; without one, early enough that as many as usual are in flight at time zero.
 
     Parameters
     ----------
@@ -64,6 +68,7 @@ def offered_with_sessions(
         mean response times
     warm_up_s : [s]
         before the time that is asked for; None: no warm-up
+    users_wait : without this, users with sessions send a turn after the mean response, as sessions with a rate do
 
     Returns
     -------
@@ -72,35 +77,97 @@ def offered_with_sessions(
     seconds += warm_up_s or 0.0
     responses_s = demand.responses_s(response_s)
     plain = [index for index, request_class in enumerate(demand.classes) if request_class.sessions is None]
-    block_tokens, first_id = session_block_tokens(demand), 0
-    parts: list[Requests] = []
-    crowd: Crowd | None = None
-    if plain:
-        others = _without_sessions(demand, plain)
-        waits = [responses_s[index] for index in plain]
-        rate = sum(others.rates_per_s(waits))
-        count = max(round(rate * seconds), 2)
-        path = SamplePath(others, count=count, seed=seed, longest=longest, response_s=waits).offered(1.0)
-        if path.crowd and isinstance(path.crowd.requests, Requests):
-            crowd = replace(path.crowd, requests=_renumbered(path.crowd.requests, plain))
-        parts += [_renumbered(path.requests, plain)] if path.requests else []
+    open_loop, crowds, user_rates, most = _sample_path(demand, plain, seconds, seed, longest, responses_s)
+    named, first_id = _Named(session_block_tokens(demand), longest), 0
     for index, request_class in enumerate(demand.classes):
-        if request_class.sessions is not None:
-            random = np.random.default_rng([seed, 4, index])
+        sessions = request_class.sessions
+        if sessions is None:
+            continue
+        random, wait_s = np.random.default_rng([seed, 4, index]), responses_s[index]
+        if request_class.users is not None and users_wait:
+            users, first_id = named.users(
+                request_class.users, sessions, seconds, wait_s, random, first_id, index
+            )
+            crowds += users
+            rate = 1.0 / max(sessions.think_time_s + wait_s, LEAST_GAP_S)
+            user_rates += [rate] * len(users)
+            most += round(rate * len(users) * seconds)
+        else:
+            cold = warm_up_s is not None
             turns, arrival_s = _turns_in_time(
-                request_class,
-                request_class.sessions,
-                seconds,
-                responses_s[index],
-                longest,
-                random,
-                cold=warm_up_s is not None,
+                request_class, sessions, seconds, wait_s, longest, random, cold=cold
             )
-            parts.append(
-                _with_blocks(turns, arrival_s, request_class.sessions, block_tokens, first_id, index)
-            )
-            first_id = 1 + max(int(ids.max(initial=first_id)) for ids in _block_ids(parts[-1]))
-    return Offered(_merged(parts), crowd)
+            part, first_id = named.requests(turns, sessions, first_id, index, arrival_s)
+            open_loop.append(part)
+    return Offered(_merged(open_loop), joined_crowd(crowds, max(most, 1), user_rates))
+
+
+def _sample_path(
+    demand: Demand,
+    plain: Sequence[int],
+    seconds: float,
+    seed: int,
+    longest: int,
+    responses_s: Sequence[float],
+) -> tuple[list[Requests], list[Crowd], list[float], int]:
+    """Return the open-loop requests of the classes without sessions, their users with the rate of one, and how many requests these send."""
+    if not plain:
+        return [], [], [], 0
+    others = _without_sessions(demand, plain)
+    waits = [responses_s[index] for index in plain]
+    count = max(round(sum(others.rates_per_s(waits)) * seconds), 2)
+    path = SamplePath(others, count=count, seed=seed, longest=longest, response_s=waits).offered(1.0)
+    open_loop = [_renumbered(path.requests, plain)] if path.requests else []
+    if path.crowd is None or not isinstance(path.crowd.requests, Requests):
+        return open_loop, [], [], 0
+    crowd = replace(path.crowd, requests=_renumbered(path.crowd.requests, plain))
+    rates = [group.user_rate for group in crowd.groups] or [others.rates_per_s(waits)[1] / crowd.users]
+    most = len(path.crowd.requests) if crowd.most_requests is None else crowd.most_requests
+    return open_loop, crowd.parts, rates, most
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """Turns of sessions as requests whose blocks have ids."""
+
+    block_tokens: int
+    longest: int
+
+    def requests(
+        self, turns: Turns, sessions: Sessions, first_id: int, index: int, arrival_s: Array | None = None
+    ) -> tuple[Requests, int]:
+        """Return turns of a class as requests, and the first id after theirs."""
+        blocks = turn_blocks(turns, sessions.shared_tokens, self.block_tokens, first_id)
+        named = Requests(
+            turns.input_tokens,
+            turns.output_tokens,
+            arrival_s,
+            cached_tokens=np.zeros(len(turns), dtype=np.int64),
+            class_index=np.full(len(turns), index, dtype=np.int64),
+            block_ids=blocks.prompt_ids,
+            block_counts=blocks.prompt_counts,
+            output_ids=blocks.output_ids,
+            output_counts=blocks.output_counts,
+        )
+        return named, 1 + max(
+            int(ids.max(initial=first_id)) for ids in (blocks.prompt_ids, blocks.output_ids)
+        )
+
+    def users(
+        self, users: float, sessions: Sessions, seconds: float, response_s: float, random: np.random.Generator, first_id: int, index: int,
+    ) -> tuple[list[Crowd], int]:  # fmt: skip
+        """Return each user as a crowd of one, who sends the turns of own sessions in their order, and the first id after theirs."""
+        gap_s = max(sessions.think_time_s + response_s, LEAST_GAP_S)
+        turns, ends = held_in_turn(
+            sessions, round(users), ceil(MOST_TURNS * seconds / gap_s) + 1, random, self.longest
+        )
+        think_s = drawn_gaps_s(sessions, len(turns), 0.0, random)
+        named, first_id = self.requests(turns, sessions, first_id, index)
+        starts = [0, *ends[:-1]]
+        return [
+            Crowd(named.part(start, end), 1, think_s[start:end])
+            for start, end in zip(starts, ends, strict=True)
+        ], first_id
 
 
 def session_warm_up_s(demand: Demand, response_s: ResponseTimes) -> float:
@@ -120,11 +187,6 @@ def session_warm_up_s(demand: Demand, response_s: ResponseTimes) -> float:
         ),
         default=0.0,
     )
-
-
-def _block_ids(requests: Requests) -> list[NDArray[np.int64]]:
-    """Return all block ids of requests, of prompts and of responses."""
-    return [getattr(requests, name) for name in NAMED_BLOCKS]
 
 
 def _without_sessions(demand: Demand, plain: Sequence[int]) -> Demand:
@@ -166,23 +228,6 @@ def _turns_in_time(
     arrival_s = turn_starts_s(turns, random.uniform(-before_s, seconds, count), gaps)
     rows = np.flatnonzero((arrival_s >= 0.0) & (arrival_s < seconds))
     return Turns(*(column[rows] for column in astuple(turns))), arrival_s[rows]
-
-
-def _with_blocks(
-    turns: Turns, arrival_s: Array, sessions: Sessions, block_tokens: int, first_id: int, index: int
-) -> Requests:
-    blocks = turn_blocks(turns, sessions.shared_tokens, block_tokens, first_id)
-    return Requests(
-        turns.input_tokens,
-        turns.output_tokens,
-        arrival_s,
-        cached_tokens=np.zeros(len(turns), dtype=np.int64),
-        class_index=np.full(len(turns), index, dtype=np.int64),
-        block_ids=blocks.prompt_ids,
-        block_counts=blocks.prompt_counts,
-        output_ids=blocks.output_ids,
-        output_counts=blocks.output_counts,
-    )
 
 
 def _merged(parts: Sequence[Requests]) -> Requests | None:
