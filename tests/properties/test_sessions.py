@@ -139,5 +139,7 @@ def test_users_wait_for_the_response_to_each_turn_before_they_think(classes, rep
         ends = (part.arrival_s + part.e2e_s)[order]
         assert np.all(part.arrival_s[order][1:] >= ends[:-1])
         prompts = part.input_tokens[order]
-        assert np.all((np.diff(prompts) > 0) | (prompts[1:] == 1600))  # the next turn of a session, or the first of another
+        assert np.all(
+            (np.diff(prompts) > 0) | (prompts[1:] == 1600)
+        )  # the next turn of a session, or the first of another
     assert outcome.prefix_hit_fraction > 0.8
