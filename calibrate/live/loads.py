@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from calibrate.live.bench_files import bench_record
 from calibrate.live.model import write_model
 from calibrate.live.scheduler_runs import tokens
-from calibrate.live.server import LIMITS, running
+from calibrate.live.server import LIMITS, on_processor, running
 from capplan.calibrate.endpoint.client import Answered, Endpoint, Question, answered, endpoint_of
 from capplan.calibrate.endpoint.series import open_loop, shared_loop
 
@@ -109,25 +110,30 @@ def measured(
     rate : of an open loop [1/s]
     """
     model = write_model(folder / "tiny")
-    at = folder / "server"
-    with running(environment, model, at, LIMITS) as live:
+    with running(on_processor(environment), model, folder / "server", LIMITS) as live:
         server = replace(endpoint_of(live.url), model="tiny")
         for count in (16, 128, 512):
             answered(server, Question(tuple(range(10, 10 + count)), 8))
         for load in loads:
-            per_s = 0.0 if load.users else rate(load)
-            answers = run(load, server, per_s)
-            record = bench_record(
-                answers,
-                model="tiny",
-                request_rate=per_s or None,
-                max_concurrency=load.users or None,
-                burstiness=load.burstiness,
-            )
-            (folder / f"{load.name}.{repeat}.json").write_text(json.dumps(record) + "\n")
-            shown = {name: round(record[f"mean_{name}_ms"]) for name in ("ttft", "tpot")}
-            print(load.name, repeat, shown, record["failed"], "failed", flush=True)
+            sent(load, server, 0.0 if load.users else rate(load), folder / f"{load.name}.{repeat}.json")
     shutil.copy(live.steps, folder / f"steps.{loads[0].name}.{repeat}.jsonl")
+
+
+def sent(load: Load, server: Endpoint, per_s: float, path: Path) -> dict[str, Any]:
+    """Send a load, write its record to a file, and return it; the rate [1/s] is that of an open loop."""
+    record = bench_record(
+        run(load, server, per_s),
+        model=server.model,
+        request_rate=per_s or None,
+        max_concurrency=load.users or None,
+        burstiness=load.burstiness,
+    )
+    path.write_text(json.dumps(record) + "\n")
+    shown = {name: round(record.get(f"mean_{name}_ms", 0.0), 1) for name in ("ttft", "tpot")}
+    print(
+        path.stem, shown, f"{record['request_throughput']:.2f} per s", record["failed"], "failed", flush=True
+    )
+    return record
 
 
 def main(words: list[str]) -> int:

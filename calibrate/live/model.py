@@ -39,11 +39,6 @@ TOKENIZER: dict[str, Any] = {
     "pre_tokenizer": {"type": "WhitespaceSplit"},
     "post_processor": None,
     "decoder": None,
-    "model": {
-        "type": "WordLevel",
-        "vocab": {f"w{number}": number for number in range(VOCABULARY)},
-        "unk_token": "w0",
-    },
 }
 SPECIAL = {
     "tokenizer_class": "PreTrainedTokenizerFast",
@@ -59,6 +54,8 @@ def write_model(folder: Path, config: dict[str, Any] = CONFIG) -> Path:
     """Write config and tokenizer into a folder; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+    tokens = {f"w{number}": number for number in range(config["vocab_size"])}
+    model = {"type": "WordLevel", "vocab": tokens, "unk_token": "w0"}
+    (folder / "tokenizer.json").write_text(json.dumps({**TOKENIZER, "model": model}))
     (folder / "tokenizer_config.json").write_text(json.dumps(SPECIAL, indent=1) + "\n")
     return folder

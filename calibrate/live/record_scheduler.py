@@ -7,7 +7,7 @@ from pathlib import Path
 
 from calibrate.live.model import write_model
 from calibrate.live.scheduler_runs import SETTINGS, SMALL, Setting, traffic
-from calibrate.live.server import NoServerError, running
+from calibrate.live.server import NoServerError, on_processor, running
 from capplan.calibrate.endpoint.client import Question, answered, endpoint_of
 
 
@@ -15,7 +15,9 @@ def record(setting: Setting, environment: Path, folder: Path) -> Path:
     """Start the engine, send the traffic, return the log of its steps."""
     model = write_model(folder / "model", SMALL)
     at = folder / setting.name
-    with running(environment, model, at, setting.options, asynchronous=setting.asynchronous) as live:
+    with running(
+        on_processor(environment, asynchronous=setting.asynchronous), model, at, setting.options
+    ) as live:
         server = replace(endpoint_of(live.url), model="tiny")
         answered(server, Question((5, 6, 7), 4))
         rows = traffic(setting, server, seed=11)

@@ -81,7 +81,8 @@ def register() -> None:
     path = os.environ.get(LOG)
     if not path:
         return
-    wait_without_spinning()
+    if os.environ.get("VLLM_TARGET_DEVICE") == "cpu":
+        wait_without_spinning()
     if os.environ.get(ASYNCHRONOUS):
         keep_asynchronous()
     from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found]

@@ -19,16 +19,15 @@ from calibrate.live.model import write_model
 from calibrate.live.recorder import ASYNCHRONOUS, LOG, write_plugin
 
 HOST = "127.0.0.1"
+QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+"""Nothing is fetched or sent."""
 ENGINE = {
+    **QUIET,
     "VLLM_TARGET_DEVICE": "cpu",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
 }
-"""One thread for the engine, so that the other core is free for client and HTTP server; nothing is fetched or sent."""
+"""One thread for the engine, so that the other core is free for client and HTTP server."""
 
 
 LIMITS = (
@@ -67,30 +66,52 @@ def answers(url: str) -> bool:
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """How a vLLM is started."""
+
+    words: tuple[str, ...]
+    """Command, up to `serve`."""
+    flags: tuple[str, ...]
+    variables: dict[str, str]
+
+
+def on_processor(environment: Path, cache_gib: float = 1, *, asynchronous: bool = False) -> Engine:
+    """Return the engine of an environment that serves on this processor.
+
+    Parameters
+    ----------
+    environment : folder of the virtual environment that has vLLM
+    cache_gib : [GiB]
+        KV cache
+    asynchronous : plan a step while the one before it runs, as on GPUs
+    """
+    return Engine(
+        (str(environment / "bin" / "vllm"),),
+        ("--dtype", "float32", "--enforce-eager"),
+        {
+            **ENGINE,
+            "VLLM_CPU_KVCACHE_SPACE": f"{cache_gib:g}",
+            "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
+            ASYNCHRONOUS: "1" if asynchronous else "",
+        },
+    )
+
+
 @contextlib.contextmanager
 def started(
-    environment: Path,
-    model: Path,
-    folder: Path,
-    flags: Sequence[str] = (),
-    *,
-    cache_gib: float = 1,
-    port: int = 8123,
-    asynchronous: bool = False,
+    engine: Engine, model: Path, folder: Path, flags: Sequence[str] = (), *, port: int = 8123
 ) -> Iterator[tuple[Live, subprocess.Popen[bytes]]]:
     """Yield a server of vLLM with random weights that starts; it and its processes end with the block, Ctrl-C included.
 
     Parameters
     ----------
-    environment : folder of the virtual environment that has vLLM
+    engine : how it is started
     model : folder with config and tokenizer
     folder : where logs go
     flags : more options of `vllm serve`; the last one of a name counts
-    cache_gib : [GiB]
-        KV cache
     port : [-]
         port on this machine
-    asynchronous : plan a step while the one before it runs, as on GPUs
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_plugin(folder / "plugin")
@@ -99,15 +120,11 @@ def started(
         raise NoServerError(f"another server answers at {live.url}; end it or choose another port")
     live.steps.unlink(missing_ok=True)
     words = [
-        str(environment / "bin" / "vllm"), "serve", str(model), "--load-format", "dummy", "--dtype", "float32",
-        "--enforce-eager", "--host", HOST, "--port", str(port), "--served-model-name", "tiny", *flags,
+        *engine.words, "serve", str(model), "--load-format", "dummy", "--host", HOST, "--port", str(port),
+        "--served-model-name", "tiny", *engine.flags, *flags,
     ]  # fmt: skip
-    paths = f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
-    variables = {
-        **os.environ, **ENGINE, "VLLM_CPU_KVCACHE_SPACE": f"{cache_gib:g}", "PATH": paths,
-        "PYTHONPATH": str(folder / "plugin"), LOG: str(live.steps.resolve()),
-        ASYNCHRONOUS: "1" if asynchronous else "",
-    }  # fmt: skip
+    found = os.pathsep.join((str(folder / "plugin"), *filter(None, [engine.variables.get("PYTHONPATH")])))
+    variables = {**os.environ, **engine.variables, "PYTHONPATH": found, LOG: str(live.steps.resolve())}
     with live.log.open("w") as log:
         process = subprocess.Popen(  # noqa: S603  # the words above
             words, env=variables, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -120,16 +137,10 @@ def started(
 
 @contextlib.contextmanager
 def running(
-    environment: Path,
-    model: Path,
-    folder: Path,
-    flags: Sequence[str] = (),
-    *,
-    within_s: float = 300.0,
-    asynchronous: bool = False,
+    engine: Engine, model: Path, folder: Path, flags: Sequence[str] = (), *, within_s: float = 300.0
 ) -> Iterator[Live]:
     """Yield a server that answers, or fail after a time; see `started`."""
-    with started(environment, model, folder, flags, asynchronous=asynchronous) as (live, process):
+    with started(engine, model, folder, flags) as (live, process):
         _await(process, live, within_s)
         yield live
 
@@ -161,7 +172,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def main(words: list[str]) -> int:
     """Run a command beside the engine; return how it ended."""
     environment, folder = map(Path, words[:2])
-    with running(environment, write_model(folder / "tiny"), folder / "server", LIMITS):
+    with running(on_processor(environment), write_model(folder / "tiny"), folder / "server", LIMITS):
         return subprocess.run(words[2:], check=False).returncode  # noqa: S603  # what was asked for
 
 
