@@ -285,8 +285,17 @@ def test_two_ranks_measure_their_collectives(tmp_path):
     assert device_from_calibration(path).link_bytes_per_s == pytest.approx(back.peaks.link_bytes_per_s)
 
 
-MISSED = {"intel-xeon-1-thread.calibration": {"matmul/fp32 matmul"}}
-"""Shipped file -> fits whose held-out shapes miss the aim: fp32 products of up to four rows, three times faster than the form."""
+MISSED = {
+    "intel-xeon-1-thread.calibration": {"matmul/fp32 matmul"},
+    "h100-sxm.calibration": {
+        "matmul/fp16 matmul",
+        "matmul/w4a16 matmul",
+        "attention/bf16 prefill_attention",
+        "latent_attention/bf16 latent_decode",
+    },
+}
+"""Shipped file -> fits whose held-out shapes miss the aim: fp32 products of up to four rows, three times faster than the form; on the
+H100 4-bit products of up to 16 rows, prompts over a long cache, and latent decode of 128 heads, for which torch has no kernel of its own."""
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Whole runs on virtual cards: what is measured is the truth of the card, and a calibration brings predictions closer to it."""
 
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -226,3 +228,40 @@ def test_a_calibration_that_cannot_compare_leaves_the_record_alone_and_says_so(r
         key: dict(fit.numbers) for key, fit in record.fits.items()
     }
     assert "kept as they are" in own.merged.what
+
+
+def test_packed_attention_takes_the_arguments_that_this_torch_knows(monkeypatch):
+    """Torch 2.11 shares heads without being asked and reads no pages: seen on an H100, where 27 shapes failed."""
+    import torch
+
+    from capplan.calibrate.abilities import abilities_of
+    from capplan.calibrate.kernels.attention import DECODE, PREFILL
+
+    calls = []
+
+    def varlen_attn(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, window_size=(-1, -1)):
+        calls.append((tuple(query.shape), tuple(key.shape), max_q, max_k, window_size))
+
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", SimpleNamespace(varlen_attn=varlen_attn))
+    able = replace(abilities_of("9.0"), varlen=True)
+    shape = {
+        "sequences": 2,
+        "query_heads": 8,
+        "kv_heads": 2,
+        "head_dim": 64,
+        "new_tokens": 32,
+        "window_tokens": 16,
+    }
+    way = PREFILL.ways["varlen flash"]
+    assert way.suits(able, shape)
+    way.built(shape, "bf16", torch.device("cpu"))()
+    assert calls == [((64, 8, 64), (64, 2, 64), 32, 32, (15, 0))]
+    pages = {
+        "sequences": 2,
+        "query_heads": 8,
+        "kv_heads": 2,
+        "head_dim": 64,
+        "context_tokens": 512,
+        "page_tokens": 256,
+    }
+    assert not DECODE.ways["varlen flash"].suits(able, pages)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 import torch
@@ -123,8 +124,8 @@ def _varlen(shape: Shape, dtype: str, device: torch.device) -> Call:
     starts = _starts(sequences, new, device)
     window = int(shape.get("window_tokens", 0.0))
     words: dict[str, Any] = {"window_size": (window - 1 if window else -1, 0)}
-    if query_heads != kv_heads:
-        words["enable_gqa"] = True
+    if query_heads != kv_heads and "enable_gqa" in signature(varlen_attn).parameters:
+        words["enable_gqa"] = True  # torch 2.11 shares heads without being asked
     if shape.get("page_tokens"):
         page = int(shape["page_tokens"])
         pages = -(-keys // page)
@@ -169,10 +170,11 @@ def _has_varlen(able: Abilities, shape: Shape) -> bool:
     if not able.varlen:
         return False
     try:
-        import_module("torch.nn.attention.varlen")
+        varlen_attn = import_module("torch.nn.attention.varlen").varlen_attn
     except ImportError:
         return False
-    return shape["head_dim"] <= 256
+    pages = not shape.get("page_tokens") or "block_table" in signature(varlen_attn).parameters
+    return pages and shape["head_dim"] <= 256
 
 
 _WAYS = {

@@ -136,16 +136,19 @@ def _attention(state, args, kwargs):
 def varlen(state):
     """Return what stands in for torch's varlen_attn."""
 
-    def varlen_attn(query, key, value, starts, key_starts, max_q, max_k, **words):
+    def varlen_attn(
+        query, key, value, starts, key_starts, max_q, max_k,
+        window_size=(-1, -1), enable_gqa=False, seqused_k=None, block_table=None,
+    ):  # fmt: skip
         with torch._C.DisableTorchFunction():
-            paged = words.get("block_table") is not None
-            if paged and (words.get("seqused_k") is None or key.shape[1] % 256):
+            paged = block_table is not None
+            if paged and (seqused_k is None or key.shape[1] % 256):
                 raise RuntimeError("paged KV cache block size must be divisible by 256")
             sequences = starts.numel() - 1
             kv_heads = key.shape[2] if paged else key.shape[1]
-            if query.shape[1] != kv_heads and not words.get("enable_gqa"):
+            if query.shape[1] != kv_heads and not enable_gqa:
                 raise ValueError("Expect query and key/value to have the same number of heads")
-            window = words["window_size"][0] + 1
+            window = window_size[0] + 1
             sizes = (sequences, query.shape[1], max_q, query.shape[2])
             state.kernel(state.truth.attention_s(sizes, (kv_heads, max_k), window, "varlen"))
             return torch.empty(query.shape, dtype=query.dtype, device="meta")
