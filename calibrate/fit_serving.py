@@ -269,7 +269,7 @@ def host_times_text(times: Mapping[str, Mapping[str, HostOverhead]]) -> str:
     lines += ["}", '"""Engine -> version from which the numbers hold -> numbers."""', ""]
     lines += [
         f"FITTED = {count_fitted(times)}",
-        '"""Count of the fitted numbers above, shared ones once: without eager_layer_s and graph_tokens."""',
+        '"""Count of the fitted numbers above, shared ones once: without launches and graph_tokens."""',
         "",
     ]
     return "\n".join(lines)

@@ -45,8 +45,8 @@ class MemoryRules:
     """The same per sequence, for a model with routed experts."""
     vision_bytes_per_token: float
     """Pixels and features of images that fill the token budget, while the sampler runs."""
-    graphs_in_budget: bool
-    """The engine subtracts its estimate of CUDA-graph memory before it sizes the cache."""
+    budgeted_graph_fraction: float
+    """Of its CUDA-graph memory the engine subtracts this much, its estimate, before it sizes the cache; 0: none."""
     layer_groups: bool
     """Layers of different kinds share one pool in groups; otherwise every layer keeps every token."""
     tokens_from_concurrency: bool

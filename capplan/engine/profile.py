@@ -60,7 +60,7 @@ class HostOverhead:
     request_s: float = 0.0
     """Host time per request, before its first token: HTTP, tokenisation, first streamed chunk [s]."""
     eager_layer_s: float = 0.0
-    """Host time per layer of a step that does not run under CUDA graphs: its launches take at least this long [s]."""
+    """Time to launch the kernels of one layer outside CUDA graphs [s]; a step takes at least as long as its launches."""
     decode_excess_ratio: float = 1.0
     """Fraction of the kernels' time above their physical floor that remains when they follow one another in a CUDA graph:
     launches overlap, epilogues are fused. Below 1 the engine is faster than its kernels timed one by one."""
@@ -72,6 +72,10 @@ class HostOverhead:
     """Host time per running sequence and step, where the engine process itself streams every token to the client [s]."""
     ranks_s: float = 0.0
     """Host time per step of a model that is split over several devices, besides step_s: the broadcast of the step to their processes [s]."""
+    eager_experts_s: float = 0.0
+    """The same of what a layer with routed experts launches besides [s]: sorting tokens by expert, two grouped products, the sum."""
+    graph_layer_s: float = 0.0
+    """Time to launch one layer of a step with prompt tokens under piecewise CUDA graphs, whose attention is launched one by one [s]."""
     compute_rate_ratio: float = 1.0
     """Rate at which this engine's kernels compute on the device, over the rate that the kernels of its record or calibration reach."""
     memory_rate_ratio: float = 1.0
@@ -117,6 +121,27 @@ class HostOverhead:
         (0.002, 0.0025)
         """
         return np.where(np.asarray(ranks) > 1, self.step_s + self.ranks_s, self.step_s)[()]
+
+    def launch_s(self, tokens: Number, layers: Number, routed_layers: Number = 0.0) -> Number:
+        """Return the least time of a step with prompt tokens: that of its launches [s].
+
+            t = L t_layer + L_r t_experts beyond the captured tokens,   L t_piece up to them
+
+        Parameters
+        ----------
+        tokens : [-]
+            in the step
+        layers, routed_layers : [-]
+            L of the model, and L_r of them that have routed experts
+
+        Examples
+        --------
+        >>> host = HostOverhead(eager_layer_s=4e-4, eager_experts_s=6e-4, graph_layer_s=2e-4, graph_tokens=512.0)
+        >>> [round(1e3 * float(host.launch_s(tokens, 48, 48)), 1) for tokens in (512.0, 513.0)]
+        [9.6, 48.0]
+        """
+        eager_s = self.eager_layer_s * layers + self.eager_experts_s * routed_layers
+        return np.where(np.asarray(tokens) > self.graph_tokens, eager_s, self.graph_layer_s * layers)[()]
 
     def token_s(self, *, offline: bool) -> float:
         """Return what each running sequence adds to a step [s]; offline nothing is streamed."""

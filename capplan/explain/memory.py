@@ -123,9 +123,11 @@ def _usable(memory: _Memory) -> tuple[str, list[Input]]:
 def _available(memory: _Memory) -> tuple[str, list[Input]]:
     rules = memory.spec.profile.memory
     _, (formula, letters) = _BUDGETS[rules.budget]
-    if rules.budget == "utilisation" and rules.graphs_in_budget:
-        formula, letters = f"{formula} - g", f"{letters}g"
-    return formula, _inputs(memory, letters)
+    estimate = rules.budgeted_graph_fraction
+    if rules.budget != "utilisation" or not estimate:
+        return formula, _inputs(memory, letters)
+    part = input_of("e", "budgeted_graph_fraction", estimate, "assumed", memory.engine)
+    return f"{formula} - e g", [*_inputs(memory, f"{letters}g"), part]
 
 
 def _degrees(memory: _Memory) -> list[Input]:

@@ -125,7 +125,7 @@ def memory_plan(
 ) -> MemoryPlan:
     """Return the memory of one device, on the pipeline stage whose cache holds the fewest sequences.
 
-        vLLM:          KV = f M - W - A - N (- G from 0.21 on)
+        vLLM:          KV = f M - W - A - N (- e G from 0.20 on)
         SGLang:        KV = f (M - N) - W
         TensorRT-LLM:  KV = f (M - W - A - N)
 
@@ -219,7 +219,7 @@ def _stage_plan(
     total, fraction = launch.device_memory_bytes, launch.memory_fraction
     if rules.budget == "utilisation":
         usable: Number = fraction * total
-        available = usable - weights - activations - runtime - (graphs if rules.graphs_in_budget else 0.0)
+        available = usable - weights - activations - runtime - rules.budgeted_graph_fraction * graphs
     elif rules.budget == "static_fraction":
         usable = fraction * (total - runtime)
         available = usable - weights

@@ -239,6 +239,11 @@ class Network:
         """Format of everything that is no matrix."""
         return self.vector_format or self.activation_format
 
+    @property
+    def routed_layers(self) -> int:
+        """Layers with routed experts."""
+        return sum(count for layer, count in self.distinct_layers if layer.experts is not None)
+
     @cached_property
     def distinct_layers(self) -> tuple[tuple[Layer, int], ...]:
         """Each distinct layer with the number of times it occurs, in order of first occurrence."""

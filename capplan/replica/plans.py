@@ -194,10 +194,12 @@ def plans_tables(plans: Plans) -> PlansTables:
         float(served_context_tokens(first)),
         context_limits(first.network),
         graph_jumps(first.profile.graph_sizes, plans.launch),
+        first.profile.host.graph_tokens,
     )
     rates = stacked_rates([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
     device = device_tables(first.network, plans.launch, rates, knots, first.profile.graph_sizes)
-    table = with_host(device, first.profile.host, len(first.network.layers), offline=first.offline)
+    network, host = first.network, first.profile.host
+    table = with_host(device, host, len(network.layers), network.routed_layers, offline=first.offline)
     each = [
         prompt_work_s_per_token(spec, labelled[at].rates) for spec, at in zip(plans.specs, index, strict=True)
     ]
@@ -263,7 +265,8 @@ def plans_step_function(
     Returns
     -------
     (decoding sequences, mean context, prefill tokens, prompts) -> step time [s]; the context follows from the lengths, the
-    argument is ignored. Every pipeline step is assumed to follow one with as many prompts, so that the pipeline is full
+    argument is ignored. No step waits for its launches: how many have prompts is left to chance. Every pipeline step is assumed
+    to follow one with as many prompts, so that the pipeline is full
     """
     attention = _attention_at_context(tables, mean_context_tokens(lengths))
     decode = _Line(tables.sequence_knots, tables.decode_s + attention)

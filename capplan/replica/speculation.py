@@ -25,7 +25,7 @@ from capplan.replica.plans import engine_scheduling, plans_of, sequence_cache_by
 from capplan.replica.rates import step_rates
 from capplan.replica.replica import Replica, memory_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
-from capplan.serving.step_table import StepTable, piecewise_linear
+from capplan.serving.step_table import StepTable, launching_s, piecewise_linear
 
 DRAFT_TOKENS = tuple(range(1, 9))
 """Default draft lengths to try."""
@@ -445,7 +445,8 @@ def round_table(
     more = np.maximum(steps(spec, query) - plain, 0.0)
     longer = draft_tokens * (drafts - drafts[:, :1]) + (more - more[:, :1])
     verified_tokens = batch * query
-    eager = piecewise_linear(table.token_knots, table.mixed_s, verified_tokens) + table.head_s
+    working = piecewise_linear(table.token_knots, table.mixed_s, verified_tokens) + table.head_s
+    eager = np.maximum(working, launching_s(table, verified_tokens))
     graph = largest_graph_sequences(spec)
     least = np.where(verified_tokens > graph, eager, 0.0) if draft_tokens else 0.0
     return replace(

@@ -4,7 +4,7 @@ One call of the step formulas covers all plans and all knots. Every command that
 (estimate, fleet, simulate, validate) reads these tables.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -98,23 +98,26 @@ def step_knots(
     max_context: float,
     bends: Sequence[float] = (),
     batches: Sequence[float] = (),
+    graph_tokens: float = 0.0,
 ) -> Knots:
     """Return knots up to the given sequences, tokens per step and context.
 
     Four knots per doubling for batches and tokens, where tiles and waves make step times jump; two for contexts, in which
     attention is linear except at its bends, each of which is a knot. Tokens reach the longest context whatever the
     token budget: without chunked prefill a prompt is one step. `past` has a knot at 1, because cached latents are expanded
-    again as soon as there is one cached token. `batches` are further knots for sequences: where padded batches jump.
+    again as soon as there is one cached token. `batches` are further knots for sequences: where padded batches jump; `graph_tokens` and the token behind them
+    are knots for tokens: where a step no longer runs under CUDA graphs.
     """
     inner_bends = np.array([bend for bend in bends if bend < max_context])
     tokens = _geometric(max_tokens, 4)
     if max_context > max_tokens:
         tokens = np.unique(np.append(tokens, _geometric(max(max_context, 2.0 * max_tokens), 4, tokens[-1])))
     jumps = [batch for batch in batches if batch <= max_sequences]
+    behind = [last for last in (graph_tokens, graph_tokens + 1.0) if 1.0 < last < tokens[-1]]
     return Knots(
         sequences=np.unique(np.concatenate([_geometric(max_sequences, 4), jumps])),
         contexts=np.unique(np.concatenate([[0.0], _geometric(max_context, 2, 64.0), inner_bends])),
-        tokens=tokens,
+        tokens=np.unique(np.append(tokens, behind)),
         new=np.unique(np.append(tokens, inner_bends)),
         past=np.unique(np.concatenate([[0.0, 1.0], _geometric(max_context, 2, 256.0), inner_bends])),
     )
@@ -217,18 +220,20 @@ def _padded(sequences: Array, most: Array, groups: Number, graph_sizes: Sequence
     return np.asarray(padded_batch(sequences / groups, graph_sizes, most) * groups)
 
 
-def with_host(device: DeviceTables, host: HostOverhead, layers: int, *, offline: bool = False) -> StepTable:
+def with_host(
+    device: DeviceTables, host: HostOverhead, layers: int, routed_layers: int = 0, *, offline: bool = False
+) -> StepTable:
     """Return step tables with the time that the engine saves on kernels and the time that its host adds.
 
-        D = u + r_d (k - u) + t_step + S t_seq / g,   M = max(f + r_p (k - f), layers t_eager) + t_step
+        D = u + r_d (k - u) + t_step + S t_seq / g,   M = f + r_p (k - f) + t_step,   L = t_launch + t_step
 
     and D and decode attention times q(S), the ratio of decode steps at S sequences,
     with k the sum of kernel times, f their floors, u the time that cannot overlap; t_step includes what ranks_s adds where
     a model is split over several devices, g the groups of data-parallel attention: each group has a scheduler of its own, which handles
     its own sequences. A ratio r above 1 adds
     (r - 1) k EXCESS_SHARE to k instead, so that a faster device is never slower. A decode step runs as a CUDA graph; a
-    mixed step with more tokens than the largest captured graph takes at least the time to launch its kernels, layer by
-    layer. Offline there is no server: no t_request, and t_seq without t_stream.
+    mixed step takes at least L, to launch its kernels layer by layer: `HostOverhead.launch_s`. Offline there is no server: no
+    t_request, and t_seq without t_stream.
     """
     kernels = device.kernels
 
@@ -241,7 +246,6 @@ def with_host(device: DeviceTables, host: HostOverhead, layers: int, *, offline:
     decode = (device.unsaved, host.decode_excess_ratio)
     prefill = (device.floors, host.prefill_excess_ratio)
     per_sequence = host.token_s(offline=offline) * kernels.sequence_knots / device.groups[:, None]
-    launching = np.where(kernels.token_knots > host.graph_tokens, host.eager_layer_s * layers, 0.0)
     step_s = np.asarray(host.each_step_s(device.ranks))[:, None]
     of_batch = decode_ratio(kernels.sequence_knots, host.decode_ratios)
     return replace(
@@ -249,7 +253,8 @@ def with_host(device: DeviceTables, host: HostOverhead, layers: int, *, offline:
         decode_s=(remaining("decode_s", *decode) + step_s + per_sequence) * of_batch,
         head_s=remaining("head_s", *prefill) + per_sequence,
         decode_attention_s=remaining("decode_attention_s", *decode) * of_batch[:, None],
-        mixed_s=np.maximum(remaining("mixed_s", *prefill), launching) + step_s,
+        mixed_s=remaining("mixed_s", *prefill) + step_s,
+        launch_s=host.launch_s(kernels.token_knots, layers, routed_layers) + step_s,
         prefill_attention_s=remaining("prefill_attention_s", *prefill),
         request_s=0.0 if offline else host.request_s,
     )
@@ -286,12 +291,12 @@ def decode_ratio(sequences: Number, ratios: Sequence[float]) -> Array:
     return np.asarray(np.exp(logs))
 
 
-_BY_PLAN = ("decode_s", "head_s", "decode_attention_s", "mixed_s", "prefill_attention_s")
+_BY_PLAN = ("decode_s", "head_s", "decode_attention_s", "mixed_s", "launch_s", "prefill_attention_s")
 
 
 def table_of_plan(tables: StepTable, plan: int) -> StepTable:
     """Return the tables of one plan of an array of plans."""
-    times: dict[str, Any] = {name: getattr(tables, name)[plan] for name in _BY_PLAN}
+    times: dict[str, Any] = {name: values[plan] for name, values in _by_plan(tables)}
     stages = np.broadcast_to(tables.stages, tables.decode_s.shape[:1])[plan]
     fraction = np.broadcast_to(tables.stage_fraction, tables.decode_s.shape[:1])[plan]
     return replace(tables, **times, stages=stages, stage_fraction=fraction)
@@ -299,5 +304,11 @@ def table_of_plan(tables: StepTable, plan: int) -> StepTable:
 
 def table_of_plans(table: StepTable) -> StepTable:
     """Return the tables of one plan as those of an array of one: the inverse of table_of_plan."""
-    times: dict[str, Any] = {name: getattr(table, name)[None] for name in _BY_PLAN}
+    times: dict[str, Any] = {name: values[None] for name, values in _by_plan(table)}
     return replace(table, **times)
+
+
+def _by_plan(table: StepTable) -> Iterator[tuple[str, Array]]:
+    for name in _BY_PLAN:
+        if (values := getattr(table, name)) is not None:
+            yield name, values

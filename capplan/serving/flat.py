@@ -20,6 +20,7 @@ from capplan.serving.step_table import (
     StepClock,
     StepTable,
     bilinear,
+    launching_s,
     piecewise_linear,
     prefill_attention_per_token_s,
 )
@@ -219,6 +220,7 @@ def _dense_tables(table: StepTable, max_num_seqs: int, most_tokens: int) -> list
             slopes.ravel(),
             piecewise_linear(table.token_knots, table.mixed_s, tokens),
             piecewise_linear(table.sequence_knots, table.head_s, sequences),
+            launching_s(table, tokens),
             *(column.ravel() for column in prefill_attention_per_token_s(table)),
         )
     ]

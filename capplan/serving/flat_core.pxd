@@ -93,7 +93,7 @@ cdef class FlatSteps(FlatBatch):
     cdef long long stages
     cdef double stage_tokens, stage_fraction, filled
     cdef double[::1] context_knots, decode_base, decode_values, decode_slopes
-    cdef double[::1] mixed, head, new_knots, past_knots, prefill
+    cdef double[::1] mixed, head, launch, new_knots, past_knots, prefill
     cdef long long[::1] chunk_rows, chunk_tokens
 
     @cython.locals(tokens=cython.longlong, seconds=cython.double, place=cython.Py_ssize_t)

@@ -515,7 +515,7 @@ class FlatSteps(FlatBatch):
         """Take limits, step tables and requests; see FlatQueue."""
         super().__init__(limits, requests)
         self.context_knots, self.decode_base, self.decode_values, self.decode_slopes = tables[:4]
-        self.mixed, self.head, self.new_knots, self.past_knots, self.prefill = tables[4:]
+        self.mixed, self.head, self.launch, self.new_knots, self.past_knots, self.prefill = tables[4:]
         self.knots, self.last_knot = len(self.context_knots), 0
         self.stages, self.stage_tokens = limits.stages, limits.stage_tokens
         self.stage_fraction, self.filled = limits.stage_fraction, 0.0
@@ -530,7 +530,7 @@ class FlatSteps(FlatBatch):
             seconds += self.prefill_s(self.chunk_tokens[place], self.done[self.chunk_rows[place]])
         if decoding:
             seconds += self.attention_s(decoding, context)
-        return seconds + self.mixed[tokens] + self.head[decoding + self.chunks]
+        return max(seconds + self.mixed[tokens] + self.head[decoding + self.chunks], self.launch[tokens])
 
     def turn_s(self, decoding: int, context: float) -> float:
         """Return the same for a pipeline, and note how many micro-batches hold prompts; see StepClock.turn_s."""
@@ -550,6 +550,7 @@ class FlatSteps(FlatBatch):
         filled = self.filled = tokens / largest
         seconds = chunks_s / filled + attention_s
         seconds = seconds + self.mixed[beside + largest] + self.head[decoding + self.chunks]
+        seconds = max(seconds, self.launch[beside + largest])
         part = self.stage_fraction
         ratio = 1.0 + (filled - 1.0) * part - min((max(before, 1.0) - 1.0) * part, 1.0 - part)
         return max(seconds * ratio, decode_s)

@@ -45,6 +45,8 @@ class StepTable:
     """Pipeline stages."""
     stage_fraction: Number = 1.0
     """Time of the slowest stage over the time of all stages, in a step with prompts."""
+    launch_s: Array | None = None
+    """L: least time of a mixed step, which waits until all of its kernels are launched, by its tokens, shape (t,); None: 0."""
 
 
 def check_step_table(table: StepTable) -> None:
@@ -60,9 +62,12 @@ def check_step_table(table: StepTable) -> None:
         "head_s": (table.sequence_knots.size,),
         "decode_attention_s": (table.sequence_knots.size, table.context_knots.size),
         "mixed_s": (table.token_knots.size,),
+        "launch_s": (table.token_knots.size,),
         "prefill_attention_s": (table.new_knots.size, table.past_knots.size),
     }
     for field in fields(table):
+        if getattr(table, field.name) is None:
+            continue
         values = np.asarray(getattr(table, field.name), dtype=np.float64)
         if values.size == 0 or not np.all(np.isfinite(values)) or np.any(values < 0.0):
             raise InputError(f"step table: {field.name} must hold finite numbers of at least 0")
@@ -262,7 +267,7 @@ def mixed_step_s(
 ) -> Array:
     """Return the time of a mixed step with decoding sequences and equal prefill chunks.
 
-        t = M(S / stages + m n) + H(S + m) + A(S, c) + m P(n, p),   P = n P'(n, p)
+        t = max(M(x) + H(S + m) + A(S, c) + m P(n, p), L(x)),   x = S / stages + m n,   P = n P'(n, p)
 
     Parameters
     ----------
@@ -304,12 +309,30 @@ def mixed_step_s(
         0.0,
     )
     prefill = new_tokens * bilinear(*prefill_attention_per_token_s(table), new_tokens, past_tokens)
-    tokens = piecewise_linear(
-        table.token_knots, table.mixed_s, sequences / table.stages + chunks * new_tokens
-    )
+    tokens = sequences / table.stages + chunks * new_tokens
     head = piecewise_linear(table.sequence_knots, table.head_s, sequences + chunks)
-    result: Array = np.asarray(tokens + head + attention + chunks * prefill)
-    return result
+    working = piecewise_linear(table.token_knots, table.mixed_s, tokens) + head + attention + chunks * prefill
+    return np.asarray(working if table.launch_s is None else np.maximum(working, launching_s(table, tokens)))
+
+
+def launching_s(table: StepTable, tokens: Number) -> Array:
+    """Return the least time of a mixed step: that of its launches [s].
+
+    Parameters
+    ----------
+    table : step times of the replica
+    tokens : in the step, of one stage
+
+    Examples
+    --------
+    >>> one = np.array([1.0])
+    >>> table = StepTable(one, one, one, one, one[None], np.array([512.0, 513.0]), one, one, one, one[None], launch_s=np.array([0.01, 0.02]))
+    >>> launching_s(table, np.array([100.0, 2000.0])).tolist()
+    [0.01, 0.02]
+    """
+    if table.launch_s is None:
+        return np.zeros(np.shape(tokens))
+    return piecewise_linear(table.token_knots, table.launch_s, np.minimum(tokens, table.token_knots[-1]))
 
 
 class DecodeRow:
@@ -407,6 +430,7 @@ class StepClock:
 
     __slots__ = (
         "_head",
+        "_launch",
         "_mixed",
         "_new",
         "_past",
@@ -425,6 +449,7 @@ class StepClock:
         self.table = table
         self._rows: list[DecodeRow | None] = [None] * 64
         self._mixed: list[float] = []
+        self._launch: list[float] = []
         self._head: list[float] = []
         new, past, each = prefill_attention_per_token_s(table)
         self._new: list[float] = new.tolist()
@@ -483,7 +508,9 @@ class StepClock:
         if sequences:
             row = self.row(sequences)
             seconds += row.step_s(context) - row.base_s
-        return seconds + self._mixed_s(tokens) + self._head_s(sequences + len(chunks))
+        return max(
+            seconds + self._mixed_s(tokens) + self._head_s(sequences + len(chunks)), self._launch[tokens]
+        )
 
     def turn_s(
         self,
@@ -512,13 +539,16 @@ class StepClock:
         filled = tokens / largest
         seconds = chunks_s / filled + attention_s
         seconds = seconds + self._mixed_s(beside + largest) + self._head_s(sequences + len(chunks))
+        seconds = max(seconds, self._launch[beside + largest])
         part = self.stage_fraction
         ratio = 1.0 + (filled - 1.0) * part - min((max(before, 1.0) - 1.0) * part, 1.0 - part)
         return max(seconds * ratio, decode_s), filled
 
     def _mixed_s(self, tokens: int) -> float:
         if tokens >= len(self._mixed):
-            self._mixed = _dense(self.table.token_knots, self.table.mixed_s, max(2 * tokens, 1024))
+            size = max(2 * tokens, 1024)
+            self._mixed = _dense(self.table.token_knots, self.table.mixed_s, size)
+            self._launch = launching_s(self.table, np.arange(size, dtype=np.float64)).tolist()
         return self._mixed[tokens]
 
     def _head_s(self, logits: int) -> float:

@@ -121,7 +121,7 @@ def test_arrays_and_scalars_agree(layers, profile, points):
 )
 def test_parts_of_the_budget_sum_to_what_may_be_used(layers, profile, gib):
     plan = plan_of(network_of(layers), profile, memory=gib * GIB, fraction=0.9)
-    graphs = plan.cuda_graph_bytes if profile.memory.graphs_in_budget else 0.0
+    graphs = profile.memory.budgeted_graph_fraction * plan.cuda_graph_bytes
     parts = (
         plan.weight_bytes + plan.activation_bytes + plan.non_torch_bytes + graphs + plan.kv_bytes_available
     )

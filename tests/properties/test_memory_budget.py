@@ -151,10 +151,10 @@ def test_a_graph_is_captured_for_every_size_and_layer(profile, sequences):
 
 @every_engine
 def test_graphs_come_out_of_the_cache_only_where_the_engine_counts_them_before(profile):
-    """vLLM from 0.21 on; all others leave them to what the memory fraction spares."""
+    """vLLM from 0.20 on, as it estimates them; all others leave them to what the memory fraction spares."""
     captured, eager = plan(network(), profile), plan(network(), profile, eager=True)
     graphs = captured.cuda_graph_bytes
-    missing = graphs if profile.memory.graphs_in_budget else 0.0
+    missing = profile.memory.budgeted_graph_fraction * graphs
     assert eager.kv_bytes_available - captured.kv_bytes_available == pytest.approx(missing, abs=1.0)
     assert eager.headroom_bytes - captured.headroom_bytes == pytest.approx(graphs - missing, abs=1.0)
 
@@ -165,7 +165,7 @@ def test_each_engine_takes_its_fraction_of_its_own_total(profile):
     weights, activations, runtime = held.weight_bytes, held.activation_bytes, held.non_torch_bytes
     assert runtime == rules.non_torch_bytes
     usable, cache = {
-        "utilisation": (0.8 * total, 0.8 * total - weights - activations - runtime - rules.graphs_in_budget * held.cuda_graph_bytes),
+        "utilisation": (0.8 * total, 0.8 * total - weights - activations - runtime - rules.budgeted_graph_fraction * held.cuda_graph_bytes),
         "static_fraction": (0.8 * (total - runtime), 0.8 * (total - runtime) - weights),
         "free_fraction": (total - runtime, 0.8 * (total - runtime - weights - activations)),
     }[rules.budget]  # fmt: skip

@@ -34,6 +34,7 @@ from capplan.replica.spec import ReplicaSpec
 from capplan.replica.tables import Knots, decode_ratio, device_tables, step_knots, table_of_plan, with_host
 from capplan.serving.steady_state import Lengths
 from capplan.serving.step_table import (
+    StepClock,
     StepTable,
     bilinear,
     decode_step_s,
@@ -223,11 +224,15 @@ def test_several_ranks_are_told_what_to_run(tensor, pipeline):
 def test_a_step_too_large_for_graphs_waits_for_its_launches():
     device_only = tables()
     host = HostOverhead(eager_layer_s=0.5, graph_tokens=16.0, step_s=0.1)
-    found = with_host(device_only, host, 4).mixed_s[0]
-    assert found[2] == near(4 * 0.5 + 0.1)
-    assert found[:2] == near(device_only.kernels.mixed_s[0, :2] + 0.1)  # 16 tokens are still in a graph
-    quick = replace(host, eager_layer_s=1e-12)
-    assert with_host(device_only, quick, 4).mixed_s[0] == near(device_only.kernels.mixed_s[0] + 0.1)
+    table = table_of_plan(with_host(device_only, host, 4), 0)
+    clock = StepClock(table)
+    tokens = [int(knot) for knot in table.token_knots]
+    for new in tokens:
+        working = float(mixed_step_s(replace(table, launch_s=None), 0.0, 0.0, 1.0, new, 0.0))
+        least = 4 * 0.5 + 0.1 if new > 16 else 0.1
+        assert clock.mixed_step_s(0, 0.0, [(new, 0)]) == near(max(working, least))
+        assert float(mixed_step_s(table, 0.0, 0.0, 1.0, new, 0.0)) == near(max(working, least))
+    assert max(tokens) > 16
 
 
 @FEW
@@ -355,7 +360,8 @@ def test_plans_at_many_loads_take_the_steps_of_their_tables(seed, inputs, output
     own[1] = replace(own[1], decode_s=2 * own[1].decode_s, prefill_attention_s=3 * own[1].prefill_attention_s)
     shared = {f.name for f in fields(StepTable) if f.name.endswith("_knots") or f.name == "request_s"}
     both = replace(own[0], **{
-        f.name: np.stack([getattr(t, f.name) for t in own]) for f in fields(StepTable) if f.name not in shared
+        f.name: np.stack([getattr(t, f.name) for t in own]) for f in fields(StepTable)
+        if f.name not in shared and getattr(own[0], f.name) is not None
     })  # fmt: skip
     lengths = Lengths(inputs, outputs, 0.0, 0.0, cached * inputs)
     step = plans_step_function(both, lengths)

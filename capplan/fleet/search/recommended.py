@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from math import inf
+from math import inf, nextafter
 
 from capplan.accuracy.bounded import BoundedSpread, load_interval
 from capplan.fleet.plan import Group, Plan, cost_of
@@ -35,9 +35,10 @@ def met_probability(trial: Trial, busy: int) -> float:
     """
     slowness, confidence = trial.candidate.slowness, trial.question.slo.confidence
     probability = slowness.probability(trial.slowest(busy, trial.limits))
-    if probability < confidence and trial.meets(busy, slowness.quantile(confidence), trial.limits):
-        return confidence  # what was simulated counts more than what lies between two steps of the scale
-    return probability
+    if (probability >= confidence) == trial.meets(busy, slowness.quantile(confidence), trial.limits):
+        return probability
+    # what was simulated counts more than what lies between two steps of the scale
+    return confidence if probability < confidence else nextafter(confidence, 0.0)
 
 
 def target_probability(trial: Trial, busy: int, target: Target) -> float:

@@ -131,9 +131,8 @@ def waterfall(fit: Fit) -> list[dict[str, Any]]:
     weights = ("weights", -float(np.asarray(plan.weight_bytes)))
     activations = ("peak activations", -float(np.asarray(plan.activation_bytes)))
     if rules.budget == "utilisation":
-        graphs = (
-            [("CUDA graphs", -float(np.asarray(plan.cuda_graph_bytes)))] if rules.graphs_in_budget else []
-        )
+        expected = rules.budgeted_graph_fraction * float(np.asarray(plan.cuda_graph_bytes))
+        graphs = [("CUDA graphs, as the engine estimates them", -expected)] if expected else []
         kept = ("kept free by the memory fraction", float(np.asarray(plan.usable_bytes)) - total)
         steps = [kept, weights, activations, runtime, *graphs]
     elif rules.budget == "static_fraction":

@@ -1,0 +1,215 @@
+"""What vLLM did on a GPU beside what is predicted: decode steps, launches, whole loads, cache: `python -m calibrate.live.card_table [FOLDER]`.
+
+Reads what `calibrate.live.card` wrote, packed by `calibrate.live.card_table --pack RAW [FOLDER]`; the kept records are those of an H100.
+"""
+
+import csv
+import gzip
+import io
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from calibrate.live.queueing import RecordedStep, measured, predicted_step_s, simulated
+from capplan.hardware.efficiency import Efficiency
+from capplan.replica.replica import Replica, replica_of
+from capplan.scenario.flags import ServingFlags
+from capplan.scenario.replica import asked_replica
+from capplan.serving.terms import EngineSetup
+
+KEPT = Path(__file__).parent / "results" / "h100"
+HARDWARE = "h100-sxm"
+LIMITS = {"max_model_len": 16384, "gpu_memory_utilization": 0.92}
+STATISTICS = ("ttft_p50", "ttft_p95", "tpot_p50", "tpot_p95")
+COLUMNS = ("planned_s", "output_s", "sequences", "context", "prompts")
+BATCHES = (1, 4, 8, 16, 32, 64, 128)
+"""Decode steps are grouped from one of these up to the next."""
+
+
+def pack(raw: Path, to: Path) -> None:
+    """Keep records, versions and cache sizes of a run, and of its steps what the table reads."""
+    about = json.loads((raw / "about.json").read_text(encoding="utf-8"))
+    for folder in sorted(path for path in raw.iterdir() if (path / "steps.jsonl.gz").exists()):
+        kept = to / folder.name
+        kept.mkdir(parents=True, exist_ok=True)
+        records = {
+            path.stem.removesuffix(".1"): json.loads(path.read_text()) for path in folder.glob("*.1.json")
+        }
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows(_rows(folder / "steps.jsonl.gz"))
+        _write(kept / "steps.csv.gz", text.getvalue())
+        _write(kept / "records.json.gz", json.dumps(records, sort_keys=True))
+        log = (folder / "server.log").read_text(encoding="utf-8", errors="replace")
+        size = log.partition("GPU KV cache size: ")[2].partition(" tokens")[0]
+        about[folder.name] = {**about.get(folder.name, {}), "kv_cache_tokens": int(size.replace(",", ""))}
+    known = to / "about.json"
+    before = json.loads(known.read_text(encoding="utf-8")) if known.exists() else {}
+    about = {
+        name: value for name, value in about.items() if not isinstance(value, dict) or "failed" not in value
+    }
+    known.write_text(json.dumps({**before, **about}, indent=1) + "\n", encoding="utf-8")
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def _rows(log: Path) -> Iterator[list[Any]]:
+    """Yield a row for each step; the output of a step is the next one that is reported, also where a later step is planned before."""
+    planned: list[dict[str, Any]] = []
+    first_s = None
+    with gzip.open(log, "rt") as lines:
+        for line in lines:
+            row = json.loads(line)
+            if row.get("batch"):
+                planned.append(row)
+                first_s = first_s or row["at_s"]
+            elif "output_s" in row and planned and first_s is not None:
+                step = planned.pop(0)
+                prompts = " ".join(f"{new}+{past}" for _, new, past in step["batch"] if new > 1)
+                contexts = [past for _, new, past in step["batch"] if new == 1]
+                yield [
+                    f"{step['at_s'] + step['planned_s'] - first_s:.5f}", f"{row['output_s'] - first_s:.5f}",
+                    len(contexts), round(sum(contexts) / max(len(contexts), 1)), prompts,
+                ]  # fmt: skip
+
+
+Timed = tuple[float, float, RecordedStep]
+"""When a step was planned, when its output was there, and the step."""
+
+
+def steps_of(folder: Path) -> list[Timed]:
+    """Return the steps of a model; a step lasts from the output before it, or from its plan where the engine was idle."""
+    found: list[Timed] = []
+    with gzip.open(folder / "steps.csv.gz", "rt") as lines:
+        for row in csv.DictReader(lines):
+            planned_s, output_s = float(row["planned_s"]), float(row["output_s"])
+            start_s = max(planned_s, found[-1][1]) if found else planned_s
+            pairs = [pair.split("+") for pair in row["prompts"].split()]
+            chunks = tuple((int(new), int(past)) for new, past in pairs)
+            new = sum(count for count, _ in chunks)
+            step = RecordedStep(
+                start_s, new, int(row["sequences"]), output_s - start_s, float(row["context"]), chunks
+            )
+            found.append((planned_s, output_s, step))
+    return found
+
+
+def replica(model: str, version: str) -> Replica:
+    """Return the replica, with a router that spreads tokens evenly over experts, as random weights do."""
+    flags = ServingFlags(engine="vllm", engine_version=version, offline=True, **LIMITS)  # type: ignore[arg-type]
+    spec = asked_replica(model.replace("--", "/"), HARDWARE, flags).spec
+    return replica_of(replace(spec, efficiency=_evenly_routed(spec.efficiency), offline=False))
+
+
+def _evenly_routed(efficiency: Efficiency) -> Efficiency:
+    fits = {
+        key: replace(fit, numbers={**fit.numbers, "router_skew": 0.0})
+        if "router_skew" in fit.numbers
+        else fit
+        for key, fit in efficiency.fits.items()
+    }
+    return replace(efficiency, fits=fits)
+
+
+def decode_rows(steps: Sequence[Timed], own: Replica) -> Iterator[tuple[int, int, float, float]]:
+    """Yield sequences, steps, and their median time measured and predicted [s]; steps that follow one without prompts count."""
+    clock = EngineSetup(own.table, own.scheduling, own.kv_blocks).clock
+    groups: dict[int, list[RecordedStep]] = defaultdict(list)
+    for (_, before_s, last), (planned_s, _, step) in pairwise(steps):
+        if not step.chunks and not last.chunks and planned_s < before_s:
+            groups[max(batch for batch in BATCHES if batch <= step.sequences)].append(step)
+    for batch, alike in sorted(groups.items()):
+        own_s = median(predicted_step_s(step, clock) for step in alike)
+        yield batch, len(alike), median(step.seconds for step in alike), own_s
+
+
+def launch_rows(steps: Sequence[Timed], graph_tokens: float) -> dict[str, list[float]]:
+    """Return how long the host launched each step with prompts [s]: until it looked for the output of the step before, or, under graphs, the whole of a short step alone."""
+    found: dict[str, list[float]] = {"eager": [], "captured": []}
+    for (_, before_s, _), (planned_s, output_s, step) in pairwise(steps):
+        tokens = step.prompt_tokens + step.sequences
+        if step.chunks and tokens > graph_tokens and before_s > planned_s:
+            found["eager"].append(before_s - planned_s)
+        elif step.chunks and tokens <= graph_tokens / 4 and before_s <= planned_s:
+            found["captured"].append(output_s - planned_s)
+    return found
+
+
+def load_rows(records: Mapping[str, Any], own: Replica) -> Iterator[dict[str, Any]]:
+    """Yield measured and simulated TTFT and TPOT of each load [s]."""
+    engine = EngineSetup(own.table, own.scheduling, own.kv_blocks)
+    for name, record in sorted(
+        records.items(), key=lambda item: (item[0].split("-")[0], int(item[0].split("-")[1]))
+    ):
+        seen, expected = measured(record), simulated(record, engine)
+        row: dict[str, Any] = {"load": name, "requests": len(record["ttfts"])}
+        for key in STATISTICS:
+            metric, _, part = key.partition("_p")
+            values = [
+                float(np.percentile(side[metric], float(part))) if side[metric].size else 0.0
+                for side in (seen, expected)
+            ]
+            row[key] = values
+        yield row
+
+
+def paces(steps: Sequence[Timed], own: Replica) -> float:
+    """Return the time of all steps over their predicted time, while the engine was busy."""
+    clock = EngineSetup(own.table, own.scheduling, own.kv_blocks).clock
+    seen = sum(step.seconds for _, _, step in steps)
+    return seen / sum(predicted_step_s(step, clock) for _, _, step in steps)
+
+
+def main(words: Sequence[str]) -> int:
+    """Pack a run, or print the table of a kept one."""
+    if words and words[0] == "--pack":
+        to = Path(words[2]) if len(words) > 2 else KEPT
+        to.mkdir(parents=True, exist_ok=True)
+        pack(Path(words[1]), to)
+        return 0
+    kept = Path(words[0]) if words else KEPT
+    about = json.loads((kept / "about.json").read_text(encoding="utf-8"))
+    print(json.dumps({key: value for key, value in about.items() if not isinstance(value, dict)}))
+    for folder in sorted(path for path in kept.iterdir() if path.is_dir()):
+        own, steps = replica(folder.name, about["vllm"]), steps_of(folder)
+        host = own.spec.profile.host
+        tokens = own.kv_blocks * own.scheduling.block_tokens
+        print(
+            f"\n{folder.name}: cache of {about[folder.name]['kv_cache_tokens']:,} tokens, predicted {tokens:,}"
+        )
+        print(f"all steps: {paces(steps, own):.3f} of their predicted time")
+        print(f"{'decode':>8} {'steps':>6} {'measured':>10} {'predicted':>10}")
+        for batch, count, seen_s, own_s in decode_rows(steps, own):
+            print(
+                f"{batch:8} {count:6} {1e3 * seen_s:7.2f} ms {1e3 * own_s:7.2f} ms {own_s / seen_s - 1:+6.0%}"
+            )
+        layers = len(own.spec.network.layers)
+        for kind, seconds in launch_rows(steps, host.graph_tokens).items():
+            if seconds:
+                print(
+                    f"launched {kind}: {1e3 * median(seconds):.1f} ms, {1e6 * median(seconds) / layers:.0f} us a layer, {len(seconds)} steps"
+                )
+        records = json.loads(gzip.decompress((folder / "records.json.gz").read_bytes()))
+        for row in load_rows(records, own):
+            cells = []
+            for key in STATISTICS:
+                seen, expected = row[key]
+                if seen:
+                    cells.append(f"{key} {1e3 * seen:7.1f} {1e3 * expected:7.1f} {expected / seen - 1:+5.0%}")
+            print(f"{row['load']:12} {row['requests']:4}  " + "   ".join(cells))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
