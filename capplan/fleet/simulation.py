@@ -288,7 +288,8 @@ def fleet_outcome(
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
     # Replicas that are down do not see the rest of the load, which belongs to the run.
     over_s = max(seconds, float(np.max(columns["arrival_s"], initial=0.0)))
-    begin, end = measured_time(columns, stream, min(over_s, until_s))
+    last_s = [float(part.arrival_s.max()) for part in parts if part.arrival_s.size]
+    begin, end = measured_time(columns, stream, min(over_s, until_s), last_s)
     done = finished_in(columns, begin, end)
     if not done.any():  # shorter than one response: the time until the last of them counts
         end = over_s
@@ -355,12 +356,13 @@ def simulation_summary(
 
 
 def measured_time(
-    columns: Mapping[str, NDArray[Any]], stream: Stream, stopped_s: float
+    columns: Mapping[str, NDArray[Any]], stream: Stream, stopped_s: float, last_s: Sequence[float] = ()
 ) -> tuple[float, float]:
     """Return from when until when a run is measured [s].
 
     It begins when the warm-up of the stream is over, and ends with the load: at the last arrival, or, where most requests are
-    those of users, when the first of them found no request left.
+    those of users, when the first of them found no request left. Users who stay at a replica run out of requests there, those of
+    busier replicas later than others: the run ends when the first replica has none left.
 
     Parameters
     ----------
@@ -368,6 +370,8 @@ def measured_time(
     stream : the load
     stopped_s : [s]
         when the run ended
+    last_s : [s]
+        last arrival at each replica whose load is its own
     """
     arrival = columns["arrival_s"]
     if not arrival.size:
@@ -377,6 +381,7 @@ def measured_time(
         ends = np.sort(arrival + np.nan_to_num(columns["e2e_s"]))
         after = ends.size - stream.crowd.first_turns().size
         end = float(ends[after]) if 0 <= after < ends.size else end
+        end = min(last_s) if len(last_s) > 1 else end
     elif stream.crowd is not None and stream.requests is not None and stream.requests.arrival_s is not None:
         end = float(np.max(stream.requests.arrival_s))
     begin = max(stream.warm_up_s, float(np.quantile(arrival, stream.warm_up_share)))

@@ -118,3 +118,22 @@ def test_the_bounds_leave_out_no_layout_that_would_be_cheapest(classes, hardware
             sizes.append(busy * candidate.layout.devices)
     best = cheapest(question)
     assert (best and best.gpus) == min(sizes, default=None)
+
+
+def test_a_run_ends_when_the_first_replica_has_no_request_left() -> None:
+    """Five users of whom one replica has two: it takes less than twice as long for twice the requests, and would be measured alone at the end.
+
+    Replicas of users who stay weigh as much as they serve, in the fleet and in its simulation.
+    """
+    question = question_of(
+        "{name: u, users: 5, think_time: 0 s, input_tokens: 2300, output_tokens: 12}", requests=6000
+    )
+    trial = Trial(search(question).candidates[0], question, {})
+    expected = trial.fleet(4)
+    stream = peak_stream(
+        trial.demand, replicas=4, seed=3, longest=question.max_model_len, seconds=120.0,
+        response_s=expected.responses_s, routing="round_robin",
+    )  # fmt: skip
+    found = simulated_fleet(trial.replica, stream, replicas=4, slo=question.slo)
+    assert found.all.tpot_s.mean == pytest.approx(expected.tpot_s.mean, rel=0.03)
+    assert found.all.ttft_s.mean == pytest.approx(expected.ttft_s.mean, rel=0.03)
