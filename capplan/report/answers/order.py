@@ -9,7 +9,7 @@ from capplan.fleet.order import OrderLine
 from capplan.fleet.plan import Plan, plan_order
 from capplan.fleet.price import usd_per_month
 from capplan.questions.plans.plan_row import order_row
-from capplan.readers.catalogue.machines import stating_providers
+from capplan.questions.plans.stated_order import stated_order
 from capplan.report.answer import Table
 
 _TITLES = {
@@ -41,16 +41,26 @@ def order_tables(plan: Plan | None) -> list[Table]:
     return [Table(rows, title="Order: machines for the recommended plan", shown=tuple(shown), titles=_TITLES)]
 
 
+def stated_order_row(plan: Plan | None) -> dict[str, Any] | None:
+    """Return the order of the same replicas that can be placed today, with the keys of `order`; None if no provider states all of it."""
+    stated = stated_order(plan)
+    return None if stated is None else order_row(stated)
+
+
 def order_texts(plan: Plan | None) -> tuple[str, ...]:
     """Return what of the machines stays idle, what may fail, and how likely enough replicas are in service."""
     return () if plan is None else (*_unstated_texts(plan), *idle_texts(plan), *_survival_texts(plan))
 
 
 def ordered_texts(plan: Plan) -> tuple[str, ...]:
-    """Return the machines of a plan in one line, each with provider, region, price and its day; nothing for prices of the scenario."""
+    """Return the machines of a plan in one line, each with provider, region, price and its day, and those to order today; nothing for prices of the scenario."""
+    lines = _lines_text(plan)
+    return (f"order: {lines}", *_today_texts(plan)) if lines else ()
+
+
+def _lines_text(plan: Plan) -> str:
     order = plan_order(plan)
-    lines = [] if order is None else [_line_text(line) for line in order.lines if line.machine.source]
-    return (f"order: {'; '.join(lines)}",) if lines else ()
+    return "" if order is None else "; ".join(_line_text(line) for line in order.lines if line.machine.source)
 
 
 def _line_text(line: OrderLine) -> str:
@@ -62,30 +72,47 @@ def _line_text(line: OrderLine) -> str:
     return f"{line.count} x {machine.sku or size} at {place}, ${machine.usd_per_hour:,.2f} per hour each{day}{unstated}"
 
 
+def _today_texts(plan: Plan) -> tuple[str, ...]:
+    """Return the order of the same replicas that can be placed today, if the price list leaves something out of the order of the plan."""
+    stated = stated_order(plan)
+    if stated is None or stated is plan or stated.usd_per_month is None:
+        return ()
+    return (f"to order today: {_lines_text(stated)}; ${stated.usd_per_month:,.0f} per month",)
+
+
 def _unstated_texts(plan: Plan) -> Iterator[str]:
-    """Yield what the price list does not say of the machines of a plan, and who sells machines of which it says all."""
+    """Yield what the price list does not say of the machines of a plan, and the order of which it says all."""
     for group in plan.groups:
-        machines = [line.machine for line in group.order.lines] if group.order and group.price else []
-        if group.price is not None and len(group.price.records) > 1:
+        if group.order is None or group.price is None:
+            continue
+        device, machines = group.layout.device.name, [line.machine for line in group.order.lines]
+        if len(group.price.records) > 1:
             offers = " and ".join(
                 f"{offer.provider} at ${offer.usd_per_hour:.2f}" for offer in group.price.records
             )
-            yield f"the price of {group.layout.device.name} is the mean of two offers per hour, {offers}: order at one of them"
+            yield f"the price of {device} is the mean of two offers per hour, {offers}: order at one of them"
         unstated = {word: None for machine in machines if machine.source for word in machine.unstated}
-        if not unstated or group.price is None:
-            continue
-        device = group.layout.device.name
-        sellers = [
-            name
-            for name in stating_providers(device, group.price.commitment)
-            if name not in {m.provider for m in machines}
-        ]
-        way = (
-            f"{sellers[0]} sells machines for which all of it is stated: fleet.providers: [{sellers[0]}]"
-            if sellers
-            else "ask the provider, or state your own: prices.file"
+        if unstated:
+            verb = "is" if len(unstated) == 1 else "are"
+            yield f"to order {device}, its {' and '.join(unstated)} {verb} missing in the price list of {machines[0].provider}"
+    yield from _way_texts(plan)
+
+
+def _way_texts(plan: Plan) -> Iterator[str]:
+    """Yield how to get an order that can be placed, if the one of a plan cannot be."""
+    stated, order = stated_order(plan), plan_order(plan)
+    if order is None or stated is plan or not any(line.machine.source for line in order.lines):
+        return
+    if stated is None:
+        yield "no provider states machine, region and day for it: ask the provider, or state your own: prices.file"
+        return
+    sellers = ", ".join(
+        dict.fromkeys(
+            line.machine.provider for group in stated.groups if group.order for line in group.order.lines
         )
-        yield f"to order {device}, its {' and '.join(unstated)} {'is' if len(unstated) == 1 else 'are'} missing in the price list of {machines[0].provider}; {way}"
+    )
+    yield from _today_texts(plan)
+    yield f"this order has the same replicas; for the cheapest plan at its prices: fleet.providers: [{sellers}]"
 
 
 def failure_text(plan: Plan) -> str:
