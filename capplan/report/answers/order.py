@@ -1,11 +1,11 @@
 """The order of a plan: machines line by line, and what of them stays idle."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import floor, log10
 from typing import Any
 
 from capplan.fleet.availability import plan_availability
-from capplan.fleet.order import OrderLine
+from capplan.fleet.order import OWN, OrderLine
 from capplan.fleet.plan import Plan, plan_order
 from capplan.fleet.price import usd_per_month
 from capplan.questions.plans.plan_row import order_row
@@ -49,35 +49,74 @@ def stated_order_row(plan: Plan | None) -> dict[str, Any] | None:
 
 def order_texts(plan: Plan | None) -> tuple[str, ...]:
     """Return what of the machines stays idle, what may fail, and how likely enough replicas are in service."""
-    return () if plan is None else (*_unstated_texts(plan), *idle_texts(plan), *_survival_texts(plan))
+    if plan is None:
+        return ()
+    return (*_unstated_texts(plan), *idle_texts(plan), *_survival_texts(plan))
 
 
-def ordered_texts(plan: Plan) -> tuple[str, ...]:
-    """Return the machines of a plan in one line, each with provider, region, price and its day, and those to order today; nothing for prices of the scenario."""
-    lines = _lines_text(plan)
-    return (f"order: {lines}", *_today_texts(plan)) if lines else ()
+def ordered_texts(plans: Sequence[Plan]) -> tuple[str, ...]:
+    """Return the machines of plans in one line, each with provider, region, price and its day, and those to order today; nothing for prices of the scenario.
+
+    Parameters
+    ----------
+    plans : of one service, or of each part of it
+    """
+    stated = [stated_order(plan) for plan in plans]
+    today = [plan for plan in stated if plan is not None] if None not in stated else []
+    job = any(plan.money is not None and plan.money.usd_per_job is not None for plan in plans)
+    return lines_texts(_lines(plans), _lines(today), _terms(plans, today), by_month=not job)
 
 
-def _lines_text(plan: Plan) -> str:
-    order = plan_order(plan)
-    return "" if order is None else "; ".join(_line_text(line) for line in order.lines if line.machine.source)
+def _terms(plans: Sequence[Plan], today: Sequence[Plan]) -> str:
+    """Return the commitment of the order to place today, if it is another one than that of the plans."""
+    then, now = (
+        {group.price.commitment for plan in some for group in plan.groups if group.price is not None}
+        for some in (plans, today)
+    )
+    return f", {' and '.join(sorted(now)).replace('-', ' ')}" if now - then else ""
+
+
+def _lines(plans: Sequence[Plan]) -> list[OrderLine]:
+    orders = [plan_order(plan) for plan in plans]
+    return [line for order in orders if order is not None for line in order.lines]
+
+
+def lines_texts(
+    lines: Sequence[OrderLine], today: Sequence[OrderLine], terms: str = "", *, by_month: bool = True
+) -> tuple[str, ...]:
+    """Return an order in one line, and in another one the order that can be placed today; nothing for prices of the scenario.
+
+    Parameters
+    ----------
+    lines : of the order
+    today : machines of which everything is stated; empty if no provider states it
+    terms : commitment of these, if it is another one
+    by_month : whether the machines are paid at all hours; else until a job is done
+    """
+    if not all(line.machine.source or line.machine.provider == OWN for line in lines) or not lines:
+        return ()
+    order = f"order: {_lines_text(lines)}"
+    if not today or list(today) == list(lines):
+        return (order,)
+    usd = sum(line.count * line.machine.usd_per_hour for line in today)
+    cost = f"${usd_per_month(usd):,.0f} per month" if by_month else f"${usd:,.2f} per hour"
+    return order, f"to order today{terms}: {_lines_text(today)}; {cost} in all"
+
+
+def _lines_text(lines: Sequence[OrderLine]) -> str:
+    return "; ".join(map(_line_text, lines))
 
 
 def _line_text(line: OrderLine) -> str:
     machine = line.machine
     size = machine.device if machine.gpus == 1 else f"({machine.gpus} x {machine.device})"
+    what = f"{line.count} x {machine.sku or size}"
+    if machine.provider == OWN:
+        return f"{what} of your own"
     place = ", ".join(filter(None, (machine.provider, machine.region)))
     day = f", price of {machine.date}" if machine.date else ""
     unstated = f" (not stated: {' and '.join(machine.unstated)})" if machine.unstated else ""
-    return f"{line.count} x {machine.sku or size} at {place}, ${machine.usd_per_hour:,.2f} per hour each{day}{unstated}"
-
-
-def _today_texts(plan: Plan) -> tuple[str, ...]:
-    """Return the order of the same replicas that can be placed today, if the price list leaves something out of the order of the plan."""
-    stated = stated_order(plan)
-    if stated is None or stated is plan or stated.usd_per_month is None:
-        return ()
-    return (f"to order today: {_lines_text(stated)}; ${stated.usd_per_month:,.0f} per month",)
+    return f"{what} at {place}, ${machine.usd_per_hour:,.2f} per hour each{day}{unstated}"
 
 
 def _unstated_texts(plan: Plan) -> Iterator[str]:
@@ -100,18 +139,14 @@ def _unstated_texts(plan: Plan) -> Iterator[str]:
 
 def _way_texts(plan: Plan) -> Iterator[str]:
     """Yield how to get an order that can be placed, if the one of a plan cannot be."""
-    stated, order = stated_order(plan), plan_order(plan)
-    if order is None or stated is plan or not any(line.machine.source for line in order.lines):
+    stated, said = stated_order(plan), ordered_texts([plan])
+    if stated is plan or not said:
         return
     if stated is None:
         yield "no provider states machine, region and day for it: ask the provider, or state your own: prices.file"
         return
-    sellers = ", ".join(
-        dict.fromkeys(
-            line.machine.provider for group in stated.groups if group.order for line in group.order.lines
-        )
-    )
-    yield from _today_texts(plan)
+    sellers = ", ".join(dict.fromkeys(line.machine.provider for line in _lines([stated])))
+    yield from said[1:]
     yield f"this order has the same replicas; for the cheapest plan at its prices: fleet.providers: [{sellers}]"
 
 
