@@ -8,6 +8,7 @@ from capplan.assumption import Assumption
 from capplan.fleet.plan import Plan
 from capplan.questions.levers.answer import Asking
 from capplan.questions.levers.lever import Base, Combination, LeverRow, LeversAnswer, worth_usd_per_byte_month
+from capplan.questions.levers.regions import kg_co2_per_month
 from capplan.questions.plans.plan_row import plan_row
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.report.answer import Answer, Table
@@ -77,6 +78,11 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
                     title="Why a change takes more GPUs",
                     shown=("lever", "change", "why"),
                 ),
+                Table(
+                    _carbon(base, answer),
+                    title="Carbon dioxide of the electricity",
+                    shown=("lever", "change", "kg_co2_per_month"),
+                ),
                 Table(_risks(answer.rows), title="Risks", shown=("lever", "change", "risk")),
                 Table(missed, title="No plan meets the targets", shown=("lever", "change", "reason")),
                 Table(put_off, title="Not tried", shown=("lever", "change", "reason")),
@@ -112,6 +118,7 @@ def _row(row: LeverRow) -> dict[str, Any]:
         "confidence": plan.slo_met_probability if plan else None,
         "risk": row.lever.risk or None,
         "dearer": row.dearer or None,
+        "kg_co2_per_month": row.kg_co2_per_month,
         "host_memory_bytes": _host_bytes(row),
         "host_memory_bytes_per_replica": row.lever.host_bytes or None,
         "host_memory_usd_per_month": row.memory_usd_per_month or None,
@@ -200,6 +207,17 @@ def _dearer(rows: Sequence[LeverRow]) -> list[dict[str, Any]]:
     return [
         {"lever": row.lever.name, "change": row.lever.change, "why": row.dearer} for row in rows if row.dearer
     ]
+
+
+def _carbon(base: Base, answer: LeversAnswer) -> list[dict[str, Any]]:
+    """Return the carbon dioxide of other places for the machines, and of the plan as it is."""
+    rows: list[dict[str, Any]] = [
+        {"lever": row.lever.name, "change": row.lever.change, "kg_co2_per_month": row.kg_co2_per_month}
+        for row in answer.rows
+        if row.kg_co2_per_month is not None
+    ]
+    now = {"lever": "-", "change": "as it is", "kg_co2_per_month": kg_co2_per_month(base.asked, answer.base)}
+    return [now, *rows] if rows else []
 
 
 def _risks(rows: Sequence[LeverRow]) -> list[dict[str, Any]]:
