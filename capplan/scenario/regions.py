@@ -38,6 +38,9 @@ def located(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, .
     if not file.regions:
         _refuse_unplaced(reading, file)
         return Located(file, classes)
+    several = next((key for key in ("cascade", "sharing") if getattr(file, key) is not None), None)
+    if several is not None:
+        raise reading.refuse(AT, f"are not modelled with {several}; leave one of them out")
     places = _named(reading, file)
     homes = [_home(reading, item.region, index, places) for index, item in enumerate(file.traffic)]
     where = _location(reading, file, places, homes, classes)
