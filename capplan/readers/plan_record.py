@@ -73,6 +73,7 @@ class RoutedRow(_Row):
     above_tokens: Amount | None
     up_to_tokens: Amount | None
     max_model_len: Positive | None
+    share: Probability | None = None
 
 
 class GroupRow(_Row):

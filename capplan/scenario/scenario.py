@@ -173,7 +173,7 @@ def mix_by(reading: Reading, file: ScenarioFile) -> MixBy:
             why = f"several fleets are not modelled with {key}; leave one of them out"
             reading.note(reading.refuse(at, why), at)
     reading.assume(
-        "the router knows the class of a request, or the length of its prompt, before it chooses a fleet",
+        "the router knows the class of a request, or the length of its prompt, before it chooses a fleet, or deals requests out by weight",
         "fleet.mix",
     )
     return by

@@ -257,7 +257,7 @@ class Fleet(Record):
     """Most machines of a sku that may be ordered."""
     mix: Annotated[MixBy | None, BeforeValidator(_switched_off)] = None
     """Several fleets for one service, each on the GPUs that suit its requests: classes divides whole classes, lengths the prompts
-    up to a length and longer ones, any tries both; off by default."""
+    up to a length and longer ones, shares a share of every class, any tries all of them; off by default."""
     disaggregation: Annotated[Disaggregation | None, BeforeValidator(_switched_off)] = None
     """Prefill and decode in separate pools: off, allowed (beside identical replicas), or only."""
     prefill_hardware: Names | None = None
