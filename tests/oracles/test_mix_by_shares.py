@@ -7,6 +7,7 @@ import pytest
 
 from capplan.fleet.load.routed import MixedGroup
 from capplan.fleet.simulation import Stream
+from capplan.readers.plan_file import result_digest
 from capplan.serving.requests import Requests
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
@@ -108,6 +109,12 @@ def test_shares_are_kept_simulated_exported_and_billed(capplan, owned, tmp_path)
     rule = first.replace("each class", "the requests of chat, mail")
     assert f"# the router in front of the groups has to send {rule} to own-1" in text
     assert second.replace("each class", "the requests of chat, mail") in text
+    broken = json.loads(plan.read_text())
+    broken["result"]["chosen"]["groups"][0]["requests"]["share"] = 0.9
+    broken["result"]["plan_file"]["result_sha256"] = result_digest(broken["result"])
+    (tmp_path / "broken.json").write_text(json.dumps(broken))
+    refused = capplan("simulate", "--plan", tmp_path / "broken.json", "--offline")
+    assert (refused.code, "the share of each class of all groups is" in refused.err) == (2, True), refused.err
     checked = capplan("check", owned, "--plan", plan, "--offline", "--set", "fleet.mix=shares")
     assert checked.code == 0, checked.out + checked.err
 
