@@ -83,6 +83,7 @@ golden: $(VENV)/.ready-test
 
 docs: $(VENV)/.ready-docs
 	$(BIN)/python -m docs.generators.commands
+	$(BIN)/python -m docs.generators.orders
 	$(BIN)/mkdocs build --quiet
 
 site: $(VENV)/.ready-docs $(VENV)/.ready-test

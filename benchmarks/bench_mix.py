@@ -84,7 +84,7 @@ def main() -> None:
                 scenario_of(setting, options.rate, tpot_ms, fleet, {"per_gpu_hour": PRICES})
             )
             kinds: dict[str, float] = {}
-            for plan in (*answer.plans, *answer.dear):
+            for plan in (plan for plan in (*answer.plans, *answer.dear) if not plan.is_mix):
                 kinds[plan.hardware] = min(kinds.get(plan.hardware, plan.usd_per_hour), plan.usd_per_hour)
             least, most = min(kinds.values()), max(kinds.values())
             usd = answer.mix.usd_per_month / 730.0 if isinstance(answer.mix, Mix) else least

@@ -234,6 +234,8 @@ def _rule(row: GroupRow) -> str:
     """Return the requests that the router of a mix sends to a group, in words."""
     routed = row.requests
     assert routed is not None
+    if routed.share is not None:
+        return f"{routed.share:.0%} of the requests of {', '.join(routed.classes)}"
     if routed.up_to_tokens is not None:
         return f"prompts of at most {routed.up_to_tokens:g} tokens"
     return (

@@ -23,7 +23,7 @@ Role: TypeAlias = Literal["serve", "prefill", "decode"]
 
 @dataclass(frozen=True, slots=True)
 class RoutedRequests:
-    """Requests that the router of a mix sends to one of its groups: whole classes, or their prompts of some lengths."""
+    """Requests that the router of a mix sends to one of its groups: whole classes, their prompts of some lengths, or a share of each class."""
 
     classes: tuple[str, ...]
     """Names of the classes, of which the group serves all requests or those of these lengths."""
@@ -35,6 +35,8 @@ class RoutedRequests:
     """Only prompts of at most this length; None: no upper limit."""
     max_model_len: int | None = None
     """Longest sequence that the replicas of the group are started for; None: that of the service."""
+    share: float | None = None
+    """Only this share of each class, dealt out by weight; None: all of them."""
 
     @property
     def words(self) -> str:
@@ -43,6 +45,8 @@ class RoutedRequests:
             return f"prompts of at most {self.up_to_tokens:,.0f} tokens"
         if self.above_tokens is not None:
             return f"prompts above {self.above_tokens:,.0f} tokens"
+        if self.share is not None:
+            return f"{self.share:.0%} of each class"
         return ", ".join(self.classes)
 
 
@@ -530,6 +534,14 @@ class Mix:
     def saved_fraction(self) -> float:
         """Part of the cost of one kind that the mix saves."""
         return 1.0 - self.usd_per_month / self.single_usd_per_month
+
+    @property
+    def by(self) -> Literal["classes", "lengths", "shares"]:
+        """What the router looks at."""
+        first = self.plan.groups[0].requests
+        if first is not None and first.share is not None:
+            return "shares"
+        return "classes" if self.threshold_tokens is None else "lengths"
 
     @property
     def threshold_tokens(self) -> float | None:

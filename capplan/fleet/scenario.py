@@ -20,7 +20,7 @@ from capplan.workload.slo import Slo
 Disaggregation = Literal["off", "allowed", "only"]
 CascadeStage = Literal["answer", "router"]
 CascadePart = Literal["first", "second", "alone"]
-MixBy = Literal["off", "classes", "lengths", "any"]
+MixBy = Literal["off", "classes", "lengths", "shares", "any"]
 SharedBy = Literal["device", "hour", "mig"]
 
 

@@ -40,7 +40,7 @@ from capplan.scenario.records.traffic_line import with_image_tokens, with_image_
 from capplan.scenario.several.models import refuse_several
 from capplan.scenario.speculation import drafting_of
 from capplan.workload.request_class import RequestClass
-from capplan.workload.split_lengths import of_lengths
+from capplan.workload.split_lengths import part_of_classes
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 PIPELINE_PARALLEL = (1, 2)
@@ -279,7 +279,7 @@ def parts_of(asked: AskedFleet, plan: Plan) -> list[tuple[AskedFleet, Plan]]:
             usd_per_hour=group.usd_per_hour,
             class_e2e_s=tuple(responses[name] for name in whole) if len(mine) > 1 else (),
         )
-        cut = of_lengths(mine, requests.above_tokens, requests.up_to_tokens)
+        cut = part_of_classes(mine, requests.above_tokens, requests.up_to_tokens, requests.share)
         parts.append((part_of(asked, cut), alone))
     return parts
 

@@ -1,7 +1,7 @@
-"""Several fleets for one service: each serves some classes, or prompts up to a length, on the GPUs that suit them best."""
+"""Several fleets for one service: each serves some classes, prompts up to a length, or a share, on the GPUs that suit them best."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import inf
 
@@ -12,6 +12,7 @@ from capplan.errors import InputError
 from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.mix import MOST_CLASSES, Costs, cheapest_division, partitions
+from capplan.fleet.order import units_of
 from capplan.fleet.plan import (
     Certainty,
     Choices,
@@ -32,14 +33,36 @@ from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.questions.fleet import AskedFleet, part_of, terms_of
 from capplan.workload.outside import outside_use
 from capplan.workload.request_class import RequestClass
-from capplan.workload.split_lengths import below_and_above, divisible, of_lengths, thresholds
+from capplan.workload.split_lengths import (
+    below_and_above,
+    divisible,
+    part_of_classes,
+    share_of,
+    thresholds,
+)
 
 THRESHOLDS = (0.25, 0.5, 0.75, 0.9, 0.95)
 """Parts of all requests whose longest prompt is tried as a threshold."""
 
+LAST_REPLICAS = 3
+"""Replicas, or machines, of the cheapest fleet of a device whose place other devices are tried in."""
+
 Group = tuple[tuple[str, ...], frozenset[str]]
-"""Names of classes, and the devices that another group has."""
+"""Labels of parts of classes, and the devices that another group has."""
 Division = tuple[Group, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The requests of one class that a group gets."""
+
+    item: RequestClass
+    """These requests."""
+    name: str
+    """Name of the whole class."""
+    above_tokens: float | None = None
+    up_to_tokens: float | None = None
+    share: float | None = None
 
 
 def with_mix(asked: AskedFleet, answer: FleetAnswer) -> FleetAnswer:
@@ -90,25 +113,31 @@ def mixed(asked: AskedFleet, answer: FleetAnswer, by: MixBy) -> Mix | NoMix:
         return NoMix("the plan has no price to compare with: give prices.per_gpu_hour", 0)
     if len(asked.question.devices) < 2:
         return NoMix(f"{asked.question.devices[0].name} is the only kind of GPU listed", 0)
-    classes, divisions, cut = _divisions(asked, by)
+    parts, divisions = _divisions(asked, by)
+    fleets = _Fleets(asked, parts)
+    if by in ("shares", "any") and all(divisible(item) for item in asked.scenario.classes):
+        divisions += _by_share(asked, answer, fleets, parts)
     if not divisions:
         return NoMix(_undivided(by), 0)
-    fleets = _Fleets(asked, classes)
     best = cheapest_division(divisions, Costs(fleets.bound, fleets.cheapest), single)
     if best is None:
         return NoMix("no mix costs less than one kind of fleet", len(divisions))
     groups, plans = best
     total = sum(plan.peak_requests_per_s for plan in plans)
-    parts = []
-    for place, ((names, _), plan) in enumerate(zip(groups, plans, strict=True)):
-        threshold = cut[names[0]][1] if names[0] in cut else None
-        above, up_to = (None, threshold) if place == 0 else (threshold, None)
-        own = tuple(cut[name][0] if name in cut else name for name in names)
-        longest = fleets.longest(names)
-        requests = RoutedRequests(own, plan.peak_requests_per_s / total, above, up_to, longest)
-        parts.append(replace(plan, groups=(replace(plan.single, requests=requests),)))
+    found = []
+    for (labels, _), plan in zip(groups, plans, strict=True):
+        first = parts[labels[0]]
+        requests = RoutedRequests(
+            tuple(parts[label].name for label in labels),
+            plan.peak_requests_per_s / total,
+            first.above_tokens,
+            first.up_to_tokens,
+            fleets.longest(labels),
+            first.share,
+        )
+        found.append(replace(plan, groups=(replace(plan.single, requests=requests),)))
     usd = answer.choices.cheapest.usd_per_month or 0.0
-    return Mix(mix_plan(asked.question.demand, parts), tuple(parts), usd, len(divisions))
+    return Mix(mix_plan(asked.question.demand, found), tuple(found), usd, len(divisions))
 
 
 def mix_plan(demand: Demand, parts: Sequence[Plan]) -> Plan:
@@ -173,7 +202,7 @@ def _responses_s(demand: Demand, parts: Sequence[Plan]) -> tuple[float, ...]:
                 continue
             place = requests.classes.index(item.name)
             means.append(part.class_e2e_s[place] if part.class_e2e_s else part.e2e_s.mean)
-            (mine,) = of_lengths((item,), requests.above_tokens, requests.up_to_tokens)
+            (mine,) = part_of_classes((item,), requests.above_tokens, requests.up_to_tokens, requests.share)
             weights.append(mine.request_rate_at(means[-1]))
         found.append(float(np.average(means, weights=weights)))
     return tuple(found)
@@ -182,31 +211,30 @@ def _responses_s(demand: Demand, parts: Sequence[Plan]) -> tuple[float, ...]:
 def _undivided(by: MixBy) -> str:
     """Return why the requests of a scenario cannot be divided."""
     if by == "classes":
-        return "all requests are of one class; fleet.mix: lengths divides them by the length of their prompts"
+        return "all requests are of one class; fleet.mix: lengths divides them by the length of their prompts, shares by weight"
     return "prompts of users, sessions and traces with prefixes stay together, and there is one class"
 
 
-def _divisions(
-    asked: AskedFleet, by: MixBy
-) -> tuple[dict[str, RequestClass], list[Division], dict[str, tuple[str, float]]]:
-    """Return the classes by name, the ways to divide them, and of those that are cut by length the whole class and the threshold."""
+def _divisions(asked: AskedFleet, by: MixBy) -> tuple[dict[str, _Part], list[Division]]:
+    """Return the parts of classes by label, and the ways to divide them by class and by length."""
     whole = asked.scenario.classes
-    classes: dict[str, RequestClass] = {f"{item.name}": item for item in whole}
-    if len(classes) < len(whole):
+    parts = {item.name: _Part(item, item.name) for item in whole}
+    if len(parts) < len(whole):
         raise InputError(f"{asked.scenario.path}: fleet.mix: classes need names of their own; traffic[].name")
-    cut: dict[str, tuple[str, float]] = {}
     found: list[tuple[tuple[str, ...], ...]] = []
     if by in ("classes", "any") and 1 < len(whole) <= MOST_CLASSES:
-        found += [division for division in partitions(tuple(classes)) if len(division) > 1]
+        found += [division for division in partitions(tuple(parts)) if len(division) > 1]
     if by in ("lengths", "any") and all(divisible(item) for item in whole):
         for tokens in thresholds(whole, THRESHOLDS):
             halves: tuple[list[str], list[str]] = ([], [])
             for item in whole:
-                for names, part in zip(halves, below_and_above(item, tokens), strict=True):
+                for labels, part in zip(halves, below_and_above(item, tokens), strict=True):
                     if part is not None:
-                        label = f"{item.name}, {'up to' if names is halves[0] else 'above'} {tokens:g}"
-                        classes[label], cut[label] = part, (item.name, tokens)
-                        names.append(label)
+                        short = labels is halves[0]
+                        label = f"{item.name}, {'up to' if short else 'above'} {tokens:g}"
+                        bounds = (None, tokens) if short else (tokens, None)
+                        parts[label] = _Part(part, item.name, *bounds)
+                        labels.append(label)
             if all(halves):
                 found.append((tuple(halves[0]), tuple(halves[1])))
     limited = [
@@ -222,19 +250,80 @@ def _divisions(
                 for place in range(len(division))
             ]
             divisions.append(tuple(zip(division, elsewhere, strict=True)))
-    return classes, divisions, cut
+    return parts, divisions
+
+
+def _by_share(
+    asked: AskedFleet, answer: FleetAnswer, fleets: "_Fleets", parts: dict[str, _Part]
+) -> list[Division]:
+    """Return ways to divide every class by weight: a share for one device, the rest for the others; their parts are added.
+
+    A share is what some replicas of the cheapest fleet of a device carry, or the largest that its machines hold if there are too
+    few of them for all requests.
+    """
+    names = tuple(device.name for device in asked.question.devices)
+
+    def labelled(percent: int) -> tuple[str, ...]:
+        labels = []
+        for item in asked.scenario.classes:
+            label = f"{item.name}, {percent}%"
+            parts.setdefault(label, _Part(share_of(item, percent / 100), item.name, share=percent / 100))
+            labels.append(label)
+        return tuple(labels)
+
+    divisions: list[Division] = []
+    for name in names:
+        others = frozenset(names) - {name}
+        plan = next(
+            (
+                plan
+                for plan in (*answer.plans, *answer.dear)
+                if len(plan.groups) == 1 and plan.hardware == name
+            ),
+            None,
+        )
+        found = {_largest(fleets, labelled, others)} if plan is None else set(_shares(plan))
+        divisions += [
+            ((labelled(percent), others), (labelled(100 - percent), frozenset({name})))
+            for percent in sorted(found)
+            if 0 < percent < 100
+        ]
+    return divisions
+
+
+def _largest(fleets: "_Fleets", labelled: Callable[[int], tuple[str, ...]], others: frozenset[str]) -> int:
+    """Return the largest percentage of the requests, below 100, for which there is a fleet without other devices; 0 if there is none."""
+    low, high = 0, 100
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = fleets.cheapest((labelled(middle), others), inf) is not None
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def _shares(plan: Plan) -> Iterator[int]:
+    """Yield the percentages of all requests that all but the last replicas or machines of a fleet carry, and the first ones."""
+    group = plan.single
+    each = 100.0 * group.total_rate_per_replica / plan.peak_requests_per_s
+    busy, order = group.busy_replicas, group.order
+    per_machine = (
+        max((held for line in order.lines for _, held, _ in (units_of(line),)), default=1) if order else 1
+    )
+    last = (busy - 1) // per_machine * per_machine
+    counts = {1, *range(busy - LAST_REPLICAS, busy), *range(last, 0, -per_machine)[:LAST_REPLICAS]}
+    yield from {int(count * each + 1e-9) for count in counts if count > 0}
 
 
 class _Fleets:
-    """The cheapest fleet of each group of classes; searches of groups share no runs, as their requests differ."""
+    """The cheapest fleet of each group of classes; searches of shares share their runs, those of other groups differ in their requests."""
 
-    def __init__(self, asked: AskedFleet, classes: Mapping[str, RequestClass]) -> None:
-        self._asked, self._classes = asked, classes
+    def __init__(self, asked: AskedFleet, parts: Mapping[str, _Part]) -> None:
+        self._asked, self._parts, self._runs = asked, parts, SearchCache()
         self._searches: dict[tuple[str, ...], tuple[AskedFleet, Sequence[ScreenedLayout], Terms]] = {}
 
     def _screened(self, names: tuple[str, ...]) -> tuple[AskedFleet, Sequence[ScreenedLayout], Terms]:
         if names not in self._searches:
-            part = part_of(self._asked, tuple(self._classes[name] for name in names))
+            part = part_of(self._asked, tuple(self._parts[name].item for name in names))
             self._searches[names] = part, search(part.question).candidates, terms_of(part)
         return self._searches[names]
 
@@ -263,7 +352,8 @@ class _Fleets:
         names, elsewhere = group
         part, candidates, terms = self._screened(names)
         allowed = [item for item in candidates if item.layout.device.name not in elsewhere]
-        trials = Search(part.question, allowed, terms, SearchCache())
+        shared = self._parts[names[0]].share is not None
+        trials = Search(part.question, allowed, terms, self._runs if shared else SearchCache())
         found = trials.cheapest(part.question.slo.confidence, under=most)
         pair = None if found is None else confirmed(found, terms)
         if pair is None or pair[1].usd_per_hour is None or pair[1].usd_per_hour >= most:

@@ -10,14 +10,17 @@ import numpy as np
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.decision import FleetsByDevice
+from capplan.fleet.order import Order
 from capplan.fleet.over_time import Counts, replicas_over_time
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.scenario import Scenario, SharingTerms
+from capplan.fleet.survival import NO_LOSS
 from capplan.money.shared_pool import devices_by_hour, fewest_when_cut
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, terms_of
 from capplan.questions.money.paid_plan import PaidPlan, paid_plan
 from capplan.questions.part_fleets import PartsAsked, assumptions_and_warnings
+from capplan.questions.plans.stated_order import stated_price
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.machines import machine_prices
 from capplan.readers.catalogue.partitions import partitions
@@ -110,11 +113,25 @@ class SharedPool:
     @property
     def usd_per_month(self) -> float:
         """Cost of the machines that these GPUs come in, at all hours; infinite without a price."""
+        return inf if self.price is None else float(usd_per_month(self.price.order_usd_per_hour(*self._size)))
+
+    @property
+    def order(self) -> Order | None:
+        """Machines that these GPUs come in; None without a price."""
+        return None if self.price is None else self.price.order(*self._size)
+
+    @property
+    def stated_order(self) -> Order | None:
+        """Machines for these GPUs of which everything is stated; None if no provider states it."""
         if self.price is None:
-            return inf
-        return float(
-            usd_per_month(self.price.order_usd_per_hour(1, device(self.hardware).node_devices, self.gpus))
-        )
+            return None
+        stated = stated_price(self.price, self.hardware, *self._size, NO_LOSS)
+        return None if stated is None else stated.order(*self._size)
+
+    @property
+    def _size(self) -> tuple[int, int, int]:
+        """GPUs that any replica may have, GPUs of a server as the prediction assumes it, GPUs."""
+        return 1, device(self.hardware).node_devices, self.gpus
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,8 @@ def mixed_groups(chosen: Chosen, operation: Operation | None, stream: Stream) ->
             "  for one kind of fleet: --set fleet.mix=off"
         )
     places = {name: place for place, name in enumerate(stream.class_names)}
-    groups = []
+    groups: list[MixedGroup] = []
+    dealt = 0.0
     for group in plan.groups:
         routed = group.requests
         assert routed is not None
@@ -190,8 +191,14 @@ def mixed_groups(chosen: Chosen, operation: Operation | None, stream: Stream) ->
         spec = spec_of_layout(group.layout, group.weight_dtype, question)
         replica = replica_of(replace(spec, max_model_len=routed.max_model_len or spec.max_model_len))
         classes = frozenset(places[name] for name in routed.classes)
+        weights = (0.0, 1.0)
+        if routed.share is not None:
+            weights = (dealt, 1.0 if group is plan.groups[-1] else dealt + routed.share)
+            dealt = weights[1]
         groups.append(
-            MixedGroup(replica, group.busy_replicas, classes, routed.above_tokens, routed.up_to_tokens)
+            MixedGroup(
+                replica, group.busy_replicas, classes, routed.above_tokens, routed.up_to_tokens, weights
+            )
         )
     return tuple(groups)
 

@@ -73,6 +73,7 @@ class RoutedRow(_Row):
     above_tokens: Amount | None
     up_to_tokens: Amount | None
     max_model_len: Positive | None
+    share: Probability | None = None
 
 
 class GroupRow(_Row):
@@ -237,6 +238,9 @@ class PlanRow(_Row):
             raise ValueError("several groups serve, and the requests of one of them are not stated")
         if routed:
             _follows("the share of requests of all groups", sum(routed), 1.0, "the whole is")
+        shares = [group.requests.share for group in self.groups if group.requests]
+        if any(share is not None for share in shares):
+            _follows("the share of each class of all groups", sum(filter(None, shares)), 1.0, "the whole is")
         for key in ("gpus", "replicas", "spare_replicas"):
             _follows(
                 key, getattr(self, key), sum(getattr(row, key) for row in self.groups), "its groups make"

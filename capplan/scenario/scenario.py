@@ -38,6 +38,7 @@ from capplan.scenario.reading import Reading, overridden, scenario_record
 from capplan.scenario.records.lora import lora_terms
 from capplan.scenario.records.promise import promised
 from capplan.scenario.records.traffic_line import pooled_traffic
+from capplan.scenario.regions import located
 from capplan.scenario.scenario_file import Fleet, ScenarioFile, Speculation
 from capplan.scenario.several.models import asks_for_a_part, of_all, part_document, several_terms
 from capplan.scenario.several.slices import refuse_with_slices
@@ -172,7 +173,7 @@ def mix_by(reading: Reading, file: ScenarioFile) -> MixBy:
             why = f"several fleets are not modelled with {key}; leave one of them out"
             reading.note(reading.refuse(at, why), at)
     reading.assume(
-        "the router knows the class of a request, or the length of its prompt, before it chooses a fleet",
+        "the router knows the class of a request, or the length of its prompt, before it chooses a fleet, or deals requests out by weight",
         "fleet.mix",
     )
     return by
@@ -254,6 +255,18 @@ def _classes(reading: Reading, file: ScenarioFile, *, pooled: bool) -> tuple[Req
     return tuple(map(without_prefix_cache, classes)) if file.prefix_caching is False else classes
 
 
+def _located(
+    reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, ...]
+) -> tuple[ScenarioFile, tuple[RequestClass, ...]]:
+    """Return the scenario and its requests as they are where the machines are; as they were if some of them cannot be read."""
+    if len(classes) < len(file.traffic):
+        return file, classes
+    found = reading.attempt(
+        partial(located, reading, file, classes), None, ("regions",), ("traffic",), ("fleet",)
+    )
+    return (file, classes) if found is None else (found.file, found.classes)
+
+
 def scenario_from(document: Document, folder: Path) -> Scenario:
     """Return the scenario in a document; paths in it are relative to `folder`."""
     file, reading = scenario_record(document, folder)
@@ -263,7 +276,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     lora = reading.attempt(partial(lora_terms, reading, file.lora), None, ("lora",))
     speculation = reading.attempt(partial(_speculation, reading, file.speculation), None, ("speculation",))
     pooled = file.runner == "pooling"
-    classes = _classes(reading, file, pooled=pooled)
+    file, classes = _located(reading, file, _classes(reading, file, pooled=pooled))
     slo = reading.attempt(partial(promised, reading, file.slo, classes), Slo(), ("slo",))
     limits = _limits(reading, file, classes)
     refuse_with_pools(reading, file, classes)

@@ -33,6 +33,7 @@ from capplan.readers.record import (
 from capplan.replica.speculation import Method
 from capplan.scenario.records.lengths import DailyCurve, LengthRecord
 from capplan.scenario.records.money import Budget, Commitments, Currency, Growth, Hosted, OtherPrices, Power
+from capplan.scenario.records.regions import Region
 from capplan.scenario.records.several import Cascade, Sharing
 from capplan.serving.fleet_terms import Routing
 
@@ -48,6 +49,7 @@ def _switched_off(written: object) -> object:
 
 MOST_CLASSES = 1_000
 """Kinds of requests of one scenario; 500 open ones take a fleet some seconds."""
+MOST_REGIONS = 100
 Count = Annotated[Whole, Field(ge=1, le=1_000_000_000)]
 Limit = Annotated[Tokens, Field(le=1_000_000_000)]
 Counts = Annotated[
@@ -157,6 +159,8 @@ class Traffic(Record):
     """Time and money beside the GPUs, such as retrieval and tools."""
     tenant: Annotated[str, Field(min_length=1, max_length=60)] | None = None
     """Tenant that pays for the class, for `capplan bill`."""
+    region: Annotated[str, Field(min_length=1, max_length=60)] | None = None
+    """Region whose users send these requests, of `regions`; daily_curve is then in its local time."""
     requests_per_conversation: Annotated[Number, Field(ge=1)] | None = None
     """Requests that a conversation has on average, for what a thousand of them cost."""
     arrival_cv: Annotated[float, Field(gt=0, le=100)] | None = None
@@ -243,13 +247,17 @@ class Fleet(Record):
     """Providers whose machines may be ordered."""
     regions: Names | None = None
     """Regions in which machines may be ordered, by the provider's name."""
+    location: Annotated[str, Field(min_length=1, max_length=60)] | None = None
+    """Region of all machines, of `regions`; default: the one from which most requests come."""
+    serves: Literal["all", "location"] | None = None
+    """Requests of all regions, or only those of users at fleet.location; default: all."""
     own: dict[str, Count] | None = None
     """Machines that are there already: sku, or GPUS x DEVICE, and how many; they cost nothing more and are filled first."""
     max_machines: dict[str, Annotated[Whole, Field(ge=0, le=1_000_000)]] | None = None
     """Most machines of a sku that may be ordered."""
     mix: Annotated[MixBy | None, BeforeValidator(_switched_off)] = None
     """Several fleets for one service, each on the GPUs that suit its requests: classes divides whole classes, lengths the prompts
-    up to a length and longer ones, any tries both; off by default."""
+    up to a length and longer ones, shares a share of every class, any tries all of them; off by default."""
     disaggregation: Annotated[Disaggregation | None, BeforeValidator(_switched_off)] = None
     """Prefill and decode in separate pools: off, allowed (beside identical replicas), or only."""
     prefill_hardware: Names | None = None
@@ -404,6 +412,8 @@ class ScenarioFile(Record):
     """Models that share GPUs with this one."""
     traffic: Annotated[list[Traffic], Field(min_length=1, max_length=MOST_CLASSES)]
     """Kinds of requests, one or more."""
+    regions: Annotated[list[Region], Field(max_length=MOST_REGIONS)] = Field(default_factory=list)
+    """Regions with users and machines: their local time, the delay between them, their offers and their electricity."""
     slo: Promise = Field(default_factory=Promise)
     """SLO targets."""
     fleet: Fleet = Field(default_factory=Fleet)

@@ -1,4 +1,4 @@
-"""Requests of one class by the length of their prompts: those up to a threshold, and those above it."""
+"""Parts of the requests of classes: by the length of their prompts up to a threshold and above it, or a share of each class."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,6 +7,7 @@ import numpy as np
 
 from capplan.numbers import Array
 from capplan.workload.length import Lengths, empirical
+from capplan.workload.multiples import thinned_arrival_cv
 from capplan.workload.request_class import RequestClass, busier
 
 VALUES = 2000
@@ -39,11 +40,19 @@ def divisible(item: RequestClass) -> bool:
     return item.users is None and item.sessions is None and item.reuse is None
 
 
-def of_lengths(
-    classes: Sequence[RequestClass], above_tokens: float | None, up_to_tokens: float | None
+def share_of(item: RequestClass, share: float) -> RequestClass:
+    """Return a share of the requests of a class, which a router deals out by weight: each request by chance."""
+    return replace(busier(item, share), arrival_cv=float(thinned_arrival_cv(item.arrival_cv, share)))
+
+
+def part_of_classes(
+    classes: Sequence[RequestClass],
+    above_tokens: float | None,
+    up_to_tokens: float | None,
+    share: float | None = None,
 ) -> tuple[RequestClass, ...]:
-    """Return the parts of classes whose prompts have some lengths; classes without such a prompt are left out."""
-    kept = tuple(classes)
+    """Return the parts of classes whose prompts have some lengths, or a share of each; classes without such a prompt are left out."""
+    kept = tuple(classes if share is None else (share_of(item, share) for item in classes))
     if up_to_tokens is not None:
         kept = tuple(part for item in kept if (part := below_and_above(item, up_to_tokens)[0]) is not None)
     if above_tokens is not None:

@@ -70,6 +70,8 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "fleet.machines": "as the provider of the price sells the GPU",
         "fleet.providers": "any",
         "fleet.regions": "any",
+        "fleet.location": "the region from which most requests come",
+        "fleet.serves": "all",
         "fleet.own": "none",
         "fleet.max_machines": "any number",
         "fleet.mix": "off",
@@ -81,6 +83,12 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "fleet.network": "that of each device",
         "fleet.weight_dtypes": "weight_dtype alone",
         "fleet.kv_dtypes": "kv_dtype alone",
+        "regions": "none",
+        "regions.utc_offset": "0",
+        "regions.delay": "needed where users of one region use machines in another",
+        "regions.offers": "any",
+        "regions.electricity": "prices.electricity",
+        "regions.grid": "energy.grid",
         "prices": "as below",
         "prices.commitment": _PRICES.commitment,
         "prices.provider": _PRICES.provider,
@@ -122,6 +130,13 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "slo": "{ttft_p95: 800 ms, tpot_p95: 40 ms}",
         "slo.outside": "excluded",
         **{f"slo.{metric}_{statistic}": {"ttft": "800 ms", "tpot": "40 ms", "itl": "60 ms", "e2e": "20 s"}[metric] for metric in METRICS for statistic in STATISTICS},
+        "regions": "[{name: europe, utc_offset: 1}, {name: asia, utc_offset: 9}]",
+        "regions.name": "europe",
+        "regions.utc_offset": "5.5",
+        "regions.delay": "{asia: 160 ms}",
+        "regions.offers": "[eu-west-1]",
+        "regions.electricity": "0.21 $/kWh",
+        "regions.grid": "230 g/kWh",
         "fleet": "{hardware: [h100-sxm, h200-sxm], headroom: 30 %}",
         "fleet.hardware": "[h100-sxm, our-gpu.yaml]",
         "fleet.spare_replicas": "2",
@@ -137,6 +152,8 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "fleet.machines": "[p5.48xlarge, a3-ultragpu-8g]",
         "fleet.providers": "[AWS, GCP]",
         "fleet.regions": "[us-east-1]",
+        "fleet.location": "europe",
+        "fleet.serves": "location",
         "fleet.own": "{8 x h100-sxm: 2}",
         "fleet.max_machines": "{p5.48xlarge: 4}",
         "fleet.mix": "lengths",
@@ -325,6 +342,7 @@ _TABLES = {
     "images": "traffic.images.",
     "outside": "traffic.outside.",
     "prefix": "traffic.shared_prefix.",
+    "regions": "regions.",
     "slo": "slo.",
     "fleet": "fleet.",
     "offload": "kv_offload.",
@@ -402,6 +420,13 @@ Prompts have the prefix in common, and lengths are those of whole prompts. A cac
 no more of it than it holds, and its last token is always worked on. Where the lengths leave prompts that are shorter than the prefix, as a lognormal with a
 high percentile does, they hold a part of it: mean and percentile stay as they are stated, for they decide load and latency, fewer tokens are found than
 `tokens` times `hit_fraction`, and a warning says how many. Lengths that contain the prefix are `{p50: 1500, p95: 6000, min: 1201}`, values, or a trace.
+
+## regions
+
+<regions>
+
+Every line of traffic then names its region, and its `daily_curve` is in the local time of this region. One fleet in `fleet.location` serves all users; with `fleet.serves: location` it serves the users of
+this region only. It is sized for the busiest hour of its traffic, not for the sum of all peaks. `capplan levers --lever regions` compares all places with a fleet in each region ([money](money.md#where-machines-are)).
 
 ## slo
 

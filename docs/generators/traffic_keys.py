@@ -9,6 +9,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
             f"traffic.{key}": "-"
             for key in ("request_rate", "users", "think_time", "requests", "within", "trace")
         },
+        "traffic.region": "needed with regions",
         "traffic.mean_rate": "the trace's mean, else the peak",
         "traffic.daily_curve": "-",
         "traffic.active_hours": "-",
@@ -46,6 +47,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
 EXAMPLES: Mapping[str, str] = MappingProxyType(
     {
         "traffic.name": "chat",
+        "traffic.region": "europe",
         "traffic.requests": "500k",
         "traffic.think_time": "30 s",
         "traffic.within": "8 h",

@@ -107,7 +107,7 @@ def fleet(capplan, path, *words):
 def test_a_mix_is_never_dearer_and_one_kind_is_that_plan(capplan, two):
     plain = fleet(capplan, two)
     assert plain["mix"] is None
-    for by in ("classes", "lengths", "any"):
+    for by in ("classes", "lengths", "shares", "any"):
         found = fleet(capplan, two, "--set", f"fleet.mix={by}")
         assert found["chosen"]["usd_per_month"] <= plain["choices"]["cheapest"]["usd_per_month"]
         if "parts" not in found["mix"]:
@@ -156,7 +156,7 @@ def test_a_mix_is_a_plan_of_groups(capplan, saving):
 @pytest.fixture(scope="module")
 def mixed_plan(saving, tmp_path_factory):
     plan = tmp_path_factory.mktemp("plan") / "plan.json"
-    assert main(["fleet", str(saving), "--offline", "--set", "fleet.mix=any", "-o", str(plan)]) == 0
+    assert main(["fleet", str(saving), "--offline", "--set", "fleet.mix=classes", "-o", str(plan)]) == 0
     return plan
 
 
@@ -182,7 +182,7 @@ def test_a_mix_is_kept_in_its_plan_file_and_read_by_every_command(capplan, mixed
         [group["usd_per_hour"] * 730 for group in chosen["groups"]]
     )
     checked = capplan(
-        "check", saving, "--offline", "--set", "fleet.mix=any", "--plan", mixed_plan, "--format", "json"
+        "check", saving, "--offline", "--set", "fleet.mix=classes", "--plan", mixed_plan, "--format", "json"
     )
     checks = {row["what"]: row["holds"] for row in json.loads(checked.out)["result"]["checks"]}
     assert (checked.code, all(checks.values())) == (0, True)
@@ -232,6 +232,7 @@ def test_a_mix_grows_and_takes_power_group_by_group(capplan, saving):
     assert energy["gpu_watts"] == pytest.approx(by_phase * found["chosen"]["gpus"])
 
 
+@pytest.mark.long
 def test_levers_say_what_a_mix_saves(capplan, saving):
     ran = capplan("levers", saving, "--offline", "--lever", "mix", "--format", "json")
     (row,) = json.loads(ran.out)["result"]["levers"]

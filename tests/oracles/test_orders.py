@@ -5,15 +5,18 @@ import json
 import math
 import random
 import re
+from dataclasses import replace
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.fleet.order import Machine, cheapest_cover, machines_per_replica, order_of
+from capplan.fleet.order import Machine, OrderLine, cheapest_cover, machines_per_replica, order_of
+from capplan.fleet.survival import Survival
 from capplan.readers.catalogue.machine_catalogue import known_machines
 from capplan.readers.catalogue.machines import sizes_at, sold_machines
+from capplan.report.answers.order import lines_texts
 
 SMALL = "tests/golden/small.yaml"
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -255,23 +258,64 @@ def test_an_order_says_what_its_price_list_leaves_out(capplan):
     words = ("--offline", "--hardware", "l40s", "--set", "prices={}")
     first = capplan("fleet", SMALL, *words)
     assert re.search(
-        r"^order: \d+ x l40s at Crusoe, \$1\.00 per hour each, price of 2026-08-19 \(not stated: machine and region\)$",
+        r"^order: \d+ x l40s at Crusoe, \$1\.00 per hour each, price of 2026-08-19 \(not stated: machine and region\)\n"
+        r"to order today: \d+ x g6e\.xlarge at AWS, us-east-1, \$1\.86 per hour each, price of 2026-07-20; \$[\d,]+ per month in all$",
         first.out, re.MULTILINE,
     )  # fmt: skip
-    assert (
-        "to order l40s, its machine and region are missing in the price list of Crusoe; AWS sells machines for which all of "
-        "it is stated: fleet.providers: [AWS]" in capplan("fleet", SMALL, *words, "--full").out
-    )
+    whole = capplan("fleet", SMALL, *words, "--full").out
+    assert "to order l40s, its machine and region are missing in the price list of Crusoe" in whole
+    assert "for the cheapest plan at its prices: fleet.providers: [AWS]" in whole
     named = capplan("fleet", SMALL, *words, "--set", "fleet.providers=[AWS]")
     assert re.search(
         r"^order: \d+ x g6e\.xlarge at AWS, us-east-1, \$1\.86 per hour each, price of 2026-07-20$",
         named.out, re.MULTILINE,
     )  # fmt: skip
+    assert "to order today" not in named.out
     two = capplan("fleet", SMALL, "--offline", "--hardware", "h100-pcie", "--set", "prices={}", "--full")
     assert (
         "the price of h100-pcie is the mean of two offers per hour, RunPod at $2.89 and Lambda at $3.29: order at one of them"
         in two.out
     )
+    assert "no provider states machine, region and day for it: ask the provider" in two.out
+
+
+def test_an_order_is_said_in_one_line_and_the_one_to_place_today_in_another():
+    """Two machines at $3 for a job of some hours; what is there already costs nothing; prices of the scenario have no line."""
+    known = OrderLine(Machine("P", "two", "l4", 2, 3.0, "north", "2026-11-01", "page"), 2, 2)
+    bare = OrderLine(Machine("Q", "", "l4", 1, 1.0, None, "2026-11-02", "page"), 4, 4)
+    there = OrderLine(Machine("own", "4 x l4", "l4", 4, 0.0, most=1), 1, 4)
+    order, today = lines_texts([bare, there], [known, there], ", on demand", by_month=False)
+    assert (
+        order
+        == "order: 4 x l4 at Q, $1.00 per hour each, price of 2026-11-02 (not stated: machine and region); 1 x 4 x l4 of your own"
+    )
+    assert (
+        today
+        == "to order today, on demand: 2 x two at P, north, $3.00 per hour each, price of 2026-11-01; 1 x 4 x l4 of your own; $6.00 per hour in all"
+    )
+    assert lines_texts([bare], [known])[1].endswith("; $4,380 per month in all")
+    assert lines_texts([known], [known]) == (
+        "order: 2 x two at P, north, $3.00 per hour each, price of 2026-11-01",
+    )
+    assert lines_texts([replace(bare, machine=replace(bare.machine, source=""))], [known]) == ()
+
+
+def test_an_order_to_place_today_states_everything_and_holds_the_same_replicas(capplan):
+    """AWS sells H200 in eights alone: whole machines, of which one may fail, in the price of the cheapest provider that states all."""
+    words = ("--hardware", "h200-sxm", "--set", "prices={}", "--set", "fleet.spare_replicas=null", "--set", "fleet.survive={machine: 1}")  # fmt: skip
+    result = fleet(capplan, *words)
+    chosen, today = result["chosen"], result["stated_order"]
+    assert any(line["region"] is None for line in chosen["order"]["machines"])
+    busy, each = chosen["replicas"] - chosen["spare_replicas"], chosen["gpus_per_replica"]
+    (line,) = today["machines"]
+    assert all(line[key] for key in ("sku", "provider", "region", "date", "source"))
+    aws = tuple(sold_machines("h200-sxm", "on-demand", providers=["AWS"]))
+    order = order_of(aws, each, 8, busy, Survival())
+    assert (today["usd_per_hour"], today["gpus"]) == (pytest.approx(order.usd_per_hour), order.gpus)
+    named = fleet(capplan, *words, "--set", "fleet.providers=[AWS]")
+    assert named["chosen"]["usd_per_hour"] <= today["usd_per_hour"] + 1e-9
+    assert named["stated_order"] == named["chosen"]["order"]
+    assert fleet(capplan)["stated_order"] is None
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,14 @@
 """A cascade is its two fleets, searched like any other: at the ends one of them, in between the sum of both."""
 
 import json
+import math
+import re
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from capplan.report.answers.cascade import percent_below
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 CASCADE = """name: two
@@ -150,3 +156,32 @@ def test_a_plan_file_of_a_part_stands_for_itself(capplan, tmp_path):
     whole = tmp_path / "whole.json"
     assert capplan("fleet", path, "--offline", "-o", whole).code == 0
     assert "is not a plan file" in capplan("bill", "--plan", whole, "--offline").err
+
+
+@given(st.floats(0.0, 1.0))
+@example(0.82)
+@example(0.81999)
+def test_the_share_that_is_said_is_never_above_the_break_even(share):
+    """What is said to cost no more up to a share does so: the share is rounded down, by less than a tenth of a percent."""
+    said = float(percent_below(share).removesuffix("%")) / 100
+    assert said <= share + 1e-9
+    assert share - said < 1e-3
+
+
+def test_at_the_share_that_is_said_the_fleets_of_the_rule_cost_no_more(result, capplan, tmp_path):
+    """As many replicas as each plan asks for at that share, worked out by hand, and one more beyond the next tenth of a percent."""
+    found = result()
+    (said,) = re.findall(
+        r"up to an escalated share of ([\d.]+)% the cascade costs no more",
+        capplan("fleet", tmp_path / "two.yaml", "--offline").out,
+    )
+    first, second, alone = (plans(found)[part] for part in ("first", "second", "alone"))
+
+    def usd(share):
+        of = [
+            math.ceil(36 * share / plan["planned_request_rate_limit_per_replica"]) + plan["spare_replicas"]
+            for plan in (second, alone)
+        ]
+        return first["usd_per_month"] + 2920 * min(of)
+
+    assert usd(float(said) / 100) <= alone["usd_per_month"] < usd(float(said) / 100 + 0.001)

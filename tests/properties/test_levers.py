@@ -19,6 +19,7 @@ from capplan.questions.levers.answer import (
     AUTOSCALING,
     LEVERS,
     PREFIX_HITS,
+    REGIONS,
     Asking,
     asked_levers,
     checked_names,
@@ -87,7 +88,7 @@ def test_what_is_left_out_or_shared_changes_no_lever(small, whole, monkeypatch):
 
 
 def test_every_lever_has_a_plan_or_a_reason(whole):
-    assert {row.lever.name for row in whole[2].rows} == {*LEVERS, AUTOSCALING} - {PREFIX_HITS}
+    assert {row.lever.name for row in whole[2].rows} == {*LEVERS, AUTOSCALING, REGIONS} - {PREFIX_HITS}
     assert all(row.plan is not None or row.reason for row in whole[2].rows)
 
 

@@ -78,6 +78,12 @@ CACHED = {
 WAITS = {
     "traffic.outside": {"time": "10 ms", "tool_calls": 2, "tool_time": "5 ms", "usd_per_tool_call": 0.01}
 }
+PLACES = {
+    "traffic": [{**BASE["traffic"][0], "request_rate": "200 req/s", "daily_curve": "office", "name": name, "region": name} for name in "ab"],
+    "regions": [{"name": "a", "utc_offset": 0, "delay": {"b": "1 ms"}}, {"name": "b", "utc_offset": 9}],
+    "slo": {"ttft_p95": "600 ms"},
+    "energy": {"grid": "400 g/kWh"},
+}  # fmt: skip
 AWS = {"prices.provider": "aws", "prices.commitment": "spot"}
 
 
@@ -246,6 +252,17 @@ CASES = {
     "fleet.machines": Case(["p5.48xlarge"], {"fleet.hardware": ["h100-sxm"]}),
     "fleet.providers": Case(["AWS"], {"fleet.hardware": ["h100-sxm"]}),
     "fleet.regions": Case(["us-east-1"], {"fleet.hardware": ["h100-sxm"]}),
+    "traffic.region": Case(
+        "b", PLACES | {"fleet.location": "a", "fleet.serves": "location"}, refused="no traffic is from a"
+    ),
+    "regions.name": Case("c", PLACES, refused="unknown region 'a'"),
+    "regions.utc_offset": Case(-9, PLACES),
+    "regions.delay": Case({"b": "500 ms"}, PLACES),
+    "regions.offers": Case(["us-east-1"], PLACES | {"fleet.location": "a"}),
+    "regions.electricity": Case("0.2 $/kWh", PLACES | {"fleet.location": "a"}),
+    "regions.grid": Case("100 g/kWh", PLACES | {"fleet.location": "a"}),
+    "fleet.location": Case("b", PLACES | {"fleet.location": "a", "fleet.serves": "location"}, shown=False),
+    "fleet.serves": Case("location", PLACES | {"fleet.location": "a"}),
     "fleet.own": Case({"8 x h100-sxm": 1}, {"fleet.hardware": ["h100-sxm"]}),
     "fleet.max_machines": Case(
         {"p5.4xlarge": 0}, {"fleet.hardware": ["h100-sxm"], "fleet.providers": ["AWS"]}

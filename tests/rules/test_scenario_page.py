@@ -26,6 +26,7 @@ NEEDED = {
     "sharing.models": "name: a, model: a/b",
     "traffic.images": "width: 9, height: 9",
     "traffic.outside": "tool_calls: 2, tool_time: 1 s",
+    "regions": "name: a",
     "slo": "ttft_p95: 1 s",
     "traffic.shared_prefix": "tokens: 9, hit_fraction: 0.5",
     "traffic.retries": "invalid: 8 %, attempts: 3",
@@ -63,6 +64,7 @@ def order(key):
         "traffic.images",
         "traffic.outside",
         "traffic.shared_prefix",
+        "regions",
         "slo",
         "fleet",
         "kv_offload",
@@ -117,7 +119,7 @@ def test_an_example_is_read(key):
                 ),
             ]
         )
-        listed = parents[depth - 1] in ("traffic", "kv_offload", "models")
+        listed = parents[depth - 1] in ("traffic", "regions", "kv_offload", "models")
         inner = f"{parents[depth - 1]}: " + (f"[{{{with_needed}}}]" if listed else f"{{{with_needed}}}")
     lines = {"name": "name: a", "model": "model: b", "traffic": f"traffic: [{TRAFFIC}]"}
     lines[key.split(".")[0]] = inner

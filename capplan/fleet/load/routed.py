@@ -192,6 +192,10 @@ def run_fleet(
     )
 
 
+_DEALT = 29
+"""Seed of the random numbers by which a router deals out shares: every group of a mix draws the same ones."""
+
+
 @dataclass(frozen=True, slots=True)
 class MixedGroup:
     """Replicas of one group of a mix, and which requests the router sends to them."""
@@ -202,6 +206,8 @@ class MixedGroup:
     """Classes of the stream, by position."""
     above_tokens: float | None
     up_to_tokens: float | None
+    weights: tuple[float, float] = (0.0, 1.0)
+    """Part of the unit interval: a request belongs to the group in whose part its random number is."""
 
     def requests_of(self, stream: Stream) -> Requests:
         """Return the requests of a stream that are the group's."""
@@ -215,6 +221,9 @@ class MixedGroup:
             mine &= every.input_tokens > self.above_tokens
         if self.up_to_tokens is not None:
             mine &= every.input_tokens <= self.up_to_tokens
+        if self.weights != (0.0, 1.0):
+            dealt = np.random.default_rng(_DEALT).random(len(every))
+            mine &= (dealt >= self.weights[0]) & (dealt < self.weights[1])
         return selected_requests(every, np.flatnonzero(mine))
 
 

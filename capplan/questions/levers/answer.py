@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from math import inf
 from pathlib import Path
@@ -37,6 +38,8 @@ from capplan.questions.levers.lever import (
     scaled_plan,
     why_dearer,
 )
+from capplan.questions.levers.regions import NAME as REGIONS
+from capplan.questions.levers.regions import region_rows
 from capplan.questions.money.budget import mix_within_budget, mixed_plan
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.questions.plans.plan_over_time import group_over_time
@@ -174,7 +177,7 @@ def _only_pools(asked: AskedFleet) -> bool:
 
 def checked_names(names: Sequence[str] | None) -> tuple[str, ...]:
     """Return the levers to try: those named, or else all that somebody can pull."""
-    known = (*LEVERS, AUTOSCALING)
+    known = (*LEVERS, AUTOSCALING, REGIONS)
     for name in names or ():
         if name not in known:
             raise unknown("lever", name, known, place="--lever")
@@ -265,8 +268,16 @@ def levers_of(
             progress(done + 1, len(levers) + 1)
     if AUTOSCALING in names:
         rows += _autoscaled(base)
+    if REGIONS in names:
+        rows += region_rows(partial(_planned, asking), base)
     best = _best(asking, base, rows)
     return LeversAnswer(base.plan, most_saved_first(rows), best, base.memory_usd_per_month)
+
+
+def _planned(asking: Asking, settings: Sequence[str]) -> tuple[AskedFleet, Plan | None]:
+    """Return a changed question and its plan."""
+    asked = asking.changed(settings)
+    return asked, asking.plans(asked)[0]
 
 
 def _row(asking: Asking, base: Base, lever: Lever) -> LeverRow:

@@ -127,7 +127,7 @@ def mixes(base: Base) -> list[Lever]:
     """Return several fleets for one service, each on the GPUs that suit its requests, or the scenario without them."""
     name, change, fleet = (
         "mix",
-        "a fleet for each class, or for short and long prompts",
+        "a fleet for each class, for short and long prompts, or for a share of each class",
         base.asked.scenario.fleet,
     )
     if fleet.mix != "off":

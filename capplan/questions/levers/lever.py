@@ -66,6 +66,8 @@ class LeverRow:
     """Cost of host memory in offload tiers, on top of the plan; 0 where it has no price."""
     dearer: str = ""
     """Why it costs more than the plan as it is: the target that decides; empty where it does not."""
+    kg_co2_per_month: float | None = None
+    """Carbon dioxide of its electricity, for another place of the machines; None if it is not asked for."""
 
     @property
     def applicable(self) -> bool:

@@ -1,11 +1,13 @@
 """A plan as a row with the keys of the interface, which a plan file holds and programs read."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from math import inf
 from typing import Any
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.fleet.availability import plan_availability
+from capplan.fleet.order import OrderLine
 from capplan.fleet.plan import Certainty, Group, Plan, plan_order
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.price import usd_per_month
@@ -98,20 +100,7 @@ def order_row(plan: Plan) -> dict[str, Any] | None:
     if order is None:
         return None
     return {
-        "machines": [
-            {
-                "sku": line.machine.sku or None,
-                "provider": line.machine.provider,
-                "region": line.machine.region,
-                "hardware": line.machine.device or plan.hardware,
-                "gpus": line.machine.gpus,
-                "count": line.count,
-                "usd_per_hour": line.machine.usd_per_hour,
-                "date": line.machine.date,
-                "source": line.machine.source or None,
-            }
-            for line in order.lines
-        ],
+        "machines": machine_rows(order.lines, plan.hardware),
         "placement": [
             {
                 "sku": item.machine.sku or None,
@@ -127,6 +116,24 @@ def order_row(plan: Plan) -> dict[str, Any] | None:
         "usd_per_hour": order.usd_per_hour,
         "usd_per_month": float(usd_per_month(order.usd_per_hour)),
     }
+
+
+def machine_rows(lines: Sequence[OrderLine], hardware: str) -> list[dict[str, Any]]:
+    """Return the machines of an order with the keys of the interface; those of no device are of the hardware of the plan."""
+    return [
+        {
+            "sku": line.machine.sku or None,
+            "provider": line.machine.provider,
+            "region": line.machine.region,
+            "hardware": line.machine.device or hardware,
+            "gpus": line.machine.gpus,
+            "count": line.count,
+            "usd_per_hour": line.machine.usd_per_hour,
+            "date": line.machine.date,
+            "source": line.machine.source or None,
+        }
+        for line in lines
+    ]
 
 
 def survival_row(plan: Plan) -> dict[str, Any] | None:

@@ -47,11 +47,13 @@ def sold_machines(
     return tuple(found)
 
 
-def stating_providers(device: str, commitment: str) -> tuple[str, ...]:
-    """Return the providers whose offers of a device state machine, region and day, the cheapest GPU first."""
-    machines = [machine for machine in sold_machines(device, commitment) if not machine.unstated]
-    cheapest = sorted(machines, key=lambda machine: machine.usd_per_hour / machine.gpus)
-    return tuple(dict.fromkeys(machine.provider for machine in cheapest))
+def stated_machines(device: str, commitment: str) -> dict[str, tuple[Machine, ...]]:
+    """Return the machines of a device of which name, region, price and its day are stated, by provider."""
+    found: dict[str, tuple[Machine, ...]] = {}
+    for machine in sold_machines(device, commitment):
+        if not machine.unstated:
+            found[machine.provider] = (*found.get(machine.provider, ()), machine)
+    return found
 
 
 def sizes_at(provider: str, device: str) -> dict[int, str]:

@@ -10,6 +10,7 @@ from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import currency_texts
 from capplan.report.answers.fleet_words import against_text
+from capplan.report.answers.order import ordered_texts, stated_order_row
 from capplan.report.answers.plan_words import purchase_text
 from capplan.scenario.several.models import one_by_one
 
@@ -114,6 +115,7 @@ def _result(found: CascadeAnswer, waits: list[dict[str, Any]], cost: str) -> dic
                 "request_rate": part.request_rate,
                 **_usd(part.paid.machines_usd, found, cost),
                 "plan": plan_row(part.plan),
+                "stated_order": stated_order_row(part.plan),
             }
             for part in (*found.parts, found.alone)
         ],
@@ -128,13 +130,24 @@ def _headline(found: CascadeAnswer) -> str:
     return f"{found.scenario.name}: {bought}, ${usd:,.0f} {span}, {against_text(usd, alone)} {found.alone.model} alone (${alone:,.0f})"
 
 
+def percent_below(share: float) -> str:
+    """Return a share in percent, rounded down to a tenth: what holds up to the share holds up to the percentage.
+
+    Examples
+    --------
+    >>> percent_below(0.81996), percent_below(0.283), percent_below(0.9999), percent_below(1.0)
+    ('81.9%', '28.3%', '99.9%', '100%')
+    """
+    return f"{math.floor(1e3 * share + 1e-9) / 10:.4g}%"
+
+
 def _closing(found: CascadeAnswer) -> tuple[str, ...]:
     share, seen = found.breakeven_fraction, found.mean_waits_s[0]
     ways = {wait.who: wait for wait in found.waits}
     alone = ways[ALONE].first_token.mean_s
     even = "the cascade costs more than the large model alone, however few requests are escalated"
     if share is not None:
-        even = f"up to an escalated share of {math.floor(1e3 * share) / 10:.4g}% the cascade never costs more than the large model alone"
+        even = f"up to an escalated share of {percent_below(share)} the cascade costs no more than the large model alone, if replicas carry as many requests as planned"
     lines = [even] if found.parts[0].part == "first" else []
     if ESCALATED in ways:
         extra = ways[ESCALATED].first_token.mean_s - alone
@@ -146,6 +159,7 @@ def _closing(found: CascadeAnswer) -> tuple[str, ...]:
         lines.append(
             "nine in ten within: of requests that pass two stages a bound, the sum of both 95th percentiles"
         )
+    lines += ordered_texts([part.plan for part in found.parts])
     lines.append(one_by_one("cascade"))
     return (
         *lines,

@@ -66,7 +66,7 @@ def first_screen(
             *_bottleneck_texts(answer, plan),
             *(_certainty_texts(answer, plan) if promised else ()),
             *_assumed_texts(kernels, others),
-            *ordered_texts(plan),
+            *ordered_texts([plan]),
             *idle_texts(plan),
             failure_text(plan),
             *budget_texts(asked, answer),

@@ -68,7 +68,7 @@ from capplan.report.answers.fleet_words import (
     usd_per_job,
 )
 from capplan.report.answers.mix import mix_result, mix_tables, mix_texts
-from capplan.report.answers.order import order_tables, order_texts
+from capplan.report.answers.order import order_tables, order_texts, stated_order_row
 from capplan.report.answers.plan_words import (
     budget_texts,
     layout_text,
@@ -262,6 +262,7 @@ def _fleet_result(
         if answer.carried
         else None,
         "mix": mix_result(answer),
+        "stated_order": stated_order_row(answer.chosen),
         "over_time": outlook_over_time(outlook),
         "relaxations": [
             {

@@ -8,6 +8,8 @@ from capplan.assumption import Assumption
 from capplan.fleet.plan import Plan
 from capplan.questions.levers.answer import Asking
 from capplan.questions.levers.lever import Base, Combination, LeverRow, LeversAnswer, worth_usd_per_byte_month
+from capplan.questions.levers.regions import NAME as REGIONS
+from capplan.questions.levers.regions import kg_co2_per_month
 from capplan.questions.plans.plan_row import plan_row
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.report.answer import Answer, Table
@@ -77,6 +79,7 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
                     title="Why a change takes more GPUs",
                     shown=("lever", "change", "why"),
                 ),
+                _places_table(base, answer),
                 Table(_risks(answer.rows), title="Risks", shown=("lever", "change", "risk")),
                 Table(missed, title="No plan meets the targets", shown=("lever", "change", "reason")),
                 Table(put_off, title="Not tried", shown=("lever", "change", "reason")),
@@ -112,6 +115,7 @@ def _row(row: LeverRow) -> dict[str, Any]:
         "confidence": plan.slo_met_probability if plan else None,
         "risk": row.lever.risk or None,
         "dearer": row.dearer or None,
+        "kg_co2_per_month": row.kg_co2_per_month,
         "host_memory_bytes": _host_bytes(row),
         "host_memory_bytes_per_replica": row.lever.host_bytes or None,
         "host_memory_usd_per_month": row.memory_usd_per_month or None,
@@ -200,6 +204,25 @@ def _dearer(rows: Sequence[LeverRow]) -> list[dict[str, Any]]:
     return [
         {"lever": row.lever.name, "change": row.lever.change, "why": row.dearer} for row in rows if row.dearer
     ]
+
+
+def _places_table(base: Base, answer: LeversAnswer) -> Table:
+    """Return what one fleet costs in each region, and a fleet in each; with the carbon dioxide of its electricity if it is known."""
+    rows: list[dict[str, Any]] = [
+        _row(row) for row in answer.rows if row.lever.name == REGIONS and row.plan is not None
+    ]
+    if rows and answer.base is not None:
+        now = {
+            "change": "as it is",
+            "gpus": answer.base.gpus,
+            "usd_per_month": _usd_per_month(answer.base, answer.memory_usd_per_month),
+            "kg_co2_per_month": kg_co2_per_month(base.asked, answer.base),
+        }
+        rows = [now, *rows]
+    shown: tuple[str, ...] = ("change", "gpus", "usd_per_month", "kg_co2_per_month")
+    if all(row["kg_co2_per_month"] is None for row in rows):
+        shown = shown[:-1]
+    return Table(rows, title="Where machines are", shown=shown, titles=_TITLES)
 
 
 def _risks(rows: Sequence[LeverRow]) -> list[dict[str, Any]]:

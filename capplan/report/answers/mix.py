@@ -18,7 +18,7 @@ def mix_result(answer: FleetAnswer) -> dict[str, Any] | None:
     if not isinstance(mix, Mix):
         return {"reason": mix.reason, "tried": mix.tried}
     return {
-        "by": "classes" if mix.threshold_tokens is None else "lengths",
+        "by": mix.by,
         "threshold_tokens": mix.threshold_tokens,
         "usd_per_month": mix.usd_per_month,
         "single_usd_per_month": mix.single_usd_per_month,

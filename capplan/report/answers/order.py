@@ -1,15 +1,15 @@
 """The order of a plan: machines line by line, and what of them stays idle."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import floor, log10
 from typing import Any
 
 from capplan.fleet.availability import plan_availability
-from capplan.fleet.order import OrderLine
+from capplan.fleet.order import OWN, OrderLine
 from capplan.fleet.plan import Plan, plan_order
 from capplan.fleet.price import usd_per_month
 from capplan.questions.plans.plan_row import order_row
-from capplan.readers.catalogue.machines import stating_providers
+from capplan.questions.plans.stated_order import stated_order
 from capplan.report.answer import Table
 
 _TITLES = {
@@ -41,51 +41,113 @@ def order_tables(plan: Plan | None) -> list[Table]:
     return [Table(rows, title="Order: machines for the recommended plan", shown=tuple(shown), titles=_TITLES)]
 
 
+def stated_order_row(plan: Plan | None) -> dict[str, Any] | None:
+    """Return the order of the same replicas that can be placed today, with the keys of `order`; None if no provider states all of it."""
+    stated = stated_order(plan)
+    return None if stated is None else order_row(stated)
+
+
 def order_texts(plan: Plan | None) -> tuple[str, ...]:
     """Return what of the machines stays idle, what may fail, and how likely enough replicas are in service."""
-    return () if plan is None else (*_unstated_texts(plan), *idle_texts(plan), *_survival_texts(plan))
+    if plan is None:
+        return ()
+    return (*_unstated_texts(plan), *idle_texts(plan), *_survival_texts(plan))
 
 
-def ordered_texts(plan: Plan) -> tuple[str, ...]:
-    """Return the machines of a plan in one line, each with provider, region, price and its day; nothing for prices of the scenario."""
-    order = plan_order(plan)
-    lines = [] if order is None else [_line_text(line) for line in order.lines if line.machine.source]
-    return (f"order: {'; '.join(lines)}",) if lines else ()
+def ordered_texts(plans: Sequence[Plan]) -> tuple[str, ...]:
+    """Return the machines of plans in one line, each with provider, region, price and its day, and those to order today; nothing for prices of the scenario.
+
+    Parameters
+    ----------
+    plans : of one service, or of each part of it
+    """
+    stated = [stated_order(plan) for plan in plans]
+    today = [plan for plan in stated if plan is not None] if None not in stated else []
+    job = any(plan.money is not None and plan.money.usd_per_job is not None for plan in plans)
+    return lines_texts(_lines(plans), _lines(today), _terms(plans, today), by_month=not job)
+
+
+def _terms(plans: Sequence[Plan], today: Sequence[Plan]) -> str:
+    """Return the commitment of the order to place today, if it is another one than that of the plans."""
+    then, now = (
+        {group.price.commitment for plan in some for group in plan.groups if group.price is not None}
+        for some in (plans, today)
+    )
+    return f", {' and '.join(sorted(now)).replace('-', ' ')}" if now - then else ""
+
+
+def _lines(plans: Sequence[Plan]) -> list[OrderLine]:
+    orders = [plan_order(plan) for plan in plans]
+    return [line for order in orders if order is not None for line in order.lines]
+
+
+def lines_texts(
+    lines: Sequence[OrderLine], today: Sequence[OrderLine], terms: str = "", *, by_month: bool = True
+) -> tuple[str, ...]:
+    """Return an order in one line, and in another one the order that can be placed today; nothing for prices of the scenario.
+
+    Parameters
+    ----------
+    lines : of the order
+    today : machines of which everything is stated; empty if no provider states it
+    terms : commitment of these, if it is another one
+    by_month : whether the machines are paid at all hours; else until a job is done
+    """
+    if not all(line.machine.source or line.machine.provider == OWN for line in lines) or not lines:
+        return ()
+    order = f"order: {_lines_text(lines)}"
+    if not today or list(today) == list(lines):
+        return (order,)
+    usd = sum(line.count * line.machine.usd_per_hour for line in today)
+    cost = f"${usd_per_month(usd):,.0f} per month" if by_month else f"${usd:,.2f} per hour"
+    return order, f"to order today{terms}: {_lines_text(today)}; {cost} in all"
+
+
+def _lines_text(lines: Sequence[OrderLine]) -> str:
+    return "; ".join(map(_line_text, lines))
 
 
 def _line_text(line: OrderLine) -> str:
     machine = line.machine
     size = machine.device if machine.gpus == 1 else f"({machine.gpus} x {machine.device})"
+    what = f"{line.count} x {machine.sku or size}"
+    if machine.provider == OWN:
+        return f"{what} of your own"
     place = ", ".join(filter(None, (machine.provider, machine.region)))
     day = f", price of {machine.date}" if machine.date else ""
     unstated = f" (not stated: {' and '.join(machine.unstated)})" if machine.unstated else ""
-    return f"{line.count} x {machine.sku or size} at {place}, ${machine.usd_per_hour:,.2f} per hour each{day}{unstated}"
+    return f"{what} at {place}, ${machine.usd_per_hour:,.2f} per hour each{day}{unstated}"
 
 
 def _unstated_texts(plan: Plan) -> Iterator[str]:
-    """Yield what the price list does not say of the machines of a plan, and who sells machines of which it says all."""
+    """Yield what the price list does not say of the machines of a plan, and the order of which it says all."""
     for group in plan.groups:
-        machines = [line.machine for line in group.order.lines] if group.order and group.price else []
-        if group.price is not None and len(group.price.records) > 1:
+        if group.order is None or group.price is None:
+            continue
+        device, machines = group.layout.device.name, [line.machine for line in group.order.lines]
+        if len(group.price.records) > 1:
             offers = " and ".join(
                 f"{offer.provider} at ${offer.usd_per_hour:.2f}" for offer in group.price.records
             )
-            yield f"the price of {group.layout.device.name} is the mean of two offers per hour, {offers}: order at one of them"
+            yield f"the price of {device} is the mean of two offers per hour, {offers}: order at one of them"
         unstated = {word: None for machine in machines if machine.source for word in machine.unstated}
-        if not unstated or group.price is None:
-            continue
-        device = group.layout.device.name
-        sellers = [
-            name
-            for name in stating_providers(device, group.price.commitment)
-            if name not in {m.provider for m in machines}
-        ]
-        way = (
-            f"{sellers[0]} sells machines for which all of it is stated: fleet.providers: [{sellers[0]}]"
-            if sellers
-            else "ask the provider, or state your own: prices.file"
-        )
-        yield f"to order {device}, its {' and '.join(unstated)} {'is' if len(unstated) == 1 else 'are'} missing in the price list of {machines[0].provider}; {way}"
+        if unstated:
+            verb = "is" if len(unstated) == 1 else "are"
+            yield f"to order {device}, its {' and '.join(unstated)} {verb} missing in the price list of {machines[0].provider}"
+    yield from _way_texts(plan)
+
+
+def _way_texts(plan: Plan) -> Iterator[str]:
+    """Yield how to get an order that can be placed, if the one of a plan cannot be."""
+    stated, said = stated_order(plan), ordered_texts([plan])
+    if stated is plan or not said:
+        return
+    if stated is None:
+        yield "no provider states machine, region and day for it: ask the provider, or state your own: prices.file"
+        return
+    sellers = ", ".join(dict.fromkeys(line.machine.provider for line in _lines([stated])))
+    yield from said[1:]
+    yield f"this order has the same replicas; for the cheapest plan at its prices: fleet.providers: [{sellers}]"
 
 
 def failure_text(plan: Plan) -> str:

@@ -3,12 +3,15 @@
 from collections import Counter
 from typing import Any
 
+from capplan.fleet.order import Order
 from capplan.fleet.plan import Plan
-from capplan.questions.plans.plan_row import plan_row
-from capplan.questions.sharing import SharingAnswer, SharingModel
+from capplan.fleet.price import usd_per_month
+from capplan.questions.plans.plan_row import machine_rows, plan_row
+from capplan.questions.sharing import SharedPool, SharingAnswer, SharingModel
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import currency_texts
 from capplan.report.answers.fleet_words import against_text
+from capplan.report.answers.order import lines_texts
 from capplan.report.answers.plan_words import layout_text, purchase_text
 from capplan.scenario.several.models import one_by_one
 
@@ -68,6 +71,7 @@ def sharing_answer(found: SharingAnswer) -> Answer:
         headline=_headline(found),
         closing=(
             *_slices_text(found),
+            *_ordered_texts(found.pool),
             one_by_one("sharing"),
             *currency_texts(found.scenario.currency, {"per month": found.pool.usd_per_month}),
         ),
@@ -103,6 +107,24 @@ def _slices_text(found: SharingAnswer) -> tuple[str, ...]:
         f"TTFT and TPOT are those of a device that all {found.slices} models keep busy; while the others pause, a step takes down to "
         f"1/{found.slices} of the time",
     )
+
+
+def _ordered_texts(pool: SharedPool) -> tuple[str, ...]:
+    """Return the machines of the pool, and those to order today."""
+    order, today = pool.order, pool.stated_order
+    return lines_texts(order.lines if order else (), today.lines if today else ())
+
+
+def _order_row(order: Order | None, hardware: str) -> dict[str, Any] | None:
+    """Return the machines of a pool with the keys of JSON; None without an order."""
+    if order is None:
+        return None
+    return {
+        "machines": machine_rows(order.lines, hardware),
+        "gpus": order.gpus,
+        "usd_per_hour": order.usd_per_hour,
+        "usd_per_month": float(usd_per_month(order.usd_per_hour)),
+    }
 
 
 def _hours(found: SharingAnswer) -> tuple[Table, ...]:
@@ -166,6 +188,9 @@ def _result(found: SharingAnswer, rows: list[dict[str, Any]]) -> dict[str, Any]:
             "spare_gpus": pool.spare_gpus,
             "gpus_by_hour": pool.hourly_gpus.tolist(),
             "usd_per_month": pool.usd_per_month,
+            "usd_per_gpu_hour": None if pool.price is None else pool.price.total_usd_per_hour,
+            "order": _order_row(pool.order, pool.hardware),
+            "stated_order": _order_row(pool.stated_order, pool.hardware),
             "cut": [list(slices) for slices in pool.cut],
             **{f"apart_{name}": value for name, value in _apart_in_all(found).items()},
         },

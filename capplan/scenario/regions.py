@@ -1,0 +1,208 @@
+"""The regions of a scenario -> the requests of one fleet, and what its machines, its electricity and the way to it are there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from capplan.readers.catalogue.machines import refuse_unknown_region
+from capplan.readers.yaml_file import KeyPath
+from capplan.scenario.reading import Reading
+from capplan.scenario.records.regions import Region
+from capplan.scenario.scenario_file import ScenarioFile
+from capplan.workload.daily_curve import HOURS, in_utc, together_at_peak
+from capplan.workload.request_class import RequestClass, busier
+
+AT: KeyPath = ("regions",)
+WHERE: KeyPath = ("fleet", "location")
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where the machines of a fleet are, and the requests that it serves."""
+
+    file: ScenarioFile
+    """The scenario with what is stated for the region of the machines."""
+    classes: tuple[RequestClass, ...]
+    """Requests at the busiest hour of all of them, with the time to the machines."""
+
+
+def located(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, ...]) -> Located:
+    """Return the requests of one fleet in a region, and the scenario with what is stated there; as they are without regions.
+
+    Raises
+    ------
+    InputError
+        a name that no region has, a delay that is missing, or users who are not in any region
+    """
+    if not file.regions:
+        _refuse_unplaced(reading, file)
+        return Located(file, classes)
+    several = next((key for key in ("cascade", "sharing") if getattr(file, key) is not None), None)
+    if several is not None:
+        raise reading.refuse(AT, f"are not modelled with {several}; leave one of them out")
+    places = _named(reading, file)
+    homes = [_home(reading, item.region, index, places) for index, item in enumerate(file.traffic)]
+    where = _location(reading, file, places, homes, classes)
+    alone = file.fleet.serves == "location"
+    pairs = [(item, home) for item, home in zip(classes, homes, strict=True) if not alone or home is where]
+    if not pairs:
+        raise reading.refuse(
+            ("fleet", "serves"), f"location: no traffic is from {where.name}; name another fleet.location"
+        )
+    served = _at_the_busiest_hour(reading, pairs)
+    waiting = tuple(
+        _delayed(item, _delay_s(reading, home, where, places))
+        for item, (_, home) in zip(served, pairs, strict=True)
+    )
+    if where.offers is not None and file.fleet.regions is not None:
+        at: KeyPath = (*AT, list(places).index(where.name), "offers")
+        raise reading.refuse(
+            at, "says where machines are ordered, and so does fleet.regions; give one of them"
+        )
+    return Located(_as_there(file, where), waiting)
+
+
+def _refuse_unplaced(reading: Reading, file: ScenarioFile) -> None:
+    """Refuse keys that are about regions where there are none."""
+    given: list[KeyPath] = [
+        ("fleet", key) for key in ("location", "serves") if getattr(file.fleet, key) is not None
+    ]
+    given += [
+        ("traffic", index, "region") for index, item in enumerate(file.traffic) if item.region is not None
+    ]
+    if given:
+        raise reading.refuse(
+            given[0], "is about regions, and there are none; e.g. regions: [{name: europe, utc_offset: 1}]"
+        )
+
+
+def _named(reading: Reading, file: ScenarioFile) -> dict[str, Region]:
+    names = [region.name for region in file.regions]
+    twice = next((place for place, name in enumerate(names) if name in names[:place]), None)
+    if twice is not None:
+        raise reading.refuse(
+            (*AT, twice, "name"), f"{names[twice]!r} names two regions; give each a different name"
+        )
+    places = {region.name: region for region in file.regions}
+    for index, region in enumerate(file.regions):
+        for other in region.delay:
+            if other not in places:
+                raise reading.unknown("region", other, places, (*AT, index, "delay", other))
+        for offer in region.offers or ():
+            refuse_unknown_region(offer, reading.document.place((*AT, index, "offers")))
+    return places
+
+
+def _home(reading: Reading, name: str | None, index: int, places: dict[str, Region]) -> Region:
+    at: KeyPath = ("traffic", index, "region")
+    if name is None:
+        raise reading.refuse(
+            at, f"is missing: from which region its requests come, e.g. region: {next(iter(places))}"
+        )
+    if name not in places:
+        raise reading.unknown("region", name, places, at)
+    return places[name]
+
+
+def _location(
+    reading: Reading,
+    file: ScenarioFile,
+    places: dict[str, Region],
+    homes: Sequence[Region],
+    classes: Sequence[RequestClass],
+) -> Region:
+    """Return the region of the machines: the one that is named, else the one of most requests."""
+    name = file.fleet.location
+    if name is not None:
+        if name not in places:
+            raise reading.unknown("region", name, places, WHERE)
+        return places[name]
+    if file.fleet.serves == "location":
+        raise reading.refuse(
+            ("fleet", "serves"), f"location: needs fleet.location, e.g. location: {next(iter(places))}"
+        )
+    rates = dict.fromkeys(places, 0.0)
+    for item, home in zip(classes, homes, strict=True):
+        rates[home.name] += item.request_rate_at()
+    most = max(rates, key=lambda place: rates[place])
+    reading.assume(f"all machines are in {most}, from which most requests come", "fleet.location")
+    return places[most]
+
+
+def _at_the_busiest_hour(
+    reading: Reading, pairs: Sequence[tuple[RequestClass, Region]]
+) -> list[RequestClass]:
+    """Return classes with the traffic that each has when all of them together have most, and their curves in UTC."""
+    hours = [
+        in_utc(item.hourly_rate_fractions or (1.0,) * HOURS, home.utc_offset or 0.0) for item, home in pairs
+    ]
+    curves = np.array([np.array(curve) / max(curve) for curve in hours])
+    work = np.array(
+        [
+            item.request_rate_at()
+            * np.array([1.0, item.input_tokens.mean_tokens, item.output_tokens.mean_tokens])
+            for item, _ in pairs
+        ]
+    )
+    parts, hour = together_at_peak(curves, work)
+    if len(pairs) > 1 and hour is not None:
+        reading.assume(
+            f"sized for the busiest hour of all its traffic, {hour:02d}:00 UTC: no other hour has more requests, input or output tokens",
+            "traffic[0].daily_curve",
+        )
+    return [
+        _at_part(item, part, curve)
+        for (item, _), part, curve in zip(pairs, parts.tolist(), hours, strict=True)
+    ]
+
+
+def _at_part(item: RequestClass, part: float, curve: Sequence[float]) -> RequestClass:
+    """Return a class whose peak is a part of its own, with a curve in UTC; its traffic over the day is what it was."""
+    if not item.hourly_rate_fractions:
+        return item
+    scaled = busier(item, part)
+    if item.users is not None:  # whole users
+        whole = max(float(round(item.users * part)), 1.0)
+        scaled, part = replace(scaled, users=whole), whole / item.users
+    return replace(
+        scaled,
+        mean_rate_fraction=item.mean_rate_fraction / part,
+        hourly_rate_fractions=tuple(fraction / part for fraction in curve),
+    )
+
+
+def _delay_s(reading: Reading, home: Region, where: Region, places: dict[str, Region]) -> float:
+    """Return the round trip between users and machines, stated for either of the two regions."""
+    if home is where:
+        return 0.0
+    stated = home.delay.get(where.name, where.delay.get(home.name))
+    if stated is None:
+        at: KeyPath = (*AT, list(places).index(home.name), "delay")
+        raise reading.refuse(at, f"has no delay to {where.name}, e.g. delay: {{{where.name}: 90 ms}}")
+    return stated
+
+
+def _delayed(item: RequestClass, delay_s: float) -> RequestClass:
+    """Return a class whose requests take a round trip more before their first token."""
+    if not delay_s:
+        return item
+    think_s, sessions = item.think_time_s, item.sessions
+    return replace(
+        item,
+        outside=replace(item.outside, wait_s=item.outside.wait_s + delay_s),
+        think_time_s=None if think_s is None else think_s + delay_s,
+        sessions=sessions and replace(sessions, think_time_s=sessions.think_time_s + delay_s),
+    )
+
+
+def _as_there(file: ScenarioFile, where: Region) -> ScenarioFile:
+    """Return a scenario with the offers, the price of electricity and the grid of a region."""
+    fleet, prices, energy = file.fleet, file.prices, file.energy
+    if where.offers is not None:
+        fleet = fleet.model_copy(update={"regions": where.offers})
+    if where.electricity is not None:
+        prices = prices.model_copy(update={"electricity": where.electricity})
+    if where.grid is not None and energy is not None:
+        energy = energy.model_copy(update={"grid": where.grid})
+    return file.model_copy(update={"fleet": fleet, "prices": prices, "energy": energy})

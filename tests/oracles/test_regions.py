@@ -1,0 +1,273 @@
+"""Regions: curves in UTC, the busiest hour against every hour, and fleets against ordinary scenarios of the same requests."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from capplan.scenario.scenario import read_scenario
+from capplan.workload.daily_curve import HOURS, LEAST_PART, OFFICE, in_utc, together_at_peak
+
+pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
+LENGTHS = "input_tokens: {mean: 400, p95: 1200}, output_tokens: {mean: 100, p95: 300}"
+SUN = f"""name: sun
+model: qwen3-0.6b
+traffic:
+  - {{name: west, region: america, request_rate: 200 req/s, daily_curve: office, {LENGTHS}}}
+  - {{name: middle, region: europe, request_rate: 300 req/s, daily_curve: office, {LENGTHS}}}
+  - {{name: east, region: asia, request_rate: 200 req/s, daily_curve: office, {LENGTHS}}}
+regions:
+  - {{name: america, utc_offset: -5, delay: {{europe: 90 ms, asia: 180 ms}}, grid: 400 g/kWh, electricity: 0.20 $/kWh}}
+  - {{name: europe, utc_offset: 1, delay: {{asia: 160 ms}}, grid: 200 g/kWh, electricity: 0.30 $/kWh}}
+  - {{name: asia, utc_offset: 9, grid: 500 g/kWh, electricity: 0.10 $/kWh}}
+slo: {{ttft_p95: 400 ms, tpot_p95: 20 ms}}
+fleet: {{hardware: [l40s], tensor_parallel: 1, pipeline_parallel: 1, survive: {{replica: 0}}}}
+prices: {{per_gpu_hour: {{l40s: 1 $/h}}}}
+energy: {{}}
+"""
+CURVE = st.lists(st.floats(0.0, 1.0), min_size=HOURS, max_size=HOURS)
+
+
+@given(CURVE, st.integers(-48, 56).map(lambda quarters: quarters / 4))
+def test_a_curve_in_utc_is_the_local_one_by_the_minute(curve, ahead):
+    """Sixty rates an hour, taken by the clock: their mean over an hour of UTC."""
+    minutes = np.array(curve).repeat(60)
+    shifted = np.roll(minutes, -round(60 * ahead)).reshape(HOURS, 60).mean(axis=1)
+    assert in_utc(curve, ahead) == pytest.approx(shifted.tolist(), abs=1e-12)
+
+
+@st.composite
+def several(draw):
+    count = draw(st.integers(1, 4))
+    curves = draw(arrays(float, (count, HOURS), elements=st.floats(0.0, 1.0)))
+    curves[np.arange(count), draw(st.lists(st.integers(0, 23), min_size=count, max_size=count))] = 1.0
+    return curves, draw(arrays(float, (count, 3), elements=st.floats(0.1, 100.0)))
+
+
+@given(several())
+def test_no_hour_has_more_work_of_any_kind_than_the_peak(drawn):
+    curves, work = drawn
+    parts, hour = together_at_peak(curves, work)
+    for place in range(HOURS):
+        assert np.all(work.T @ curves[:, place] <= work.T @ parts + 1e-6)
+    assert np.all((parts >= LEAST_PART) & (parts <= 1.0))
+    assert hour is None or 0 <= hour < HOURS
+
+
+@given(several())
+def test_of_equal_lengths_the_peak_is_the_busiest_hour(drawn):
+    curves, work = drawn
+    equal = work[:, :1] * np.array([1.0, 400.0, 100.0])
+    parts, hour = together_at_peak(curves, equal)
+    assert hour is not None
+    assert parts == pytest.approx(np.maximum(curves[:, hour], LEAST_PART))
+    assert curves[:, hour] @ equal[:, 0] == pytest.approx((curves.T @ equal[:, 0]).max())
+
+
+@pytest.fixture(scope="module")
+def sun(tmp_path_factory):
+    path = tmp_path_factory.mktemp("regions") / "sun.yaml"
+    path.write_text(SUN)
+    return path
+
+
+def rates_in_utc():
+    """Return the request rates of all classes in every hour of UTC, worked out by hand."""
+    return np.array(
+        [
+            [rate * OFFICE[(hour + offset) % HOURS] for hour in range(HOURS)]
+            for rate, offset in ((200, -5), (300, 1), (200, 9))
+        ]
+    )
+
+
+def test_one_fleet_for_all_is_sized_for_the_busiest_hour_of_all(sun):
+    scenario, hourly = read_scenario(sun), rates_in_utc()
+    busiest = int(hourly.sum(axis=0).argmax())
+    rates = [item.request_rate_at() for item in scenario.classes]
+    assert rates == pytest.approx(hourly[:, busiest].tolist())
+    assert sum(rates) < 500 < hourly.max(axis=1).sum()
+    for item, line in zip(scenario.classes, hourly, strict=True):
+        assert np.array(item.hourly_rate_fractions) * item.request_rate_at() == pytest.approx(line)
+        assert item.mean_rate_fraction * item.request_rate_at() == pytest.approx(line.mean())
+    assert "all machines are in europe" in " ".join(item.what for item in scenario.assumptions)
+
+
+def answer(capplan, command, path, *settings):
+    words = [word for setting in settings for word in ("--set", setting)]
+    ran = capplan(command, path, "--offline", "--format", "json", *words)
+    assert ran.code == 0, ran.err
+    return json.loads(ran.out)["result"]
+
+
+def test_a_fleet_for_all_is_that_of_an_ordinary_scenario_with_the_delay_written_by_hand(
+    capplan, sun, tmp_path
+):
+    """Machines in Europe: 90 ms from America and 160 ms from Asia, before the prompt arrives."""
+    hourly = rates_in_utc()
+    rates = hourly[:, int(hourly.sum(axis=0).argmax())]
+    plain = tmp_path / "plain.yaml"
+    lines = "\n".join(
+        f"  - {{name: {name}, request_rate: {rate}, mean_rate: {min(line.mean(), rate)}, outside: {{time: {delay} ms}}, {LENGTHS}}}"
+        for name, rate, line, delay in zip(
+            ("west", "middle", "east"), rates, hourly, (90, 0, 160), strict=True
+        )
+    )
+    prices = "prices: {electricity: 0.30 $/kWh, per_gpu_hour"
+    text = SUN[: SUN.index("  - {name: west")] + lines + "\n" + SUN[SUN.index("slo:") :]
+    plain.write_text(text.replace("prices: {per_gpu_hour", prices))
+    by_hand, found = (answer(capplan, "fleet", path)["chosen"] for path in (plain, sun))
+    for key in (
+        "gpus",
+        "usd_per_month",
+        "ttft_s",
+        "tpot_s",
+        "slo_met_probability",
+        "request_rate_per_replica",
+    ):
+        assert found[key] == pytest.approx(by_hand[key]), key
+
+
+def test_the_fleet_of_a_region_is_that_of_its_own_users(capplan, sun, tmp_path):
+    alone = tmp_path / "alone.yaml"
+    west = SUN[SUN.index("  - {name: west") : SUN.index("  - {name: middle")].replace("region: america, ", "")
+    text = SUN[: SUN.index("  - {name: west")] + west + SUN[SUN.index("slo:") :]
+    alone.write_text(text.replace("prices: {per", "prices: {electricity: 0.20 $/kWh, per"))
+    by_hand = answer(capplan, "fleet", alone)["chosen"]
+    found = answer(capplan, "fleet", sun, "fleet.location=america", "fleet.serves=location")["chosen"]
+    for key in ("gpus", "usd_per_month", "ttft_s", "tpot_s", "slo_met_probability"):
+        assert found[key] == pytest.approx(by_hand[key]), key
+
+
+def test_levers_compare_a_fleet_in_each_region_with_one_for_all(capplan, sun):
+    ran = capplan("levers", sun, "--lever", "regions", "--offline", "--format", "json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)["result"]
+    rows = {row["change"].partition(":")[0]: row for row in found["levers"]}
+    names = ("america", "europe", "asia")
+    assert set(rows) == {
+        "one fleet for all users, in america",
+        "one fleet for all users, in asia",
+        "a fleet in each region",
+    }
+    for name in ("america", "asia"):
+        chosen = answer(capplan, "fleet", sun, f"fleet.location={name}")
+        row = rows[f"one fleet for all users, in {name}"]
+        assert row["usd_per_month"] == pytest.approx(chosen["chosen"]["usd_per_month"])
+        assert row["kg_co2_per_month"] == pytest.approx(chosen["energy"]["kg_co2_per_month"])
+        assert row["settings"] == [f'fleet.location="{name}"']
+    each = [
+        answer(capplan, "fleet", sun, f"fleet.location={name}", "fleet.serves=location") for name in names
+    ]
+    row = rows["a fleet in each region"]
+    assert row["usd_per_month"] == pytest.approx(sum(one["chosen"]["usd_per_month"] for one in each))
+    assert row["gpus"] == sum(one["chosen"]["gpus"] for one in each)
+    assert row["kg_co2_per_month"] == pytest.approx(sum(one["energy"]["kg_co2_per_month"] for one in each))
+    assert row["gpus"] > found["base"]["gpus"]  # offices that are open in turn share one fleet
+    for name, one in zip(names, each, strict=True):
+        assert f"{one['chosen']['gpus']} x l40s in {name}" in row["change"]
+
+
+def test_carbon_and_electricity_are_those_of_the_place(capplan, sun):
+    here, there = (
+        answer(capplan, "fleet", sun, f"fleet.location={name}", "slo.ttft_p95=9 s")
+        for name in ("europe", "asia")
+    )
+    if here["chosen"]["gpus"] == there["chosen"]["gpus"]:
+        ratio = there["energy"]["kg_co2_per_month"] / here["energy"]["kg_co2_per_month"]
+        assert ratio == pytest.approx(500 / 200, rel=0.01)
+    each = [one["chosen"]["energy_usd_per_hour"] / one["chosen"]["gpus"] for one in (here, there)]
+    assert each[0] == pytest.approx(3 * each[1])
+
+
+def test_machines_are_ordered_in_the_region(capplan, tmp_path):
+    path = tmp_path / "offers.yaml"
+    path.write_text(
+        SUN.replace("{name: europe,", "{name: europe, offers: [us-east-1],").replace("prices: {per_gpu_hour: {l40s: 1 $/h}}", "prices: {}")
+    )  # fmt: skip
+    order = answer(capplan, "fleet", path)["chosen"]["order"]
+    assert {line["region"] for line in order["machines"]} == {"us-east-1"}
+
+
+def test_a_plan_file_stands_for_its_region(capplan, sun, tmp_path):
+    plan = tmp_path / "plan.json"
+    assert capplan("fleet", sun, "--offline", "--set", "fleet.location=asia", "-o", plan).code == 0
+    chosen = json.loads(plan.read_text())["result"]["chosen"]
+    ran = capplan(
+        "check", sun, "--plan", plan, "--offline", "--set", "fleet.location=asia", "--format", "json"
+    )
+    assert ran.code == 0, ran.err
+    bill = json.loads(capplan("bill", "--plan", plan, "--offline", "--format", "json").out)["result"]
+    assert bill["usd_per_month"] == pytest.approx(chosen["usd_per_month"])
+    assert "Where machines are" in capplan("levers", "--plan", plan, "--lever", "regions", "--offline").out
+    levers = capplan("levers", "--plan", plan, "--lever", "regions", "--offline", "--format", "json")
+    changes = [row["change"] for row in json.loads(levers.out)["result"]["levers"]]
+    assert "one fleet for all users, in asia" not in changes
+    assert "one fleet for all users, in europe" in changes
+
+
+def test_users_of_a_region_are_whole(tmp_path):
+    path = tmp_path / "users.yaml"
+    path.write_text(SUN.replace("request_rate: 200 req/s", "users: 2001, think_time: 10 s", 1))
+    west = read_scenario(path, ("fleet.location=asia",)).classes[0]
+    assert west.users == round(west.users) < 2001
+    assert west.think_time_s == pytest.approx(10.18)
+    assert west.users * max(west.hourly_rate_fractions) == pytest.approx(2001)
+
+
+def test_a_scenario_of_no_regions_says_so_as_a_lever(capplan):
+    ran = capplan("levers", "tests/golden/small.yaml", "--lever", "regions", "--offline", "--format", "json")
+    (row,) = json.loads(ran.out)["result"]["levers"]
+    assert (row["applicable"], "fewer than two regions" in row["reason"]) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["fleet.location=europa"], "unknown region 'europa': did you mean 'europe'"),
+        (["fleet.location=europe", "fleet.serves=nobody"], "fleet.serves"),
+        (["fleet.serves=location"], "location: needs fleet.location, e.g. location: america"),
+        (["traffic[1].region=asien"], "traffic[1].region: unknown region 'asien': did you mean 'asia'"),
+        (["traffic[1].region=null"], "traffic[1].region: is missing: from which region its requests come"),
+        (["regions=[]"], "is about regions, and there are none"),
+        (["regions[1].name=asia"], "'asia' names two regions"),
+        (["regions[1].name=''"], "regions[1].name"),
+        (["regions[0].utc_offset=15"], "regions[0].utc_offset: 15 should be less than or equal to 14"),
+        (["regions[0].utc_offset=east"], "regions[0].utc_offset"),
+        (
+            ["regions[0].delay.europa=10 ms"],
+            "regions[0].delay.europa: unknown region 'europa': did you mean 'europe'",
+        ),
+        (["regions[0].delay.europe=-10 ms"], "regions[0].delay"),
+        (["regions[0].delay={}"], "regions[0].delay: has no delay to europe, e.g. delay: {europe: 90 ms}"),
+        (["regions[0].delay.europe=500 ms"], "0.4 s are over before the prompt is sent"),
+        (["regions[1].offers=[mars-1]"], "regions[1].offers: unknown region 'mars-1'"),
+        (["regions[1].offers=[]"], "regions[1].offers"),
+        (
+            ["regions[1].offers=[us-east-1]", "fleet.regions=[us-east-1]"],
+            "so does fleet.regions; give one of them",
+        ),
+        (["regions[1].grid=-1 g/kWh"], "regions[1].grid"),
+        (["regions[1].zone=7"], "regions[1].zone"),
+        (["regions=europe"], "regions"),
+        (["cascade={model: qwen3-4b, escalated: 30 %}"], "regions: are not modelled with cascade"),
+    ],
+)
+def test_what_regions_cannot_be_is_refused_in_one_line(capplan, sun, changes, said):
+    ran = capplan("fleet", sun, "--offline", *(word for change in changes for word in ("--set", change)))
+    assert (ran.code, said in ran.err, "Traceback" in ran.err) == (2, True, False), ran.err
+
+
+def test_a_region_without_users_may_have_the_machines_of_all_and_none_of_its_own(capplan, tmp_path):
+    path = tmp_path / "four.yaml"
+    path.write_text(
+        SUN.replace("slo:", "  - {name: north, utc_offset: 0, delay: {america: 80 ms, europe: 30 ms, asia: 170 ms}}\nslo:")
+    )  # fmt: skip
+    assert answer(capplan, "fleet", path, "fleet.location=north")["chosen"]["gpus"] > 0
+    ran = capplan(
+        "fleet", path, "--offline", "--set", "fleet.location=north", "--set", "fleet.serves=location"
+    )
+    assert (ran.code, "no traffic is from north; name another fleet.location" in ran.err) == (2, True)
