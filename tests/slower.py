@@ -4,7 +4,15 @@ from dataclasses import replace
 
 from capplan.fleet.search.trial import Trial
 
-TIMES = ("decode_s", "head_s", "decode_attention_s", "mixed_s", "prefill_attention_s", "request_s")
+TIMES = (
+    "decode_s",
+    "head_s",
+    "decode_attention_s",
+    "mixed_s",
+    "launch_s",
+    "prefill_attention_s",
+    "request_s",
+)
 
 
 def made_slower(trial: Trial, factor: float) -> Trial:

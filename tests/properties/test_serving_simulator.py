@@ -189,7 +189,7 @@ class Reference:
                     request.computed,
                 )
             )
-        return seconds
+        return max(seconds, float(np.interp(tokens, t.token_knots, t.launch_s)))
 
     def spend(self, decoding, chunks, held):
         """Take a step, while the engine holds these requests."""
@@ -413,6 +413,7 @@ def random_table(rng) -> StepTable:
         past_knots=past,
         prefill_attention_s=tokens[:, None] * np.cumsum(np.cumsum(rng.random((3, 2)), axis=1), axis=0) * 3e-4,
         request_s=float(rng.random() * 0.01),
+        launch_s=0.02 + np.cumsum(rng.random(3)) * 0.02,
     )
 
 
