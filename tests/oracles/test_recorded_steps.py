@@ -1,4 +1,4 @@
-"""The simulator takes the steps that a running engine took: vLLM 0.32.0, recorded batch by batch (`make live`)."""
+"""The simulator takes the steps that a running engine took: vLLM 0.32.0 on a processor (`make live`) and 0.20.2 on an H100, recorded batch by batch."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def test_each_recorded_step_has_the_same_prompts_decodes_and_preemptions(path: P
 
 def test_the_runs_hold_what_they_are_about() -> None:
     logs = {name_of(path): read_packed(path) for path in RUNS}
-    assert len(logs) == 15
+    assert len(logs) == 17
     preempted = {name: sum(len(step.preempted) for step in log.steps) for name, log in logs.items()}
     assert min(preempted[name] for name in ("small-cache", "small-cache-128", "asynchronous-small")) >= 10
     hits = {
