@@ -161,6 +161,10 @@ class RunColumns(Record):
     offered_rate_reported: bool | None = None
     """`req_s` counts the requests that were sent, not those that were finished."""
     engine_version: str | None = None
+    prefix_tokens: int | None = None
+    prefix_groups: int | None = None
+    prompts_per_prefix: int | None = None
+    prefix_state: str | None = None
 
 
 class RunRecipe(Record):
