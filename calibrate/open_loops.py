@@ -144,13 +144,19 @@ def source_table(values: Sequence[OpenValue]) -> str:
     for source in sorted({value.source for value in values}):
         for load in LOADS:
             own = [value for value in values if (value.source, value.load) == (source, load)]
-            if not own:
-                continue
             stated, right = saturation_of(own)
             cells = [_cell(own, target) for target in OPEN_LOOPS]
             if stated or any(cells):
                 told = f"{right} of {stated}" if stated else ""
-                rows.append([source, load, f"{len({value.row for value in own}):,}", told, *cells])
+                rows.append(
+                    [
+                        source,
+                        load,
+                        f"{len({value.row for value in own if value.predicted is not None}):,}",
+                        told,
+                        *cells,
+                    ]
+                )
     titles = [target.title for target in OPEN_LOOPS]
     return markdown(["source, left out", "load", "rows", "saturates: right", *titles], rows)
 
