@@ -33,15 +33,19 @@ from calibrate.accuracy_text import (
     METHOD,
     NOBODY_TIMED,
     ONE_SIDED_TEXT,
+    OPEN_LOOPS_KNOWN,
+    OPEN_LOOPS_TEXT,
     RULERS_TEXT,
     SERVED_UNTIMED,
     SETTLE,
     TRIED,
+    UNFOLLOWED,
     WEAK,
 )
 from calibrate.hidden_devices import sampled, served_table, stand_in_table, stand_ins
 from calibrate.interval_fit import UNITS
 from calibrate.left_out_scores import LeftOut, left_out_coverage, left_out_scores, ruled_scores
+from calibrate.open_loops import open_loops, source_table, target_table, wrong_table
 from calibrate.reliability import certainty_section
 from calibrate.slices import slices_section
 from calibrate.targets import COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
@@ -200,6 +204,20 @@ def choices_section(found: Validation) -> str:
     )
 
 
+def open_loops_section() -> str:
+    """Return the scores of open loops with their source left out, and what is known of rows that are predicted wrongly."""
+    values = open_loops()
+    return "\n\n".join(
+        (
+            OPEN_LOOPS_TEXT + "\n" + target_table(values),
+            source_table(values),
+            "Saturation predicted wrongly:",
+            wrong_table(values, OPEN_LOOPS_KNOWN),
+            UNFOLLOWED,
+        )
+    )
+
+
 def fitted_section() -> str:
     """Return how many numbers were fitted, by part."""
     kernels = sum(
@@ -275,6 +293,7 @@ def accuracy_page(folder: Path) -> str:
     parts.append(RULERS_TEXT + "\n")
     parts += [f"{ruler_table(ruled, grouping)}\n\n" for grouping in ("load", "class", "engine")]
     parts += [ONE_SIDED_TEXT + "\n", one_sided_table(ruled), "\n"]
+    parts += [_named("Open loops by source"), open_loops_section(), "\n"]
     parts += [_named("Choices").lstrip("\n"), CHOICES + "\n", choices_section(serving), "\n"]
     parts += [_named("What was tried"), TRIED]
     parts.append(_named("Serving by group"))

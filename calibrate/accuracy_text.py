@@ -111,7 +111,7 @@ WEAK = """- **TTFT near saturation.** In an open loop a few percent of capacity 
   GLM-5.2 over 16 ranks are predicted 0.53 to 0.64 of what was measured. Requests that come singly are too fast in TTFT.
 - **Large batches of latent attention in fp4.** DeepSeek over four GB200 is predicted 0.4 to 0.85 of what was measured: its experts take four times their
   memory traffic by the timings of CUTLASS, and what is measured is hardly above it. On MI355X, where no kernel was timed, 0.3.
-- **Not modelled in a replay**: multi-token prediction, LoRA, context parallelism, caches that engines pull from each other, power caps, several
+- **Not modelled in a replay**: multi-token prediction, LoRA, context parallelism, caches that are pulled between separate pools, power caps, several
   models on a device. Rows of such runs are refused.
 - **Do not use it** to choose between two kernels or two minor versions of an engine, to promise a p99 without a test under load, to compare
   plans that differ by less than their intervals, or for prices of anything but the hours of devices.
@@ -131,3 +131,29 @@ SETTLE = """| doubt | measurement |
 """
 
 TRIED = "[What was tried](what-was-tried.md) lists each change that was kept or dropped, with the errors before and after it.\n"
+
+OPEN_LOOPS_TEXT = """Requests come at a rate, whatever the engines do. Every such row of both tables is listed, core row or not, with the host numbers that all other sources
+ask for: llm-d's open loops were never in a fit. Within capacity and saturated are as the row says, else as predicted; in overload a latency is the
+length of the run. In the first table the target of a response time is the TPOT's: nothing was promised of it.
+"""
+
+OPEN_LOOPS_KNOWN = {
+    "llmd-optimized-baseline-0052": "SGLang reserves less for responses the longer it runs; here the reserve is a constant, and one of eight caches fills",
+    "llmd-pd-disaggregation-0022": "29.5 requests/s were finished, and 32.6 by the same engines when 40 were offered: they carry more",
+    "llmd-p2p-kv-0016": "5.6 requests/s were finished, and 9.0 by the same engines when 12 were offered: they carry more",
+    "llmd-p2p-kv-0031": "9.3 requests/s were finished, and 11.5 to 13.9 by the same engines in later stages: caches were still cold",
+}
+"""Row whose saturation is predicted wrongly -> what other rows say of it."""
+
+UNFOLLOWED = """Rows that no model of an engine can follow stay in every score. Other rows are the evidence:
+
+- **AccelMark under vLLM 0.7.3** (74 rows): the client runs the engine in its own process, and the processor decides. Qwen2.5-0.5B at 10 requests/s takes
+  22.6 ms a token on an RTX 4090 and 3.3 ms on an RTX 4090D, which has fewer multiprocessors and as much bandwidth; 25.8 ms on an H20, 3.0 ms on an H100.
+  At 40 requests/s it is 84, 15, 83 and 9.6 ms. Llama-3-8B at 5 requests/s: 51 ms on the 4090, 32 ms on the 4090D. No property of a GPU orders them so.
+- **llm-d, prompts pulled from peers** (27 rows): each request passes a tokenising service first, 82 ms for 50,000 tokens by its page. TTFT within
+  capacity is 183 to 196 ms whatever the rate, and 89 ms are predicted of the engine: 171 ms with that service.
+- **llm-d, responses that end early** (12 rows): 512 tokens were requested, and 0.1 to 0.2 s pass from the first token to the last.
+- **llm-d, output tokens/s of its ladders** (32 rows): counted by tokenising the text again, up to 1.5 times what was generated.
+- **Llama-4-Scout under vLLM** (6 rows of inference-sim): each step takes 5.1 to 5.9 ms more than predicted, with 11 sequences as with 66, and 10 ms with
+  longer contexts. Time that does not grow with the batch is no kernel of the table of timings; one source measured this model.
+"""

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from math import log
 from multiprocessing import get_context
 from pathlib import Path
@@ -51,6 +52,7 @@ from calibrate.host_rows import (
 from calibrate.interval_fit import UNITS, Residual, conformal_intervals
 from calibrate.left_out import left_out_text
 from calibrate.left_out_scores import LEFT_OUT_FILE
+from calibrate.open_loops import OPEN_LOOPS_FILE, OpenValue, open_loops_text, open_values
 from calibrate.slow_runs import SLOW_RUNS_FILE, SlowValue, slow_runs, slow_runs_text, slow_values
 from calibrate.slowness_fit import P95, fitted_host_s, questions, slowness_table, slowness_text
 from capplan.accuracy.intervals import LEAST_POINTS, PROBABILITIES, Interval
@@ -223,6 +225,23 @@ def left_out_slowness(fit: Fit) -> list[SlowValue]:
     ]
 
 
+def _host_of_item(hosts: Hosts, item: Item) -> HostOverhead:
+    return host_of(hosts, era_of(item))
+
+
+def left_out_open_loops(fit: Fit, rows: Iterable[Mapping[str, str]]) -> list[OpenValue]:
+    """Return every value of all open loops, core rows or not, predicted with the numbers of the other sources."""
+    known = {row.parts["source"] for row in fit.rows}
+    without: dict[str, Hosts] = {}
+    values = []
+    for number, row in enumerate(row for row in rows if row.get("kind") == "online_rate"):
+        source = row.get("source_family") or ""
+        if source not in without:
+            without[source] = hosts_without(fit, "source", source) if source in known else fit.hosts
+        values += open_values(row, number, partial(_host_of_item, without[source]))
+    return values
+
+
 def hosts_to_ship(fit: Fit) -> dict[str, dict[str, HostOverhead]]:
     """Return the numbers of every era with its engine defaults; none for streams where no run determines it."""
     embedded = {era_of(item) for item in _ITEMS if item.replica.spec.profile.streams_in_engine}
@@ -339,7 +358,8 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0])
     package = Path(__file__).resolve().parent.parent / "capplan"
     data = package / "accuracy" / "data"
-    items = [item for name in TABLES for item in items_of(measured_table(folder / name, "serving")[1])]
+    rows = [row for name in TABLES for row in measured_table(folder / name, "serving")[1]]
+    items = items_of(rows)
     checked_eras(items)
     _ITEMS[:] = items
     refit, again = "--intervals" not in arguments, "--again" in arguments
@@ -363,12 +383,13 @@ def main(arguments: Sequence[str]) -> int:
         text = host_times_text(hosts_to_ship(fit))
         (package / "engine" / "host_times.py").write_text(text, encoding="utf-8")
     report("in sample", own)
-    for ruler, rows in unseen.items():
-        report(f"{ruler} left out", rows)
+    for ruler, unseen_rows in unseen.items():
+        report(f"{ruler} left out", unseen_rows)
     intervals, coverage = conformal_intervals({ruler: regime_residuals(unseen[ruler]) for ruler in UNITS})
     LEFT_OUT_FILE.write_text(left_out_text(own, unseen, coverage), encoding="utf-8")
     (data / "intervals.yaml").write_text(intervals_text(intervals), encoding="utf-8")
     SLOW_RUNS_FILE.write_text(slow_runs_text(left_out_slowness(fit)), encoding="utf-8")
+    OPEN_LOOPS_FILE.write_text(open_loops_text(left_out_open_loops(fit, rows)), encoding="utf-8")
     slow = slow_runs()
     table = slowness_table(slow, fitted_host_s(questions(slow)))
     (data / "slowness.yaml").write_text(slowness_text(table), encoding="utf-8")

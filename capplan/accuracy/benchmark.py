@@ -65,7 +65,10 @@ LIMITS = ("max_num_seqs", "max_num_batched_tokens", "kv_blocks")
 SEED = 20260101
 
 MOST_FAILED = 0.1
-"""Maximum fraction of the requests of a run that may have failed."""
+"""Maximum fraction of failed requests at which the latencies of the others stand for all."""
+
+UNCOUNTED_ANSWERS = "output_len_unreliable"
+"""Flag of a row whose answers ended by themselves; without `osl` nobody counted them."""
 
 MOST_REQUESTS = 1_000_000
 """Maximum requests of one run that are replayed."""
@@ -212,7 +215,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         raise InputError("model_hf_id: missing")
     requests = _requests(row, int(concurrency) if concurrency else None, rate)
     limit = {name: _number(row, f"slo_{name}_ms") for name in ("ttft", "tpot")}
-    _refuse_unreplayable(row, kind, requests, limit)
+    _refuse_unreplayable(kind, requests, limit)
     pools = deployment.pools
     replicas = deployment.replicas
     return Benchmark(
@@ -246,6 +249,44 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     )
 
 
+def untold(row: Mapping[str, str], requests: int | None) -> tuple[str, tuple[str, ...]] | None:
+    """Return why a replay of a row tells less than the row has, and the beginnings of the columns that it tells; None if it tells all.
+
+    Parameters
+    ----------
+    row : text by column name
+    requests : of the run
+
+    Returns
+    -------
+    -
+
+    Examples
+    --------
+    >>> untold({"n_failed": "85"}, 100)[1], untold({"n_failed": "5"}, 100)
+    (('stable',), None)
+    """
+    failed = (_number(row, "n_failed") or 0.0) / (requests or inf)
+    if failed > MOST_FAILED:
+        return f"n_failed: {failed:.0%} of the requests failed, and the latencies are those of the others", (
+            "stable",
+        )
+    if _answers_uncounted(row):
+        return (
+            "osl: not stated, and answers ended by themselves: replayed with one token, which tells TTFT and saturation",
+            ("stable", "ttft"),
+        )
+    return None
+
+
+def _answers_uncounted(row: Mapping[str, str]) -> bool:
+    return (
+        (row.get("kind") or "").strip() == "online_rate"
+        and not (row.get("osl") or "").strip()
+        and UNCOUNTED_ANSWERS in (row.get("flags") or "")
+    )
+
+
 def _lengths_named(row: Mapping[str, str]) -> str:
     """Return how the lengths of the requests are spread."""
     return (row.get("length_distribution") or "fixed").strip()
@@ -260,20 +301,13 @@ def _mean_lengths(row: Mapping[str, str], conversation: Conversation | None) -> 
         raise InputError(
             f"isl: no prompt length is stated ({lengths[:40]!r}); a recorded trace is replayed by capplan simulate --trace"
         )
-    return _needed(row, "isl"), _number(row, "osl")
+    return _needed(row, "isl"), 1.0 if _answers_uncounted(row) else _number(row, "osl")
 
 
-def _refuse_unreplayable(
-    row: Mapping[str, str], kind: Kind, requests: int | None, limit: Mapping[str, float | None]
-) -> None:
-    """Raise the error for a run that is too long, whose requests failed, or whose limits are not stated."""
+def _refuse_unreplayable(kind: Kind, requests: int | None, limit: Mapping[str, float | None]) -> None:
+    """Raise the error for a run that is too long, or whose limits are not stated."""
     if requests and requests > MOST_REQUESTS and kind != "online_rate_slo":
         raise InputError(f"requests: {requests} exceed the {MOST_REQUESTS} that can be replayed")
-    failed = (_number(row, "n_failed") or 0.0) / (requests or inf)
-    if failed > MOST_FAILED:
-        raise InputError(
-            f"n_failed: {failed:.0%} of the requests failed, and the latencies are those of the others, which no replay can tell"
-        )
     if kind == "online_rate_slo" and not any(limit.values()):
         raise InputError("slo_ttft_ms, slo_tpot_ms: missing; the largest rate is the one at which they hold")
 

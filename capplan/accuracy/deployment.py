@@ -18,6 +18,9 @@ _HOST_BYTES = re.compile(
 )
 _HOST_TOKENS = re.compile(r"CPU (\d+(?:\.\d+)?)M tokens", re.IGNORECASE)
 
+_TIERS_UNSEEN = re.compile(r"cpu index weight 0(?:\.0{1,9})?(?![\d.])")
+"""Words of a router that gives blocks in host memory no weight."""
+
 ROUTERS: tuple[tuple[str, Routing], ...] = (
     ("round robin", "round_robin"),
     ("random", "random"),
@@ -27,6 +30,7 @@ ROUTERS: tuple[tuple[str, Routing], ...] = (
     ("approx", "prefix_aware"),
     ("load", "least_loaded"),
     ("least", "least_loaded"),
+    ("token-aware", "least_loaded"),
     ("own dispatch", "round_robin"),
     ("none", "round_robin"),
 )
@@ -55,6 +59,8 @@ class Deployment:
     """Host memory of one replica for evicted blocks ..."""
     host_cache_tokens: float = 0.0
     """... or its size in tokens, where that is what the row states."""
+    pulls: bool = False
+    """Engines pull the prompts that others have cached."""
 
 
 AGGREGATED = Deployment()
@@ -76,13 +82,17 @@ def routing_named(text: str) -> Routing:
     --------
     >>> routing_named("llm-d prefix affinity + load"), routing_named("load only"), routing_named("")
     ('prefix_aware', 'least_loaded', 'round_robin')
+    >>> routing_named("llm-d precise; CPU index weight 0.4"), routing_named("llm-d precise; CPU index weight 0.0")
+    ('prefix_aware', 'gpu_prefix_aware')
     """
     lower = text.lower()
     if not lower.strip():
         return "round_robin"
     for word, routing in ROUTERS:
         if word in lower:
-            return routing
+            return (
+                "gpu_prefix_aware" if routing == "prefix_aware" and _TIERS_UNSEEN.search(lower) else routing
+            )
     raise InputError(
         f"router: {text!r} is not modelled; known are words such as round robin, random, load, prefix and affinity"
     )
@@ -101,8 +111,11 @@ def deployment_of(row: Mapping[str, str], *, split: bool) -> Deployment:
     the deployment; InputError names what is not modelled or not stated
     """
     said = " ".join(row.get(name) or "" for name in ("router", "prefix_state", "flags")).lower()
-    if "p2p" in said or "pulled" in said or "+ pull" in said:
-        raise InputError("router: caches that engines pull from each other are not replayed")
+    pulls = "p2p" in said or "pulled" in said or "+ pull" in said
+    if pulls and (split or (row.get("kind") or "").strip() == "first_token"):
+        raise InputError(
+            "router: a prompt that one engine pulls from another is replayed in a fleet without pools; alone it times the link"
+        )
     size = _host_cache(row)
     text = (row.get("replicas") or "").strip()
     if split:
@@ -119,7 +132,11 @@ def deployment_of(row: Mapping[str, str], *, split: bool) -> Deployment:
     if count < 1:
         raise InputError(f"replicas: {text!r} must be at least 1")
     return Deployment(
-        count, routing_named(row.get("router") or "") if count > 1 else "round_robin", None, *size
+        count,
+        routing_named(row.get("router") or "") if count > 1 else "round_robin",
+        None,
+        *size,
+        pulls=pulls and count > 1,
     )
 
 

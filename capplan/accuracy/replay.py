@@ -21,9 +21,9 @@ from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.numbers import Array
 from capplan.replica.replica import Replica
-from capplan.serving.block_cache import OffloadTier, PrefixCaching
+from capplan.serving.block_cache import OffloadTier, PrefixCaching, PullLink
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
-from capplan.serving.fleet_terms import KvLink
+from capplan.serving.fleet_terms import BY_PREFIX, KvLink
 from capplan.serving.outcome import Outcome
 from capplan.serving.requests import Crowd, Requests, joined_requests
 from capplan.serving.simulator import simulate
@@ -53,8 +53,9 @@ STABLE = "stable"
 """Column that is 1 where an open loop stays within what its engines serve, else 0."""
 END_FRACTION = 0.1
 """Requests at either end of an open loop whose waits are compared."""
-GROWN_FRACTION = 0.05
-"""A wait that grows by more than this fraction of the time of a run is one of overload (an assumption)."""
+CHANCE_DEVIATIONS = 2.0
+"""A wait that grows through a run by more than this many standard deviations of what arrivals at random make is one of overload (an
+assumption)."""
 
 FIRST_SLO_RATE = 1.0
 MOST_SLO_RATE = 1e4
@@ -121,7 +122,7 @@ class Servers:
     """Replica of the engines; with separate pools, of prefill."""
     decode: Replica | None = None
     link: KvLink | None = None
-    """Link between the pools."""
+    """Link between the pools, or between engines that pull cached prompts from each other."""
     host_cache: OffloadTier | None = None
     """Host memory of one replica for evicted blocks, in blocks of one token."""
 
@@ -148,7 +149,7 @@ def served_outcome(benchmark: Benchmark, servers: Servers) -> Outcome:
         ids = id_tokens_of(benchmark.input_tokens, engine.scheduling.block_tokens)
         talks = max(1, count // benchmark.conversation.turns)
         crowd = conversations(benchmark.conversation, talks, benchmark.concurrency or 1, ids)
-        engine = _caching(engine, ids, servers.host_cache)
+        engine = _caching(engine, ids, servers)
     elif benchmark.kind == "online_conc":
         crowd = Crowd(replace(requests, arrival_s=None), benchmark.concurrency or 1)
     if shared is not None:
@@ -158,7 +159,7 @@ def served_outcome(benchmark: Benchmark, servers: Servers) -> Outcome:
         else:
             ids = id_tokens_of(benchmark.input_tokens, engine.scheduling.block_tokens)
             requests, warm_up = _shared_requests(requests, shared, ids, engine)
-            engine = _caching(engine, ids, servers.host_cache)
+            engine = _caching(engine, ids, servers)
         if crowd is not None:
             crowd = replace(crowd, requests=replace(requests, arrival_s=None))
     return _measured(_run(benchmark, servers, engine, requests, crowd), warm_up)
@@ -170,7 +171,7 @@ def _run(
     deployment = benchmark.deployment
     asked = None if crowd is not None else requests
     routing = deployment.routing
-    if routing == "prefix_aware" and engine.caching is None:
+    if routing in BY_PREFIX and engine.caching is None:
         routing = "least_loaded"
     if deployment.pools is None:
         return simulate_fleet(asked, engine, deployment.replicas, routing=routing, crowd=crowd).outcome
@@ -208,14 +209,18 @@ def _engine(benchmark: Benchmark, replica: Replica, longest_prompt: int) -> Engi
     return replace(replica.engine, scheduling=limits)
 
 
-def _caching(engine: EngineSetup, id_tokens: int, host: OffloadTier | None) -> EngineSetup:
-    """Return an engine that caches prompts by block ids, with host memory behind its own where it has some."""
+def _caching(engine: EngineSetup, id_tokens: int, servers: Servers) -> EngineSetup:
+    """Return an engine that caches prompts by block ids, with host memory behind its own and a link to other caches where it has them."""
+    host, link = servers.host_cache, servers.link
     tiers = (
         ()
         if host is None
         else (OffloadTier(host.capacity_blocks // id_tokens, host.load_s_per_block * id_tokens, host.name),)
     )
-    return replace(engine, caching=PrefixCaching(id_tokens, tiers))
+    pull = None
+    if link is not None and servers.decode is None:
+        pull = PullLink(id_tokens * link.bytes_per_token / link.bytes_per_s, link.latency_s)
+    return replace(engine, caching=PrefixCaching(id_tokens, tiers, pull))
 
 
 def _all_fit(shared: SharedPrompts, requests: Requests, engine: EngineSetup) -> bool:
@@ -343,13 +348,14 @@ def devices_of(benchmark: Benchmark, servers: Servers) -> int:
 def queue_grows(outcome: Outcome) -> bool:
     """Return whether the wait for the first token grows through an open loop, as it does where more comes than is served.
 
-    At a load of rho > 1 the last request waits for (rho - 1) times the time for which requests came.
+    At a load of rho > 1 the last of n requests waits for (rho - 1) T if they came for a time T. At a load of 1 the wait is a random walk, whose
+    standard deviation at its end is T / sqrt(n) for arrivals at random: a wait that grows by less than two of these can be chance.
     """
     ends = max(1, round(END_FRACTION * outcome.ttft_s.size))
     ttft = np.where(np.isfinite(outcome.ttft_s), outcome.ttft_s, np.inf)
     sent_s = float(outcome.arrival_s[-1] - outcome.arrival_s[0])
     grown_s = float(np.median(ttft[-ends:])) - float(np.median(ttft[:ends]))
-    return grown_s > GROWN_FRACTION * sent_s > 0.0
+    return grown_s > CHANCE_DEVIATIONS * sent_s / sqrt(ttft.size) > 0.0
 
 
 def largest_rate(benchmark: Benchmark, servers: Servers) -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from math import inf, isfinite
 
-from capplan.accuracy.benchmark import Benchmark, benchmark_of, is_set
+from capplan.accuracy.benchmark import Benchmark, benchmark_of, is_set, untold
 from capplan.accuracy.intervals import FIRST_ENGINES, TODAY, Intervals, interval_of, regime_keys, widest
 from capplan.accuracy.replay import STABLE, overloaded
 from capplan.accuracy.score import Prediction
@@ -145,9 +145,13 @@ def predict_row(
     except CapplanError as error:
         reason = str(error).partition("\n")[0]
     groups = row_groups(row, replica, benchmark)
+    hidden = untold(row, benchmark.requests) if benchmark else None
     out = []
     for column, value in measured.items():
         prediction = predicted.get(column)
+        if hidden and not column.startswith(hidden[1]):
+            out.append(Prediction(name, column, value, None, reason=hidden[0], weight=weight, groups=groups))
+            continue
         if column == STABLE and prediction is not None:
             out.append(Prediction(name, column, value, prediction, weight=weight, groups=groups))
             continue

@@ -1,7 +1,7 @@
 """What a version of a serving engine does: scheduling, defaults, memory accounting, host overhead."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -149,6 +149,20 @@ class HostOverhead:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertKernel:
+    """A kernel for routed experts, and where an engine chooses it, as its source states."""
+
+    name: str
+    """Part of the name of the kernel."""
+    architectures: frozenset[str]
+    """Device architectures."""
+    formats: frozenset[str] = frozenset()
+    """Formats of the experts; empty: all."""
+    spread: bool | None = None
+    """Only for experts that are spread over ranks (True), or of which each rank has a part (False)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tier:
     """Defaults that an engine chooses by the memory of the device."""
 
@@ -224,9 +238,29 @@ class EngineProfile:
     """Tokens are quantised before they are gathered for the experts with attention data parallelism; otherwise after it."""
     decode_group_exponent: float = 0.0
     """Decode attention reads the keys of a head as often as query heads share it, to this power; 0: once."""
-    expert_kernels: Mapping[str, str] = field(default_factory=dict)
-    """Part of the name of the kernel for routed experts, by device architecture, where it is not the first one timed."""
+    expert_kernels: tuple[ExpertKernel, ...] = ()
+    """Kernels for routed experts, the first that fits, where it is not the first one timed."""
     asked_version: str | None = None
     """The version that was requested; None where none was."""
     assumptions: tuple[Assumption, ...] = ()
     """What was assumed to choose this profile."""
+
+    def expert_kernel(self, architecture: str, weight_format: str, *, spread: bool) -> str:
+        """Return part of the name of the kernel for routed experts; empty: the first one timed.
+
+        Parameters
+        ----------
+        architecture : of the device
+        weight_format : of the experts
+        spread : whole experts are spread over the ranks
+        """
+        return next(
+            (
+                kernel.name
+                for kernel in self.expert_kernels
+                if architecture.lower() in kernel.architectures
+                and (not kernel.formats or weight_format in kernel.formats)
+                and kernel.spread in {None, spread}
+            ),
+            "",
+        )

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from capplan.engine.dtypes import TRTLLM_KV_DTYPES, TRTLLM_WEIGHT_DTYPES
 from capplan.engine.memory_rules import MemoryRules
-from capplan.engine.profile import FIRST_GROUP_EXPONENT, EngineProfile, Tier
+from capplan.engine.profile import FIRST_GROUP_EXPONENT, EngineProfile, ExpertKernel, Tier
 from capplan.numbers import GIB
 
 _MEMORY = MemoryRules(
@@ -51,7 +51,7 @@ _BASE = EngineProfile(
     derives_context=False,
     fuses_quantise=True,
     decode_group_exponent=FIRST_GROUP_EXPONENT,
-    expert_kernels=dict.fromkeys(("blackwell", "grace-blackwell", "blackwell-ultra"), "cutlass"),
+    expert_kernels=(ExpertKernel("cutlass", frozenset({"blackwell", "grace-blackwell", "blackwell-ultra"})),),
 )
 
 _PYTORCH = replace(

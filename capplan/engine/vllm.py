@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from capplan.engine.dtypes import CUDA_KV_DTYPES, VLLM_WEIGHT_DTYPES
 from capplan.engine.memory_rules import MemoryRules
-from capplan.engine.profile import FIRST_GROUP_EXPONENT, EngineProfile, Tier
+from capplan.engine.profile import FIRST_GROUP_EXPONENT, EngineProfile, ExpertKernel, Tier
 from capplan.numbers import GIB
 
 _V0_MEMORY = MemoryRules(
@@ -76,6 +76,14 @@ _PROCESSOR = Tier(
     0.0, max_num_seqs=128, server_batched_tokens=2048, offline_batched_tokens=4096, only=("cpu",)
 )
 
+_HOPPER = frozenset({"hopper"})
+_MXFP4_MARLIN = ExpertKernel("marlin", _HOPPER, frozenset({"mxfp4"}))
+"""The wheel brings OpenAI's Triton kernels since 0.12 (`quantization/mxfp4.py`, `get_mxfp4_backend`)."""
+_BLOCKS_TRITON = ExpertKernel("triton", _HOPPER, frozenset({"fp8_block"}))
+"""DeepGEMM from 128 tokens on, which nobody timed, else Triton; FlashInfer only if asked for (`quantization/fp8.py`, `get_fp8_moe_backend`)."""
+_SPLIT_BLOCKS_TRITON = replace(_BLOCKS_TRITON, spread=False)
+"""Triton where each rank has a part of every expert, FlashInfer's CUTLASS kernel where experts are spread (`fused_moe/oracle/fp8.py`)."""
+
 _V0 = EngineProfile(
     engine="vllm",
     version="0.5.0",
@@ -88,7 +96,7 @@ _V0 = EngineProfile(
     weight_dtypes=VLLM_WEIGHT_DTYPES,
     kv_dtypes=CUDA_KV_DTYPES,
     long_chunked_tokens=32768,
-    expert_kernels={"hopper": "marlin"},
+    expert_kernels=(_MXFP4_MARLIN, _BLOCKS_TRITON),
 )
 _V1 = replace(
     _V0,
@@ -110,10 +118,14 @@ VLLM: tuple[EngineProfile, ...] = (
     replace(_V1, version="0.9.0", tiers=(_PROCESSOR, _LARGE, _SMALL)),
     replace(_V1, version="0.10.0", tiers=(_PROCESSOR, _LARGE, _SMALL), memory=_GROUPED_MEMORY),
     replace(
-        _V1, version="0.12.0", tiers=(_PROCESSOR, _LARGE, _SMALL), memory=_GROUPED_MEMORY, expert_kernels={}
+        _V1,
+        version="0.12.0",
+        tiers=(_PROCESSOR, _LARGE, _SMALL),
+        memory=_GROUPED_MEMORY,
+        expert_kernels=(_BLOCKS_TRITON,),
     ),
     *(
-        replace(_V1, version=version, tiers=tiers, memory=memory, expert_kernels={})
+        replace(_V1, version=version, tiers=tiers, memory=memory, expert_kernels=(_SPLIT_BLOCKS_TRITON,))
         for version, tiers, memory in (
             ("0.14.0", (_PROCESSOR, _LARGE, _SMALL), _GROUPED_MEMORY),
             ("0.17.0", (_PROCESSOR, _LARGE, _SMALL), _LEAN_SAMPLER_MEMORY),

@@ -94,6 +94,7 @@ def kernel_assumptions(group: Group, question: Question) -> tuple[Assumption, ..
         question.efficiencies[group.layout.device.name],
         profile=question.profile,
         kv_format=group.layout.kv_format,
+        spread=group.layout.sharding.spreads_experts,
     )
     return tuple(assumption.of_scenario() for assumption in rates.assumptions)
 

@@ -29,6 +29,11 @@ class Sharding:
         """Devices of one replica."""
         return self.tensor * self.data * self.pipeline
 
+    @property
+    def spreads_experts(self) -> bool:
+        """Whether whole experts are spread over the ranks of one plan, whose fields are numbers."""
+        return bool(self.expert > 1.0)
+
 
 def rank_inputs(projection: Projection, tensor_parallel: Number) -> Number:
     """Return k of a matmul on one tensor-parallel rank.

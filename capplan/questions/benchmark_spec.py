@@ -8,7 +8,7 @@ from capplan.accuracy import trtllm_bench
 from capplan.accuracy.benchmark import Benchmark
 from capplan.accuracy.replay import SERVER_KINDS, Servers
 from capplan.engine.lookup import embedded, profile
-from capplan.engine.profile import EngineProfile
+from capplan.engine.profile import EngineProfile, ExpertKernel
 from capplan.errors import unknown
 from capplan.fleet.engine_options import TierSize, offload_tier
 from capplan.fleet.pools.link import LinkTerms, link_between
@@ -152,7 +152,8 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
     if recipe.graph_tokens is not None:
         started = replace(started, host=replace(started.host, graph_tokens=float(recipe.graph_tokens)))
     if recipe.expert_kernel:
-        started = replace(started, expert_kernels={gpu.architecture.lower(): recipe.expert_kernel})
+        asked = ExpertKernel(recipe.expert_kernel, frozenset({gpu.architecture.lower()}))
+        started = replace(started, expert_kernels=(asked,))
     if recipe.embedded:
         started = embedded(started)
     sequences, tokens = recipe_limits(recipe, benchmark)
@@ -253,7 +254,9 @@ def benchmark_servers(benchmark: Benchmark, calibration: Path | None = None) -> 
     host = _host_cache(benchmark, replica)
     pools = benchmark.deployment.pools
     if pools is None:
-        return Servers(replica, host_cache=host)
+        pulls = benchmark.deployment.pulls
+        link = link_between(replica.spec, replica.spec, POOL_LINK, benchmark.input_tokens) if pulls else None
+        return Servers(replica, link=link, host_cache=host)
     decode = replica_of(benchmark_spec(replace(benchmark, sharding=pools[1].sharding), calibration))
     link = link_between(replica.spec, decode.spec, POOL_LINK, benchmark.input_tokens)
     return Servers(replica, decode, link, host)

@@ -39,6 +39,7 @@ from capplan.scenario.records.lora import adapter_assumptions, with_adapters
 from capplan.scenario.records.traffic_line import with_image_tokens, with_image_work
 from capplan.scenario.several.models import refuse_several
 from capplan.scenario.speculation import drafting_of
+from capplan.serving.fleet_terms import BY_LOAD
 from capplan.workload.request_class import RequestClass
 from capplan.workload.split_lengths import part_of_classes
 
@@ -237,7 +238,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
         drafting=drafting,
     )
     stated = [item.of_scenario() for item in (*engine.assumptions, *host_assumptions)]
-    if limits.routing in ("least_loaded", "prefix_aware"):
+    if limits.routing in BY_LOAD:
         words = f"replicas are sized for round-robin routing; only simulate models {limits.routing}"
         stated.append(Assumption(words, "fleet.routing", "fleet.routing"))
     paid = [price.assumption for price in prices.values() if price]

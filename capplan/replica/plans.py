@@ -163,6 +163,11 @@ def plans_cache_tokens(plans: Plans, memory: MemoryPlan, context_tokens: float) 
     return np.asarray(tokens)
 
 
+def _kernels_of(spec: ReplicaSpec) -> tuple[str, bool]:
+    """Return what the kernels of plans of one model and engine depend on."""
+    return spec.device.name, bool(spec.profile.expert_kernels) and spec.sharding.spreads_experts
+
+
 def plans_tables(plans: Plans) -> PlansTables:
     """Return the step times of each plan, at the same knots for all plans.
 
@@ -177,17 +182,22 @@ def plans_tables(plans: Plans) -> PlansTables:
             f"{first.network.name} has no LM head and generates no tokens, so it has no decode steps\n"
             "  for the vectors or scores of prompts: --runner pooling, or runner: pooling in a scenario"
         )
-    places: dict[str, int] = {}
+    places: dict[tuple[str, bool], int] = {}
     labelled: list[LabelledRates] = []
     for spec in plans.specs:
-        if spec.device.name not in places:
-            places[spec.device.name] = len(labelled)
+        if _kernels_of(spec) not in places:
+            places[_kernels_of(spec)] = len(labelled)
             labelled.append(
                 step_rates(
-                    spec.network, spec.device, spec.efficiency, profile=spec.profile, kv_format=spec.kv_format
+                    spec.network,
+                    spec.device,
+                    spec.efficiency,
+                    profile=spec.profile,
+                    kv_format=spec.kv_format,
+                    spread=spec.sharding.spreads_experts,
                 )
             )
-    index = np.array([places[spec.device.name] for spec in plans.specs], dtype=np.intp)
+    index = np.array([places[_kernels_of(spec)] for spec in plans.specs], dtype=np.intp)
     knots = step_knots(
         float(plans.max_num_seqs.max()),
         float(plans.max_num_batched_tokens.max()),

@@ -69,8 +69,9 @@ def step_rates(
     *,
     profile: EngineProfile,
     kv_format: str,
+    spread: bool = False,
 ) -> LabelledRates:
-    """Return the rates of all kernels in a step of the network on the device."""
+    """Return the rates of all kernels in a step of the network on the device, whose experts are spread over ranks or not."""
     device = at_rates(device, profile.host)
     dense_formats, expert_formats = _formats(network)
 
@@ -82,7 +83,9 @@ def step_rates(
             kv_format=kv_format,
             engine=profile.engine,
             expert_format=expert_format,
-            expert_kernel=profile.expert_kernels.get(device.architecture.lower(), ""),
+            expert_kernel=profile.expert_kernel(
+                device.architecture, expert_format or weight_format, spread=spread
+            ),
             fuses_quantise=profile.fuses_quantise,
         )
 

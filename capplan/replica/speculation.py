@@ -124,7 +124,12 @@ def step_time_s(spec: ReplicaSpec, batch: Array, context_tokens: Number, query_t
     The tokens of one sequence share one read of its KV cache. What the graph saves of the kernels is as in `with_host`.
     """
     rates = step_rates(
-        spec.network, spec.device, spec.efficiency, profile=spec.profile, kv_format=spec.kv_format
+        spec.network,
+        spec.device,
+        spec.efficiency,
+        profile=spec.profile,
+        kv_format=spec.kv_format,
+        spread=spec.sharding.spreads_experts,
     )
     sequences = _micro_batch(spec.sharding, batch)
     kv_bytes = kv_bytes_per_element(spec.kv_format)

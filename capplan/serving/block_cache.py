@@ -112,6 +112,16 @@ class OffloadTier:
 
 
 @dataclass(frozen=True, slots=True)
+class PullLink:
+    """The link over which an engine pulls cached blocks from the other engines of its fleet."""
+
+    load_s_per_block: float
+    """Time to pull one block: its bytes over the rate of the link."""
+    latency_s: float = 0.0
+    """Time until the first block of a prompt arrives."""
+
+
+@dataclass(frozen=True, slots=True)
 class PrefixCaching:
     """How an engine caches prefixes of prompts that have block ids."""
 
@@ -119,26 +129,56 @@ class PrefixCaching:
     """Tokens per block id; a multiple of the engine's block size."""
     tiers: tuple[OffloadTier, ...] = ()
     """Offload tiers from the fastest to the slowest; each holds what was evicted from the one above."""
+    pull: PullLink | None = None
+    """Blocks that an engine lacks are pulled from the caches of the others; None: they are computed again."""
 
 
 class BlockCache:
     """Where each block is; sees block ids only, not tokens."""
 
-    __slots__ = ("_absent", "_free", "_link_free_s", "_loading", "_tiers", "_users", "hit_blocks", "tiers")
+    __slots__ = (
+        "_absent",
+        "_computed_s",
+        "_free",
+        "_link_free_s",
+        "_loading",
+        "_loads",
+        "_tiers",
+        "_users",
+        "hit_blocks",
+        "peers",
+        "tiers",
+    )
 
-    def __init__(self, tiers: Sequence[OffloadTier] = ()) -> None:
+    def __init__(self, tiers: Sequence[OffloadTier] = (), pull: PullLink | None = None) -> None:
         """Start empty."""
         self._users: dict[int, int] = {}
         self._free: OrderedDict[int, None] = OrderedDict()
         self.tiers = tuple(tiers)
         self._tiers: list[OrderedDict[int, None]] = [OrderedDict() for _ in tiers]
-        self._link_free_s = [0.0] * len(self.tiers)
+        self._loads = [(tier.load_s_per_block, 0.0) for tier in tiers]
+        """Time per block and latency of the link of each tier, then of the link to the other engines."""
+        if pull is not None:
+            self._loads.append((pull.load_s_per_block, pull.latency_s))
+        self.peers: Sequence[BlockCache] = ()
+        """The caches of the fleet, from which blocks are pulled; this one is among them."""
+        self._link_free_s = [0.0] * len(self._loads)
         self._loading: dict[int, float] = {}
         """Pinned blocks that are being loaded from a tier, and when each load ends."""
         self._absent: set[int] = set()
         """Pinned blocks that are not computed yet, because their prompt is still loading the blocks before them."""
-        self.hit_blocks = [0] * (1 + len(self.tiers))
-        """Hits of admitted prompts: on the device, then in each tier."""
+        self._computed_s: dict[int, float] = {}
+        """When a block that others may pull was computed here; infinite while it is not yet."""
+        self.hit_blocks = [0] * (1 + len(self._loads))
+        """Hits of admitted prompts: on the device, then in each tier, then pulled."""
+
+    def holds(self, block: int, at_s: float) -> bool:
+        """Return whether a block is here at a time, on the device or in a tier, so that another engine can pull it."""
+        if self._computed_s.get(block, at_s) > at_s:
+            return False
+        if block in self._users:
+            return block not in self._absent and block not in self._loading
+        return block in self._free or self._tier_of(block) >= 0
 
     def match(self, ids: Sequence[int], now_s: float = 0.0) -> tuple[int, float]:
         """Return how many leading blocks hit, and when all of them are on the device if they are requested now.
@@ -154,7 +194,7 @@ class BlockCache:
         (2, 5.0)
         """
         hits, ready_s = 0, now_s
-        counts = [0] * len(self.tiers)
+        counts = [0] * len(self._loads)
         for block in ids:
             if block in self._users:
                 if self._absent and block in self._absent:
@@ -162,7 +202,7 @@ class BlockCache:
                 if self._loading:
                     ready_s = max(ready_s, self._loading.get(block, now_s))
             elif block not in self._free:
-                tier = self._tier_of(block)
+                tier = self._source_of(block, now_s)
                 if tier < 0:
                     break
                 counts[tier] += 1
@@ -172,6 +212,23 @@ class BlockCache:
                 ready_s = max(ready_s, self._arrival_s(tier, count, now_s))
         return hits, ready_s
 
+    def on_device(self, ids: Sequence[int]) -> int:
+        """Return how many leading blocks hit on the device, without its offload tiers.
+
+        Examples
+        --------
+        >>> cache = BlockCache([OffloadTier(8, 0.0)])
+        >>> cache.keep([1, 2, 3])
+        >>> cache.trim(2)
+        >>> cache.on_device([1, 2, 3]), cache.match([1, 2, 3])[0]
+        (2, 3)
+        """
+        users, free, absent = self._users, self._free, self._absent
+        for place, block in enumerate(ids):
+            if block not in free and (block not in users or block in absent):
+                return place
+        return len(ids)
+
     def to_pin(self, ids: Sequence[int]) -> int:
         """Return how many of these blocks are not pinned yet."""
         users = self._users
@@ -179,18 +236,20 @@ class BlockCache:
 
     def pin(self, ids: Sequence[int], hits: int = 0, now_s: float = 0.0) -> int:
         """Pin the blocks of a prompt, the first `hits` of which are cached; return how many were not pinned before."""
-        if self.tiers:
+        if self._loads:
             self._load(ids[:hits], now_s)
         elif hits:
             self.hit_blocks[0] += hits
         users = self._users
         more = 0
-        for block in ids:
+        for place, block in enumerate(ids):
             count = users.get(block, 0)
             users[block] = count + 1
             if count:
                 continue
             more += 1
+            if self.peers and place >= hits:
+                self._computed_s[block] = inf
             if block in self._free:
                 del self._free[block]
             elif self._tiers:
@@ -198,6 +257,13 @@ class BlockCache:
                 if tier >= 0:
                     del self._tiers[tier][block]
         return more
+
+    def computed(self, ids: Sequence[int], at_s: float) -> None:
+        """Let the other engines pull the blocks of a prompt from now on."""
+        known = self._computed_s
+        for block in ids:
+            if known.get(block) == inf:
+                known[block] = at_s
 
     def hide(self, ids: Sequence[int]) -> None:
         """Hide these blocks from lookups: they are not computed before the blocks ahead of them are loaded."""
@@ -254,20 +320,29 @@ class BlockCache:
 
     def _load(self, ids: Sequence[int], now_s: float) -> None:
         """Count the hits, and start to load the blocks that are in a tier."""
-        wanted: list[list[int]] = [[] for _ in self.tiers]
+        wanted: list[list[int]] = [[] for _ in self._loads]
         for block in ids:
-            tier = -1 if block in self._users or block in self._free else self._tier_of(block)
+            tier = -1 if block in self._users or block in self._free else self._source_of(block, now_s)
             self.hit_blocks[tier + 1] += 1
             if tier >= 0:
                 wanted[tier].append(block)
         for tier, blocks in enumerate(wanted):
             if blocks:
-                at_s = self._link_free_s[tier] = self._arrival_s(tier, len(blocks), now_s)
+                at_s = self._arrival_s(tier, len(blocks), now_s)
+                self._link_free_s[tier] = at_s - self._loads[tier][1]
                 if at_s > now_s:
                     self._loading.update(dict.fromkeys(blocks, at_s))
 
     def _arrival_s(self, tier: int, blocks: int, now_s: float) -> float:
-        return max(self._link_free_s[tier], now_s) + blocks * self.tiers[tier].load_s_per_block
+        each_s, latency_s = self._loads[tier]
+        return max(self._link_free_s[tier], now_s) + blocks * each_s + latency_s
+
+    def _source_of(self, block: int, now_s: float) -> int:
+        """Return the place in `_loads` of the link that brings a block; -1 if the block has to be computed."""
+        tier = self._tier_of(block)
+        if tier < 0 and any(peer is not self and peer.holds(block, now_s) for peer in self.peers):
+            return len(self.tiers)
+        return tier
 
     def _tier_of(self, block: int) -> int:
         for place, tier in enumerate(self._tiers):
@@ -286,7 +361,7 @@ class BlockCache:
 
 
 def check_prefix_caching(caching: PrefixCaching, block_tokens: int) -> None:
-    """Refuse block ids that do not stand for whole blocks of the engine, and tiers of negative size or load time.
+    """Refuse block ids that do not stand for whole blocks of the engine, and tiers and links of negative size or load time.
 
     Raises
     ------
@@ -303,3 +378,6 @@ def check_prefix_caching(caching: PrefixCaching, block_tokens: int) -> None:
             raise InputError(
                 f"an offload tier needs a capacity of at least 0 blocks and a load time of at least 0 s, but is {tier}"
             )
+    pull = caching.pull
+    if pull is not None and not (pull.load_s_per_block >= 0.0 and pull.latency_s >= 0.0):
+        raise InputError(f"a link between caches needs times of at least 0 s, but is {pull}")

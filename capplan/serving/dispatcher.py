@@ -8,8 +8,11 @@ from heapq import heappop, heappush
 from math import inf, isnan
 from random import Random
 
+from capplan.serving.block_cache import BlockCache
 from capplan.serving.engine_instance import EngineInstance, Report
 from capplan.serving.fleet_terms import (
+    BY_LOAD,
+    BY_PREFIX,
     Autoscaling,
     Failure,
     Hedging,
@@ -139,7 +142,7 @@ class Router:
     def __init__(self, routing: Routing, id_tokens: int) -> None:
         """Start with replica 0."""
         self.routing = routing
-        self.needs_loads = routing not in {"round_robin", "random"}
+        self.needs_loads = routing in BY_LOAD
         """Whether the engines must have run up to the time of the choice."""
         self._id_tokens = id_tokens
         self._last = -1
@@ -154,12 +157,13 @@ class Router:
         if self.routing == "random":
             return self._random.choice(engines)
         least = min(engine.load for engine in engines)
-        if self.routing == "prefix_aware" and flight.block_ids:
+        if self.routing in BY_PREFIX and flight.block_ids:
             allowed = max(least + PREFIX_SLACK_REQUESTS, PREFIX_SLACK_RATIO * least)
             ids = flight.block_ids[: flight.prompt_tokens // self._id_tokens]
+            tiers = self.routing == "prefix_aware"
             return max(
                 (engine for engine in engines if engine.load <= allowed),
-                key=lambda engine: (engine.server.hit_blocks(ids), -engine.load, -engine.number),
+                key=lambda engine: (engine.server.hit_blocks(ids, tiers=tiers), -engine.load, -engine.number),
             )
         return next(engine for engine in engines if engine.load == least)
 
@@ -170,6 +174,7 @@ class EnginePool:
     __slots__ = (
         "_admission",
         "_clock",
+        "_peers",
         "_report",
         "alive",
         "held",
@@ -188,6 +193,8 @@ class EnginePool:
         self._report = report
         self.terms = terms
         self.router = router
+        self._peers: list[BlockCache] | None = [] if terms.caching and terms.caching.pull else None
+        """Caches of live replicas that pull blocks from each other; None: they do not."""
         self.instances: list[EngineInstance] = []
         """All of them, in order of start, ended ones included."""
         self.alive: list[EngineInstance] = []
@@ -205,6 +212,8 @@ class EnginePool:
     def start(self, number: int, at_s: float) -> EngineInstance:
         """Start a replica; it receives requests once it is admitted."""
         instance = EngineInstance(number, at_s, self._clock, self.terms, self._admission, self._report)
+        if self._peers is not None:
+            instance.server.join_peers(self._peers)
         self.instances.append(instance)
         self.alive.append(instance)
         return instance
@@ -220,6 +229,8 @@ class EnginePool:
         """End a replica."""
         instance.until_s = at_s
         instance.draining = False
+        if self._peers is not None:
+            instance.server.leave_peers(self._peers)
         self.alive.remove(instance)
         if instance in self.serving:
             self.serving.remove(instance)

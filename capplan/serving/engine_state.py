@@ -55,7 +55,7 @@ class EngineState:
         self._feed = line.feed
         self._ledger = ledger
         self._cap = terms.kv_blocks
-        self._cache = BlockCache(terms.caching.tiers) if terms.caching else None
+        self._cache = BlockCache(terms.caching.tiers, terms.caching.pull) if terms.caching else None
         self._loading: list[InFlight] = []
         """Admitted requests that wait for blocks from an offload tier, or for their turn once those are loaded."""
         self.gauges = Gauges(terms.kv_blocks)
@@ -101,13 +101,27 @@ class EngineState:
         """Return when the next load from an offload tier ends; infinite if there is none."""
         return min((flight.ready_s for flight in self._loading), default=inf)
 
-    def hit_blocks(self, block_ids: Sequence[int]) -> int:
-        """Return how many leading blocks of a prompt the prefix cache holds."""
-        return self._cache.match(block_ids)[0] if self._cache else 0
+    def hit_blocks(self, block_ids: Sequence[int], *, tiers: bool = True) -> int:
+        """Return how many leading blocks of a prompt the prefix cache holds, on the device or also in its offload tiers."""
+        if not self._cache:
+            return 0
+        return self._cache.match(block_ids)[0] if tiers else self._cache.on_device(block_ids)
+
+    def join_peers(self, peers: list[BlockCache]) -> None:
+        """Add the cache of this engine to those of its fleet, and pull blocks from the others."""
+        if self._cache:
+            peers.append(self._cache)
+            self._cache.peers = peers
+
+    def leave_peers(self, peers: list[BlockCache]) -> None:
+        """Remove the cache of this engine, which has ended, from those of its fleet."""
+        if self._cache:
+            peers.remove(self._cache)
+            self._cache.peers = ()
 
     @property
     def hits_by_tier(self) -> list[int]:
-        """Return the prefix-cache hits in blocks: on the device, then in each offload tier."""
+        """Return the prefix-cache hits in blocks: on the device, then in each offload tier, then pulled from other engines."""
         return self._cache.hit_blocks if self._cache else [0]
 
     def evacuate(self) -> list[InFlight]:

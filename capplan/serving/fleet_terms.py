@@ -7,11 +7,15 @@ from typing import Literal, NamedTuple
 
 from capplan.errors import InputError
 
-Routing = Literal["round_robin", "random", "least_loaded", "prefix_aware"]
-ROUTINGS: tuple[Routing, ...] = ("round_robin", "random", "least_loaded", "prefix_aware")
+Routing = Literal["round_robin", "random", "least_loaded", "prefix_aware", "gpu_prefix_aware"]
+ROUTINGS: tuple[Routing, ...] = ("round_robin", "random", "least_loaded", "prefix_aware", "gpu_prefix_aware")
 """round_robin takes replicas in turn; least_loaded the one with the fewest requests, waiting or running (the first one of a
 tie); prefix_aware the one that caches most leading blocks of the prompt, among those that are not much more loaded than the
-least loaded one."""
+least loaded one; gpu_prefix_aware the same, by blocks in GPU memory only: it does not see offload tiers."""
+BY_PREFIX: frozenset[Routing] = frozenset({"prefix_aware", "gpu_prefix_aware"})
+"""Rules that look for the replica that caches a prompt."""
+BY_LOAD: frozenset[Routing] = BY_PREFIX | {"least_loaded"}
+"""Rules that need the load of each replica."""
 
 
 class Failure(NamedTuple):
@@ -187,9 +191,9 @@ def check_fleet(replicas: int, routing: str, *, caching: bool) -> None:
         raise InputError(f"replicas is {replicas}; it must be at least 1")
     if routing not in ROUTINGS:
         raise InputError(f"routing is '{routing}'\n  known: {', '.join(ROUTINGS)}")
-    if routing == "prefix_aware" and not caching:
+    if routing in BY_PREFIX and not caching:
         raise InputError(
-            "routing is 'prefix_aware', but the requests have no block ids\n"
+            f"routing is '{routing}', but the requests have no block ids\n"
             "  use a trace with block ids, or routing least_loaded"
         )
 

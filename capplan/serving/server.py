@@ -311,6 +311,8 @@ class Server(EngineState):
         """Emit the token that ends a prefill; decoding starts unless it was the only one."""
         self._held -= flight.blocks
         flight.remaining_tokens -= 1
+        if self._cache and self._cache.peers:
+            self._cache.computed(flight.block_ids, self.now_s)
         if isnan(flight.first_token_s):
             flight.first_token_s = self.now_s
             self._ledger.first_token(flight)

@@ -60,6 +60,7 @@ NEAR = (
     "0.0.1",
     "closed form",
     "prefix_aware",
+    "gpu_prefix_aware",
     "2026",
     "measured",
     True,

@@ -1,5 +1,7 @@
 """Measured rows of several engines: replicas, pools, shared prompts, stages and rates under limits, as published rows state them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from capplan.accuracy.deployment import deployment_of, routing_named
 from capplan.accuracy.replay import arrivals_of, queue_grows
 from capplan.accuracy.shared_prompts import conversation_of, shared_prompts_of
 from capplan.errors import InputError
+from capplan.questions.benchmark_spec import benchmark_servers
 from capplan.questions.validation import serving_predictions
 from capplan.readers.catalogue.efficiency import shipped_intervals
 
@@ -97,9 +100,10 @@ def test_a_rate_under_limits_is_the_one_metric_of_its_row():
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"router": "load + pull", "prefix_state": "pulled from a peer"}, "pull from each other"),
+        ({"kind": "first_token", "prefix_state": "pulled from a peer"}, "alone it times the link"),
+        ({"disagg": "1", "router": "precise+p2p"}, "without pools"),
         ({"isl": "", "length_distribution": "agentic traces"}, "simulate --trace"),
-        ({"n_failed": "4068"}, "failed"),
+        ({"osl": ""}, "osl"),
         ({"replicas": "2", "num_gpus": "2", "router": "fortune teller"}, "router"),
         ({"prefix_groups": ""}, "prefix_groups"),
         ({"replicas": "two"}, "replicas"),
@@ -114,6 +118,8 @@ def test_words_of_routers_and_states_of_caches():
     assert routing_named("Kubernetes Service round robin") == "round_robin"
     assert routing_named("llm-d prefix affinity + load") == "prefix_aware"
     assert routing_named("load only") == "least_loaded"
+    seen, unseen = "llm-d precise; CPU index weight 0.4", "llm-d precise; CPU index weight 0.0"
+    assert (routing_named(seen), routing_named(unseen)) == ("prefix_aware", "gpu_prefix_aware")
     stated = {"prefix_tokens": "16000", "prefix_groups": "250", "prompts_per_prefix": "5"}
     assert shared_prompts_of({**stated, "prefix_state": "mostly cold"}).warm is False
     assert shared_prompts_of({**stated, "prefix_state": "working set 4.64M tokens"}).warm is True
@@ -137,4 +143,51 @@ def test_a_queue_grows_where_more_comes_than_is_served():
         }
     )
     assert (steady["stable"].predicted, flooded["stable"].predicted) == (1.0, 0.0)
-    assert callable(queue_grows)
+
+
+def test_a_wait_that_chance_explains_is_no_growing_queue():
+    """Of n requests that come at random at full load, the last waits T / sqrt(n) longer than the first, in the standard deviation."""
+
+    def grows(seconds, count):
+        sent = np.linspace(0.0, 100.0, count)
+        return queue_grows(SimpleNamespace(ttft_s=np.linspace(0.0, seconds, count), arrival_s=sent))
+
+    assert (grows(20.0, 100), grows(25.0, 100)) == (False, True)
+    assert (grows(2.0, 10_000), grows(2.5, 10_000)) == (False, True)
+
+
+def test_of_failed_runs_and_uncounted_responses_saturation_is_predicted():
+    row = {**SHARED, "stage_s": "60", "n_requests": "360", "e2e_ms_p50": "2000"}
+    failed = predicted({**row, "n_failed": "300"})
+    assert failed["stable"].predicted == 1.0
+    assert failed["ttft_ms_p50"].predicted is None
+    assert failed["ttft_ms_p50"].reason.startswith("n_failed: 83% of the requests failed")
+    counted = predicted(row)
+    ended = predicted({**row, "osl": "", "flags": "prefix_cached;output_len_unreliable"})
+    assert ended["stable"].predicted == 1.0
+    assert 0.0 < ended["ttft_ms_p50"].predicted <= counted["ttft_ms_p50"].predicted
+    assert ended["e2e_ms_p50"].predicted is ended["tpot_ms_p50"].predicted is None
+
+
+PULLED = {
+    "kind": "online_rate", "engine": "vllm", "engine_version": "0.26.0", "model_hf_id": "openai/gpt-oss-120b",
+    "weights_dtype": "fp4(mxfp4)", "gpu": "h200-sxm", "num_gpus": "16", "replicas": "16", "tp": "1", "isl": "49408", "osl": "64",
+    "request_rate": "24", "n_requests": "700", "stage_s": "29.2", "prefix_tokens": "49152", "prefix_groups": "128",
+    "prefix_state": "recomputed on most requests", "config_basis": "88 GiB CPU tier", "source_family": "llm-d",
+}  # fmt: skip
+"""llm-d, guides/p2p-kv-cache-sharing at 067fe1b, uniform pool: 24 requests/s saturate a router by load, and not if engines pull prompts."""
+
+
+def test_engines_that_pull_prompts_from_each_other_serve_more():
+    state = {"prefix_state": "pulled from a peer or local", "stable": "1", "e2e_ms_p50": "700"}
+    pulls = predicted({**PULLED, **state, "router": "load + pull"})
+    alone = predicted({**PULLED, "router": "load only", "stable": "0", "e2e_ms_p50": "40000"})
+    assert (pulls["stable"].predicted, alone["stable"].predicted) == (1.0, 0.0)
+    assert pulls["e2e_ms_p50"].predicted == pytest.approx(700.0, rel=0.5)
+
+
+def test_a_published_launch_file_states_the_memory_of_the_engines():
+    """KV tokens of an engine as its page states them: 1.22 million, with the launch file's share of memory and context."""
+    replica = benchmark_servers(benchmark_of(PULLED)).replica
+    assert replica.spec.max_model_len == 65536
+    assert replica.memory.kv_cache_tokens == pytest.approx(1.22e6, rel=0.05)

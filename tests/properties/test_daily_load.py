@@ -142,7 +142,9 @@ def test_jobs_alone_need_no_spare(traffic, spares, tmp_path):
     assert scenario(tmp_path, *traffic, fleet={"spare_replicas": 2}).fleet.survive.count == 2
 
 
-@pytest.mark.parametrize("routing", ["round_robin", "random", "least_loaded", "prefix_aware"])
+@pytest.mark.parametrize(
+    "routing", ["round_robin", "random", "least_loaded", "prefix_aware", "gpu_prefix_aware"]
+)
 def test_a_router_that_is_named_is_taken(routing, tmp_path):
     found = scenario(tmp_path, {"request_rate": 1}, fleet={"routing": routing})
     assert found.fleet.routing == routing

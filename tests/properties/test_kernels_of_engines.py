@@ -12,17 +12,19 @@ from capplan.phases.token_work import projection_cost
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
+from capplan.replica.plans import plans_of, plans_tables
 from capplan.replica.rates import step_rates
 from capplan.replica.replica import replica_of
+from capplan.replica.tables import table_of_plan
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.serving.step_table import decode_step_s
 
 
-def rates_of(model, hardware, engine, version):
+def rates_of(model, hardware, engine, version, *, spread=False):
     of, network = device(hardware), read_model(model, offline=True)
     own = profile(engine, version)
-    return step_rates(network, of, efficiency_for(of), profile=own, kv_format="bf16").rates
+    return step_rates(network, of, efficiency_for(of), profile=own, kv_format="bf16", spread=spread).rates
 
 
 def fitted(hardware, kernel):
@@ -40,6 +42,36 @@ def test_mxfp4_experts_on_hopper_run_with_what_the_version_brings(version, kerne
     own = rates_of("openai/gpt-oss-120b", "h100-sxm", "vllm", version).experts["mxfp4"]
     numbers = fitted("h100-sxm", kernel)
     assert (own.floor_s, own.compute_fraction) == (numbers["floor_s"], numbers["compute_fraction"])
+
+
+@pytest.mark.parametrize(
+    ("version", "spread", "kernel"),
+    [
+        ("0.11.2", False, "triton"),
+        ("0.13.0", True, "triton"),
+        ("0.14.0", False, "triton"),
+        ("0.14.0", True, "cutlass"),
+        ("0.33.0", False, "triton"),
+        ("0.33.0", True, "cutlass"),
+    ],
+)
+def test_experts_in_blocks_of_fp8_run_on_hopper_with_the_kernel_of_their_layout(version, spread, kernel):
+    """vLLM prefers Triton where each rank has a part of every expert, and FlashInfer where experts are spread over ranks; each was timed so."""
+    own = rates_of("MiniMaxAI/MiniMax-M2.5", "h200-sxm", "vllm", version, spread=spread).experts["fp8_block"]
+    numbers = fitted("h200-sxm", ("fp8_block@vllm", kernel))
+    assert (own.floor_s, own.compute_fraction) == (numbers["floor_s"], numbers["compute_fraction"])
+
+
+def test_plans_of_one_search_have_the_kernel_of_their_layout():
+    asked = asked_replica("MiniMaxAI/MiniMax-M2.5", "h200-sxm", ServingFlags(tensor_parallel=8)).spec
+    specs = [replace(asked, sharding=Sharding(8.0, 1.0, experts)) for experts in (1.0, 8.0)]
+    both = plans_tables(plans_of(specs)).table
+    for place, spec in enumerate(specs):
+        alone = plans_tables(plans_of([spec])).table
+        own, other = (
+            decode_step_s(table_of_plan(t, at), 32.0, 1000.0) for t, at in ((alone, 0), (both, place))
+        )
+        assert other == pytest.approx(own, rel=1e-12)
 
 
 def test_that_kernel_is_for_hopper_alone():

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
-from capplan.serving.block_cache import OffloadTier, PrefixCaching
+from capplan.serving.block_cache import OffloadTier, PrefixCaching, PullLink
+from capplan.serving.fleet_simulator import simulate_fleet
+from capplan.serving.fleet_terms import Failure, Routing
 from capplan.serving.outcome import FINISHED, Ledger
 from capplan.serving.queue import Feed
 from capplan.serving.requests import Admission, Requests
@@ -102,6 +104,61 @@ def test_what_was_offloaded_is_loaded_and_not_worked_on_again() -> None:
     assert plain.cached_tokens == 16
     assert tiered.cached_tokens == 64
     assert tiered.ttft_s[2] == pytest.approx(plain.ttft_s[2] + 3 * 0.005)
+
+
+def test_what_another_engine_has_computed_is_pulled_and_not_worked_on_again() -> None:
+    """Two engines take turns. The second one pulls three of the four blocks of its prompt, at 5 ms a block after 20 ms."""
+    requests = requests_of([[1, 2, 3, 4], [1, 2, 3, 5]], [1, 1], gap_s=1.0)
+    scheduling = Scheduling("mixed", 4, 512)
+    run = {
+        pull: simulate_fleet(
+            requests, EngineSetup(TABLE, scheduling, 6, caching=PrefixCaching(16, pull=pull)), 2
+        )
+        for pull in (None, PullLink(0.005, 0.02))
+    }
+    alone, pulls = (found.outcome for found in run.values())
+    assert (alone.cached_tokens, pulls.cached_tokens) == (0, 48)
+    assert pulls.prefill_tokens == alone.prefill_tokens - 48
+    local = simulate(requests, EngineSetup(TABLE, scheduling, 6, caching=PrefixCaching(16)))
+    assert pulls.ttft_s[1] == pytest.approx(local.ttft_s[1] + 0.02 + 3 * 0.005)
+
+
+def test_a_prompt_that_is_not_computed_yet_is_not_pulled() -> None:
+    requests = requests_of([[1, 2, 3, 4], [1, 2, 3, 4]], [1, 1], gap_s=0.0)
+    engine = EngineSetup(TABLE, Scheduling("mixed", 4, 512), 6, caching=PrefixCaching(16, pull=PullLink(0.0)))
+    assert simulate_fleet(requests, engine, 2).outcome.cached_tokens == 0
+
+
+@settings(max_examples=examples(40, 150), deadline=None)
+@given(prompts=prompts_of_blocks, seed=st.integers(0, 10**6))
+def test_engines_that_pull_give_all_blocks_back(prompts: list[list[int]], seed: int) -> None:
+    """Under load, with preemption, tiers and a replica that fails and comes back: every request ends, and no token is lost or counted twice."""
+    rng = np.random.default_rng(seed)
+    requests = requests_of(prompts, rng.integers(1, 40, len(prompts)).tolist(), gap_s=0.02)
+    caching = PrefixCaching(16, (OffloadTier(3, 0.001),), PullLink(0.002, 0.003))
+    engine = EngineSetup(TABLE, Scheduling("mixed", 4, 64), 12, caching=caching)
+    fleet = simulate_fleet(requests, engine, 3, routing="least_loaded", failures=[Failure(0.05, 1, 0.1)])
+    outcome = fleet.outcome
+    assert outcome.count(FINISHED) == len(prompts)
+    worked = outcome.prefill_tokens + outcome.cached_tokens
+    assert worked >= outcome.input_tokens.sum()
+    if outcome.preemptions == fleet.rerouted_requests == 0:
+        assert worked == outcome.input_tokens.sum()
+
+
+def test_a_router_that_sees_gpu_memory_only_misses_what_was_offloaded() -> None:
+    """Four engines whose GPU holds a few prompts each. The router that sees host memory too sends prompts where they are."""
+    rng = np.random.default_rng(3)
+    prompts = [[100 * k + j for j in range(8)] for k in rng.integers(0, 40, 400)]
+    requests = requests_of(prompts, rng.integers(1, 20, len(prompts)).tolist(), gap_s=0.02)
+
+    def found(routing: Routing, *tiers: OffloadTier) -> int:
+        engine = EngineSetup(TABLE, Scheduling("mixed", 8, 512), 40, caching=PrefixCaching(16, tiers))
+        return simulate_fleet(requests, engine, 4, routing=routing).outcome.cached_tokens
+
+    host = OffloadTier(80, 0.001)
+    assert found("prefix_aware", host) > 1.1 * found("gpu_prefix_aware", host)
+    assert found("prefix_aware") == found("gpu_prefix_aware")
 
 
 def test_blocks_of_the_trace_must_be_whole_blocks_of_the_engine() -> None:

@@ -608,7 +608,7 @@ def test_a_faster_link_is_not_slower_in_the_mean() -> None:
     ("options", "words"),
     [
         ({"replicas": 0}, "replicas is 0"),
-        ({"routing": "sticky"}, "known: round_robin, random, least_loaded, prefix_aware"),
+        ({"routing": "sticky"}, "known: round_robin, random, least_loaded, prefix_aware, gpu_prefix_aware"),
         ({"routing": "prefix_aware"}, "block ids"),
         ({"failures": [(1.0, 2)]}, "failure of replica 2"),
         ({"failures": [(-1.0, 0)]}, "a failure needs a time"),

@@ -72,6 +72,8 @@ class RecipeRows(Record):
     clients_from: int = 0
     ranks_below: int | None = None
     """Tensor-parallel ranks."""
+    pools: bool | None = None
+    """Prefill and decode run in separate pools."""
 
 
 class Recipe(Record):
@@ -158,6 +160,11 @@ class RunColumns(Record):
     """Attention runs in as many groups as `tp` says, with the experts spread over all of them."""
     offered_rate_reported: bool | None = None
     """`req_s` counts the requests that were sent, not those that were finished."""
+    engine_version: str | None = None
+    prefix_tokens: int | None = None
+    prefix_groups: int | None = None
+    prompts_per_prefix: int | None = None
+    prefix_state: str | None = None
 
 
 class RunRecipe(Record):
@@ -210,7 +217,9 @@ def recipe_columns(row: Mapping[str, str]) -> dict[str, str]:
             _is_one_of(row.get(column) or "", values) for column, values in recipe.where.items()
         ):
             stated = recipe.columns.model_dump(exclude_none=True)
-            columns |= {column: f"{value:g}" for column, value in stated.items()}
+            columns |= {
+                column: value if isinstance(value, str) else f"{value:g}" for column, value in stated.items()
+            }
     return columns
 
 
@@ -235,6 +244,7 @@ def _matches(rows: RecipeRows, benchmark: Benchmark) -> bool:
         and (benchmark.concurrency or 0) >= rows.clients_from
         and float(benchmark.sharding.data) >= rows.groups_from
         and (below is None or float(benchmark.sharding.tensor) < below)
+        and rows.pools in {None, benchmark.deployment.pools is not None}
     )
 
 
