@@ -147,11 +147,12 @@ def write(root: Path) -> None:
     for room, text in methodology.pages(root).items():
         texts[root / "docs" / "methodology" / f"{room}.md"] = text
     known: dict[str, str] = {}
+    before = {page: page.read_text(encoding="utf-8") for page in {*texts, *pages(root)} if page.exists()}
     accuracy = (root / "docs" / "accuracy.md").read_text(encoding="utf-8")
     for page in pages(root):
-        texts[page] = with_output(with_quotes(page.read_text(encoding="utf-8"), accuracy), main, known)
+        texts[page] = with_output(with_quotes(before[page], accuracy), main, known)
     for page, text in texts.items():
-        if not page.exists() or text != page.read_text(encoding="utf-8"):
+        if text != before.get(page):
             page.write_text(text, encoding="utf-8")
             sys.stderr.write(f"wrote {page.relative_to(root)}\n")
 
