@@ -348,6 +348,8 @@ def test_same_requests_give_same_bytes(policy: str, seed: int) -> None:
 def test_one_replica_is_one_engine(policy: str, seed: int) -> None:
     """To the byte without a router; to rounding through one, with a failure that comes too late."""
     requests, table, scheduling, blocks, options = random_case(seed, policy)
+    # Steps that wait for launches take equal times, and requests at the very end of a step fall on either side of it by rounding.
+    table = replace(table, launch_s=None)
     clocked, crowd = offered(requests, options["concurrency"], None)
     rules = {"crowd": crowd, "admission": options["admission"]}
     alone = simulate(clocked, EngineSetup(table, scheduling, blocks), **rules)
