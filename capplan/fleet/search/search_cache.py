@@ -38,8 +38,12 @@ def content_key(*values: Any) -> str:
     return sha256(_text([_content(value) for value in values]).encode()).hexdigest()[:24]
 
 
-def _text(content: Any) -> str:
-    return json.dumps(content, ensure_ascii=True, separators=(",", ":"))
+_text = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
+
+
+def _text_of_key(entry: list[Any]) -> str:
+    """Return the text by which an entry of a mapping is sorted: no two keys are the same."""
+    return _text(entry[0])
 
 
 @cache
@@ -57,7 +61,7 @@ def _content(value: Any) -> Any:
             *[[name, _content(getattr(value, name))] for name in _field_names(type(value))],
         ]
     if isinstance(value, Mapping):
-        return ["mapping", *sorted(([_content(k), _content(v)] for k, v in value.items()), key=_text)]
+        return ["mapping", *sorted(([_content(k), _content(v)] for k, v in value.items()), key=_text_of_key)]
     if isinstance(value, (set, frozenset)):
         return ["set", *sorted(map(_content, value), key=_text)]
     if isinstance(value, (list, tuple)):
