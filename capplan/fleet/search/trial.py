@@ -295,14 +295,17 @@ class Trial:
         self.candidate = candidate
         self.demand = candidate.demand
         self.question = question
-        rounds = candidate.rounds
         spec = spec_of_layout(candidate.layout, candidate.weight_dtype, question)
-        built = replica or (rounds.replica if rounds else replica_of(spec))
+        built = replica or candidate.speculating or replica_of(spec)
         self._built = built
         self.replica = with_load_time(built, self.demand)
         tokens = np.array([float(self.replica.kv_blocks * self.replica.scheduling.block_tokens)])
         state = steady_states(
-            plans_of([self.replica.spec]), table_of_plans(self.replica.table), tokens, self.demand, rounds
+            plans_of([self.replica.spec]),
+            table_of_plans(self.replica.table),
+            tokens,
+            self.demand,
+            candidate.speculating,
         )
         self.responses_s = tuple(float(s[0, 0]) for s in class_responses_s(state, self.demand))
         """Mean response time of each class at the lightest load."""
@@ -527,12 +530,7 @@ class Trial:
     def _engine(self, demand: Demand) -> EngineSetup:
         """Return the engine, whose requests wait for what a demand loads from offload tiers."""
         if demand.load_s not in self._engines:
-            engine, rounds = with_load_time(self._built, demand).engine, self.candidate.rounds
-            if rounds is not None:
-                engine = replace(
-                    engine, tokens_per_step=rounds.tokens_per_round, query_tokens=rounds.query_tokens
-                )
-            self._engines[demand.load_s] = engine
+            self._engines[demand.load_s] = with_load_time(self._built, demand).engine
         return self._engines[demand.load_s]
 
     def worst(self, latencies: Latencies, slowness: float, limits: Mapping[Target, float]) -> float:
