@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from capplan.report.screen_units import unit_of
+from capplan.report.screen_units import screen_of, unit_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [
@@ -94,3 +94,21 @@ def test_every_constant_that_calls_itself_an_assumption_is_listed():
                 module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
                 missing += [f"{module}.{t.id}" for t in statement.targets if f"{module}.{t.id}" not in listed]
     assert missing == []
+
+
+def test_no_table_states_a_heading_that_the_name_says_already():
+    said = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            named = isinstance(node, ast.Assign) and "TITLES" in ast.unparse(node.targets[0])
+            titles = node.value if named or (isinstance(node, ast.keyword) and node.arg == "titles") else None
+            for key, title in (
+                zip(titles.keys, titles.values, strict=True) if isinstance(titles, ast.Dict) else ()
+            ):
+                if isinstance(key, ast.Constant) and isinstance(title, ast.Constant):
+                    said += (
+                        [f"{path.name}: {key.value}"]
+                        if screen_of(key.value, [1.0]).heading == title.value
+                        else []
+                    )
+    assert said == []

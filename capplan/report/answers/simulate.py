@@ -20,8 +20,6 @@ from capplan.workload.slo import Slo
 _TITLES = {
     "requests": "requests that arrived",
     "seconds": "whole run",
-    "measured_from_s": "measured from",
-    "measured_until_s": "measured until",
     "requests_per_s": "throughput",
     "slo_met_fraction": "requests within all SLO limits",
     "busy_fraction": "share of time in steps",
