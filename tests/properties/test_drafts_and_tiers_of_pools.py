@@ -220,3 +220,19 @@ def test_the_first_token_and_the_rounds_of_pools_are_those_of_one_engine(questio
     alone = simulate(replace(requests, arrival_s=requests.arrival_s * 1e6), joint.decode.engine)
     assert apart.ttft_s == pytest.approx(alone.ttft_s, rel=1e-6)
     assert np.nanmean(apart.e2e_s) == pytest.approx(np.nanmean(alone.e2e_s), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("method", "named", "pools"),
+    [("ngram", (), ["decode"]), ("eagle", ("--draft", "someone/EAGLE3-llama"), ["prefill", "decode"])],
+)
+def test_pools_are_started_with_the_drafts_that_they_run(tmp_path, capplan, method, named, pools):
+    """Drafts from the prompt are of the decode pool; a head with a KV cache is set up in both, as vLLM checks when they connect."""
+    path, plan = tmp_path / "small.yaml", tmp_path / "plan.json"
+    path.write_text(SMALL + f"speculation: {{method: {method}, acceptance: 0.6, draft_tokens: 1}}\n")
+    ran = capplan("fleet", path, "--offline", "-o", plan)
+    assert ran.code == 0, ran.err
+    ran = capplan("export", "--plan", plan, "--target", "vllm", *named)
+    assert ran.code == 0, ran.err
+    started = zip(("prefill", "decode"), ran.out.split("vllm serve")[1:], strict=True)
+    assert [pool for pool, words in started if "--speculative-config" in words] == pools
