@@ -7,6 +7,7 @@ from capplan.deploy.flag_table import engine_flags
 from capplan.errors import InputError
 from capplan.readers.plan_file import AGAIN, PlanFile
 from capplan.readers.plan_record import AdaptersRow, GroupRow, LaunchRow
+from capplan.replica.speculation import CACHING
 
 Role: TypeAlias = Literal["prefill", "decode", "either"]
 SIXTEEN_BITS = ("bf16", "fp16")
@@ -155,16 +156,16 @@ def launch_of(
         chunked_prefill=started.chunked_prefill,
         pooling=started.runner == "pooling",
         adapters=None if started.adapters is None else _adapters(started.adapters),
-        drafts=_drafts(file, started, draft),
-        host_cache_bytes=_host_cache_bytes(file, started),
+        drafts=_drafts(file, row, started, draft),
+        host_cache_bytes=None if row.role == "decode" else _host_cache_bytes(file, started),
         role=None if row.role == "serve" else row.role,
     )
 
 
-def _drafts(file: PlanFile, started: LaunchRow, draft: str | None) -> Drafts | None:
-    """Return how the plan speculates; None where it does not."""
+def _drafts(file: PlanFile, row: GroupRow, started: LaunchRow, draft: str | None) -> Drafts | None:
+    """Return how a group speculates, both pools alike where drafts have a KV cache; None where it does not."""
     speculation = started.speculation
-    if speculation is None:
+    if speculation is None or (row.role == "prefill" and speculation.method not in CACHING):
         return None
     if speculation.draft_tokens is None:
         raise InputError(f"{file.path}: its plan does not say how many tokens are drafted\n  {AGAIN}")

@@ -21,7 +21,7 @@ _PRODUCTS = {
 }
 """Quantities of a pool -> their formula, and the quantities of the pool that it takes."""
 _TRANSFERS = {
-    "transfer.bytes_per_request": "KV cache and state of a prompt of mean length, each element once",
+    "transfer.bytes_per_request": "KV cache and state of a prompt of mean length, with those of a draft model, each element once",
     "transfer.transfer_s": "bytes_per_request / (rate of all devices of the slower end) + latency",
     "transfer.bytes_per_s": "bytes_per_request times the requests a second at the peak",
     "transfer.prefill_load_fraction": "bytes_per_s / (rate of all links of the prefill replicas at work)",
@@ -55,10 +55,9 @@ class PoolsSubject:
         if quantity not in values:
             raise unknown("quantity", quantity, values, hint="all of them: capplan explain PLAN")
         value = values[quantity]
-        if quantity.startswith("order."):
-            return explained_order(self.plan, quantity, value)
-        if quantity.startswith("survival."):
-            return explained_survival(self.plan, quantity, value)
+        told = {"order": explained_order, "survival": explained_survival}.get(quantity.partition(".")[0])
+        if told is not None:
+            return told(self.plan, quantity, value)
         if quantity in _SUMS:
             inputs = {f"x_{name[0]}": f"groups[{at}].{quantity}" for at, name in enumerate(_BOTH)}
             return self._worked(quantity, "x_p + x_d", inputs, MONEY if "usd" in quantity else METHODOLOGY)
@@ -92,6 +91,12 @@ class PoolsSubject:
             return explained(quantity, value, _TRANSFERS[quantity], (self._link(),), PHASES)
         if quantity.startswith("groups["):
             return self._of_pool(quantity, value)
+        if quantity == "draft_tokens":
+            layout = self.plan.groups[1].layout.in_words(self.plan.groups[1].weight_dtype)
+            source = f"scenario: speculation.draft_tokens, or the best number for the decode replicas {layout} at their usual batch"
+            return explained(
+                quantity, value, "d", (input_of("d", quantity, value, "derived", source),), PHASES
+            )
         return self._simulated(quantity, value)
 
     def _worked(

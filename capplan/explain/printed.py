@@ -10,14 +10,14 @@ from capplan.explain.comparison import comparison_group
 from capplan.explain.outlook import commitments_group, energy_group, growth_group
 from capplan.explain.plans import PLANS, next_steps_group, of_plan, tight_target_group
 from capplan.explain.quantities import Group, Planned, quantities, subject_of
-from capplan.explain.record import Explained, Input, labelled, unit_of
+from capplan.explain.record import Explained, Input, labelled
 from capplan.explain.simulated import simulation_group
 from capplan.explain.subject import name_of
 from capplan.fleet.plan import refuse_mix
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_words import next_steps_result
 from capplan.report.answers.plan_words import purchase_text
-from capplan.report.screen_units import is_number
+from capplan.report.screen_units import is_number, unit_of
 
 GROUPS: Mapping[str, Callable[[Planned], Group]] = {
     **PLANS,

@@ -6,46 +6,8 @@ from dataclasses import dataclass, replace
 from inspect import getdoc
 from typing import Any
 
-UNITS = {
-    "usd_per_gpu_hour": "$/GPU/h",
-    "usd_per_hour": "$/h",
-    "usd_per_month": "$",
-    "usd_per_month_low": "$",
-    "usd_per_month_high": "$",
-    "usd_per_year": "$",
-    "usd_per_job": "$",
-    "usd_per_thousand_requests": "$/1000 requests",
-    "usd_per_kwh": "$/kWh",
-    "job_hours": "h",
-    "watts": "W",
-    "kv_cache_tokens": "token",
-    "block_tokens": "token",
-    "usd_per_thousand_conversations": "$/1000 conversations",
-    "joules_per_output_token": "J/token",
-    "stored_token_hours": "10^6 token h",
-    "storage_usd": "$/10^6 token/h",
-}
-"""Quantity -> its base unit, where the last word of the name does not say it."""
-_ENDINGS = (
-    (re.compile(r"usd_per_million"), "$/10^6 token"),
-    (re.compile(r"kwh_per_million"), "kWh/10^6 token"),
-    (re.compile(r"kwh_per_"), "kWh"),
-    (re.compile(r"kg_co2_per_kwh$"), "kg/kWh"),
-    (re.compile(r"kg_co2_per_"), "kg"),
-    (re.compile(r"watts"), "W"),
-    (re.compile(r"usd(_per_(request|user|replica|month|year)|_over_horizon)?$"), "$"),
-    (re.compile(r"hours$"), "h"),
-    (re.compile(r"(input|output|prompt)_tokens$"), "token"),
-    (re.compile(r"bytes_per_s$"), "B/s"),
-    (re.compile(r"bytes_per_request$"), "B"),
-    (re.compile(r"_s(\.\w+)?$|seconds$"), "s"),
-    (re.compile(r"tokens_per_s"), "token/s"),
-    (re.compile(r"_rate_|_rate$"), "1/s"),
-    (re.compile(r"probabilit|_fraction$|_ratio$"), "-"),
-    (re.compile(r"bytes(_per_gpu|_per_element|_available_per_gpu|_per_sequence|_per_token)?$"), "B"),
-    (re.compile(r"flop$"), "FLOP"),
-    (re.compile(r"hour$"), "$/h"),
-)
+from capplan.report.screen_units import unit_of
+
 _ORDER = ("spec", "config", "derived", "measured", "assumed")
 """Labels, the most certain first."""
 _FORMULA = re.compile(r"\n\n((?: {4}.*\n?)+)")
@@ -84,18 +46,6 @@ class Explained:
     page: str
     """Page of the documentation."""
     steps: tuple["Explained", ...]
-
-
-def unit_of(name: str) -> str:
-    """Return the base unit of a quantity by its name; '-' for counts and shares.
-
-    Examples
-    --------
-    >>> unit_of("ttft_s.p95"), unit_of("usd_per_million_tokens_at_mean"), unit_of("gpus")
-    ('s', '$/10^6 token', '-')
-    """
-    stated = UNITS.get(name) or UNITS.get(name.rpartition(".")[2])
-    return stated or next((unit for ending, unit in _ENDINGS if ending.search(name)), "-")
 
 
 def input_of(symbol: str, name: str, value: Any, label: str, source: str) -> Input:

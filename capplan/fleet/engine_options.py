@@ -17,7 +17,7 @@ from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.replica.replica import Replica
 from capplan.replica.spec import served_context_tokens
-from capplan.replica.speculation import DraftModel, Rounds, speculating_replica
+from capplan.replica.speculation import DraftPlan, best_speculating_replica
 from capplan.serving.block_cache import OffloadTier, PrefixCaching
 from capplan.serving.requests import Requests
 from capplan.serving.terms import EngineSetup
@@ -40,26 +40,14 @@ class TierSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Drafting:
-    """Speculative decoding."""
-
-    draft: DraftModel | float
-    """The draft model, or the time of one of its steps [s]."""
-    acceptance_fraction: float | tuple[float, ...]
-    """One for all positions, or one for each."""
-    draft_tokens: int
-    verified_tokens: int | None = None
-    """Tokens that the target verifies in one round, if drafts form a tree."""
-
-
-@dataclass(frozen=True, slots=True)
 class EngineOptions:
     """Options of the engines; the defaults change nothing."""
 
     scheduler: Scheduler | None = None
     batch_timeout_s: float | None = None
     tiers: tuple[TierSize, ...] = ()
-    drafting: Drafting | None = None
+    drafting: DraftPlan | None = None
+    """Speculative decoding, with the number of drafts of a round."""
     prefix_caching: bool = True
     """False: block ids are not used."""
     reuse_preempted: bool = False
@@ -102,17 +90,9 @@ def engines_of(replica: Replica, use: EngineOptions, id_tokens: int, prompt_toke
     if use.batch_timeout_s is not None and use.scheduler != "dynamic":
         raise InputError("--batch-timeout: only --scheduling dynamic has a batch timeout")
     caching = _caching(replica, use.tiers, id_tokens if use.prefix_caching else 0, prompt_tokens, stated)
-    tokens, query = 1.0, 1
     if use.drafting is not None:
-        rounds = _rounds(replica, use.drafting, prompt_tokens, stated)
-        replica, tokens, query = rounds.replica, rounds.tokens_per_round, rounds.query_tokens
-    setup = replace(
-        replica.engine,
-        caching=caching,
-        tokens_per_step=tokens,
-        query_tokens=query,
-        batch_timeout_s=_timeout_s(use, stated),
-    )
+        replica = _speculating(replica, use.drafting, prompt_tokens, stated)
+    setup = replace(replica.engine, caching=caching, batch_timeout_s=_timeout_s(use, stated))
     return Engines(replica, setup, tuple(stated))
 
 
@@ -145,26 +125,22 @@ def _caching(
     return None
 
 
-def _rounds(replica: Replica, drafting: Drafting, prompt_tokens: float, stated: list[Assumption]) -> Rounds:
+def _speculating(
+    replica: Replica, drafting: DraftPlan, prompt_tokens: float, stated: list[Assumption]
+) -> Replica:
     """Return the replica whose steps are rounds of drafts and their verification, as stated."""
-    rounds = speculating_replica(
-        replica,
-        drafting.draft,
-        drafting.acceptance_fraction,
-        drafting.draft_tokens,
-        min(prompt_tokens, served_context_tokens(replica.spec)),
-        verified_tokens=drafting.verified_tokens,
-    )
-    accepted = drafting.acceptance_fraction
-    each = f"{accepted:.0%}" if isinstance(accepted, float) else ", ".join(f"{part:.0%}" for part in accepted)
+    context = min(prompt_tokens, served_context_tokens(replica.spec))
+    replica = best_speculating_replica(replica, drafting, 1.0, context)
+    accepted = drafting.acceptance_fractions
+    each = f"{accepted[0]:.0%}" if len(accepted) == 1 else ", ".join(f"{part:.0%}" for part in accepted)
     stated.append(
         Assumption(
-            f"every round yields {rounds.tokens_per_round:.3g} tokens: {drafting.draft_tokens} drafts, each accepted with "
+            f"every round yields {replica.tokens_per_step:.3g} tokens: {replica.draft_tokens} drafts, each accepted with "
             f"{each} probability if those before it were",
             "--acceptance, --draft-tokens",
         )
     )
-    return rounds
+    return replica
 
 
 def with_named_blocks(requests: Requests, block_tokens: int) -> Requests:

@@ -318,6 +318,11 @@ class Plan:
         return sum(group.spare_replicas for group in self.groups)
 
     @property
+    def prefilling_replicas(self) -> int:
+        """Replicas that read prompts, spares included: their prefix caches have the offload tiers."""
+        return sum(group.replicas for group in self.groups if group.role != "decode")
+
+    @property
     def in_service(self) -> tuple[int, ...]:
         """Replicas without spares, by group."""
         return tuple(group.busy_replicas for group in self.groups)

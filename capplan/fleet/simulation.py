@@ -14,6 +14,7 @@ from capplan.fleet.load.offered import split_at_random, split_by_prefix, split_c
 from capplan.fleet.search.target_values import target_values, undecided
 from capplan.numbers import Array
 from capplan.replica.replica import Replica
+from capplan.replica.spec import ReplicaSpec
 from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.fleet_terms import Routing
 from capplan.serving.gauges import WeightedHistogram
@@ -139,6 +140,8 @@ class FleetOutcome:
     """KV blocks of all replicas; under autoscaling, of the maximum number of replicas."""
     tokens_per_step: float = 1.0
     """Mean tokens per sequence and decode step: above 1 under speculation."""
+    draft: ReplicaSpec | None = None
+    """The draft model of the prefill replicas of separate pools, whose KV cache is sent too."""
     target_values: Mapping[Target, float] = field(default_factory=dict)
     """Values of the targets that were asked for [s]."""
     undecided: int = 0

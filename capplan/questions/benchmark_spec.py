@@ -13,14 +13,13 @@ from capplan.errors import unknown
 from capplan.fleet.engine_options import TierSize, offload_tier
 from capplan.fleet.pools.link import LinkTerms, link_between
 from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency
 from capplan.memory.plan import AUTO, cache_dtype
 from capplan.memory.usable import engine_memory_bytes
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import KV_FORMATS, in_weight_format, kv_bytes_per_element, stored_dtypes
 from capplan.readers.calibration.host import row_profile
-from capplan.readers.catalogue.efficiency import efficiency_for
+from capplan.readers.catalogue.efficiency import efficiency_by
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.recipes import NOMINAL_SHARE, RecipeSettings, recipe_settings
@@ -74,18 +73,6 @@ def cache_format(network: Network, asked: str, engine: str) -> str:
         raise unknown("KV dtype", asked, (AUTO, *KV_FORMATS), place="kv_dtype")
     narrow = engine == "trtllm" and network.kv_format is None and stored_dtypes(network) & {"fp8", "nvfp4"}
     return "fp8" if narrow and asked in {"", AUTO} else cache_dtype(network, asked or None)[0]
-
-
-def row_efficiency(gpu: Device, calibration: Path | None) -> Efficiency:
-    """Return the fitted numbers of a row's device: the calibration file's where it is of that device."""
-    if calibration is None:
-        return efficiency_for(gpu)
-    from capplan.readers.calibration.file import read_calibration_file, same_device
-    from capplan.readers.calibration.measured_device import efficiency_from_calibration
-
-    kernels = read_calibration_file(calibration).kernels
-    measured_here = kernels is not None and same_device(kernels.machine, gpu)
-    return efficiency_from_calibration(calibration, gpu) if measured_here else efficiency_for(gpu)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +210,7 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
     return ReplicaSpec(
         network=network,
         device=gpu,
-        efficiency=row_efficiency(gpu, calibration),
+        efficiency=efficiency_by(calibration, gpu),
         profile=run.profile,
         sharding=replace(sharding, expert=sharding.tensor * sharding.data)
         if run.expert_parallel

@@ -12,9 +12,12 @@ from capplan.fleet.scenario import CascadePart, CascadeTerms, Scenario
 from capplan.fleet.unit_costs import mean_requests_per_s
 from capplan.money.cascade import CascadeFleets, Wait, breakeven_fraction, wait_of_stages
 from capplan.money.comparison import OwnFleet, own_fleet
+from capplan.money.growth import Growth
 from capplan.questions.fleet import AskedFleet, fleet_for
+from capplan.questions.money.growth import asked_growth, growth_assumptions
 from capplan.questions.money.paid_plan import PaidPlan, paid_plan
 from capplan.questions.part_fleets import PartsAsked, assumptions_and_warnings
+from capplan.scenario.rate_line import rate_line
 
 SECONDS_PER_HOUR = 3600.0
 Stages: TypeAlias = tuple[BoundedSpread, ...]
@@ -27,6 +30,8 @@ class PartFleet:
     part: CascadePart
     asked: AskedFleet
     paid: PaidPlan
+    growth: Growth | None
+    """The fleet of each month, as all traffic grows alike; None where the scenario states no growth."""
 
     @property
     def plan(self) -> Plan:
@@ -120,11 +125,17 @@ def cascade_for(parts_asked: PartsAsked) -> CascadeAnswer:
             asked = parts_asked.part(f"cascade.part={part}")
             lacking = f"the cascade has no {part} fleet; with --set cascade.part={part}"
             answer = fleet_for(asked, parts_asked.progress)
-            found[part] = PartFleet(part, asked, paid_plan(asked, answer, lacking, parts_asked.today))
+            paid = paid_plan(asked, answer, lacking, parts_asked.today)
+            line = rate_line(asked.scenario, paid.plan.responses_s)
+            found[part] = PartFleet(part, asked, paid, asked_growth(asked.scenario, paid.plan, line))
     alone = found.pop("alone")
     parts = tuple(found.values())
+    stated = _stated(terms)
+    if alone.growth is not None:
+        stated += growth_assumptions(scenario, alone.growth)
+        stated.append(Assumption("the escalated share of requests stays as traffic grows", "growth.rates"))
     assumptions, warnings = assumptions_and_warnings(
-        scenario, [(part.asked, part.paid) for part in (*parts, alone)], _stated(terms)
+        scenario, [(part.asked, part.paid) for part in (*parts, alone)], stated
     )
     waits = _waits(terms, found, alone)
     return CascadeAnswer(

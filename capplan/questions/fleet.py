@@ -27,10 +27,9 @@ from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.plan import cache_dtype
 from capplan.model.network import Network
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
-from capplan.questions.benchmark_spec import row_efficiency
 from capplan.questions.money.budget import budgeted, carried_traffic, within_budget
 from capplan.readers.calibration.host import refitted_profile
-from capplan.readers.catalogue.efficiency import shipped_intervals, shipped_slowness
+from capplan.readers.catalogue.efficiency import efficiency_by, shipped_intervals, shipped_slowness
 from capplan.readers.catalogue.machines import machine_prices
 from capplan.readers.catalogue.model import read_model
 from capplan.replica.spec import network_as_served, profile_as_served, refuse_prefixes
@@ -216,7 +215,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     question = Question(
         networks={name: network_as_served(network, engine) for name, network in networks.items()},
         devices=limits.hardware,
-        efficiencies={device.name: row_efficiency(device, calibration) for device in limits.devices},
+        efficiencies={device.name: efficiency_by(calibration, device) for device in limits.devices},
         kv_formats=kv_formats,
         profile=engine,
         ranges=Ranges(

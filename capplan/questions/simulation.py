@@ -21,9 +21,9 @@ from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.fleet.search.trial import demand_at_replica
 from capplan.fleet.simulation import Stream, capacity_per_s
 from capplan.model.sharding import Sharding
-from capplan.questions.benchmark_spec import row_efficiency
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.readers.calibration.host import refitted_profile
+from capplan.readers.catalogue.efficiency import efficiency_by
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.recorded.traces.trace import Trace, read_trace
@@ -110,7 +110,7 @@ def chosen_plan(
     if target.name not in question.efficiencies:
         calibration = Path(asked.scenario.calibration) if asked.scenario.calibration else None
         refitted_profile(calibration, question.profile, target)  # refuses host times of another device
-        efficiencies = {**question.efficiencies, target.name: row_efficiency(target, calibration)}
+        efficiencies = {**question.efficiencies, target.name: efficiency_by(calibration, target)}
         question = replace(question, efficiencies=efficiencies)
     dtype, network = next(iter(question.networks.items()))
     sharding = Sharding(float(flags.tensor_parallel or 1), float(flags.pipeline_parallel or 1), 1.0, 1.0)

@@ -21,8 +21,8 @@ from capplan.engine.versions import named_engine
 from capplan.errors import CapplanError, InputError
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import BORROWED, Efficiency
-from capplan.questions.benchmark_spec import benchmark_servers, row_efficiency
-from capplan.readers.catalogue.efficiency import timed_efficiency
+from capplan.questions.benchmark_spec import benchmark_servers
+from capplan.readers.catalogue.efficiency import efficiency_by, timed_efficiency
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
 from capplan.recorded.measured.table import MeasuredKind, impossible_number, measured_table
@@ -141,7 +141,7 @@ def kernel_row_predictions(
     @lru_cache(maxsize=64)
     def supply(name: str) -> tuple[Device, Efficiency]:
         gpu = device(DEVICES.get(name, name))
-        return gpu, row_efficiency(gpu, calibration) if calibration else timed_efficiency(gpu)
+        return gpu, efficiency_by(calibration, gpu) if calibration else timed_efficiency(gpu)
 
     for number, row in enumerate(rows):
         name, groups = row.get("id") or str(number), kernel_groups(row)

@@ -6,16 +6,18 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capplan import __version__
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.readers.json_file import read_json
 from capplan.readers.plan_data import changed_data
-from capplan.readers.plan_record import InputsRow, ResultRow, checked_result
 from capplan.readers.text_file import MAX_BYTES, digest, first_bytes
 from capplan.readers.yaml_file import Document
+
+if TYPE_CHECKING:
+    from capplan.readers.plan_record import InputsRow, ResultRow
 
 SCHEMA = 2
 """Number of the form of plan files, raised when an older capplan could misread a new one, or a new one has what older files lack."""
@@ -35,9 +37,9 @@ class PlanFile:
     """Keys of the scenario that were overridden, each KEY=VALUE."""
     result: Mapping[str, Any]
     """As it was written."""
-    answer: ResultRow
+    answer: "ResultRow"
     """What is read of it."""
-    inputs: InputsRow
+    inputs: "InputsRow"
     """What it was made from, as it was then."""
     assumptions: tuple[Assumption, ...]
     remarks: tuple[str, ...]
@@ -117,6 +119,8 @@ def read_plan_file(path: Path) -> PlanFile:
         )
     if not result.get("chosen"):
         raise InputError(f"{path}: has no plan: no fleet meets the targets of {origin['scenario']}")
+    from capplan.readers.plan_record import checked_result
+
     answer, inputs = checked_result(path, result)
     changed = ", ".join(changed_data(origin.get("data", {})))
     data_remarks = (f"{path}: data of capplan changed since: {changed}; {AGAIN}",) if changed else ()
@@ -186,7 +190,7 @@ def _wrong(origin: Mapping[str, Any]) -> str | None:
 
 
 def _remarks(
-    path: Path, envelope: Mapping[str, Any], origin: Mapping[str, Any], scenario: Path, inputs: InputsRow
+    path: Path, envelope: Mapping[str, Any], origin: Mapping[str, Any], scenario: Path, inputs: "InputsRow"
 ) -> list[str]:
     remarks = []
     if envelope.get("capplan") != __version__:

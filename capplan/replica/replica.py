@@ -28,6 +28,14 @@ class Replica:
     kv_blocks: int
     """Blocks of `scheduling.block_tokens` tokens in the KV cache of the whole replica."""
     rates: LabelledRates
+    tokens_per_step: float = 1.0
+    """Mean tokens that a sequence gains in a decode step: above 1 if the replica speculates, whose steps are rounds."""
+    query_tokens: int = 1
+    """Tokens that a decode step computes for each sequence: the drafts plus one, or more if drafts form a tree."""
+    draft_tokens: int | None = None
+    """Tokens that are drafted in a round; None without speculation."""
+    draft: ReplicaSpec | None = None
+    """The draft model, if the replica speculates with one that has a KV cache."""
 
     @property
     def label(self) -> Label:
@@ -42,7 +50,13 @@ class Replica:
     @property
     def engine(self) -> EngineSetup:
         """Return the replica as the simulator sees it."""
-        return EngineSetup(self.clock, self.scheduling, self.kv_blocks)
+        return EngineSetup(
+            self.clock,
+            self.scheduling,
+            self.kv_blocks,
+            tokens_per_step=self.tokens_per_step,
+            query_tokens=self.query_tokens,
+        )
 
 
 def memory_of(spec: ReplicaSpec) -> MemoryPlan:

@@ -348,18 +348,6 @@ def _recurrent_bytes(spec: ReplicaSpec) -> float:
     return _per_sequence_bytes(spec, 0.0) if recurrent else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Rounds:
-    """A replica with speculative decoding, and the tokens of a round."""
-
-    replica: Replica
-    """Its step table holds whole rounds, its KV cache what the draft model leaves."""
-    tokens_per_round: float
-    query_tokens: int
-    """Tokens verified per sequence: the drafts plus one, or more where drafts form a tree."""
-    draft_tokens: int
-
-
 def speculating_replica(
     replica: Replica,
     draft: DraftModel | float,
@@ -368,8 +356,8 @@ def speculating_replica(
     context_tokens: float,
     *,
     verified_tokens: int | None = None,
-) -> Rounds:
-    """Return a replica whose decode steps are rounds.
+) -> Replica:
+    """Return a replica whose decode steps are rounds, and whose KV cache is what the draft model leaves.
 
     Parameters
     ----------
@@ -386,7 +374,7 @@ def speculating_replica(
 
     Returns
     -------
-    the replica with rounds for steps, and the mean yield of a round
+    the replica with rounds for steps
 
     Raises
     ------
@@ -402,16 +390,15 @@ def speculating_replica(
         blocks = max(int(blocks * both.max_sequences / both.max_sequences_alone), 1)
     scheduling = replica.scheduling
     seats = min(scheduling.max_num_seqs, max(scheduling.max_num_batched_tokens // query, 1))
-    return Rounds(
-        replica=replace(
-            replica,
-            table=round_table(replica, draft, draft_tokens, query),
-            scheduling=replace(scheduling, max_num_seqs=seats),
-            kv_blocks=blocks,
-        ),
-        tokens_per_round=round_tokens(accepted, draft_tokens),
+    return replace(
+        replica,
+        table=round_table(replica, draft, draft_tokens, query),
+        scheduling=replace(scheduling, max_num_seqs=seats),
+        kv_blocks=blocks,
+        tokens_per_step=round_tokens(accepted, draft_tokens),
         query_tokens=query,
         draft_tokens=draft_tokens,
+        draft=draft.spec if isinstance(draft, DraftModel) and draft.caches else None,
     )
 
 
@@ -474,6 +461,10 @@ def largest_graph_sequences(spec: ReplicaSpec) -> int:
 Method = Literal["draft-model", "eagle", "mtp", "dspark", "medusa", "ngram", "early-exit"]
 
 
+CACHING: frozenset[str] = frozenset({"draft-model", "eagle", "mtp", "dspark"})
+"""Methods whose drafter has a KV cache, which holds the prompt before the first draft."""
+
+
 @dataclass(frozen=True, slots=True)
 class DraftPlan:
     """Speculative decoding of any replica of a target."""
@@ -516,6 +507,19 @@ def draft_of(plan: DraftPlan, target: ReplicaSpec) -> DraftModel | float:
         return DraftModel(_with_layers(target, ()), weight_bytes=heads * _lm_head_bytes(target), caches=False)
     one = _with_layers(target, layers[-1:])
     return DraftModel(one, weight_bytes=_layer_bytes(one))
+
+
+def drafting_of_prompts(plan: DraftPlan | None) -> DraftPlan | None:
+    """Return how replicas that only prefill draft: once a prompt, which makes the draft's part of the KV cache; None where no draft has a cache.
+
+    References
+    ----------
+    vLLM pull requests 34529 (the draft runs where the prompt is prefilled, and its cache is sent too) and 49230 (draft models, EAGLE
+    and MTP heads are set up in both pools, prompt lookup in the decode pool only), https://github.com/vllm-project/vllm/pull/49230.
+    """
+    if plan is None or plan.step_s is not None or plan.method not in CACHING:
+        return None
+    return replace(plan, draft_tokens=1, verified_tokens=None)
 
 
 def _with_layers(target: ReplicaSpec, layers: tuple[Layer, ...]) -> ReplicaSpec:
@@ -570,7 +574,7 @@ def best_draft_tokens(plan: DraftPlan, target: ReplicaSpec, batch: float, contex
 
 def best_speculating_replica(
     replica: Replica, plan: DraftPlan, batch: float, context_tokens: float
-) -> Rounds:
+) -> Replica:
     """Return a replica that speculates, with the draft length that is best at a batch.
 
     Raises

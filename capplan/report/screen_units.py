@@ -1,54 +1,86 @@
-"""Heading, unit and scale that a screen shows for a name in base units.
+"""The unit of every quantity by its name: in base units, and with heading and scale as a screen shows it.
 
 The name of a column says its unit (`ttft_s`, `kv_bytes_per_token`, `usd_per_hour`), so that no
 table has to say it again. This is the only place where results get prefixes.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
-# last words of a name: (unit on screen, factor from the base unit, heading where nothing is left of the name)
-_FIXED = {
-    "usd_per_gpu_hour": ("$/GPU/h", 1.0, "price"),
-    "usd_per_hour": ("$/h", 1.0, "price"),
-    "usd_per_month": ("$/month", 1.0, "price"),
-    "kwh_per_million_output_tokens": ("kWh/Mtok out", 1.0, "energy"),
-    "kwh_per_million_tokens": ("kWh/Mtok", 1.0, "energy"),
-    "kwh_per_month": ("kWh/month", 1.0, "energy"),
-    "kwh_per_job": ("kWh/job", 1.0, "energy"),
-    "joules_per_output_token": ("J/tok out", 1.0, "energy"),
-    "kg_co2_per_month": ("kg/month", 1.0, "CO2"),
-    "kg_co2_per_job": ("kg/job", 1.0, "CO2"),
-    "usd_per_day": ("$/day", 1.0, "price"),
-    "usd_per_year": ("$/year", 1.0, "price"),
-    "usd_per_job": ("$/job", 1.0, "price"),
-    "usd_per_thousand_requests": ("$/1,000 req", 1.0, "price"),
-    "usd_per_million_output_tokens": ("$/Mtok out", 1.0, "price"),
-    "usd_per_million_input_tokens": ("$/Mtok in", 1.0, "price"),
-    "usd_per_million_tokens": ("$/Mtok", 1.0, "price"),
-    "usd_per_unit_hour": ("$/unit/h", 1.0, "price"),
-    "usd_each": ("$/unit", 1.0, "price"),
-    "usd": ("$", 1.0, "price"),
-    "flop_per_byte": ("FLOP/B", 1.0, "intensity"),
-    "tokens_per_s": ("tok/s", 1.0, "tokens"),
-    "requests_per_s": ("req/s", 1.0, "requests"),
-    "request_rate": ("req/s", 1.0, "requests"),
-    "watts": ("W", 1.0, "power"),
-    "w": ("W", 1.0, "power"),
-    "joules": ("J", 1.0, "energy"),
-    "fraction": ("%", 100.0, "share"),
-    "probability": ("%", 100.0, "probability"),
-    "ape": ("%", 100.0, "error"),
-    "bias": ("%", 100.0, "bias"),
-    "within_20": ("%", 100.0, "within 20 %"),
-    "coverage": ("%", 100.0, "coverage"),
-    "tokens": ("tokens", 1.0, "tokens"),
-    "seconds": ("s", 1.0, "time"),
-    "s": ("s", 1.0, "time"),
+
+
+class Unit(NamedTuple):
+    """The unit that the last words of a name state."""
+
+    base: str
+    """Base unit, in which JSON, CSV and `explain` have values."""
+    screen: str = ""
+    """Unit in tables; empty: they show the whole name."""
+    factor: float = 1.0
+    """Shown = value x factor."""
+    heading: str = ""
+    """Heading where nothing is left of the name."""
+
+
+UNITS: Mapping[str, Unit] = {
+    "usd_per_gpu_hour": Unit("$/GPU/h", "$/GPU/h", heading="price"),
+    "usd_per_unit_hour": Unit("$/h", "$/unit/h", heading="price"),
+    "usd_per_hour": Unit("$/h", "$/h", heading="price"),
+    "usd_per_day": Unit("$", "$/day", heading="price"),
+    "usd_per_month": Unit("$", "$/month", heading="price"),
+    "usd_per_year": Unit("$", "$/year", heading="price"),
+    "usd_per_job": Unit("$", "$/job", heading="price"),
+    "usd_over_horizon": Unit("$"),
+    "usd_per_kwh": Unit("$/kWh"),
+    "usd_per_thousand_requests": Unit("$/1000 requests", "$/1,000 req", heading="price"),
+    "usd_per_thousand_conversations": Unit("$/1000 conversations"),
+    "usd_per_million_output_tokens": Unit("$/10^6 token", "$/Mtok out", heading="price"),
+    "usd_per_million_input_tokens": Unit("$/10^6 token", "$/Mtok in", heading="price"),
+    "usd_per_million_tokens": Unit("$/10^6 token", "$/Mtok", heading="price"),
+    "usd_each": Unit("$", "$/unit", heading="price"),
+    "usd": Unit("$", "$", heading="price"),
+    "kwh_per_million_output_tokens": Unit("kWh/10^6 token", "kWh/Mtok out", heading="energy"),
+    "kwh_per_million_tokens": Unit("kWh/10^6 token", "kWh/Mtok", heading="energy"),
+    "kwh_per_month": Unit("kWh", "kWh/month", heading="energy"),
+    "kwh_per_job": Unit("kWh", "kWh/job", heading="energy"),
+    "joules_per_output_token": Unit("J/token", "J/tok out", heading="energy"),
+    "joules": Unit("J", "J", heading="energy"),
+    "kg_co2_per_kwh": Unit("kg/kWh"),
+    "kg_co2_per_month": Unit("kg", "kg/month", heading="CO2"),
+    "kg_co2_per_job": Unit("kg", "kg/job", heading="CO2"),
+    "watts": Unit("W", "W", heading="power"),
+    "w": Unit("W", "W", heading="power"),
+    "flop_per_byte": Unit("FLOP/B", "FLOP/B", heading="intensity"),
+    "tokens_per_s": Unit("token/s", "tok/s", heading="tokens"),
+    "requests_per_s": Unit("1/s", "req/s", heading="requests"),
+    "request_rate": Unit("1/s", "req/s", heading="requests"),
+    "rate": Unit("1/s"),
+    "fraction": Unit("-", "%", 100.0, "share"),
+    "probability": Unit("-", "%", 100.0, "probability"),
+    "ape": Unit("-", "%", 100.0, "error"),
+    "bias": Unit("-", "%", 100.0, "bias"),
+    "within_20": Unit("-", "%", 100.0, "within 20 %"),
+    "coverage": Unit("-", "%", 100.0, "coverage"),
+    "stored_token_hours": Unit("10^6 token h"),
+    "tokens": Unit("token", "tokens", heading="tokens"),
+    "hours": Unit("h"),
+    "seconds": Unit("s", "s", heading="time"),
+    "s": Unit("s", "s", heading="time"),
 }
+"""Last words of a name -> its unit, the one place that says it: tables, headings and `explain` read it. Bytes and FLOP get their prefix by size."""
+MOST_WORDS = 5
+"""Words of the longest of these."""
+_OF_A_NAME = {"storage_usd": "$/10^6 token/h"}
+"""Name -> its base unit, where its last words are those of others."""
+_BESIDE_A_UNIT = frozenset({"low", "high", "likely", "lowest", "highest", "limit"})
+"""Words that may stand behind the unit of a name."""
+_SHARED_BY = frozenset(
+    {"gpu", "device", "replica", "rank", "sequence", "token", "element", "request", "user", "page", "server"}
+)
+"""What an amount may be of: it keeps its unit."""
 _DIVISORS = {"token": "tok", "sequence": "seq", "gpu": "GPU", "device": "device", "replica": "replica"}
 """What stands after 'per' and belongs to the unit -> how it is written there."""
 _SPELT = {
@@ -104,6 +136,38 @@ def screen_of(name: str, values: Sequence[Any], *, title: str | None = None) -> 
     return Screen(title if title is not None else heading, unit, factor, words[-1] == "probability")
 
 
+def unit_of(name: str) -> str:
+    """Return the base unit of a quantity by its name or its path; '-' for counts and shares.
+
+    Examples
+    --------
+    >>> unit_of("ttft_s.p95"), unit_of("usd_per_million_tokens_at_mean"), unit_of("gpus"), unit_of("goodput_requests_per_s")
+    ('s', '$/10^6 token', '-', '1/s')
+    >>> unit_of("groups[0].planned_request_rate_limit_per_replica"), unit_of("memory_bytes_per_s"), unit_of("kv_bytes_per_token")
+    ('1/s', 'B/s', 'B')
+    """
+    for key in reversed(name.split(".")):
+        words = key.partition("[")[0].rpartition(" ")[2].removesuffix("_at_mean").split("_")
+        unit = _OF_A_NAME.get(key) or _base_unit(words)
+        if unit is not None:
+            return unit
+    return "-"
+
+
+def _base_unit(words: list[str]) -> str | None:
+    """Return the base unit that the last words of a key state; None if they state none."""
+    for noun, unit in (("bytes", "B"), ("flop", "FLOP")):
+        if noun in words and words[-1] != "byte":
+            return f"{unit}/s" if words[words.index(noun) + 1 :][:2] == ["per", "s"] else unit
+    for length in range(min(MOST_WORDS, len(words)), 0, -1):
+        known = UNITS.get("_".join(words[-length:]))
+        if known is not None:
+            return known.base
+    if len(words) > 2 and words[-2] == "per" and words[-1] in _SHARED_BY:
+        return _base_unit(words[:-2])
+    return _base_unit(words[:-1]) if len(words) > 1 and words[-1] in _BESIDE_A_UNIT else None
+
+
 def is_number(value: Any) -> bool:
     """Return whether a cell is a number; flags are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -129,13 +193,12 @@ def _scaled(words: list[str], largest: float) -> tuple[str, float, list[str]]:
             "moved" if noun == "bytes" else "arithmetic"
         ]
         return f"{prefix}{'B' if noun == 'bytes' else 'FLOP'}{rate}{divisor}", 1.0 / scale, heading
-    for length in range(min(5, len(left)), 0, -1):
+    for length in range(min(MOST_WORDS, len(left)), 0, -1):
         tail = "_".join(left[-length:])
-        if tail in _FIXED:
-            unit, factor, alone = _FIXED[tail]
-            if unit == "s" and largest < 10.0:
-                unit, factor = "ms", 1e3
-            return f"{unit}{divisor}", factor, left[:-length] or [alone]
+        known = UNITS.get(tail)
+        if known is not None and known.screen:
+            unit, factor = ("ms", 1e3) if known.screen == "s" and largest < 10.0 else known[1:3]
+            return f"{unit}{divisor}", factor, left[:-length] or [known.heading]
     return "", 1.0, words
 
 

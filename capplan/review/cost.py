@@ -14,11 +14,8 @@ from capplan.review.plans import CHARTED, by_the_job
 
 _TITLES = {
     "plan": "layout",
-    "usd_per_gpu_hour": "price",
-    "hours": "hours",
     "job_hours": "hours of the job",
     "usd_per_job": "the job",
-    "thousand_requests": "thousand requests",
     "usd_per_hour": "cost",
     "usd_per_month": "cost",
     "tdp_watts": "maximum power",

@@ -91,9 +91,7 @@ def decision_section(given: Findings) -> Section:
     return Section(
         "What it costs",
         text=(*text, *endless, *_mix_texts(given)),
-        tables=(
-            Table(rows, titles={"span": "", "likely_usd": "planned", "low_usd": "low", "high_usd": "high"}),
-        ),
+        tables=(Table(rows, titles={"span": "", "likely_usd": "planned"}),),
     )
 
 

@@ -67,7 +67,7 @@ def memory_section(given: Findings, detail: PlanDetail) -> Section:
             f"Each line is subtracted from the memory of one {name}; a replica has {detail.spec.devices}.",
         ),
         tables=(
-            Table(steps, titles={"left_bytes": "left"}),
+            Table(steps, titles={}),
             Table(held, upright=True, titles=titles, title="Capacity of the cache"),
         ),
         pictures=(memory_chart(name, steps),),
@@ -207,7 +207,7 @@ def assumptions_section(given: Findings, assumptions: Sequence[Assumption]) -> S
     warnings = tuple(f"warning: {text}" for text in given.asked.warnings)
     return Section(
         "Assumptions",
-        tables=(Table(rows, titles={"assumed": "assumed", "replace": "replace with"}),) if rows else (),
+        tables=(Table(rows, titles={"replace": "replace with"}),) if rows else (),
         lines=warnings,
     )
 

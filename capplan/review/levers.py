@@ -28,8 +28,6 @@ _TITLES = {
     "choice": "",
     "usd_per_month": "cost",
     "usd_per_month_saved": "saved ($/month)",
-    "ttft_p95_s": "TTFT p95",
-    "tpot_p95_s": "TPOT p95",
     "confidence_fraction": "SLO attainment",
     "risk": "what it takes",
     "reason": "why",
@@ -158,9 +156,7 @@ def _own_section(given: Findings) -> Section:
             "The other levers (dtypes, caching, speculation, engine settings, commitments, their "
             "combination) each take a search of their own: --levers adds them to this page.",
         ),
-        tables=(Table(rows, titles={key: "cost", "saved_usd": "saved", "price_to_pay": "what it takes"}),)
-        if rows
-        else (),
+        tables=(Table(rows, titles={key: "cost", "price_to_pay": "what it takes"}),) if rows else (),
         code=(f"capplan levers {scenario_word(given.asked.scenario.path)}",),
     )
 

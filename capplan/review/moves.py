@@ -167,7 +167,7 @@ def traffic_section(given: Findings) -> Section:
         tables=(
             Table(
                 rows,
-                titles={"traffic_ratio": "times today", "request_rate": "peak", "plan": "plan", key: "cost"},
+                titles={"traffic_ratio": "times today", "request_rate": "peak", key: "cost"},
             ),
         ),
         pictures=(picture,) if lines else (),

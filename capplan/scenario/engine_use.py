@@ -5,14 +5,14 @@ from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
-from capplan.fleet.engine_options import Drafting, EngineOptions, TierSize
+from capplan.fleet.engine_options import EngineOptions, TierSize
 from capplan.fleet.load.routed import Operation
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.scenario import Scenario, SpeculationPlan
 from capplan.hardware.networks import NETWORKS
 from capplan.readers.quantity import BYTES, BYTES_PER_S, SECONDS, quantity
 from capplan.replica.spec import ReplicaSpec
-from capplan.replica.speculation import DraftModel, draft_of
+from capplan.replica.speculation import DraftPlan
 from capplan.scenario.flags import EngineFlags, OperationFlags, SpeculationFlags
 from capplan.scenario.speculation import draft_beside, drafting_of, with_acceptance
 from capplan.serving.fleet_terms import ROUTINGS, Autoscaling, Failure, Hedging, Routing
@@ -158,7 +158,7 @@ def engine_use_of(
         a flag that cannot be read, or half a speculation
     """
     plan = _speculation(scenario.speculation, speculation)
-    drafting: Drafting | None = None
+    drafting: DraftPlan | None = None
     stated: tuple[Assumption, ...] = ()
     if plan is not None:
         plan = replace(plan, draft_tokens=plan.draft_tokens or planned_drafts)
@@ -205,23 +205,19 @@ def _speculation(said: SpeculationPlan | None, flags: SpeculationFlags) -> Specu
 
 def _drafting(
     plan: SpeculationPlan, target: ReplicaSpec, *, offline: bool
-) -> tuple[Drafting, tuple[Assumption, ...]]:
+) -> tuple[DraftPlan, tuple[Assumption, ...]]:
     plan, assumed = with_acceptance(plan, target.network)
     fractions = plan.acceptance_fractions
-    accepted = fractions[0] if len(fractions) == 1 else fractions
     most = DRAFT_TOKENS if len(fractions) == 1 else len(fractions)
     tokens = plan.draft_tokens or min(DRAFT_TOKENS, most)
-    if plan.draft is not None:
-        draft: DraftModel | float
-        draft, stated = draft_beside(plan.draft, target, offline=offline)
-        return Drafting(draft, accepted, tokens, plan.verified_tokens), (*assumed, *stated)
     drafting, stated = drafting_of(plan, target.network, offline=offline)
-    if plan.draft_step_s is not None:
+    if plan.draft is not None:
+        _, stated = draft_beside(plan.draft, target, offline=offline)
+    elif plan.draft_step_s is not None:
         stated = (
             Assumption(
                 f"one step of the draft takes {plan.draft_step_s * 1e3:g} ms, as given, and no memory",
                 "--draft-step-time, --draft",
             ),
         )
-    draft = draft_of(replace(drafting, draft_tokens=tokens), target)
-    return Drafting(draft, accepted, tokens, plan.verified_tokens), (*assumed, *stated)
+    return replace(drafting, draft_tokens=tokens), (*assumed, *stated)

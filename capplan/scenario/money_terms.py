@@ -350,14 +350,14 @@ HOST = "host"
 
 
 def host_bytes(scenario: Scenario) -> float:
-    """Return the host memory that offload tiers add to every replica [B]."""
+    """Return the host memory that offload tiers add to every replica that reads prompts [B]."""
     return sum(tier.capacity_bytes for tier in scenario.kv_offload if tier.name == HOST)
 
 
 def memory_usd_per_month(scenario: Scenario, plan: Plan) -> float:
     """Return the cost of that memory for all replicas of a plan, spares included [$]; 0 without a price."""
     price = scenario.own.host_usd_per_gb_month or 0.0
-    return price * host_bytes(scenario) * 1e-9 * plan.replicas
+    return price * host_bytes(scenario) * 1e-9 * plan.prefilling_replicas
 
 
 MONTHS = 12

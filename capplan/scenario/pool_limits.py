@@ -59,22 +59,15 @@ def _link(fleet: Fleet) -> LinkTerms:
 
 
 def refuse_with_pools(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, ...]) -> None:
-    """Note what is not modelled with separate pools: conversations of users, speculation, offload tiers."""
+    """Note what is not modelled with separate pools: conversations of users."""
     at = ("fleet", "disaggregation")
     if file.fleet.disaggregation in (None, "off"):
         return
-    beside = {
-        "conversations of users (traffic[].users with turns); give request_rate": any(
-            item.users is not None and item.sessions is not None for item in classes
-        ),
-        "speculation; leave one of them out": file.speculation is not None,
-        "offload tiers (kv_offload); leave one of them out": bool(file.kv_offload),
-    }
     if any(item.users is not None for item in classes):
         reading.assume(
             "separate pools are sized for requests that arrive at random at the rate that the users send",
             "fleet.disaggregation",
         )
-    for what, given in beside.items():
-        if given:
-            reading.note(reading.refuse(at, f"separate pools are not modelled with {what}"), at)
+    if any(item.users is not None and item.sessions is not None for item in classes):
+        what = "separate pools are not modelled with conversations of users (traffic[].users with turns); give request_rate"
+        reading.note(reading.refuse(at, what), at)

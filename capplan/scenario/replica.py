@@ -19,8 +19,8 @@ from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
 from capplan.readers.calibration.host import refitted_profile
-from capplan.readers.calibration.measured_device import efficiency_from_calibration, named_device
 from capplan.readers.catalogue.efficiency import efficiency_for
+from capplan.readers.catalogue.hardware import named_device
 from capplan.readers.catalogue.model import read_model
 from capplan.replica.spec import ReplicaSpec, network_as_served, profile_as_served
 from capplan.scenario.flags import ServingFlags
@@ -137,6 +137,8 @@ def _served_assumptions(network: Network) -> tuple[Assumption, ...]:
 def _efficiency(target: Device, calibration: Path | None) -> Efficiency:
     if calibration is None:
         return efficiency_for(target)
+    from capplan.readers.calibration.measured_device import efficiency_from_calibration
+
     return efficiency_from_calibration(calibration, target)
 
 

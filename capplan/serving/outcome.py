@@ -130,7 +130,8 @@ def spread(values: Array) -> Spread:
     known = values[np.isfinite(values)]
     if not known.size:
         return Spread(nan, nan, nan, nan, nan)
-    return Spread(float(known.mean()), *(float(q) for q in np.quantile(known, PERCENTILES)))
+    mean = float(known.mean())  # first: the quantiles change the order
+    return Spread(mean, *(float(q) for q in np.quantile(known, PERCENTILES, overwrite_input=True)))
 
 
 def weighted_spread(values: Array, weights: Array) -> Spread:

@@ -25,10 +25,9 @@ from capplan.readers.calibration.file import read_calibration
 from capplan.readers.calibration.measured_device import (
     device_from_calibration,
     efficiency_from_calibration,
-    named_device,
     refuse_other_machine,
 )
-from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.hardware import device, named_device
 from tests.interrupts import started
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from calibrate.choose_traces import log_records, stage_records
-from capplan.fleet.engine_options import Drafting, EngineOptions
+from capplan.fleet.engine_options import EngineOptions
 from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, simulated_fleet
 from capplan.fleet.sweep import middle_rate
 from capplan.recorded.traces.trace import read_trace
 from capplan.replica.replica import replica_of
+from capplan.replica.speculation import DraftPlan
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.serving.requests import Requests
@@ -127,7 +128,7 @@ def saturated_eagle(table):
     sequences, version, cached = STAGES["vllm_chunking_and_prefix_caching"]
 
     def eagle(draft_s, clients):
-        use = EngineOptions(drafting=Drafting(draft_s, 0.0, EAGLE_DRAFT_TOKENS))
+        use = EngineOptions(drafting=DraftPlan("eagle", (0.0,), EAGLE_DRAFT_TOKENS, step_s=draft_s))
         return closed_loop(sequences, version, cached, clients, use)
 
     free_s = eagle(0.0, 1).all.tpot_s.mean

@@ -185,3 +185,25 @@ def test_at_the_share_that_is_said_the_fleets_of_the_rule_cost_no_more(result, c
         return first["usd_per_month"] + 2920 * min(of)
 
     assert usd(float(said) / 100) <= alone["usd_per_month"] < usd(float(said) / 100 + 0.001)
+
+
+def test_growth_of_a_cascade_is_that_of_its_fleets(result):
+    """The first month is today's plans; each month has the GPUs that each fleet has by itself, and costs their sum."""
+    grown = settings("growth.per_month=20 %", "growth.months=3")
+    found = result(*grown)
+    months = found["growth"]
+    assert [row["month"] for row in months] == [1, 2, 3]
+    assert months[0]["usd_per_month"] == pytest.approx(found["cascade"]["usd_per_month"])
+    alone = {
+        part: result(*grown, *settings(f"cascade.part={part}"))["growth"]["months"] for part in plans(found)
+    }
+    for at, row in enumerate(months):
+        assert row["request_rate"] == pytest.approx(36.0 * 1.2**at)
+        assert {part: row[f"{part}_gpus"] for part in alone} == {
+            part: of[at]["gpus"] for part, of in alone.items()
+        }
+        assert row["usd_per_month"] == pytest.approx(
+            sum(alone[part][at]["usd_per_month"] for part in ("first", "second"))
+        )
+        assert row["alone_usd_per_month"] == pytest.approx(alone["alone"][at]["usd_per_month"])
+    assert result()["growth"] is None

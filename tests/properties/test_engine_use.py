@@ -116,18 +116,18 @@ def test_rounds_take_as_long_as_the_command_spec_says(replica):
             row = speculation(
                 replica, draft, 0.7, draft_tokens=[length], batches=[batch], context_tokens=1024.0
             ).rows[0]
-            found = float(decode_step_s(rounds.replica.table, float(batch), 1024.0))
+            found = float(decode_step_s(rounds.table, float(batch), 1024.0))
             assert found == pytest.approx(row.round_s, rel=1e-3)
-            assert rounds.tokens_per_round == pytest.approx(row.expected_tokens_per_round)
+            assert rounds.tokens_per_step == pytest.approx(row.expected_tokens_per_round)
         assert rounds.query_tokens == length + 1
-        assert rounds.replica.kv_blocks < replica.kv_blocks
+        assert rounds.kv_blocks < replica.kv_blocks
 
 
 def test_drafts_that_cost_nothing_and_are_not_made_change_nothing(replica):
     rounds = speculating_replica(replica, 0.0, 0.7, 0, 1000.0)
-    assert rounds.tokens_per_round == 1.0
+    assert rounds.tokens_per_step == 1.0
     for name in ("decode_s", "head_s", "decode_attention_s"):
-        assert getattr(rounds.replica.table, name) == pytest.approx(getattr(replica.table, name))
+        assert getattr(rounds.table, name) == pytest.approx(getattr(replica.table, name))
 
 
 def with_and_without_drafts(tmp_path, capsys, scenario, acceptance):

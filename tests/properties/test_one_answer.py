@@ -9,7 +9,7 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.fleet.decision import fleet_decision
-from capplan.fleet.engine_options import Drafting, EngineOptions
+from capplan.fleet.engine_options import EngineOptions
 from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.question import spec_of_layout
 from capplan.fleet.search.cheapest import Search, Terms
@@ -26,7 +26,6 @@ from capplan.readers.plan_file import read_plan_file
 from capplan.replica.estimate import estimate
 from capplan.replica.load import Load
 from capplan.replica.replica import replica_of
-from capplan.replica.speculation import draft_of
 from capplan.scenario.flags import PlanFlags, RequestFlags
 from capplan.scenario.scenario import read_scenario
 from capplan.workload.slo import Target
@@ -52,12 +51,11 @@ def free(usd=1.0, **changes):
 
 def as_simulated(trial):
     """Return the replica and the options of its engine, as `simulate` is given them."""
-    rounds, plan = trial.candidate.rounds, trial.question.drafting
-    if rounds is None:
+    plan = trial.question.drafting
+    if plan is None:
         return trial.replica, ENGINE_DEFAULTS
     spec = spec_of_layout(trial.candidate.layout, trial.candidate.weight_dtype, trial.question)
-    draft = draft_of(replace(plan, draft_tokens=rounds.draft_tokens), spec)
-    drafting = Drafting(draft, plan.acceptance_fractions, rounds.draft_tokens, plan.verified_tokens)
+    drafting = replace(plan, draft_tokens=trial.replica.draft_tokens)
     return replica_of(spec), EngineOptions(drafting=drafting)
 
 

@@ -463,7 +463,6 @@ def test_more_devices_than_allowed_and_a_link_that_is_too_slow_are_said(path):
             ),
             "conversations of users",
         ),
-        (("speculation={acceptance: 0.5, draft_step_time: 1 ms}",), "not modelled with speculation"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(path, changes, said):

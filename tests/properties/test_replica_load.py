@@ -216,11 +216,11 @@ def test_a_round_is_a_step_its_drafts_and_what_verifying_takes_beyond_one_token(
 def test_rounds_take_seats_by_their_tokens_and_no_cache_where_the_draft_is_no_model(replica):
     rounds = speculating_replica(replica, 0.001, 0.5, 3, 1000.0)
     assert rounds.query_tokens == 4
-    assert rounds.tokens_per_round == near(1 + 0.5 + 0.25 + 0.125)
-    assert rounds.replica.kv_blocks == replica.kv_blocks
-    assert rounds.replica.scheduling.max_num_seqs == min(64, 2048 // 4)
+    assert rounds.tokens_per_step == near(1 + 0.5 + 0.25 + 0.125)
+    assert rounds.kv_blocks == replica.kv_blocks
+    assert rounds.scheduling.max_num_seqs == min(64, 2048 // 4)
     tight = replace(replica, scheduling=replace(replica.scheduling, max_num_batched_tokens=100))
-    assert speculating_replica(tight, 0.001, 0.5, 3, 1000.0).replica.scheduling.max_num_seqs == 25
+    assert speculating_replica(tight, 0.001, 0.5, 3, 1000.0).scheduling.max_num_seqs == 25
     with pytest.raises(InputError, match="pipeline stages"):
         speculating_replica(replace(replica, spec=spec(pipeline=2.0)), 0.001, 0.5, 3, 1000.0)
 

@@ -15,7 +15,7 @@ from capplan.assumption import Assumption
 from capplan.money.total_cost import CostLine
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import total_table
-from capplan.report.screen_units import screen_of, shown_money, shown_number
+from capplan.report.screen_units import MOST_WORDS, UNITS, screen_of, shown_money, shown_number, unit_of
 from capplan.report.show import FORMATS, answer_text
 
 ROWS = [
@@ -141,3 +141,20 @@ def test_every_price_per_hour_has_two_decimals(root):
     line = CostLine("2 x p5.48xlarge, AWS", 1460.0, "machine hours", 55.04, "offer", "machines")
     answer = Answer("report", {}, (total_table([line]),), "a total", csv_rows=[])
     assert " 55.04 " in answer_text(answer, "table")
+
+
+@pytest.mark.parametrize("name", sorted(UNITS))
+def test_a_unit_is_the_same_in_tables_and_in_explanations_but_for_its_scale(name):
+    """One table has both: whole names, with words before and behind them, and as keys of a path."""
+    unit = UNITS[name]
+    screen = screen_of(f"mean_{name}", [20.0])
+    assert (
+        unit_of(name)
+        == unit_of(f"mean_{name}")
+        == unit_of(f"plans[0].{name}")
+        == unit_of(f"{name}.p95")
+        == unit.base
+    )
+    assert screen.unit == unit.screen
+    assert screen.factor == (unit.factor if unit.screen else 1.0)
+    assert len(name.split("_")) <= MOST_WORDS

@@ -205,8 +205,9 @@ def test_models_whose_memory_exceeds_the_device_are_refused(result):
     assert "memory" in said
 
 
-def test_on_mig_slices_each_model_has_the_fleet_of_its_slice_and_the_pool_pays_for_whole_gpus(result):
-    found = result(CUT)
+@pytest.mark.parametrize("drafts", [(), ("speculation={method: ngram, acceptance: 0.5, draft_tokens: 2}",)])
+def test_on_mig_slices_each_model_has_the_fleet_of_its_slice_and_the_pool_pays_for_whole_gpus(result, drafts):
+    found = result(CUT, *drafts)
     pool = found["sharing"]
     held = [name for gpu in pool["cut"] for name in gpu]
     keys = {"own": (), "other": ("model=qwen3-0.6b", "slo={ttft_p95: 500 ms, tpot_p95: 60 ms}")}
@@ -217,6 +218,7 @@ def test_on_mig_slices_each_model_has_the_fleet_of_its_slice_and_the_pool_pays_f
             "gpu_memory_utilization=null",
             f"fleet.hardware=[{hardware}]",
             *keys[row["model"]],
+            *drafts,
         )["plans"][0]
         assert alone["hardware"] == hardware
         assert row["replicas"] == alone["replicas"] - 1

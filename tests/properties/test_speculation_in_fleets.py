@@ -95,7 +95,7 @@ def test_a_head_takes_the_memory_of_a_layer_and_a_prompt_lookup_none(replica):
     early = draft_of(DraftPlan("early-exit", (0.6,), exit_layers=8), replica.spec)
     assert (early.weight_bytes, early.caches) == (0.0, False)
     blocks = {
-        method: best_speculating_replica(replica, DraftPlan(method, (0.7,), 3), 8.0, 1000.0).replica.kv_blocks
+        method: best_speculating_replica(replica, DraftPlan(method, (0.7,), 3), 8.0, 1000.0).kv_blocks
         for method in ("ngram", "eagle", "medusa")
     }
     assert blocks["ngram"] == replica.kv_blocks > blocks["eagle"] > blocks["medusa"]
@@ -130,7 +130,7 @@ def test_the_closed_form_bounds_what_is_simulated(question, plan):
     trial = one_replica(question, plan)
     carried = trial.limit(16, 1.0, trial.limits) / trial.total_rate
     assert 0.0 < carried <= trial.candidate.share_bound
-    assert trial.candidate.rounds.replica.spec.sharding.pipeline == 1.0
+    assert trial.replica.spec.sharding.pipeline == 1.0
 
 
 def test_pipelines_are_rejected_with_the_reason(question):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from capplan.report.screen_units import screen_of, unit_of
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [
     p
@@ -33,13 +35,8 @@ CONSTANTS = [
     for row in rows_of("assumptions.md")
     if row[0].strip("`| ").startswith("capplan.")
 ]
-UNITS = (
-    ("_usd_per_hour", "$/h"), ("usd_per_hour", "$/h"), ("_bytes_per_s", "B/s"), ("_flop_per_s", "FLOP/s"),
-    ("_tokens_per_s", "tokens/s"), ("requests_per_s", "req/s"), ("_per_s", "B/s"), ("_fraction", "-"),
-    ("_bytes", "B"), ("_tokens", "tokens"), ("_s", "s"), ("_w", "W"),
-)  # fmt: skip
-"""Last words of a name, longest first -> its unit."""
-MONEY = "usd_per_"
+SPELT = {"tokens": "token", "req/s": "1/s", "tokens/s": "token/s"}
+"""Unit as the page writes it -> as results have it."""
 
 
 def test_every_name_is_used_and_listed_once():
@@ -52,9 +49,8 @@ def test_every_name_is_used_and_listed_once():
 
 @pytest.mark.parametrize(("name", "unit"), NAMES)
 def test_a_name_ends_in_its_unit(name, unit):
-    expected = next((of for end, of in UNITS if f"_{name}".endswith(end)), None)
-    if expected and MONEY not in name:
-        assert unit == expected
+    expected = unit_of(name)
+    assert expected in ("-", SPELT.get(unit, unit)) or (expected[0] == unit[0] == "$")
 
 
 def test_the_columns_of_a_plan_are_listed():
@@ -98,3 +94,21 @@ def test_every_constant_that_calls_itself_an_assumption_is_listed():
                 module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
                 missing += [f"{module}.{t.id}" for t in statement.targets if f"{module}.{t.id}" not in listed]
     assert missing == []
+
+
+def test_no_table_states_a_heading_that_the_name_says_already():
+    said = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            named = isinstance(node, ast.Assign) and "TITLES" in ast.unparse(node.targets[0])
+            titles = node.value if named or (isinstance(node, ast.keyword) and node.arg == "titles") else None
+            for key, title in (
+                zip(titles.keys, titles.values, strict=True) if isinstance(titles, ast.Dict) else ()
+            ):
+                if isinstance(key, ast.Constant) and isinstance(title, ast.Constant):
+                    said += (
+                        [f"{path.name}: {key.value}"]
+                        if screen_of(key.value, [1.0]).heading == title.value
+                        else []
+                    )
+    assert said == []

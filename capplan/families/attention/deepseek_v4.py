@@ -70,7 +70,10 @@ def _mixture(config: Config, hidden: int) -> Part:
     return matmuls, routed(config, experts, config.dimension("num_experts_per_tok"), hidden, width)
 
 
-def _layer(config: Config, hidden: int, ratio: int, part: Part) -> Layer:
+def streamed_attention(
+    config: Config, hidden: int, entry_tokens: int
+) -> tuple[CompressedAttention, int, tuple[Projection, ...], int]:
+    """Return attention without compressor and indexer: the mixer, the rank of its queries, its matmuls and those of the streams, their vectors."""
     heads = config.dimension("num_attention_heads", most=100_000)
     width, rope = config.dimension("head_dim"), config.dimension("qk_rope_head_dim", default=64)
     rank, out_rank = config.dimension("q_lora_rank"), config.dimension("o_lora_rank")
@@ -78,9 +81,9 @@ def _layer(config: Config, hidden: int, ratio: int, part: Part) -> Layer:
     grouped = config.divisible("num_attention_heads", heads, "o_groups", groups) * width
     mixes, mixed = stream_mixing(hidden, streams, (2 + streams) * streams, scales=3)
     mixer = CompressedAttention(
-        heads, width, rope, config.dimension("sliding_window"), groups, entry_tokens=ratio
+        heads, width, rope, config.dimension("sliding_window"), groups, entry_tokens=entry_tokens
     )
-    matmuls: tuple[Projection, ...] = (
+    matmuls = (
         Projection("q_a", "attention", hidden, rank, "none"),
         Projection("kv_a", "attention", hidden, width, "none"),
         Projection("q_b", "attention", rank, heads * width, "columns"),
@@ -89,7 +92,12 @@ def _layer(config: Config, hidden: int, ratio: int, part: Part) -> Layer:
         Projection("o", "attention", groups * out_rank, hidden, "rows"),
         *mixes,
     )
-    vectors = 2 * hidden + rank + width + heads + mixed
+    return mixer, rank, matmuls, 2 * hidden + rank + width + heads + mixed
+
+
+def _layer(config: Config, hidden: int, ratio: int, part: Part) -> Layer:
+    mixer, rank, matmuls, vectors = streamed_attention(config, hidden, ratio)
+    width, streams = mixer.head_dim, config.dimension("hc_mult", default=4)
     if ratio == 128:
         matmuls += (Projection("compress", "other", hidden, 2 * width, "none"),)
         vectors += ratio * width + width

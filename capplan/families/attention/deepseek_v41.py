@@ -5,11 +5,11 @@ Shapes after the reference code that is published with the model (inference/mode
 
 from dataclasses import dataclass, replace
 
+from capplan.families.attention.deepseek_v4 import streamed_attention
 from capplan.families.config import Config
 from capplan.families.parts.blocks import Part, decoder, gated_mlp, routed, router, with_vision
-from capplan.families.parts.streams import stream_mixing
 from capplan.families.parts.towers import linear
-from capplan.model.network import CompressedAttention, Layer, Network, Projection
+from capplan.model.network import Layer, Network, Projection
 from capplan.model.parameters import layer_parameters
 
 _UNCALIBRATED = "compressed attention: the time of its kernels is a formula with the rates of latent attention; no measured kernel backs it"
@@ -128,28 +128,17 @@ def _mixture(config: Config, hidden: int, experts: int, per_token: int) -> Part:
 
 
 def _layer(config: Config, hidden: int, form: _Form, part: Part) -> Layer:
-    heads = config.dimension("num_attention_heads", most=100_000)
-    width, rope = config.dimension("head_dim"), config.dimension("qk_rope_head_dim", default=64)
-    rank, out_rank = config.dimension("q_lora_rank"), config.dimension("o_lora_rank")
-    groups, streams = config.dimension("o_groups"), config.dimension("hc_mult", default=4)
-    grouped = config.divisible("num_attention_heads", heads, "o_groups", groups) * width
-    mixes, mixed = stream_mixing(hidden, streams, (2 + streams) * streams, scales=3)
+    plain, rank, matmuls, vectors = streamed_attention(config, hidden, form.ratio)
+    width, streams = plain.head_dim, config.dimension("hc_mult", default=4)
     index_heads, index_dim = config.dimension("index_n_heads"), config.dimension("index_head_dim")
-    mixer = CompressedAttention(
-        heads, width, rope, config.dimension("sliding_window"), groups, entry_tokens=form.ratio,
-        index_heads=index_heads if form.indexes else 0, index_head_dim=index_dim if form.indexes else 0,
-        index_top_entries=config.dimension("index_topk") if form.ratio else 0, shared_entries=True, owns_entries=form.compresses,
-    )  # fmt: skip
-    matmuls: tuple[Projection, ...] = (
-        Projection("q_a", "attention", hidden, rank, "none"),
-        Projection("kv_a", "attention", hidden, width, "none"),
-        Projection("q_b", "attention", rank, heads * width, "columns"),
-        # Block-diagonal: each group of heads has a separate matrix, so the inputs are those of one group.
-        Projection("o_a", "attention", grouped, groups * out_rank, "columns"),
-        Projection("o", "attention", groups * out_rank, hidden, "rows"),
-        *mixes,
+    mixer = replace(
+        plain,
+        index_heads=index_heads if form.indexes else 0,
+        index_head_dim=index_dim if form.indexes else 0,
+        index_top_entries=config.dimension("index_topk") if form.ratio else 0,
+        shared_entries=True,
+        owns_entries=form.compresses,
     )
-    vectors = 2 * hidden + rank + width + heads + mixed
     if form.compresses:
         series = 2 if form.ratio > 1 else 1  # values, and their gates where there is something to pool
         matmuls += (

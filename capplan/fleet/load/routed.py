@@ -21,7 +21,8 @@ from capplan.fleet.simulation import (
     stream_with_block_ids,
 )
 from capplan.replica.replica import Replica
-from capplan.replica.spec import ReplicaSpec
+from capplan.replica.spec import ReplicaSpec, served_context_tokens
+from capplan.replica.speculation import best_speculating_replica, drafting_of_prompts
 from capplan.serving.fleet_simulator import (
     EnginePlan,
     FleetRun,
@@ -64,8 +65,14 @@ class Operation:
         decode = self.decode.spec if self.decode else prefill
         return (self.prefill_replicas or 0) * prefill.devices + (self.decode_replicas or 0) * decode.devices
 
-    def link_use(self, prefill: ReplicaSpec, prompt_tokens: float, requests_per_s: float) -> LinkUse | None:
-        """Return size, time and load of the transfers between the pools; None without pools."""
+    def link_use(
+        self,
+        prefill: ReplicaSpec,
+        prompt_tokens: float,
+        requests_per_s: float,
+        draft: ReplicaSpec | None = None,
+    ) -> LinkUse | None:
+        """Return size, time and load of the transfers between the pools, with the cache of a draft model; None without pools."""
         if self.kv_link is None:
             return None
         return link_use(
@@ -75,6 +82,7 @@ class Operation:
             self.kv_link,
             prompt_tokens=prompt_tokens,
             requests_per_s=requests_per_s,
+            draft=draft,
         )
 
 
@@ -114,28 +122,32 @@ def _routed_fleet(
         names options that cannot be combined
     """
     stream = stream_with_block_ids(stream, replica, use)
-    engines = engines_of(replica, use, stream.block_tokens, stream.mean_input_tokens)
+    apart, prompt_tokens = _is_disaggregated(operation), stream.mean_input_tokens
+    if apart:
+        engines, later = _engines_of_pools(replica, operation, use, stream)
+    else:
+        engines = later = engines_of(replica, use, stream.block_tokens, prompt_tokens)
     routing: Routing = (
         operation.routing or stream.routing or ("prefix_aware" if engines.setup.caching else "round_robin")
     )
     admission = admission or Admission()
-    if _is_disaggregated(operation):
-        run = _disaggregated(engines, stream, operation, routing, until_s, admission, use)
+    if apart:
+        run = _disaggregated(engines, later, stream, operation, routing, until_s, admission)
     else:
         scaling = operation.autoscaling
         if scaling is not None:
             replicas = min(max(replicas, scaling.min_replicas), scaling.max_replicas)
         run = _behind_one_router(engines.setup, stream, operation, routing, replicas, until_s, admission)
     stopped = {failure.replica for failure in operation.failures if failure.repair_s == inf}
-    is_dead = len(stopped) >= replicas and operation.autoscaling is None and not _is_disaggregated(operation)
+    is_dead = len(stopped) >= replicas and operation.autoscaling is None and not apart
     outcome = fleet_outcome([run.outcome], stream, slo, until_s=inf if is_dead else until_s)
     count = most_replicas(operation, replicas)
     summary = simulation_summary(engines, outcome, [run.outcome], count)
-    summary["assumptions"] += assumed(operation)
-    if _is_disaggregated(operation):
-        decode_blocks = (operation.decode or engines.replica).kv_blocks
-        summary["kv_blocks"] = engines.setup.kv_blocks * (operation.prefill_replicas or 0) + decode_blocks * (
-            operation.decode_replicas or 0
+    summary["assumptions"] = (*dict.fromkeys((*engines.assumptions, *later.assumptions)), *assumed(operation))
+    if apart:
+        summary |= {"tokens_per_step": later.setup.tokens_per_step, "draft": engines.replica.draft}
+        summary["kv_blocks"] = engines.setup.kv_blocks * (operation.prefill_replicas or 0) + (
+            later.setup.kv_blocks * (operation.decode_replicas or 0)
         )
     return replace(outcome, replicas=count, run=run, **summary)
 
@@ -321,27 +333,41 @@ def _is_disaggregated(operation: Operation) -> bool:
     return True
 
 
+def _engines_of_pools(
+    replica: Replica, operation: Operation, use: EngineOptions, stream: Stream
+) -> tuple[Engines, Engines]:
+    """Return the engines of the prefill and of the decode pool: offload tiers belong to the first, rounds of drafts to the second.
+
+    A replica that speculates already is taken as it is.
+    """
+    prompt_tokens, prompts = stream.mean_input_tokens, drafting_of_prompts(use.drafting)
+    context = min(prompt_tokens, served_context_tokens(replica.spec))
+    first = best_speculating_replica(replica, prompts, 1.0, context) if prompts else replica
+    return (
+        engines_of(first, replace(use, drafting=None), stream.block_tokens, prompt_tokens),
+        engines_of(operation.decode or replica, replace(use, tiers=()), 0, prompt_tokens),
+    )
+
+
 def _disaggregated(
-    engines: Engines,
+    prefill: Engines,
+    decode: Engines,
     stream: Stream,
     operation: Operation,
     routing: Routing,
     until_s: float,
     admission: Admission,
-    use: EngineOptions,
 ) -> FleetRun:
-    decode = engines
-    if operation.decode is not None:
-        decode = engines_of(operation.decode, use, stream.block_tokens, stream.mean_input_tokens)
     terms = operation.kv_link or LinkTerms()
     counts = (operation.prefill_replicas or 0, operation.decode_replicas or 0)
-    if words := unlinked_reason(engines.replica.spec, decode.replica.spec, counts, terms):
+    first, second = prefill.replica, decode.replica
+    if words := unlinked_reason(first.spec, second.spec, counts, terms):
         raise InputError(f"{terms.place}: {words}\n  a network joins any number: --kv-link network")
-    link = link_between(engines.replica.spec, decode.replica.spec, terms, stream.mean_input_tokens)
+    link = link_between(first.spec, second.spec, terms, stream.mean_input_tokens, first.draft)
     later: Routing = "round_robin" if routing == "round_robin" else "least_loaded"
     return simulate_disaggregated(
         stream.requests,
-        EnginePlan(engines.setup, counts[0], routing),
+        EnginePlan(prefill.setup, counts[0], routing),
         EnginePlan(decode.setup, counts[1], later),
         link,
         concurrency=stream.concurrency,

@@ -8,12 +8,13 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from capplan.fleet.engine_options import EngineOptions
 from capplan.fleet.load.peak_stream import peak_stream
 from capplan.fleet.load.routed import Operation, run_fleet
 from capplan.fleet.pools.link import LinkTerms, LinkUse, link_use, unlinked_reason
 from capplan.fleet.question import Question
 from capplan.fleet.search.trial import demand_at_replica, is_steady, with_load_time
-from capplan.fleet.simulation import FleetOutcome, Stream
+from capplan.fleet.simulation import ENGINE_DEFAULTS, FleetOutcome, Stream
 from capplan.replica.replica import Replica
 from capplan.workload.slo import Target
 
@@ -228,7 +229,10 @@ class Joint:
         """Draw the requests; nothing is simulated yet. `seen` shares the runs of the same layouts and traffic with other questions."""
         self.question = question
         self.demand = demand_at_replica(question.demand, prefill)
-        self.prefill, self.decode, self.link = with_load_time(prefill, self.demand), decode, link
+        named = self.demand.has_sessions  # blocks, so each request waits for the loads of its own
+        self.prefill = prefill if named else with_load_time(prefill, self.demand)
+        self.decode, self.link = decode, link
+        self._use = EngineOptions(tiers=question.demand.tiers) if named else ENGINE_DEFAULTS
         self.rate = sum(self.demand.rates_per_s(0.0))
         self._seen: JointRuns = {} if seen is None else seen
 
@@ -277,7 +281,12 @@ class Joint:
                 requests = replace(requests, arrival_s=np.asarray(requests.arrival_s) / (load * slowness))
             stream, operation = replace(self.stream, requests=requests), self.operation(pair, slowness)
             self._seen[key] = run_fleet(
-                self.prefill, stream, operation, replicas=sum(pair), slo=self.question.slo
+                self.prefill,
+                stream,
+                operation,
+                replicas=sum(pair),
+                slo=self.question.slo,
+                use=self._use,
             )
         return self._seen[key]
 
@@ -306,6 +315,7 @@ class Joint:
             self.link,
             prompt_tokens=self.stream.mean_input_tokens,
             requests_per_s=load * self.rate,
+            draft=self.prefill.draft,
         )
 
     def unlinked_reason(self, pair: Pair) -> str:

@@ -127,7 +127,13 @@ def unlinked_reason(
     return ""
 
 
-def link_between(prefill: ReplicaSpec, decode: ReplicaSpec, terms: LinkTerms, prompt_tokens: float) -> KvLink:
+def link_between(
+    prefill: ReplicaSpec,
+    decode: ReplicaSpec,
+    terms: LinkTerms,
+    prompt_tokens: float,
+    draft: ReplicaSpec | None = None,
+) -> KvLink:
     """Return the link from one prefill replica to one decode replica: the slower end decides.
 
     Parameters
@@ -136,6 +142,7 @@ def link_between(prefill: ReplicaSpec, decode: ReplicaSpec, terms: LinkTerms, pr
     terms : the link
     prompt_tokens : [tokens]
         of a typical prompt, whose KV bytes per token are used for all
+    draft : the draft model of the prefill replica, whose KV cache is sent too; None: it has none
 
     Returns
     -------
@@ -152,7 +159,8 @@ def link_between(prefill: ReplicaSpec, decode: ReplicaSpec, terms: LinkTerms, pr
             "  give both pools one KV dtype"
         )
     rate = min(replica_link_bytes_per_s(spec, terms) for spec in (prefill, decode))
-    return KvLink(kv_bytes_per_prompt_token(prefill, prompt_tokens), rate, terms.latency_s)
+    sent = sum(kv_bytes_per_prompt_token(spec, prompt_tokens) for spec in (prefill, draft) if spec)
+    return KvLink(sent, rate, terms.latency_s)
 
 
 def link_use(
@@ -163,6 +171,7 @@ def link_use(
     *,
     prompt_tokens: float,
     requests_per_s: float,
+    draft: ReplicaSpec | None = None,
 ) -> LinkUse:
     """Return size, time and load of the KV transfers of a fleet at a request rate.
 
@@ -176,8 +185,9 @@ def link_use(
         mean prompt
     requests_per_s : [1/s]
         of the whole fleet
+    draft : the draft model of the prefill replicas, whose KV cache is sent too; None: they have none
     """
-    link = link_between(prefill, decode, terms, prompt_tokens)
+    link = link_between(prefill, decode, terms, prompt_tokens, draft)
     offered = requests_per_s * prompt_tokens
     loads = [
         link_load_fraction(offered, link.bytes_per_token, count, replica_link_bytes_per_s(spec, terms))

@@ -306,6 +306,7 @@ def _plan(
         class_e2e_s=responses_s if len(responses_s) > 1 else (),
         transfer=Transfer(joint.link, joint.link_use(pair, rate / joint.rate)),
         requests=outcome.all.requests,
+        draft_tokens=joint.decode.draft_tokens,
         ttft_s=bounded(outcome.all.ttft_s, "ttft", joint.prefill),
         tpot_s=bounded(outcome.all.tpot_s, "tpot", joint.decode),
         e2e_s=bounded(outcome.all.e2e_s, "e2e", joint.decode),

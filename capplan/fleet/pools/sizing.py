@@ -27,6 +27,7 @@ from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
 from capplan.hardware.device import Device
 from capplan.replica.plans import engine_scheduling
+from capplan.replica.speculation import drafting_of_prompts
 from capplan.workload.length import fixed
 from capplan.workload.request_class import ResponseTimes
 from capplan.workload.slo import Slo
@@ -54,11 +55,16 @@ def timed_question(question: Question, terms: Terms) -> Question:
 
 
 def prefill_question(question: Question, devices: Sequence[Device]) -> Question:
-    """Return the question of the prefill pool: every prompt yields one token, under the targets of the first token."""
+    """Return the question of the prefill pool: every prompt yields one token, under the targets of the first token.
+
+    Its replicas have the offload tiers, and run a draft model once a prompt.
+    """
     classes = tuple(
         replace(request_class, output_tokens=fixed(1.0)) for request_class in question.demand.classes
     )
-    return _phase(question, devices, demand_of_classes(classes), ("ttft",))
+    demand = replace(demand_of_classes(classes), tiers=question.demand.tiers)
+    prompts = replace(question, drafting=drafting_of_prompts(question.drafting))
+    return _phase(prompts, devices, demand, ("ttft",))
 
 
 def decode_question(question: Question, devices: Sequence[Device]) -> Question:

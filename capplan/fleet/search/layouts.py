@@ -26,8 +26,8 @@ from capplan.memory.plan import LIMITS
 from capplan.model.network import Network
 from capplan.numbers import Array
 from capplan.replica.plans import Plans, plans_cache_tokens, plans_memory, plans_of, plans_tables
-from capplan.replica.replica import replica_of
-from capplan.replica.speculation import Rounds, best_speculating_replica, refuse_stages
+from capplan.replica.replica import Replica, replica_of
+from capplan.replica.speculation import best_speculating_replica, refuse_stages
 from capplan.replica.tables import table_of_plans
 from capplan.serving.steady_state import SteadyState
 from capplan.workload.slo import Slo, Target
@@ -80,8 +80,8 @@ class ScreenedLayout:
     """How much slower than predicted its steps may be."""
     demand: Demand
     """Traffic with the prefix-cache hits of this replica; with sessions, the most hits that it may have."""
-    rounds: Rounds | None = None
-    """The replica that speculates, if it does."""
+    speculating: Replica | None = None
+    """The replica, if it speculates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,20 +221,19 @@ class _Part:
         try:
             refuse_stages(spec)
             context = float(lengths.input_tokens + lengths.output_tokens)
-            rounds = best_speculating_replica(
+            replica = best_speculating_replica(
                 replica_of(spec), question.drafting, batch, min(context, question.max_model_len)
             )
         except CapplanError as error:
             words = str(error).partition("\n")[0]
             rejected[layout.device.name, Reason(Refusal.SPECULATION, words)] += LOADS
             return [], []
-        replica = rounds.replica
         tokens = np.array([float(replica.kv_blocks * replica.scheduling.block_tokens)])
         state = steady_states(
-            plans_of([spec]), table_of_plans(replica.table), tokens, question.demand, rounds
+            plans_of([spec]), table_of_plans(replica.table), tokens, question.demand, replica
         )
         sized, near = self._chosen([layout], [replica.label], state, tokens, rejected, [usual_s])
-        return [replace(candidate, rounds=rounds) for candidate in sized], near
+        return [replace(candidate, speculating=replica) for candidate in sized], near
 
     def _chosen(
         self,

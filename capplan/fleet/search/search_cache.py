@@ -38,8 +38,12 @@ def content_key(*values: Any) -> str:
     return sha256(_text([_content(value) for value in values]).encode()).hexdigest()[:24]
 
 
-def _text(content: Any) -> str:
-    return json.dumps(content, ensure_ascii=True, separators=(",", ":"))
+_text = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
+
+
+def _text_of_key(entry: list[Any]) -> str:
+    """Return the text by which an entry of a mapping is sorted: no two keys are the same."""
+    return _text(entry[0])
 
 
 @cache
@@ -57,7 +61,7 @@ def _content(value: Any) -> Any:
             *[[name, _content(getattr(value, name))] for name in _field_names(type(value))],
         ]
     if isinstance(value, Mapping):
-        return ["mapping", *sorted(([_content(k), _content(v)] for k, v in value.items()), key=_text)]
+        return ["mapping", *sorted(([_content(k), _content(v)] for k, v in value.items()), key=_text_of_key)]
     if isinstance(value, (set, frozenset)):
         return ["set", *sorted(map(_content, value), key=_text)]
     if isinstance(value, (list, tuple)):
@@ -92,17 +96,18 @@ class SearchCache:
         made_of = self._made_of(spec)
         draws = (question.routing, question.requests, question.seed, question.drafting)
         traffic = self._key(question.demand, _mix), content_key(draws)
-        drafts = candidate.rounds and candidate.rounds.draft_tokens
+        drafts = candidate.speculating and candidate.speculating.draft_tokens
         seen = self._runs.setdefault((made_of, *traffic, drafts), {})
-        if candidate.rounds is not None:
-            return Trial(candidate, question, paths, candidate.rounds.replica, seen)
+        if candidate.speculating is not None:
+            return Trial(candidate, question, paths, candidate.speculating, seen)
         if made_of not in self._replicas:
             self._replicas[made_of] = replica_of(spec)
         return Trial(candidate, question, paths, self._replicas[made_of], seen)
 
     def joint(self, question: Question, prefill: Replica, decode: Replica, link: LinkTerms) -> Joint:
         """Return both pools together, reusing the runs of earlier searches with the same layouts, traffic and targets."""
-        drawn = content_key((question.routing, question.max_model_len, question.slo, link))
+        drafts = prefill.draft_tokens, decode.draft_tokens, question.drafting
+        drawn = content_key((question.routing, question.max_model_len, question.slo, link, drafts))
         made_of = self._made_of(prefill.spec), self._made_of(decode.spec), self._key(question.demand), drawn
         return Joint(question, prefill, decode, link, self._joint.setdefault(made_of, {}))
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from capplan.fleet.load.demand import Demand
 from capplan.numbers import Array
 from capplan.replica.plans import Plans, plans_step_function
-from capplan.replica.speculation import Rounds
+from capplan.replica.replica import Replica
 from capplan.serving.steady_state import (
     LatencySpread,
     Lengths,
@@ -30,7 +30,7 @@ MIXTURES = 8
 
 
 def steady_states(
-    plans: Plans, table: StepTable, cache_tokens: Array, demand: Demand, rounds: Rounds | None = None
+    plans: Plans, table: StepTable, cache_tokens: Array, demand: Demand, speculating: Replica | None = None
 ) -> SteadyState:
     """Return the steady state of one replica of each plan at LOADS loads, up to as many sequences as its KV cache holds.
 
@@ -40,12 +40,12 @@ def steady_states(
     to. The states are computed for several mixtures, and each plan and load gets the one whose responses are closest to
     the responses that the mixture was made with.
     """
-    first = _of_mixture(plans, table, cache_tokens, demand, rounds)
+    first = _of_mixture(plans, table, cache_tokens, demand, speculating)
     if not demand.mix_depends_on_responses:
         return first
     assumed = _typical_responses(first, demand)
     mixtures = [replace(demand, lengths=demand.lengths_at(responses)) for responses in assumed]
-    states = [_of_mixture(plans, table, cache_tokens, mixture, rounds) for mixture in mixtures]
+    states = [_of_mixture(plans, table, cache_tokens, mixture, speculating) for mixture in mixtures]
     errors = [
         sum(
             np.square(np.log(own / s))
@@ -110,10 +110,10 @@ def class_responses_s(state: SteadyState, demand: Demand) -> list[Array]:
 
 
 def _of_mixture(
-    plans: Plans, table: StepTable, cache_tokens: Array, demand: Demand, rounds: Rounds | None
+    plans: Plans, table: StepTable, cache_tokens: Array, demand: Demand, speculating: Replica | None
 ) -> SteadyState:
-    if rounds is not None:
-        return _of_rounds(plans, table, cache_tokens, demand, rounds)
+    if speculating is not None:
+        return _of_rounds(plans, table, cache_tokens, demand, speculating)
     per_sequence = demand.lengths.input_tokens + demand.lengths.output_tokens
     most = np.maximum(np.minimum(plans.max_num_seqs[:, None], cache_tokens[:, None] / per_sequence), 1.0)
     profile, budget = plans.specs[0].profile, plans.max_num_batched_tokens[:, None]
@@ -138,22 +138,22 @@ def _fullest(most: Array, budget: Array, lengths: Lengths) -> Array:
 
 
 def _of_rounds(
-    plans: Plans, table: StepTable, cache_tokens: Array, demand: Demand, rounds: Rounds
+    plans: Plans, table: StepTable, cache_tokens: Array, demand: Demand, speculating: Replica
 ) -> SteadyState:
-    lengths, tokens = demand.lengths, rounds.tokens_per_round
-    budget, scheduling = plans.max_num_batched_tokens[:, None], rounds.replica.scheduling
+    lengths, tokens = demand.lengths, speculating.tokens_per_step
+    budget, scheduling = plans.max_num_batched_tokens[:, None], speculating.scheduling
     whole = lengths.input_tokens + lengths.output_tokens
     most = np.maximum(np.minimum(scheduling.max_num_seqs, cache_tokens[:, None] / whole), 1.0)
     state = screened(
-        plans_step_function(table, lengths, budget, rounds.query_tokens),
+        plans_step_function(table, lengths, budget, speculating.query_tokens),
         replace(lengths, output_tokens=1.0 + (lengths.output_tokens - 1.0) / tokens),
         Limits(
             most,
             budget,
             prefill_first=scheduling.policy == "prefill_first",
-            request_s=rounds.replica.spec.profile.host.request_s + demand.load_s,
+            request_s=speculating.spec.profile.host.request_s + demand.load_s,
         ),
-        LOAD_GRID[None, :] * most,
+        LOAD_GRID[None, :] * _fullest(most, budget, lengths),
     )
     return replace(state, tpot_s=state.tpot_s.scaled(1.0 / tokens))
 

@@ -82,7 +82,8 @@ class Latencies:
 
     ttft_s: Spread
     tpot_s: Spread
-    itl: WeightedHistogram
+    itl: tuple[tuple[WeightedHistogram, float], ...]
+    """Values of each kind of replica, and the ratio by which their weights count."""
     e2e_s: Spread
     requests_per_s: float
     steady: bool
@@ -93,7 +94,10 @@ class Latencies:
     def value(self, target: Target) -> float:
         """Return the value that a target limits."""
         if target.metric == "itl":
-            return float(getattr(histogram_spread(self.itl), target.statistic))
+            together = WeightedHistogram()
+            for values, ratio in self.itl:
+                together.merge(values, ratio)
+            return float(getattr(histogram_spread(together), target.statistic))
         spreads = {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2e": self.e2e_s}
         return float(getattr(spreads[target.metric], target.statistic))
 
@@ -132,15 +136,11 @@ def latencies_of(runs: Sequence[tuple[Seen, float]], classes: int) -> Latencies:
     """
     replicas = sum(count for _, count in runs)
     rate = sum(seen.requests_per_s * count for seen, count in runs) / replicas
+    each = [count * seen.requests_per_s / max(seen.e2e_s.size, 1) for seen, count in runs]
     weights = np.concatenate(
-        [
-            np.full(seen.e2e_s.size, count * seen.requests_per_s / max(seen.e2e_s.size, 1))
-            for seen, count in runs
-        ]
+        [np.full(seen.e2e_s.size, weight) for (seen, _), weight in zip(runs, each, strict=True)]
     )
-    itl = WeightedHistogram()
-    for seen, count in runs:
-        itl.merge(seen.itl, count * seen.requests_per_s / max(seen.e2e_s.size, 1))
+    itl = tuple((seen.itl, weight) for (seen, _), weight in zip(runs, each, strict=True))
     of_class = np.concatenate([seen.class_index for seen, _ in runs])
     columns = [
         np.concatenate([getattr(seen, name) for seen, _ in runs]) for name in ("ttft_s", "tpot_s", "e2e_s")
@@ -227,17 +227,20 @@ def users_idle_from_s(outcome: Outcome, by_users: NDArray[np.bool_], crowd: Crow
     Each user takes a request at time zero and at the end of each response, so of N requests that U users send, the last one
     is taken at the end of response N - U.
     """
-    ends = np.sort((outcome.arrival_s + np.nan_to_num(outcome.e2e_s))[by_users])
+    ends = (outcome.arrival_s + np.nan_to_num(outcome.e2e_s))[by_users]
     after = ends.size - crowd.first_turns().size
-    return float(ends[after]) if 0 <= after < ends.size else float(outcome.arrival_s[by_users].max())
+    if not 0 <= after < ends.size:
+        return float(outcome.arrival_s[by_users].max())
+    return float(np.partition(ends, after)[after])
 
 
 def is_steady(arrival: NDArray[np.float64], ends: NDArray[np.float64]) -> bool:
     """Return whether the middle half of the requests finishes about as fast as it arrives."""
-    ends = np.sort(ends[np.isfinite(ends)])
+    ends = ends[np.isfinite(ends)]
     if ends.size < 8:
         return ends.size == arrival.size
     low, high = ends.size // 4, 3 * ends.size // 4
+    ends.partition((low, high))
     return bool(arrival[high] - arrival[low] >= STEADY_SHARE * (ends[high] - ends[low]))
 
 
@@ -292,14 +295,17 @@ class Trial:
         self.candidate = candidate
         self.demand = candidate.demand
         self.question = question
-        rounds = candidate.rounds
         spec = spec_of_layout(candidate.layout, candidate.weight_dtype, question)
-        built = replica or (rounds.replica if rounds else replica_of(spec))
+        built = replica or candidate.speculating or replica_of(spec)
         self._built = built
         self.replica = with_load_time(built, self.demand)
         tokens = np.array([float(self.replica.kv_blocks * self.replica.scheduling.block_tokens)])
         state = steady_states(
-            plans_of([self.replica.spec]), table_of_plans(self.replica.table), tokens, self.demand, rounds
+            plans_of([self.replica.spec]),
+            table_of_plans(self.replica.table),
+            tokens,
+            self.demand,
+            candidate.speculating,
         )
         self.responses_s = tuple(float(s[0, 0]) for s in class_responses_s(state, self.demand))
         """Mean response time of each class at the lightest load."""
@@ -524,12 +530,7 @@ class Trial:
     def _engine(self, demand: Demand) -> EngineSetup:
         """Return the engine, whose requests wait for what a demand loads from offload tiers."""
         if demand.load_s not in self._engines:
-            engine, rounds = with_load_time(self._built, demand).engine, self.candidate.rounds
-            if rounds is not None:
-                engine = replace(
-                    engine, tokens_per_step=rounds.tokens_per_round, query_tokens=rounds.query_tokens
-                )
-            self._engines[demand.load_s] = engine
+            self._engines[demand.load_s] = with_load_time(self._built, demand).engine
         return self._engines[demand.load_s]
 
     def worst(self, latencies: Latencies, slowness: float, limits: Mapping[Target, float]) -> float:

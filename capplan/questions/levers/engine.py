@@ -248,9 +248,8 @@ def _method(base: Base, name: str, method: Method) -> Lever:
     network = next(iter(base.asked.question.networks.values()))
     if method == "mtp" and not network.mtp_parameters:
         return idle(name, change, f"{network.name} has no layers for multi-token prediction")
-    if base.asked.scenario.fleet.pools is not None:
-        return idle(name, change, "not modelled with separate pools: --set fleet.disaggregation=off")
-    if base.plan is not None and base.plan.groups[0].layout.sharding.pipeline > 1:
+    groups = () if base.plan is None else base.plan.groups
+    if any(group.layout.sharding.pipeline > 1 for group in groups):
         return idle(
             name, change, "the plan as it is has pipeline stages, with which speculation is not modelled"
         )
@@ -268,7 +267,7 @@ def _until(base: Base, published: Published) -> str:
     plan, question = base.plan, base.asked.question
     if plan is None:
         return ""
-    group = plan.groups[0]
+    group = plan.groups[-1]  # of separate pools the one that decodes
     replica = replica_of(spec_of_layout(group.layout, group.weight_dtype, question))
     drafting = DraftPlan(published.method, published.acceptance_fractions, published.draft_tokens)
     context = float(question.demand.lengths.input_tokens + question.demand.lengths.output_tokens)

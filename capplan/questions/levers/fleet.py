@@ -117,8 +117,6 @@ def disaggregation(base: Base) -> list[Lever]:
         return [Lever(name, change, settings, risk, combines=True)]
     if any(item.users is not None and item.sessions for item in scenario.classes):
         return [idle(name, change, "not modelled with users who have conversations")]
-    if scenario.speculation is not None or scenario.kv_offload:
-        return [idle(name, change, "not modelled with speculation or offload tiers")]
     risk = "two pools to run and to scale; KV caches cross the network, whose congestion is not modelled"
     return [Lever(name, change, ("fleet.disaggregation=only",), risk, combines=True, slow=True)]
 

@@ -13,8 +13,7 @@ from capplan.fleet.question import spec_of_layout
 from capplan.fleet.scenario import LoraTerms
 from capplan.questions.fleet import AskedFleet
 from capplan.readers.catalogue.model import model_source
-from capplan.readers.plan_file import file_digest
-from capplan.readers.text_file import path_of, whole_path
+from capplan.readers.text_file import MAX_BYTES, digest, path_of, whole_path
 from capplan.replica.plans import engine_scheduling, plans_of
 
 
@@ -79,7 +78,7 @@ def _named_files(asked: AskedFleet) -> Iterator[dict[str, Any]]:
     ]
     for key, path in paths:
         at = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
-        if (sha256 := file_digest(at)) is not None:
+        if (sha256 := digest(at, MAX_BYTES)) is not None:
             yield {"key": key, "path": str(at), "sha256": sha256}
 
 

@@ -2,17 +2,19 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
 from capplan.engine.profile import EngineProfile, HostOverhead
 from capplan.errors import InputError
 from capplan.hardware.device import Device
-from capplan.readers.calibration.file import read_calibration_file
-from capplan.readers.calibration.record import HostRefit
+
+if TYPE_CHECKING:
+    from capplan.readers.calibration.record import HostRefit
 
 
-def refitted_overhead(host: HostRefit) -> HostOverhead:
+def refitted_overhead(host: "HostRefit") -> HostOverhead:
     """Return the host times of a refit: its numbers, and what it kept."""
     return HostOverhead(**{name: number.value for name, number in host.numbers.items()}, **host.kept)
 
@@ -39,6 +41,8 @@ def refitted_profile(
     """
     if path is None:
         return rules, (), ()
+    from capplan.readers.calibration.file import read_calibration_file
+
     calibration_file = read_calibration_file(path)
     host = calibration_file.host
     if host is None:
@@ -76,12 +80,16 @@ def row_profile(path: Path | None, rules: EngineProfile, device: Device) -> Engi
     return replace(rules, host=refitted_overhead(host))
 
 
-def refit_of(path: Path | None) -> HostRefit | None:
+def refit_of(path: Path | None) -> "HostRefit | None":
     """Return the host times in a calibration file; None where it has none, or there is no file."""
-    return read_calibration_file(path).host if path else None
+    if path is None:
+        return None
+    from capplan.readers.calibration.file import read_calibration_file
+
+    return read_calibration_file(path).host
 
 
-def refuse_other_device(path: Path, host: HostRefit, device: Device) -> None:
+def refuse_other_device(path: Path, host: "HostRefit", device: Device) -> None:
     """Refuse host times that were refitted on another device."""
     if host.hardware != device.name:
         raise InputError(
@@ -90,7 +98,7 @@ def refuse_other_device(path: Path, host: HostRefit, device: Device) -> None:
         )
 
 
-def _same_host(host: HostRefit, rules: EngineProfile) -> bool:
+def _same_host(host: "HostRefit", rules: EngineProfile) -> bool:
     """Return whether the engine's version has the host times that the refit replaces."""
     return (
         profile(host.engine, host.engine_version).host

@@ -12,10 +12,6 @@ from capplan.readers.calibration.measured_fit import EFFICIENCY_KERNELS, measure
 from capplan.readers.calibration.merge import merged_efficiency
 from capplan.readers.calibration.record import Machine
 from capplan.readers.catalogue.efficiency import efficiency_for
-from capplan.readers.catalogue.hardware import device
-
-MEASURED_NAMES = ("cpu", "measured")
-"""Names for the device of a calibration, which need not be in the catalogue."""
 
 
 def refuse_other_machine(path: str | os.PathLike[str], measured: Machine, present: Machine) -> None:
@@ -25,28 +21,6 @@ def refuse_other_machine(path: str | os.PathLike[str], measured: Machine, presen
             f"{os.fspath(path)}: was measured on {measured.name} ({measured.uuid_hash}), and this is "
             f"{present.name} ({present.uuid_hash})\n  measure this one with: capplan calibrate -o FILE"
         )
-
-
-def named_device(hardware: str, calibration: str | os.PathLike[str] | None) -> Device:
-    """Return the device of the catalogue, or the one that a calibration measured where it is called `cpu`.
-
-    Parameters
-    ----------
-    hardware : name or path; cpu (or measured) means the device of the calibration
-    calibration : file, if any
-
-    Returns
-    -------
-    the device
-    """
-    if hardware.lower() in MEASURED_NAMES:
-        if calibration is None:
-            raise InputError(
-                f"hardware {hardware!r} is known from a calibration only\n"
-                "  measure it: capplan calibrate --device cpu -o cpu.calibration.yaml, then give it with --calibration"
-            )
-        return device_from_calibration(calibration)
-    return device(hardware)
 
 
 def device_from_calibration(path: str | os.PathLike[str]) -> Device:

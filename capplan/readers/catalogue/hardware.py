@@ -310,6 +310,34 @@ def _read(path: Path, _changed_ns: int) -> Device:
     return device_from(read_yaml(path, kind=kind, way_out="the format is in hardware_specs/README.md"))
 
 
+MEASURED_NAMES = ("cpu", "measured")
+"""Names for the device of a calibration, which need not be in the catalogue."""
+
+
+def named_device(hardware: str, calibration: str | os.PathLike[str] | None) -> Device:
+    """Return the device of the catalogue, or the one that a calibration measured where it is called `cpu`.
+
+    Parameters
+    ----------
+    hardware : name or path; cpu (or measured) means the device of the calibration
+    calibration : file, if any
+
+    Returns
+    -------
+    the device
+    """
+    if hardware.lower() in MEASURED_NAMES:
+        if calibration is None:
+            raise InputError(
+                f"hardware {hardware!r} is known from a calibration only\n"
+                "  measure it: capplan calibrate --device cpu -o cpu.calibration.yaml, then give it with --calibration"
+            )
+        from capplan.readers.calibration.measured_device import device_from_calibration
+
+        return device_from_calibration(calibration)
+    return device(hardware)
+
+
 def device(name: str) -> Device:
     """Return a device by catalogue name, alias, or path of a hardware YAML; or a MIG slice of one, as in h100-sxm:3g.40gb.
 

@@ -27,6 +27,10 @@ _TITLES = {
     "usd_per_job": "",
     "usd_per_thousand_requests": "",
     "slo_met_probability": "SLO attainment",
+    "first_gpus": "small model (GPUs)",
+    "second_gpus": "large model (GPUs)",
+    "alone_gpus": f"{ALONE} (GPUs)",
+    "alone_usd_per_month": ALONE,
     "who": "",
     "first_token_s.mean": "first token, mean",
     "first_token_s.nine_in_ten": "nine in ten within",
@@ -46,11 +50,12 @@ def cascade_answer(found: CascadeAnswer) -> Answer:
         **_usd(found.usd, found, cost),
     }
     waits = [_wait_row(wait) for wait in found.waits]
+    grown = _growth_rows(found)
     shown = ("fleet", "model", "request_rate", "purchase", "gpus", cost, "usd_per_thousand_requests")
     promised = ("slo_met_probability",) if found.scenario.slo.targets else ()
     return Answer(
         command="fleet",
-        result=_result(found, waits, cost),
+        result=_result(found, waits, grown, cost),
         tables=(
             Table(
                 [*rows[:-1], *([together] if len(found.parts) > 1 else []), rows[-1]],
@@ -59,12 +64,33 @@ def cascade_answer(found: CascadeAnswer) -> Answer:
                 titles=_TITLES,
             ),
             Table(waits, title="What users wait for", shown=_WAITS, titles=_TITLES),
+            *([Table(grown, title=_growth_title(grown), titles=_TITLES)] if grown else []),
         ),
         headline=_headline(found),
         closing=_closing(found),
         assumptions=found.assumptions,
         warnings=found.warnings,
     )
+
+
+def _growth_rows(found: CascadeAnswer) -> list[dict[str, Any]]:
+    """Return the GPUs of each fleet and the cost of the cascade and of the large model alone, by month; empty without growth."""
+    fleets = [(part, part.growth) for part in (*found.parts, found.alone) if part.growth is not None]
+    return [
+        {
+            "month": row[-1].month,
+            "request_rate": row[-1].request_rate,
+            **{f"{part.part}_gpus": month.gpus for (part, _), month in zip(fleets, row, strict=True)},
+            "usd_per_month": sum(month.paid_usd or 0.0 for month in row[:-1]),
+            "alone_usd_per_month": row[-1].paid_usd,
+        }
+        for row in zip(*(growth.months for _, growth in fleets), strict=True)
+    ]
+
+
+def _growth_title(rows: list[dict[str, Any]]) -> str:
+    both, alone = (sum(row[key] for row in rows) for key in ("usd_per_month", "alone_usd_per_month"))
+    return f"Growth: {len(rows)} months cost ${both:,.0f}, and ${alone:,.0f} with the large model alone"
 
 
 def _usd(usd: float, found: CascadeAnswer, cost: str) -> dict[str, float]:
@@ -96,7 +122,9 @@ def _wait(wait: Wait) -> dict[str, float]:
     return {"mean": wait.mean_s, "nine_in_ten": wait.nine_in_ten_s}
 
 
-def _result(found: CascadeAnswer, waits: list[dict[str, Any]], cost: str) -> dict[str, Any]:
+def _result(
+    found: CascadeAnswer, waits: list[dict[str, Any]], grown: list[dict[str, Any]], cost: str
+) -> dict[str, Any]:
     seen, whole = found.mean_waits_s
     return {
         "scenario": found.scenario.name,
@@ -120,6 +148,7 @@ def _result(found: CascadeAnswer, waits: list[dict[str, Any]], cost: str) -> dic
             for part in (*found.parts, found.alone)
         ],
         "waits": waits,
+        "growth": grown or None,
     }
 
 

@@ -67,7 +67,6 @@ def in_currency(currency: tuple[str, float] | None, usd: Mapping[str, float]) ->
 
 _CASH_TITLES = {
     "upfront_usd": "upfront and purchases",
-    "running_usd": "running",
     "residual_usd": "residual value",
     "usd": "paid",
     "interest_usd": "interest on upfront parts",
@@ -76,7 +75,6 @@ _CASH_TITLES = {
 _TERM_TITLES = {
     "name": "commitment",
     "month": "from month",
-    "until_month": "until month",
     "devices": "GPUs",
     "usd": "whole term",
     "usd_after_horizon": "after the last month",

@@ -264,7 +264,7 @@ def host_memory_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]
     usd = 0.0 if plan is None else memory_usd_per_month(asked.scenario, plan)
     if plan is None or not usd:
         return ()
-    each = host_bytes(asked.scenario) * 1e-9
+    each, kind = host_bytes(asked.scenario) * 1e-9, "prefill replicas" if plan.has_pools else "replicas"
     return (
-        f"on top of it, {each:,.0f} GB of host memory for each of {plan.replicas} replicas: ${usd:,.0f} per month",
+        f"on top of it, {each:,.0f} GB of host memory for each of {plan.prefilling_replicas} {kind}: ${usd:,.0f} per month",
     )

@@ -32,8 +32,6 @@ _TITLES = {
     "network_bytes_per_s": "network, each way",
     "link_domain_devices": "devices on the link",
     "node_devices": "devices per server",
-    "tdp_w": "TDP",
-    "memory_bytes": "memory",
     "driver_memory_bytes": "memory reported by the driver",
     "reported_memory_bytes": "memory visible to an engine",
     "per_device": "on one GPU",

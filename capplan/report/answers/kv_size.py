@@ -19,8 +19,6 @@ _RESTS_ON = {
 """Setting that was assumed -> the columns that rest on it."""
 _TITLES = {
     "kv_bytes_per_token": "growth",
-    "kv_bytes_per_sequence": "KV",
-    "state_bytes_per_sequence": "state",
     "engine_reserved_bytes_per_sequence": "reserved",
     "kv_bytes_total": "total",
     "kv_bytes_per_gpu": "needed",

@@ -126,7 +126,7 @@ def _row(row: LeverRow) -> dict[str, Any]:
 
 def _host_bytes(row: LeverRow) -> float | None:
     """Return the host memory to buy for all replicas [B]; None where a lever adds none."""
-    return row.lever.host_bytes * row.plan.replicas if row.lever.host_bytes and row.plan else None
+    return row.lever.host_bytes * row.plan.prefilling_replicas if row.lever.host_bytes and row.plan else None
 
 
 def _worth_usd_per_gb_month(row: LeverRow) -> float | None:

@@ -31,10 +31,7 @@ _NEXT = {
     "prices": "prices.per_gpu_hour and prices.file of a scenario take your own",
 }
 _TITLES = {
-    "input_usd_per_million_tokens": "input",
     "cache_read_usd_per_million_tokens": "cache reads",
-    "output_usd_per_million_tokens": "output",
-    "memory_bytes": "memory",
     "memory_bytes_per_s": "bandwidth",
     "usd_per_gpu_hour": "",
 }

@@ -7,7 +7,7 @@ from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table
 from capplan.report.answers.plan_words import purchase_text, router_text
 
-_TITLES = {"requests": "requests", "request_fraction": "share of requests", "fleet": "fleet"}
+_TITLES = {"request_fraction": "share of requests"}
 
 
 def mix_result(answer: FleetAnswer) -> dict[str, Any] | None:

@@ -16,10 +16,11 @@ def layout_text(plan: Plan, *, kv: bool = False) -> str:
             f"{name}: {group.layout.in_words(group.weight_dtype)}"
             for name, group in zip(plan.group_names, plan.groups, strict=True)
         )
-    if plan.has_pools:
-        return ", ".join(f"{group.role} {group.layout.in_words(group.weight_dtype)}" for group in plan.groups)
     count = plan.draft_tokens
     drafts = "" if not count else ", 1 draft" if count == 1 else f", {count} drafts"
+    if plan.has_pools:
+        words = (f"{group.role} {group.layout.in_words(group.weight_dtype)}" for group in plan.groups)
+        return ", ".join(words) + drafts
     return (
         plan.single.layout.in_words(plan.single.weight_dtype)
         + (f", KV {plan.single.layout.kv_format}" if kv else "")

@@ -12,12 +12,9 @@ _TITLES = {
     "usd_per_month": "",
     "slo_met_probability": "SLO attainment",
     "bytes_per_request": "each prompt",
-    "transfer_s": "transfer",
     "bytes_per_s": "all prompts",
     "prefill_load_fraction": "links of prefill",
     "decode_load_fraction": "links of decode",
-    "prefill_busy_fraction": "prefill busy",
-    "decode_busy_fraction": "decode busy",
 }
 _SHOWN = (
     "way", "prefill", "decode", "gpus", "usd_per_month", "ttft_s.p95", "tpot_s.p95", "prefill_busy_fraction",

@@ -22,13 +22,9 @@ _TITLES = {
     "slo_met_probability": "SLO attainment",
     "usd_per_month": "",
     "alone": "a fleet of its own",
-    "memory_fraction": "memory",
     "slice": "MIG slice",
     "cut": "cut into",
-    "ttft_p95_s": "TTFT p95",
-    "tpot_p95_s": "TPOT p95",
     "hour": "",
-    "gpus": "GPUs",
 }
 
 

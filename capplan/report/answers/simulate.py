@@ -11,6 +11,7 @@ from capplan.fleet.load.routed import Operation
 from capplan.fleet.simulation import Figures, FleetOutcome
 from capplan.questions.plans.plan_row import transfer_result
 from capplan.questions.simulation import AskedStream, Chosen
+from capplan.replica.spec import ReplicaSpec
 from capplan.report.answer import Answer, Table
 from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.outcome import Spread, joint_timeline
@@ -19,8 +20,6 @@ from capplan.workload.slo import Slo
 _TITLES = {
     "requests": "requests that arrived",
     "seconds": "whole run",
-    "measured_from_s": "measured from",
-    "measured_until_s": "measured until",
     "requests_per_s": "throughput",
     "slo_met_fraction": "requests within all SLO limits",
     "busy_fraction": "share of time in steps",
@@ -279,9 +278,11 @@ def _unanswered(outcome: FleetOutcome, slo: Slo) -> list[str]:
     return said
 
 
-def _pools_result(chosen: Chosen, asked: AskedStream, operation: Operation) -> dict[str, Any]:
+def _pools_result(
+    chosen: Chosen, asked: AskedStream, operation: Operation, draft: ReplicaSpec | None
+) -> dict[str, Any]:
     """Return the devices of both pools, and what the transfers between them are like at the offered rate."""
-    use = operation.link_use(asked.spec, asked.stream.mean_input_tokens, asked.rate_per_s)
+    use = operation.link_use(asked.spec, asked.stream.mean_input_tokens, asked.rate_per_s, draft)
     return {
         "gpus": operation.pool_devices(chosen.spec),
         **({"transfer": transfer_result(use)} if use else {}),
@@ -302,7 +303,7 @@ def simulate_answer(
     bought = f"{counts}, each ({chosen.name})" if counts else f"{outcome.replicas} x ({chosen.name})"
     result = simulate_result(chosen, outcome, seed) | {"utilisation_fraction": known(utilisation)}
     if operation is not None and operation.kv_link is not None:
-        result |= _pools_result(chosen, asked, operation)
+        result |= _pools_result(chosen, asked, operation, outcome.draft)
     slo = chosen.asked.scenario.slo
     every = outcome.all
     tables = _tables(result, outcome, slo)

@@ -25,7 +25,6 @@ _TITLES = {
     "expected_tokens_per_round": "tokens per round",
     "draft_s": "drafting",
     "verify_s": "verification",
-    "round_s": "round",
     "target_step_s": "plain step",
     "fits": "fits in memory",
 }

@@ -32,7 +32,7 @@ _SHOWN = (
     "interval_coverage",
 )
 _TITLES = {
-    "median_ape": "median error", "mean_ape": "mean error", "p90_ape": "90th percentile", "within_20": "within 20 %",
+    "median_ape": "median error", "mean_ape": "mean error", "p90_ape": "90th percentile",
     "interval_coverage": "in the 80 % interval", "n": "measured",
 }  # fmt: skip
 WORST = 12

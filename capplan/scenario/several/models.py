@@ -10,8 +10,8 @@ from capplan.scenario.scenario_file import ScenarioFile
 from capplan.scenario.several import cascade, sharing
 from capplan.workload.request_class import RequestClass
 
-OF_ONE_FLEET = ("budget", "growth", "energy")
-"""Keys that are answered for one fleet at a time."""
+OF_ONE_FLEET = {cascade.AT: ("budget", "energy"), sharing.AT: ("budget", "growth", "energy")}
+"""Section -> keys that are answered for one of its fleets at a time."""
 OF_ONE_MODEL = ("name", "description", "model", "revision", "traffic", sharing.SHARE, cascade.AT, sharing.AT)
 """Keys that --set changes for the model of the scenario alone."""
 
@@ -38,7 +38,7 @@ def several_terms(
     at = cascade.AT if file.cascade is not None else sharing.AT
     if file.cascade is not None and file.sharing is not None:
         raise reading.refuse((sharing.AT,), "is not modelled with a cascade; leave one of them out")
-    given = [key for key in OF_ONE_FLEET if getattr(file, key) is not None]
+    given = [key for key in OF_ONE_FLEET[at] if getattr(file, key) is not None]
     given += ["fleet.max_gpus"] if file.fleet.max_gpus is not None else []
     if given and section.part is None:
         raise reading.refuse((at,), f"has several fleets, and {given[0]} is of one; {one_by_one(at)}")

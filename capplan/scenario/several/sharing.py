@@ -22,7 +22,9 @@ _WHOLE = {
     "hour": "by the hour each model has the whole device",
     "mig": "each model has slices of its own, whose size is part of their name",
 }
-_NOT_SHARED = ("commitments", "kv_offload", "speculation")
+_TOGETHER = ("commitments", "kv_offload", "speculation")
+_NOT_SHARED = {"hour": _TOGETHER, "device": _TOGETHER, "mig": ("commitments", "kv_offload")}
+"""Keys that are not modelled: each model alone on its slices may draft, and only a scenario of one model has commitments."""
 
 
 def sharing_terms(
@@ -38,7 +40,7 @@ def sharing_terms(
     for index, item in enumerate(classes):
         if is_unshared(item):
             raise reading.refuse(("traffic", index), UNSHARED)
-    given = [key for key in _NOT_SHARED if getattr(file, key)]
+    given = [key for key in _NOT_SHARED[sharing.by] if getattr(file, key)]
     given += ["fleet.disaggregation"] if file.fleet.disaggregation not in (None, "off") else []
     if given:
         raise reading.refuse((AT,), f"is not modelled with {given[0]}; leave one of them out")
