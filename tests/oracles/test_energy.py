@@ -128,7 +128,7 @@ def test_servers_of_the_order_are_those_at_the_wall(capplan):
         )
 
     result = json.loads(fleet("30 kW").out)["result"]
-    energy, (line,) = result["energy"], result["plans"][0]["order"]["machines"]
+    energy, (line,) = result["energy"], result["chosen"]["order"]["machines"]
     (servers,) = energy["servers"]
     assert (servers["sku"], servers["watts"], servers["per_rack"]) == ("NVIDIA DGX B200", 14_300.0, 2)
     assert servers["count"] == line["count"]

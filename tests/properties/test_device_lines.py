@@ -17,6 +17,7 @@ from capplan.scenario.scenario import scenario_from
 LARGE = """name: large
 model: meta-llama/Llama-3.1-70B-Instruct
 weight_dtype: fp8
+gpu_memory_utilization: 0.88
 traffic: [{name: chat, request_rate: 10 req/s, input_tokens: {mean: 1800, p95: 6000}, output_tokens: {mean: 350, p95: 900}}]
 slo: {ttft_p95: 900 ms, tpot_p95: 40 ms}
 fleet: {hardware: [t4, l4, a100-sxm-80gb, l40s, b200], tensor_parallel: [1, 2], pipeline_parallel: 1}

@@ -65,7 +65,7 @@ def chat_trace(folder, chats=12, turns=5):
 
 def test_a_tier_holds_what_the_devices_have_no_room_for(tmp_path, capsys):
     """A small cache forgets a chat before its next turn; a host of 64 GB does not: all but new blocks are found."""
-    small = SCENARIO + "gpu_memory_utilization: 0.26\nmax_num_batched_tokens: 2048\n"
+    small = SCENARIO + "gpu_memory_utilization: 0.255\nmax_num_batched_tokens: 2048\n"
     trace = ["--trace", chat_trace(tmp_path), "--until", "10 min"]
     alone = simulated(capsys, tmp_path, *trace, scenario=small)["result"]
     found = simulated(capsys, tmp_path, *trace, "--kv-offload", "host:64 GB", scenario=small)
