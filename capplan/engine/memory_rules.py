@@ -46,7 +46,7 @@ class MemoryRules:
     vision_bytes_per_token: float
     """Pixels and features of images that fill the token budget, while the sampler runs."""
     budgeted_graph_fraction: float
-    """Of its CUDA-graph memory the engine subtracts this much, its estimate, before it sizes the cache; 0: none."""
+    """Part of its CUDA-graph memory that the engine subtracts, as its estimate, before it sizes the cache; 0: none."""
     layer_groups: bool
     """Layers of different kinds share one pool in groups; otherwise every layer keeps every token."""
     tokens_from_concurrency: bool

@@ -49,7 +49,7 @@ def test_measured_rows_with_the_same_settings_are_simulated_once(within, tmp_pat
     assert done.code == 0, done.err
     assert f"{rows} of {rows} rows predicted" in done.out
     with (tmp_path / "out.csv").open() as file:
-        predicted = {line["predicted"] for line in csv.DictReader(file) if line["metric"] == "ttft_ms_p50"}
+        predicted = {line["predicted"] for line in csv.DictReader(file) if line["metric"] == "output_tok_s"}
     assert len(predicted) == 8
 
 
