@@ -109,13 +109,13 @@ def repository(tmp_path):
 def test_a_reviewed_change_passes_and_one_without_its_plan_fails(repository, system):
     repository.commit("main")
     scenario = repository.work / "capacity" / "chat.yaml"
-    scenario.write_text(scenario.read_text().replace("20 req/s", "90 req/s"))
-    assert repository.build(system) == 4, "the plan of 20 req/s does not hold for 90"
+    scenario.write_text(scenario.read_text().replace("20 req/s", "60 req/s"))
+    assert repository.build(system) == 4, "the plan of 20 req/s does not hold for 60"
     assert repository.run("bash capacity/plan") == 0
     assert repository.build(system) == 0, repository.error
     comment = (repository.said if system == "github" else repository.work / "comment.md").read_text()
     assert "20 req/s" in comment
-    assert "90 req/s" in comment
+    assert "60 req/s" in comment
     assert "### The plan" in comment
     if system == "github":
         assert comment.startswith("pr comment 7 --body-file ")
