@@ -11,7 +11,6 @@ import argparse
 import gzip
 import json
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -22,7 +21,8 @@ from typing import Any
 
 from calibrate.live.loads import Load, sent
 from calibrate.live.model import write_model
-from calibrate.live.server import QUIET, Engine, running
+from calibrate.live.server import QUIET, Engine, NoServerError, running
+from capplan.calibrate.busy import tool_output
 from capplan.calibrate.endpoint.client import Endpoint, Question, answered, endpoint_of
 
 SECONDS = 150.0
@@ -45,6 +45,10 @@ OPEN = tuple(
 )  # fmt: skip
 OPEN_S = 20.0
 """Time over which an open loop sends."""
+CLOSED_S = 5.0
+"""Time that is kept for any other load."""
+LEAST = 10
+"""Requests of an open loop at least."""
 
 
 def measured(model: str, folder: Path, seconds: float) -> dict[str, Any]:
@@ -82,12 +86,12 @@ def _loads(server: Endpoint, folder: Path, until_s: float) -> None:
         answered(server, Question(tuple(range(10, 10 + count)), 16))
     rate = 0.0
     for load in (*CLOSED, *PROMPTS, *OPEN):
-        if time.monotonic() > until_s - (OPEN_S if load.share else 5.0):
+        if time.monotonic() > until_s - (OPEN_S if load.share else CLOSED_S):
             print(load.name, "is left out: no time", flush=True)
             continue
-        if load.share:
-            load = replace(load, requests=max(10, round(load.share * rate * OPEN_S)))  # noqa: PLW2901
-        record = sent(load, server, load.share * rate, folder / f"{load.name}.1.json")
+        per_s = load.share * rate
+        lasting = replace(load, requests=max(LEAST, round(per_s * OPEN_S))) if load.share else load
+        record = sent(lasting, server, per_s, folder / f"{load.name}.1.json")
         rate = max(rate, record["request_throughput"]) if load.output_tokens == OUTPUT else rate
 
 
@@ -98,7 +102,7 @@ def surroundings() -> dict[str, Any]:
         "--query-gpu=name,driver_version,power.limit,clocks.max.sm",
         "--format=csv,noheader",
     ]
-    gpu = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603
+    gpu = tool_output(query, 20.0).strip()
     versions = {name: metadata.version(name) for name in ("vllm", "torch", "triton", "transformers")}
     return {"gpu": gpu, "python": sys.version.split()[0], "date": time.strftime("%Y-%m-%d"), **versions}
 
@@ -115,7 +119,7 @@ def main(words: Sequence[str] | None = None) -> int:
     for model in asked.models:
         try:
             about[model] = measured(model, asked.folder / model, asked.seconds)
-        except Exception as problem:  # noqa: BLE001 - the next model is measured all the same
+        except (NoServerError, OSError, ValueError) as problem:  # the next model is measured all the same
             about[model] = {"failed": str(problem)}
             print(model, "failed:", problem, flush=True)
         (asked.folder / "about.json").write_text(json.dumps(about, indent=1) + "\n")

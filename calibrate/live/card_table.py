@@ -9,7 +9,7 @@ import io
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +27,6 @@ from capplan.serving.terms import EngineSetup
 
 KEPT = Path(__file__).parent / "results" / "h100"
 HARDWARE = "h100-sxm"
-LIMITS = {"max_model_len": 16384, "gpu_memory_utilization": 0.92}
 STATISTICS = ("ttft_p50", "ttft_p95", "tpot_p50", "tpot_p95")
 COLUMNS = ("planned_s", "output_s", "sequences", "context", "prompts")
 BATCHES = (1, 4, 8, 16, 32, 64, 128)
@@ -107,7 +106,9 @@ def steps_of(folder: Path) -> list[Timed]:
 
 def replica(model: str, version: str) -> Replica:
     """Return the replica, with a router that spreads tokens evenly over experts, as random weights do."""
-    flags = ServingFlags(engine="vllm", engine_version=version, offline=True, **LIMITS)  # type: ignore[arg-type]
+    flags = ServingFlags(
+        engine="vllm", engine_version=version, max_model_len=16384, gpu_memory_utilization=0.92, offline=True
+    )
     spec = asked_replica(model.replace("--", "/"), HARDWARE, flags).spec
     return replica_of(replace(spec, efficiency=_evenly_routed(spec.efficiency), offline=False))
 
@@ -171,6 +172,81 @@ def paces(steps: Sequence[Timed], own: Replica) -> float:
     return seen / sum(predicted_step_s(step, clock) for _, _, step in steps)
 
 
+Compared = dict[str, Any]
+"""What one model did and what is predicted."""
+
+
+def compared(folder: Path, about: Mapping[str, Any]) -> Compared:
+    """Return what a model did and what is predicted."""
+    own, steps = replica(folder.name, about["vllm"]), steps_of(folder)
+    records = json.loads(gzip.decompress((folder / "records.json.gz").read_bytes()))
+    return {
+        "model": folder.name.partition("--")[2],
+        "cache": (about[folder.name]["kv_cache_tokens"], own.kv_blocks * own.scheduling.block_tokens),
+        "pace": paces(steps, own),
+        "decodes": {batch: (seen, expected) for batch, _, seen, expected in decode_rows(steps, own)},
+        "layers": len(own.spec.network.layers),
+        "launches": launch_rows(steps, own.spec.profile.host.graph_tokens),
+        "loads": {row["load"]: row for row in load_rows(records, own)},
+    }
+
+
+def _error(pair: Sequence[float]) -> float:
+    return pair[1] / pair[0] - 1.0
+
+
+def _range(found: Compared, statistic: str) -> str:
+    errors = [_error(row[statistic]) for name, row in found["loads"].items() if name.startswith("closed")]
+    return f"{min(errors):+.0%} to {max(errors):+.0%}"
+
+
+def _decode(found: Compared, batch: int) -> str:
+    return f"{1e3 * found['decodes'][batch][0]:.2f} ms, {_error(found['decodes'][batch]):+.0%}"
+
+
+def _launch(found: Compared) -> str:
+    each_s = median(found["launches"]["eager"])
+    return f"{1e3 * each_s:.1f} ms, {1e3 * each_s / found['layers']:.2f} a layer"
+
+
+def _open(found: Compared, metric: str, load: str) -> str:
+    row = found["loads"][load]
+    return ", ".join(f"{_error(row[f'{metric}_{part}']):+.0%}" for part in ("p50", "p95"))
+
+
+def _alone(found: Compared) -> str:
+    seen, expected = found["loads"]["closed-1"]["ttft_p50"]
+    return f"{1e3 * seen:.1f} ms, {1e3 * expected:.1f}"
+
+
+ROWS: tuple[tuple[str, Callable[[Compared], str]], ...] = (
+    ("cache: printed by the engine, predicted", lambda found: "{:,}, {:,} tokens".format(*found["cache"])),
+    ("all steps, measured over predicted", lambda found: f"{found['pace']:.2f}"),
+    ("decode step of 1 sequence: measured, predicted", lambda found: _decode(found, 1)),
+    ("of 8 to 15", lambda found: _decode(found, 8)),
+    ("of 32 to 63", lambda found: _decode(found, 32)),
+    ("of 128", lambda found: _decode(found, 128)),
+    ("launches of a step with more than 512 tokens", _launch),
+    ("closed loops of 1 to 128 users: TPOT p50", lambda found: _range(found, "tpot_p50")),
+    ("the same: TTFT p50", lambda found: _range(found, "ttft_p50")),
+    ("open loop at 30 % of the highest rate: TPOT p50, p95", lambda found: _open(found, "tpot", "open-30")),
+    ("at 60 %", lambda found: _open(found, "tpot", "open-60")),
+    ("open loop at 30 %: TTFT p50, p95", lambda found: _open(found, "ttft", "open-30")),
+    ("at 60 %", lambda found: _open(found, "ttft", "open-60")),
+    ("one user: TTFT measured, predicted", _alone),
+)
+"""Rows of the table, and what stands in them for a model."""
+
+
+def table(kept: Path = KEPT) -> list[str]:
+    """Return the table of docs/live.md."""
+    about = json.loads((kept / "about.json").read_text(encoding="utf-8"))
+    found = [compared(folder, about) for folder in sorted(kept.iterdir()) if folder.is_dir()]
+    lines = ["| | " + " | ".join(each["model"] for each in found) + " |", "| --- |" + " ---: |" * len(found)]
+    lines += [f"| {title} | " + " | ".join(cell(each) for each in found) + " |" for title, cell in ROWS]
+    return [line.replace("%", " %").replace("  %", " %") for line in lines]
+
+
 def main(words: Sequence[str]) -> int:
     """Pack a run, or print the table of a kept one."""
     if words and words[0] == "--pack":
@@ -178,36 +254,7 @@ def main(words: Sequence[str]) -> int:
         to.mkdir(parents=True, exist_ok=True)
         pack(Path(words[1]), to)
         return 0
-    kept = Path(words[0]) if words else KEPT
-    about = json.loads((kept / "about.json").read_text(encoding="utf-8"))
-    print(json.dumps({key: value for key, value in about.items() if not isinstance(value, dict)}))
-    for folder in sorted(path for path in kept.iterdir() if path.is_dir()):
-        own, steps = replica(folder.name, about["vllm"]), steps_of(folder)
-        host = own.spec.profile.host
-        tokens = own.kv_blocks * own.scheduling.block_tokens
-        print(
-            f"\n{folder.name}: cache of {about[folder.name]['kv_cache_tokens']:,} tokens, predicted {tokens:,}"
-        )
-        print(f"all steps: {paces(steps, own):.3f} of their predicted time")
-        print(f"{'decode':>8} {'steps':>6} {'measured':>10} {'predicted':>10}")
-        for batch, count, seen_s, own_s in decode_rows(steps, own):
-            print(
-                f"{batch:8} {count:6} {1e3 * seen_s:7.2f} ms {1e3 * own_s:7.2f} ms {own_s / seen_s - 1:+6.0%}"
-            )
-        layers = len(own.spec.network.layers)
-        for kind, seconds in launch_rows(steps, host.graph_tokens).items():
-            if seconds:
-                print(
-                    f"launched {kind}: {1e3 * median(seconds):.1f} ms, {1e6 * median(seconds) / layers:.0f} us a layer, {len(seconds)} steps"
-                )
-        records = json.loads(gzip.decompress((folder / "records.json.gz").read_bytes()))
-        for row in load_rows(records, own):
-            cells = []
-            for key in STATISTICS:
-                seen, expected = row[key]
-                if seen:
-                    cells.append(f"{key} {1e3 * seen:7.1f} {1e3 * expected:7.1f} {expected / seen - 1:+5.0%}")
-            print(f"{row['load']:12} {row['requests']:4}  " + "   ".join(cells))
+    print("\n".join(table(Path(words[0]) if words else KEPT)))
     return 0
 
 

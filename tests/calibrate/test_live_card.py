@@ -6,7 +6,16 @@ import json
 import numpy as np
 import pytest
 
-from calibrate.live.card_table import KEPT, decode_rows, launch_rows, load_rows, paces, replica, steps_of
+from calibrate.live.card_table import (
+    KEPT,
+    decode_rows,
+    launch_rows,
+    load_rows,
+    paces,
+    replica,
+    steps_of,
+    table,
+)
 
 MODELS = sorted(path.name for path in KEPT.iterdir() if path.is_dir())
 ABOUT = json.loads((KEPT / "about.json").read_text(encoding="utf-8"))
@@ -58,3 +67,9 @@ def test_open_loops_that_no_fit_saw(name, own):
         for key, most in (("tpot_p50", 0.13), ("tpot_p95", 0.2)):
             seen, predicted = row[key]
             assert predicted == pytest.approx(seen, rel=most), (row["load"], key)
+
+
+def test_the_page_has_the_table_of_today(root):
+    """Numbers of the page are those that the kept records and today's predictions give."""
+    page = (root / "docs" / "live.md").read_text(encoding="utf-8")
+    assert "\n".join(table()) in page

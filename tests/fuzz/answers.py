@@ -40,7 +40,11 @@ from capplan.serving.requests import Crowd
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("llama-3.1-8b", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen3-30B-A3B", "openai/gpt-oss-20b", "Qwen/Qwen3-32B")
 DEVICES = {"l40s": 1.0, "a100-sxm-80gb": 2.5, "h100-sxm": 4.0, "h200-sxm": 4.5, "b200": 6.0}
-KINDS = ("open", "users", "classes", "mixed", "sessions", "session-users", "pools", "pool-users", "drafts")
+KINDS = (
+    "open", "users", "classes", "mixed", "sessions", "session-users", "session-mixed", "pools", "pool-users", "pool-mixed", "drafts",
+    "user-drafts", "mixed-drafts", "pool-drafts", "pool-user-drafts",
+)  # fmt: skip
+"""Who sends (requests, users, two classes, both, sessions), and with what: separate pools, drafts."""
 NOISE = 1.05
 """Factor on a target within which a run of a different seed may miss it."""
 SLOW_NOISE = 1.10
@@ -112,15 +116,13 @@ def session_class(random: Random, name: str, *, users: bool) -> str:
 
 def traffic(kind: str, random: Random) -> str:
     """Return the traffic of a kind of scenario."""
-    if kind in ("users", "pool-users"):
-        return user_class(random, "u")
     if kind == "classes":
         return user_class(random, "a") + user_class(random, "b")
-    if kind == "mixed":
-        return user_class(random, "u") + open_class(random, "o")
     if kind.startswith("session"):
-        return session_class(random, "s", users=kind == "session-users")
-    return open_class(random, "o")
+        sessions = session_class(random, "s", users=kind == "session-users")
+        return sessions + open_class(random, "o") if "mixed" in kind else sessions
+    users = user_class(random, "u") if "user" in kind or "mixed" in kind else ""
+    return users if "user" in kind else users + open_class(random, "o")
 
 
 def scenario_text(kind: str, random: Random) -> str:
@@ -129,8 +131,8 @@ def scenario_text(kind: str, random: Random) -> str:
     ttft = round(random.choice([0.4, 0.8, 1.5, 3.0, 6.0]) * random.uniform(0.8, 1.2), 3)
     tpot = round(random.choice([12, 20, 30, 50, 80]) * random.uniform(0.8, 1.2), 2)
     pools = ", disaggregation: allowed, kv_link: infiniband-ndr" if kind.startswith("pool") else ""
-    drafts = "speculation: {method: eagle, acceptance: [0.75, 0.68, 0.62], draft_tokens: 3}\n" if kind == "drafts" else ""  # fmt: skip
-    model = "Qwen/Qwen3-32B" if kind == "drafts" else random.choice(MODELS)
+    drafts = "speculation: {method: eagle, acceptance: [0.75, 0.68, 0.62], draft_tokens: 3}\n" if "drafts" in kind else ""  # fmt: skip
+    model = "Qwen/Qwen3-32B" if "drafts" in kind else random.choice(MODELS)
     prices = ", ".join(f"{name}: {usd} $/h" for name, usd in DEVICES.items())
     confidence = random.choice([50, 80, 80, 90])
     return (
