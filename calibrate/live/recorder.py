@@ -53,6 +53,27 @@ def planned(scheduler: Any, output: Any, start_s: float) -> dict[str, Any]:
     }
 
 
+def added(request: Any) -> dict[str, Any]:
+    """Return the line of a request that reaches the scheduler."""
+    return {
+        "added": request.request_id,
+        "at_s": time.monotonic(),
+        "prompt_tokens": len(request.prompt_token_ids),
+        "output_tokens": request.max_tokens,
+        "priority": request.priority,
+    }
+
+
+def finished(scheduler: Any, request: Any) -> dict[str, Any]:
+    """Return the line of a request that leaves the scheduler, with the hashes of its blocks."""
+    return {
+        "finished": request.request_id,
+        "tokens": request.num_tokens,
+        "blocks": [value[:6].hex() for value in request.block_hashes],
+        "prompt_blocks": request.num_prompt_tokens // scheduler.block_size,
+    }
+
+
 def keep_asynchronous() -> None:
     """Let vLLM plan a step before the output of the one before it is there, which it leaves out on processors."""
     from vllm.platforms.cpu import CpuPlatform  # type: ignore[import-not-found]
@@ -77,7 +98,7 @@ def wait_without_spinning() -> None:
 
 
 def register() -> None:
-    """Wrap three methods of the scheduler; vLLM calls this once in each of its processes."""
+    """Wrap four methods of the scheduler; vLLM calls this once in each of its processes."""
     path = os.environ.get(LOG)
     if not path:
         return
@@ -98,26 +119,11 @@ def register() -> None:
         log.write(json.dumps(line) + "\n")
 
     def add_request(self: Any, request: Any) -> Any:
-        write(
-            {
-                "added": request.request_id,
-                "at_s": time.monotonic(),
-                "prompt_tokens": len(request.prompt_token_ids),
-                "output_tokens": request.max_tokens,
-                "priority": request.priority,
-            }
-        )
+        write(added(request))
         return add(self, request)
 
     def free_request(self: Any, request: Any, *args: Any, **options: Any) -> Any:
-        write(
-            {
-                "finished": request.request_id,
-                "tokens": request.num_tokens,
-                "blocks": [value[:6].hex() for value in request.block_hashes],
-                "prompt_blocks": request.num_prompt_tokens // self.block_size,
-            }
-        )
+        write(finished(self, request))
         return free(self, request, *args, **options)
 
     def schedule_step(self: Any, *args: Any, **options: Any) -> Any:

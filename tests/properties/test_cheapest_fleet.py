@@ -381,3 +381,23 @@ def test_with_sessions_the_best_layout_is_the_least_of_all_that_are_sized(text):
         sized = [each.sized(layout, sure) for layout in layouts if layout.layout.device.name == device.name]
         least = min((fleet.gpus for fleet in sized if fleet is not None), default=None)
         assert (None if best is None else best.gpus) == least
+
+
+def test_more_replicas_than_users_are_not_judged_as_if_each_had_one():
+    """Beside 17 requests a second there are 30 users: on 81 replicas most have none, and a replica with one is slower than all together."""
+    text = """name: law
+model: Qwen/Qwen3-32B
+weight_dtype: fp8
+traffic:
+  - {name: u, users: 30, think_time: 0 s, input_tokens: 3981, output_tokens: 8}
+  - {name: o, request_rate: 17.4 req/s, input_tokens: {mean: 3837, p95: 7674}, output_tokens: {mean: 17, p95: 51}}
+slo: {ttft_p99: 6.555 s, tpot_p95: 22.58 ms, confidence: 95 %}
+fleet: {hardware: [b200], tensor_parallel: [1], pipeline_parallel: 1}
+"""
+    question = replace(question_of(text), requests=15_000)
+    trial = Trial(search(question).candidates[0], question, {})
+    slower, total = trial.candidate.slowness.quantile(0.95), trial.total_rate
+    needed = trial.replicas_for(total, slower, trial.limits)
+    assert needed > 30
+    assert trial.may_be_enough(total, slower, trial.limits, needed, short=True)
+    assert total / trial.rate_bound(slower, trial.limits, total=total) <= needed

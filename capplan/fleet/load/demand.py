@@ -1,8 +1,9 @@
 """The traffic of a scenario for the search and the simulator: one mixture of request classes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from capplan.fleet.engine_options import TierSize, TierTokens
 from capplan.fleet.scenario import Scenario
 from capplan.numbers import Array, Number
-from capplan.serving.requests import Requests
+from capplan.serving.requests import Counts, Requests
 from capplan.serving.steady_state import Lengths
 from capplan.workload.request_class import RequestClass, ResponseTimes, responses_of_classes
 from capplan.workload.sessions import SingleTurns, kept_context_probability, single_turns
@@ -301,8 +302,8 @@ def drawn_requests(
     many requests are drawn.
     """
 
-    def random(*what: int) -> np.random.Generator:
-        return np.random.default_rng([seed, 0, stream, *what])
+    def random(what: int, index: int | None = None) -> np.random.Generator:
+        return np.random.default_rng([seed, 0, stream, what, *(() if index is None else (index,))])
 
     shares = np.array(
         [
@@ -313,29 +314,36 @@ def drawn_requests(
     chosen = random(0).choice(len(demand.classes), size=count, p=shares / shares.sum())
     inputs, outputs = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     cached = np.zeros(count, dtype=np.int64)
-    for index, request_class in enumerate(demand.classes):
+    for index in range(len(demand.classes)):
         rows = np.flatnonzero(chosen == index)
-        if request_class.sessions is not None:
-            turns = single_turns(request_class.sessions, rows.size, random(1, index), longest)
-            most = request_class.reuse.unlimited_token_hit_fraction if request_class.reuse else 0.0
-            hits = demand.hit_fractions[index] / most if demand.hit_fractions and most else 0.0
-            inputs[rows], outputs[rows] = turns.input_tokens, turns.output_tokens
-            cached[rows] = _found_of_turns(turns, hits, random(3, index))
-            continue
-        prompts = request_class.input_tokens.sample(rows.size, random(1, index))
-        answers = request_class.output_tokens.sample(rows.size, random(2, index))
-        inputs[rows] = np.minimum(prompts, longest - 2)
-        outputs[rows] = np.minimum(answers, longest - 1 - inputs[rows])
-        if request_class.reuse is not None:
-            hit_fraction = demand.hit_fractions[index] if demand.hit_fractions else 0.0
-            part = max(CACHED_SHARE, hit_fraction)
-            hit = random(3, index).random(rows.size) < hit_fraction / part
-            shared = np.minimum(np.rint(part * inputs[rows]).astype(np.int64), inputs[rows] - 1)
-        else:
-            hit = random(3, index).random(rows.size) < request_class.prefix_hit_fraction
-            shared = np.minimum(int(request_class.shared_prefix_tokens), inputs[rows] - 1)
-            if request_class.repeated_fraction:
-                again = random(4, index).random(rows.size) < request_class.repeated_fraction
-                hit, shared = hit | again, np.where(again, inputs[rows] - 1, shared)
-        cached[rows] = np.where(hit, shared, 0)
+        of_class = partial(random, index=index)
+        inputs[rows], outputs[rows], cached[rows] = _drawn_of_class(
+            demand, index, rows.size, of_class, longest
+        )
     return Requests(inputs, np.maximum(outputs, 1), cached_tokens=cached, class_index=chosen.astype(np.int64))
+
+
+def _drawn_of_class(
+    demand: Demand, index: int, count: int, random: Callable[[int], np.random.Generator], longest: int
+) -> tuple[Counts, Counts, Counts]:
+    """Return input, output and cached tokens of random requests of one class; `random` gives the generator of each of them."""
+    item = demand.classes[index]
+    hit_fraction = demand.hit_fractions[index] if demand.hit_fractions else 0.0
+    if item.sessions is not None:
+        turns = single_turns(item.sessions, count, random(1), longest)
+        most = item.reuse.unlimited_token_hit_fraction if item.reuse else 0.0
+        found = _found_of_turns(turns, hit_fraction / most if most else 0.0, random(3))
+        return turns.input_tokens, turns.output_tokens, found
+    inputs = np.minimum(item.input_tokens.sample(count, random(1)), longest - 2)
+    outputs = np.minimum(item.output_tokens.sample(count, random(2)), longest - 1 - inputs)
+    if item.reuse is not None:
+        part = max(CACHED_SHARE, hit_fraction)
+        hit = random(3).random(count) < hit_fraction / part
+        shared = np.minimum(np.rint(part * inputs).astype(np.int64), inputs - 1)
+    else:
+        hit = random(3).random(count) < item.prefix_hit_fraction
+        shared = np.minimum(int(item.shared_prefix_tokens), inputs - 1)
+        if item.repeated_fraction:
+            again = random(4).random(count) < item.repeated_fraction
+            hit, shared = hit | again, np.where(again, inputs - 1, shared)
+    return inputs, outputs, np.where(hit, shared, 0)

@@ -398,6 +398,11 @@ class Trial:
         return self._seen[key]
 
     @property
+    def _most_alike(self) -> float:
+        """Replicas up to which a short run stands for all of them: beside other requests, there is a user at each replica of a short run."""
+        return self.demand.users if self.demand.users and not self._all_users else inf
+
+    @property
     def _all_users(self) -> bool:
         return len(self.demand.user_classes) == len(self.demand.classes)
 
@@ -634,7 +639,7 @@ class Trial:
         self, rate_per_s: float, slowness: float, limits: Mapping[Target, float], most: float, *, short: bool
     ) -> bool:
         """Return whether at most this many replicas may meet the targets at a total rate, from one run instead of a dozen."""
-        if most == inf or (self.demand.users and not short):
+        if most == inf or (self.demand.users and not short) or most > self._most_alike:
             return True
         share = regularity_class(int(most))
         slack = SHORT_SLACK if short else FULL_SLACK
@@ -650,7 +655,7 @@ class Trial:
 
         Less exact once it is at least `enough`, or once the number of replicas that carry the rate `total` is known.
         """
-        return SHORT_SLACK * self.limit(
+        bound = SHORT_SLACK * self.limit(
             REGULARITY[0],
             slowness,
             limits,
@@ -658,6 +663,7 @@ class Trial:
             total=total / SHORT_SLACK,
             short=True,
         )
+        return bound if self._most_alike == inf else max(bound, self.total_rate / (self._most_alike + 1.0))
 
     def replicas_for(
         self,
