@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from random import Random
 
@@ -23,7 +24,7 @@ from capplan.fleet.load.routed import run_fleet
 from capplan.fleet.plan import FleetAnswer, Plan, cost_of
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.one_layout import trial_of
-from capplan.fleet.simulation import MOSTLY, FleetOutcome
+from capplan.fleet.simulation import FleetOutcome
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, terms_of
 from capplan.questions.simulation import (
     asked_stream,
@@ -59,7 +60,7 @@ REQUESTS_PER_USER = 120
 """Users who all begin at once send in waves at first, which fixed lengths keep together for dozens of requests: half of them."""
 USERS_WARM_UP = 0.5
 OUTLAST = 2.0
-"""Factor on a load that must not end before the one that a run is measured over: users of slower replicas send their requests later,
+"""Factor on a load of users and others, so that neither part ends before the run: users of slower replicas send their requests later,
 while what arrives comes sooner."""
 MOST_REQUESTS = 250_000
 MOST_TURNS = 12_000
@@ -165,10 +166,10 @@ def simulated(asked: AskedFleet, plan: Plan, seed: int, slowness: float = 1.0) -
         asked.scenario, sampled.spec, EngineFlags(), SpeculationFlags(), planned_drafts=chosen.draft_tokens, offline=True
     )  # fmt: skip
     stream = sampled.stream
+    until_s = inf
     if slowness > 1.0 and stream.requests is not None and stream.crowd is not None:
-        longer = asked_stream(chosen, RequestFlags(None, OUTLAST * slowness * count / rate, seed)).stream
-        crowd = stream.crowd if stream.crowd_share >= MOSTLY else longer.crowd
-        stream = replace(longer, crowd=crowd)
+        stream = asked_stream(chosen, RequestFlags(None, OUTLAST * slowness * count / rate, seed)).stream
+        until_s = count / rate
     if asked.question.demand.users and not asked.question.demand.has_sessions:
         stream = replace(stream, warm_up_share=USERS_WARM_UP)
     if slowness != 1.0:
@@ -179,7 +180,13 @@ def simulated(asked: AskedFleet, plan: Plan, seed: int, slowness: float = 1.0) -
             crowd = sooner(crowd, slowness)
         stream = replace(stream, requests=requests, crowd=crowd, warm_up_s=stream.warm_up_s / slowness)
     return run_fleet(
-        replica_of(sampled.spec), stream, operation, replicas=chosen.replicas, slo=asked.scenario.slo, use=use
+        replica_of(sampled.spec),
+        stream,
+        operation,
+        replicas=chosen.replicas,
+        slo=asked.scenario.slo,
+        until_s=until_s,
+        use=use,
     )
 
 
