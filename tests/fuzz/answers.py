@@ -42,10 +42,12 @@ ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("llama-3.1-8b", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen3-30B-A3B", "openai/gpt-oss-20b", "Qwen/Qwen3-32B")
 DEVICES = {"l40s": 1.0, "a100-sxm-80gb": 2.5, "h100-sxm": 4.0, "h200-sxm": 4.5, "b200": 6.0}
 KINDS = (
-    "open", "users", "classes", "mixed", "sessions", "session-users", "session-mixed", "pools", "pool-users", "pool-mixed", "drafts",
-    "user-drafts", "mixed-drafts", "pool-drafts", "pool-user-drafts",
+    "open", "users", "classes", "mixed", "sessions", "session-users", "pools", "pool-users", "drafts",
+    "session-mixed", "user-drafts", "mixed-drafts", "pool-drafts",
 )  # fmt: skip
 """Who sends (requests, users, two classes, both, sessions), and with what: separate pools, drafts."""
+SLOW_KINDS = ("pool-mixed", "pool-user-drafts")
+"""Minutes each, so only on request."""
 NOISE = 1.05
 """Factor on a target within which a run of a different seed may miss it."""
 SLOW_NOISE = 1.10
@@ -405,7 +407,9 @@ def main(report: Callable[[str], None] = print) -> int:
     )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kind", choices=KINDS, action="append", help="repeatable; default: all")
+    parser.add_argument(
+        "--kind", choices=(*KINDS, *SLOW_KINDS), action="append", help="repeatable; default: all"
+    )
     given = parser.parse_args()
     kinds: Sequence[str] = given.kind or KINDS
     until, asked, broken = time.monotonic() + given.seconds, 0, 0

@@ -137,3 +137,22 @@ def test_a_run_ends_when_the_first_replica_has_no_request_left() -> None:
     found = simulated_fleet(trial.replica, stream, replicas=4, slo=question.slo)
     assert found.all.tpot_s.mean == pytest.approx(expected.tpot_s.mean, rel=0.03)
     assert found.all.ttft_s.mean == pytest.approx(expected.ttft_s.mean, rel=0.03)
+
+
+def test_a_user_at_a_replica_sends_as_long_as_requests_arrive_there() -> None:
+    """Five users on 35 replicas beside 2.9 requests a second: those of a replica with a user are mostly that user's, not as in the whole traffic.
+
+    Their long prompts were 28 % of all, and are 39 %: each user asks again 2 s after a response.
+    """
+    user = "{name: u, users: 5, think_time: 2 s, input_tokens: 3000, output_tokens: 117}"
+    question = question_of(
+        user, "{name: o, request_rate: 2.93 req/s, input_tokens: 240, output_tokens: 168}", requests=15_000
+    )
+    trial = Trial(search(question).candidates[0], question, {})
+    found = trial.fleet(35)
+    user_s, _ = found.responses_s
+    expected = (5 / (2.0 + user_s) + 2.93) / 35
+    runs = [(kind[2], seen) for kind, seen in trial._kinds.items()]
+    rates = {users: seen.requests_per_s for users, seen in runs}
+    assert rates[(1,)] == pytest.approx(1 / (2.0 + user_s) + 2.93 / 35, rel=0.05)
+    assert (5 * rates[(1,)] + 30 * rates[(0,)]) / 35 == pytest.approx(expected, rel=0.03)

@@ -238,6 +238,7 @@ class SamplePath:
         longest: int,
         routing: Routing = "round_robin",
         response_s: ResponseTimes = 0.0,
+        user_share: float | None = None,
     ) -> None:
         """Draw nothing yet.
 
@@ -252,6 +253,8 @@ class SamplePath:
         routing : of the router
         response_s : [s]
             approximate response times, which decide how many of the requests users send
+        user_share : [-]
+            of the requests that users send; None: by the response times
         """
         self.demand, self.seed, self.longest, self.routing = demand, seed, longest, routing
         self.open_rate, user_rate = demand.rates_per_s(response_s)
@@ -259,7 +262,9 @@ class SamplePath:
         self._user_rates = [
             rates[index] / (demand.classes[index].users or 1.0) for index in demand.user_classes
         ]
-        self.of_users = round(count * user_rate / (self.open_rate + user_rate))
+        self.of_users = round(
+            count * (user_rate / (self.open_rate + user_rate) if user_share is None else user_share)
+        )
         self.arrivals = count - self.of_users
         self._cv = _busiest_arrival_cv(demand)
         self._times: dict[float, Array] = {}
@@ -304,6 +309,20 @@ class SamplePath:
             ]
             crowd = joined_crowd(parts, self.of_users, self._user_rates)
         return Offered(requests, crowd)
+
+    def user_share_at(self, share: float, users: Sequence[int] | None = None) -> float:
+        """Return the share of requests that users send at one replica: its users are whole, and may be more or fewer than its part of them.
+
+        Parameters
+        ----------
+        share : [-]
+            of the whole traffic that goes to this replica
+        users : [-]
+            at this replica, by class; None: their share, rounded
+        """
+        whole = self.users_of_share(share) if users is None else users
+        by_users = sum(count * rate for count, rate in zip(whole, self._user_rates, strict=True))
+        return by_users / (by_users + share * self.open_rate)
 
     def users_of_share(self, share: float) -> tuple[int, ...]:
         """Return whole users of each class in a share of the traffic: each class rounded, and at least one user.

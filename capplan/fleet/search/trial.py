@@ -102,8 +102,8 @@ class Latencies:
         return float(getattr(spreads[target.metric], target.statistic))
 
 
-SamplePaths = dict[tuple[tuple[float, ...], int, tuple[float, ...]], SamplePath]
-"""Drawn traffic of a question by its prefix-cache hits, the number of requests and the response times that decide its mix."""
+SamplePaths = dict[tuple[tuple[float, ...], int, tuple[float, ...], float | None], SamplePath]
+"""Drawn traffic of a question by its prefix-cache hits, the number of requests and what decides their mix: response times, or a share of users."""
 SeenRuns = dict[tuple[object, ...], Latencies]
 """Latencies by prefix-cache hits, rate, replicas, slowness and requests of a run; or by hits, the replicas of a fleet and its traffic."""
 
@@ -216,7 +216,7 @@ def _seen_in(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: 
         outcome.e2e_s[seen],
         outcome.class_index[seen],
         outcome.itl,
-        rate_per_s if crowd is None else counted,
+        counted if demand.users else rate_per_s,
         is_steady(arrival[~by_users], (arrival + outcome.e2e_s)[~by_users]),
     )
 
@@ -489,7 +489,7 @@ class Trial:
         needed = self._requests_of_steady_users(rate_per_s)
         few = min(SHORT_REQUESTS, full)
         while short and few < full:
-            if needed <= self._path(self.demand, few).of_users:
+            if needed <= self._path(self.demand, few, rate_per_s / self.total_rate, None).of_users:
                 return few
             few *= 2
         if len(self.demand.user_classes) < 2:
@@ -507,16 +507,22 @@ class Trial:
         ]
         return SHORT_REQUESTS_PER_USER * rate_per_s / self.total_rate * max(cycles, default=0.0)
 
-    def _path(self, demand: Demand, count: int) -> SamplePath:
-        q, people = self.question, demand.user_classes
-        timed_too = 0 < len(people) < len(demand.classes)
+    def _path(self, demand: Demand, count: int, share: float, users: Sequence[int] | None) -> SamplePath:
+        """Return the draw for a replica: users' requests and others last equally long there, so that neither part runs out first."""
+        q = self.question
+        timed_too = bool(demand.users) and not self._all_users
         response_s = self.responses_s if timed_too else demand.responses_s(0.0)
-        key = (demand.hit_fractions, count, response_s)
-        if key not in self._paths:
-            self._paths[key] = SamplePath(
-                demand, count=count, seed=q.seed, longest=q.max_model_len, routing=q.routing, response_s=response_s
-            )  # fmt: skip
-        return self._paths[key]
+
+        def path(user_share: float | None) -> SamplePath:
+            key = (demand.hit_fractions, count, response_s, user_share)
+            if key not in self._paths:
+                self._paths[key] = SamplePath(
+                    demand, count=count, seed=q.seed, longest=q.max_model_len, routing=q.routing, response_s=response_s,
+                    user_share=user_share,
+                )  # fmt: skip
+            return self._paths[key]
+
+        return path(path(None).user_share_at(share, users)) if timed_too else path(None)
 
     def _simulated(
         self,
@@ -528,7 +534,8 @@ class Trial:
         users: Sequence[int] | None = None,
     ) -> Seen:
         share = rate_per_s / self.total_rate
-        offered = self._path(demand, count).offered(share, replicas=replicas, slowness=slowness, users=users)
+        path = self._path(demand, count, share, users)
+        offered = path.offered(share, replicas=replicas, slowness=slowness, users=users)
         outcome = simulate(offered.requests, self._engine(demand), crowd=offered.crowd)
         return _seen_in(outcome, demand, offered.crowd, rate_per_s * slowness)
 
