@@ -20,7 +20,7 @@ SAMPLE = {
     "pool-users": 3,
     "session-mixed": 1,
     "user-drafts": 1,
-    "mixed-drafts": 1,
+    "mixed-drafts": 900_000,
     "pool-drafts": 1,
 }
 """Kind -> number of a scenario. In the one of pools, a listed plan with pools is surer for less than any without."""
