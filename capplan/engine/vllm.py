@@ -51,8 +51,8 @@ _GRAPHS_MEMORY = replace(
 )
 """VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS is 1 in `vllm/envs.py` of 0.20.0 (0 in 0.19.1), although it is announced there for 0.21.
 
-Of graphs: 0.20.2 printed 0.43, 0.67 and 0.80 GiB for models of 28, 36 and 48 layers, and 0.37, 0.50 and 0.64 GiB as its estimate of them
-(calibrate/live/results/h100)."""
+For models of 28, 36 and 48 layers 0.20.2 printed graphs of 0.43, 0.67 and 0.80 GiB, and estimates of 0.37, 0.50 and 0.64 GiB
+(docs/live.md)."""
 
 _SMALL = Tier(
     0.0, max_num_seqs=256, server_batched_tokens=2048, offline_batched_tokens=8192, graph_max_sequences=512

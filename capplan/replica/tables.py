@@ -105,8 +105,8 @@ def step_knots(
     Four knots per doubling for batches and tokens, where tiles and waves make step times jump; two for contexts, in which
     attention is linear except at its bends, each of which is a knot. Tokens reach the longest context whatever the
     token budget: without chunked prefill a prompt is one step. `past` has a knot at 1, because cached latents are expanded
-    again as soon as there is one cached token. `batches` are further knots for sequences: where padded batches jump; `graph_tokens` and the token behind them
-    are knots for tokens: where a step no longer runs under CUDA graphs.
+    again as soon as there is one cached token. `batches` are further knots for sequences: where padded batches jump;
+    `graph_tokens` and the token behind them are knots for tokens: where a step no longer runs under CUDA graphs.
     """
     inner_bends = np.array([bend for bend in bends if bend < max_context])
     tokens = _geometric(max_tokens, 4)
