@@ -6,13 +6,13 @@ for; written by `python -m calibrate.fit_serving`.
 
 import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from io import StringIO
 from pathlib import Path
 
 from calibrate.accuracy_tables import markdown, percent
 from calibrate.host_rows import Item, replica_with
+from calibrate.slow_runs import records_text
 from calibrate.targets import OPEN_LOOPS, SATURATION, AccuracyTarget
 from capplan.accuracy.benchmark import Benchmark, source_of
 from capplan.accuracy.replay import STABLE, Servers, replayed_columns
@@ -84,14 +84,7 @@ def open_values(
 
 def open_loops_text(values: Iterable[OpenValue]) -> str:
     """Return the file of open loops."""
-    lines = StringIO()
-    writer = csv.writer(lines, lineterminator="\n")
-    names = [field.name for field in fields(OpenValue)]
-    writer.writerow(names)
-    for value in values:
-        cells = (getattr(value, name) for name in names)
-        writer.writerow("" if x is None else f"{x:.5g}" if isinstance(x, float) else x for x in cells)
-    return lines.getvalue()
+    return records_text(OpenValue, values)
 
 
 def open_loops(path: Path = OPEN_LOOPS_FILE) -> list[OpenValue]:

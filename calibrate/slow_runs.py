@@ -7,10 +7,11 @@
 import csv
 import math
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -138,14 +139,21 @@ def slow_values(item: Item, host: HostOverhead) -> list[SlowValue]:
     ]
 
 
-def slow_runs_text(values: Iterable[SlowValue]) -> str:
-    """Return the file of slownesses."""
+def records_text(kind: type[Any], values: Iterable[Any]) -> str:
+    """Return a file of records of one kind, with five significant digits; empty cells are None."""
     lines = StringIO()
     writer = csv.writer(lines, lineterminator="\n")
-    writer.writerow(field.name for field in fields(SlowValue))
+    names = [field.name for field in fields(kind)]
+    writer.writerow(names)
     for value in values:
-        writer.writerow(f"{x:.5g}" if isinstance(x, float) else x for x in astuple(value))
+        cells = (getattr(value, name) for name in names)
+        writer.writerow("" if x is None else f"{x:.5g}" if isinstance(x, float) else x for x in cells)
     return lines.getvalue()
+
+
+def slow_runs_text(values: Iterable[SlowValue]) -> str:
+    """Return the file of slownesses."""
+    return records_text(SlowValue, values)
 
 
 def slow_runs(path: Path = SLOW_RUNS_FILE) -> list[SlowValue]:
