@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from math import exp
+from math import exp, log2
 from typing import Any
 
 import numpy as np
@@ -226,6 +226,10 @@ def _busiest_arrival_cv(demand: Demand) -> float:
     return demand.classes[int(np.argmax(rates))].arrival_cv
 
 
+ODDS_PER_DOUBLING = 8
+"""Steps in which the odds of users' requests against others double: one part of a draw outlasts the other by a twentieth at most."""
+
+
 class SamplePath:
     """One random draw of the traffic: the same requests at every load and number of replicas, drawn once."""
 
@@ -313,6 +317,8 @@ class SamplePath:
     def user_share_at(self, share: float, users: Sequence[int] | None = None) -> float:
         """Return the share of requests that users send at one replica: its users are whole, and may be more or fewer than its part of them.
 
+        In steps, so that loads next to each other share a draw.
+
         Parameters
         ----------
         share : [-]
@@ -322,7 +328,11 @@ class SamplePath:
         """
         whole = self.users_of_share(share) if users is None else users
         by_users = sum(count * rate for count, rate in zip(whole, self._user_rates, strict=True))
-        return by_users / (by_users + share * self.open_rate)
+        if not by_users:
+            return 0.0
+        odds = by_users / (share * self.open_rate)
+        nearest: float = 2.0 ** (round(ODDS_PER_DOUBLING * log2(odds)) / ODDS_PER_DOUBLING)
+        return nearest / (1.0 + nearest)
 
     def users_of_share(self, share: float) -> tuple[int, ...]:
         """Return whole users of each class in a share of the traffic: each class rounded, and at least one user.
