@@ -20,7 +20,6 @@ from tests.installs.environment import ROOT, record
 
 ROWS = 200_000
 CLASSES = 500
-USER_CLASSES = 100
 SERVED = {
     "engine": "vllm", "engine_version": "0.7.3", "model_hf_id": "Qwen/Qwen2.5-0.5B-Instruct", "weights_dtype": "bf16", "gpu": "l4",
     "num_gpus": 1, "tp": 1, "isl": 72, "osl": 100, "length_distribution": "fixed", "kind": "online_conc",
@@ -70,11 +69,18 @@ def many_results(path: Path, count: int) -> None:
     )
 
 
-def scenario_of_classes(path: Path, count: int, **each: object) -> None:
-    """Write a scenario of so many equal classes."""
+def scenario_of_classes(path: Path, count: int, longer: int = 0, **each: object) -> None:
+    """Write a scenario of so many classes; the prompts of each are so many tokens longer than those of the one before."""
     (whole,) = SCENARIO["traffic"]
-    lengths = {key: whole[key] for key in ("input_tokens", "output_tokens")}
-    traffic = [{"name": f"class{number}", **lengths, **each} for number in range(count)]
+    traffic = [
+        {
+            "name": f"class{number}",
+            "input_tokens": whole["input_tokens"] + longer * number,
+            "output_tokens": whole["output_tokens"],
+            **each,
+        }
+        for number in range(count)
+    ]
     path.write_text(json.dumps({**SCENARIO, "traffic": traffic}))
 
 
@@ -84,7 +90,7 @@ QUESTIONS: Sequence[tuple[str, Sequence[str], Sequence[int]]] = (
     (f"`calibrate --from`, {ROWS:,} results: rejected, 500 are replayed at most", ("calibrate", "--from", "many.jsonl", "--hardware", "h100-sxm", "--offline"), (2,)),
     (f"`verify-plan`, a log of {ROWS:,} requests", ("verify-plan", "--plan", "plan.json", "--results", "log.json", "--offline"), (0, 4)),
     (f"`fleet`, {CLASSES} classes", ("fleet", "classes.yaml", "--offline"), (0,)),
-    (f"`fleet`, {USER_CLASSES} classes of users", ("fleet", "users.yaml", "--offline"), (0,)),
+    (f"`fleet`, {CLASSES} classes of users, no two alike", ("fleet", "users.yaml", "--offline"), (0,)),
 )  # fmt: skip
 
 
@@ -111,7 +117,7 @@ def main() -> int:
         request_log(folder / "log.json", ROWS)
         many_results(folder / "many.jsonl", ROWS)
         scenario_of_classes(folder / "classes.yaml", CLASSES, request_rate="0.02 req/s")
-        scenario_of_classes(folder / "users.yaml", USER_CLASSES, users=2, think_time="20 s")
+        scenario_of_classes(folder / "users.yaml", CLASSES, longer=4, users=2, think_time="20 s")
         (folder / "s.yaml").write_text(json.dumps(SCENARIO))
         cost_of(("fleet", "s.yaml", "--offline", "-o", "plan.json"), folder)
         for title, words, codes in QUESTIONS:

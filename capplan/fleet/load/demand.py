@@ -314,7 +314,7 @@ def drawn_requests(
     chosen = random(0).choice(len(demand.classes), size=count, p=shares / shares.sum())
     inputs, outputs = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     cached = np.zeros(count, dtype=np.int64)
-    for index in range(len(demand.classes)):
+    for index in np.unique(chosen).tolist():
         rows = np.flatnonzero(chosen == index)
         of_class = partial(random, index=index)
         inputs[rows], outputs[rows], cached[rows] = _drawn_of_class(
