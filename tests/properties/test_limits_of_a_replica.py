@@ -65,7 +65,7 @@ def test_the_limit_is_the_largest_load_that_holds(ceiling, capacity, slowness):
     trial = Formula(ceiling, capacity)
     for replicas, most in capacity.items():
         assert trial.limit(replicas, slowness, inf) == largest(trial, most, slowness)
-    short = largest(trial, 0.9 * capacity[16], slowness)
+    short = largest(trial, 0.9 * capacity[REGULARITY[0]], slowness)
     assert trial.rate_bound(slowness, inf) == pytest.approx(SHORT_SLACK * short)
 
 
@@ -119,7 +119,7 @@ def test_replicas_are_the_fewest_whose_number_makes_arrivals_regular_enough(
     ceiling=st.floats(1.0, 100.0),
     capacity=CAPACITIES,
     rate=st.floats(0.1, 100.0),
-    replicas=st.integers(1, 40),
+    replicas=st.integers(1, 400),
     power=st.floats(0.5, 6.0),
     users=st.sampled_from([0, 40]),
 )

@@ -57,8 +57,10 @@ USER_SLACK = 4.0
 """Factor by which users may be more than the closed form says: those who wait longer ask less often."""
 FIRST_STRIDE = 2 * STEPS_PER_DOUBLING
 """The search first goes down by factors of four until the targets hold: most limits exceed a quarter of the largest rate."""
-REGULARITY = (16, 8, 4, 2, 1)
-"""Classes of replica counts: arrivals at each replica are as regular as behind a router with the least count of its class."""
+REGULARITY = (256, 128, 64, 32, 16, 8, 4, 2, 1)
+"""Classes of replica counts, each twice the next: arrivals at each replica are as regular as behind a router with the least count of its class."""
+LIKELY_REPLICAS = 16
+"""The class of replica counts that is tried first."""
 MANY_USERS = 48
 """Users of a replica from which one user more changes no latency by more than a run does."""
 MOST_HALVINGS = 2
@@ -272,7 +274,7 @@ def regularity_class(replicas: int) -> int:
     Examples
     --------
     >>> [regularity_class(n) for n in (1, 3, 8, 100)]
-    [1, 2, 8, 16]
+    [1, 2, 8, 64]
     """
     return next(least for least in REGULARITY if replicas >= least)
 
@@ -683,7 +685,7 @@ class Trial:
     ) -> int | None:
         """Return the fewest replicas, from `at_least` to `most`, that meet the targets at a total rate; None if none do.
 
-        Classes are tried from many replicas, whose arrivals are regular, down to few. If fewer replicas than the least of a
+        Classes are tried from many replicas, where arrivals are regular, down to few. If fewer replicas than the least of a
         class are enough, the next class with less regular arrivals decides; its result is at most that least number.
 
         With users, whose number at a replica is whole, fleets of about that many replicas are simulated as they are.
@@ -691,7 +693,7 @@ class Trial:
         if self.demand.users:
             return self._replicas_of_users(rate_per_s, slowness, limits, most, at_least)
         above = inf
-        for least in REGULARITY:
+        for least in self._classes_of(rate_per_s, slowness, limits, most):
             too_little = rate_per_s / min(most, above - 1) if min(most, above - 1) >= 1 else inf
             enough = rate_per_s / (least - 1) if least > 1 else inf
             if at_least >= least:
@@ -705,6 +707,21 @@ class Trial:
                 return None if needed > most or needed == inf else int(needed)
             above = least
         return None
+
+    def _classes_of(
+        self, rate_per_s: float, slowness: float, limits: Mapping[Target, float], most: float
+    ) -> Sequence[int]:
+        """Return the classes of replica counts that can have the fewest replicas, from many down to few.
+
+        Most fleets have fewer than twice LIKELY_REPLICAS, so larger classes are asked about only if those are too few.
+        """
+        least = LIKELY_REPLICAS
+        while least < min(REGULARITY[0], most):
+            enough = rate_per_s / (2 * least - 1)
+            if self.limit(least, slowness, limits, enough=enough, too_little=enough) >= enough:
+                break
+            least *= 2
+        return [each for each in REGULARITY if each <= least]
 
     def _about(self, rate_per_s: float, slowness: float, limits: Mapping[Target, float]) -> int | None:
         """Return about how many replicas meet the targets at a total rate, users in parts; None if none do."""
