@@ -17,13 +17,13 @@ SAMPLE = {
     "session-users": 1,
     "drafts": 1,
     "pools": 700,
-    "pool-users": 3,
+    "pool-users": 810_003,
     "session-mixed": 1,
     "user-drafts": 1,
     "mixed-drafts": 900_000,
     "pool-drafts": 1,
 }
-"""Kind -> number of a scenario. In the one of pools, a listed plan with pools is surer for less than any without."""
+"""Kind -> number of a scenario. In the one of pools, a listed plan with pools is surer for less than any without; users of pools send more to quicker devices beside it."""
 
 
 @pytest.mark.parametrize("kind", long_but(("open", "users", "classes"), SAMPLE))

@@ -29,6 +29,7 @@ from capplan.fleet.pools.sizing import (
     spares_of,
     timed_question,
     with_range,
+    without_targets,
 )
 from capplan.fleet.price import HOURS_PER_MONTH, most_usd
 from capplan.fleet.question import Question
@@ -81,24 +82,23 @@ def pools_decision(
     """
     check_known((*pools.prefill_devices, *pools.decode_devices), pools.link)
     rejected: Rejections = Counter()
-    users, question = question.demand, timed_question(question, terms)
-    groups, evaluated = _contenders(question, pools, terms, rejected)
+    groups, evaluated = _groups(question, pools, terms, rejected)
     cache = cache or SearchCache()
     plans: list[Plan] = []
     simulated = 0
     tried_groups = 0
-    for group in groups:
+    for timed, group in groups:
         if tried_groups >= SHOWN and plans:
             break
         least = min((cost_of(plan) for plan in plans), default=inf)
-        asking = _Asking(question, users, pools.link, terms, cache, beyond=beyond)
+        asking = _Asking(timed, question.demand, pools.link, terms, cache, beyond=beyond)
         plan, tried = _confirmed(group, asking, rejected, WORTH_SHOWING * least)
         simulated += tried
         plans += [plan] if plan else []
         tried_groups += 1
         if progress:
             progress(min(tried_groups, SHOWN), min(len(groups), SHOWN))
-    for group in groups[tried_groups:]:
+    for _, group in groups[tried_groups:]:
         rejected[group[0].hardware, Reason(Refusal.COST, "costs more than pools of other devices")] += 1
     plans.sort(key=lambda plan: (inf if plan.usd_per_hour is None else plan.usd_per_hour, plan.gpus))
     if beyond and plans:
@@ -139,6 +139,45 @@ def pools_standing(question: Question, plan: Plan, terms: Terms) -> PoolsStandin
         _plan(contender, joint, pair, terms, question.demand, beyond=False),
         joint.lacking(pair, demanded_of(terms.headroom_fraction, slowness)),
     )
+
+
+def _groups(
+    question: Question, pools: PoolsLimits, terms: Terms, rejected: Rejections
+) -> tuple[list[tuple[Question, list[Contender]]], int]:
+    """Return the best layouts of every pair of devices, with the traffic that they get, cheapest first; and the number of candidates.
+
+    Users send more to quicker devices. Each pair of devices is sized for the traffic that the quicker one gets, so it is the
+    same pair whatever other devices are listed.
+    """
+    if not question.demand.users:
+        pairs, evaluated = _contenders(question, pools, terms, rejected)
+        return [(question, group) for group in pairs], evaluated
+    devices = tuple(
+        {device.name: device for device in (*pools.prefill_devices, *pools.decode_devices)}.values()
+    )
+    step_s = dict.fromkeys((device.name for device in devices), inf)
+    for candidate in search(without_targets(question, devices)).candidates:
+        name = candidate.layout.device.name
+        step_s[name] = min(step_s[name], candidate.usual_step_s)
+    groups: list[tuple[Question, list[Contender]]] = []
+    evaluated = 0
+    left = list(devices)
+    for device in sorted(devices, key=lambda device: step_s[device.name]):
+        timed, own = timed_question(question, [device], terms), Counter[tuple[str, Reason]]()
+        of_left = replace(
+            pools,
+            prefill_devices=tuple(item for item in pools.prefill_devices if item in left),
+            decode_devices=tuple(item for item in pools.decode_devices if item in left),
+        )
+        pairs, count = _contenders(timed, of_left, terms, own)
+        groups += [
+            (timed, group) for group in pairs
+            if device in (side.trial.replica.spec.device for side in group[0].sides)
+        ]  # fmt: skip
+        rejected.update({key: times for key, times in own.items() if key[0] == device.name})
+        evaluated = max(evaluated, count)
+        left.remove(device)
+    return sorted(groups, key=lambda pair: _cost(pair[1][0], terms)), evaluated
 
 
 def _contenders(

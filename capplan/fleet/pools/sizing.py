@@ -36,22 +36,27 @@ WHOLE_PROMPT = 1e9
 """Tokens of a shared prefix that holds every prompt."""
 
 
-def timed_question(question: Question, terms: Terms) -> Question:
+def timed_question(question: Question, devices: Sequence[Device], terms: Terms) -> Question:
     """Return the question whose users are replaced by requests that arrive at random at the rate that users send.
 
     Many users, each of whom thinks for a random time, send requests like a Poisson process. Their rate is that of responses as
-    quick as on an idle replica of the quickest layout, so it is never too low; users who wait longer send fewer requests, and
-    never queue in larger numbers than there are users.
+    quick as on an idle replica of the quickest layout of the devices of both pools, so it is never too low; users who wait
+    longer send fewer requests, and never queue in larger numbers than there are users.
     """
     if not question.demand.users:
         return question
-    free = replace(question, slo=replace(question.slo, targets=()))
-    candidates = search(free).candidates
+    candidates = search(without_targets(question, devices)).candidates
     responses_s: ResponseTimes = 0.0
     if candidates:
         quickest = min(candidates, key=lambda candidate: candidate.usual_step_s)
+        free = without_targets(question, devices)
         responses_s = Search(free, [quickest], terms).trial(quickest).responses_s
     return replace(question, demand=without_users(question.demand, responses_s))
+
+
+def without_targets(question: Question, devices: Sequence[Device]) -> Question:
+    """Return the question of some devices whose replicas may be as slow as they are."""
+    return replace(question, devices=tuple(devices), slo=replace(question.slo, targets=()))
 
 
 def prefill_question(question: Question, devices: Sequence[Device]) -> Question:
@@ -223,7 +228,8 @@ def pools_sizing(
     question: Question, plan: Plan, terms: Terms, cache: SearchCache | None = None
 ) -> PoolsSizing | Reason:
     """Return how the replicas of a plan's layouts are counted under a question, or why one of them cannot serve the model."""
-    cache, question = cache or SearchCache(), timed_question(question, terms)
+    cache = cache or SearchCache()
+    question = timed_question(question, [group.layout.device for group in plan.groups], terms)
     contender = contender_of(question, plan, terms, cache)
     if isinstance(contender, Reason):
         return contender
