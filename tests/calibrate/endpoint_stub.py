@@ -90,6 +90,7 @@ class Stub(BaseHTTPRequestHandler):
         if behaviour == "hangs":
             time.sleep(self.server.hangs_s)
         time.sleep(self.server.prompt_s)
+        begin = time.perf_counter()
         for place in range(wanted):
             if behaviour == "cuts" and place == wanted // 2:
                 self.close_connection = True
@@ -100,6 +101,7 @@ class Stub(BaseHTTPRequestHandler):
                     time.sleep(0.05)
             self.token(place, behaviour)
             time.sleep(self.server.token_s)
+        self.server.took_s.append((time.perf_counter() - begin) / wanted)
         usage = {"prompt_tokens": length, "completion_tokens": wanted}
         if behaviour != "no usage":
             self.piece(b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\n")
@@ -128,10 +130,10 @@ class Stub(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def stub(behaviour="", *, prompt_s=0.004, token_s=0.001, hangs_s=5.0, elsewhere=9):
-    """Yield a running server; `url` is its address."""
+    """Yield a running server; `url` is its address, `took_s` what a token of each answer took on the machine at hand."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Stub)
     server.daemon_threads = True
-    server.behaviour, server.seen, server.lock = behaviour, [], threading.Lock()
+    server.behaviour, server.seen, server.took_s, server.lock = behaviour, [], [], threading.Lock()
     server.prompt_s, server.token_s, server.hangs_s, server.elsewhere = prompt_s, token_s, hangs_s, elsewhere
     server.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)

@@ -229,9 +229,8 @@ def test_the_command_writes_a_calibration_that_estimate_uses(capplan, tmp_path):
         "estimate", "qwen3-0.6b", "--hardware", "h100-sxm", "--calibration", path, "--offline", *load
     )
     assert ran.code == 0, ran.err
-    assert 0.0035 < json.loads(ran.out)["result"]["tpot_s"]["mean"] < 0.0065, (
-        "a token of the server takes 4 ms and a little"
-    )
+    said = json.loads(ran.out)["result"]["tpot_s"]["mean"]
+    assert 0.9 * min(server.took_s) < said < 1.1 * max(server.took_s), "4 ms and a little on an idle machine"
 
 
 def test_a_dry_run_sends_nothing_and_needs_no_server(capplan):
