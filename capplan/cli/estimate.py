@@ -1,5 +1,6 @@
 """`capplan estimate`: latency and throughput of one replica."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -55,7 +56,7 @@ def command(
         )
         load = load.of_prompts()
     asked = asked_replica(launched.model, hardware, launched.serving)
-    replica = replica_of(asked.spec)
+    replica = replica_of(replace(asked.spec, typical_context_tokens=load.tokens))
     bounded = bounded_estimate(replica, load, shipped_intervals())
     warnings = (*launched.warnings, *asked.warnings)
     answer = estimate_answer(replica, load, bounded, asked.assumptions, warnings)

@@ -62,6 +62,7 @@ _READERS = {
         "attention.encoders.read_bert",
     ),
     "albert": "attention.encoders.read_albert",
+    **dict.fromkeys(("deberta", "deberta-v2"), "attention.encoders.read_deberta"),
     **dict.fromkeys(("t5", "mt5", "umt5"), "attention.encoders.read_t5_encoder"),
     "eurobert": "attention.encoders.read_eurobert",
     "gte": "attention.encoders.read_gte",
@@ -208,6 +209,7 @@ _READERS = {
     "qwen2_5_omni_text": "attention.qwen.read_qwen2",
     "qwen3_omni_moe_text": "attention.qwen.read_qwen3_moe",
     "youtu": "attention.deepseek.read_latent",
+    "whisper": "attention.whisper.read_whisper",
     "zamba2": "hybrid.zamba.read_zamba2",
     "mllama": "attention.mllama.read_mllama",
     "mllama_text_model": "attention.mllama.read_mllama_text",
@@ -271,11 +273,11 @@ _ENCODER = (
     "an encoder of a kind that is not modelled: its layers are not those of BERT, RoBERTa or ModernBERT"
 )
 _VISION = "a vision or audio model without a text decoder: it generates no tokens"
-_TWO_STACKS = "an encoder-decoder: its cross-attention cache is not modelled, only decoder-only models are"
+_TWO_STACKS = "an encoder-decoder that vLLM and SGLang do not serve by themselves; of encoder-decoders Whisper is modelled"
 
 REFUSED = (
     dict.fromkeys(
-        ("deberta", "deberta-v2", "longformer", "big_bird", "esm"),
+        ("longformer", "big_bird", "esm"),
         _ENCODER,
     )
     | dict.fromkeys(
@@ -285,7 +287,7 @@ REFUSED = (
         _VISION,
     )
     | dict.fromkeys(
-        ("bart", "mbart", "pegasus", "whisper", "marian", "m2m_100", "led", "blenderbot",
+        ("bart", "mbart", "pegasus", "marian", "m2m_100", "led", "blenderbot",
          "speech_to_text", "encoder-decoder", "vision-encoder-decoder", "t5gemma", "bigbird_pegasus"),
         _TWO_STACKS,
     )

@@ -1,7 +1,7 @@
 """The functions of `import capplan`: each asks what the command of its name asks, through the same rooms."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from inspect import Parameter, signature
 from os import PathLike, fspath
 from pathlib import Path
@@ -193,7 +193,7 @@ def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> R
     load = LoadFlags(**{key: value for key, value in given.items() if key in of_load})
     serving = ServingFlags(**{key: value for key, value in given.items() if key not in of_load})
     asked = asked_replica(model, hardware, serving)
-    replica = replica_of(asked.spec)
+    replica = replica_of(replace(asked.spec, typical_context_tokens=load.tokens))
     bounded = bounded_estimate(replica, load, shipped_intervals())
     return Result(estimate_answer(replica, load, bounded, asked.assumptions, asked.warnings))
 

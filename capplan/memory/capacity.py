@@ -6,8 +6,9 @@ import numpy as np
 
 from capplan.engine.memory_rules import MemoryRules
 from capplan.engine.profile import EngineProfile
+from capplan.errors import Reason, Refusal
 from capplan.memory.launch import Launch
-from capplan.memory.layer_groups import cache_kinds
+from capplan.memory.layer_groups import CacheKind, cache_kinds
 from capplan.memory.packed_pool import (
     compressed_layers,
     packed_capacity,
@@ -84,6 +85,8 @@ def cache_capacity(
     if rules.whole_windows or (rules.budget == "utilisation" and not rules.layer_groups):
         kinds = [replace(kind, kind="full") if kind.kind == "window" else kind for kind in kinds]
     if rules.budget != "utilisation":
+        if network.encoder is not None:
+            kinds = _with_slots_of_encoder(kinds, network.encoder.tower.layers)
         held = [
             replace(k, token_bytes=k.token_bytes * layer_share, state_bytes=k.state_bytes * layer_share)
             for k in kinds
@@ -93,6 +96,19 @@ def cache_capacity(
     layout = grouped_layout(kinds, launch.block_tokens, context, step, layer_share)
     tokens, sequences = block_capacity(kv_bytes_available, layout, context, rules)
     return CacheCapacity(tokens, sequences, layout.sequence_blocks * layout.block_bytes)
+
+
+def _with_slots_of_encoder(kinds: list[CacheKind], layers: int) -> list[CacheKind]:
+    """Return the kinds with the layers of the encoder, for which SGLang allocates slots that nothing uses (`num_attention_layers`)."""
+    return [*kinds, *(replace(kind, layers=layers) for kind in kinds if kind.kind == "source")]
+
+
+def encoder_reason(network: Network, profile: EngineProfile) -> Reason | None:
+    """Return why an engine's cache of an encoder-decoder is not modelled, or None if it is."""
+    if network.encoder is None or profile.memory.budget != "free_fraction":
+        return None
+    words = f"{network.name} is an encoder-decoder, and how {profile.engine} divides the cache (cross_kv_cache_fraction) is not modelled; vllm and sglang are"
+    return Reason(Refusal.MEMORY, words)
 
 
 def _compressed_capacity(

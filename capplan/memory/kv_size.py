@@ -8,7 +8,8 @@ import numpy as np
 from capplan.assumption import Assumption
 from capplan.engine.lookup import profile, scheduling
 from capplan.engine.profile import EngineProfile
-from capplan.memory.capacity import reserved_bytes_per_sequence
+from capplan.errors import InputError
+from capplan.memory.capacity import encoder_reason, reserved_bytes_per_sequence
 from capplan.memory.launch import engine_launch
 from capplan.memory.layer_groups import cache_kinds, narrow_states
 from capplan.memory.packed_pool import compressed_layers, layout_assumptions
@@ -112,6 +113,8 @@ def kv_sizes(
         if value is not None:
             allowed.check(value, name)
     rules = profile(engine, engine_version)
+    if reason := encoder_reason(network, rules):
+        raise InputError(reason.words)
     dtype, assumptions = cache_dtype(network, kv_dtype)
     step_tokens = max_num_batched_tokens
     if step_tokens is None:

@@ -18,13 +18,15 @@ from capplan.numbers import Number
 class CacheKind:
     """Layers whose caches have the same shape, on one rank."""
 
-    kind: Literal["full", "window", "state"]
+    kind: Literal["full", "window", "state", "source"]
+    """`source`: the positions of an encoder, whatever the context."""
     layers: int
     token_bytes: Number
     """Bytes per token and layer; 0 for states."""
     state_bytes: Number
     """Bytes per sequence and layer; 0 for caches that grow."""
     window_tokens: float = np.inf
+    """Most recent tokens that are kept, or the positions of an encoder."""
     chunked: bool = False
 
 
@@ -139,8 +141,11 @@ def cache_kinds(
     for (cache_parts, state_parts), count in layers.items():
         growing: dict[tuple[float, bool], Number] = {}
         for part in cache_parts:
-            window = part.window_tokens, part.chunked
             vector = held_vector_bytes(part, kv_bytes_per_element, tensor_parallel)
+            if part.source_tokens:
+                kinds.append(CacheKind("source", count, vector, 0.0, float(part.source_tokens)))
+                continue
+            window = part.window_tokens, part.chunked
             growing[window] = growing.get(window, 0.0) + vector / part.entry_tokens
         for (window_tokens, chunked), size in growing.items():
             kind: Literal["full", "window"] = "full" if window_tokens == np.inf else "window"

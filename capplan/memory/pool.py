@@ -172,8 +172,8 @@ def _blocks_of(kind: CacheKind, page: Number, context: Number, step_tokens: Numb
     tokens = np.where(
         np.asarray(kind.token_bytes) > 0, np.floor(page / kind.token_bytes / block) * block, block
     )
-    if kind.kind == "full":
-        whole: Number = np.ceil(context / tokens)
+    if kind.kind in ("full", "source"):
+        whole: Number = np.ceil((context if kind.kind == "full" else kind.window_tokens) / tokens)
         return whole
     if kind.chunked:
         chunk: Number = np.ceil(np.minimum(kind.window_tokens + step_tokens, context) / tokens)
@@ -274,6 +274,11 @@ def split_capacity(
     SGLang, `ModelRunner.profile_max_num_token`: https://github.com/sgl-project/sglang.
     """
     full, sliding, states = (_held_bytes(kinds, kind) for kind in ("full", "window", "state"))
+    sources = [kind for kind in kinds if kind.kind == "source"]
+    if sources:
+        return _shared_slots(
+            available_bytes, sources, full, np.ceil(context_tokens / block_tokens) * block_tokens
+        )
     windows = [kind.window_tokens for kind in kinds if kind.kind == "window"]
     whole = np.ceil(context_tokens / block_tokens) * block_tokens
     kept = np.minimum(min(windows) + step_tokens, whole) if windows else whole
@@ -292,6 +297,19 @@ def split_capacity(
     if windows:
         return np.floor(sequences * whole), sequences, size
     return np.floor(rest / np.maximum(full, 1.0)), sequences, size
+
+
+def _shared_slots(
+    available_bytes: Number, sources: list[CacheKind], token_bytes: Array, context_tokens: Number
+) -> tuple[Number, Number, Number]:
+    """Return what a pool holds whose slots are for a token or a position of an encoder, in all layers alike.
+
+    SGLang, `ScheduleBatch.prepare_encoder_info_extend` and `num_attention_layers`: https://github.com/sgl-project/sglang.
+    """
+    slot = token_bytes + sum(kind.layers * kind.token_bytes for kind in sources)
+    slots = context_tokens + max(kind.window_tokens for kind in sources)
+    tokens: Number = np.floor(np.maximum(available_bytes, 0.0) / slot)
+    return tokens, tokens / slots, slots * slot
 
 
 def _held_bytes(kinds: list[CacheKind], wanted: str) -> Array:

@@ -332,7 +332,7 @@ def rank_graph_bytes(stage: Stage, network: Network, launch: Settings, profile: 
     limit = float(profile.tiers[0].wide_graph_max_sequences)
     whole = np.minimum(launch.max_num_seqs, limit)
     piecewise = np.minimum(2.0 * launch.max_num_seqs, limit) if profile.doubles_graph_sequences else whole
-    sizes = captured_sizes(whole) + captured_sizes(piecewise)
+    sizes = captured_sizes(whole) + (0.0 if network.encoder else captured_sizes(piecewise))
     base = rules.graph_base_bytes + (rules.graph_expert_bytes * sizes if _has_experts(network) else 0.0)
     return graph_bytes(float(len(stage.network.layers)), sizes, rules.graph_bytes_per_layer, base)
 

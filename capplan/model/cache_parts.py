@@ -28,6 +28,8 @@ class CachePart:
     """Bytes of one vector in the engines' 8-bit layout, scales and 16-bit parts included; None: elements x cache dtype."""
     index: bool = False
     """Indexer keys, which engines store in `packed_bytes` whatever the cache dtype."""
+    source_tokens: int = 0
+    """Positions of an encoder that are kept from the first token on, whatever the context; 0: the tokens of the context are."""
 
 
 @dataclass(frozen=True, slots=True)

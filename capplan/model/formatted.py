@@ -3,7 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from capplan.errors import InputError
 from capplan.model.network import Experts, Layer, Network, Projection
+
+_WHOLE = frozenset({"bf16", "fp16", "fp32"})
+"""Formats that are not quantised."""
 
 
 def with_formats(
@@ -24,6 +28,11 @@ def with_formats(
     -------
     the same network, formats replaced; equal layers stay one object
 
+    Raises
+    ------
+    InputError
+        An encoder-decoder would be quantised.
+
     Examples
     --------
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
@@ -37,6 +46,11 @@ def with_formats(
     layers = []
     for index, layer in enumerate(network.layers):
         names = tuple(projection_format(index, projection) for projection in layer.projections)
+        if network.encoder is not None and not _WHOLE.issuperset(names):
+            raise InputError(
+                f"{network.name}: quantised weights of an encoder-decoder are not modelled, since engines quantise its encoder too\n"
+                "  leave the weight dtype out, and the section of quantisation: its figures are then those of 16 bits"
+            )
         key = (layer, names, experts_format(index, layer.experts) if layer.experts else "")
         if key not in seen:
             seen[key] = _layer_in(*key)

@@ -111,13 +111,13 @@ def kv_bytes_per_sequence(
 ) -> Number:
     """Return the bytes of keys and values of one sequence in all layers, on one rank.
 
-        B = b * sum over layers of e * floor(min(n, w) / c)
+        B = b * sum over layers of e * floor(min(n, w) / c), and of e * s where a layer reads an encoder
 
     Parameters
     ----------
     network : the model
     context_tokens : [tokens]
-        n, prompt and output so far
+        n, prompt and output so far; s positions of an encoder are kept whatever it is
     kv_bytes_per_element : [B]
         b, of the cache dtype, which does not follow from the weight dtype
     tensor_parallel : [-]
@@ -147,7 +147,7 @@ def kv_bytes_per_sequence(
     """
     total: Number = np.zeros(()) * context_tokens * kv_bytes_per_element * tensor_parallel
     for part, count in _cache_parts(network):
-        kept = cached_tokens(context_tokens, part.window_tokens)
+        kept = part.source_tokens or cached_tokens(context_tokens, part.window_tokens)
         if part.entry_tokens > 1:
             kept = np.floor(kept / part.entry_tokens)
         size = index_bytes if part.index and index_bytes is not None else kv_bytes_per_element
@@ -193,7 +193,8 @@ def kv_bytes_per_token(
     """
     total: Number = np.zeros(()) * context_tokens * kv_bytes_per_element * tensor_parallel
     for part, count in _cache_parts(network):
-        grows = np.where(np.asarray(context_tokens) < part.window_tokens, 1.0 / part.entry_tokens, 0.0)
+        growing = (np.asarray(context_tokens) < part.window_tokens) & (part.source_tokens == 0)
+        grows = np.where(growing, 1.0 / part.entry_tokens, 0.0)
         held = cache_elements_on_rank(part.elements, part.heads, tensor_parallel)
         total = total + count * held * grows * kv_bytes_per_element
     return total

@@ -1,4 +1,4 @@
-"""Mixers of a layer: softmax and latent attention, linear attention, state spaces, short convolutions, each with what it caches."""
+"""Mixers of a layer: softmax, cross and latent attention, linear attention, state spaces, short convolutions, each with what it caches."""
 
 import math
 from dataclasses import dataclass
@@ -119,6 +119,26 @@ class Attention:
             normed_elements=(self.query_heads + self.kv_heads) * self.head_dim if normed else 0,
             norms_exchange=self.query_key_norms == "wide",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CrossAttention:
+    """Attention of a decoder over what an encoder read (Whisper): keys and values are made once, and kept for the whole sequence."""
+
+    heads: int
+    head_dim: int
+    source_tokens: int
+    """Positions of the encoder."""
+
+    @property
+    def description(self) -> Description:
+        """The mixer as other rooms read it.
+
+        Cache after vLLM, `CrossAttentionSpec` and `CrossAttentionManager`: blocks for every position of the encoder, allocated with the
+        first token, never shared and never grown: https://github.com/vllm-project/vllm.
+        """
+        part = CachePart(2 * self.head_dim, self.heads, source_tokens=self.source_tokens)
+        return Description("cross_attention", (Heads(self.heads),), (part,), softmax=True)
 
 
 @dataclass(frozen=True, slots=True)

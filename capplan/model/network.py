@@ -10,10 +10,11 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from capplan.assumption import Assumption
-from capplan.model.images import ImageRule, ImageWork
+from capplan.model.images import ImageRule, ImageWork, Tower
 from capplan.model.mixers import (
     Attention,
     CompressedAttention,
+    CrossAttention,
     LatentAttention,
     LinearAttention,
     ShortConvolution,
@@ -21,9 +22,12 @@ from capplan.model.mixers import (
 )
 
 __all__ = [
+    "CROSS_KV",
     "Adapters",
     "Attention",
     "CompressedAttention",
+    "CrossAttention",
+    "Encoder",
     "Experts",
     "LatentAttention",
     "Layer",
@@ -37,6 +41,9 @@ __all__ = [
     "TensorClass",
     "layer_counts",
 ]
+
+CROSS_KV = "cross_kv"
+"""The matrix of a decoder layer that makes keys and values of what an encoder read: multiplied once for a sequence."""
 
 TensorClass: TypeAlias = Literal[
     "embedding", "lm_head", "attention", "ffn", "expert", "shared_expert", "router", "norm", "state",
@@ -80,7 +87,13 @@ class Projection:
 
 
 Mixer: TypeAlias = (
-    Attention | LatentAttention | LinearAttention | StateSpace | ShortConvolution | CompressedAttention
+    Attention
+    | CrossAttention
+    | LatentAttention
+    | LinearAttention
+    | StateSpace
+    | ShortConvolution
+    | CompressedAttention
 )
 """Every kind of mixer; other rooms read its `description`."""
 
@@ -170,6 +183,14 @@ class Adapters:
         return self.adapted_fraction * max(1.0 - self.slots / self.adapters, 0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """What reads the source of every request, all of one length, before the decoder takes its first token."""
+
+    positions: int
+    tower: Tower
+
+
 @dataclass(frozen=True)
 class Network:
     """A model, read from its config.json; without slots, so that it keeps its distinct layers."""
@@ -212,6 +233,8 @@ class Network:
     """Served for a vector or a score of every prompt: no decode steps are asked for."""
     adapters: Adapters | None = None
     """Served with the network; None: none."""
+    encoder: Encoder | None = None
+    """Encoder of an encoder-decoder, with its weights in `vision_parameters`; None: a decoder or an encoder by itself."""
     images: ImageRule | None = None
     """How images become tokens; None where that is not modelled."""
     image_work: tuple[ImageWork, ...] = ()
@@ -238,6 +261,11 @@ class Network:
     def plain_format(self) -> str:
         """Format of everything that is no matrix."""
         return self.vector_format or self.activation_format
+
+    @property
+    def whole_prompts(self) -> bool:
+        """Whether engines take every prompt in one step and keep nothing of it for another: encoders, and encoder-decoders."""
+        return self.bidirectional or self.encoder is not None
 
     @property
     def routed_layers(self) -> int:

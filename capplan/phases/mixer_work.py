@@ -14,6 +14,7 @@ import numpy as np
 from capplan.model.network import (
     Attention,
     CompressedAttention,
+    CrossAttention,
     LatentAttention,
     LinearAttention,
     Mixer,
@@ -131,6 +132,17 @@ def _whole_prompts(mixer: Attention, chunk: Chunk, query_heads: Number, kv_heads
     shape = (query_heads, kv_heads, *dims)
     moved = attention.prefill_attention_bytes(*at, 0.0, *shape, math.inf, ACTIVATION_BYTES)
     return _attended(bidirectional_attention_time_s(*at, *shape, window, rates), flop, moved, rates)
+
+
+def _crossed(mixer: CrossAttention, chunk: Chunk) -> OperatorCost:
+    """Return attention over the positions of an encoder, in prefill and decode alike: every token sees them all."""
+    rates, heads = chunk.rates.attention, mixer.heads / chunk.tensor_parallel
+    dims = (float(mixer.head_dim), float(mixer.head_dim), math.inf)
+    at = (chunk.sequences, float(mixer.source_tokens))
+    flop = attention.decode_attention_flop(*at, heads, *dims, chunk.new)
+    shape = (*at, heads, heads, *dims, chunk.kv_bytes)
+    moved = attention.decode_attention_bytes(*shape, chunk.new)
+    return _attended(attention.decode_attention_time_s(*shape, rates, chunk.new), flop, moved, rates)
 
 
 def _top_tokens(mixer: LatentAttention) -> float:
@@ -282,6 +294,7 @@ class MixerCosts:
 
 _COSTS: Mapping[type[Mixer], MixerCosts] = {
     Attention: MixerCosts(_attention_decode, _attention_prefill),
+    CrossAttention: MixerCosts(_crossed, _crossed),
     LatentAttention: MixerCosts(_latent_decode, _latent_prefill),
     CompressedAttention: MixerCosts(
         _compressed_decode, _compressed_prefill, "compressed attention: efficiencies of latent attention"

@@ -1,5 +1,7 @@
 """Steps of an engine as sums of operators: one decode step, one prefill chunk, one mixed step."""
 
+import numpy as np
+
 from capplan.model.network import Layer, Network, layer_counts
 from capplan.model.sharding import Sharding
 from capplan.numbers import Number
@@ -9,6 +11,7 @@ from capplan.phases.cost import OperatorCost, summed
 from capplan.phases.mixer_work import decode_cost, prefill_cost
 from capplan.phases.rates import StepRates
 from capplan.phases.token_work import ACTIVATION_BYTES, head_costs, layer_costs
+from capplan.phases.vision_work import encoder_costs
 
 
 def token_costs(
@@ -54,7 +57,7 @@ def prefill_attention_costs(
     """Return the costs of all mixers for one chunk of each of `prompts` prompts, distributed over the attention groups.
 
     The groups of an attention-data-parallel replica prefill different prompts at once, so a prompt
-    takes 1 / data of the replica's time.
+    takes 1 / data of the replica's time. Before the first token of a prompt the encoder of an encoder-decoder reads its source.
     """
     costs = summed(
         prefill_cost(
@@ -64,6 +67,9 @@ def prefill_attention_costs(
         for layer, count in layer_counts(network)
         for mixer in layer.mixers
     )  # fmt: skip
+    if read := encoder_costs(network, sharding.tensor, rates):
+        begun = prompts * np.where(np.asarray(past_tokens) > 0, 0.0, 1.0)
+        costs += [cost.named(f"encoder_{cost.operator}").times(begun) for cost in summed(read)]
     return [cost.times(1.0 / sharding.data) for cost in costs]
 
 

@@ -4,7 +4,7 @@ Every function takes the tokens of the whole replica and returns the cost on one
 attention-data-parallel replica are spread evenly over its groups.
 """
 
-from capplan.model.network import Experts, Layer, Network, Projection
+from capplan.model.network import CrossAttention, Experts, Layer, Network, Projection
 from capplan.model.sharding import Sharding, rank_inputs, rank_outputs
 from capplan.model.weight_format import named_weight_format
 from capplan.numbers import Number
@@ -99,7 +99,7 @@ def _elementwise_costs(
     costs = []
     norm_bytes = 4.0 * (layer.residual_streams + 1.0) * hidden_size * tokens
     if layer.mixers:
-        costs.append(_pass_cost("norm", norm_bytes, rates))
+        costs.append(_pass_cost("norm", norm_bytes, rates).times(1 + _crossing(layer)))
     for mixer in layer.mixers:
         if normed := mixer.description.normed_elements:
             costs.append(_pass_cost("query_key_norm", 4.0 * normed / tensor_parallel * tokens, rates))
@@ -118,12 +118,17 @@ def _elementwise_costs(
     return costs
 
 
+def _crossing(layer: Layer) -> int:
+    """Return the mixers of a layer that follow another one, with a norm before and an all-reduce behind them."""
+    return sum(isinstance(mixer, CrossAttention) for mixer in layer.mixers)
+
+
 def _collective_costs(
     layer: Layer, hidden_size: int, tokens: Number, sharding: Sharding, rates: StepRates
 ) -> list[OperatorCost]:
     """Return the collectives of one layer.
 
-    One all-reduce follows the mixer and one the feed-forward (dense, or shared and routed experts together). Norms
+    One all-reduce follows each mixer and one the feed-forward (dense, or shared and routed experts together). Norms
     over all heads exchange two mean squares in fp32 for each token. With attention data parallelism, experts first
     gather the tokens of all groups, in the format in which the engine sends them, and then scatter the sums.
     """
@@ -137,7 +142,7 @@ def _collective_costs(
         seconds = all_reduce_time_s(ranks, squares, rates.link)
         costs.append(OperatorCost("norm_exchange", seconds, sent_bytes=squares))
     if layer.mixers and (("attention", "rows") in names or ("state", "rows") in names):
-        costs.append(reduced)
+        costs.append(reduced.times(1 + _crossing(layer)))
     if layer.experts:
         there, back = (
             bytes_per_element * layer.experts.inputs * tokens

@@ -1,9 +1,9 @@
-"""Time of a vision tower over one image."""
+"""Time of a vision tower over one image, and of an encoder over one source."""
 
 import math
 
 from capplan.model.images import ImageWork, Tower
-from capplan.model.network import Projection
+from capplan.model.network import CROSS_KV, Network, Projection, layer_counts
 from capplan.numbers import Number
 from capplan.operators.attention import prefill_attention_time_s
 from capplan.operators.attention_demand import prefill_attention_flop
@@ -60,6 +60,20 @@ def tower_costs(
         OperatorCost("norm", 2.0 * norm_s).times(layers),
         OperatorCost("all_reduce", 2.0 * reduced_s, sent_bytes=2.0 * message).times(layers),
     ]
+
+
+def encoder_costs(network: Network, tensor_parallel: Number, rates: StepRates) -> list[OperatorCost]:
+    """Return the cost of the encoder of an encoder-decoder over one source, keys and values of the decoder's layers included."""
+    if (encoder := network.encoder) is None:
+        return []
+    source = ImageWork(encoder.positions, encoder.positions, 0.0)
+    made = [
+        projection_cost(projection, float(encoder.positions), tensor_parallel, rates).times(count)
+        for layer, count in layer_counts(network)
+        for projection in layer.projections
+        if projection.name == CROSS_KV
+    ]
+    return [*tower_costs(encoder.tower, source, network.vision_format, tensor_parallel, rates), *made]
 
 
 def _attention(tower: Tower, patches: float, tensor_parallel: Number, rates: StepRates) -> list[OperatorCost]:

@@ -211,7 +211,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     engine, host_assumptions, host_warnings = hosts[0] if hosts else (engine, (), ())
     prices, price_warnings = machine_prices(scenario)
     warnings += _without_effect(scenario, demand)
-    _refuse_short_steps(scenario, tokens, whole=first.bidirectional or scenario.chunked_prefill is False)
+    _refuse_short_steps(scenario, tokens, whole=first.whole_prompts or scenario.chunked_prefill is False)
     question = Question(
         networks={name: network_as_served(network, engine) for name, network in networks.items()},
         devices=limits.hardware,

@@ -23,6 +23,11 @@ class Load:
     """Number of requests to simulate; None: enough for the 99th percentile."""
     seed: int = 1
 
+    @property
+    def tokens(self) -> int:
+        """Input and output of a request."""
+        return self.input_tokens + self.output_tokens
+
 
 def check_load(load: Load, longest_context: int, output_tokens: int | None = None) -> None:
     """Refuse a load without exactly one of concurrency and rate, or with requests longer than the replica accepts, with `output_tokens` generated instead of those of the load."""

@@ -30,7 +30,7 @@ def _formats(network: Network) -> tuple[list[str], list[str]]:
     dense = {head.weight_format for head in (network.lm_head, network.pooler) if head is not None}
     if network.adapters is not None:
         dense.add(network.adapters.format)
-    if network.image_work:
+    if network.image_work or network.encoder is not None:
         dense.add(network.vision_format)
     experts = set()
     for layer, _ in layer_counts(network):

@@ -69,7 +69,7 @@ def network_as_served(network: Network, profile: EngineProfile) -> Network:
 def profile_as_served(
     profile: EngineProfile, network: Network, chunked_prefill: bool | None
 ) -> EngineProfile:
-    """Return the engine with or without chunked prefill, as asked; encoders read every prompt whole.
+    """Return the engine with or without chunked prefill, as asked; encoders and encoder-decoders read every prompt whole.
 
     Parameters
     ----------
@@ -80,28 +80,41 @@ def profile_as_served(
     Raises
     ------
     InputError
-        An encoder is asked to read its prompts in chunks.
+        An encoder or an encoder-decoder is asked to read its prompts in chunks.
 
     References
     ----------
     vLLM, "Pooling models default to using chunked prefill & prefix caching if supported" (causal attention alone supports
-    them): https://github.com/vllm-project/vllm/pull/20930.
+    them): https://github.com/vllm-project/vllm/pull/20930. Encoder-decoders run under CUDA graphs in decode steps alone (FULL_DECODE_ONLY):
+    `VllmConfig`, vllm/config/vllm.py.
     """
-    if chunked_prefill and network.bidirectional:
+    if chunked_prefill and network.whole_prompts:
         raise InputError(
-            f"{network.name} reads prompts in both directions, so they cannot be cut into chunks; leave chunked prefill out"
+            f"{network.name} {_reads(network)}, so they cannot be cut into chunks; leave chunked prefill out"
         )
-    if network.bidirectional or chunked_prefill is False:
+    if network.encoder is not None:
+        profile = replace(profile, host=replace(profile.host, graph_tokens=0.0))
+    if network.whole_prompts or chunked_prefill is False:
         return with_chunked_prefill(profile, on=False)
     return with_chunked_prefill(profile, on=True) if chunked_prefill else profile
 
 
 def refuse_prefixes(network: Network, hit_fraction: float) -> None:
-    """Raise the error for prompts of an encoder that are said to share prefixes: nothing of a prompt is kept for another."""
-    if network.bidirectional and hit_fraction > 0.0:
+    """Raise the error for prompts that are said to share prefixes where nothing of a prompt is kept for another: encoders, encoder-decoders.
+
+    vLLM, `SchedulerConfig.__post_init__`, switches prefix caching and chunked prefill off for encoder-decoders.
+    """
+    if network.whole_prompts and hit_fraction > 0.0:
         raise InputError(
-            f"{network.name} reads prompts in both directions and keeps nothing of them, so none can reuse a prefix; leave it out"
+            f"{network.name} {_reads(network)} and keeps nothing of them for others, so none can reuse a prefix; leave it out"
         )
+
+
+def _reads(network: Network) -> str:
+    """Return how a model that takes prompts whole reads them, as errors say it."""
+    return (
+        "reads prompts in both directions" if network.bidirectional else "reads a source before its prompts"
+    )
 
 
 def served_context_tokens(spec: ReplicaSpec) -> int:

@@ -100,9 +100,9 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
 def _refuse_short_steps(flags: ServingFlags, network: Network) -> None:
     """Raise the error for steps that never take the longest prompts, which are not cut into chunks."""
     budget, context = flags.max_num_batched_tokens, flags.max_model_len
-    if network.bidirectional:
+    if network.whole_prompts:
         context = context or network.max_context_tokens
-    whole = network.bidirectional or flags.chunked_prefill is False
+    whole = network.whole_prompts or flags.chunked_prefill is False
     if whole and budget is not None and context is not None and budget < context:
         raise InputError(
             f"--max-num-batched-tokens: {budget} is below the context of {context}, and prompts are not cut into chunks, "

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from capplan.errors import InputError
 from capplan.families.model_config import read_network
-from capplan.model.network import Attention
+from capplan.model.network import CROSS_KV, Attention
 from capplan.operators.bidirectional_attention import bidirectional_pairs
 from capplan.operators.experts import experts_flop
 from capplan.operators.matmul import matmul_flop
@@ -25,6 +25,8 @@ _TOKENS = 16
 _WITHIN = 0.01
 
 OTHERWISE = {
+    "deberta": "the reference projects the table of positions anew for every prompt",
+    "deberta-v2": "the reference projects the table of positions anew for every prompt",
     "deepseek_v4": "the reference multiplies the grouped output matrix as a batch",
     "llama4": "the reference multiplies every token with every expert, as a batch",
     "llama4_text": "the reference multiplies every token with every expert, as a batch",
@@ -46,15 +48,23 @@ def _reference_flop(file: dict[str, Any]) -> float:
     heads = [
         m.weight.numel()
         for name, m in model.named_modules()
-        if name.split(".")[-1] in ("lm_head", "embed_out")
+        if name.split(".")[-1] in ("lm_head", "embed_out", "proj_out")
     ]
     return float(whole - 2 * _TOKENS * sum(heads))
 
 
 def _our_flop(file: dict[str, Any]) -> float:
-    """Return the FLOP that our projections and experts, and the attention of an encoder, demand for as many tokens."""
+    """Return the FLOP that our projections and experts, the attention of an encoder, and the encoder of a source demand for as many tokens."""
     total, tokens = 0.0, float(_TOKENS)
-    for layer in read_network(file, "flop").layers:
+    network = read_network(file, "flop")
+    if (encoder := network.encoder) is not None:
+        tower = encoder.tower
+        block = 4 * tower.hidden_size**2 + 2 * tower.hidden_size * tower.intermediate_size
+        made = sum(
+            p.inputs * p.outputs for layer in network.layers for p in layer.projections if p.name == CROSS_KV
+        )
+        total += 2.0 * encoder.positions * (tower.layers * block + made)
+    for layer in network.layers:
         for mixer in layer.mixers:
             if isinstance(mixer, Attention) and not mixer.causal:
                 pairs = bidirectional_pairs(tokens, float(mixer.window_tokens or math.inf))

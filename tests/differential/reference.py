@@ -29,6 +29,8 @@ ENCODERS = (
     "jina_embeddings_v3",
     "bert",
     "camembert",
+    "deberta",
+    "deberta-v2",
     "distilbert",
     "electra",
     "modernbert",
@@ -62,6 +64,8 @@ def class_of(file: dict[str, Any]) -> type:
             return getattr(transformers, name)
     kind = file["model_type"]
     name = auto.MODEL_MAPPING_NAMES[kind] if kind in ENCODERS else MULTIMODAL.get(kind) or CAUSAL.get(kind)
+    if kind == "whisper":
+        name = "WhisperForConditionalGeneration"
     if name is None:
         raise CannotBuildError(kind)
     return getattr(transformers, name[0] if isinstance(name, tuple) else name)
@@ -124,10 +128,17 @@ def reference(file: dict[str, Any], *, run: bool) -> Reference:
 def run_prefill(model: torch.nn.Module, tokens: int) -> Any:
     """Return what a model says of a prompt of so many tokens."""
     ids = torch.ones((1, tokens), dtype=torch.long)
+    prompt = {"input_ids": ids}
+    if model.config.model_type == "whisper":
+        frames = 2 * model.config.max_source_positions
+        prompt = {
+            "decoder_input_ids": ids,
+            "input_features": torch.zeros((1, model.config.num_mel_bins, frames)),
+        }
     with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
-            return model(input_ids=ids, use_cache=True)
+            return model(**prompt, use_cache=True)
         except Exception as error:
             raise CannotBuildError(f"{type(error).__name__}: {str(error).splitlines()[:1]}") from error
 
@@ -148,6 +159,9 @@ def cache_elements(model: torch.nn.Module, tokens: int) -> int:
         return 0
     if cache is None:
         raise CannotBuildError("no cache")
+    if hasattr(cache, "cross_attention_cache"):
+        layers = [*cache.self_attention_cache.layers, *cache.cross_attention_cache.layers]
+        return sum(_elements(layer, tokens) for layer in layers)
     layers = getattr(cache, "layers", [cache])
     beside = (
         {key: value for key, value in vars(cache).items() if key != "layers"} if layers != [cache] else {}

@@ -32,7 +32,7 @@ SIZES = {
     "adapter_rank": 6, "num_mem_blocks": 2, "attention_hidden_size": 128, "rotary_dim": 8, "kv_channels": 16,
     "router_hidden_size": 16, "expansion_factor": 2, "num_key_value_heads": 2, "time_step_rank": 6, "mamba_dt_rank": 6,
     "chunk_size": 4, "mamba_chunk_size": 4, "max_window_layers": 2, "swa_head_dim": 24, "swa_v_head_dim": 16,
-    "linear_head_dim": 12, "linear_num_heads": 4, "projector_input_dim": 48, "projector_output_dim": 48, "vision_output_dim": 48, "decoder_layers": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 96,
+    "linear_head_dim": 12, "linear_num_heads": 4, "projector_input_dim": 48, "projector_output_dim": 48, "vision_output_dim": 48, "pooler_hidden_size": 64, "max_source_positions": 12, "decoder_layers": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 96,
 }  # fmt: skip
 """Sizes of a model that is quick to build, each unlike the others so that a mix-up shows."""
 
@@ -42,6 +42,9 @@ NEEDED = {"num_experts_per_tok": 2, "n_routed_experts": 4, "n_shared_experts": 1
 KNOWN_TROUBLE: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1, 3]},
     "bailing_hybrid": {"layer_group_size": 2},
+    "deberta": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 12},
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 6, "norm_rel_ebd": "layer_norm",
+                   "share_att_key": True, "conv_kernel_size": 3},
     "deepseek_v4": {"head_dim": 64, "qk_rope_head_dim": 8},
     "ernie4_5_vl_moe": {"text_config": {"moe_intermediate_size": [40, 24], "rope_parameters": {"mrope_section": [3, 3, 2]}}},
     "falcon_h1": {"mamba_d_ssm": 128},

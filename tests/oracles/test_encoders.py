@@ -33,7 +33,31 @@ T5 = {
     "num_heads": 64, "num_layers": 24, "feed_forward_proj": "gated-gelu", "relative_attention_num_buckets": 32,
 }  # fmt: skip
 ALBERT = BASE | {"model_type": "albert", "embedding_size": 128, "vocab_size": 30000, "type_vocab_size": 2}
+DEBERTA = BASE | {
+    "model_type": "deberta-v2", "vocab_size": 128100, "type_vocab_size": 0, "relative_attention": True, "max_relative_positions": -1,
+    "position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_att_key": True, "pos_att_type": "p2c|c2p",
+    "position_biased_input": False,
+}  # fmt: skip
 PUBLISHED = {
+    # https://huggingface.co/microsoft/deberta-v3-base and -large: "86M backbone parameters with a vocabulary of 128K, 98M parameters in
+    # the embedding"; 304M and 131M. To the last one: DebertaV2Model of transformers 5.23 on the meta device.
+    "deberta-v3-base": (DEBERTA, 183_831_552),
+    "deberta-v3-large": (
+        DEBERTA | {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16},
+        434_012_160,
+    ),
+    # https://huggingface.co/microsoft/deberta-v2-xlarge: 900 million; its first layer ends in a convolution of three tokens
+    "deberta-v2-xlarge": (
+        DEBERTA | {"hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 24, "num_attention_heads": 24,
+                   "conv_kernel_size": 3, "conv_act": "gelu"},
+        884_593_152,
+    ),
+    # https://huggingface.co/microsoft/deberta-base: 140 million, with the projections of positions in every layer
+    "deberta-base": (
+        BASE | {"model_type": "deberta", "vocab_size": 50265, "type_vocab_size": 0, "relative_attention": True,
+                "max_relative_positions": -1, "position_biased_input": False, "pos_att_type": "c2p|p2c"},
+        138_601_728,
+    ),
     # https://huggingface.co/albert/albert-base-v2: 12 layers with the weights of one; AlbertModel has 11.7 million
     "albert-base": (ALBERT | {"architectures": ["AlbertModel"]}, 11_683_584),
     # transformers 5.23 on the meta device: the encoders of T5 1.1 XXL and of umT5 XXL, whose every layer has biases of positions
@@ -152,7 +176,7 @@ def test_a_reranker_keeps_its_head_and_an_embedder_its_layers_alone():
         (BERT | {"model_type": "roberta", "max_position_embeddings": 2}, "max_position_embeddings"),
         (NOMIC | {"moe_every_n_layers": 2}, "moe_every_n_layers"),
         (GTE | {"position_embedding_type": "absolute"}, "position_embedding_type"),
-        (BERT | {"model_type": "deberta-v2"}, "model_type"),
+        (BERT | {"model_type": "longformer"}, "model_type"),
     ],
 )
 def test_what_is_not_modelled_is_refused_by_its_key(changed, place):

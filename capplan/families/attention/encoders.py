@@ -1,4 +1,4 @@
-"""Encoders, which read a prompt in both directions and answer with a vector or scores: BERT and its kin, ALBERT, GTE, Nomic, ModernBERT, EuroBERT, T5."""
+"""Encoders, which read a prompt in both directions and answer with a vector or scores: BERT and its kin, ALBERT, DeBERTa, GTE, Nomic, ModernBERT, EuroBERT, T5."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -81,13 +81,93 @@ def read_albert(config: Config, name: str) -> Network:
     return _with_head(network, config, width=width)
 
 
+def read_deberta(config: Config, name: str) -> Network:
+    """Return a DeBERTa 1, 2 or 3: a BERT whose scores add products of queries and keys with a table of relative positions.
+
+    The table is projected once for all prompts; each token is multiplied with its `2 r` rows, as a matrix of hidden size x 2 r.
+    """
+    shape, later = heads(config), config.model_type == "deberta-v2"
+    hidden = shape.hidden_size
+    sizes = {"attention_head_size": shape.head_dim}
+    if stated_class(config).endswith("ForSequenceClassification"):
+        sizes["pooler_hidden_size"] = hidden
+    for key, size in sizes.items():
+        if config.optional(key) not in (None, size):
+            raise config.error(key, f"{config.values[key]!r} is not modelled", f"allowed: {size}")
+    width = config.optional("embedding_size") or hidden
+    learned = (
+        config.dimension("max_position_embeddings")
+        if config.flag("position_biased_input", default=True)
+        else 0
+    )
+    layer = block(shape, _BERT, dense_mlp(config, shape, _BERT))
+    other = table = 0
+    config.unused("max_relative_positions", "pos_att_type", "position_buckets", "share_att_key")
+    if config.flag("relative_attention", default=False):
+        layer, other, table = _with_relative_positions(config, layer, shape, later=later)
+    fused, *rest = layer.projections
+    fused = fused if later else replace(fused, bias=2 * hidden)  # keys have none
+    if not later and config.flag("talking_head", default=False):
+        other += 2 * shape.query_heads**2
+    layer = replace(layer, projections=(fused, *rest), other_parameters=other)
+    stack = [layer] * config.layers()
+    outside = 2 * hidden
+    if later:
+        normed = "layer_norm" in config.text("norm_rel_ebd", default="none").lower()
+        outside += 2 * hidden if normed else 0
+        if kernel := config.count("conv_kernel_size"):
+            inputs = kernel * config.divisible(
+                "hidden_size", hidden, "conv_groups", config.optional("conv_groups") or 1
+            )
+            convolution = Projection("convolution", "other", inputs, hidden, "none", bias=hidden)
+            stack[0] = replace(
+                layer,
+                projections=(*layer.projections, convolution),
+                norm_parameters=layer.norm_parameters + 2 * hidden,
+            )
+    if width != hidden:
+        into = Projection("project_in", "other", width, hidden, "none")
+        stack[0] = replace(stack[0], projections=(into, *stack[0].projections))
+    rows = config.dimension("vocab_size") + learned + config.count("type_vocab_size")
+    network = _encoder(config, name, stack, hidden=hidden, norms=outside, rows=rows, width=width)
+    network = replace(network, other_parameters=table * hidden)
+    config.unused(
+        "conv_act", "legacy", "pooler_hidden_size", "pooler_dropout", "pooler_hidden_act", "cls_dropout"
+    )
+    return _with_head(network, config, width=width)
+
+
+def _with_relative_positions(
+    config: Config, layer: Layer, shape: Heads, *, later: bool
+) -> tuple[Layer, int, int]:
+    """Return a layer that multiplies with relative positions, the parameters that project them there, and the rows of their table."""
+    reach = config.first_present("max_relative_positions")[1]
+    if reach in (None, -1, 0):
+        reach = config.dimension("max_position_embeddings")
+    else:
+        reach = config.dimension("max_relative_positions")
+    buckets = config.first_present("position_buckets")[1] if later else None
+    if buckets not in (None, -1, 0):
+        reach = config.dimension("position_buckets")
+    stated = config.first_present("pos_att_type")[1] or []
+    kinds = [part.strip() for part in stated.lower().split("|")] if isinstance(stated, str) else stated
+    ways = [kind for kind in ("c2p", "p2c") if kind in kinds]
+    hidden = shape.hidden_size
+    products = tuple(Projection(kind, "attention", hidden, 2 * reach, "columns", held=False) for kind in ways)
+    shared = later and config.flag("share_att_key", default=False)
+    biased = len(ways) if later else ways.count("p2c")
+    projected = 0 if shared else len(ways) * hidden * hidden + biased * hidden
+    fused, *rest = layer.projections
+    return replace(layer, projections=(fused, *products, *rest)), projected, 2 * reach
+
+
 def read_t5_encoder(config: Config, name: str) -> Network:
     """Return the encoder of a T5, mT5 or umT5 by itself, as it serves vectors; with a decoder it is not modelled."""
     kind, stated = config.model_type, stated_class(config)
     if not stated.endswith("EncoderModel"):
         raise config.error(
             "architectures",
-            f"{stated or kind!r} is an encoder-decoder: its cross-attention cache is not modelled, the encoder alone is",
+            f"{stated or kind!r} is an encoder-decoder that vLLM and SGLang do not serve; its encoder by itself is modelled",
             "allowed: T5EncoderModel, MT5EncoderModel, UMT5EncoderModel",
         )
     hidden, count = config.dimension("d_model"), config.layers("num_layers")

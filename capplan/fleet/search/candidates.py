@@ -10,6 +10,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError, Reason, Refusal
 from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import emulated_reason, no_kernel_reason
+from capplan.memory.capacity import encoder_reason
 from capplan.model.block_formats import BLOCK_DTYPES
 from capplan.model.block_recipes import RECIPES
 from capplan.model.heads import head_reason, listed_degrees, refuse_heads
@@ -113,8 +114,10 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
     if pipeline > len(network.layers):
         words = f"pipeline-parallel {pipeline} exceeds the {len(network.layers)} layers"
         return Reason(Refusal.LAYERS, words)
-    if pipeline > 1 and network.bidirectional:
+    if pipeline > 1 and network.whole_prompts:
         return Reason(Refusal.LAYERS, "engines do not split encoders into pipeline stages")
+    if reason := encoder_reason(network, profile):
+        return reason
     return (
         head_reason(network, tensor)
         or _expert_reason(network, sharding)

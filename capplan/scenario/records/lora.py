@@ -51,6 +51,10 @@ def with_adapters(network: Network, terms: LoraTerms, prompt_tokens: float | Non
     InputError
         the network has no such matrix
     """
+    if network.encoder is not None:
+        raise InputError(
+            f"{network.name}: adapters of an encoder-decoder are not modelled, since they stand beside its encoder too\n  leave them out"
+        )
     modules = terms.modules or MODULES
     known = _modules_of(network)
     wrong = next((name for name in terms.modules or () if name not in known), None)
