@@ -394,3 +394,17 @@ def test_a_pattern_for_q_means_nothing_where_the_checkpoint_has_q_k_and_v_as_one
         section = compressed(ignore=["lm_head", pattern])
         held = quantised(read_network(config, name), config | {"quantization_config": section})
         assert {p.name for p in held.layers[0].projections if p.weight_format == "bf16"} == left
+
+
+def test_files_of_published_checkpoints_have_the_bytes_that_are_published():
+    """Sizes of all files of two repositories, where a base in 16 bits and the formats of its parts leave nothing open.
+
+    Step 3.7 Flash: 402,730,833,632 bytes in bf16, 212,523,666,872 in fp8, MTP layers and tower the same in both. Kimi-K3-NVFP4: 1,609.9 GB with
+    a tower of about 0.9 GB, which is not counted.
+    """
+    plain, eight = (
+        weight_bytes(read_model(f"stepfun-ai/Step-3.7-Flash{end}", offline=True)) for end in ("", "-FP8")
+    )
+    assert plain - eight == pytest.approx(402_730_833_632 - 212_523_666_872, abs=20_000)
+    kimi = weight_bytes(read_model("nvidia/Kimi-K3-NVFP4", offline=True))
+    assert 1_608.5e9 < kimi < 1_609.9e9

@@ -27,7 +27,9 @@ def read_glm5_next_text(config: Config, name: str) -> Network:
     """Return the text half of a GLM-5.3."""
     hidden, count = config.dimension("hidden_size"), config.layers()
     streams = config.dimension("hc_mult", default=4)
-    config.unused("layer_types", "index_kpool_always_select_tail")
+    config.unused("layer_types", "index_kpool_always_select_tail", "first_k_dense_replace")
+    if (stated := config.section("linear_attn_config")) is not None and config.stated("layer_types"):
+        stated.unused("kda_layers", "full_attn_layers")
     delta = delta_attention(hidden, *delta_sizes(config, 64))
     dense = gated_mlp(hidden, config.dimension("intermediate_size")), None
     parts = parts_after(config, dense, deepseek_mixture(config, hidden), count, min(3, count))

@@ -138,6 +138,8 @@ def _bases(model_type: str, layer: Layer, projection: Projection) -> tuple[str, 
         if not layer.mixers:  # of mllama: it reads the image
             return ("cross_attn",)
         return (_ATTENTION.get(family, "self_attn"),)
+    if projection.tensor_class == "shared_expert" and family == "step3p7":
+        return ("share_expert",)
     if projection.tensor_class == "shared_expert":
         parent = _EXPERTS.get(family, "mlp.experts").rpartition(".")[0]
         return tuple(f"{parent}.{shared}" if parent else shared for shared in _SHARED.values())
