@@ -181,7 +181,7 @@ def step_vision(vision: Config, text_hidden: int) -> int:
     """Return the parameters of the Step 3.7 tower, its two down-samplers and projector."""
     hidden = vision.dimension("width", "hidden_size", default=1536)
     intermediate = int(hidden * vision.ratio("mlp_ratio", default=8960 / 1536))
-    vision.unused("intermediate_size")
+    vision.unused("intermediate_size", "heads", "ls_init_value", "pool_type")
     patch = vision.dimension("patch_size", default=14)
     side = vision.dimension("image_size", default=728) // patch
     channels = vision.dimension("num_channels", default=3)
