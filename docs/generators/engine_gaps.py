@@ -1,9 +1,11 @@
-"""List what a release of an engine has that the catalogue lacks: versions, model types, options.
+"""List what a release of an engine has that the catalogue lacks: versions, model types, classes of models, options.
 
 python -m docs.generators.engine_gaps vllm site-packages/vllm
 python -m docs.generators.engine_gaps sglang sglang-0.5.23-cp311-cp311-manylinux_2_34_x86_64.whl
+python -m docs.generators.engine_gaps trtllm TensorRT-LLM/tensorrt_llm
 
-The second argument is the installed package, or the wheel that `pip download --no-deps` fetches. Its source is searched, never run.
+The second argument is the installed package, a folder of its source, or the wheel that `pip download --no-deps` fetches (the package index has
+none of TensorRT-LLM). Its source is searched, never run. A class is known by its type in transformers (`.[oracle]`), or by its name.
 """
 
 import re
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 from capplan.deploy.flag_table import engine_flags
@@ -23,21 +26,35 @@ PACKAGES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm"}
 _OPTION_FILES = re.compile(
     r"arg_utils\.py|server_args\.py|arg_groups/fields/\w+\.py|cli_args\.py|commands/serve\.py"
 )
+_NO_LANGUAGE_MODEL = "multimodal_gen/"
+"""Folder of SGLang's server of diffusion models."""
 _OPTION = re.compile(r"""["'](--[a-z][a-z0-9_-]+)["']""")
 _FIELD = re.compile(r"^    ([a-z]\w+): A\[(?!bool, Arg\(no_cli=True\)\])", re.MULTILINE)
 """Fields of SGLang's arguments, each of which is an option."""
 _MODEL_TYPE = re.compile(r"""model_type\b[^=\n]*=\s*["']([\w.-]+)["']""")
 
 
+_CLASS_FILES = re.compile(r"models/registry\.py|_arch_index\.py")
+_CLASS = re.compile(
+    r"""["'](\w+For(?:CausalLM|ConditionalGeneration|SequenceClassification|TextEmbedding)|\w+LMHeadModel)["']"""
+)
+_ENTRY = re.compile(r"^EntryClass = (\[[^\]]*\]|\w+)", re.MULTILINE)
+"""Classes that a file of SGLang serves."""
+_DRAFTS = re.compile(r"eagle|mtp|draft|dflash|medusa|dspark|nextn", re.IGNORECASE)
+_HEAD = re.compile(r"(Sparse)?(For\w+|LMHeadModel|ChatModel|Chat)$")
+
+
 def sources(package: Path) -> Iterator[tuple[str, str]]:
     """Yield the path and the text of every Python file of a folder or a wheel."""
     if package.is_dir():
         for path in sorted(package.rglob("*.py")):
+            if _NO_LANGUAGE_MODEL in path.as_posix():
+                continue
             yield str(path.relative_to(package)), path.read_text(encoding="utf-8", errors="ignore")
         return
     with zipfile.ZipFile(package) as wheel:
         for name in sorted(wheel.namelist()):
-            if name.endswith(".py"):
+            if name.endswith(".py") and _NO_LANGUAGE_MODEL not in name:
                 yield name, wheel.read(name).decode(errors="ignore")
 
 
@@ -61,6 +78,52 @@ def found(files: Iterable[tuple[str, str]]) -> tuple[set[str], set[str]]:
     return types, options
 
 
+def served(files: Iterable[tuple[str, str]]) -> set[str]:
+    """Return the classes of models that an engine serves, drafts left out.
+
+    Examples
+    --------
+    >>> files = [("models/registry.py", '"NewForCausalLM": ("new", "NewForCausalLM"), "EagleNewForCausalLM": 1'), ("models/old.py", "EntryClass = [OldModel]")]
+    >>> sorted(served(files))
+    ['NewForCausalLM', 'OldModel']
+    """
+    names: set[str] = set()
+    for path, text in files:
+        if _CLASS_FILES.search(path):
+            names.update(_CLASS.findall(text))
+        if "models/" in path:
+            names.update(name for entry in _ENTRY.findall(text) for name in re.findall(r"\w+", entry))
+    return {name for name in names if not _DRAFTS.search(name)}
+
+
+def is_read(name: str) -> bool:
+    """Return whether a file of that class is read or rejected with a reason, by its type in transformers or by its name.
+
+    Examples
+    --------
+    >>> is_read("LlamaForCausalLM"), is_read("BaichuanForCausalLM"), is_read("NewestForCausalLM")
+    (True, True, False)
+    """
+    known = set(families()) | set(REFUSED)
+    plain = {kind.replace("_", "").replace("-", "").lower() for kind in known}
+    return _types_of_classes().get(name, "") in known or _HEAD.sub("", name).replace("_", "").lower() in plain
+
+
+@cache
+def _types_of_classes() -> dict[str, str]:
+    """Return the type of every class that transformers maps; nothing where it is not installed."""
+    try:
+        from transformers.models.auto import modeling_auto as auto
+    except ImportError:
+        return {}
+    of_class: dict[str, str] = {}
+    tables = (value for key, value in vars(auto).items() if key.endswith("_MAPPING_NAMES"))
+    for table in tables:
+        for kind, names in table.items():
+            of_class.update(dict.fromkeys(names if isinstance(names, (tuple, list)) else (names,), kind))
+    return of_class
+
+
 def newer_versions(engine: str) -> list[str]:
     """Return the versions on the package index that are newer than the newest known one."""
     command = [sys.executable, "-m", "pip", "index", "versions", "--pre", PACKAGES[engine]]
@@ -81,10 +144,12 @@ def known_options(engine: str) -> set[str]:
 def main() -> int:
     """Print the three lists."""
     engine, package = sys.argv[1], Path(sys.argv[2])
-    types, options = found(sources(package))
+    files = list(sources(package))
+    types, options = found(files)
     lists = {
         "versions": newer_versions(engine),
         "model types": sorted(types - set(families()) - set(REFUSED)),
+        "classes": sorted(name for name in served(files) if not is_read(name)),
         "options": sorted(options - known_options(engine)),
     }
     for what, names in lists.items():

@@ -4,7 +4,7 @@ import zipfile
 
 from capplan.engine.lookup import ENGINES, version_key
 from capplan.engine.versions import RELEASES, version_of
-from docs.generators.engine_gaps import found, known_options, sources
+from docs.generators.engine_gaps import found, is_read, known_options, served, sources
 
 
 def test_model_types_and_options_are_found_in_a_wheel(tmp_path):
@@ -18,6 +18,25 @@ def test_model_types_and_options_are_found_in_a_wheel(tmp_path):
         file.writestr("engine/server_args.py", 'parser.add_argument("--new-option")\n')
         file.writestr("engine/other.py", 'model_type = "no_configuration"\n')
     assert found(sources(wheel)) == ({"new_1"}, {"--new-option", "--page-size"})
+
+
+def test_classes_are_found_where_each_engine_lists_them():
+    """The tables of vLLM and of TensorRT-LLM (`_arch_index.py`), and the entries of SGLang's files; drafts are no models by themselves."""
+    files = [
+        ("vllm/model_executor/models/registry.py", '    "FreshForCausalLM": ("fresh", "FreshForCausalLM"),\n    "EagleFreshForCausalLM": 1,\n'),
+        ("tensorrt_llm/_torch/models/_arch_index.py", '    "NewerForConditionalGeneration": "modeling_newer",\n'),
+        ("sglang/srt/models/newest.py", "EntryClass = [NewestForCausalLM]\n"),
+        ("vllm/model_executor/models/new.py", 'raise ValueError("OtherForCausalLM")\n'),
+    ]  # fmt: skip
+    assert served(files) == {"FreshForCausalLM", "NewerForConditionalGeneration", "NewestForCausalLM"}
+    assert not any(is_read(name) for name in served(files))
+    assert is_read("Step3VLForConditionalGeneration")
+
+
+def test_the_server_of_diffusion_models_is_left_out(tmp_path):
+    (tmp_path / "multimodal_gen").mkdir()
+    (tmp_path / "multimodal_gen" / "server_args.py").write_text('add("--pixels")')
+    assert found(sources(tmp_path)) == (set(), set())
 
 
 def test_a_folder_is_read_as_a_wheel_is(tmp_path):
