@@ -38,6 +38,11 @@ Interval = Annotated[
 ]
 Replicas = Annotated[int, whole("--replicas", of="replicas", says="Replicas that the results are of.")]
 
+MixGroup = Annotated[
+    int | None,
+    whole("--group", of="a group of a mix", says="Group of a mix that the results are of, from 1."),
+]
+
 
 @grouped
 def command(
@@ -48,6 +53,7 @@ def command(
     minutes: Minutes = None,
     interval: Interval = None,
     replicas: Replicas = 1,
+    group: MixGroup = None,
     offline: o.Offline = False,
     to: o.Output,
 ) -> int:
@@ -58,7 +64,7 @@ def command(
     from capplan.report.show import show
 
     _refuse_other_source(results, endpoint, minutes, interval, replicas)
-    asked, plan = planned(plan_file, offline=offline)
+    asked, plan = planned(plan_file, group, offline=offline)
     if endpoint:
         from capplan.calibrate.endpoint.client import endpoint_of
         from capplan.calibrate.endpoint.plan_traffic import measured_plan

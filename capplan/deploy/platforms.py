@@ -8,7 +8,7 @@ from capplan.deploy.fleet_launch import FleetLaunch, Group
 from capplan.deploy.kubernetes import CONFIG_FOLDER, PORT, container_command, pod, program_and_arguments
 from capplan.deploy.written_text import refuse_variables, unexpanded
 from capplan.errors import InputError
-from capplan.fleet.order import OWN
+from capplan.fleet.order import ANY_REGION, OWN
 
 _TAKEN = ("--tensor-parallel-size", "--data-parallel-size")
 """Options of vLLM that a platform writes itself, from its keys for parallelism."""
@@ -44,7 +44,7 @@ def skypilot_tasks(fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
                 f"skypilot: {line.sku or 'GPUs by the piece'} at {line.provider} is not a machine that SkyPilot starts; it knows "
                 f"{', '.join(SKYPILOT)}\n  plan with: --set fleet.providers=[AWS], or another of these"
             )
-        infra = cloud if line.region is None else f"{cloud}/{line.region}"
+        infra = cloud if line.region in (None, ANY_REGION) else f"{cloud}/{line.region}"
         yield {
             "name": f"{fleet.name}-{number}",
             "resources": {"infra": infra, "instance_type": line.sku},

@@ -136,7 +136,7 @@ def _idle(billed: _Billed) -> Explained:
     bill, terms = billed.asked.bill, billed.planned.asked.scenario.own
     if len(bill.pools) > 1:
         formula = (
-            "of each pool, the cost of its machines for the part of its time in which no request is at work"
+            "of each group, the cost of its machines for the part of its time in which no request is at work"
         )
         return explained("idle_usd", bill.idle_usd, formula, (_share_of_time(billed),), MONEY)
     step = machines(billed.planned)
@@ -206,7 +206,9 @@ def _of_class(billed: _Billed, position: int, key: str) -> Explained:
     if key in _BY_TIME:
         return _by_time(billed, share, row, key)
     formula, number_of, source = _TRAFFIC[key]
-    stated_by = input_of("", share.use.name, None, "config", f"scenario: traffic[{position}]{source}")
+    classes = billed.planned.asked.scenario.classes
+    at = next(at for at, item in enumerate(classes) if f"{share.use.name}, ".startswith(f"{item.name}, "))
+    stated_by = input_of("", share.use.name, None, "config", f"scenario: traffic[{at}]{source}")
     mean = () if key == "requests" else row.inputs({"n": "requests"})
     return explained(key, number_of(share.use), formula, (*mean, stated_by), MONEY)
 
@@ -236,7 +238,7 @@ def _by_time(billed: _Billed, share: Share, row: Row, key: str) -> Explained:
     inputs = (*row.inputs({"n": "requests"}), *_time(share.use, billed.label))
     value = share.fraction if key == "gpu_time_fraction" else float(getattr(share, key))
     if len(billed.planned.plan.groups) > 1:
-        formula = "of the cost of either pool, the share of its time that the class takes; GPUs weigh the time of both"
+        formula = "of the cost of each group, the share of its time that the class takes; GPUs weigh the time of all"
         return explained(key, value, formula, inputs, MONEY)
     formula, cost = _BY_TIME[key]
     spent = [item for item in inputs if item.symbol in formula]

@@ -256,12 +256,19 @@ def _own_other(compared: _Compared) -> Explained:
 
 
 def _own_rate(compared: _Compared) -> Explained:
-    group = compared.planned.plan.groups[0]
-    inputs = (
-        input_of("r", "request_rate_per_replica", group.request_rate_per_replica, group.label, "explain request_rate_per_replica"),
-        input_of("n", "busy_replicas", group.busy_replicas, "derived", "explain replicas, without spares"),
-    )  # fmt: skip
-    return explained("request_rate", compared.comparison.own.request_rate, "r n", inputs, MONEY)
+    plan = compared.planned.plan
+    alike = len(plan.groups) == 1
+    inputs = [
+        item
+        for at, group in enumerate(plan.groups if plan.is_mix else plan.groups[:1])
+        for path in ("" if alike else f"groups[{at}].",)
+        for item in (
+            input_of("r" if alike else f"r_{at}", "request_rate_per_replica", group.request_rate_per_replica, group.label, f"explain {path}request_rate_per_replica"),
+            input_of("n" if alike else f"n_{at}", "busy_replicas", group.busy_replicas, "derived", f"explain {path}replicas, without spares"),
+        )
+    ]  # fmt: skip
+    formula = " + ".join(f"{r.symbol} {n.symbol}" for r, n in zip(inputs[::2], inputs[1::2], strict=True))
+    return explained("request_rate", compared.comparison.own.request_rate, formula, inputs, MONEY)
 
 
 _OWN: Mapping[str, Callable[[_Compared], Explained]] = {

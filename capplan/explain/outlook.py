@@ -405,8 +405,7 @@ def _month(grown: _Grown, row: Row, place: Place, value: float) -> Explained:
     if key == "month":
         return explained(key, value, "1 is today", (), MONEY)
     if key == "request_rate":
-        group = plan.groups[0]
-        today = group.request_rate_per_replica * group.busy_replicas
+        today = plan.peak_requests_per_s
         ratio = grown.planned.asked.scenario.growth[month]
         inputs = (
             input_of("r", "request_rate", today, "derived", "the peak of today: explain request_rate_per_replica, times the busy replicas"),
@@ -417,7 +416,7 @@ def _month(grown: _Grown, row: Row, place: Place, value: float) -> Explained:
         return _replicas(grown, row, place, value)
     if key == "gpus":
         if len(plan.groups) > 1:
-            return explained(key, value, "of both pools, replicas times their GPUs", (), MONEY)
+            return explained(key, value, "of all groups, replicas times their GPUs", (), MONEY)
         devices = input_of(
             "g", "gpus_per_replica", plan.groups[0].layout.devices, "derived", "explain gpus_per_replica"
         )
@@ -435,7 +434,7 @@ def _month(grown: _Grown, row: Row, place: Place, value: float) -> Explained:
 def _replicas(grown: _Grown, row: Row, place: Place, value: float) -> Explained:
     groups = grown.planned.plan.groups
     if place[-1] == "replicas" and len(groups) > 1:
-        return explained("replicas", value, "of both pools", (), MONEY)
+        return explained("replicas", value, "of all groups", (), MONEY)
     group = groups[int(place[-1]) if place[2] == "pool_replicas" else 0]
     planned = group.planned_request_rate_limit_per_replica
     source = "largest rate of a replica: as predicted less headroom, and with the confidence"
@@ -458,7 +457,7 @@ def _spares(group: PlanGroup, planned_rate: float, row: Row) -> int:
 def _cost(grown: _Grown, row: Row, value: float) -> Explained:
     plan = grown.planned.plan
     if len(plan.groups) > 1:
-        formula = f"{HOURS_PER_MONTH:g} hours of the replicas of both pools"
+        formula = f"{HOURS_PER_MONTH:g} hours of the replicas of all groups"
         return explained("usd_per_month", value, formula, row.inputs({"n": "replicas"}), MONEY)
     hours = input_of("m", "hours", HOURS_PER_MONTH, "derived", "365 x 24 / 12 hours of an average month")
     order = input_of(

@@ -89,8 +89,9 @@ def _certain(
         return explained(f"{group}.{key}", value, "c", (chosen,), METHODOLOGY)  # fmt: skip
     if row.layout is None:
         sure = input_of("c", "confidence", row.confidence, "derived", f"explain {group}.confidence")
-        formula = "of the cheapest fleet that meets all targets with probability c: separate pools"
-        if planned.answer.chosen is None or not planned.answer.chosen.has_pools:
+        plan = planned.answer.chosen
+        formula = "of the cheapest fleet that meets all targets with probability c: the recommended one, of several groups"
+        if plan is None or len(plan.groups) == 1 or plan.hardware != row.hardware:
             formula = "of the cheapest fleet that meets all targets with probability c; its layout is not in this plan file, a new one has it"
         return explained(f"{group}.{key}", value, formula, (sure,), METHODOLOGY)
     return of_plan(group, subjects[group](), key)

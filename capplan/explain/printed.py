@@ -13,7 +13,6 @@ from capplan.explain.quantities import Group, Planned, quantities, subject_of
 from capplan.explain.record import Explained, Input, labelled
 from capplan.explain.simulated import simulation_group
 from capplan.explain.subject import name_of
-from capplan.fleet.plan import refuse_mix
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_words import next_steps_result
 from capplan.report.answers.plan_words import purchase_text
@@ -63,7 +62,6 @@ def printed(planned: Planned, path: str | None) -> Explained | dict[str, float]:
 
 def _found(planned: Planned, path: str | None) -> Explained | dict[str, float]:
     """Return what `printed` returns, before the labels of keys that the scenario does not state are corrected."""
-    refuse_mix(planned.plan, "explain")
     if path is None:
         return quantities(subject_of(planned.asked, planned.plan))
     name = _first(path)

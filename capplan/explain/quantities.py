@@ -7,14 +7,15 @@ from typing import TypeAlias
 
 from capplan.errors import unknown
 from capplan.explain import memory, money, serving
+from capplan.explain.mix import MixSubject
 from capplan.explain.money import explained_order, explained_outside, explained_survival
 from capplan.explain.pools import PoolsSubject
 from capplan.explain.record import Explained, Input, explained, input_of
 from capplan.explain.subject import METHODOLOGY, Place, Subject, name_of, plan_numbers
-from capplan.fleet.plan import FleetAnswer, Plan, refuse_mix
-from capplan.questions.fleet import AskedFleet
+from capplan.fleet.plan import FleetAnswer, Plan
+from capplan.questions.fleet import AskedFleet, parts_of
 
-AnySubject: TypeAlias = Subject | PoolsSubject
+AnySubject: TypeAlias = Subject | PoolsSubject | MixSubject
 _LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 _BY_NAME: dict[str, Callable[[Subject], Explained]] = {
     "replicas": serving.replicas,
@@ -51,7 +52,9 @@ _BY_NAME |= {
 
 def subject_of(asked: AskedFleet, plan: Plan) -> AnySubject:
     """Return a plan whose quantities are asked for."""
-    refuse_mix(plan, "explain")
+    if plan.is_mix:
+        groups = tuple(Subject(*part) for part in parts_of(asked, plan))
+        return MixSubject(asked, plan, groups, explained_quantity)
     return PoolsSubject(asked, plan) if plan.has_pools else Subject(asked, plan)
 
 
@@ -61,7 +64,7 @@ def quantities(of: AnySubject) -> dict[str, float]:
     Plans for vectors have no time between tokens; the memory of separate pools is that of two kinds of replica, and is not explained.
     """
     row = _row(of)
-    return row if isinstance(of, PoolsSubject) else row | memory.memory_figures(of)
+    return row | memory.memory_figures(of) if isinstance(of, Subject) else row
 
 
 def _row(of: AnySubject) -> dict[str, float]:
@@ -70,7 +73,7 @@ def _row(of: AnySubject) -> dict[str, float]:
 
 def explained_quantity(of: AnySubject, quantity: str) -> Explained:
     """Return a quantity explained; InputError for one that the plan does not have."""
-    if isinstance(of, PoolsSubject):
+    if not isinstance(of, Subject):
         return of.explained(quantity)
     if quantity in memory.EXPLAINED:
         return memory.memory_figure(of, quantity)

@@ -62,7 +62,7 @@ def plan_places(plan: Plan) -> Iterator[tuple[Place, float]]:
     """Yield the same numbers with their places; a plan of one group has those of the group itself."""
     row = plan_row(plan)
     order = {key: value for key, value in (row["order"] or {}).items() if key not in _LINES}
-    groups = row["groups"] if plan.has_pools else None
+    groups = row["groups"] if len(plan.groups) > 1 or plan.is_mix else None
     return places_of({**row, "groups": groups, "order": order})
 
 

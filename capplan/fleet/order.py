@@ -10,6 +10,8 @@ from capplan.fleet.survival import NO_LOSS, Survival
 
 OWN = "own"
 """Provider of machines that are there already, or that one buys."""
+ANY_REGION = "any region"
+"""Region of a price that holds in all regions of a provider, one of which is chosen when a machine is started."""
 MOST_LIMITED = 20_000
 """Replicas up to which an order is looked for among machines of which only some may be ordered."""
 MOST_REPLICAS = 10**9

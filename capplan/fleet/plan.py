@@ -182,10 +182,9 @@ def plan_order(plan: "Plan") -> PlanOrder | None:
         free += order.replicas - group.replicas
         placed += order.placed()
         for line in order.lines:
-            known = lines.get(line.machine, OrderLine(line.machine, 0, 0))
-            lines[line.machine] = OrderLine(
-                line.machine, known.count + line.count, known.replicas + line.replicas
-            )
+            machine = replace(line.machine, device=line.machine.device or group.layout.device.name)
+            known = lines.get(machine, OrderLine(machine, 0, 0))
+            lines[machine] = OrderLine(machine, known.count + line.count, known.replicas + line.replicas)
     gpus = sum(line.count * line.machine.gpus for line in lines.values())
     usd = plan.usd_per_hour or 0.0
     return PlanOrder(tuple(lines.values()), gpus, gpus - plan.gpus, free, tuple(placed), usd)

@@ -1,16 +1,16 @@
 """Details of a plan: margins of its targets, its sizing step by step, memory and operators of a replica."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from capplan.accuracy.bounded import BoundedSpread, interval_on
-from capplan.accuracy.intervals import regime_keys
+from capplan.accuracy.intervals import Interval, regime_keys
 from capplan.accuracy.serving import engine_generation, network_class
 from capplan.assumption import Assumption
 from capplan.fleet.fit import Fit, fit
-from capplan.fleet.plan import PHASES, Group, Plan
+from capplan.fleet.plan import Group, Plan
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.replica.estimate import OperatorRow, breakdown_of
 from capplan.replica.load import Load
@@ -77,8 +77,8 @@ class PlanDetail:
     load: Load
     phase_s: Mapping[str, float]
     """Prefill of one prompt and one decode step as the engine runs them, with host time and overlap."""
-    pool: str = ""
-    """`prefill` or `decode` where the plan has separate pools."""
+    group: str = ""
+    """`prefill` or `decode` where the plan has separate pools; the requests of the group in a mix."""
 
 
 def plan_spec(group: Group, question: Question) -> ReplicaSpec:
@@ -109,24 +109,29 @@ def _margin(plan: Plan, question: Question, target: Target) -> TargetMargin:
         "ttft": plan.ttft_s, "tpot": plan.tpot_s, "itl": plan.tpot_s, "e2e": plan.e2e_s,
     }  # fmt: skip
     predicted = float(getattr(spreads[target.metric], target.statistic))
-    group = plan.groups[0 if target.metric == "ttft" else -1]
-    kind = network_class(question.networks[group.weight_dtype])
-    generation = engine_generation(question.profile)
-    keys = regime_keys(target.metric, "open", kind, group.label, target.statistic, generation)
-    interval = interval_on(question.intervals, keys, group.layout.device)
+    first, last = plan.groups[0], plan.groups[-1]
+    seen_at = plan.groups if plan.is_mix else (first if target.metric == "ttft" else last,)
+    intervals = [_interval(group, question, target) for group in seen_at]
     return TargetMargin(
         target,
         predicted,
-        predicted * interval.low_ratio,
-        predicted * interval.high_ratio,
+        predicted * min(interval.low_ratio for interval in intervals),
+        predicted * max(interval.high_ratio for interval in intervals),
         1.0 - predicted / target.limit_s,
         plan.target_probabilities[target.key],
     )
 
 
-def sizing_of(plan: Plan, headroom_fraction: float) -> Sizing:
-    """Return the steps from the peak to the number of devices."""
-    group = plan.single
+def _interval(group: Group, question: Question, target: Target) -> Interval:
+    """Return the interval of the latency of a target at the replicas of a group."""
+    kind = network_class(question.networks[group.weight_dtype])
+    generation = engine_generation(question.profile)
+    keys = regime_keys(target.metric, "open", kind, group.label, target.statistic, generation)
+    return interval_on(question.intervals, keys, group.layout.device)
+
+
+def sizing_of(group: Group, headroom_fraction: float) -> Sizing:
+    """Return the steps from the peak of the requests of a group to its number of devices."""
     limit, sure_limit = group.request_rate_limit_per_replica, group.sure_request_rate_limit_per_replica
     assert limit is not None
     assert sure_limit is not None
@@ -142,14 +147,21 @@ def sizing_of(plan: Plan, headroom_fraction: float) -> Sizing:
     )
 
 
-def plan_details(plan: Plan, question: Question) -> tuple[PlanDetail, ...]:
-    """Return memory and operators of one replica of a plan at the peak of the scenario, of each pool where it has some."""
-    if len(plan.groups) == 1:
-        return (_detail(plan.groups[0], question, ""),)
-    return tuple(_detail(group, question, pool) for group, pool in zip(plan.groups, PHASES, strict=True))
+def plan_details(plan: Plan, questions: Sequence[Question]) -> tuple[PlanDetail, ...]:
+    """Return memory and operators of one replica of each group of a plan at the peak of the requests that it gets.
+
+    Parameters
+    ----------
+    plan : of one group, of separate pools, or a mix
+    questions : of the requests of each group
+    """
+    return tuple(
+        _detail(group, question, name)
+        for group, question, name in zip(plan.groups, questions, plan.group_names, strict=True)
+    )
 
 
-def _detail(group: Group, question: Question, pool: str) -> PlanDetail:
+def _detail(group: Group, question: Question, name: str) -> PlanDetail:
     spec = plan_spec(group, question)
     lengths = question.demand.lengths
     inputs = float(lengths.input_tokens)
@@ -160,8 +172,9 @@ def _detail(group: Group, question: Question, pool: str) -> PlanDetail:
         prefix_hit_fraction=float(np.clip(float(lengths.cached_tokens) / inputs, 0.0, 1.0)),
     )
     replica, sequences = replica_of(spec), group.concurrency_per_replica
-    rows = tuple(row for row in breakdown_of(replica, load, sequences) if pool in ("", row.phase))
-    return PlanDetail(spec, fit(spec), rows, load, phase_times(replica, load, sequences), pool)
+    every = breakdown_of(replica, load, sequences)
+    rows = tuple(row for row in every if group.role in ("serve", row.phase))
+    return PlanDetail(spec, fit(spec), rows, load, phase_times(replica, load, sequences), name)
 
 
 def phase_times(replica: Replica, load: Load, sequences: float) -> dict[str, float]:

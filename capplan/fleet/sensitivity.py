@@ -108,13 +108,26 @@ def resized(question: Question, plan: Plan, terms: Terms, cache: SearchCache | N
     return None if busy is None else (busy,)
 
 
-def speed_swing(question: Question, plan: Plan, terms: Terms, cache: SearchCache) -> Swing:
-    """Return the fleets for replicas as fast as in the best tenth of the cases, and as slow as in the worst."""
+def joined(groups: Sequence[Busy | None]) -> Busy | None:
+    """Return the replicas in service of several plans as those of one; None if no number is enough for one of them."""
+    known = [busy for busy in groups if busy is not None]
+    return tuple(count for busy in known for count in busy) if len(known) == len(groups) else None
+
+
+def speed_swing(plan: Plan, parts: Sequence[tuple[Question, Plan, Terms]], cache: SearchCache) -> Swing:
+    """Return the fleets for replicas as fast as in the best tenth of the cases, and as slow as in the worst.
+
+    Parameters
+    ----------
+    plan : as a whole
+    parts : each group of a mix with its question; any other plan itself
+    cache : runs of the same questions before
+    """
     words = "as fast as the best tenth", "as slow as the worst tenth"
-    fleets = [
-        turned(change, plan, _at_speed(question, plan, terms, cache, part), terms.usd_per_hour)
-        for change, part in zip(words, RANGE, strict=True)
-    ]
+    fleets = []
+    for change, tenth in zip(words, RANGE, strict=True):
+        busy = joined([_at_speed(question, alone, terms, cache, tenth) for question, alone, terms in parts])
+        fleets.append(turned(change, plan, busy, parts[0][2].usd_per_hour))
     return Swing("kernel efficiency", *fleets)
 
 

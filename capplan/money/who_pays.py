@@ -76,6 +76,8 @@ class Share:
     decode_usd: float
     idle_usd: float
     """Its part of the line of idle GPUs, in the same proportion; not in `usd`."""
+    groups: tuple[int, int] = (0, 0)
+    """Positions of the replicas that prefill for it, and of those that decode."""
 
     @property
     def usd(self) -> float:
@@ -296,6 +298,7 @@ def who_pays_for_pools(uses: Sequence[ClassUse], prefill: PaidPool, decode: Paid
             first.busy_usd * parts[0],
             last.busy_usd * parts[1],
             first.idle_usd * parts[0] + last.idle_usd * parts[1],
+            (0, 1),
         )
 
     paid = prefill.paid_replica_s * prefill.devices + decode.paid_replica_s * decode.devices
@@ -319,8 +322,8 @@ def who_pays_for_groups(groups: Sequence[tuple[Sequence[ClassUse], PaidPool]]) -
     paid = sum(pool.paid_replica_s * pool.devices for _, pool in groups)
     bills = [who_pays(uses, pool) for uses, pool in groups]
     shares = tuple(
-        replace(share, fraction=share.fraction * mine / sum(worked))
-        for bill, mine in zip(bills, worked, strict=True)
+        replace(share, fraction=share.fraction * mine / sum(worked), groups=(place, place))
+        for place, (bill, mine) in enumerate(zip(bills, worked, strict=True))
         for share in bill.shares
     )
     return WhoPays(shares, tuple(cost for bill in bills for cost in bill.pools), min(1.0, sum(worked) / paid))

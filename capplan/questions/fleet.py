@@ -1,6 +1,6 @@
 """A scenario -> the question that the fleet search answers: model, devices and engine looked up by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
@@ -13,7 +13,7 @@ from capplan.errors import InputError
 from capplan.families.head import pooled
 from capplan.fleet.decision import SUREST_WITHIN, fleet_decision
 from capplan.fleet.load.demand import Demand, demand_of
-from capplan.fleet.plan import FleetAnswer, Plan
+from capplan.fleet.plan import FleetAnswer, Group, Plan
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_pools
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
@@ -27,7 +27,12 @@ from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.plan import cache_dtype
 from capplan.model.network import Network
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
-from capplan.questions.money.budget import budgeted, carried_traffic, within_budget
+from capplan.questions.money.budget import (
+    budgeted,
+    carried_traffic,
+    rented_within_budget,
+    within_budget,
+)
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_by, shipped_intervals, shipped_slowness
 from capplan.readers.catalogue.machines import machine_prices
@@ -92,15 +97,15 @@ def _networks(scenario: Scenario, shipped: Network) -> tuple[dict[str, Network],
     return networks, assumed
 
 
-def _with_prompt_work(scenario: Scenario, networks: dict[str, Network], demand: Demand) -> dict[str, Network]:
+def _with_prompt_work(
+    scenario: Scenario, networks: Mapping[str, Network], demand: Demand
+) -> dict[str, Network]:
     """Return the networks with the adapters and the images of the scenario, if it has any."""
     lengths = demand.lengths
     computed = max(float(lengths.input_tokens) - float(lengths.cached_tokens), 1.0)
-    networks = {
-        name: with_image_work(network, scenario.classes, computed) for name, network in networks.items()
-    }
+    read = {name: with_image_work(network, scenario.classes, computed) for name, network in networks.items()}
     if scenario.lora is None:
-        return networks
+        return read
     rates = [item.request_rate_at() for item in scenario.classes]
     first = [
         rate * (1.0 - item.repeated_fraction) for item, rate in zip(scenario.classes, rates, strict=True)
@@ -108,7 +113,7 @@ def _with_prompt_work(scenario: Scenario, networks: dict[str, Network], demand: 
     # the samples of a request have one adapter, which is copied for the first of them
     alone = computed * sum(rates) / sum(first)
     try:
-        return {name: with_adapters(network, scenario.lora, alone) for name, network in networks.items()}
+        return {name: with_adapters(network, scenario.lora, alone) for name, network in read.items()}
     except InputError as error:
         raise InputError(f"{scenario.path}: {error}") from error
 
@@ -252,12 +257,12 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
 
 
 def part_of(asked: AskedFleet, classes: tuple[RequestClass, ...]) -> AskedFleet:
-    """Return the same question for some of its requests, of whose lengths its context and its traffic are."""
+    """Return the same question for some of its requests: traffic, context, and what prompts take of adapters and images are theirs."""
     scenario = replace(asked.scenario, classes=classes)
     demand = demand_of(scenario)
-    first = next(iter(asked.question.networks.values()))
-    tokens, _, _ = _context(scenario, first, demand)
-    question = replace(asked.question, demand=demand, max_model_len=tokens)
+    networks = _with_prompt_work(scenario, asked.question.networks, demand)
+    tokens, _, _ = _context(scenario, next(iter(networks.values())), demand)
+    question = replace(asked.question, networks=networks, demand=demand, max_model_len=tokens)
     return replace(asked, scenario=scenario, question=question)
 
 
@@ -269,19 +274,25 @@ def parts_of(asked: AskedFleet, plan: Plan) -> list[tuple[AskedFleet, Plan]]:
     parts = []
     responses = dict(zip((item.name for item in asked.scenario.classes), plan.class_e2e_s, strict=False))
     for group in plan.groups:
-        requests = group.requests
-        assert requests is not None
-        mine = [item for item in asked.scenario.classes if item.name in requests.classes]
-        whole = [name for name in responses if name in requests.classes]
+        classes = requests_of(group, asked.scenario.classes)
+        assert group.requests is not None
+        whole = [name for name in responses if name in group.requests.classes]
         alone = replace(
             plan,
             groups=(replace(group, requests=None),),
             usd_per_hour=group.usd_per_hour,
-            class_e2e_s=tuple(responses[name] for name in whole) if len(mine) > 1 else (),
+            class_e2e_s=tuple(responses[name] for name in whole) if len(whole) > 1 else (),
         )
-        cut = part_of_classes(mine, requests.above_tokens, requests.up_to_tokens, requests.share)
-        parts.append((part_of(asked, cut), alone))
+        parts.append((part_of(asked, classes), alone))
     return parts
+
+
+def requests_of(group: Group, classes: Sequence[RequestClass]) -> tuple[RequestClass, ...]:
+    """Return the parts of classes that the router of a mix sends to a group; none if the group gets nothing of them."""
+    requests = group.requests
+    assert requests is not None
+    mine = [item for item in classes if item.name in requests.classes]
+    return part_of_classes(mine, requests.above_tokens, requests.up_to_tokens, requests.share)
 
 
 def terms_of(asked: AskedFleet) -> Terms:
@@ -296,12 +307,15 @@ def terms_of(asked: AskedFleet) -> Terms:
 def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
     """Return the fleets that serve a scenario within its limits, cheapest first, and what was rejected."""
     terms, cache = terms_of(asked), SearchCache()
-    answer = _either_way(asked, terms, progress, cache)
+    budget = asked.scenario.budget_usd_per_month
     if asked.scenario.fleet.mix != "off":
         from capplan.questions.mix import with_mix
 
-        return with_mix(asked, answer)
-    if asked.scenario.budget_usd_per_month is None:
+        free = replace(asked, scenario=replace(asked.scenario, budget=None))
+        answer = with_mix(free, _either_way(free, terms_of(free), progress, cache))
+        return answer if budget is None else rented_within_budget(answer, budget)
+    answer = _either_way(asked, terms, progress, cache)
+    if budget is None:
         return answer
     if asked.scenario.commitments is not None:
         trials = partial(_trials, asked, terms, cache)

@@ -16,11 +16,19 @@ from capplan.fleet.sensitivity import (
     Turn,
     WhatIf,
     by_traffic,
+    joined,
     resized,
     speed_swing,
     turned,
 )
-from capplan.questions.fleet import AskedFleet, terms_of, wanted_context
+from capplan.questions.fleet import (
+    AskedFleet,
+    part_of,
+    parts_of,
+    requests_of,
+    terms_of,
+    wanted_context,
+)
 from capplan.workload.length import Lengths
 from capplan.workload.request_class import RequestClass, busier
 
@@ -50,6 +58,8 @@ class _Turning:
         """Return the replicas in service for changed traffic; None where none are enough, or a mean request is too long."""
         asked, first = self.asked, self.plan.groups[0]
         classes = tuple(change(item, ratio) for item in asked.scenario.classes)
+        if self.plan.is_mix:
+            return self._of_groups(classes)
         demand = demand_of(replace(asked.scenario, classes=classes))
         network = asked.question.networks[first.weight_dtype]
         context = wanted_context(asked.scenario, network, demand.longest_tokens)[0]
@@ -58,6 +68,25 @@ class _Turning:
             return None
         question = replace(asked.question, demand=demand, max_model_len=tokens)
         return resized(question, self.plan, terms_of(asked), self.cache)
+
+    def _of_groups(self, classes: tuple[RequestClass, ...]) -> Busy | None:
+        """Return the replicas in service of each group of a mix for changed traffic; a group that gets none of it keeps one."""
+        counts: list[int] = []
+        for group in self.plan.groups:
+            if not (mine := requests_of(group, classes)):
+                counts.append(1)
+                continue
+            part = part_of(self.asked, mine)
+            alone = replace(self.plan, groups=(replace(group, requests=None),))
+            busy = resized(part.question, alone, terms_of(part), self.cache)
+            if busy is None:
+                return None
+            counts += busy
+        return tuple(counts)
+
+    def parts(self) -> list[tuple[AskedFleet, Plan]]:
+        """Return each group of a mix with the question of its requests; any other plan as a whole."""
+        return parts_of(self.asked, self.plan) if self.plan.is_mix else [(self.asked, self.plan)]
 
     def both(self, what: str, change: Callable[[RequestClass, float], RequestClass]) -> Swing:
         """Return the fleets for a fifth less and a fifth more of something."""
@@ -70,19 +99,22 @@ class _Turning:
 
     def at_traffic(self) -> tuple[WhatIf, ...]:
         """Return the fleets for other traffic, each counted by simulation; today's is the plan itself."""
-        asked, plan, terms = self.asked, self.plan, terms_of(self.asked)
+        plan, terms = self.plan, terms_of(self.asked)
         if not plan.has_pools:
             ratios = WHAT_IF_RATIOS
-            counts = by_traffic(asked.question, plan, terms, self.cache, ratios)
+            of_parts = [
+                by_traffic(part.question, alone, terms_of(part), self.cache, ratios)
+                for part, alone in self.parts()
+            ]
+            counts = [joined(of_groups) for of_groups in zip(*of_parts, strict=True)]
         else:
             ratios = FEW_RATIOS
             counts = [plan.in_service if ratio == 1.0 else self.busy(busier, ratio) for ratio in ratios]
-        first, points = plan.groups[0], []
-        peak = first.request_rate_per_replica * first.busy_replicas
+        points = []
         for ratio, count in zip(ratios, counts, strict=True):
             fleet = turned("", plan, plan.in_service if ratio == 1.0 else count, terms.usd_per_hour)
             if fleet.gpus is not None:
-                points.append(WhatIf(ratio, peak * ratio, fleet.gpus, fleet.usd))
+                points.append(WhatIf(ratio, plan.peak_requests_per_s * ratio, fleet.gpus, fleet.usd))
         return tuple(points)
 
 
@@ -117,7 +149,8 @@ def _swings(turning: _Turning) -> list[Swing]:
         swings.append(turning.both("input length", longer_input))
         swings.append(turning.both("output length", longer_output))
     swings += _price_swing(plan)
-    return [*swings, speed_swing(asked.question, plan, terms_of(asked), turning.cache)]
+    parts = [(part.question, alone, terms_of(part)) for part, alone in turning.parts()]
+    return [*swings, speed_swing(plan, parts, turning.cache)]
 
 
 def _price_swing(plan: Plan) -> list[Swing]:

@@ -21,7 +21,7 @@ from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.fleet.search.trial import demand_at_replica
 from capplan.fleet.simulation import Stream, capacity_per_s
 from capplan.model.sharding import Sharding
-from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
+from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, parts_of
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_by
 from capplan.readers.catalogue.hardware import device
@@ -181,15 +181,13 @@ def mixed_groups(chosen: Chosen, operation: Operation | None, stream: Stream) ->
     places = {name: place for place, name in enumerate(stream.class_names)}
     groups: list[MixedGroup] = []
     dealt = 0.0
-    for group in plan.groups:
+    names = {name for group in plan.groups if group.requests for name in group.requests.classes}
+    if not places.keys() >= names:
+        raise InputError("simulate: a trace has no classes by which the router of the plan divides requests")
+    for group, (part, _) in zip(plan.groups, parts_of(chosen.asked, plan), strict=True):
         routed = group.requests
         assert routed is not None
-        if not places.keys() >= set(routed.classes):
-            raise InputError(
-                "simulate: a trace has no classes by which the router of the plan divides requests"
-            )
-        spec = spec_of_layout(group.layout, group.weight_dtype, question)
-        replica = replica_of(replace(spec, max_model_len=routed.max_model_len or spec.max_model_len))
+        replica = replica_of(spec_of_layout(group.layout, group.weight_dtype, part.question))
         classes = frozenset(places[name] for name in routed.classes)
         weights = (0.0, 1.0)
         if routed.share is not None:

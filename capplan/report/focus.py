@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from capplan.fleet.plan import refuse_mix
 from capplan.money.total_cost import Sold
 from capplan.money.who_pays import Share
 from capplan.questions.money.who_pays import AskedBill
@@ -84,7 +83,6 @@ def focus_text(
     -------
     text; the billed cost of all rows together is that of the fleet in the month, whatever the rows are of
     """
-    refuse_mix(asked.plan, "bill --focus")
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -153,13 +151,13 @@ def _machine_rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, objec
 
 def _rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, object]]:
     groups, bill = asked.plan.groups, asked.bill
-    last = len(groups) - 1
     time = _gpu_time(asked)
     for share in bill.shares:
-        use = share.use
+        use, (first_group, last_group) = share.use, share.groups
+        whose = f"{use.name}/{first_group}" if asked.plan.is_mix else use.name
         for meter, usd, quantity, group in (
-            ("Input Tokens", share.prefill_usd, use.input_tokens, 0),
-            ("Output Tokens", share.decode_usd, use.output_tokens, last),
+            ("Input Tokens", share.prefill_usd, use.input_tokens, first_group),
+            ("Output Tokens", share.decode_usd, use.output_tokens, last_group),
         ):
             first = meter == "Input Tokens"
             device = groups[group].layout.device.name
@@ -168,7 +166,7 @@ def _rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, object]]:
                 of_pool = usd / pool.busy_usd * pool.busy_fraction if pool.busy_usd else 0.0
                 yield _charge(
                     usd * part / usd_each, quantity * part, 1e-6, "Tokens", "1000000 Tokens", payment, of_pool
-                ) | _sku(device, meter, use.name, payment) | _class(share) | {
+                ) | _sku(device, meter, whose, payment) | _class(share) | {
                     "ChargeDescription": f"{meter} of {use.name}, planned, by the time of the GPUs",
                     "x_Hardware": device,
                     "x_GpuTimeShare": of_pool * time[group] * part,
@@ -181,7 +179,7 @@ def _rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, object]]:
             nothing = _Payment("", 1.0, "Standard")
             yield _charge(
                 use.outside_usd / usd_each, use.requests, 1.0, "Requests", "Requests", nothing, 0.0
-            ) | _sku("outside", "Requests", use.name, nothing) | _class(share) | {
+            ) | _sku("outside", "Requests", whose, nothing) | _class(share) | {
                 "ChargeDescription": f"Requests of {use.name}, planned, retrieval and tools",
                 "x_Hardware": "outside", "x_GpuTimeShare": 0.0, "x_Requests": 0.0, "x_InputTokens": 0.0, "x_OutputTokens": 0.0,
             }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from capplan.fleet.plan import PHASES, Group, Plan, paid_by_the_gpu
+from capplan.fleet.plan import Group, Plan, paid_by_the_gpu
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.money.total_cost import total_usd
 from capplan.report.answer import Table
@@ -91,15 +91,14 @@ def _electricity_text(given: Findings) -> str:
 
 
 def _devices_rows(plan: Plan, *, powered: bool, of_job: bool) -> list[dict[str, Any]]:
-    """Return the devices of a plan and their cost, of each pool where it has some."""
-    names = ("",) if len(plan.groups) == 1 else PHASES
+    """Return the devices of each group of a plan and their cost."""
     return [
         _devices_row(plan, group, name, powered=powered, of_job=of_job)
-        for group, name in zip(plan.groups, names, strict=True)
+        for group, name in zip(plan.groups, plan.group_names, strict=True)
     ]
 
 
-def _devices_row(plan: Plan, group: Group, pool: str, *, powered: bool, of_job: bool) -> dict[str, Any]:
+def _devices_row(plan: Plan, group: Group, name: str, *, powered: bool, of_job: bool) -> dict[str, Any]:
     usd, price, tdp = group.usd_per_hour, group.price, group.layout.device.tdp_w
     energy = (
         None if price is None or price.energy_usd_per_hour is None else group.gpus * price.energy_usd_per_hour
@@ -110,7 +109,7 @@ def _devices_row(plan: Plan, group: Group, pool: str, *, powered: bool, of_job: 
         paid = {"job_hours": hours, "usd_per_job": None if usd is None or hours is None else hours * usd}
     return {
         "hardware": group.layout.device.name,
-        "plan": f"{pool} {group.layout.in_words(group.weight_dtype)}" if pool else layout_text(plan),
+        "plan": f"{name} {group.layout.in_words(group.weight_dtype)}" if name else layout_text(plan),
         "gpus": group.gpus,
         "usd_per_gpu_hour": None if price is None else price.usd_per_hour,
         **({"energy_usd_per_hour": energy} if powered else {}),

@@ -8,7 +8,7 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile
-from capplan.fleet.plan import Group
+from capplan.fleet.plan import PHASES, Group
 from capplan.fleet.review import PlanDetail, kernel_assumptions
 from capplan.hardware.device import Device
 from capplan.report.answer import Table
@@ -29,8 +29,9 @@ from capplan.review.plans import devices_of, price_rows
 
 
 def _titled(title: str, detail: PlanDetail) -> str:
-    """Return a title, with the name of the pool where the plan has some."""
-    return f"{title}: {detail.pool} pool" if detail.pool else title
+    """Return a title, with the name of the group where the plan has several."""
+    pool = " pool" if detail.group in PHASES else ""
+    return f"{title}: {detail.group}{pool}" if detail.group else title
 
 
 def _group_of(given: Findings, detail: PlanDetail) -> Group:
@@ -47,7 +48,7 @@ def memory_section(given: Findings, detail: PlanDetail) -> Section:
     held = [
         {
             "cache_tokens_per_replica": group.kv_cache_tokens,
-            "longest_sequence_tokens": given.asked.question.max_model_len,
+            "longest_sequence_tokens": detail.spec.max_model_len,
             "max_concurrency": float(np.asarray(plan.max_concurrency)),
             "concurrency_per_replica": group.concurrency_per_replica,
         }
@@ -281,14 +282,16 @@ def command_section(given: Findings) -> Section:
     """Return the command that wrote the page, and the one that estimates one replica of the chosen plan."""
     commands = [given.command]
     commands += [_estimate_command(given, detail) for detail in given.details]
-    second = {
-        0: "",
-        1: ", the second estimates one replica of the chosen plan",
-        2: ", the others estimate one replica of either pool, as if it served whole requests",
-    }
+    others = ""
+    if given.chosen is not None:
+        others = ", the second estimates one replica of the chosen plan"
+    if given.chosen is not None and given.chosen.has_pools:
+        others = ", the others estimate one replica of either pool, as if it served whole requests"
+    elif len(given.details) > 1:
+        others = ", the others estimate one replica of each group, with the requests that it gets"
     return Section(
         "Commands",
-        text=(f"The first command writes this page{second[len(given.details)]}:",),
+        text=(f"The first command writes this page{others}:",),
         code=tuple(commands),
     )
 

@@ -6,10 +6,11 @@ Every writer (Markdown, HTML, terminal, CSV, JSON) prints this one structure.
 import re
 from dataclasses import dataclass, field, replace
 
-from capplan.fleet.plan import FleetAnswer, Plan, refuse_mix
+from capplan.fleet.plan import FleetAnswer, Plan
+from capplan.fleet.question import Question
 from capplan.fleet.review import PlanDetail, TargetMargin, plan_details, target_margins
 from capplan.hardware.device import Source
-from capplan.questions.fleet import AskedFleet
+from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.questions.outlook import Outlook, outlook_of
 from capplan.questions.sensitivity import Sensitivity, sensitivity_of
 from capplan.readers.levers_file import LeversRow
@@ -67,7 +68,7 @@ class Findings:
     margins: tuple[tuple[TargetMargin, ...], ...]
     """Margins of every plan."""
     details: tuple[PlanDetail, ...] = ()
-    """Details of the chosen plan, one for each pool where it has some; empty where there is no plan."""
+    """Details of the chosen plan, one for each group; empty where there is no plan."""
     outlook: Outlook = field(default_factory=Outlook)
     """Commitments, growth and energy of the plans, and their replicas over time."""
     sensitivity: Sensitivity = field(default_factory=Sensitivity)
@@ -115,17 +116,23 @@ def findings(
     Findings
     """
     chosen = answer.chosen
-    refuse_mix(chosen, "report")
     found = Findings(asked, answer, command, source, margins=())
     return replace(
         found,
         margins=tuple(target_margins(plan, asked.question) for plan in found.plans),
-        details=plan_details(chosen, asked.question) if chosen else (),
+        details=plan_details(chosen, _questions(asked, chosen)) if chosen else (),
         outlook=outlook_of(asked, answer),
         sensitivity=sensitivity_of(asked, answer, others=others),
         written=written or Written(),
         levers=levers,
     )
+
+
+def _questions(asked: AskedFleet, plan: Plan) -> list[Question]:
+    """Return the question of the requests of each group of a plan: of a mix its part, else all."""
+    if plan.is_mix:
+        return [part.question for part, _ in parts_of(asked, plan)]
+    return [asked.question] * len(plan.groups)
 
 
 def anchor(title: str) -> str:

@@ -22,7 +22,6 @@ from capplan.report.answers.fleet_outlook import energy_tables, growth_closing, 
 from capplan.report.answers.fleet_words import unsure
 from capplan.report.answers.plan_words import layout_text
 from capplan.report.charts.records import Line, Lines, Tornado, Turned, amount_text
-from capplan.review.decision import kernels_label
 from capplan.review.findings import Findings, Section
 
 
@@ -221,9 +220,12 @@ def _speed_risks(given: Findings, plan: Plan) -> list[str]:
         lines.append(
             "In the worst tenth of the cases no number of replicas of this layout that was tried meets the targets."
         )
-    if kernels_label(plan) == "assumed":
+    unmeasured = " and ".join(
+        dict.fromkeys(group.layout.device.name for group in plan.groups if group.label == "assumed")
+    )
+    if unmeasured:
         lines.append(
-            f"Kernels of {plan.hardware} were not measured but borrowed; capplan calibrate on that GPU replaces them in at most 12 minutes."
+            f"Kernels of {unmeasured} were not measured but borrowed; capplan calibrate on that GPU replaces them in at most 12 minutes."
         )
     if plan.few_open_loops_measured:
         lines.append(
@@ -257,9 +259,17 @@ def _price_risk(name: str, gpus: int, price: ChosenPrice | None) -> list[str]:
 
 def _operation_risks(given: Findings, plan: Plan) -> list[str]:
     limits, lines = given.asked.scenario.fleet, []
-    group = plan.groups[0]
-    spare = group.spare_replicas
-    if not spare:
+    spare = min(group.spare_replicas for group in plan.groups)
+    if plan.is_mix:
+        counts = [
+            f"{group.spare_replicas} of {group.replicas} on {group.layout.device.name}"
+            for group in plan.groups
+        ]
+        lines.append(
+            f"Spare replicas: {' and '.join(counts)}. A group does not stand in for the other: without a spare one, its part of the peak is "
+            "not carried while a replica fails or is updated."
+        )
+    elif not spare:
         lines.append("There is no spare replica: while one fails or is updated, the peak is not carried.")
     elif not plan.has_pools:
         lines.append(
@@ -270,10 +280,9 @@ def _operation_risks(given: Findings, plan: Plan) -> list[str]:
             f"{spare} replica{'s' if spare > 1 else ''} of each pool may be down at the peak; a further one costs the headroom, then the targets. "
             "A pool does not stand in for the other."
         )
-    share = group.request_rate_per_replica * group.busy_replicas
     carried = _carried_rate(plan, limits.headroom_fraction)
     lines.append(
-        f"Traffic above {carried:.3g} req/s ({carried / share - 1.0:+.0%} over the peak that was planned for) is more than "
+        f"Traffic above {carried:.3g} req/s ({carried / plan.peak_requests_per_s - 1.0:+.0%} over the peak that was planned for) is more than "
         f"the busy replicas are predicted to carry{' within the targets' if given.margins[0] else ''}; "
         f"a new replica takes {limits.start_up_s:g} s to start."
     )
@@ -281,9 +290,16 @@ def _operation_risks(given: Findings, plan: Plan) -> list[str]:
 
 
 def _carried_rate(plan: Plan, headroom_fraction: float) -> float:
-    """Return the rate that the replicas in service are predicted to carry; pools were seen to carry it with headroom [req/s]."""
-    group = plan.groups[0]
-    if group.request_rate_limit_per_replica is not None:
-        return group.request_rate_limit_per_replica * group.busy_replicas
+    """Return the rate that the replicas in service are predicted to carry; pools were seen to carry it with headroom [req/s].
+
+    Of a mix it is that at which the first of its groups has as much as it carries.
+    """
+    ratios = [
+        group.request_rate_limit_per_replica / group.request_rate_per_replica
+        for group in plan.groups
+        if group.request_rate_limit_per_replica is not None
+    ]
+    if ratios:
+        return min(ratios) * plan.peak_requests_per_s
     planned = min(group.planned_request_rate_limit_per_replica * group.busy_replicas for group in plan.groups)
     return planned / (1.0 - headroom_fraction)

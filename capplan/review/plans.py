@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from capplan.fleet.plan import Plan, Transfer
-from capplan.fleet.review import sizing_of
+from capplan.fleet.plan import Group, Plan, Transfer
+from capplan.fleet.review import Sizing, sizing_of
 from capplan.fleet.search.recommended import DEAR
 from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table
@@ -136,7 +136,13 @@ def sizing_section(given: Findings) -> Section:
         return Section(SIZING)
     if plan.transfer is not None:
         return _pools_section(given, plan, plan.transfer)
-    sizing = sizing_of(plan, limits.headroom_fraction)
+    parts = zip(plan.group_names, plan.groups, strict=True)
+    lines = [_sizing(given, name, group, sizing_of(group, limits.headroom_fraction)) for name, group in parts]
+    return Section(SIZING, text=tuple(text for text, _ in lines), tables=tuple(table for _, table in lines))
+
+
+def _sizing(given: Findings, name: str, group: Group, sizing: Sizing) -> tuple[str, Table]:
+    """Return how the replicas of a group follow from the peak of its requests, in words and line by line."""
     confidence = given.asked.scenario.slo.confidence
     row = {
         "peak_request_rate": sizing.peak_requests_per_s,
@@ -150,10 +156,10 @@ def sizing_section(given: Findings) -> Section:
         "spare_replicas": sizing.spare_replicas,
         "devices_per_replica": sizing.devices_per_replica,
         "devices": sizing.devices,
-        "utilisation_fraction": plan.single.request_rate_per_replica / sizing.limit_requests_per_s,
+        "utilisation_fraction": group.request_rate_per_replica / sizing.limit_requests_per_s,
     }
     titles = {
-        "peak_request_rate": "peak rate, all traffic",
+        "peak_request_rate": f"peak rate, {name or 'all traffic'}",
         "limit_request_rate": "maximum rate of one replica within the targets, as predicted",
         "headroom_fraction": "headroom",
         "planned_request_rate": "planned rate of one replica",
@@ -166,17 +172,14 @@ def sizing_section(given: Findings) -> Section:
         "devices": "devices in total",
         "utilisation_fraction": "load of one replica at peak, spares idle",
     }
-    return Section(
-        SIZING,
-        text=(
-            f"{shown('request_rate', sizing.peak_requests_per_s)} / ({shown('request_rate', sizing.limit_requests_per_s)} "
-            f"x {shown('fraction', 1.0 - sizing.headroom_fraction)}) = {sizing.predicted_replicas:.2f} replicas as predicted, with headroom for "
-            f"unforeseen traffic; {shown('request_rate', sizing.peak_requests_per_s)} / "
-            f"{shown('request_rate', sizing.sure_limit_requests_per_s)} = {sizing.sure_replicas:.2f} for {confidence:.0%} required confidence, "
-            f"as replicas may be slower than predicted. So ({sizing.busy_replicas} + {sizing.spare_replicas} spare) x {sizing.devices_per_replica} = {sizing.devices} devices.",
-        ),
-        tables=(Table([row], upright=True, titles=titles),),
+    text = (
+        f"{f'{name}: ' if name else ''}{shown('request_rate', sizing.peak_requests_per_s)} / ({shown('request_rate', sizing.limit_requests_per_s)} "
+        f"x {shown('fraction', 1.0 - sizing.headroom_fraction)}) = {sizing.predicted_replicas:.2f} replicas as predicted, with headroom for "
+        f"unforeseen traffic; {shown('request_rate', sizing.peak_requests_per_s)} / "
+        f"{shown('request_rate', sizing.sure_limit_requests_per_s)} = {sizing.sure_replicas:.2f} for {confidence:.0%} required confidence, "
+        f"as replicas may be slower than predicted. So ({sizing.busy_replicas} + {sizing.spare_replicas} spare) x {sizing.devices_per_replica} = {sizing.devices} devices."
     )
+    return text, Table([row], upright=True, titles=titles, title=name)
 
 
 def _pools_section(given: Findings, plan: Plan, transfer: Transfer) -> Section:

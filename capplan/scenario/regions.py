@@ -15,6 +15,11 @@ from capplan.workload.request_class import RequestClass, busier
 
 AT: KeyPath = ("regions",)
 WHERE: KeyPath = ("fleet", "location")
+_WITHOUT = {
+    "cascade": "an escalated request would cross the network twice if its two models are in two places, and they are planned one by one",
+    "sharing": "services share GPUs by the hour of one clock, and the traffic of each would have its own",
+}
+"""Key of a scenario -> why there are no regions with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +43,9 @@ def located(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, .
     if not file.regions:
         _refuse_unplaced(reading, file)
         return Located(file, classes)
-    several = next((key for key in ("cascade", "sharing") if getattr(file, key) is not None), None)
-    if several is not None:
-        raise reading.refuse(AT, f"are not modelled with {several}; leave one of them out")
+    for key, why in _WITHOUT.items():
+        if getattr(file, key) is not None:
+            raise reading.refuse(AT, f"not with {key}: {why}; leave one of them out")
     places = _named(reading, file)
     homes = [_home(reading, item.region, index, places) for index, item in enumerate(file.traffic)]
     where = _location(reading, file, places, homes, classes)

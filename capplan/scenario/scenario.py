@@ -159,19 +159,16 @@ def mix_by(reading: Reading, file: ScenarioFile) -> MixBy:
         return by
     at: KeyPath = ("fleet", "mix")
     pools = file.fleet.disaggregation not in (None, "off")
-    for key, given in {
-        "fleet.disaggregation": pools,
-        "fleet.max_gpus": file.fleet.max_gpus is not None,
-        "budget": file.budget is not None,
-        "commitments": file.commitments is not None,
-        "lora": file.lora is not None,
-        "speculation": file.speculation is not None,
-        "cascade": file.cascade is not None,
-        "sharing": file.sharing is not None,
-    }.items():
+    for key, given, why in (
+        ("fleet.disaggregation", pools, "each group would be a pair of pools, and pairs are not searched for part of the requests"),
+        ("fleet.max_gpus", file.fleet.max_gpus is not None, "the cheapest fleets of the parts are found one by one, and the limit is on all of them; fleet.max_machines limits each kind"),
+        ("budget and commitments", None not in (file.budget, file.commitments), "the mix is the cheapest by the price of prices.commitment, so none within a budget by commitments would not mean that there is none"),
+        ("speculation", file.speculation is not None, "the number of drafts and the time of the draft model are those of one kind of GPU"),
+        ("cascade", file.cascade is not None, "its two models have fleets of their own, and each is searched alone"),
+        ("sharing", file.sharing is not None, "services share the GPUs of one fleet"),
+    ):  # fmt: skip
         if given:
-            why = f"several fleets are not modelled with {key}; leave one of them out"
-            reading.note(reading.refuse(at, why), at)
+            reading.note(reading.refuse(at, f"not with {key}: {why}; leave one of them out"), at)
     reading.assume(
         "the router knows the class of a request, or the length of its prompt, before it chooses a fleet, or deals requests out by weight",
         "fleet.mix",

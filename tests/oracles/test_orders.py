@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from capplan.fleet.order import Machine, OrderLine, cheapest_cover, machines_per_replica, order_of
 from capplan.fleet.survival import Survival
 from capplan.readers.catalogue.machine_catalogue import known_machines
-from capplan.readers.catalogue.machines import sizes_at, sold_machines
+from capplan.readers.catalogue.machines import machine_prices, sizes_at, sold_machines
 from capplan.report.answers.order import lines_texts
+from capplan.scenario.scenario import read_scenario
 
 SMALL = "tests/golden/small.yaml"
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -271,12 +272,35 @@ def test_an_order_says_what_its_price_list_leaves_out(capplan):
         named.out, re.MULTILINE,
     )  # fmt: skip
     assert "to order today" not in named.out
-    two = capplan("fleet", SMALL, "--offline", "--hardware", "h100-pcie", "--set", "prices={}", "--full")
+    two = capplan("fleet", SMALL, "--offline", "--hardware", "l40", "--set", "prices={}", "--full")
     assert (
-        "the price of h100-pcie is the mean of two offers per hour, RunPod at $2.89 and Lambda at $3.29: order at one of them"
+        "the price of l40 is the mean of two offers per hour, Hyperstack at $1.00 and Thunder Compute at $1.38: order at one of them"
         in two.out
     )
     assert "no provider states machine, region and day for it: ask the provider" in two.out
+
+
+def test_a_price_that_holds_in_every_region_can_be_ordered(capplan, tmp_path):
+    """Lambda has one price for an instance type: a price list that states that price of it has nothing left out, another price has."""
+    words = ("--offline", "--hardware", "b200", "--set", "prices={provider: Lambda}")
+    plan = tmp_path / "plan.json"
+    assert capplan("fleet", SMALL, *words, "--set", "fleet.providers=[Lambda]", "-o", plan).code == 0
+    placed = json.loads(plan.read_text())["result"]["chosen"]["order"]["machines"]
+    assert {(line["provider"], line["region"], line["date"]) for line in placed} == {
+        ("Lambda", "any region", "2026-09-20")
+    }
+    tasks = list(yaml.safe_load_all(capplan("export", "--plan", plan, "--target", "skypilot").out))
+    assert {task["resources"]["infra"] for task in tasks} == {"lambda"}
+    eight = sold_machines("b200", "on-demand", skus=["gpu_8x_b200_sxm6"])[0]
+    scenario = read_scenario(
+        SMALL, ["fleet.hardware=[b200]", "prices={provider: Lambda}", "fleet.tensor_parallel=[8]"]
+    )
+    machines = {item.gpus: item for item in machine_prices(scenario)[0]["b200"].machines}
+    assert (machines[8].usd_per_hour, machines[8].unstated) == (pytest.approx(eight.usd_per_hour), ())
+    assert (machines[1].usd_per_hour, machines[1].unstated) == (
+        pytest.approx(eight.usd_per_hour / 8),
+        ("region",),
+    )
 
 
 def test_an_order_is_said_in_one_line_and_the_one_to_place_today_in_another():
@@ -301,7 +325,7 @@ def test_an_order_is_said_in_one_line_and_the_one_to_place_today_in_another():
 
 
 def test_an_order_to_place_today_states_everything_and_holds_the_same_replicas(capplan):
-    """AWS sells H200 in eights alone: whole machines, of which one may fail, in the price of the cheapest provider that states all."""
+    """CoreWeave sells H200 in eights alone: whole machines, of which one may fail, in the price of the cheapest provider that states all."""
     words = ("--hardware", "h200-sxm", "--set", "prices={}", "--set", "fleet.spare_replicas=null", "--set", "fleet.survive={machine: 1}")  # fmt: skip
     result = fleet(capplan, *words)
     chosen, today = result["chosen"], result["stated_order"]
@@ -309,10 +333,10 @@ def test_an_order_to_place_today_states_everything_and_holds_the_same_replicas(c
     busy, each = chosen["replicas"] - chosen["spare_replicas"], chosen["gpus_per_replica"]
     (line,) = today["machines"]
     assert all(line[key] for key in ("sku", "provider", "region", "date", "source"))
-    aws = tuple(sold_machines("h200-sxm", "on-demand", providers=["AWS"]))
-    order = order_of(aws, each, 8, busy, Survival())
+    eights = tuple(sold_machines("h200-sxm", "on-demand", providers=["CoreWeave"]))
+    order = order_of(eights, each, 8, busy, Survival())
     assert (today["usd_per_hour"], today["gpus"]) == (pytest.approx(order.usd_per_hour), order.gpus)
-    named = fleet(capplan, *words, "--set", "fleet.providers=[AWS]")
+    named = fleet(capplan, *words, "--set", "fleet.providers=[CoreWeave]")
     assert named["chosen"]["usd_per_hour"] <= today["usd_per_hour"] + 1e-9
     assert named["stated_order"] == named["chosen"]["order"]
     assert fleet(capplan)["stated_order"] is None

@@ -253,7 +253,7 @@ def test_a_scenario_of_no_regions_says_so_as_a_lever(capplan):
         (["regions[1].grid=-1 g/kWh"], "regions[1].grid"),
         (["regions[1].zone=7"], "regions[1].zone"),
         (["regions=europe"], "regions"),
-        (["cascade={model: qwen3-4b, escalated: 30 %}"], "regions: are not modelled with cascade"),
+        (["cascade={model: qwen3-4b, escalated: 30 %}"], "regions: not with cascade"),
     ],
 )
 def test_what_regions_cannot_be_is_refused_in_one_line(capplan, sun, changes, said):

@@ -114,7 +114,7 @@ def test_with_a_budget_the_fewest_gpus_count_slices_as_their_part_of_one():
     whole, slices, more = plan(2, 1), plan(10, 7), plan(15, 7)
     choices = Choices(whole, whole, whole, whole, "it is the cheapest")
     for order in permutations((whole, slices, more)):
-        assert _affordable_choices(choices, order, lambda _: True).fewest is slices
+        assert _affordable_choices(choices, order, lambda _: True, "price").fewest is slices
 
 
 def test_a_large_budget_changes_nothing(answered):

@@ -97,7 +97,7 @@ def test_dollars_and_watts_are_of_all_devices_spares_included(asked, plans):
 
 def test_margins_and_sizing_say_what_the_plan_says(asked, plans):
     for plan in plans[:2]:
-        sizing = sizing_of(plan, 0.25)
+        sizing = sizing_of(plan.single, 0.25)
         assert sizing.busy_replicas + sizing.spare_replicas == plan.replicas
         assert sizing.planned_requests_per_s == near(0.75 * plan.single.request_rate_limit_per_replica)
         assert (
@@ -118,7 +118,7 @@ def test_margins_and_sizing_say_what_the_plan_says(asked, plans):
 
 def test_the_inside_of_a_plan_is_one_prompt_and_one_step_at_its_peak(asked, plans):
     plan = plans[0]
-    (detail,) = plan_details(plan, asked.question)
+    (detail,) = plan_details(plan, [asked.question])
     assert (detail.load.input_tokens, detail.load.output_tokens) == (
         round(asked.question.demand.lengths.input_tokens), round(asked.question.demand.lengths.output_tokens)
     )  # fmt: skip

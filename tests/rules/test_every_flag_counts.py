@@ -146,6 +146,7 @@ CASES = {
             "90s", "verify-plan --plan plan.json --results latencies.txt --interval 60s --offline"
         ),
         "--replicas": Case("2"),
+        "--group": Case("1", refused="are alike"),
         "--endpoint": Case(
             "localhost:9?key=1", "verify-plan --plan plan.json --offline", "user name or a query"
         ),

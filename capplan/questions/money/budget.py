@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
@@ -10,6 +11,7 @@ from capplan.fleet.load.demand import Demand, demand_of
 from capplan.fleet.over_time import RateLine
 from capplan.fleet.plan import (
     CarriedTraffic,
+    Certainty,
     Choices,
     FleetAnswer,
     Plan,
@@ -110,16 +112,7 @@ def within_budget(scenario: Scenario, answer: FleetAnswer, trials: Callable[[], 
     if not answer.plans:
         return answer
     affordable, line = mix_within_budget(scenario), rate_line(scenario)
-    kept = tuple(plan for plan in answer.plans if affordable(plan))
-    left = replace(
-        answer,
-        plans=kept,
-        choices=_affordable_choices(answer.choices, kept, affordable) if kept and answer.choices else None,
-        rejected=(*answer.rejected, *_dropped(answer.plans, kept)),
-        uneconomical=(*answer.uneconomical, *_over_budget(answer.alike, kept)),
-    )
-    if left.chosen != answer.chosen:
-        left = replace(left, tight=None, next_steps=None)
+    left = _affordable(answer, affordable, "mix of commitments")
     if left.chosen is not None:
         return left
     paid = [mix_usd_per_month(scenario, plan, line) or 0.0 for plan in answer.plans]
@@ -134,11 +127,41 @@ def within_budget(scenario: Scenario, answer: FleetAnswer, trials: Callable[[], 
     return replace(left, over_budget=best, over_budget_usd_per_month=least)
 
 
+def rented_within_budget(answer: FleetAnswer, usd_per_month: float) -> FleetAnswer:
+    """Return an answer without the plans that cost more than a budget; where none is left, `over_budget` is the cheapest of them."""
+
+    def within(row: Plan | Certainty) -> bool:
+        return (row.usd_per_month or inf) <= most_usd(usd_per_month)
+
+    certainty = (
+        row if within(row) else Certainty(row.confidence, None, None, None) for row in answer.certainty
+    )
+    left = _affordable(replace(answer, certainty=tuple(certainty)), within, "price")
+    least = next(iter(answer.plans), None)
+    if left.chosen is not None or least is None:
+        return left
+    return replace(left, over_budget=least, over_budget_usd_per_month=least.usd_per_month)
+
+
+def _affordable(answer: FleetAnswer, affordable: Callable[[Plan], bool], what: str) -> FleetAnswer:
+    """Return an answer without the plans that cost too much, whose costs are called by a word."""
+    kept = tuple(plan for plan in answer.plans if affordable(plan))
+    choices = answer.choices
+    left = replace(
+        answer,
+        plans=kept,
+        choices=_affordable_choices(choices, kept, affordable, what) if kept and choices else None,
+        rejected=(*answer.rejected, *_dropped(answer.plans, kept)),
+        uneconomical=(*answer.uneconomical, *_over_budget(answer.alike, kept, what)),
+    )
+    return left if left.chosen == answer.chosen else replace(left, tight=None, next_steps=None)
+
+
 def _affordable_choices(
-    choices: Choices, kept: Sequence[Plan], affordable: Callable[[Plan], bool]
+    choices: Choices, kept: Sequence[Plan], affordable: Callable[[Plan], bool], what: str
 ) -> Choices:
     """Return the choices among the plans that are left, at least one."""
-    best, why = kept[0], "it is the cheapest of those whose mix of commitments is within the budget"
+    best, why = kept[0], f"it is the cheapest of those whose {what} is within the budget"
     if affordable(choices.recommended):
         best, why = choices.recommended, choices.why
     surest: Plan = max(kept, key=lambda plan: plan.slo_met_probability)
@@ -147,10 +170,10 @@ def _affordable_choices(
     return Choices(kept[0], surest, min(kept, key=whole_gpus), best, why)
 
 
-def _over_budget(plans: Sequence[Plan], kept: Sequence[Plan]) -> tuple[Uneconomical, ...]:
+def _over_budget(plans: Sequence[Plan], kept: Sequence[Plan], what: str) -> tuple[Uneconomical, ...]:
     """Return the lines of devices that have no plan left."""
     left = {plan.hardware for plan in kept}
-    reason = "the cheapest mix of commitments of each of its plans is over the budget"
+    reason = f"the {what} of each of its plans is over the budget"
     names = dict.fromkeys(plan.hardware for plan in plans if plan.hardware not in left)
     return tuple(Uneconomical(name, None, None, None, None, (), reason=reason) for name in names)
 

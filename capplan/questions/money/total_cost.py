@@ -83,17 +83,16 @@ def _order_lines(plan: Plan, hours: float) -> list[CostLine]:
     if order is None or plan.usd_per_hour is None:
         return []
     lines = [
-        CostLine(_machine_text(line, plan), line.count * hours, "machine hours", line.machine.usd_per_hour, _machine_basis(line), "machines", Sold(line.machine.provider, "", line.machine.sku, line.machine.region, line.count * line.machine.gpus))
+        CostLine(_machine_text(line), line.count * hours, "machine hours", line.machine.usd_per_hour, _machine_basis(line), "machines", Sold(line.machine.provider, "", line.machine.sku, line.machine.region, line.count * line.machine.gpus))
         for line in order.lines
     ]  # fmt: skip
     energy = plan.usd_per_hour - sum(line.usd for line in lines) / hours
     return [*lines, CostLine("electricity at design power", hours, "hours", energy if energy > 1e-9 * plan.usd_per_hour else 0.0, "scenario: prices.electricity")]  # fmt: skip
 
 
-def _machine_text(line: OrderLine, plan: Plan) -> str:
+def _machine_text(line: OrderLine) -> str:
     machine = line.machine
-    device = machine.device or plan.hardware
-    name = machine.sku or (device if machine.gpus == 1 else f"{machine.gpus} x {device}")
+    name = machine.sku or (machine.device if machine.gpus == 1 else f"{machine.gpus} x {machine.device}")
     return f"{line.count} x {name}, {machine.provider}"
 
 

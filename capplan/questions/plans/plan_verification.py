@@ -17,11 +17,11 @@ from capplan.fleet.engine_options import EngineOptions
 from capplan.fleet.load.demand import drawn_requests
 from capplan.fleet.load.peak_stream import peak_stream
 from capplan.fleet.load.routed import run_fleet
-from capplan.fleet.plan import Plan, refuse_mix
+from capplan.fleet.plan import Plan
 from capplan.fleet.question import spec_of_layout
 from capplan.fleet.search.trial import demand_at_replica
 from capplan.fleet.simulation import Stream
-from capplan.questions.fleet import AskedFleet
+from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.questions.simulation import responses_s
 from capplan.recorded.results.read import read_results
@@ -115,13 +115,33 @@ class Verification:
         return tuple(dict.fromkeys(row.quantity.partition(".")[0] for row in self.rows if row.slower))
 
 
-def planned(plan_file: Path, *, offline: bool) -> tuple[AskedFleet, Plan]:
-    """Return the question and the recommended plan of a plan file; InputError for one with separate pools."""
+def planned(plan_file: Path, group: int | None, *, offline: bool) -> tuple[AskedFleet, Plan]:
+    """Return the question and the recommended plan of a plan file; of a mix those of one group, with the requests that it gets.
+
+    Parameters
+    ----------
+    plan_file : written by `capplan fleet`
+    group : of a mix, counted from 1
+    offline : how its model is looked up
+
+    Raises
+    ------
+    InputError
+        separate pools, or a mix without the number of the group that was measured
+    """
     asked, answer = asked_of_plan(None, plan_file, offline=offline)
     plan = answer.chosen if answer else None
-    refuse_mix(plan, f"{plan_file}: verify-plan")
     if plan is None or plan.has_pools:
         raise InputError(f"{plan_file}: has separate pools, and measurements of them are not compared yet")
+    if plan.is_mix:
+        named = [f"{number} ({name} on {of.layout.device.name})" for number, (name, of) in enumerate(zip(plan.group_names, plan.groups, strict=True), start=1)]  # fmt: skip
+        if group is None or group > len(named):
+            raise InputError(
+                f"{plan_file}: is a mix, and what is measured is a replica of one of its groups; give --group: {', '.join(named)}"
+            )
+        return parts_of(asked, plan)[group - 1]
+    if group is not None:
+        raise InputError(f"--group {group}: all replicas of {plan_file} are alike; leave it out")
     return asked, plan
 
 
@@ -513,9 +533,9 @@ def next_settings(asked: AskedFleet, verification: Verification) -> tuple[str, .
 
     A scenario with several kinds of requests keeps its lengths: what was measured is their mixture.
     """
-    result = verification.result
+    result, traffic = verification.result, asked.scenario.written["traffic"]
     settings = []
-    if len(asked.scenario.classes) == 1 and not asked.scenario.written["traffic"][0].get("trace"):
+    if len(traffic) == 1 and asked.scenario.fleet.mix == "off" and not traffic[0].get("trace"):
         settings += [
             f"traffic[0].{name}={value:.0f}"
             for name, value in (

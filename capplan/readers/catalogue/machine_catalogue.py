@@ -17,7 +17,7 @@ class MachineOffer(Record):
     """A price of a machine by the hour."""
 
     region: str | None = None
-    """The provider's name of the region."""
+    """The provider's name of the region; `any region`: the price holds in all of them."""
     commitment: Commitment | Term
     price: UsdPerHour
     """Price of the whole machine."""

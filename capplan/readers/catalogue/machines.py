@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from math import isclose
 
 from capplan.assumption import Assumption
 from capplan.errors import unknown
@@ -153,7 +154,10 @@ def _named_price(
 def _sizes(
     price: ChosenPrice, device: str, scenario: Scenario, records: Iterable[PriceRecord]
 ) -> tuple[Machine, ...]:
-    """Return the machines in which the provider of a price sells a device, each GPU at that price; empty if sizes are not known."""
+    """Return the machines in which the provider of a price sells a device, each GPU at that price; empty if sizes are not known.
+
+    A price without a region has that of the machine in the catalogue, if the catalogue has it at the same price.
+    """
     if len(price.records) != 1:
         return ()
     offer = price.records[0]
@@ -166,6 +170,11 @@ def _sizes(
         sizes = {offer.devices: offer.sku or ""}
     if set(sizes) <= {1}:  # one GPU of a larger host, as marketplaces sell them
         return ()
+    listed = {
+        machine.sku: machine.region
+        for machine in sold_machines(device, offer.commitment, providers=(offer.provider,))
+        if isclose(machine.usd_per_hour, price.usd_per_hour * machine.gpus, rel_tol=1e-3)
+    }
     return tuple(
         Machine(
             offer.provider,
@@ -173,7 +182,7 @@ def _sizes(
             device,
             gpus,
             price.usd_per_hour * gpus,
-            offer.region,
+            offer.region or listed.get(sku),
             offer.date,
             offer.source,
         )

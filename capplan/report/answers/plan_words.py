@@ -112,7 +112,8 @@ def _carried_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
         answer.carried,
         f"what lowers the cost: capplan levers {scenario_word(asked.scenario.path)}",
     )
-    if answer.over_budget is not None and answer.over_budget.has_pools:
+    pools = answer.over_budget is not None and answer.over_budget.has_pools
+    if pools or asked.scenario.fleet.mix != "off":
         return (levers,)
     if carried is None:
         return (
