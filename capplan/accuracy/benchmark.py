@@ -112,6 +112,8 @@ class Benchmark:
     stage_s: float | None = None
     """Time for which an open loop sends; with the number of requests both are fixed."""
     arrivals: Arrivals = "poisson"
+    front_end_s: float = 0.0
+    """Time that a request takes before it reaches an engine, as the row states it: a service that tokenises prompts."""
     slo_ttft_s: float | None = None
     """Limit on the 99th percentile of the TTFT, of `online_rate_slo`."""
     slo_tpot_s: float | None = None
@@ -244,6 +246,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         cached_fraction=stated_hit_fraction(row),
         stage_s=_number(row, "stage_s") if row.get("n_requests") else None,
         arrivals=arrivals_named(row),
+        front_end_s=(_number(row, "front_end_ms") or 0.0) / 1e3,
         slo_ttft_s=limit["ttft"] and limit["ttft"] / 1e3,
         slo_tpot_s=limit["tpot"] and limit["tpot"] / 1e3,
     )

@@ -312,6 +312,7 @@ def replayed_columns(benchmark: Benchmark, servers: Servers) -> dict[str, float]
 
     Of `online_rate_slo` the largest rate that they serve within the limits alone.
     """
+    servers = _behind_front_end(benchmark, servers)
     if benchmark.kind == "online_rate_slo":
         rate = largest_rate(benchmark, servers)
         return {"request_rate": rate, FINISHED: rate}
@@ -325,6 +326,15 @@ def replayed_columns(benchmark: Benchmark, servers: Servers) -> dict[str, float]
     if benchmark.offered_rate_reported and benchmark.request_rate:
         columns["req_s"] = benchmark.request_rate
     return columns
+
+
+def _behind_front_end(benchmark: Benchmark, servers: Servers) -> Servers:
+    """Return servers whose requests all take the stated time before they reach an engine."""
+    if not benchmark.front_end_s:
+        return servers
+    table = servers.replica.table
+    later = replace(table, request_s=table.request_s + benchmark.front_end_s)
+    return replace(servers, replica=replace(servers.replica, table=later))
 
 
 def _of_all_replicas(benchmark: Benchmark, servers: Servers) -> dict[str, float]:

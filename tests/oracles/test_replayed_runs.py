@@ -48,6 +48,7 @@ def test_every_recipe_names_things_that_exist():
         "prefix_groups",
         "prompts_per_prefix",
         "prefix_state",
+        "front_end_ms",
     }
     for run in file.runs:
         assert set(run.where) < columns
@@ -62,6 +63,19 @@ def test_later_recipes_add_to_earlier_ones():
     assert (longer.kv_dtype, longer.hold_steps) == ("fp8", None)
     assert recipe_settings(benchmark_of({**CLOSED, "num_gpus": "8", "tp": "8"})).hold_steps is None
     assert recipe_settings(benchmark_of({**CLOSED, "source_family": "mine"})).kv_dtype is None
+
+
+@pytest.mark.parametrize(
+    ("version", "sequences", "tokens"), [("0.7.3", 256, 2048), ("0.20.1+transformers-5.8.1", 128, 2048)]
+)
+def test_an_engine_without_a_server_has_the_limits_of_its_scheduler(version, sequences, tokens):
+    """vLLM, `SchedulerConfig.DEFAULT_MAX_NUM_SEQS`: neither of LLM nor of a server; its first engine had one default for all."""
+    row = {
+        **CLOSED, "source_family": "accelmark", "engine": "vllm", "engine_version": version, "kind": "online_rate", "request_rate": "25",
+        "model_hf_id": "meta-llama/Meta-Llama-3-8B-Instruct", "weights_dtype": "bf16", "gpu": "a100-sxm-80gb", "isl": "240", "osl": "348",
+    }  # fmt: skip
+    started = replica_of(benchmark_spec(benchmark_of(row))).scheduling
+    assert (started.max_num_seqs, started.max_num_batched_tokens) == (sequences, tokens)
 
 
 def test_a_recipe_reaches_the_replica_and_a_stated_dtype_wins():

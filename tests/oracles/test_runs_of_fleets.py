@@ -59,6 +59,14 @@ def test_a_published_run_of_pools_is_predicted():
     assert found["ttft_ms_mean"].predicted > 150.0
 
 
+def test_a_stated_front_end_delays_first_tokens_and_no_other():
+    own = {**SHARED, "stage_s": "60", "n_requests": "360"}
+    plain, behind = predicted(own), predicted({**own, "front_end_ms": "82"})
+    assert behind["ttft_ms_p50"].predicted == pytest.approx(plain["ttft_ms_p50"].predicted + 82.0, rel=0.02)
+    assert behind["tpot_ms_p50"].predicted == pytest.approx(plain["tpot_ms_p50"].predicted, rel=0.02)
+    assert benchmark_of({**own, "front_end_ms": ""}).front_end_s == 0.0
+
+
 def test_repeated_prompts_are_found_in_the_cache():
     """The published TTFT hardly grows with the prompt: 600 to 1,000 tokens are found. Without that the prompts are computed."""
     cached, computed = predicted(SHARED), predicted({**SHARED, "prefix_state": "prefix caching off"})

@@ -165,6 +165,8 @@ class RunColumns(Record):
     prefix_groups: int | None = None
     prompts_per_prefix: int | None = None
     prefix_state: str | None = None
+    front_end_ms: float | None = None
+    """Time that a request takes before it reaches an engine."""
 
 
 class RunRecipe(Record):

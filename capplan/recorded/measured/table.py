@@ -239,6 +239,7 @@ RANGES: dict[MeasuredKind, dict[str, tuple[float, float]]] = {
         "max_num_seqs": (1.0, 1e6), "max_num_batched_tokens": (1.0, 1e8), "kv_blocks": (1.0, 1e9),
         "n_requests": (1.0, 1e8), "n_failed": (0.0, 1e8), "stage_s": (1e-3, 1e7), "prefix_tokens": (0.0, 2e6),
         "prefix_groups": (1.0, 1e5), "prompts_per_prefix": (1.0, 1e5), "slo_ttft_ms": (1e-3, 1e8), "slo_tpot_ms": (1e-3, 1e8),
+        "front_end_ms": (0.0, 1e6),
     },
     "memory": {
         "gpu_memory_gib": (0.1, 1e4), "tp": _RANKS, "pp": _RANKS, "max_model_len": (1.0, 1e8),
