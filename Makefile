@@ -1,7 +1,7 @@
 # Everything here works on a fresh machine that has Python (3.11 or newer) and make.
 #   make plan     set up, then size and price the fleet of scenarios/support-chat.yaml
 #   make test     set up, then run the tests (the torch ones included) but those marked `long`, of which it runs a sample
-#   make long     the others, which take two seconds or more each: what every page prints, searches of every shipped scenario, whole
+#   make long     the others, which take a second or more each: what every page prints, searches of every shipped scenario, whole
 #                 calibrations and refits, and the rest of the sweeps over every key and every flag
 #   make old-processor  the tests that time this processor again, without AVX-512 and units for bf16: torch and oneDNN are told
 #                 to use AVX2 at most, as on a processor that has no more; one to two minutes on two cores of an EPYC with AVX-512

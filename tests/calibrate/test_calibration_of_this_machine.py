@@ -224,6 +224,7 @@ def test_the_command_writes_a_file_and_the_promised_result_and_shows_the_time_th
     assert left[0] >= left[-1]
 
 
+@pytest.mark.long
 def test_ctrl_c_writes_what_was_measured_marked_partial(tmp_path):
     path = tmp_path / "partial.calibration.yaml"
     ours, theirs = pty.openpty()

@@ -67,6 +67,7 @@ ASKS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="an instruction set of x86")
 def test_a_processor_with_avx2_alone_is_timed_in_fp32():
     """This processor, of whose units libraries are told to use no newer ones."""
@@ -221,6 +222,7 @@ def test_a_search_refuses_layouts_in_emulated_formats_and_takes_others(name, old
     assert {reason.code for _, reason in rejected} == ({Refusal.WEIGHT_DTYPE} if name == "bf16" else set())
 
 
+@pytest.mark.long
 def test_an_older_file_is_known_by_its_rates_and_by_its_capability(old, tmp_path):
     """A file of the schema before says nothing of emulation: bf16 at an eighth of fp32, or torch's word AVX2, does."""
     rates = {"bf16": 1e10, "fp32": 8e10, "int8": 1e11}

@@ -97,6 +97,7 @@ def test_the_error_falls_and_the_numbers_come_back(refit):
         assert found.low <= value <= found.high, name
 
 
+@pytest.mark.long
 def test_many_results_are_left_out_some_at_a_time(spec, monkeypatch):
     """So that the time of a refit grows as its results, not as their square."""
     left_out = []
@@ -131,6 +132,7 @@ def test_a_refit_needs_a_usable_result(spec):
         refitted([])
 
 
+@pytest.mark.long
 def test_one_result_is_matched_and_leaves_wide_intervals(spec, refit):
     one = refitted(results_with(spec, TRUE, (16,), (400.0,)))
     assert one.after_median_ape < 0.03 < one.before_median_ape
@@ -318,6 +320,7 @@ def test_host_times_of_another_version_are_used_and_said(host_file):
     assert any("are used for 0.5.4" in warning for warning in asked.warnings)
 
 
+@pytest.mark.long
 def test_the_command_refits_from_files_and_estimate_uses_what_it_wrote(capplan, tmp_path, spec):
     """Round trip: what the results measured at a concurrency is what estimate says of it afterwards, and not before."""
     paths, tpots = [], {}

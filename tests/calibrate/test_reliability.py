@@ -90,6 +90,7 @@ def test_shipped_claims_hold_on_measured_runs(measured):
         assert held <= level + (OFF if measured.whole else 0.3), level
 
 
+@pytest.mark.long
 def test_the_shipped_distribution_is_that_of_the_runs(runs):
     values = slow_runs()
     host_s = fitted_host_s(runs)

@@ -112,6 +112,7 @@ def test_a_dry_run_says_what_how_long_and_how_much_and_runs_nothing(insert, capp
     assert state.calls == before
 
 
+@pytest.mark.long
 def test_the_command_calibrates_a_card_and_shows_its_clock(insert, capplan, tmp_path, monkeypatch):
     insert(A100)
     monkeypatch.setattr(

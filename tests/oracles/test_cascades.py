@@ -54,6 +54,7 @@ def usd_by_hand(fleets, share):
     return first + min(usd(fleet, rate * share) for fleet in fleets.seconds)
 
 
+@pytest.mark.long
 @given(
     FLEET,
     st.lists(FLEET, min_size=1, max_size=2),

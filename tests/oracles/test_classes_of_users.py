@@ -120,6 +120,7 @@ def classes_by_hand(users, think_s, service_s, most):
     return out
 
 
+@pytest.mark.long
 @settings(max_examples=examples(100, 300), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_users_of_several_classes_are_served_as_by_hand(seed: int) -> None:

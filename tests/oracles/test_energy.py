@@ -47,6 +47,7 @@ def test_energy_by_hand():
     assert [phase.time_fraction for phase in energy.phases] == pytest.approx([0.2, 0.4, 0.4])
 
 
+@pytest.mark.long
 def test_a_batch_job_takes_energy_until_it_is_done(capplan):
     """Ten hours of the mean power, and as much for each of its tokens as their number says."""
     ran = capplan(
@@ -118,6 +119,7 @@ def test_kinds_of_servers_fill_racks_of_their_own():
 SMALL = "tests/golden/small.yaml"
 
 
+@pytest.mark.long
 def test_servers_of_the_order_are_those_at_the_wall(capplan):
     """A DGX B200 draws 14.3 kW as its catalogue entry says: two of them in a rack of 30 kW, none in one of 10 kW."""
     own = ("--set", "fleet.hardware=b200", "--set", "fleet.own={NVIDIA DGX B200: 4}")
@@ -170,6 +172,7 @@ def test_a_server_that_no_rack_takes_is_said(capplan):
     )
 
 
+@pytest.mark.long
 def test_less_traffic_takes_less_power_and_more_energy_a_token(capplan):
     def energy(*settings):
         words = [part for setting in settings for part in ("--set", setting)]

@@ -307,6 +307,7 @@ def test_listed_prices_of_litellm_are_those_of_the_peak(litellm):
     assert litellm("deepseek/v3", litellm_provider="deepseek").peak is None
 
 
+@pytest.mark.long
 def test_a_comparison_says_when_a_model_ends(capplan):
     ran = capplan("compare", "tests/golden/small.yaml", "--offline", "--api", "openai/gpt-5")
     if current_day() < date(2026, 12, 11):
@@ -402,6 +403,7 @@ def test_rented_throughput_is_paid_for_the_busiest_hour_at_all_hours():
     ) == 5 * math.ceil(3.0 * (1000 + 4 * 200) / (5 * 2500 / 60))
 
 
+@pytest.mark.long
 def test_a_comparison_rents_throughput_of_one_api(capplan):
     words = ("compare", "tests/golden/small.yaml", "--offline", "--set")
     rented = "hosted.provisioned={price: 1 $/h, tokens_per_minute: 2500, least: 15, step: 5}"
@@ -419,6 +421,7 @@ def test_a_comparison_rents_throughput_of_one_api(capplan):
     assert "hosted.discount: is of prices by the token" in odd.err
 
 
+@pytest.mark.long
 def test_a_list_of_ones_own_comes_before_every_other(capplan, tmp_path):
     """A name that ships, in LiteLLM's file with other prices: the file counts, with genai-prices installed or not."""
     file = tmp_path / "litellm.json"

@@ -102,6 +102,7 @@ def test_a_device_is_less_certain_the_further_the_timed_device_is(name, grounds)
     assert efficiency_for(device(name)).unmeasured == grounds
 
 
+@pytest.mark.long
 def test_a_hidden_device_is_described_as_well_as_promised(shared):
     """Every timed device, predicted with the fits of another: the nearer the better."""
     found = list(stand_ins(sampled(shared / "data")))

@@ -41,6 +41,7 @@ def closed_loops(values):
     return [p for p in values if p.groups["load"] == "online_conc" and p.metric == "tpot_ms_mean"]
 
 
+@pytest.mark.long
 def test_every_point_is_predicted(built_in):
     assert built_in.predicted == built_in.rows == 200
 

@@ -126,6 +126,7 @@ def saving(tmp_path_factory):
     return path
 
 
+@pytest.mark.long
 def test_a_mix_is_a_plan_of_groups(capplan, saving):
     """Recommended, first in the table, in choices, certainty and order, and never dearer than its parts together."""
     single = fleet(capplan, saving)
@@ -237,6 +238,7 @@ def test_levers_say_what_a_mix_saves(capplan, saving):
     assert row["usd_per_month_saved"] > 0.0
 
 
+@pytest.mark.long
 def test_prompts_are_divided_by_length(capplan, saving):
     """The classes of the scenario differ in length, so a threshold between them is the same division."""
     found = fleet(capplan, saving, "--set", "fleet.mix=lengths")["chosen"]
@@ -248,6 +250,7 @@ def test_prompts_are_divided_by_length(capplan, saving):
     )
 
 
+@pytest.mark.long
 def test_the_mix_of_two_classes_is_the_cheapest_fleet_of_each(capplan, two):
     """Enumeration: each class for itself, on each kind of GPU."""
     mix = fleet(capplan, two, "--set", "fleet.mix=classes")["mix"]

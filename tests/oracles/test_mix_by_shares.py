@@ -90,6 +90,7 @@ def test_no_share_is_cheaper_than_the_one_that_is_found(capplan, owned):
         assert found <= least("l40s", tenth / 10) + least("h100-sxm", 1 - tenth / 10) + 1e-9
 
 
+@pytest.mark.long
 def test_shares_are_kept_simulated_exported_and_billed(capplan, owned, tmp_path):
     plan = tmp_path / "plan.json"
     assert capplan("fleet", owned, "--offline", "--set", "fleet.mix=shares", "-o", plan).code == 0

@@ -143,6 +143,7 @@ def fleet(capplan, *words, code=0):
     return json.loads(ran.out)["result"]
 
 
+@pytest.mark.long
 def test_a_plan_costs_what_its_machines_cost(capplan, eight):
     by_the_piece = fleet(capplan)
     whole = fleet(capplan, *eight, "--hardware", "l40s")["chosen"]
@@ -324,6 +325,7 @@ def test_an_order_is_said_in_one_line_and_the_one_to_place_today_in_another():
     assert lines_texts([replace(bare, machine=replace(bare.machine, source=""))], [known]) == ()
 
 
+@pytest.mark.long
 def test_an_order_to_place_today_states_everything_and_holds_the_same_replicas(capplan):
     """CoreWeave sells H200 in eights alone: whole machines, of which one may fail, in the price of the cheapest provider that states all."""
     words = ("--hardware", "h200-sxm", "--set", "prices={}", "--set", "fleet.spare_replicas=null", "--set", "fleet.survive={machine: 1}")  # fmt: skip

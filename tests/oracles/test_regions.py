@@ -142,6 +142,7 @@ def test_the_fleet_of_a_region_is_that_of_its_own_users(capplan, sun, tmp_path):
         assert found[key] == pytest.approx(by_hand[key]), key
 
 
+@pytest.mark.long
 def test_levers_compare_a_fleet_in_each_region_with_one_for_all(capplan, sun):
     ran = capplan("levers", sun, "--lever", "regions", "--offline", "--format", "json")
     assert ran.code == 0, ran.err
@@ -192,6 +193,7 @@ def test_machines_are_ordered_in_the_region(capplan, tmp_path):
     assert {line["region"] for line in order["machines"]} == {"us-east-1"}
 
 
+@pytest.mark.long
 def test_a_plan_file_stands_for_its_region(capplan, sun, tmp_path):
     plan = tmp_path / "plan.json"
     assert capplan("fleet", sun, "--offline", "--set", "fleet.location=asia", "-o", plan).code == 0

@@ -69,6 +69,7 @@ def by_hand(arrivals_s, service_s, users, think_s, asked_service_s, counters=1):
     return np.array(out).reshape(-1, 2).T
 
 
+@pytest.mark.long
 @settings(max_examples=examples(100, 200), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_users_and_arrivals_share_counters_as_by_hand(seed: int) -> None:

@@ -59,6 +59,7 @@ def test_people_are_never_idle():
     assert (bill.idle_usd, bill.usd) == pytest.approx((750.0, 1600.0))
 
 
+@pytest.mark.long
 @given(USES, st.floats(1, 1e6), st.floats(0, 1e6), st.floats(1.0, 50.0))
 def test_idle_is_what_a_ledger_of_seconds_leaves_over(uses, usd, people, spare_time):
     """Every second of the replicas is booked, to the class at work or to nobody: the seconds of nobody are the idle line."""
@@ -255,6 +256,7 @@ def test_the_focus_export_adds_up_and_follows_the_rules(capplan, two, tmp_path, 
     assert total(euros, "BilledCost") == pytest.approx(total(rows, "BilledCost") / 1.25)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("shared_runs")
 def test_the_focus_export_of_commitments_has_their_hours(capplan, root, tmp_path, monkeypatch):
     path = root / "scenarios" / "commitments.yaml"

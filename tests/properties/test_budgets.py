@@ -194,6 +194,7 @@ def test_a_plan_is_found_whenever_any_layout_has_one(by_hand, terms):
     assert none.over_budget_usd_per_month == pytest.approx(least)
 
 
+@pytest.mark.long
 def test_levers_start_from_the_plan_within_the_budget(by_hand, every_path):
     all_layouts, each = by_hand
     budget = f"budget.usd_per_month={1.0001 * min(each(*SPOT))!r}"
@@ -202,6 +203,7 @@ def test_levers_start_from_the_plan_within_the_budget(by_hand, every_path):
     assert base.plan == chosen
 
 
+@pytest.mark.long
 def test_the_best_combination_of_levers_is_within_the_budget(by_hand, every_path):
     """The plan that costs least on demand has a mix over the budget; the one that is returned has the cheapest mix of all."""
     all_layouts, each = by_hand
@@ -214,6 +216,7 @@ def test_the_best_combination_of_levers_is_within_the_budget(by_hand, every_path
     assert plan != plan_of(on_demand, asking.trials(base.asked).terms)
 
 
+@pytest.mark.long
 def test_the_mixed_plan_is_one_that_the_price_on_demand_does_not_show(by_hand):
     """Otherwise the case above would hold without looking at every layout."""
     all_layouts, each = by_hand

@@ -206,6 +206,7 @@ def test_a_mistake_in_an_efficiency_file_is_one_line_with_its_key(old, new, said
         read_efficiency(path)
 
 
+@pytest.mark.long
 def test_ten_thousand_hashes_are_quoted_and_come_back():
     """One in 230 used to be read as a number: digits around an e. Other readers of YAML must not take one for a number either."""
     hashes = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(10_000)]

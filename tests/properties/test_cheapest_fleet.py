@@ -109,6 +109,7 @@ def test_one_more_device_never_makes_the_answer_dearer_nor_changes_that_of_anoth
         assert (alone and (alone.gpus, alone.busy)) == (among and (among.gpus, among.busy))
 
 
+@pytest.mark.long
 @LAW
 @given(scenarios(), some_devices)
 def test_one_more_layout_never_makes_the_answer_dearer(text, few):
@@ -149,6 +150,7 @@ def test_less_traffic_never_costs_more(text, few, part):
     assert cost(less) <= cost(question)
 
 
+@pytest.mark.long
 @LAW
 @given(scenarios(), some_devices, st.floats(0.0, 0.6), st.integers(0, 2))
 def test_less_headroom_and_fewer_spares_never_cost_more(text, few, headroom, spares):
@@ -159,6 +161,7 @@ def test_less_headroom_and_fewer_spares_never_cost_more(text, few, headroom, spa
     )
 
 
+@pytest.mark.long
 @LAW
 @given(scenarios(), st.permutations(DEVICES))
 def test_the_order_of_lists_does_not_matter(text, order):
@@ -228,6 +231,7 @@ def test_neither_a_likely_layout_nor_a_limit_on_the_cost_changes_what_is_found(t
     assert {layout_name(*name): item.gpus for name, item in zip(names, within, strict=True)} == sizes
 
 
+@pytest.mark.long
 @LAW
 @given(scenarios(), some_devices)
 def test_replicas_are_as_many_as_needed_and_not_one_more(text, few):
@@ -307,6 +311,7 @@ def test_choices_are_what_they_are_called(text):
             assert row.gpus * PRICES[row.hardware] == costs[0]
 
 
+@pytest.mark.long
 @LAW
 @given(scenarios(), st.integers(0, 99))
 def test_a_short_run_bounds_the_rate_of_a_full_one(text, pick):

@@ -120,6 +120,7 @@ def test_what_certainty_takes_is_what_a_measurement_may_save(tight):
     )
 
 
+@pytest.mark.long
 def test_in_json_every_device_is_in_one_of_two_lists(tmp_path, capsys):
     path = tmp_path / "small.yaml"
     path.write_text(SMALL.replace("llama-3.1-8b", "Qwen/Qwen2.5-0.5B"))

@@ -87,6 +87,7 @@ def test_another_unit_is_no_change_and_every_other_key_is(folder, tmp_path):
     ]
 
 
+@pytest.mark.long
 @given(rate=st.integers(20, 60), usd=st.integers(1, 9), tpot_ms=st.integers(20, 90))
 def test_the_changes_lead_from_one_scenario_to_the_other(folder, tmp_path_factory, rate, usd, tpot_ms):
     """Put into the scenario before with --set, they make the scenario after."""

@@ -167,6 +167,7 @@ def test_a_plan_of_pools_with_drafts_is_what_its_pools_do_when_they_are_simulate
     )
 
 
+@pytest.mark.long
 def test_good_drafts_make_pools_cheaper_and_useless_ones_dearer(path):
     costs = {}
     for acceptance in (None, 0.0, 0.9):
@@ -180,6 +181,7 @@ def test_good_drafts_make_pools_cheaper_and_useless_ones_dearer(path):
     assert costs[0.9] < costs[None] <= costs[0.0]
 
 
+@pytest.mark.long
 def test_a_tier_without_room_is_no_tier_and_a_large_one_never_makes_first_tokens_later(chats):
     """The tiers are those of the prefill replicas: the first token waits for their loads, later tokens do not know of them."""
     without, tiny, large = (
@@ -201,6 +203,7 @@ def test_a_tier_without_room_is_no_tier_and_a_large_one_never_makes_first_tokens
     assert decode_question(large, large.devices).demand.tiers == ()
 
 
+@pytest.mark.long
 def test_host_memory_is_bought_for_the_replicas_that_read_prompts(path, chats):
     plan = fleet_for(asked_of(path)).chosen
     scenario = asked_of(chats, HOST, "prices.host_memory_per_gb=3 $/month").scenario

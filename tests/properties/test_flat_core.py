@@ -147,6 +147,7 @@ def many_requests(rng: np.random.Generator) -> Requests:
     )
 
 
+@pytest.mark.long
 def test_a_crowded_engine_preempts_alike() -> None:
     """Three thousand requests in a cache that holds twenty of them, by the clock and from users."""
     rng = np.random.default_rng(5)

@@ -57,6 +57,7 @@ def alone(question, item):
 places = st.lists(st.sampled_from(DEVICES), min_size=1, max_size=3, unique=True)
 
 
+@pytest.mark.long
 @given(st.sampled_from(DENSE), places, st.sampled_from([32, 200, 512]), st.sampled_from([2048, 8192]))
 @settings(max_examples=15, deadline=None)
 def test_plans_of_one_size_give_exactly_what_each_gives_alone(asked, model, places, sequences, tokens):

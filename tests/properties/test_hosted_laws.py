@@ -100,6 +100,7 @@ def by_the_replica(rate, usd, spares=0):
     return PaidReplicas(rate, lambda busy: (busy + spares) * usd)
 
 
+@pytest.mark.long
 @given(REPLICAS, REPLICAS, st.floats(0.0, 500.0), st.floats(1.02, 3.0))
 def test_the_breakeven_of_two_pools_is_that_of_a_scan_of_all_their_steps(prefill, decode, people, margin):
     """Two pools grow at rates of their own, so the fleet is dearer and cheaper in turns before it is cheaper for good."""
@@ -136,6 +137,7 @@ def test_the_breakeven_of_whole_machines_is_that_of_a_scan_of_all_their_steps(ca
         assert even == pytest.approx(min(usd[last] / per_request, rates[last]), rel=1e-6)
 
 
+@pytest.mark.long
 @given(
     st.floats(0, 1e5), st.floats(0, 1), st.floats(1.0, 1e4), st.floats(0.1, 100.0), st.integers(0, 3), st.floats(0.1, 1e4)
 )  # fmt: skip

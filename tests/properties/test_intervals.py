@@ -56,6 +56,7 @@ def test_statistics_do_not_share_their_residuals():
     assert [interval_of(found, own).median_ratio for own in keys] == pytest.approx([1.0, np.e])
 
 
+@pytest.mark.long
 @settings(max_examples=5)
 @given(st.integers(0, 10_000), st.floats(0.02, 0.3), st.floats(0.0, 0.3))
 def test_every_level_holds_its_share_of_models_left_out(seed, within, between):

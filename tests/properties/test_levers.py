@@ -61,6 +61,7 @@ def fleet_with(path, settings):
     return fleet_for(asked_fleet(read_scenario(path, settings), offline=True)).chosen
 
 
+@pytest.mark.long
 def test_the_plan_as_it_is_is_the_one_that_fleet_recommends(small, whole):
     mine, other = whole[1].plan, fleet_with(small, ())
     assert replace(other, usd_per_month_low=None, usd_per_month_high=None) == mine
@@ -92,6 +93,7 @@ def test_every_lever_has_a_plan_or_a_reason(whole):
     assert all(row.plan is not None or row.reason for row in whole[2].rows)
 
 
+@pytest.mark.long
 def test_the_best_combination_is_the_cheapest_plan_of_fleet_with_its_settings(small, whole):
     best = whole[2].best
     asked = asked_fleet(read_scenario(small, best.settings), offline=True)
@@ -279,6 +281,7 @@ def test_host_memory_pays_below_the_price_at_which_it_saves_nothing(agents):
     assert rows["chunked-prefill"].plan is not None
 
 
+@pytest.mark.long
 def test_a_router_by_prefix_finds_what_all_caches_hold(tmp_path):
     """Prompts of 60 prefixes of 6,400 tokens in a trace: one cache holds few of them, those of all replicas more."""
     random = np.random.default_rng(3)

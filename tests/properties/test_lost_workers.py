@@ -157,6 +157,7 @@ def test_a_scheduler_without_workers_is_named_in_a_stated_time(count, tmp_path, 
     assert said == ["Dask: no workers yet; waiting up to 1 s"]
 
 
+@pytest.mark.long
 def test_a_frozen_scheduler_is_named_in_a_stated_time(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "LOOK_EVERY_S", 0.5)
     with cluster(tmp_path, 1) as (address, scheduler, _), executor(1, address) as pool:

@@ -113,6 +113,7 @@ def test_a_file_with_plain_columns_is_predicted_like_one_with_notes(tmp_path):
     assert predictions[0][0].predicted is not None
 
 
+@pytest.mark.long
 def test_the_column_of_notes_is_read_at_the_edge_alone():
     """`notes` as a key of a row: in readers/measured and nowhere else."""
     reading = []

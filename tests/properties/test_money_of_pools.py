@@ -118,6 +118,7 @@ def test_people_of_owned_devices_are_paid_once_and_only_where_that_is_cheapest(g
     assert mix.usd_per_hour <= min(usd for _, usd in mix.pure) * (1 + 1e-9)
 
 
+@pytest.mark.long
 def test_bill_comparison_and_growth_cost_what_the_plan_costs(result, plan_file):
     fleet = json.loads(plan_file.read_text())["result"]
     month = fleet["commitments"]["usd_per_month"]

@@ -139,6 +139,7 @@ def test_the_commands_agree_on_the_plan_of_a_file(small, capsys):
     assert review["recommended"] == plan
 
 
+@pytest.mark.long
 def test_a_plan_file_holds_the_answer_and_tells_when_it_is_stale_or_edited(small, capsys):
     asked = asked_fleet(read_scenario(small / "small.yaml"), offline=True)
     fresh, kept = fleet_for(asked), answer_of(read_plan_file(small / "plan.json"), asked)
@@ -172,6 +173,7 @@ def test_a_plan_file_holds_the_answer_and_tells_when_it_is_stale_or_edited(small
     assert "no scenario is given" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_keys_of_a_scenario_can_be_set_on_the_command_line(small, capsys):
     path = str(small / "small.yaml")
     flags = [
@@ -290,6 +292,7 @@ def test_a_slower_replica_is_one_whose_every_step_takes_longer(small):
         assert scaled.value(target) * 1.4 == pytest.approx(made.value(target), rel=0.01)
 
 
+@pytest.mark.long
 def test_the_bounds_of_the_search_hold_at_full_length():
     """Over layouts of shipped scenarios: the whole run's largest rate is below that of the closed form and of the short run."""
     ratios = []
@@ -340,6 +343,7 @@ def test_other_draws_give_the_same_plan_or_one_replica_more_or_less(small):
     assert max(item.busy for item in sized) - min(item.busy for item in sized) <= 1
 
 
+@pytest.mark.long
 def test_a_plan_for_a_trace_holds_when_replayed_and_two_thirds_of_it_do_not(tmp_path, capsys):
     """A trace at a constant rate: the plan keeps its targets, and is not half as large again as it has to be."""
     rng = np.random.default_rng(5)
@@ -381,6 +385,7 @@ def test_users_are_as_many_and_think_as_long_whatever_the_hardware(small):
     assert len(slow.requests) <= len(fast.requests)  # who waits longer asks less often
 
 
+@pytest.mark.long
 def test_a_sweep_names_the_capacities_of_a_replica_that_fleet_and_export_name(small, capsys):
     """It used to count what users would send if responses took no time: 4.46 req/s in a sweep, 4.03 in an export."""
     path, plan = small / "crowd.yaml", small / "crowd.json"

@@ -176,6 +176,7 @@ SCENARIO = (
 )
 
 
+@pytest.mark.long
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     burst=st.floats(1.0, 100.0),

@@ -54,6 +54,7 @@ def tables(result):
     return {section["title"]: section["tables"] for section in result["sections"]}
 
 
+@pytest.mark.long
 def test_the_page_decides_for_the_pools_and_has_a_part_for_each(plan, result, tables):
     chosen = json.loads(plan.read_text())["result"]["chosen"]
     assert result["decision"].startswith(f"Rent {chosen['gpus']} GPUs, prefill on ")
@@ -146,6 +147,7 @@ def levers(plan):
     return file
 
 
+@pytest.mark.long
 def test_saved_levers_stand_on_the_page_as_they_were_saved(found, levers):
     tried = json.loads(levers.read_text())["result"]
     review = review_of(replace(found, levers=saved_levers(levers, found.chosen)))

@@ -46,6 +46,7 @@ def made(tmp_path_factory):
     return here
 
 
+@pytest.mark.long
 def test_a_plan_file_holds_what_it_was_made_from(folder):
     file = read_plan_file(folder / "plan.json")
     inputs, chosen = file.inputs, file.result["chosen"]

@@ -212,6 +212,7 @@ for number in range(300):
 """
 
 
+@pytest.mark.long
 def test_processes_that_write_side_by_side_lose_no_point(tmp_path, root, finished):
     """All of them have read a file whose last line was cut, and begin at once."""
     path, row = tmp_path / "points.jsonl", tmp_path / "row.json"

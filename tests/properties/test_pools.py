@@ -261,6 +261,7 @@ def test_a_link_that_is_too_slow_for_any_number_of_replicas_is_the_reason_with_i
     assert float(took.group(1)) == pytest.approx(328.0, rel=0.02)
 
 
+@pytest.mark.long
 def test_no_smaller_pair_meets_the_targets_of_the_pair_that_is_found(tmp_path):
     """Every pair of up to seven replicas each, simulated."""
     file = tmp_path / "small.yaml"
@@ -500,6 +501,7 @@ def test_the_traffic_of_today_takes_the_replicas_of_the_plan(allowed):
             )
 
 
+@pytest.mark.long
 def test_pools_are_looked_for_until_one_pair_of_devices_has_a_plan(path):
     """Three devices that cost next to nothing have no NVLink 4; the one that has it makes the dearest of sixteen pairs."""
     cheap = ("l40s", "a100-sxm-80gb", "a6000")
@@ -563,6 +565,7 @@ def test_users_become_requests_at_the_rate_that_they_send(users, think_s, respon
     assert after.classes[1] == other
 
 
+@pytest.mark.long
 def test_smaller_steps_are_tried_beside_devices_that_run_more_sequences(tmp_path):
     """An L40S runs 256 sequences and steps of 2,048 tokens by default, an H100 1,024: steps of 512 tokens ended the search."""
     file = tmp_path / "two.yaml"

@@ -141,6 +141,7 @@ def test_a_tier_adds_its_size_and_what_it_costs_to_load(scenario):
     assert alone.load_s == 0.0
 
 
+@pytest.mark.long
 def test_a_fleet_with_a_tier_needs_less_and_waits_for_its_loads(scenario, capsys):
     """The same traffic on a small cache: with a host behind it a replica holds its targets at a larger rate."""
 

@@ -137,6 +137,7 @@ def texts_tested(node):
     return [node.func.value] if called and node.args and isinstance(node.args[0], ast.Constant) else []
 
 
+@pytest.mark.long
 def test_nobody_looks_into_the_words_of_a_reason():
     """No test for a part, a start or an end of what is called reason, words or why, nor of the message of an error."""
     looking = set()

@@ -38,6 +38,7 @@ def words(element):
     return "".join(element.itertext()).strip()
 
 
+@pytest.mark.long
 def test_every_number_of_every_table_is_the_one_of_the_json(written):
     page, result = written
     sections = list(page.iter("section"))

@@ -75,6 +75,7 @@ def test_a_table_beside_the_page_never_takes_the_place_of_a_file_that_is_read(
     assert plan.read_bytes() == plan_of_page.read_bytes()
 
 
+@pytest.mark.long
 def test_what_moves_the_number_is_what_a_changed_scenario_would_get(pages, plan_of_page, tmp_path):
     """A fifth less and more traffic, and longer prompts: the page and `fleet` with these keys agree on the layout of the plan."""
     result = json.loads(pages["json"].read_text(encoding="utf-8"))["result"]

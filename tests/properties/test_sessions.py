@@ -106,6 +106,7 @@ def test_the_hits_of_a_plan_are_those_of_a_block_by_block_simulation(classes, me
     assert expected == pytest.approx(outcome.prefix_hit_fraction, abs=0.08)
 
 
+@pytest.mark.long
 def test_drawn_traffic_keeps_its_rate_and_summarises_like_a_trace(classes, tmp_path):
     scenario = classes(request_rate=20, **FIXED | {"turns": {"mean": 6, "p95": 12}})
     summary = drawn_workload(tmp_path / "s.yaml")

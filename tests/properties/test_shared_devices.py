@@ -92,6 +92,7 @@ def test_beside_an_idle_model_it_is_the_fleet_of_the_model_with_its_part_of_the_
     )
 
 
+@pytest.mark.long
 def test_each_of_two_busy_models_is_searched_at_twice_the_load_within_half_of_the_latency(result):
     found = result(BUSY)
     pool = found["sharing"]
@@ -143,6 +144,7 @@ def test_a_slice_is_a_replica_whose_steps_take_so_many_times_as_long(slices, tmp
         )
 
 
+@pytest.mark.long
 def test_by_the_hour_the_pool_is_less_than_both_fleets_and_holds_each_at_its_peak(result):
     found = result(HOURS)
     pool = found["sharing"]
@@ -178,6 +180,7 @@ def test_a_pool_by_the_hour_lies_between_its_busiest_hour_and_all_peaks_together
         )
 
 
+@pytest.mark.long
 def test_cost_is_linear_in_price(result):
     once = result(BUSY)["sharing"]
     thrice = result(BUSY, "prices.per_gpu_hour={h100-sxm: 12 $/h, l40s: 6 $/h}")["sharing"]
@@ -230,6 +233,7 @@ def test_on_mig_slices_each_model_has_the_fleet_of_its_slice_and_the_pool_pays_f
     assert pool["usd_per_month"] == pytest.approx(pool["gpus"] * 4 * 730)
 
 
+@pytest.mark.long
 def test_fewer_allowed_slices_never_take_fewer_gpus(result):
     every = result(CUT)["sharing"]["gpus"]
     for allowed in ("[h100-sxm:3g.40gb]", "[h100-sxm:1g.10gb, h100-sxm:7g.80gb]"):
@@ -306,6 +310,7 @@ BIG_BY_HOUR = BIG + (
 """The small model is some 40 times cheaper on L40S; the large one misses its target there."""
 
 
+@pytest.mark.long
 def test_a_pool_is_on_a_device_that_is_dear_for_one_of_its_models(result):
     """More hardware is never dearer: what one model does better elsewhere takes no device from the pool."""
     alone = result(BIG_BY_HOUR % ("h100-sxm", 1))["sharing"]

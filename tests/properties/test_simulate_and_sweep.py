@@ -219,6 +219,7 @@ def test_processes_find_what_one_process_finds():
     assert there == here
 
 
+@pytest.mark.long
 def test_a_dask_cluster_finds_what_one_process_finds():
     import distributed
 

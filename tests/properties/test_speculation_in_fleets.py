@@ -139,6 +139,7 @@ def test_pipelines_are_rejected_with_the_reason(question):
     assert any("pipeline" in why.words and why.code == "speculation" for _, why in found.rejected)
 
 
+@pytest.mark.long
 def test_a_plan_says_how_many_drafts_it_takes_and_needs_no_more_gpus_where_decoding_is_the_bottleneck(small):
     plain = fleet_for(asked_fleet(read_scenario(small), offline=True)).chosen
     fast = fleet_for(

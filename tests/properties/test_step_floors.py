@@ -190,6 +190,7 @@ def test_more_bandwidth_or_peak_is_never_slower(name, place, tensor, engine, fac
         assert np.all(second <= first * (1.0 + 1e-9))
 
 
+@pytest.mark.long
 @given(models, places, ranks, engines)
 @laws
 def test_fewer_bytes_or_layers_are_never_slower(name, place, tensor, engine):

@@ -68,6 +68,7 @@ def attention_flop(network, new):
     return flop
 
 
+@pytest.mark.long
 @given(models, places, st.sampled_from([1, 2, 8]), engines, lengths)
 @laws
 def test_a_prompt_of_any_length_never_beats_the_arithmetic(name, place, tensor, engine, new):
@@ -79,6 +80,7 @@ def test_a_prompt_of_any_length_never_beats_the_arithmetic(name, place, tensor, 
     assert found >= 0.98 * (body + attention_flop(network, new)) / (peak * tensor)
 
 
+@pytest.mark.long
 @given(models, places, st.sampled_from([1, 4]), engines, lengths, st.integers(0, 30_000))
 @laws
 def test_attention_of_a_chunk_is_that_of_its_operators(name, place, tensor, engine, new, past):
@@ -121,6 +123,7 @@ def test_beyond_the_last_knot_attention_goes_on_with_the_square(name, place, eng
     assert third - 3.0 * first == pytest.approx(3.0 * (second - 2.0 * first), rel=1e-6, abs=1e-12)
 
 
+@pytest.mark.long
 @given(models, places, engines, lengths, st.integers(0, 30_000))
 @laws
 def test_numbers_and_arrays_take_the_same_chunk(name, place, engine, new, past):
@@ -163,6 +166,7 @@ def pipeline_of(name, place, stages, budget):
     return EngineSetup(table_of_plan(tables, 0), Scheduling("mixed", 64, budget * stages), 10**6)
 
 
+@pytest.mark.long
 @given(models, places, st.sampled_from([2, 3, 4]), st.sampled_from([512, 2048, 8192]), st.integers(1, 8000))
 @laws
 def test_stages_never_make_a_prompt_of_one_chunk_faster_and_never_gain_more_than_their_number(

@@ -447,6 +447,7 @@ def test_a_word_with_a_nul_is_refused(capsys, command):
     assert "holds a NUL character" in error_of(capsys, command, "a\0b")
 
 
+@pytest.mark.long
 def test_a_row_of_points_holds_figures_that_can_be_and_nothing_else(tmp_path, capsys):
     words = [
         "sweep",

@@ -166,6 +166,7 @@ def run(words, cwd=None, **streams):
     )
 
 
+@pytest.mark.long
 def test_a_full_or_closed_stdout_is_one_line(root):
     with open("/dev/full", "w") as full:
         for words in (["hardware", "l4"], ["--help"], ["hardware", "l4", "--format", "json"]):
