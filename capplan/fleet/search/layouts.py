@@ -115,7 +115,7 @@ def search(question: Question) -> SearchResult:
     return SearchResult(tuple(sized), rejected, evaluated, tuple(relaxations))
 
 
-def _longest_responses_s(slo: Slo, demand: Demand) -> tuple[float, ...]:
+def longest_responses_s(slo: Slo, demand: Demand) -> tuple[float, ...]:
     """Return the longest mean response of each class whose targets are met [s]; 0 if no users wait for a response."""
     if not demand.users:
         return demand.responses_s(0.0)
@@ -251,7 +251,7 @@ class _Part:
         ]
         needed = {target: _least_values(state, target) for target in q.slo.targets}
         holds = ~state.saturated & self._within(needed, np.ones((len(layouts), 1)))
-        shares = carried_shares(state, q.demand, _longest_responses_s(q.slo, q.demand))
+        shares = carried_shares(state, q.demand, longest_responses_s(q.slo, q.demand))
         slack = rate_slack(q)
         sure = {}
         for confidence in {q.slo.confidence, *CONFIDENCES}:

@@ -16,7 +16,7 @@ from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.load.demand import Demand, planned_demand
 from capplan.fleet.load.offered import WARM_UP_SHARE, SamplePath, dealt_users
 from capplan.fleet.question import Question, spec_of_layout
-from capplan.fleet.search.layouts import ScreenedLayout, rate_slack
+from capplan.fleet.search.layouts import ScreenedLayout, longest_responses_s, rate_slack
 from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states
 from capplan.replica.plans import plans_of
 from capplan.replica.replica import Replica, replica_of
@@ -25,6 +25,7 @@ from capplan.serving.gauges import WeightedHistogram
 from capplan.serving.outcome import Outcome, Spread, histogram_spread, spread, weighted_spread
 from capplan.serving.requests import Crowd
 from capplan.serving.simulator import simulate
+from capplan.serving.steady_state import SteadyState
 from capplan.serving.terms import EngineSetup
 from capplan.workload.request_class import ResponseTimes
 from capplan.workload.slo import Target
@@ -36,7 +37,7 @@ LEAST_SEEN = 0.5
 STEPS_PER_DOUBLING = 32
 """Steps of the scale of loads: 2.2 % each, about the uncertainty of a run."""
 DOUBLINGS = 10
-"""Range of the scale below the largest rate of a replica; a plan that needs a lower load is dropped."""
+"""Range of the scale below the largest rate of a replica whose requests do not wait; a plan that needs a lower load is dropped."""
 SHORT_REQUESTS = 1500
 SHORT_SLACK = 1.25
 """Factor by which the limit from short runs may be below that from full runs ...
@@ -68,7 +69,7 @@ MOST_HALVINGS = 2
 LEAST_OF_KIND = 3000
 """... this many, if a run has them."""
 LIKELY_BELOW = 3 * STEPS_PER_DOUBLING
-"""Steps below the highest where short runs with users look first: the bound allows for four times as many of them."""
+"""Steps below DOUBLINGS where short runs with users look first: the bound allows for four times as many of them."""
 LIKELY_STRIDE = 4
 """Steps from the likely largest load of users to the next load that is tried, doubled until targets hold on only one side of it.
 
@@ -282,6 +283,9 @@ def regularity_class(replicas: int) -> int:
 class Trial:
     """A layout that is simulated on demand, once per load."""
 
+    doublings = DOUBLINGS
+    """Range of the scale of loads."""
+
     def __init__(
         self,
         candidate: ScreenedLayout,
@@ -315,14 +319,24 @@ class Trial:
         """Requests per second of the whole traffic, with users at that response time."""
         shares = carried_shares(state, self.demand)[0, ~state.saturated[0]]
         slack = rate_slack(question) * (USER_SLACK if self.demand.users else 1.0)
-        self.rate_ceiling = slack * self.total_rate * float(shares.max())
-        """Upper bound on the rate of a replica, whatever the latency."""
+        usual_ceiling = slack * self.total_rate * float(shares.max())
+        self.rate_ceiling = max(usual_ceiling, self._ceiling_of_waiting(state))
+        """Upper bound on the rate of a replica within the targets, or whatever the latency without users."""
+        self.doublings = DOUBLINGS + ceil(log2(self.rate_ceiling / usual_ceiling))
         self.limits: Mapping[Target, float] = {target: target.limit_s for target in question.slo.targets}
         self._paths = paths
         self._engines: dict[float, EngineSetup] = {}
         self._seen: SeenRuns = {} if seen is None else seen
         self._short_steps: dict[tuple[object, ...], int] = {}
         self._kinds: dict[tuple[object, ...], Seen] = {}
+
+    def _ceiling_of_waiting(self, state: SteadyState) -> float:
+        """Return the rate at which users load a replica who all wait for as long as the targets allow, in requests at the lightest load."""
+        if not self.demand.users or not any(target.metric == "ttft" for target in self.question.slo.targets):
+            return 0.0
+        waits = longest_responses_s(self.question.slo, self.demand)
+        shares = carried_shares(state, self.demand, waits)[0, ~state.saturated[0]]
+        return rate_slack(self.question) * self.total_rate * float(shares.max())
 
     def _settled(
         self,
@@ -572,7 +586,7 @@ class Trial:
     def scale(self) -> tuple[int, int]:
         """Return the lowest and the highest step of the scale."""
         top = ceil(STEPS_PER_DOUBLING * log2(self.rate_ceiling))
-        return top - DOUBLINGS * STEPS_PER_DOUBLING, top
+        return top - self.doublings * STEPS_PER_DOUBLING, top
 
     def limit(
         self,
@@ -606,7 +620,8 @@ class Trial:
         low, high = least, top
         middle, stride, grows = max((low + high) // 2, high - FIRST_STRIDE), FIRST_STRIDE, 1
         if self.demand.users:
-            likely = top - LIKELY_BELOW if short else self._short_step(slowness, limits)
+            usual_top = least + DOUBLINGS * STEPS_PER_DOUBLING
+            likely = usual_top - LIKELY_BELOW if short else self._short_step(slowness, limits)
             middle, stride, grows = min(max(likely, least + 1), top - 1), LIKELY_STRIDE, 2
         while high - low > 1:
             if scale_rate(high) / slowness <= too_little:
