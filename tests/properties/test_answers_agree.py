@@ -11,7 +11,7 @@ from tests.sweeps import long_but
 SAMPLE = {
     "open": 1,
     "users": 3,
-    "classes": 2,
+    "classes": 820_005,
     "mixed": 2,
     "sessions": 3,
     "session-users": 1,
@@ -23,7 +23,11 @@ SAMPLE = {
     "mixed-drafts": 900_000,
     "pool-drafts": 1,
 }
-"""Kind -> number of a scenario. In the one of pools, a listed plan with pools is surer for less than any without; users of pools send more to quicker devices beside it."""
+"""Kind -> number of a scenario.
+
+In the one of pools, a listed plan with pools is surer for less than any without; users of pools send more to quicker devices
+beside it. In the one of classes, users without think time wait for most of their time.
+"""
 
 
 @pytest.mark.parametrize("kind", long_but(("open", "users", "classes"), SAMPLE))
