@@ -10,7 +10,7 @@ from capplan.calibrate.kernels.arena import ELEMENT_BYTES
 from capplan.calibrate.kernels.case import NO_DETAIL
 from capplan.numbers import Array
 from capplan.operators import attention, collective, experts, latent_attention, matmul
-from capplan.operators.elementwise import ElementwiseRates, elementwise_time_s
+from capplan.operators.matmul import ElementwiseRates, elementwise_time_s
 from capplan.readers.calibration.file import MATMUL_BYTES, QUANTISED_FIRST
 from capplan.readers.calibration.measured_fit import SHEET, tile_row_halvings
 from capplan.readers.calibration.record import Machine, Measurement, Peaks

@@ -22,9 +22,8 @@ from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.model.network import Layer, Network, layer_counts
 from capplan.model.sharding import Sharding
-from capplan.phases.cost import total_s
+from capplan.phases.cost import StepRates, total_s
 from capplan.phases.mixer_work import decode_cost, prefill_cost
-from capplan.phases.rates import StepRates
 from capplan.phases.token_work import layer_costs
 from capplan.replica.rates import step_rates
 

@@ -54,7 +54,7 @@ def command(
     to: o.Output,
 ) -> int:
     """Show what prompt caching at a hosted API saves for a shared prefix, and from which request on it pays."""
-    from capplan.money.cached_prefix import cached_prefix
+    from capplan.money.hosted import cached_prefix
     from capplan.questions.money.cache_price import cache_price
     from capplan.questions.money.price_age import age_warnings, current_day, life_warnings
     from capplan.report.answers.cache import cache_answer

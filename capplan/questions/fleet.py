@@ -43,9 +43,9 @@ from capplan.scenario.records.lora import adapter_assumptions, with_adapters
 from capplan.scenario.records.traffic_line import with_image_tokens, with_image_work
 from capplan.scenario.several.models import refuse_several
 from capplan.scenario.speculation import drafting_of
-from capplan.serving.fleet_terms import BY_LOAD
+from capplan.serving.terms import BY_LOAD
+from capplan.workload.multiples import part_of_classes
 from capplan.workload.request_class import RequestClass
-from capplan.workload.split_lengths import part_of_classes
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 PIPELINE_PARALLEL = (1, 2)

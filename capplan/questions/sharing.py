@@ -27,7 +27,7 @@ from capplan.readers.catalogue.partitions import partitions
 from capplan.scenario.rate_line import HOUR_S, WINDOW_S, rate_line
 from capplan.scenario.several.sharing import UNSHARED, is_unshared
 from capplan.scenario.several.slices import in_slices
-from capplan.workload.slo import Slo
+from capplan.workload.request_class import Slo
 
 HOURS = 24
 _LITTLE = "[{request_rate: 0.001 req/s, input_tokens: 16, output_tokens: 16}]"

@@ -34,7 +34,7 @@ from capplan.scenario.flags import OperationFlags, PlanFlags, RequestFlags
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.written.workload_file import is_workload
 from capplan.serving.requests import Admission, Requests
-from capplan.serving.simulator import simulate
+from capplan.serving.server import simulate
 from capplan.workload.request_class import RequestClass, ResponseTimes
 
 PILOT_REQUESTS = 2000

@@ -18,8 +18,7 @@ from capplan.scenario.scenario import read_scenario
 from capplan.scenario.several.models import refuse_several
 from capplan.scenario.written.workload_file import is_workload
 from capplan.serving.requests import Requests
-from capplan.workload.summary import WorkloadSummary
-from capplan.workload.trace import Omissions, TracePart
+from capplan.workload.statistics import Omissions, TracePart, WorkloadSummary
 
 LEAST_REQUESTS, MOST_REQUESTS = 5_000, 50_000
 SESSION_TIMES = 5.0

@@ -13,8 +13,8 @@ from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.layer_groups import narrow_states
-from capplan.memory.packed_pool import layout_assumptions
 from capplan.memory.plan import cache_dtype
+from capplan.memory.pool import layout_assumptions
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions

@@ -45,8 +45,7 @@ from capplan.scenario.several.slices import refuse_with_slices
 from capplan.scenario.speculation import speculation_plan
 from capplan.scenario.survival import survival
 from capplan.scenario.traffic import request_classes
-from capplan.workload.request_class import RequestClass, without_prefix_cache
-from capplan.workload.slo import Slo
+from capplan.workload.request_class import RequestClass, Slo, without_prefix_cache
 
 SCHEMA = data_folder("docs/schema") / "scenario.json"
 _PLAN_KEYS = {"capplan", "command", "result"}

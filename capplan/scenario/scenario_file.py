@@ -35,7 +35,7 @@ from capplan.scenario.records.lengths import DailyCurve, LengthRecord
 from capplan.scenario.records.money import Budget, Commitments, Currency, Growth, Hosted, OtherPrices, Power
 from capplan.scenario.records.regions import Region
 from capplan.scenario.records.several import Cascade, Sharing
-from capplan.serving.fleet_terms import Routing
+from capplan.serving.terms import Routing
 
 
 def _as_list(written: object) -> object:

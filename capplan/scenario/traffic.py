@@ -33,7 +33,7 @@ from capplan.workload.daily_curve import active_for, mean_rate_fraction
 from capplan.workload.length import Lengths, empirical
 from capplan.workload.request_class import RequestClass
 from capplan.workload.sessions import Sessions
-from capplan.workload.summary import PrefixReuse
+from capplan.workload.statistics import PrefixReuse
 
 RATES = ("request_rate", "users", "requests", "trace")
 _UNLESS = {"output_tokens": ", or runner: pooling for embeddings and rerankers"}

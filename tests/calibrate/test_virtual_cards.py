@@ -11,10 +11,9 @@ from capplan.calibrate.measure import calibrated
 from capplan.calibrate.shapes import cases
 from capplan.operators.attention import decode_attention_time_s, prefill_attention_time_s
 from capplan.operators.device_rates import kernel_rates
-from capplan.operators.elementwise import elementwise_time_s
 from capplan.operators.experts import experts_time_s
 from capplan.operators.latent_attention import mla_decode_time_s, mla_prefill_time_s
-from capplan.operators.matmul import matmul_time_s
+from capplan.operators.matmul import elementwise_time_s, matmul_time_s
 from capplan.readers.calibration.file import calibration_text, read_calibration, same_device
 from capplan.readers.calibration.measured_device import efficiency_from_calibration
 from capplan.readers.catalogue.efficiency import efficiency_for

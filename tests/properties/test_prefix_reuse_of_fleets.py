@@ -20,7 +20,7 @@ from capplan.scenario.replica import asked_replica
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.written.workload_file import workload_text
 from capplan.serving.requests import Requests
-from capplan.workload.slo import Slo
+from capplan.workload.request_class import Slo
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 

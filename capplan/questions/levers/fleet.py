@@ -15,8 +15,8 @@ from capplan.questions.levers.lever import Base, Lever, idle, merged_settings
 from capplan.readers.catalogue.hardware import device_names
 from capplan.readers.catalogue.offer_terms import Commitment, Term
 from capplan.readers.catalogue.prices import price_records, read_prices
+from capplan.workload.multiples import divisible
 from capplan.workload.reuse_by_age import hits_by_replica
-from capplan.workload.split_lengths import divisible
 
 COMMITMENT_RISKS = {
     "on-demand": "none: machines can be handed back at any hour",

@@ -13,7 +13,7 @@ from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.search.candidates import Layout
 from capplan.fleet.unit_costs import UnitCosts
-from capplan.money.offer_range import offered_costs
+from capplan.money.commitments import offered_costs
 from capplan.workload.outside import OutsideUse
 
 MONTHS_PER_YEAR = 12.0

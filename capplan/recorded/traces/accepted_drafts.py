@@ -10,7 +10,7 @@ from capplan.errors import InputError
 from capplan.phases.speculation import acceptance_of_round
 from capplan.recorded.traces import prometheus
 from capplan.recorded.traces.prometheus import ACCEPTED, ACCEPTED_BY_POSITION, DRAFTED, DRAFTS, Scrape
-from capplan.workload.trace import Omissions
+from capplan.workload.statistics import Omissions
 
 MOST_POSITIONS = 64
 

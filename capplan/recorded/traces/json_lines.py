@@ -10,8 +10,7 @@ from capplan.errors import InputError
 from capplan.recorded.traces.agents import SessionClock
 from capplan.recorded.traces.delimited import ARRIVAL, INPUT, MOST_BAD_SHARE, OUTPUT
 from capplan.recorded.traces.rows import NO_BLOCKS, Row, lines_of, noted_unit, seconds_of
-from capplan.workload.statistics import LONGEST_TOKENS
-from capplan.workload.trace import Omissions
+from capplan.workload.statistics import LONGEST_TOKENS, Omissions
 
 BLOCK_SIZES = (512, 16, 256, 128, 64, 32, 1024, 2048)
 """Block sizes that are recognised, in tokens: Mooncake hashes 512, Bailian and vLLM 16."""

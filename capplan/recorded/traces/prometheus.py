@@ -12,9 +12,15 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.numbers import Array
 from capplan.recorded.traces.rows import lines_of
-from capplan.workload.statistics import LONGEST_TOKENS, LengthSummary, RateSummary, length_summary
-from capplan.workload.summary import MeasuredLatency, WorkloadSummary
-from capplan.workload.trace import Omissions
+from capplan.workload.statistics import (
+    LONGEST_TOKENS,
+    LengthSummary,
+    MeasuredLatency,
+    Omissions,
+    RateSummary,
+    WorkloadSummary,
+    length_summary,
+)
 
 SAMPLE = re.compile(
     r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+([+-]?(?:Inf|NaN|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?))(?:\s+\d+)?\s*$",

@@ -13,9 +13,18 @@ from capplan.numbers import Array
 from capplan.recorded.traces import agents, delimited, json_lines, prometheus, request_logs, servegen
 from capplan.recorded.traces.rows import Columns, Row, head_of, parts_of
 from capplan.serving.prefix_cache import HitCurve, hit_curve, policy_hit_fractions
-from capplan.workload.statistics import ArrivalCounts, RateSummary, TokenCounts
-from capplan.workload.summary import EvictionHits, MeasuredLatency, PrefixReuse, WorkloadSummary
-from capplan.workload.trace import Counts, Omissions, TracePart
+from capplan.workload.statistics import (
+    ArrivalCounts,
+    Counts,
+    EvictionHits,
+    MeasuredLatency,
+    Omissions,
+    PrefixReuse,
+    RateSummary,
+    TokenCounts,
+    TracePart,
+    WorkloadSummary,
+)
 
 MOST_BLOCKS = 8_000_000
 """Prefix reuse is computed from this many block accesses at most, the first ones of a trace."""

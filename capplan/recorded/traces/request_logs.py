@@ -9,7 +9,7 @@ from capplan.errors import InputError
 from capplan.recorded.results.read import request_log
 from capplan.recorded.results.record import ResultValues, result_objects
 from capplan.recorded.traces.rows import Row, time_unit
-from capplan.workload.trace import Omissions
+from capplan.workload.statistics import Omissions
 
 
 def log_rows(path: Path, omissions: Omissions) -> Iterator[Row]:

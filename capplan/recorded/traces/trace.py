@@ -12,10 +12,8 @@ from capplan.recorded.traces.read import TraceFile, prefix_reuse, trace_file
 from capplan.recorded.traces.rows import LONGEST_S, YEAR_S, blocks_of
 from capplan.serving.prefix_cache import hit_curve
 from capplan.serving.requests import Requests
-from capplan.workload.statistics import cv_within_minutes, interarrival_cv
-from capplan.workload.summary import PrefixReuse
-from capplan.workload.trace import Counts, TracePart
-from capplan.workload.turns import LARGEST_BLOCK_TOKENS, output_blocks
+from capplan.workload.sessions import LARGEST_BLOCK_TOKENS, output_blocks
+from capplan.workload.statistics import Counts, PrefixReuse, TracePart, cv_within_minutes, interarrival_cv
 
 MAX_REQUESTS = 2_000_000
 """Limit of a trace that is held in memory; a longer one is summarised by `capplan workload` first."""

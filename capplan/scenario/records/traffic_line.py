@@ -29,7 +29,7 @@ from capplan.workload.sessions import (
     turn_blocks,
     turn_starts_s,
 )
-from capplan.workload.summary import PrefixReuse
+from capplan.workload.statistics import PrefixReuse
 
 MULTIPLES = ("documents", "samples", "retries", "reasoning_tokens", "padded_batch")
 _OPEN_LOOP = "is for request_rate, or requests with within"
