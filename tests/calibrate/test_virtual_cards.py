@@ -233,8 +233,8 @@ def test_packed_attention_takes_the_arguments_that_this_torch_knows(monkeypatch)
     """Torch 2.11 shares heads without being asked and reads no pages: seen on an H100, where 27 shapes failed."""
     import torch
 
-    from capplan.calibrate.abilities import abilities_of
     from capplan.calibrate.kernels.attention import DECODE, PREFILL
+    from capplan.calibrate.machine import abilities_of
 
     calls = []
 

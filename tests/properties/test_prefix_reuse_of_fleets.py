@@ -12,8 +12,7 @@ from capplan.fleet.engine_options import TierTokens
 from capplan.fleet.load.demand import demand_of, drawn_requests
 from capplan.fleet.load.offered import split_by_prefix, split_round_robin
 from capplan.fleet.simulation import Stream, simulated_fleet
-from capplan.recorded.traces.read import workload_of
-from capplan.recorded.traces.trace import read_trace
+from capplan.recorded.traces.trace import read_trace, workload_of
 from capplan.replica.replica import replica_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica

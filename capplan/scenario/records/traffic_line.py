@@ -13,7 +13,7 @@ from capplan.model.images import ImageRule, image_tokens, image_work
 from capplan.model.network import Network
 from capplan.numbers import Array
 from capplan.readers.yaml_file import KeyPath
-from capplan.recorded.traces.read import prefix_reuse
+from capplan.recorded.traces.trace import prefix_reuse
 from capplan.scenario.reading import Reading
 from capplan.scenario.records.lengths import LengthFields, lengths
 from capplan.scenario.scenario_file import ScenarioFile, Traffic
