@@ -15,11 +15,10 @@ import numpy as np
 from capplan.engine.profile import Scheduling
 from capplan.serving.block_cache import OffloadTier, PrefixCaching
 from capplan.serving.fleet_simulator import simulate_fleet
-from capplan.serving.fleet_terms import Hedging
 from capplan.serving.requests import Admission, Crowd, Requests
-from capplan.serving.simulator import simulate
+from capplan.serving.server import simulate
 from capplan.serving.step_table import StepTable
-from capplan.serving.terms import EngineSetup
+from capplan.serving.terms import EngineSetup, Hedging
 
 TARGET_REQUESTS_PER_S = 20_000
 TARGET_BYTES = 500e6

@@ -17,7 +17,7 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.recorded.traces import delimited
 from capplan.recorded.traces.rows import parts_of
-from capplan.workload.trace import Omissions
+from capplan.workload.statistics import Omissions
 
 TARGET_S, TARGET_BYTES = 2.0, 500e6
 SCENARIO = """

@@ -18,7 +18,7 @@ import torch
 
 from capplan.calibrate.kernels import matmul
 from capplan.calibrate.kernels.arena import drop_arenas, random_operand, torch_dtype
-from capplan.calibrate.kernels.experts import GROUPED, SEPARATE, can_group, draw_routing, routed_experts
+from capplan.calibrate.kernels.matmul import GROUPED, SEPARATE, can_group, draw_routing, routed_experts
 from capplan.calibrate.layers import Choice, RealLayer, built, choices, refusal
 from capplan.calibrate.machine import Target, opened
 from capplan.calibrate.run import DeviceLostError, settle

@@ -26,9 +26,9 @@ from capplan.engine.lookup import version_key
 from capplan.engine.memory_rules import MemoryRules
 from capplan.errors import CapplanError
 from capplan.hardware.device import Device
+from capplan.memory.capacity import stages_of
 from capplan.memory.launch import Launch
 from capplan.memory.rank import rank_activation_bytes
-from capplan.memory.stages import stages_of
 from capplan.model.network import Network
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import GIB, Number

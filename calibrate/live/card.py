@@ -22,8 +22,8 @@ from typing import Any
 from calibrate.live.loads import Load, sent
 from calibrate.live.model import write_model
 from calibrate.live.server import QUIET, Engine, NoServerError, running
-from capplan.calibrate.busy import tool_output
 from capplan.calibrate.endpoint.client import Endpoint, Question, answered, endpoint_of
+from capplan.calibrate.readings import tool_output
 
 SECONDS = 150.0
 START_S = 180.0

@@ -22,7 +22,7 @@ from capplan.accuracy.serving import network_class
 from capplan.accuracy.slowness import slowness_of
 from capplan.readers.catalogue.efficiency import shipped_intervals, shipped_slowness
 from capplan.replica.replica import Replica
-from capplan.workload.slo import Metric, Target
+from capplan.workload.request_class import Metric, Target
 
 CLAIMED = 0.8
 SHARES = (0.3, 0.45, 0.6, 0.75, 0.9)

@@ -25,8 +25,7 @@ from capplan.scenario.replica import asked_replica
 from capplan.serving.outcome import Ledger
 from capplan.serving.queue import Feed
 from capplan.serving.requests import Requests, offered
-from capplan.serving.server import Server
-from capplan.serving.simulator import ADMIT_ALL, new_server
+from capplan.serving.server import ADMIT_ALL, Server, new_server
 from capplan.serving.step_table import DecodeRow, StepClock, StepTable
 from capplan.serving.terms import EngineSetup
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from capplan.errors import InputError
 from capplan.model.sharding import Sharding
-from capplan.serving.fleet_terms import Routing
+from capplan.serving.terms import Routing
 
 _POOLS = re.compile(r"(\d+)\s*P\s*(?:\(([^)]*)\))?\s*\+\s*(\d+)\s*D\s*(?:\(([^)]*)\))?(?:\s*\(([^)]*)\))?")
 _COUNT = re.compile(r"\d+(?:\.0*)?")

@@ -12,9 +12,8 @@ from capplan.hardware.efficiency import Efficiency, fit_of
 from capplan.numbers import Number
 from capplan.operators import attention, collective, latent_attention, linear_attention
 from capplan.operators.device_rates import kernel_rates
-from capplan.operators.elementwise import elementwise_time_s
 from capplan.operators.experts import EXPERT_TILES, ExpertLoads, grouped_experts_time_s
-from capplan.operators.matmul import matmul_bytes, matmul_time_s
+from capplan.operators.matmul import elementwise_time_s, matmul_bytes, matmul_time_s
 from capplan.operators.roofline import soft_maximum
 
 Arguments = Mapping[str, Any]

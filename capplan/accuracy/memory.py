@@ -11,9 +11,9 @@ from capplan.engine.lookup import default_memory_fraction, profile, scheduling
 from capplan.engine.profile import EngineProfile
 from capplan.errors import CapplanError
 from capplan.hardware.device import Device
+from capplan.memory.capacity import engine_memory_bytes, has_fast_links, padded_inputs_multiple
 from capplan.memory.launch import Launch
 from capplan.memory.plan import CONTEXT_TOO_LONG, cache_dtype, first_stage_plan, memory_plan
-from capplan.memory.usable import engine_memory_bytes, has_fast_links, padded_inputs_multiple
 from capplan.model.network import Attention, LatentAttention, Network, Projection
 from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element, stored_formats
 from capplan.numbers import GIB

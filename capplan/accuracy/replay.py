@@ -23,11 +23,10 @@ from capplan.numbers import Array
 from capplan.replica.replica import Replica
 from capplan.serving.block_cache import OffloadTier, PrefixCaching, PullLink
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
-from capplan.serving.fleet_terms import BY_PREFIX, KvLink
 from capplan.serving.outcome import Outcome
 from capplan.serving.requests import Crowd, Requests, joined_requests
-from capplan.serving.simulator import simulate
-from capplan.serving.terms import EngineSetup
+from capplan.serving.server import simulate
+from capplan.serving.terms import BY_PREFIX, EngineSetup, KvLink
 
 OFFLINE_REQUESTS = 1000
 """Requests of an offline run whose number is not stated: several times the largest batch (an assumption)."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from capplan.numbers import Array
 from capplan.workload.length import standard_normal_quantile
-from capplan.workload.slo import Target
+from capplan.workload.request_class import Target
 
 Latencies: TypeAlias = Literal["ttft", "tpot", "both"]
 """Latencies with a limit; both: the slower of the two decides."""

@@ -9,7 +9,6 @@ from capplan.engine.lookup import profile
 from capplan.engine.profile import HostOverhead
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
-from capplan.readers.calibration.host import refitted_overhead
 from capplan.readers.calibration.measured_fit import COMPUTE_FRACTIONS, EFFICIENCY_KERNELS, RELATIVE_FRACTIONS
 from capplan.readers.calibration.record import (
     Calibration,
@@ -19,6 +18,7 @@ from capplan.readers.calibration.record import (
     Machine,
     Measurement,
     Range,
+    refitted_overhead,
 )
 
 SETTINGS = ("power.limit", "persistence_mode", "ecc.mode.current", "mig.mode.current", "clocks.max.sm")

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn import functional
 
-from capplan.calibrate.abilities import Abilities
 from capplan.calibrate.kernels.arena import ELEMENT_BYTES, random_operand
 from capplan.calibrate.kernels.attention import BACKENDS, attention
-from capplan.calibrate.kernels.experts import (
+from capplan.calibrate.kernels.latent import absorbed_attention, expanded_attention, folded_attention
+from capplan.calibrate.kernels.matmul import (
     GROUPED,
     SEPARATE,
     Routing,
@@ -23,7 +23,7 @@ from capplan.calibrate.kernels.experts import (
     read_routing,
     routed_experts,
 )
-from capplan.calibrate.kernels.latent import absorbed_attention, expanded_attention, folded_attention
+from capplan.calibrate.machine import Abilities
 from capplan.errors import InputError
 from capplan.model.network import Attention, LatentAttention, Layer
 

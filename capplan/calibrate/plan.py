@@ -9,8 +9,7 @@ from capplan.calibrate.kernels.case import Case
 from capplan.calibrate.machine import Target
 from capplan.calibrate.measure import PASSES, budget_of, effort_of_a_pass, peak_bytes, prepared
 from capplan.calibrate.shapes import cases, held_out
-from capplan.calibrate.timing import FULL, QUICK
-from capplan.calibrate.warmup import WARM_S
+from capplan.calibrate.timing import FULL, QUICK, WARM_S
 
 BUILD_S = 0.08
 """Estimated time of one case on a card besides its repeats: operands, warm-up, the recording of a graph."""

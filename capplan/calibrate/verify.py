@@ -1,4 +1,4 @@
-"""Verification: measured times of real layers against the predictions of the calibration.
+"""Verification: measured times of real layers, and results of an engine, against the predictions of the calibration.
 
 The layers run the torch kernels that were fitted, so it proves the sum of kernels and what lies between them. It says nothing
 about an engine's kernels: results of an engine do (`--results`).
@@ -14,19 +14,22 @@ import torch
 from capplan.calibrate.kernels.arena import ELEMENT_BYTES, SEED, drop_arenas, torch_dtype
 from capplan.calibrate.layers import Choice, RealLayer, built, cache_bytes, choices, layer_bytes, refusal
 from capplan.calibrate.machine import Target
+from capplan.calibrate.refit import run_of
 from capplan.calibrate.run import DeviceLostError, settle
 from capplan.calibrate.timing import FULL, QUICK, TRIAL, Call, Effort, Sample, sampled
 from capplan.engine.lookup import profile
-from capplan.errors import InputError
+from capplan.errors import CapplanError, InputError
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.model.network import Layer, Network, layer_counts
 from capplan.model.sharding import Sharding
-from capplan.phases.cost import total_s
+from capplan.phases.cost import StepRates, total_s
 from capplan.phases.mixer_work import decode_cost, prefill_cost
-from capplan.phases.rates import StepRates
 from capplan.phases.token_work import layer_costs
+from capplan.readers.catalogue.efficiency import efficiency_for
+from capplan.recorded.results.record import BenchmarkResult
 from capplan.replica.rates import step_rates
+from capplan.replica.spec import ReplicaSpec
 
 COPIES = 3
 """Layers run in sequence, at least where memory allows."""
@@ -315,3 +318,50 @@ class _Trial:
                     )
                 )
         return float(total_s(costs))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProof:
+    """One value of one result, measured and replayed."""
+
+    result: str
+    metric: str
+    engine: str
+    measured_s: float
+    predicted_s: float
+    """Predicted value with the calibration."""
+    shipped_s: float
+    """Predicted value with the shipped kernels of the device."""
+
+
+def engine_proofs(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> list[EngineProof]:
+    """Return measured and replayed times of an engine, with and without the calibration.
+
+    Parameters
+    ----------
+    pairs : results, each with the replica it was measured on, whose efficiency is that of the calibration
+
+    Returns
+    -------
+    one row for each value; an error names the reason where no result can be replayed
+    """
+    rows: list[EngineProof] = []
+    reasons = []
+    for result, spec in pairs:
+        try:
+            run = run_of(result, spec)
+            shipped = run_of(result, replace(spec, efficiency=efficiency_for(spec.device)))
+        except CapplanError as error:
+            run = shipped = str(error).splitlines()[0]
+        if isinstance(run, str) or isinstance(shipped, str):
+            reasons.append(f"{result.path}: {run}")
+            continue
+        host = spec.profile.host
+        both = zip(run.values, run.replayed_s(host), shipped.replayed_s(host), strict=True)
+        rows += [
+            EngineProof(result.path, value.metric, spec.profile.engine, value.seconds, own, without)
+            for value, own, without in both
+        ]
+    if not rows:
+        raise InputError("no result can be replayed\n  " + "\n  ".join(reasons or ["no results were given"]))
+    return rows

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.groups import grouped
+from capplan.cli.options import grouped
 from capplan.errors import unknown
 
 ROWS = ("class", "machine")
@@ -49,7 +49,7 @@ def command(
 ) -> int:
     """Show who pays for a scenario's fleet, by class and tenant, by request, user and conversation; --focus exports it."""
     from capplan.questions.fleet import fleet_for
-    from capplan.questions.money.price_age import current_day
+    from capplan.questions.money.price_check import current_day
     from capplan.questions.money.who_pays import asked_bill, bill_month
     from capplan.questions.plans.plan_file import asked_of_plan
     from capplan.report.answers.bill import bill_answer

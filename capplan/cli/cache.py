@@ -5,8 +5,7 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.groups import Group, grouped
-from capplan.cli.kinds import measure, whole
+from capplan.cli.options import Group, grouped, measure, whole
 from capplan.scenario.flags import CachePriceFlags
 
 PrefixTokens = Annotated[
@@ -54,9 +53,9 @@ def command(
     to: o.Output,
 ) -> int:
     """Show what prompt caching at a hosted API saves for a shared prefix, and from which request on it pays."""
-    from capplan.money.cached_prefix import cached_prefix
+    from capplan.money.hosted import cached_prefix
     from capplan.questions.money.cache_price import cache_price
-    from capplan.questions.money.price_age import age_warnings, current_day, life_warnings
+    from capplan.questions.money.price_check import age_warnings, current_day, life_warnings
     from capplan.report.answers.cache import cache_answer
     from capplan.report.show import show
 

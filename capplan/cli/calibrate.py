@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.groups import Group, grouped
-from capplan.cli.kinds import whole
+from capplan.cli.options import Group, grouped, whole
 from capplan.errors import InputError
 from capplan.scenario.flags import OutputFlags, ServingFlags, StatedResult
 
@@ -252,7 +251,7 @@ def _planned(measuring: Measuring) -> "Answer":
 
 def _proven(model: str, paths: Sequence[Path], stated: StatedResult, serving: ServingFlags) -> "Answer":
     """Replay results of an engine with a calibration, and return how far off it is."""
-    from capplan.calibrate.proof import engine_proofs
+    from capplan.calibrate.verify import engine_proofs
     from capplan.questions.validation import results_with_replicas
     from capplan.report.answers.calibrate import engine_proof_answer
 

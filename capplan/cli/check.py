@@ -3,8 +3,7 @@
 from typing import Annotated
 
 from capplan.cli import options as o
-from capplan.cli.groups import grouped
-from capplan.cli.kinds import whole
+from capplan.cli.options import grouped, whole
 
 PriceAge = Annotated[
     int,
@@ -24,7 +23,7 @@ def command(
 ) -> int:
     """Show whether a plan still holds: SLO targets, attainment, capacity, budget and the dates of its prices; exits 4 if not."""
     from capplan.questions.fleet import asked_fleet
-    from capplan.questions.money.price_age import current_day
+    from capplan.questions.money.price_check import current_day
     from capplan.questions.plans.plan_check import check_plan
     from capplan.questions.plans.plan_file import scenario_beside
     from capplan.readers.plan_file import read_plan_file

@@ -7,7 +7,7 @@ import typer
 
 from capplan.cli import options as o
 from capplan.cli.completion import plans_and_scenarios
-from capplan.cli.groups import grouped
+from capplan.cli.options import grouped
 
 Before = Annotated[
     Path,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.groups import grouped
+from capplan.cli.options import grouped
 
 Model = Annotated[
     str | None,
@@ -38,7 +38,7 @@ def command(
 ) -> int:
     """Estimate latency and throughput of one replica at a concurrency or at a request rate."""
     from capplan.accuracy.bounded import bounded_estimate
-    from capplan.deploy.launched_replica import launched_replica
+    from capplan.deploy.known_deployment import launched_replica
     from capplan.readers.catalogue.efficiency import shipped_intervals
     from capplan.replica.replica import replica_of
     from capplan.report.answers.estimate import estimate_answer

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from capplan.cli import options as o
-from capplan.cli.groups import grouped
+from capplan.cli.options import grouped
 from capplan.scenario.flags import ServingFlags
 
 Serving = Annotated[ServingFlags, o.SERVED.only(*(name for name in o.SERVED if name != "calibration"))]

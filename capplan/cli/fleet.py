@@ -6,8 +6,7 @@ import typer
 
 from capplan.cli import options as o
 from capplan.cli.completion import devices
-from capplan.cli.groups import grouped
-from capplan.cli.kinds import fraction
+from capplan.cli.options import fraction, grouped
 
 Hardware = Annotated[
     list[str] | None,

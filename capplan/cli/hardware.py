@@ -6,7 +6,7 @@ import typer
 
 from capplan.cli import options as o
 from capplan.cli.completion import devices
-from capplan.cli.groups import grouped
+from capplan.cli.options import grouped
 from capplan.errors import InputError, nearest, unknown
 
 Name = Annotated[

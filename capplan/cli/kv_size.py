@@ -4,8 +4,7 @@ from functools import partial
 from typing import Annotated
 
 from capplan.cli import options as o
-from capplan.cli.groups import grouped
-from capplan.cli.kinds import whole
+from capplan.cli.options import grouped, whole
 from capplan.scenario.flags import ServingFlags
 
 Contexts = Annotated[

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.groups import grouped
+from capplan.cli.options import grouped
 
 Names = Annotated[
     list[str] | None,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.groups import grouped
+from capplan.cli.options import grouped
 from capplan.errors import InputError, unknown
 
 _KINDS = ("scenarios", "models", "hardware", "machines", "engines", "prices", "apis")
@@ -49,7 +49,7 @@ def command(
 ) -> int:
     """List shipped scenarios, models, hardware, machines, engines, prices or hosted APIs, all or those of a word."""
     from capplan.questions.listing import checked, having, listed
-    from capplan.questions.money.price_age import current_day
+    from capplan.questions.money.price_check import current_day
     from capplan.report.answers.listing import listing_answer
     from capplan.report.show import show
 

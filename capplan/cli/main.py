@@ -1,4 +1,4 @@
-"""The program: finds the command, loads only that one, and turns our errors into exit codes."""
+"""The program: finds the command, loads only that one, and turns our errors into exit codes; its version, with the state of the compiled core, and completion."""
 
 import errno
 import os
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, suppress
 from functools import cache
 from importlib import import_module
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Annotated, Any, TextIO, cast
 
@@ -15,10 +16,90 @@ from typer.core import TyperCommand, TyperGroup
 
 from capplan import __version__
 from capplan.cli.commands import COMMANDS, EXAMPLES
-from capplan.cli.core_status import core_missing, core_words
-from capplan.cli.shell import completes
 from capplan.errors import LONGEST_SHOWN, CapplanError, InputError, unknown
 from capplan.report.safe_text import message
+
+FOLDER = Path(__file__).parents[1] / "serving"
+REASON_FILE = "core_not_compiled.txt"
+"""Written by hatch_build.py beside the core where it could not compile it."""
+CORE = "flat_core"
+TIMES_SLOWER = 40
+"""How many times as long simulations take without the compiled core, about."""
+UNRECORDED = "its compiled files are missing"
+
+
+def core_missing(folder: Path = FOLDER) -> str:
+    """Return why the core is not compiled; empty where it is."""
+    if any((folder / f"{CORE}{end}").is_file() for end in EXTENSION_SUFFIXES):
+        return ""
+    recorded = folder / REASON_FILE
+    return recorded.read_text(encoding="utf-8").strip() if recorded.is_file() else UNRECORDED
+
+
+def core_words(folder: Path = FOLDER) -> str:
+    """Return what the program says of its core."""
+    reason = core_missing(folder)
+    if not reason:
+        return "compiled core"
+    return f"core not compiled: {reason}; simulations take about {TIMES_SLOWER} times as long"
+
+
+_SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
+_INSTALL, _SHOW = "--install-completion", "--show-completion"
+_PROGRAM, _VARIABLE = "capplan", "_CAPPLAN_COMPLETE"
+"""What is completed, and the variable with which a shell asks it."""
+
+
+def completes(words: Sequence[str]) -> bool:
+    """Return whether a command line wants completion, which is then installed or shown.
+
+    Raises
+    ------
+    InputError
+        the shell that is named is not known, none is named and none is found, or its files cannot be written
+    """
+    option, equals, value = words[0].partition("=") if words else ("", "", "")
+    if option not in (_INSTALL, _SHOW):
+        return False
+    named = value if equals else next(iter(words[1:]), "-")
+    if named in ("-h", "--help"):
+        return False
+    shell = _running_shell(option) if named.startswith("-") else named.lower()
+    if shell not in _SHELLS:
+        raise unknown("shell", shell, _SHELLS, place=option)
+    if option == _INSTALL:
+        _install(shell)
+    else:
+        from typer._completion_shared import get_completion_script
+
+        print(get_completion_script(prog_name=_PROGRAM, complete_var=_VARIABLE, shell=shell))
+    return True
+
+
+def _install(shell: str) -> None:
+    from typer._completion_shared import install
+
+    try:
+        _, path = install(shell=shell, prog_name=_PROGRAM, complete_var=_VARIABLE)
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        place = getattr(error, "filename", None) or "the home folder"
+        raise InputError(
+            f"{_INSTALL}: cannot write {str(place)!r}: {reason}\n  print it instead: capplan {_SHOW} {shell}"
+        ) from None
+    print(f"{shell} completion is installed in {path}; it takes effect in the next terminal")
+
+
+def _running_shell(option: str) -> str:
+    import shellingham
+
+    try:
+        return str(shellingham.detect_shell()[0]).lower()
+    except (shellingham.ShellDetectionFailure, OSError):
+        raise InputError(
+            f"{option}: no shell is found that this runs in\n  name one: capplan {option} {'|'.join(_SHELLS)}"
+        ) from None
+
 
 _ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 """What the parser raises for words it cannot use; the base of bad parameters and unknown options."""

@@ -6,7 +6,7 @@ import typer
 
 from capplan.cli import options as o
 from capplan.cli.completion import models
-from capplan.cli.groups import grouped
+from capplan.cli.options import grouped
 from capplan.scenario.flags import ServingFlags
 
 Model = Annotated[

@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.groups import Group, grouped
-from capplan.cli.kinds import one_of
+from capplan.cli.options import Group, grouped, one_of
 from capplan.errors import InputError
 from capplan.scenario.flags import OutputFlags
 

@@ -6,8 +6,7 @@ import typer
 
 from capplan.cli import options as o
 from capplan.cli.completion import models, weight_dtypes
-from capplan.cli.groups import Group, grouped
-from capplan.cli.kinds import fraction, measure, one_of, whole
+from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
 from capplan.scenario.flags import DraftFlags, LoadFlags
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ import typer
 
 from capplan.cli import options as o
 from capplan.cli.completion import devices, models_and_scenarios
-from capplan.cli.groups import Group, grouped
-from capplan.cli.kinds import whole
+from capplan.cli.options import Group, grouped, whole
 from capplan.scenario.flags import ServingFlags, SweepFlags
 
 What = Annotated[

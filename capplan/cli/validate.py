@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.groups import grouped
-from capplan.cli.kinds import one_of
+from capplan.cli.options import grouped, one_of
 
 Files = Annotated[
     list[Path] | None,

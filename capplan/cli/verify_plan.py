@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.groups import grouped
-from capplan.cli.kinds import measure, whole
+from capplan.cli.options import grouped, measure, whole
 from capplan.errors import InputError
 
 Results = Annotated[

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.groups import Group, grouped
-from capplan.cli.kinds import measure, one_of
+from capplan.cli.options import Group, grouped, measure, one_of
 from capplan.scenario.flags import OutputFlags
 
 Files = Annotated[
@@ -49,7 +48,7 @@ def command(
     to: Output,
 ) -> int:
     """Read a trace, a request log or Prometheus text, or draw a scenario's traffic; write it as a workload for scenarios."""
-    from capplan.recorded.traces.read import workload_of
+    from capplan.recorded.traces.trace import workload_of
     from capplan.report.answers.workload import workload_answer
     from capplan.report.charts.static import workload_picture
     from capplan.report.show import send, show, shown_anyway

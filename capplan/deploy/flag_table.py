@@ -178,7 +178,7 @@ def engine_flags(engine: str) -> EngineFlags:
     >>> engine_flags("sglang").flags["max_model_len"].names
     ('--context-length',)
     """
-    from capplan.readers.json_file import read_json
+    from capplan.readers.text_file import read_json
 
     table = read_json(FLAGS_FILE)[engine]
     flags = {

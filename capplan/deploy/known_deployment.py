@@ -1,7 +1,9 @@
-"""`init --from`: what a trace, the counters of a server or the command of an engine say of a scenario."""
+"""What is known of a deployment: `init --from` a trace, counters or the command of an engine, and the replica of `estimate --launch`."""
 
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 from capplan.deploy.command_line import ReadLaunch, read_command_line
 from capplan.deploy.replica_launch import Adapters
@@ -9,7 +11,8 @@ from capplan.errors import InputError, unknown
 from capplan.numbers import GIB
 from capplan.readers.catalogue.scenarios import shipped_scenarios
 from capplan.readers.text_file import first_bytes, is_there, path_of
-from capplan.recorded.traces.read import format_of, workload_of
+from capplan.recorded.traces.trace import format_of, workload_of
+from capplan.scenario.flags import LoadFlags, ServingFlags
 from capplan.scenario.written.first_scenario import Known
 from capplan.workload.length import lognormal_sigma
 from capplan.workload.statistics import LengthSummary
@@ -111,3 +114,82 @@ def _lengths(lengths: LengthSummary) -> object:
     if skewed and isfinite(float(lognormal_sigma(lengths.mean, lengths.p95, 0.95))):
         return {"mean": round(lengths.mean, 1), "p50": round(lengths.p50, 1), "p95": round(lengths.p95, 1)}
     return {"values": [round(value) for value in lengths.values]}
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedReplica:
+    """A model and how it is served."""
+
+    model: str
+    serving: ServingFlags
+    warnings: tuple[str, ...] = ()
+
+
+def launched_replica(
+    model: str | None, launch: str | None, serving: ServingFlags, load: LoadFlags
+) -> LaunchedReplica:
+    """Return the replica of a command line, else that of a model and flags.
+
+    Parameters
+    ----------
+    model : whose config is read; beside a command line instead of the model that it names
+    launch : command line of an engine
+    serving : flags; those that stand for options of the command line must not be given beside it
+    load : that it serves; prefixes hit only where they are cached
+
+    Returns
+    -------
+    the replica, and a warning that names what was not read of the command line
+    """
+    if launch is None:
+        if model is None:
+            raise InputError(
+                "no model is given\n  name one, or the command of an engine: --launch 'vllm serve OWNER/NAME'"
+            )
+        return LaunchedReplica(model, serving)
+    read = read_command_line(launch)
+    if load.prefix_hit_fraction and not read.launch.prefix_caching:
+        raise InputError(
+            "--prefix-hit-fraction: --launch turns prefix caching off, so nothing hits; leave one of them out"
+        )
+    said = serving_flags(read)
+    if serving.engine_version is not None:
+        said["engine_version"] = serving.engine_version
+    unread = (f"not read of --launch: {', '.join(read.unread)}",) if read.unread else ()
+    return LaunchedReplica(model or read.launch.model, replace(serving, **said), unread)
+
+
+def serving_flags(read: ReadLaunch) -> dict[str, Any]:
+    """Return what a command line says in the words of capplan's own options; what is not said keeps their defaults.
+
+    Raises
+    ------
+    InputError
+        it drafts, keeps prefixes in host memory or serves one phase alone, which an estimate of one replica does not model
+    """
+    launch = read.launch
+    if launch.drafts is not None:
+        raise InputError(
+            "--launch: it speculates, which an estimate does not model; leave it out, or see: capplan spec --help"
+        )
+    if launch.host_cache_bytes is not None:
+        raise InputError(
+            "--launch: it keeps prefixes in host memory, which an estimate does not model; see: capplan simulate --help"
+        )
+    if launch.role is not None:
+        raise InputError(
+            "--launch: it serves one phase alone, which an estimate does not model; see: capplan simulate --help"
+        )
+    return {**launch.degrees, **launch.stated, **_adapter_flags(launch.adapters)}
+
+
+def _adapter_flags(adapters: Adapters | None) -> dict[str, Any]:
+    """Return the slots for adapters in the words of capplan's own options; all of them are taken to be in use."""
+    if adapters is None:
+        return {}
+    return {
+        "max_loras": adapters.slots,
+        "max_lora_rank": adapters.rank,
+        "lora_modules": adapters.modules,
+        "fully_sharded_loras": adapters.fully_sharded,
+    }

@@ -5,7 +5,7 @@ from ipaddress import IPv4Address
 from pathlib import PurePosixPath
 from typing import Any
 
-from capplan.deploy.command_words import CONFIG_FILE, Command, command_of
+from capplan.deploy.command_line import CONFIG_FILE, Command, command_of
 from capplan.deploy.engine_options import option
 from capplan.deploy.fleet_launch import FleetLaunch, Group
 from capplan.deploy.written_text import unexpanded

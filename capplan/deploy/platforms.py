@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from capplan.deploy.command_words import CONFIG_FILE
+from capplan.deploy.command_line import CONFIG_FILE
 from capplan.deploy.fleet_launch import FleetLaunch, Group
 from capplan.deploy.kubernetes import CONFIG_FOLDER, PORT, container_command, pod, program_and_arguments
 from capplan.deploy.written_text import refuse_variables, unexpanded

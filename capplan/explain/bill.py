@@ -11,7 +11,7 @@ from capplan.fleet.money_terms import OwnTerms
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.money.who_pays import ClassUse, Share, by_tenant
 from capplan.questions.money.paid_plan import PaidPlan, paid_plan
-from capplan.questions.money.price_age import current_day
+from capplan.questions.money.price_check import current_day
 from capplan.questions.money.who_pays import AskedBill, asked_bill
 from capplan.report.answers.bill import bill_answer
 from capplan.scenario.money_terms import memory_usd_per_month

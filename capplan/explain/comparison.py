@@ -24,7 +24,7 @@ from capplan.money.hosted import (
 )
 from capplan.money.total_cost import total_usd
 from capplan.questions.money.comparison import asked_comparison, asked_prices
-from capplan.questions.money.price_age import current_day
+from capplan.questions.money.price_check import current_day
 from capplan.report.answers.compare import compare_answer
 from capplan.workload.request_class import SLICES
 

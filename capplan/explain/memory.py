@@ -7,10 +7,10 @@ import numpy as np
 
 from capplan.explain.record import Explained, Input, explained, formula_of, input_of, is_written
 from capplan.explain.subject import MEMORY, Subject
+from capplan.memory.activations import graph_bytes
 from capplan.memory.capacity import reserved_bytes_per_sequence
 from capplan.memory.plan import MemoryPlan
 from capplan.memory.rank import rank_activation_bytes
-from capplan.memory.runtime import graph_bytes
 from capplan.model.adapters import adapter_bytes_per_rank
 from capplan.model.kv_cache import kv_bytes_per_token, state_bytes_per_sequence
 from capplan.model.parameters import parameters, weight_bytes_by_class

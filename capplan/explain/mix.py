@@ -10,7 +10,7 @@ from capplan.explain.record import Explained, Input, explained, input_of, within
 from capplan.explain.subject import ACCURACY, METHODOLOGY, MONEY, SIMULATION, Subject, plan_numbers
 from capplan.fleet.plan import Plan
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES
-from capplan.money.offer_range import named_offers
+from capplan.money.commitments import named_offers
 from capplan.questions.fleet import AskedFleet
 
 _SUMS = (

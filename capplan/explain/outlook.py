@@ -17,10 +17,10 @@ from capplan.money.commitments import HOURS_PER_YEAR, Mix, MixedPart, use_fracti
 from capplan.money.energy import Energy, kwh_per_million_tokens, occupied_fraction
 from capplan.questions.money.commitments import asked_mix
 from capplan.questions.money.energy import asked_energy
-from capplan.questions.money.growth import asked_growth
+from capplan.questions.outlook import asked_growth
 from capplan.report.answers.fleet_money import commitments_result
 from capplan.report.answers.fleet_outlook import energy_result, growth_result
-from capplan.scenario.rate_line import rate_line
+from capplan.scenario.traffic import rate_line
 
 _SIDES = {"usd_per_month_low": "low_ratio", "usd_per_month_high": "high_ratio"}
 

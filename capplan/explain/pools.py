@@ -9,7 +9,7 @@ from capplan.explain.record import Explained, Input, explained, input_of
 from capplan.explain.subject import ACCURACY, METHODOLOGY, MONEY, PHASES, plan_numbers
 from capplan.fleet.plan import Group, Plan, paid_by_the_gpu
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES
-from capplan.money.offer_range import named_offers
+from capplan.money.commitments import named_offers
 from capplan.questions.fleet import AskedFleet
 
 _BOTH = ("prefill", "decode")

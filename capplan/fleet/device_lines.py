@@ -16,7 +16,7 @@ from capplan.fleet.search.recommended import TIGHT_SHARE, rank, used_fraction
 from capplan.fleet.search.trial import Trial
 from capplan.hardware.device import Device
 from capplan.memory.plan import CONTEXT_TOO_LONG
-from capplan.workload.slo import Target
+from capplan.workload.request_class import Target
 
 RELAXED = (1.75, 2.75)
 """Relaxed limits for which GPUs are counted instead, as multiples of the stated limit, or of the latency of an idle replica."""

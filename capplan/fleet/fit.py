@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 
 from capplan.fleet.search.candidates import Layout, layout_reason
 from capplan.hardware.device import Device
+from capplan.memory.capacity import engine_memory_bytes, stages_of
 from capplan.memory.plan import MemoryPlan
-from capplan.memory.stages import stages_of
-from capplan.memory.usable import engine_memory_bytes
 from capplan.model.adapters import adapter_bytes_per_rank
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding

@@ -13,7 +13,7 @@ from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.survival import Survival
 from capplan.fleet.unit_costs import UnitCosts
-from capplan.serving.fleet_terms import Routing
+from capplan.serving.terms import Routing
 from capplan.workload.outside import OutsideUse
 from capplan.workload.request_class import ResponseTimes
 

@@ -14,8 +14,8 @@ from capplan.hardware.efficiency import Efficiency
 from capplan.model.network import Network
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan
-from capplan.serving.fleet_terms import Routing
-from capplan.workload.slo import Slo, Target
+from capplan.serving.terms import Routing
+from capplan.workload.request_class import Slo, Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.serving.pipeline import turn_ratio
 from capplan.serving.step_table import decode_step_s, mixed_step_s
-from capplan.workload.slo import Target
+from capplan.workload.request_class import Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ from capplan.fleet.price import PriceChoice
 from capplan.fleet.survival import Survival
 from capplan.hardware.device import Device
 from capplan.replica.speculation import Method
-from capplan.serving.fleet_terms import Routing
-from capplan.workload.request_class import RequestClass
-from capplan.workload.slo import Slo
+from capplan.serving.terms import Routing
+from capplan.workload.request_class import RequestClass, Slo
 
 Disaggregation = Literal["off", "allowed", "only"]
 CascadeStage = Literal["answer", "router"]

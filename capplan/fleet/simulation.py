@@ -16,7 +16,6 @@ from capplan.numbers import Array
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec
 from capplan.serving.fleet_simulator import FleetRun
-from capplan.serving.fleet_terms import Routing
 from capplan.serving.gauges import WeightedHistogram
 from capplan.serving.outcome import (
     FINISHED,
@@ -30,9 +29,9 @@ from capplan.serving.outcome import (
     spread,
 )
 from capplan.serving.requests import Admission, Crowd, Requests
-from capplan.serving.simulator import simulate
-from capplan.serving.terms import EngineSetup
-from capplan.workload.slo import Slo, Target
+from capplan.serving.server import simulate
+from capplan.serving.terms import EngineSetup, Routing
+from capplan.workload.request_class import Slo, Target
 
 ENGINE_DEFAULTS = EngineOptions()
 LIMITED = ("ttft", "tpot", "e2e")

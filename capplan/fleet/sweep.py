@@ -20,8 +20,8 @@ from capplan.fleet.simulation import FleetOutcome, Stream, capacity_per_s, middl
 from capplan.numbers import Number
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
-from capplan.serving.fleet_terms import Routing
-from capplan.workload.slo import Slo
+from capplan.serving.terms import Routing
+from capplan.workload.request_class import Slo
 
 SHARES_OF_CAPACITY = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0)
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

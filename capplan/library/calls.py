@@ -1,20 +1,113 @@
-"""The functions of `import capplan`: each asks what the command of its name asks, through the same rooms."""
+"""The functions of `import capplan`: each asks what the command of its name asks, through the same rooms, and returns its JSON, typed, and as a data frame."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from inspect import Parameter, signature
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args, get_type_hints
 
-from capplan.errors import InputError, unknown
+from capplan.errors import InputError, TargetError, unknown
+from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.scenario import Scenario
-from capplan.library.results import FleetResult, Result
 from capplan.library.simulated import SimulationRecords, simulated
 from capplan.memory.kv_size import kv_sizes
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.ranges import Text, check_list
+from capplan.report.answer import Answer, flattened
+from capplan.report.data_text import plain
 from capplan.scenario.flags import LoadFlags, RequestFlags, ServingFlags
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+LINES = 24
+"""Lines of a result as Python prints it."""
+COLUMNS = 100
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Result:
+    """The answer to one question, in base units: seconds, bytes, tokens, dollars."""
+
+    answer: Answer
+
+    def __repr__(self) -> str:
+        """Return the first screen of the command, cut at a screen."""
+        from capplan.report.tables import plain_text
+
+        lines = plain_text(self.answer.first_screen or self.answer, COLUMNS).rstrip().splitlines()
+        return "\n".join(lines if len(lines) <= LINES else [*lines[: LINES - 1], "…"])
+
+    def _repr_html_(self) -> str:
+        """Return the headline and the first table, as a notebook shows them."""
+        from html import escape
+
+        from capplan.report.tables import grid_of
+
+        answer = self.answer.first_screen or self.answer
+        grid = grid_of(answer.tables[0])
+        rows = [
+            "".join(
+                f'<{tag} style="text-align:{"right" if right else "left"}">{escape(cell)}</{tag}>'
+                for cell, right in zip(cells, grid.right, strict=True)
+            )
+            for tag, lines in (("th", [grid.headings]), ("td", grid.cells))
+            for cells in lines
+        ]
+        return f"<p>{escape(answer.headline)}</p><table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """Return what the command prints as `result` with `--format json`."""
+        data: Mapping[str, Any] = plain(self.answer.result)
+        return data
+
+    @property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """Return what the command prints with `--format csv`, a mapping for each line."""
+        return [flattened(plain(row)) for row in self.answer.csv_rows or self.answer.tables[0].rows]
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Return what was assumed, each with the key or flag that replaces it."""
+        return tuple(f"{item.what}; replace with {item.replace}" for item in self.answer.assumptions)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return what is probably a mistake."""
+        return self.answer.warnings
+
+    def to_pandas(self) -> "DataFrame":
+        """Return the rows as a data frame, a column for each key."""
+        from pandas import DataFrame
+
+        return DataFrame(self.rows)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FleetResult(Result):
+    """The fleets that serve a scenario, cheapest first."""
+
+    found: FleetAnswer
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """Return the plans, cheapest first, those with separate pools among them; empty where none meets the targets."""
+        return self.found.plans
+
+    @property
+    def chosen(self) -> Plan:
+        """Return the recommended plan, whether identical replicas or separate pools.
+
+        Raises
+        ------
+        TargetError
+            no plan meets the targets; `plans` is empty then
+        """
+        if self.found.chosen is None:
+            raise TargetError(self.answer.headline)
+        return self.found.chosen
 
 
 class ReplicaOptions(TypedDict, total=False):
@@ -131,7 +224,7 @@ def plan_fleet(scenario: Scenario | str | PathLike[str], *, offline: bool = Fals
     InputError
         the scenario has mistakes, or names what capplan does not know
     """
-    from capplan.questions.money.price_age import current_day
+    from capplan.questions.money.price_check import current_day
     from capplan.questions.outlook import outlook_of
     from capplan.report.answers.fleet import fleet_answer
 
@@ -280,7 +373,7 @@ def compare(
     `rows` has one line for each API, cheapest first
     """
     from capplan.questions.money.comparison import asked_comparison, asked_prices
-    from capplan.questions.money.price_age import current_day
+    from capplan.questions.money.price_check import current_day
     from capplan.report.answers.compare import compare_answer
 
     check_list(apis, Text(), "apis")

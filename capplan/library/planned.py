@@ -7,7 +7,7 @@ from capplan.errors import InputError
 from capplan.fleet.scenario import SharingTerms
 from capplan.questions.cascade import cascade_for
 from capplan.questions.fleet import asked_fleet, fleet_for
-from capplan.questions.money.price_age import current_day
+from capplan.questions.money.price_check import current_day
 from capplan.questions.outlook import outlook_of
 from capplan.questions.part_fleets import PartsAsked
 from capplan.questions.sharing import sharing_for

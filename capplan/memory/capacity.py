@@ -1,4 +1,7 @@
-"""Capacity of the KV cache of one device, and what one sequence reserves in it."""
+"""Capacity of the KV cache: memory that a process sees of a device, the pipeline stages of a network, and what one sequence reserves.
+
+A process sees less than the datasheet states, and less than the driver prints.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -7,20 +10,216 @@ import numpy as np
 from capplan.engine.memory_rules import MemoryRules
 from capplan.engine.profile import EngineProfile
 from capplan.errors import Reason, Refusal
+from capplan.hardware.device import Device
 from capplan.memory.launch import Launch
 from capplan.memory.layer_groups import CacheKind, cache_kinds
-from capplan.memory.packed_pool import (
+from capplan.memory.pool import (
+    block_capacity,
     compressed_layers,
+    grouped_layout,
     packed_capacity,
     packed_layout,
     shares_entries,
+    split_capacity,
     summed_capacity,
 )
-from capplan.memory.pool import block_capacity, grouped_layout, split_capacity
-from capplan.memory.stages import stage_shares
 from capplan.model.network import Mixer, Network
 from capplan.model.weight_format import FORMATS
-from capplan.numbers import Number
+from capplan.numbers import Array, Number
+
+DRIVER_RESERVED_BYTES = 0.5 * 2.0**30
+"""What the driver withholds from the total it prints: 0.44 to 0.6 GiB on the devices where both were logged."""
+
+BINARY_OVER_DECIMAL = 2.0**30 / 1e9
+"""Memory sold as 24 GB is 24 GiB: the driver prints more than the decimal figure on every device logged."""
+
+
+FAST_LINKS = ("nvlink", "xgmi")
+"""Links over which engines set up additional all-reduce buffers."""
+
+PADDED_INPUTS = {"amd": 256.0}
+"""Multiple to which the inputs of mxfp4 experts are padded, by vendor."""
+
+USUAL_PADDED_INPUTS = 128.0
+
+
+def has_fast_links(device: Device) -> bool:
+    """Return whether tensor-parallel ranks communicate over a GPU link instead of PCIe.
+
+    Parameters
+    ----------
+    device : from the catalogue
+
+    Returns
+    -------
+    True or False
+
+    Examples
+    --------
+    >>> has_fast_links(Device("x", "X", "v", "hopper", 80e9, None, 1.0, {}, None, None, None, "nvlink4", None, 1, None, 8, None, {}))
+    True
+    """
+    return device.link is not None and device.link.startswith(FAST_LINKS)
+
+
+def padded_inputs_multiple(device: Device) -> float:
+    """Return the multiple to which kernels of a device pad the inputs of mxfp4 experts.
+
+    Parameters
+    ----------
+    device : from the catalogue
+
+    Returns
+    -------
+    [elements]
+
+    Examples
+    --------
+    >>> padded_inputs_multiple(Device("x", "X", "AMD", "cdna3", 1e9, None, 1.0, {}, None, None, None, None, None, 1, None, 8, None, {}))
+    256.0
+    """
+    return PADDED_INPUTS.get(device.vendor.lower(), USUAL_PADDED_INPUTS)
+
+
+def engine_memory_bytes(device: Device) -> float:
+    """Return the device memory that an engine budgets.
+
+    Parameters
+    ----------
+    device : from the catalogue
+
+    Returns
+    -------
+    [B]
+        what a process sees, where that is known; else what the driver prints, or the nominal capacity
+        in binary units, less what the driver withholds
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> blank = Device("x", "X", "v", "hopper", 80e9, None, 1.0, {}, None, None, None, None, None, 1, None, 8, None, {})
+    >>> engine_memory_bytes(blank) == 79.5 * 2**30
+    True
+    >>> engine_memory_bytes(replace(blank, reported_memory_bytes=85e9))
+    85000000000.0
+    """
+    if device.reported_memory_bytes is not None:
+        return device.reported_memory_bytes
+    if device.driver_memory_bytes is not None:
+        return device.driver_memory_bytes - DRIVER_RESERVED_BYTES
+    return device.memory_bytes * BINARY_OVER_DECIMAL - DRIVER_RESERVED_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One pipeline stage: its layers, with the embedding on the first and the LM head on the last."""
+
+    network: Network
+    first: bool
+    last: bool
+    layer_share: float
+    """Its layers / all layers."""
+
+    @property
+    def alone(self) -> bool:
+        """The whole network is one stage."""
+        return self.first and self.last
+
+
+def stages_of(network: Network, stages: int) -> list[Stage]:
+    """Return the stages of a network; equal middle stages appear once.
+
+    Parameters
+    ----------
+    network : the model
+    stages : [-]
+        pipeline ranks
+
+    Returns
+    -------
+    stages in order
+
+    Examples
+    --------
+    >>> from capplan.model.network import Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> network = Network("n", "t", 8, 10, (Layer((), ()),) * 8, head, True, 80)
+    >>> [(len(stage.network.layers), stage.first, stage.last) for stage in stages_of(network, 4)]
+    [(2, True, False), (2, False, False), (2, False, True)]
+    """
+    if stages == 1:
+        return [Stage(network, first=True, last=True, layer_share=1.0)]
+    distinct: list[Stage] = []
+    edges = stage_edges(len(network.layers), stages)
+    for index, (start, end) in enumerate(edges):
+        first, last = index == 0, index == len(edges) - 1
+        part = replace(network, layers=network.layers[start:end], tied_embeddings=False)
+        if not first:
+            part = replace(part, embedding_parameters=0, vision_parameters=0, other_parameters=0)
+        if last:
+            head_format = (
+                network.embedding_format if network.tied_embeddings else network.lm_head.weight_format
+            )
+            part = replace(part, lm_head=replace(network.lm_head, weight_format=head_format))
+        else:
+            no_head = replace(network.lm_head, outputs=0, bias=0)
+            part = replace(part, lm_head=no_head, pooler=None, final_norm_parameters=0)
+        stage = Stage(part, first, last, (end - start) / len(network.layers))
+        if stage not in distinct:
+            distinct.append(stage)
+    return distinct
+
+
+def stage_edges(layers: int, stages: int) -> list[tuple[int, int]]:
+    """Return first and one-past-last layer of each pipeline stage.
+
+    Layers left over go to the stages before the last, from the back: the last stage already holds the LM head.
+
+    Parameters
+    ----------
+    layers : [-]
+    stages : [-]
+
+    Returns
+    -------
+    pairs of layer indices
+
+    Examples
+    --------
+    >>> stage_edges(126, 4)
+    [(0, 31), (31, 63), (63, 95), (95, 126)]
+
+    References
+    ----------
+    vLLM, vllm/distributed/utils.py, `get_pp_indices`.
+    """
+    sizes = [layers // stages] * stages
+    for i in range(layers % stages):
+        sizes[(stages - 2 - i) % stages] += 1
+    ends = np.cumsum(sizes).tolist()
+    return [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+
+def stage_shares(network: Network, stages: Array) -> tuple[Array, Array]:
+    """Return the layers of the fullest stage and of the last one over all layers, by plan.
+
+    Examples
+    --------
+    Ten layers in one, two and four stages (2, 3, 3 and 2 layers):
+
+    >>> from capplan.model.network import Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
+    >>> network = Network("n", "t", 64, 1000, (Layer((), ()),) * 10, head, True, 64000)
+    >>> [shares.tolist() for shares in stage_shares(network, np.array([1.0, 2.0, 4.0]))]
+    [[1.0, 0.5, 0.3], [1.0, 0.5, 0.2]]
+    """
+    layers = len(network.layers)
+    shares = {}
+    for count in set(np.ravel(stages).tolist()):
+        sizes = [end - start for start, end in stage_edges(layers, int(count))]
+        shares[count] = max(sizes) / layers, sizes[-1] / layers
+    largest, last = np.array([shares[count] for count in np.ravel(stages).tolist()]).T
+    return largest, last
 
 
 @dataclass(frozen=True, slots=True)

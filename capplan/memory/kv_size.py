@@ -12,8 +12,8 @@ from capplan.errors import InputError
 from capplan.memory.capacity import encoder_reason, reserved_bytes_per_sequence
 from capplan.memory.launch import engine_launch
 from capplan.memory.layer_groups import cache_kinds, narrow_states
-from capplan.memory.packed_pool import compressed_layers, layout_assumptions
 from capplan.memory.plan import cache_dtype
+from capplan.memory.pool import compressed_layers, layout_assumptions
 from capplan.model.kv_cache import (
     has_fp8_index_keys,
     index_bytes_per_element,

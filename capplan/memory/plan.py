@@ -7,10 +7,9 @@ from numpy.typing import NDArray
 
 from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile
-from capplan.memory.capacity import cache_capacity
+from capplan.memory.capacity import Stage, cache_capacity, stages_of
 from capplan.memory.launch import Launch
 from capplan.memory.rank import rank_activation_bytes, rank_graph_bytes, rank_weight_bytes, warmup_bytes
-from capplan.memory.stages import Stage, stages_of
 from capplan.model.adapters import adapter_bytes_per_rank
 from capplan.model.network import Network
 from capplan.model.weight_format import KV_DTYPES, kv_bytes_per_element

@@ -6,14 +6,17 @@ import numpy as np
 
 from capplan.engine.profile import EngineProfile
 from capplan.memory.activations import (
+    absorbed_latent_bytes,
+    captured_sizes,
     expert_workspace_bytes,
     gathered_entries_bytes,
+    graph_bytes,
     latent_workspace_bytes,
     layer_peak_bytes,
+    rotary_table_bytes,
     sampler_peak_bytes,
 )
-from capplan.memory.runtime import absorbed_latent_bytes, captured_sizes, graph_bytes, rotary_table_bytes
-from capplan.memory.stages import Stage
+from capplan.memory.capacity import Stage
 from capplan.model.network import Layer, Network, layer_counts
 from capplan.model.parameters import weight_bytes_per_rank
 from capplan.model.sharding import Sharding, expert_bytes_per_rank, rank_outputs
@@ -136,7 +139,7 @@ def rank_weight_bytes(
     Examples
     --------
     >>> from capplan.model.network import Attention, Projection
-    >>> from capplan.memory.stages import stages_of
+    >>> from capplan.memory.capacity import stages_of
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> network = Network("n", "t", 8, 10, (Layer((Attention(2, 2, 4, 4),), ()),), head, True, 80, max_context_tokens=64)
     >>> float(rank_weight_bytes(stages_of(network, 1)[0], network, Sharding()))
@@ -233,7 +236,7 @@ def rank_activation_bytes(stage: Stage, network: Network, launch: Settings, prof
     --------
     >>> from capplan.engine.lookup import profile
     >>> from capplan.memory.launch import Launch
-    >>> from capplan.memory.stages import stages_of
+    >>> from capplan.memory.capacity import stages_of
     >>> from capplan.model.network import Projection
     >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
     >>> network = Network("n", "t", 64, 1000, (Layer((), ()),), head, True, 64000)
@@ -320,7 +323,7 @@ def rank_graph_bytes(stage: Stage, network: Network, launch: Settings, profile: 
     --------
     >>> from capplan.engine.lookup import profile
     >>> from capplan.memory.launch import Launch
-    >>> from capplan.memory.stages import stages_of
+    >>> from capplan.memory.capacity import stages_of
     >>> from capplan.model.network import Projection
     >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
     >>> network = Network("n", "t", 64, 1000, (Layer((), ()),) * 32, head, True, 64000)

@@ -3,8 +3,7 @@
 import numpy as np
 
 from capplan.numbers import Number
-from capplan.operators.elementwise import ElementwiseRates
-from capplan.operators.matmul import MatmulRates
+from capplan.operators.matmul import ElementwiseRates, MatmulRates
 
 
 def adapters_in_step(sequences: Number, adapters: Number, adapted_fraction: Number = 1.0) -> Number:
@@ -178,7 +177,7 @@ def adapter_time_s(
 
     Examples
     --------
-    >>> from capplan.operators.elementwise import ElementwiseRates
+    >>> from capplan.operators.matmul import ElementwiseRates
     >>> rates = MatmulRates(1e15, 1e9, 4.0, 1.0, 1.0, 8.0, 0.0)
     >>> float(adapter_time_s(10.0, 500.0, ElementwiseRates(1000.0, 1.0, 0.25), rates))
     1.0

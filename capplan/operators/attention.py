@@ -1,33 +1,262 @@
-"""Time of softmax attention over cached keys and values (MHA, GQA, MQA), full or windowed."""
+"""Softmax attention over cached keys and values (MHA, GQA, MQA), full or windowed, and that of encoders: FLOP, bytes and time."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from capplan.numbers import Number
-from capplan.operators.attention_demand import (
-    attended_pairs,
-    decode_attention_bytes,
-    decode_attention_flop,
-    prefill_attention_bytes,
-    prefill_attention_flop,
-)
 from capplan.operators.roofline import roofline_time_s, scheduled_flop, soft_maximum
 
-__all__ = [
-    "AttentionRates",
-    "attended_pairs",
-    "decode_attention_bytes",
-    "decode_attention_flop",
-    "decode_attention_time_s",
-    "decode_scheduled_bytes",
-    "padded_queries",
-    "prefill_attention_bytes",
-    "prefill_attention_flop",
-    "prefill_attention_time_s",
-    "prefill_kernel_time_s",
-    "prefill_scheduled_flop",
-]
+
+def attended_pairs(new_tokens: Number, past_tokens: Number, window_tokens: Number) -> Number:
+    """Return the (query, key) pairs of one causal sequence whose prefix is cached.
+
+        pairs = sum over i = 1..n of min(p + i, w)
+
+    Parameters
+    ----------
+    new_tokens : [-]
+        n, queries.
+    past_tokens : [-]
+        p, cached prefix.
+    window_tokens : [-]
+        w, keys a query sees, itself included; infinity without a window.
+
+    Returns
+    -------
+    [-]
+        pairs.
+
+    Examples
+    --------
+    Three queries see 1, 2 and 3 keys; with a window of 2 they see 1, 2 and 2:
+
+    >>> float(attended_pairs(3.0, 0.0, np.inf)), float(attended_pairs(3.0, 0.0, 2.0))
+    (6.0, 5.0)
+
+    References
+    ----------
+    Dao 2023, "FlashAttention-2", section 3.1 on causal masks, https://arxiv.org/abs/2307.08691
+    """
+    growing = np.clip(window_tokens - past_tokens, 0.0, new_tokens)
+    full = new_tokens - growing
+    capped = np.where(full > 0.0, full * np.minimum(window_tokens, 1e18), 0.0)
+    return np.asarray(growing * past_tokens + growing * (growing + 1.0) / 2.0 + capped)[()]
+
+
+def prefill_attention_flop(
+    sequences: Number,
+    new_tokens: Number,
+    past_tokens: Number,
+    query_heads: Number,
+    head_dim: Number,
+    value_head_dim: Number,
+    window_tokens: Number,
+) -> Number:
+    """Return the arithmetic of causal attention over new tokens and their cached prefix.
+
+        F = 2 s h (d + d_v) pairs
+
+    Parameters
+    ----------
+    sequences : [-]
+        s.
+    new_tokens : [-]
+        of each sequence.
+    past_tokens : [-]
+        cached prefix of each sequence.
+    query_heads : [-]
+        h, on this rank.
+    head_dim : [-]
+        d, of queries and keys.
+    value_head_dim : [-]
+        d_v.
+    window_tokens : [-]
+        infinity without a window.
+
+    Returns
+    -------
+    [FLOP]
+        F, without the softmax.
+
+    Examples
+    --------
+    >>> float(prefill_attention_flop(1.0, 3.0, 0.0, 1.0, 1.0, 1.0, np.inf))
+    24.0
+
+    References
+    ----------
+    Dao 2023, "FlashAttention-2", section 4.1 (causal: half of the square), https://arxiv.org/abs/2307.08691
+    """
+    pairs = attended_pairs(new_tokens, past_tokens, window_tokens)
+    return 2.0 * sequences * query_heads * (head_dim + value_head_dim) * pairs
+
+
+def prefill_attention_bytes(
+    sequences: Number,
+    new_tokens: Number,
+    past_tokens: Number,
+    query_heads: Number,
+    kv_heads: Number,
+    head_dim: Number,
+    value_head_dim: Number,
+    window_tokens: Number,
+    kv_bytes_per_element: Number,
+) -> Number:
+    """Return the minimum traffic of prefill attention: queries, visible keys and values, outputs, once each.
+
+        Q = s (2 n h (d + d_v) + min(n + p, n + w) k (d + d_v) b)
+
+    Parameters
+    ----------
+    sequences : [-]
+        s.
+    new_tokens : [-]
+        n.
+    past_tokens : [-]
+        p.
+    query_heads : [-]
+        h, on this rank; queries and outputs are 2 bytes.
+    kv_heads : [-]
+        k, on this rank.
+    head_dim : [-]
+        d.
+    value_head_dim : [-]
+        d_v.
+    window_tokens : [-]
+        w, infinity without a window.
+    kv_bytes_per_element : [B]
+        b.
+
+    Returns
+    -------
+    [B]
+        Q.
+
+    Examples
+    --------
+    >>> float(prefill_attention_bytes(1.0, 3.0, 0.0, 1.0, 1.0, 1.0, 1.0, np.inf, 2.0))
+    24.0
+
+    References
+    ----------
+    Dao et al. 2022, "FlashAttention", theorem 2 (lower bound: inputs once), https://arxiv.org/abs/2205.14135
+    """
+    queries = 2.0 * new_tokens * query_heads * (head_dim + value_head_dim)
+    visible = new_tokens + np.minimum(past_tokens, window_tokens)
+    keys_values = visible * kv_heads * (head_dim + value_head_dim) * kv_bytes_per_element
+    return np.asarray(sequences * (queries + keys_values))[()]
+
+
+def decode_attention_flop(
+    sequences: Number,
+    context_tokens: Number,
+    query_heads: Number,
+    head_dim: Number,
+    value_head_dim: Number,
+    window_tokens: Number,
+    query_tokens: Number = 1.0,
+) -> Number:
+    """Return the arithmetic of decode attention over cached contexts.
+
+        F = 2 s g h (d + d_v) min(c, w)
+
+    Parameters
+    ----------
+    sequences : [-]
+        s.
+    context_tokens : [-]
+        c, the token being decoded included.
+    query_heads : [-]
+        h, on this rank.
+    head_dim : [-]
+        d.
+    value_head_dim : [-]
+        d_v.
+    window_tokens : [-]
+        w, infinity without a window.
+    query_tokens : [-]
+        g, tokens verified per sequence; 1 without speculation.
+
+    Returns
+    -------
+    [FLOP]
+        F, without the softmax.
+
+    Examples
+    --------
+    One query on ten keys and ten values of one element:
+
+    >>> float(decode_attention_flop(1.0, 10.0, 1.0, 1.0, 1.0, np.inf))
+    40.0
+
+    References
+    ----------
+    Ainslie et al. 2023, "GQA", section 2, https://arxiv.org/abs/2305.13245
+    """
+    visible = np.minimum(context_tokens, window_tokens)
+    return np.asarray(2.0 * sequences * query_tokens * query_heads * (head_dim + value_head_dim) * visible)[
+        ()
+    ]
+
+
+def decode_attention_bytes(
+    sequences: Number,
+    context_tokens: Number,
+    query_heads: Number,
+    kv_heads: Number,
+    head_dim: Number,
+    value_head_dim: Number,
+    window_tokens: Number,
+    kv_bytes_per_element: Number,
+    query_tokens: Number = 1.0,
+) -> Number:
+    """Return the minimum traffic of decode attention: the visible cache, queries and outputs, once each.
+
+        Q = s (min(c, w) k (d + d_v) b + 2 g h (d + d_v))
+
+    Parameters
+    ----------
+    sequences : [-]
+        s.
+    context_tokens : [-]
+        c.
+    query_heads : [-]
+        h, on this rank.
+    kv_heads : [-]
+        k, on this rank.
+    head_dim : [-]
+        d.
+    value_head_dim : [-]
+        d_v.
+    window_tokens : [-]
+        w, infinity without a window.
+    kv_bytes_per_element : [B]
+        b.
+    query_tokens : [-]
+        g.
+
+    Returns
+    -------
+    [B]
+        Q.
+
+    Examples
+    --------
+    Ten keys and ten values in 2 bytes, and a query and an output of one element each:
+
+    >>> float(decode_attention_bytes(1.0, 10.0, 1.0, 1.0, 1.0, 1.0, np.inf, 2.0))
+    44.0
+
+    References
+    ----------
+    Ainslie et al. 2023, "GQA", section 2, https://arxiv.org/abs/2305.13245
+    """
+    cache = np.minimum(context_tokens, window_tokens) * kv_heads * kv_bytes_per_element
+    return np.asarray(sequences * (head_dim + value_head_dim) * (cache + 2.0 * query_tokens * query_heads))[
+        ()
+    ]
+
 
 QUERY_TILE_TOKENS = 128.0
 """Queries per block of a prefill kernel."""
@@ -380,3 +609,95 @@ def decode_scheduled_bytes(
     total = pairs * np.hypot(visible_tokens, pad_tokens)
     longest = np.hypot(visible_tokens / splits, pad_tokens)
     return token_bytes * scheduled_flop(total, longest, multiprocessors, tail_fraction)
+
+
+def bidirectional_pairs(tokens: Number, window_tokens: Number) -> Number:
+    """Return the (query, key) pairs of one prompt whose tokens see both sides.
+
+        pairs = sum over i = 1..n of min(i, r + 1) + min(n + 1 - i, r + 1) - 1,  r = (w - 1) / 2
+
+    Both sums are those of a causal prompt with a window of r + 1; every token sees itself once.
+
+    Parameters
+    ----------
+    tokens : [-]
+        n.
+    window_tokens : [-]
+        w, keys that a token sees, itself and both sides included; infinity without a window.
+
+    Returns
+    -------
+    [-]
+        pairs.
+
+    Examples
+    --------
+    Four tokens see four keys each; with one neighbour on each side they see 2, 3, 3 and 2:
+
+    >>> float(bidirectional_pairs(4.0, np.inf)), float(bidirectional_pairs(4.0, 3.0))
+    (16.0, 10.0)
+
+    References
+    ----------
+    Devlin et al. 2018, "BERT", section 3, https://arxiv.org/abs/1810.04805; Warner et al. 2024, "ModernBERT",
+    section 2.1.2 on alternating attention, https://arxiv.org/abs/2412.13663
+    """
+    one_side = attended_pairs(tokens, 0.0, (window_tokens + 1.0) / 2.0)
+    return np.asarray(2.0 * one_side - tokens)[()]
+
+
+def bidirectional_attention_time_s(
+    sequences: Number,
+    tokens: Number,
+    query_heads: Number,
+    kv_heads: Number,
+    head_dim: Number,
+    value_head_dim: Number,
+    window_tokens: Number,
+    rates: AttentionRates,
+) -> Number:
+    """Return the time of one layer of attention over whole prompts, with the rates of causal kernels.
+
+        F = 2 s h (d + d_v + 2 e) (pairs + n' c);  t = soft_maximum(F' / P max(1, d / 128)^g, Q / B) + t_0
+
+    As in `prefill_attention_time_s`, whose kernels are the same without their mask; every block is as long as the longest.
+
+    Parameters
+    ----------
+    sequences, tokens : [-]
+        s, prefilled together, and the length of each.
+    query_heads, kv_heads : [-]
+        h queries, and keys and values, on this rank; all in 2 bytes.
+    head_dim, value_head_dim : [-]
+        d and d_v.
+    window_tokens : [-]
+        as for `bidirectional_pairs`.
+    rates : what the device reaches; c is `prefill_ramp_tokens`, e `softmax_width`, g `wide_head_exponent`
+
+    Returns
+    -------
+    t [s]
+
+    Examples
+    --------
+    >>> rates = AttentionRates(1e3, 1e9, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 8.0, 0.5,
+    ...                        1.0, 1.0, 0.0, 0.0, 512.0, 1.0, 0.0)
+    >>> round(float(bidirectional_attention_time_s(1.0, 3.0, 1.0, 1.0, 1.0, 1.0, np.inf, rates)), 6)
+    0.536
+
+    References
+    ----------
+    Dao 2023, "FlashAttention-2", section 4.1: kernels with and without the causal mask, https://arxiv.org/abs/2307.08691
+    """
+    width = head_dim + value_head_dim
+    padded = padded_queries(tokens)
+    capped = np.clip((tokens - window_tokens) / np.maximum(tokens, 1.0), 0.0, 1.0)
+    wasted = rates.prefill_ramp_tokens * (1.0 + WINDOW_RAMPS * capped)
+    pairs = bidirectional_pairs(tokens, window_tokens) + padded * wasted
+    longest_keys = np.minimum(tokens, window_tokens + QUERY_TILE_TOKENS) + wasted
+    longest = np.minimum(padded, QUERY_TILE_TOKENS) * longest_keys
+    blocks = (sequences * query_heads * pairs, longest, rates.multiprocessors, rates.prefill_tail_fraction)
+    flop = 2.0 * (width + 2.0 * rates.softmax_width) * scheduled_flop(*blocks)
+    heads = (query_heads, kv_heads, head_dim, value_head_dim)
+    moved_bytes = prefill_attention_bytes(sequences, tokens, 0.0, *heads, np.inf, 2.0)
+    return prefill_kernel_time_s(flop, moved_bytes, head_dim, rates)

@@ -16,11 +16,10 @@ from capplan.hardware.weight_kernel import (
 )
 from capplan.operators.attention import AttentionRates
 from capplan.operators.collective import LinkRates
-from capplan.operators.elementwise import ElementwiseRates
 from capplan.operators.experts import ExpertRates
 from capplan.operators.latent_attention import LatentAttentionRates
 from capplan.operators.linear_attention import LinearAttentionRates
-from capplan.operators.matmul import MatmulRates
+from capplan.operators.matmul import ElementwiseRates, MatmulRates
 
 KV_FORMATS = ("fp32", "bf16", "fp16", "fp8", "int8", "int4", "nvfp4")
 """Cache formats whose attention kernels are modelled."""

@@ -1,4 +1,4 @@
-"""Dense matrix products: every linear layer."""
+"""Dense matrix products, every linear layer, and kernels that move bytes and hardly compute: norms, rotary embedding, activation, quantise."""
 
 from dataclasses import dataclass
 
@@ -159,3 +159,46 @@ def matmul_time_s(
     product_s = tiled_time_s(product, tiles, SPLITS, reached)
     quantise_s = rates.quantise_passes * rows * inputs / rates.bytes_per_s
     return product_s + quantise_s + rates.floor_s
+
+
+@dataclass(frozen=True, slots=True)
+class ElementwiseRates:
+    """What a device achieves in kernels that only move bytes."""
+
+    bytes_per_s: Number
+    """Datasheet memory bandwidth."""
+    memory_fraction: Number
+    floor_s: Number
+    """One kernel inside a CUDA graph."""
+    launch_s: Number = 0.0
+    """Additional cost of one launch outside a CUDA graph; not included in `elementwise_time_s`."""
+
+
+def elementwise_time_s(moved_bytes: Number, rates: ElementwiseRates) -> Number:
+    """Return the time of one kernel that only moves bytes.
+
+        t = Q / (B e) + t_0
+
+    Parameters
+    ----------
+    moved_bytes : [B]
+        Q, read plus written.
+    rates : what the device reaches
+
+    Returns
+    -------
+    [s]
+        t, inside a CUDA graph.
+
+    Examples
+    --------
+    500 bytes at 1000 B/s, and half a second to start:
+
+    >>> elementwise_time_s(500.0, ElementwiseRates(1000.0, 1.0, 0.5))
+    1.0
+
+    References
+    ----------
+    Williams, Waterman, Patterson 2009, "Roofline", doi:10.1145/1498765.1498785.
+    """
+    return moved_bytes / (rates.bytes_per_s * rates.memory_fraction) + rates.floor_s

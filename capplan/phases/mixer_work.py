@@ -28,15 +28,12 @@ from capplan.numbers import Number
 from capplan.operators import (
     attention,
     compressed_attention,
-    indexer,
     latent_attention,
     linear_attention,
-    state_space,
 )
-from capplan.operators.bidirectional_attention import bidirectional_attention_time_s, bidirectional_pairs
+from capplan.operators.attention import bidirectional_attention_time_s, bidirectional_pairs
 from capplan.operators.matmul import matmul_time_s
-from capplan.phases.cost import OperatorCost
-from capplan.phases.rates import StepRates
+from capplan.phases.cost import OperatorCost, StepRates
 from capplan.phases.token_work import ACTIVATION_BYTES
 
 
@@ -89,7 +86,7 @@ def _indexing_s(mixer: Attention | LatentAttention, chunk: Chunk, kv_bytes: Numb
     if not mixer.index_heads:
         return 0.0
     pool = float(mixer.index_pool_tokens)
-    return indexer.indexer_time_s(
+    return compressed_attention.indexer_time_s(
         chunk.sequences, chunk.new, chunk.past, mixer.index_heads / pool, float(mixer.index_head_dim), kv_bytes / pool,
         chunk.rates.latent_attention,
     )  # fmt: skip
@@ -194,7 +191,7 @@ def _entries(mixer: CompressedAttention) -> tuple[float, float, float]:
 def _entry_indexing_s(mixer: CompressedAttention, chunk: Chunk) -> Number:
     if not mixer.index_heads:
         return 0.0
-    return indexer.entry_indexer_time_s(
+    return compressed_attention.entry_indexer_time_s(
         chunk.sequences, chunk.new, chunk.past, float(mixer.index_heads), float(mixer.index_head_dim),
         float(mixer.entry_tokens), chunk.rates.latent_attention,
     )  # fmt: skip
@@ -267,13 +264,13 @@ def _state_space(mixer: StateSpace, chunk: Chunk) -> OperatorCost:
     inner, size, groups = mixer.inner_size / tp, float(mixer.state_size), float(mixer.groups)
     state_bytes = named_weight_format(mixer.state_format).bytes_per_element
     if chunk.decode:
-        seconds = state_space.state_space_decode_time_s(
+        seconds = linear_attention.state_space_decode_time_s(
             chunk.sequences, inner, size, groups, state_bytes, rates, chunk.new
         )
     elif mixer.version == 1:
-        seconds = state_space.selective_scan_prefill_time_s(*at, inner, size, state_bytes, rates)
+        seconds = linear_attention.selective_scan_prefill_time_s(*at, inner, size, state_bytes, rates)
     else:
-        seconds = state_space.state_space_prefill_time_s(
+        seconds = linear_attention.state_space_prefill_time_s(
             *at, mixer.heads / tp, float(mixer.head_dim), size, groups, state_bytes, rates
         )
     return _recurrence(mixer, chunk, seconds, inner * size * state_bytes)

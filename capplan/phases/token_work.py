@@ -9,11 +9,9 @@ from capplan.model.sharding import Sharding, rank_inputs, rank_outputs
 from capplan.model.weight_format import named_weight_format
 from capplan.numbers import Number
 from capplan.operators.collective import all_gather_time_s, all_reduce_time_s, reduce_scatter_time_s
-from capplan.operators.elementwise import elementwise_time_s
 from capplan.operators.experts import experts_bytes, experts_flop, experts_time_s
-from capplan.operators.matmul import matmul_bytes, matmul_flop, matmul_time_s
-from capplan.phases.cost import OperatorCost
-from capplan.phases.rates import StepRates
+from capplan.operators.matmul import elementwise_time_s, matmul_bytes, matmul_flop, matmul_time_s
+from capplan.phases.cost import OperatorCost, StepRates
 
 ACTIVATION_BYTES = 2.0
 """Activations are 16-bit between kernels (bf16 serving; fp8 kernels quantise on entry)."""

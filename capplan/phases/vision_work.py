@@ -5,12 +5,10 @@ import math
 from capplan.model.images import ImageWork, Tower
 from capplan.model.network import CROSS_KV, Network, Projection, layer_counts
 from capplan.numbers import Number
-from capplan.operators.attention import prefill_attention_time_s
-from capplan.operators.attention_demand import prefill_attention_flop
+from capplan.operators.attention import prefill_attention_flop, prefill_attention_time_s
 from capplan.operators.collective import all_reduce_time_s
-from capplan.operators.elementwise import elementwise_time_s
-from capplan.phases.cost import OperatorCost
-from capplan.phases.rates import StepRates
+from capplan.operators.matmul import elementwise_time_s
+from capplan.phases.cost import OperatorCost, StepRates
 from capplan.phases.token_work import ACTIVATION_BYTES, projection_cost
 
 Matrix = tuple[int, int]

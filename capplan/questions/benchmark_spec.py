@@ -13,12 +13,12 @@ from capplan.errors import unknown
 from capplan.fleet.engine_options import TierSize, offload_tier
 from capplan.fleet.pools.link import LinkTerms, link_between
 from capplan.hardware.device import Device
+from capplan.memory.capacity import engine_memory_bytes
 from capplan.memory.plan import AUTO, cache_dtype
-from capplan.memory.usable import engine_memory_bytes
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import KV_FORMATS, in_weight_format, kv_bytes_per_element, stored_dtypes
-from capplan.readers.calibration.host import row_profile
+from capplan.readers.calibration.record import row_profile
 from capplan.readers.catalogue.efficiency import efficiency_by
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model

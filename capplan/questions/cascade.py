@@ -14,10 +14,10 @@ from capplan.money.cascade import CascadeFleets, Wait, breakeven_fraction, wait_
 from capplan.money.comparison import OwnFleet, own_fleet
 from capplan.money.growth import Growth
 from capplan.questions.fleet import AskedFleet, fleet_for
-from capplan.questions.money.growth import asked_growth, growth_assumptions
 from capplan.questions.money.paid_plan import PaidPlan, paid_plan
+from capplan.questions.outlook import asked_growth, growth_assumptions
 from capplan.questions.part_fleets import PartsAsked, assumptions_and_warnings
-from capplan.scenario.rate_line import rate_line
+from capplan.scenario.traffic import rate_line
 
 SECONDS_PER_HOUR = 3600.0
 Stages: TypeAlias = tuple[BoundedSpread, ...]

@@ -79,8 +79,7 @@ def _side(path: Path, progress: Callable[[int, int], None] | None, *, offline: b
 
 def side_of(path: Path, asked: "AskedFleet", plan: "Plan | None") -> Side:
     """Return the side of a scenario and of the plan that answers it."""
-    from capplan.questions.plans.plan_inputs import plan_inputs
-    from capplan.questions.plans.plan_row import plan_row
+    from capplan.questions.plans.plan_row import plan_inputs, plan_row
 
     return Side(
         path,

@@ -33,19 +33,19 @@ from capplan.questions.money.budget import (
     rented_within_budget,
     within_budget,
 )
-from capplan.readers.calibration.host import refitted_profile
+from capplan.readers.calibration.record import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_by, shipped_intervals, shipped_slowness
 from capplan.readers.catalogue.machines import machine_prices
 from capplan.readers.catalogue.model import read_model
 from capplan.replica.spec import network_as_served, profile_as_served, refuse_prefixes
 from capplan.replica.speculation import DraftPlan
-from capplan.scenario.records.lora import adapter_assumptions, with_adapters
 from capplan.scenario.records.traffic_line import with_image_tokens, with_image_work
+from capplan.scenario.replica import adapter_assumptions, with_adapters
 from capplan.scenario.several.models import refuse_several
 from capplan.scenario.speculation import drafting_of
-from capplan.serving.fleet_terms import BY_LOAD
+from capplan.serving.terms import BY_LOAD
+from capplan.workload.multiples import part_of_classes
 from capplan.workload.request_class import RequestClass
-from capplan.workload.split_lengths import part_of_classes
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 PIPELINE_PARALLEL = (1, 2)

@@ -8,8 +8,7 @@ from capplan.engine.lookup import ENGINES
 from capplan.engine.versions import RELEASES
 from capplan.errors import unknown
 from capplan.questions.money.comparison import listed_prices
-from capplan.questions.money.price_age import current_day
-from capplan.questions.money.price_check import checked_apis, checked_devices, offer_remarks
+from capplan.questions.money.price_check import checked_apis, checked_devices, current_day, offer_remarks
 from capplan.readers.catalogue.hardware import device, device_names, normalised
 from capplan.readers.catalogue.machine_catalogue import known_machines
 from capplan.readers.catalogue.models import model_rows

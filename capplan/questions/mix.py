@@ -31,15 +31,9 @@ from capplan.fleet.search.recommended import confirmed
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.questions.fleet import AskedFleet, part_of, terms_of
+from capplan.workload.multiples import below_and_above, divisible, part_of_classes, share_of, thresholds
 from capplan.workload.outside import outside_use
 from capplan.workload.request_class import RequestClass
-from capplan.workload.split_lengths import (
-    below_and_above,
-    divisible,
-    part_of_classes,
-    share_of,
-    thresholds,
-)
 
 THRESHOLDS = (0.25, 0.5, 0.75, 0.9, 0.95)
 """Parts of all requests whose longest prompt is tried as a threshold."""

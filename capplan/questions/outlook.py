@@ -1,8 +1,12 @@
-"""A plan and what follows from it: replicas over time, the cheapest mix of commitments, the months to come."""
+"""A plan and what follows from it: replicas over time, the cheapest mix of commitments, the fleets of the months to come."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.fleet.over_time import OverTime, RateLine
@@ -11,16 +15,49 @@ from capplan.fleet.scenario import Scenario
 from capplan.money.cash import Cash, cash_of
 from capplan.money.commitments import Mix
 from capplan.money.energy import Energy
-from capplan.money.growth import Growth
+from capplan.money.growth import Growth, growth_of
 from capplan.money.total_cost import CostLine
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.commitments import AskedMix, asked_mix, paid_terms
 from capplan.questions.money.energy import AskedEnergy, asked_energy
-from capplan.questions.money.growth import asked_growth, growth_assumptions
-from capplan.questions.money.price_age import rent_warnings
+from capplan.questions.money.price_check import rent_warnings
 from capplan.questions.money.total_cost import total_cost
 from capplan.questions.plans.plan_over_time import group_over_time
-from capplan.scenario.rate_line import rate_line
+from capplan.scenario.traffic import rate_line
+
+
+def asked_growth(scenario: Scenario, plan: Plan, line: RateLine | None) -> Growth | None:
+    """Return the fleets of the months to come; None where the scenario states no growth."""
+    if not scenario.growth:
+        return None
+    mix = partial(_mix_of_month, scenario, line)
+    return growth_of(plan, np.array(scenario.growth), mix)
+
+
+def _mix_of_month(scenario: Scenario, line: RateLine | None, ratio: float, plan: Plan) -> Mix | None:
+    """Return the cheapest mix of a month, at some times the traffic; None without commitments."""
+    grown = None if line is None else replace(line, rates_per_s=line.rates_per_s * ratio)
+    asked = asked_mix(scenario, plan, grown)
+    return None if asked is None else asked.mix
+
+
+def growth_assumptions(scenario: Scenario, growth: Growth) -> tuple[Assumption, ...]:
+    """Return what the months to come rest on."""
+    falls = any(later.replicas < before.replicas for before, later in pairwise(growth.months))
+    kept = "; where it falls, replicas are given back whatever their term" if falls else ""
+    stated = [
+        Assumption(
+            f"all traffic grows alike, prices stay, and the layout stays that of today's plan{kept}",
+            "growth.rates",
+        )
+    ]
+    if any(row.pool_replicas for row in growth.months):
+        what = "all groups of replicas grow alike, by the load that they carry together"
+        stated.append(Assumption(what, "growth.rates"))
+    if scenario.commitments is not None:
+        what = "each month has the cheapest mix for its own load; what is reserved or owned once stays, for the load grows"
+        stated.append(Assumption(what, "commitments"))
+    return tuple(stated)
 
 
 @dataclass(frozen=True, slots=True)

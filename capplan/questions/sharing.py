@@ -21,13 +21,12 @@ from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, terms_of
 from capplan.questions.money.paid_plan import PaidPlan, paid_plan
 from capplan.questions.part_fleets import PartsAsked, assumptions_and_warnings
 from capplan.questions.plans.stated_order import stated_price
-from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.hardware import device, partitions
 from capplan.readers.catalogue.machines import machine_prices
-from capplan.readers.catalogue.partitions import partitions
-from capplan.scenario.rate_line import HOUR_S, WINDOW_S, rate_line
+from capplan.scenario.several.models import in_slices
 from capplan.scenario.several.sharing import UNSHARED, is_unshared
-from capplan.scenario.several.slices import in_slices
-from capplan.workload.slo import Slo
+from capplan.scenario.traffic import HOUR_S, WINDOW_S, rate_line
+from capplan.workload.request_class import Slo
 
 HOURS = 24
 _LITTLE = "[{request_rate: 0.001 req/s, input_tokens: 16, output_tokens: 16}]"

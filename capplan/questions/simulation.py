@@ -22,7 +22,7 @@ from capplan.fleet.search.trial import demand_at_replica
 from capplan.fleet.simulation import Stream, capacity_per_s
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, parts_of
-from capplan.readers.calibration.host import refitted_profile
+from capplan.readers.calibration.record import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_by
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.scenarios import scenario_word
@@ -34,7 +34,7 @@ from capplan.scenario.flags import OperationFlags, PlanFlags, RequestFlags
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.written.workload_file import is_workload
 from capplan.serving.requests import Admission, Requests
-from capplan.serving.simulator import simulate
+from capplan.serving.server import simulate
 from capplan.workload.request_class import RequestClass, ResponseTimes
 
 PILOT_REQUESTS = 2000

@@ -29,8 +29,7 @@ from capplan.scenario.replica import asked_replica
 from capplan.scenario.written.workload_file import is_workload
 from capplan.serving.steady_state import Lengths
 from capplan.workload.length import fixed
-from capplan.workload.request_class import RequestClass
-from capplan.workload.slo import METRICS, STATISTICS, Slo, Target
+from capplan.workload.request_class import METRICS, STATISTICS, RequestClass, Slo, Target
 
 MOST_LOADS = 200
 _ALONE = r"[\d._]+\s*[kKM]?"

@@ -6,9 +6,9 @@ from typing import Any
 from pydantic import ConfigDict
 
 from capplan.errors import InputError
-from capplan.readers.json_file import read_json
 from capplan.readers.plan_record import Amount, Count, Probability
 from capplan.readers.record import Record, validated
+from capplan.readers.text_file import read_json
 from capplan.readers.yaml_file import Document
 
 AGAIN = "write it with: capplan levers --plan plan.json -o levers.json"

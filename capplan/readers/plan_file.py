@@ -1,9 +1,9 @@
-"""The plan file that `capplan fleet -o plan.json` writes: its content, refused if edited, and what it was made from."""
+"""The plan file that `capplan fleet -o plan.json` writes: its content, refused if edited, what it was made from, and which shipped data changed since."""
 
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +11,58 @@ from typing import TYPE_CHECKING, Any
 from capplan import __version__
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.readers.json_file import read_json
-from capplan.readers.plan_data import changed_data
-from capplan.readers.text_file import MAX_BYTES, digest, first_bytes
+from capplan.readers.catalogue.efficiency import INTERVALS_FILE, SLOWNESS_FILE, efficiency_folder
+from capplan.readers.catalogue.models import shipped_config
+from capplan.readers.text_file import MAX_BYTES, data_folder, digest, first_bytes, is_there, read_json
 from capplan.readers.yaml_file import Document
 
 if TYPE_CHECKING:
     from capplan.readers.plan_record import InputsRow, ResultRow
+
+_DEVICE, _MODEL = "device ", "model "
+SHARED = ("efficiencies", "intervals", "partitions", "prices", "slowness")
+"""Parts that every plan is made from."""
+
+
+def data_digests(devices: Iterable[str], model: str) -> dict[str, str]:
+    """Return a digest of every part of the shipped data that a plan on these devices uses, by its name.
+
+    A device or a model that is not shipped has its own file, which the plan file lists among the files of the scenario.
+    """
+    names = [*(f"{_DEVICE}{name}" for name in sorted(set(devices))), f"{_MODEL}{model}", *SHARED]
+    found = {name: _digest(name) for name in names}
+    return {name: digest for name, digest in found.items() if digest is not None}
+
+
+def changed_data(written: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the parts whose content is no longer what it was when a plan was written."""
+    return tuple(name for name, digest in written.items() if _digest(name) != digest)
+
+
+def _digest(name: str) -> str | None:
+    if name.startswith(_MODEL):
+        found = shipped_config(name.removeprefix(_MODEL))
+        return found and hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
+    content = hashlib.sha256()
+    paths = _paths(name)
+    for path in paths:
+        content.update(first_bytes(path, MAX_BYTES))
+    return content.hexdigest()[:16] if paths else None
+
+
+def _paths(name: str) -> tuple[Path, ...]:
+    specs = data_folder("hardware_specs")
+    if name.startswith(_DEVICE):
+        path = specs / f"{name.removeprefix(_DEVICE)}.yaml"
+        return (path,) if path.parent == specs and is_there(path) else ()
+    return {
+        "efficiencies": tuple(sorted(efficiency_folder().glob("*.yaml"))),
+        "intervals": (INTERVALS_FILE,),
+        "partitions": (specs / "partitions.yaml",),
+        "prices": (specs / "prices.yaml",),
+        "slowness": (SLOWNESS_FILE,),
+    }.get(name, ())
+
 
 SCHEMA = 2
 """Number of the form of plan files, raised when an older capplan could misread a new one, or a new one has what older files lack."""

@@ -10,7 +10,7 @@ from capplan.assumption import Label
 from capplan.fleet.plan import PHASES, Role
 from capplan.readers.record import LARGEST_WHOLE, Record, validated
 from capplan.readers.yaml_file import Document
-from capplan.serving.fleet_terms import Routing
+from capplan.serving.terms import Routing
 
 LARGEST = 1e18
 """Largest value of any figure of a plan, in base units."""

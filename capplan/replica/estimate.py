@@ -14,7 +14,7 @@ from capplan.replica.replica import Replica
 from capplan.replica.spec import refuse_prefixes, served_context_tokens
 from capplan.serving.outcome import Outcome, Spread, spread
 from capplan.serving.requests import Requests
-from capplan.serving.simulator import simulate
+from capplan.serving.server import simulate
 
 SATURATED_SHARE = 0.95
 """An open loop is saturated if requests finish at less than this fraction of the arrival rate (an assumption)."""

@@ -8,15 +8,20 @@ import numpy as np
 from capplan.engine.lookup import scheduling
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
-from capplan.memory.capacity import reserved_bytes_per_sequence, token_capacity
+from capplan.memory.capacity import (
+    engine_memory_bytes,
+    has_fast_links,
+    padded_inputs_multiple,
+    reserved_bytes_per_sequence,
+    token_capacity,
+)
 from capplan.memory.launch import Launch, engine_launch
 from capplan.memory.plan import MemoryPlan, memory_plan
-from capplan.memory.usable import engine_memory_bytes, has_fast_links, padded_inputs_multiple
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Number
 from capplan.operators.adapters import sequences_with_slots
-from capplan.phases.rates import stacked_rates
+from capplan.phases.cost import stacked_rates
 from capplan.replica.rates import LabelledRates, step_rates
 from capplan.replica.spec import ReplicaSpec, prompt_work_s_per_token, served_context_tokens
 from capplan.replica.tables import (

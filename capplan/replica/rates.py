@@ -8,8 +8,8 @@ from capplan.hardware.device import Device
 from capplan.hardware.efficiency import MERGED, Efficiency, not_measured
 from capplan.model.network import Network, layer_counts
 from capplan.operators.device_rates import DeviceRates, device_rates
+from capplan.phases.cost import StepRates
 from capplan.phases.mixer_work import borrowed_rates
-from capplan.phases.rates import StepRates
 from capplan.phases.token_work import ACTIVATION_BYTES
 
 

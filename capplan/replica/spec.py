@@ -10,8 +10,7 @@ from capplan.hardware.efficiency import Efficiency
 from capplan.model.adapters import adapter_bytes_per_rank
 from capplan.model.network import Attention, Network
 from capplan.model.sharding import Sharding
-from capplan.phases.cost import total_s
-from capplan.phases.rates import StepRates
+from capplan.phases.cost import StepRates, total_s
 from capplan.phases.vision_work import tower_costs
 
 

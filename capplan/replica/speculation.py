@@ -9,7 +9,7 @@ import numpy as np
 from capplan.assumption import Assumption, Label
 from capplan.engine.lookup import graph_max_sequences, tier
 from capplan.errors import DoesNotFitError, InputError
-from capplan.memory.usable import engine_memory_bytes
+from capplan.memory.capacity import engine_memory_bytes
 from capplan.model.network import Layer, Network
 from capplan.model.sharding import Sharding, weight_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from capplan.engine.profile import DECODE_BATCHES, HostOverhead
+from capplan.memory.capacity import stage_shares
 from capplan.memory.launch import Launch
-from capplan.memory.stages import stage_shares
 from capplan.model.network import Network, layer_counts
 from capplan.model.sharding import Sharding
 from capplan.numbers import Array, Number
-from capplan.phases.cost import OperatorCost, floor_s, total_s, unsaved_s
-from capplan.phases.rates import StepRates
+from capplan.phases.cost import OperatorCost, StepRates, floor_s, total_s, unsaved_s
 from capplan.phases.step import decode_attention_costs, prefill_attention_costs, token_costs
 from capplan.phases.token_work import head_costs
 from capplan.serving.pipeline import decode_turn_s

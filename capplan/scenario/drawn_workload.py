@@ -12,14 +12,13 @@ from capplan.fleet.load.session_load import offered_with_sessions, session_block
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.scenarios import shipped_scenarios
 from capplan.readers.text_file import is_there
-from capplan.recorded.traces.read import trace_summary
+from capplan.recorded.traces.trace import trace_summary
 from capplan.scenario.records.traffic_line import with_image_tokens
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.several.models import refuse_several
 from capplan.scenario.written.workload_file import is_workload
 from capplan.serving.requests import Requests
-from capplan.workload.summary import WorkloadSummary
-from capplan.workload.trace import Omissions, TracePart
+from capplan.workload.statistics import Omissions, TracePart, WorkloadSummary
 
 LEAST_REQUESTS, MOST_REQUESTS = 5_000, 50_000
 SESSION_TIMES = 5.0

@@ -15,7 +15,7 @@ from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.flags import EngineFlags, OperationFlags, SpeculationFlags
 from capplan.scenario.speculation import draft_beside, drafting_of, with_acceptance
-from capplan.serving.fleet_terms import ROUTINGS, Autoscaling, Failure, Hedging, Routing
+from capplan.serving.terms import ROUTINGS, Autoscaling, Failure, Hedging, Routing
 
 
 def failure_of(text: Any) -> Failure:

@@ -1,11 +1,11 @@
-"""The serving flags of a command line -> one replica, checked before anything is computed."""
+"""The serving flags of a command line -> one replica, checked before anything is computed; LoRA adapters as a scenario or flags state them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
-from capplan.errors import InputError
+from capplan.errors import InputError, unknown
 from capplan.families.head import pooled
 from capplan.fleet.scenario import LoraTerms
 from capplan.fleet.search.candidates import Layout, refuse_illegal
@@ -13,19 +13,131 @@ from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.layer_groups import narrow_states
-from capplan.memory.packed_pool import layout_assumptions
 from capplan.memory.plan import cache_dtype
-from capplan.model.network import Network
+from capplan.memory.pool import layout_assumptions
+from capplan.model.adapters import MODULES, adapted_matrices
+from capplan.model.network import Adapters, Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
-from capplan.readers.calibration.host import refitted_profile
+from capplan.operators.adapters import sequences_with_slots
+from capplan.readers.calibration.record import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import named_device
 from capplan.readers.catalogue.model import read_model
 from capplan.replica.spec import ReplicaSpec, network_as_served, profile_as_served
 from capplan.scenario.flags import ServingFlags
-from capplan.scenario.records.lora import DEFAULT_RANK, adapter_assumptions, with_adapters
+from capplan.scenario.reading import Reading
 from capplan.scenario.records.traffic_line import ANSWERED, UNMEASURED
+from capplan.scenario.scenario_file import Lora
+
+DEFAULT_RANK = 16
+
+
+def lora_terms(reading: Reading, lora: Lora | None) -> LoraTerms | None:
+    """Return the adapters of a scenario; None where it has none."""
+    if lora is None:
+        return None
+    slots = lora.adapters if lora.max_loras is None else lora.max_loras
+    if slots > lora.adapters:
+        raise reading.refuse(
+            ("lora", "max_loras"),
+            f"{slots} slots are more than the {lora.adapters} adapters; give at most as many, or leave it out",
+        )
+    if lora.max_lora_rank is None:
+        reading.assume(f"adapters of rank {DEFAULT_RANK}", "lora.max_lora_rank")
+    return LoraTerms(
+        adapters=lora.adapters,
+        slots=slots,
+        rank=lora.max_lora_rank or DEFAULT_RANK,
+        modules=None if lora.modules is None else tuple(dict.fromkeys(lora.modules)),
+        fully_sharded=bool(lora.fully_sharded),
+        adapted_fraction=1.0 if lora.share is None else lora.share,
+    )
+
+
+def with_adapters(network: Network, terms: LoraTerms, prompt_tokens: float | None = None) -> Network:
+    """Return a network with its adapters.
+
+    Parameters
+    ----------
+    network : in the weight format it is served in
+    terms : its adapters
+    prompt_tokens : [tokens]
+        computed in the mean for a request
+
+    Raises
+    ------
+    InputError
+        the network has no such matrix
+    """
+    if network.encoder is not None:
+        raise InputError(
+            f"{network.name}: adapters of an encoder-decoder are not modelled, since they stand beside its encoder too\n  leave them out"
+        )
+    modules = terms.modules or MODULES
+    known = _modules_of(network)
+    wrong = next((name for name in terms.modules or () if name not in known), None)
+    if wrong is not None:
+        raise unknown("module", wrong, known, place="lora.modules")
+    if not known.intersection(modules):
+        raise InputError(
+            f"{network.name}: lora.modules: none of {', '.join(modules)} is a matrix of this model\n  it has: {', '.join(sorted(known))}"
+        )
+    return replace(
+        network,
+        adapters=Adapters(
+            terms.adapters,
+            terms.slots,
+            terms.rank,
+            tuple(name for name in modules if name in known),
+            network.activation_format,
+            terms.fully_sharded,
+            terms.adapted_fraction,
+            prompt_tokens,
+        ),
+    )
+
+
+def _modules_of(network: Network) -> set[str]:
+    """Return the names of the matrices of a network that an adapter can stand beside."""
+    names = {f"{matrix.name}_proj" for layer in network.layers for matrix in layer.projections}
+    every = (*MODULES, *names)
+    return {
+        name
+        for name in dict.fromkeys(every)
+        for layer in dict.fromkeys(network.layers)
+        if adapted_matrices(layer, (name,))
+    }
+
+
+def adapter_assumptions(network: Network, place: str) -> tuple[Assumption, ...]:
+    """Return what is assumed about the adapters of a network, which a key or flag replaces; nothing without them."""
+    adapters = network.adapters
+    if adapters is None:
+        return ()
+    said = [
+        Assumption(
+            f"all {adapters.adapters} adapters are equally popular, which is the most of them in a step, and stand beside "
+            f"{', '.join(adapters.modules)} in {adapters.format}; prefixes are shared by requests of one adapter only",
+            place,
+        ),
+        Assumption(
+            "kernels of adapters reach the bandwidth of kernels that move bytes, and the rate of plain products; not measured",
+            place,
+        ),
+    ]
+    if any(layer.experts for layer in network.layers):
+        said.append(Assumption("routed experts have no adapters", place))
+    if adapters.missing_fraction:
+        most = float(sequences_with_slots(adapters.adapters, adapters.slots, adapters.adapted_fraction))
+        said.append(
+            Assumption(
+                f"with {adapters.slots} slots {adapters.missing_fraction:.0%} of the requests have their adapter copied from the host first, "
+                f"and at most {max(int(most), 1):,} sequences run, which use {adapters.slots} adapters in the mean",
+                f"{place}.max_loras",
+            )
+        )
+    return tuple(said)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,27 +1,35 @@
-"""Scenario YAML -> Scenario: every alternative resolved, every default stated."""
+"""Scenario YAML -> Scenario: every alternative resolved, every default stated; which pools, and which machines, the search may choose from."""
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from capplan.engine.lookup import profile
-from capplan.errors import InputError, together
+from capplan.errors import InputError, together, unknown
 from capplan.fleet.engine_options import TierSize
-from capplan.fleet.scenario import FleetLimits, MixBy, Scenario, SpeculationPlan
+from capplan.fleet.order import OWN, Machine, MachineLimits
+from capplan.fleet.pools.link import LinkTerms
+from capplan.fleet.scenario import FleetLimits, MixBy, PoolsLimits, Scenario, SpeculationPlan
 from capplan.hardware.device import Device
 from capplan.hardware.networks import NETWORKS
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.plan import AUTO
 from capplan.model.weight_format import KV_FORMATS, named_weight_format
-from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.hardware import catalogue_name, device
+from capplan.readers.catalogue.machine_catalogue import known_machines
+from capplan.readers.catalogue.machines import (
+    machine,
+    refuse_unknown_provider,
+    refuse_unknown_region,
+    sku_of,
+)
 from capplan.readers.catalogue.scenarios import scenario_file
-from capplan.readers.data_folder import data_folder
-from capplan.readers.text_file import is_there
+from capplan.readers.text_file import data_folder, is_there
 from capplan.readers.yaml_file import Document, KeyPath, read_yaml
-from capplan.scenario.engine_use import network_bytes_per_s
-from capplan.scenario.machine_limits import machine_limits
+from capplan.scenario.engine_use import link_terms_of, network_bytes_per_s
 from capplan.scenario.money_terms import (
     budget_terms,
     commitment_terms,
@@ -33,20 +41,134 @@ from capplan.scenario.money_terms import (
     power_terms,
     price_choice,
 )
-from capplan.scenario.pool_limits import pools_limits, refuse_with_pools
 from capplan.scenario.reading import Reading, overridden, scenario_record
-from capplan.scenario.records.lora import lora_terms
 from capplan.scenario.records.promise import promised
 from capplan.scenario.records.traffic_line import pooled_traffic
-from capplan.scenario.regions import located
+from capplan.scenario.regions import located, survival
+from capplan.scenario.replica import lora_terms
 from capplan.scenario.scenario_file import Fleet, ScenarioFile, Speculation
-from capplan.scenario.several.models import asks_for_a_part, of_all, part_document, several_terms
-from capplan.scenario.several.slices import refuse_with_slices
+from capplan.scenario.several.models import (
+    asks_for_a_part,
+    of_all,
+    part_document,
+    refuse_with_slices,
+    several_terms,
+)
 from capplan.scenario.speculation import speculation_plan
-from capplan.scenario.survival import survival
 from capplan.scenario.traffic import request_classes
-from capplan.workload.request_class import RequestClass, without_prefix_cache
-from capplan.workload.slo import Slo
+from capplan.workload.request_class import RequestClass, Slo, without_prefix_cache
+
+POOL_KEYS = ("prefill_hardware", "decode_hardware", "kv_link", "kv_link_latency")
+LEFT_OUT = "fleet.disaggregation is left out, so nothing would read it; give disaggregation: allowed, or leave it out too"
+
+Devices = Callable[[str, list[str]], tuple[Device, ...]]
+"""(key of fleet, names) -> devices."""
+
+
+def pools_limits(
+    reading: Reading, file: ScenarioFile, hardware: tuple[Device, ...], devices: Devices
+) -> PoolsLimits | None:
+    """Return what pools may be made of; None where the fleet has none.
+
+    Parameters
+    ----------
+    reading : notes mistakes and defaults
+    file : the scenario as it is written
+    hardware : devices of the fleet, for a pool that names none
+    devices : looks up the devices of a key
+    """
+    fleet = file.fleet
+    if fleet.disaggregation == "off":
+        return None  # keys of pools stay, so that pools can be switched off and on
+    if fleet.disaggregation is None:
+        for key in POOL_KEYS:
+            if getattr(fleet, key) is not None:
+                reading.note(reading.refuse(("fleet", key), LEFT_OUT), ("fleet", key))
+        return None
+    pools = {
+        key: devices(key, names) if (names := getattr(fleet, key)) else hardware
+        for key in ("prefill_hardware", "decode_hardware")
+    }
+    reading.assume(
+        "spare replicas stand by in each of the two pools, as one of the other pool has to be started again",
+        "fleet.survive",
+    )
+    link = reading.attempt(partial(_link, fleet), LinkTerms(), ("fleet", "kv_link"))
+    reading.assumptions.append(link.assumption)
+    return PoolsLimits(
+        pools["prefill_hardware"], pools["decode_hardware"], link, only=fleet.disaggregation == "only"
+    )
+
+
+def _link(fleet: Fleet) -> LinkTerms:
+    name = LinkTerms().name if fleet.kv_link is None else fleet.kv_link
+    return link_terms_of(name, "fleet.kv_link", fleet.kv_link_latency or 0.0)
+
+
+def refuse_with_pools(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, ...]) -> None:
+    """Note what is not modelled with separate pools: conversations of users."""
+    at = ("fleet", "disaggregation")
+    if file.fleet.disaggregation in (None, "off"):
+        return
+    if any(item.users is not None for item in classes):
+        reading.assume(
+            "separate pools are sized for requests that arrive at random at the rate that the users send",
+            "fleet.disaggregation",
+        )
+    if any(item.users is not None and item.sessions is not None for item in classes):
+        what = "separate pools are not modelled with conversations of users (traffic[].users with turns); give request_rate"
+        reading.note(reading.refuse(at, what), at)
+
+
+_BY_GPUS = re.compile(r"\s*(\d{1,4})\s*x\s*(\S{1,60})\s*")
+
+
+def machine_limits(reading: Reading, fleet: Fleet) -> MachineLimits:
+    """Return which machines a scenario may order, and which it has; mistakes are noted."""
+    for key, names, check in (
+        ("machines", fleet.machines, _refuse_unknown_machine),
+        ("providers", fleet.providers, refuse_unknown_provider),
+        ("regions", fleet.regions, refuse_unknown_region),
+        ("max_machines", list(fleet.max_machines or ()), _refuse_unknown_machine),
+    ):
+        for name in names or ():
+            at: KeyPath = ("fleet", key)
+            try:
+                check(name, "")
+            except InputError as error:
+                reading.note(reading.refuse(at, str(error)), at)
+    own = []
+    for name, count in (fleet.own or {}).items():
+        at = ("fleet", "own")
+        try:
+            own.append(_owned(name, count))
+        except InputError as error:
+            reading.note(reading.refuse(at, str(error)), at)
+    return MachineLimits(
+        tuple(fleet.machines or ()),
+        tuple(fleet.providers or ()),
+        tuple(fleet.regions or ()),
+        tuple(own),
+        tuple((fleet.max_machines or {}).items()),
+    )
+
+
+def _refuse_unknown_machine(name: str, place: str) -> None:
+    machine(name, place)
+
+
+def _owned(name: str, count: int) -> Machine:
+    """Return machines that are there already, by sku or as GPUS x DEVICE."""
+    listed = sku_of(name)
+    if listed is not None:
+        return Machine(OWN, listed.record.sku, listed.record.device, listed.record.gpus, 0.0, most=count)
+    match = _BY_GPUS.fullmatch(name)
+    device = catalogue_name(match[2]) if match else None
+    if match is None or device is None or not int(match[1]):
+        names = {item.record.sku for item in known_machines()}
+        raise unknown("machine", name, names, hint="or GPUS x DEVICE, such as 8 x h100-sxm")
+    return Machine(OWN, f"{int(match[1])} x {device}", device, int(match[1]), 0.0, most=count)
+
 
 SCHEMA = data_folder("docs/schema") / "scenario.json"
 _PLAN_KEYS = {"capplan", "command", "result"}

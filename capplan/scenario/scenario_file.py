@@ -1,10 +1,10 @@
-"""The schema of a scenario YAML: what may be written, before anything is resolved."""
+"""The schema of a scenario YAML: what may be written, of one model or several, in one region or several, before anything is resolved."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from capplan.fleet.scenario import Disaggregation, MixBy
+from capplan.fleet.scenario import CascadePart, CascadeStage, Disaggregation, MixBy, SharedBy
 from capplan.readers.catalogue.offer_terms import Commitment, Day, Term
 from capplan.readers.record import (
     COUNT_SCHEMA,
@@ -15,6 +15,7 @@ from capplan.readers.record import (
     Fraction,
     Headroom,
     HoursPerDay,
+    KgPerKwh,
     Number,
     Record,
     RequestsPerS,
@@ -33,9 +34,72 @@ from capplan.readers.record import (
 from capplan.replica.speculation import Method
 from capplan.scenario.records.lengths import DailyCurve, LengthRecord
 from capplan.scenario.records.money import Budget, Commitments, Currency, Growth, Hosted, OtherPrices, Power
-from capplan.scenario.records.regions import Region
-from capplan.scenario.records.several import Cascade, Sharing
-from capplan.serving.fleet_terms import Routing
+from capplan.serving.terms import Routing
+
+Changed = Annotated[dict[str, Any], Field(max_length=100)]
+
+
+class Cascade(Record):
+    """A large model that a share of the requests is escalated to; the model of the scenario is the small one."""
+
+    model: str
+    """The large one: Hugging Face id, shipped alias, or path relative to this file."""
+    revision: str | None = None
+    """Branch, tag or commit of the large model on the hub."""
+    escalated: Fraction
+    """Share of the requests that the large one answers."""
+    after: CascadeStage | None = None
+    """Moment at which a request is escalated: after the whole response of the small model, or after the verdict of a router before it."""
+    verdict_time: SecondsOrZero | None = None
+    """Time of the judge or of the router for every request, on other machines than the fleets."""
+    changes: Changed = Field(default_factory=dict)
+    """Keys of the scenario that differ for the large one, nested as there; null takes a key away."""
+    part: CascadePart | None = None
+    """Plan this fleet alone: first (small), second (large, what is escalated), alone (large, all requests)."""
+
+
+class SharedModel(Record):
+    """A model that shares devices with that of the scenario."""
+
+    name: Annotated[str, Field(min_length=1, max_length=60)]
+    """Name shown in results."""
+    model: str
+    """Hugging Face id, shipped alias, or path relative to this file."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub."""
+    gpu_memory_utilization: Share | None = None
+    """Fraction of the memory of each device that is this model's, with by: device; that of the scenario is its own model's."""
+    changes: Changed = Field(default_factory=dict)
+    """Keys of the scenario that differ for it, nested as there; without traffic among them it is idle."""
+
+
+class Sharing(Record):
+    """Models that share devices with that of the scenario."""
+
+    by: SharedBy
+    """What is shared: every device, in slices of its time and memory; devices cut into MIG slices, each with one model; or all devices, each with
+    one model at a time, by the hour."""
+    models: Annotated[list[SharedModel], Field(min_length=1, max_length=20)]
+    """The others."""
+    part: str | None = None
+    """Plan the fleet of this model alone, by its name; own: of the scenario's own model."""
+
+
+class Region(Record):
+    """A region whose users send a part of the traffic, or in which machines may be."""
+
+    name: Annotated[str, Field(min_length=1, max_length=60)]
+    """Name of the region, as in traffic[].region and fleet.location."""
+    utc_offset: Annotated[float, Field(ge=-12, le=14)] | None = None
+    """Hours by which the local time of its users, in which daily curves are written, is ahead of UTC."""
+    delay: dict[str, SecondsOrZero] = Field(default_factory=dict)
+    """Time of a round trip on the network from its users to the machines of another region, by name."""
+    offers: Annotated[list[str], Field(min_length=1)] | None = None
+    """Names that providers have for the region, in which machines may then be ordered, as fleet.regions says."""
+    electricity: UsdPerKwh | None = None
+    """Price of electricity there, instead of prices.electricity."""
+    grid: KgPerKwh | None = None
+    """Carbon dioxide of the electricity there, instead of energy.grid."""
 
 
 def _as_list(written: object) -> object:

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from capplan.readers.yaml_file import KeyPath
 from capplan.scenario.reading import Reading
-from capplan.workload.slo import METRICS, Target
+from capplan.workload.request_class import METRICS, Target
 
 LEAST_RATE_PER_S, MOST_RATE_PER_S = 1e-6, 1e9
 """One request in eleven days, and more than all people could send: beyond them times drown in rounding."""

@@ -13,7 +13,7 @@ from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.yaml_file import KeyPath
-from capplan.recorded.traces.accepted_drafts import accepted_drafts
+from capplan.recorded.traces.prometheus import accepted_drafts
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftModel, DraftPlan, Method, draft_of
 from capplan.scenario.flags import DraftFlags, ServingFlags

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from capplan.numbers import Array
 from capplan.serving.flat_core import FlatEngine, FlatLimits, FlatRequests, FlatRouter
-from capplan.serving.fleet_terms import KvLink, Routing, transfer_s
 from capplan.serving.gauges import Gauges, WeightedHistogram
 from capplan.serving.outcome import FINISHED, SHED, ClassTotals, Ledger, Outcome
 from capplan.serving.requests import NO_REQUESTS, Admission, Counts, Crowd, Requests, check_requests
@@ -24,7 +23,7 @@ from capplan.serving.step_table import (
     piecewise_linear,
     prefill_attention_per_token_s,
 )
-from capplan.serving.terms import EngineSetup, EngineTerms, engine_terms
+from capplan.serving.terms import EngineSetup, EngineTerms, KvLink, Routing, engine_terms, transfer_s
 
 FIRST_COME = Admission()
 NO_TURNS = array("q"), array("q"), 0

@@ -11,8 +11,14 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.serving.dispatcher import Dispatcher, EnginePool, HandOver, Hedges, Operations, Router
 from capplan.serving.flat import FlatPool, eligible, flat_run, pools_eligible, serve_in_pools, written
-from capplan.serving.fleet_terms import (
+from capplan.serving.gauges import Gauges
+from capplan.serving.outcome import Ledger, Outcome
+from capplan.serving.queue import Feed, WaitingLine
+from capplan.serving.requests import Admission, Crowd, Requests, check_admission, offered
+from capplan.serving.server import ADMIT_ALL, Server
+from capplan.serving.terms import (
     Autoscaling,
+    EngineSetup,
     Failure,
     Hedging,
     KvLink,
@@ -20,14 +26,8 @@ from capplan.serving.fleet_terms import (
     check_events,
     check_fleet,
     check_link,
+    engine_terms,
 )
-from capplan.serving.gauges import Gauges
-from capplan.serving.outcome import Ledger, Outcome
-from capplan.serving.queue import Feed, WaitingLine
-from capplan.serving.requests import Admission, Crowd, Requests, check_admission, offered
-from capplan.serving.server import Server
-from capplan.serving.simulator import ADMIT_ALL
-from capplan.serving.terms import EngineSetup, engine_terms
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,7 @@ def slo_met(
 
     >>> from capplan.engine.profile import Scheduling
     >>> from capplan.serving.requests import Requests
-    >>> from capplan.serving.simulator import simulate
+    >>> from capplan.serving.server import simulate
     >>> from capplan.serving.step_table import StepTable
     >>> from capplan.serving.terms import EngineSetup
     >>> one = np.array([1.0])

@@ -1,7 +1,9 @@
-"""The set-up of an engine, as the simulator needs it."""
+"""What the simulator is told: the set-up of an engine, and events and mechanisms of a running fleet (failures, autoscaling, hedging, links)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf, isnan
+from typing import Literal, NamedTuple
 
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
@@ -173,3 +175,254 @@ def engine_terms(engine: EngineSetup) -> EngineTerms:
         reserved_output_fraction=reserved,
         caching=engine.caching,
     )
+
+
+Routing = Literal["round_robin", "random", "least_loaded", "prefix_aware", "gpu_prefix_aware"]
+ROUTINGS: tuple[Routing, ...] = ("round_robin", "random", "least_loaded", "prefix_aware", "gpu_prefix_aware")
+"""round_robin takes replicas in turn; least_loaded the one with the fewest requests, waiting or running (the first one of a
+tie); prefix_aware the one that caches most leading blocks of the prompt, among those that are not much more loaded than the
+least loaded one; gpu_prefix_aware the same, by blocks in GPU memory only: it does not see offload tiers."""
+BY_PREFIX: frozenset[Routing] = frozenset({"prefix_aware", "gpu_prefix_aware"})
+"""Rules that look for the replica that caches a prompt."""
+BY_LOAD: frozenset[Routing] = BY_PREFIX | {"least_loaded"}
+"""Rules that need the load of each replica."""
+
+
+class Failure(NamedTuple):
+    """A replica that fails: its running step completes, then its requests are rerouted and recomputed."""
+
+    time_s: float
+    replica: int
+    repair_s: float = inf
+    """Time until it serves again, with an empty cache; infinite: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Autoscaling:
+    """When replicas are added and removed, decided at fixed intervals."""
+
+    min_replicas: int
+    max_replicas: int
+    start_s: float
+    """Time from the decision until a new replica serves: provisioning, loading of weights, warm-up."""
+    interval_s: float = 15.0
+    high_fraction: float = 0.8
+    """Replicas are added while requests in the fleet exceed this fraction of its sequence slots (max_num_seqs)."""
+    low_fraction: float = 0.4
+    """One replica is removed when requests are below this fraction of the slots of the others."""
+    waiting_per_replica: float = inf
+    """A replica is added when more requests per replica than this are queued, whatever the slots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hedging:
+    """A request that still waits for its first token is copied to another replica; the faster copy wins."""
+
+    after_s: float
+    """Time from dispatch to the first replica until the copy is sent."""
+    settled_by: Literal["finish", "first_token"] = "finish"
+    """What a copy must do first to win; the other is cancelled at the end of its step."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvLink:
+    """The link that carries KV caches from prefill to decode replicas, one prompt at a time."""
+
+    bytes_per_token: float
+    bytes_per_s: float
+    """Rate of one prefill replica."""
+    latency_s: float = 0.0
+
+
+def transfer_s(tokens: float, bytes_per_token: float, bytes_per_s: float, latency_s: float) -> float:
+    """Return the time to transfer the KV cache of a prompt.
+
+        t = L + n b / B
+
+    Parameters
+    ----------
+    tokens : [tokens]
+        n, prompt.
+    bytes_per_token : [B]
+        b, KV cache of all layers.
+    bytes_per_s : [B/s]
+        B, may be infinite.
+    latency_s : [s]
+        L.
+
+    Returns
+    -------
+    [s]
+        t, without waiting for other transfers.
+
+    Examples
+    --------
+    >>> transfer_s(tokens=1000.0, bytes_per_token=100.0, bytes_per_s=1e6, latency_s=0.25)
+    0.35
+
+    References
+    ----------
+    Patel et al. 2024, "Splitwise", section IV-C (transfer of the cache between machines), arXiv:2311.18677.
+    """
+    return latency_s + tokens * bytes_per_token / bytes_per_s
+
+
+def link_load_fraction(
+    tokens_per_s: float, bytes_per_token: float, replicas: float, bytes_per_s: float
+) -> float:
+    """Return the fraction of time for which the links of a pool send KV caches.
+
+        u = x b / (n B)
+
+    Parameters
+    ----------
+    tokens_per_s : [tokens/s]
+        x, prompt tokens of the whole fleet, cached ones included: the decode engine has none of them.
+    bytes_per_token : [B]
+        b, KV cache of all layers.
+    replicas : [-]
+        n, of the pool.
+    bytes_per_s : [B/s]
+        B, of one replica.
+
+    Returns
+    -------
+    [-]
+        u; at 1 and beyond transfers pile up.
+
+    Examples
+    --------
+    20 prompts a second of 1,000 tokens, 100 kB each, over two links of 4 GB/s:
+
+    >>> link_load_fraction(tokens_per_s=20e3, bytes_per_token=100e3, replicas=2.0, bytes_per_s=4e9)
+    0.25
+
+    References
+    ----------
+    Kleinrock 1975, "Queueing Systems" vol. 1, equation 2.25 (utilisation: arrival rate times mean service time per server).
+    """
+    return tokens_per_s * bytes_per_token / (replicas * bytes_per_s)
+
+
+def wanted_replicas(autoscaling: Autoscaling, seats: int, replicas: int, load: int, waiting: int) -> int:
+    """Return how many replicas an autoscaler asks for.
+
+        more:  max(n + 1, ceil(m / (h s)))   if m > h s n or w > q n
+        fewer: n - 1                         if m < l s (n - 1)
+
+    Parameters
+    ----------
+    autoscaling : limits, h, l and q
+    seats : [-]
+        s, sequence slots of one replica.
+    replicas : [-]
+        n, serving or starting.
+    load : [-]
+        m, requests in the fleet.
+    waiting : [-]
+        w, of them in queues.
+
+    Returns
+    -------
+    [-]
+        within the limits.
+
+    Examples
+    --------
+    Two replicas with ten slots each. 30 requests need ceil(30 / 8) = 4 replicas; 10 need no change; 3 need one fewer:
+
+    >>> rule = Autoscaling(1, 8, start_s=60.0)
+    >>> wanted_replicas(rule, 10, 2, 30, 10), wanted_replicas(rule, 10, 2, 10, 0), wanted_replicas(rule, 10, 2, 3, 0)
+    (4, 2, 1)
+
+    References
+    ----------
+    Kubernetes, "Horizontal Pod Autoscaling", algorithm details (ceiling of metric over target),
+    https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/.
+    """
+    full = autoscaling.high_fraction * seats
+    wanted = replicas
+    if load > full * replicas or waiting > autoscaling.waiting_per_replica * replicas:
+        wanted = max(replicas + 1, ceil(load / full))
+    elif load < autoscaling.low_fraction * seats * (replicas - 1):
+        wanted = replicas - 1
+    return min(max(wanted, autoscaling.min_replicas), autoscaling.max_replicas)
+
+
+def check_fleet(replicas: int, routing: str, *, caching: bool) -> None:
+    """Refuse an invalid number of replicas or routing.
+
+    Raises
+    ------
+    InputError
+        names it, and what is allowed
+    """
+    if replicas < 1:
+        raise InputError(f"replicas is {replicas}; it must be at least 1")
+    if routing not in ROUTINGS:
+        raise InputError(f"routing is '{routing}'\n  known: {', '.join(ROUTINGS)}")
+    if routing in BY_PREFIX and not caching:
+        raise InputError(
+            f"routing is '{routing}', but the requests have no block ids\n"
+            "  use a trace with block ids, or routing least_loaded"
+        )
+
+
+def check_events(
+    failures: Sequence[Failure], autoscaling: Autoscaling | None, hedging: Hedging | None, replicas: int
+) -> None:
+    """Refuse invalid failures, autoscaling or hedging of a fleet with this many replicas.
+
+    Raises
+    ------
+    InputError
+        names the value
+    """
+    most = replicas if autoscaling is None else max(replicas, autoscaling.max_replicas)
+    for failure in failures:
+        if not 0 <= failure.replica < most:
+            raise InputError(
+                f"failure of replica {failure.replica}: replicas are numbered from 0 to {most - 1}"
+            )
+        if not 0.0 <= failure.time_s < inf or not failure.repair_s > 0.0:
+            raise InputError(
+                f"a failure needs a time of at least 0 s and a positive repair time, but is {failure}"
+            )
+    if hedging is not None and not hedging.after_s >= 0.0:
+        raise InputError(f"hedging.after_s is {hedging.after_s}; it must be at least 0")
+    if autoscaling is None:
+        return
+    if not 1 <= autoscaling.min_replicas <= replicas <= autoscaling.max_replicas:
+        raise InputError(
+            f"autoscaling between {autoscaling.min_replicas} and {autoscaling.max_replicas} replicas cannot start with "
+            f"{replicas}"
+        )
+    if not autoscaling.start_s >= 0.0 or not 0.0 < autoscaling.interval_s < inf:
+        raise InputError(
+            f"autoscaling needs start_s of at least 0 and a positive interval_s, but is {autoscaling}"
+        )
+    if not 0.0 <= autoscaling.low_fraction < autoscaling.high_fraction:
+        raise InputError(
+            f"autoscaling: low_fraction ({autoscaling.low_fraction}) must be below high_fraction "
+            f"({autoscaling.high_fraction})"
+        )
+    if not autoscaling.waiting_per_replica >= 0.0:
+        raise InputError(
+            f"autoscaling: waiting_per_replica is {autoscaling.waiting_per_replica}; it must be at least 0"
+        )
+
+
+def check_link(link: KvLink) -> None:
+    """Refuse a link with an invalid size, rate or latency.
+
+    Raises
+    ------
+    InputError
+        names the value
+    """
+    if not 0.0 <= link.bytes_per_token < inf or not link.bytes_per_s > 0.0:
+        raise InputError(
+            f"a link needs bytes_per_token of at least 0 and a positive bytes_per_s, but is {link}"
+        )
+    if not 0.0 <= link.latency_s < inf:
+        raise InputError(f"the latency of a link must be finite and at least 0 s, but is {link.latency_s}")

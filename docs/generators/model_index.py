@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from capplan.errors import InputError
 from capplan.readers.catalogue.models import FOLDER, normalised
-from capplan.readers.data_folder import data_folder
+from capplan.readers.text_file import data_folder
 from capplan.readers.yaml_file import read_yaml
 
 

@@ -19,9 +19,9 @@ from capplan.questions.fleet import PIPELINE_PARALLEL, TENSOR_PARALLEL
 from capplan.readers.record import Record, record_of
 from capplan.scenario.scenario import DEFAULT_HARDWARE
 from capplan.scenario.scenario_file import Promise, ScenarioFile
-from capplan.serving.fleet_terms import Routing
+from capplan.serving.terms import Routing
 from capplan.workload.daily_curve import SHAPES
-from capplan.workload.slo import METRICS, STATISTICS, Slo
+from capplan.workload.request_class import METRICS, STATISTICS, Slo
 from docs.generators import model_keys, money_keys, traffic_keys
 from docs.generators.described import field_texts
 

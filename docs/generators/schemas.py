@@ -4,9 +4,8 @@ import json
 import sys
 from pathlib import Path
 
-from capplan.readers.catalogue.hardware import AliasFile, HardwareFile
+from capplan.readers.catalogue.hardware import AliasFile, HardwareFile, PartitionFile
 from capplan.readers.catalogue.machine_catalogue import MachineFile
-from capplan.readers.catalogue.partitions import PartitionFile
 from capplan.readers.catalogue.prices import PriceFile
 from capplan.readers.catalogue.token_prices import TokenPriceFile
 from capplan.readers.record import Record

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from capplan.calibrate.abilities import abilities_of, capability_of
 from capplan.calibrate.fit import launch_fit
-from capplan.calibrate.kernels import calls_of, experts, routings
+from capplan.calibrate.kernels import calls_of, matmul, routings
 from capplan.calibrate.kernels.case import Case
 from capplan.calibrate.kernels.passes import TO_DEVICE
+from capplan.calibrate.machine import abilities_of, capability_of
 from capplan.calibrate.shapes import CONFIGURATION, cases, held_out
 from capplan.readers.calibration.record import Measurement
 from tests.calibrate.faked.card import B200, MI300X
@@ -92,7 +92,7 @@ ONE_TOKEN = {
 
 def test_one_token_reads_a_few_experts_so_the_same_weights_are_routed_many_ways():
     """On a B200 the L2 has 126 MB: eight of 256 experts of DeepSeek-V3 are 88 MB, and 57 to 76 % of a repeat was found in it."""
-    touched = experts.touched_bytes(ONE_TOKEN, "bf16")
+    touched = matmul.touched_bytes(ONE_TOKEN, "bf16")
     assert touched == pytest.approx(88e6, rel=0.01)
     assert touched * routings(touched, 1, 4 * 126e6) >= 4 * 126e6
 
@@ -103,7 +103,7 @@ def test_calls_of_experts_share_the_weights_and_differ_in_the_routing(insert, mo
     _, target = insert(B200)
     monkeypatch.setattr(kernels, "MOST_ROUTINGS", 64)
     case = Case("experts", "bf16", ONE_TOKEN)
-    calls = calls_of(case, experts.WAYS["grouped_mm"], target.device, target.cold_bytes)
+    calls = calls_of(case, matmul.WAYS["grouped_mm"], target.device, target.cold_bytes)
     assert len(calls) >= 6
     assert len({id(call.args[2]) for call in calls}) == 1
     assert len({call.keywords["routing"].counts for call in calls}) == len(calls)
@@ -111,20 +111,20 @@ def test_calls_of_experts_share_the_weights_and_differ_in_the_routing(insert, mo
 
 def test_routings_are_the_same_in_every_run_and_count_every_token():
     device = torch.device("cpu")
-    one, same, other = (experts.draw_routing(40, 16, 4, device, number) for number in (3, 3, 4))
+    one, same, other = (matmul.draw_routing(40, 16, 4, device, number) for number in (3, 3, 4))
     assert one.counts == same.counts != other.counts
     assert sum(one.counts) == 40 * 4
     assert one.starts.tolist() == np.concatenate(([0], np.cumsum(one.counts)[:-1])).tolist()
-    assert experts.read_routing(one.scores, 4).counts == one.counts
+    assert matmul.read_routing(one.scores, 4).counts == one.counts
 
 
-@pytest.mark.parametrize("way", [experts.PADDED, experts.SEPARATE])
+@pytest.mark.parametrize("way", [matmul.PADDED, matmul.SEPARATE])
 def test_every_way_to_multiply_experts_gives_the_same(way):
     torch.manual_seed(5)
     tokens, gate_up, down = torch.randn(30, 8), torch.randn(6, 8, 20), torch.randn(6, 10, 8)
-    routing = experts.draw_routing(30, 6, 2, torch.device("cpu"), 1)
-    plain = experts.routed_experts(tokens, routing.scores, gate_up, down, 2)
-    found = experts.routed_experts(tokens, routing.scores, gate_up, down, 2, way=way, routing=routing)
+    routing = matmul.draw_routing(30, 6, 2, torch.device("cpu"), 1)
+    plain = matmul.routed_experts(tokens, routing.scores, gate_up, down, 2)
+    found = matmul.routed_experts(tokens, routing.scores, gate_up, down, 2, way=way, routing=routing)
     torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-4)
 
 

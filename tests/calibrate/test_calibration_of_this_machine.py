@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capplan.calibrate.abilities import abilities_of
 from capplan.calibrate.kernels import KERNELS, case_bytes
 from capplan.calibrate.kernels.case import Case
-from capplan.calibrate.machine import opened
+from capplan.calibrate.machine import abilities_of, opened
 from capplan.calibrate.measure import calibrated, peak_bytes
 from capplan.calibrate.shapes import cases
 from capplan.errors import InputError

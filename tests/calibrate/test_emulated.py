@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.calibrate.abilities import abilities_of, processor_abilities, product_rates
+from capplan.calibrate.machine import abilities_of, processor_abilities, product_rates
 from capplan.calibrate.measure import calibrated
 from capplan.calibrate.shapes import cases
 from capplan.engine.lookup import profile

@@ -2,9 +2,9 @@
 
 import pytest
 
-from capplan.calibrate.abilities import abilities_of
 from capplan.calibrate.kernels.case import Case
 from capplan.calibrate.kernels.engines import ENGINES, engines_on
+from capplan.calibrate.machine import abilities_of
 from capplan.calibrate.measure import calibrated
 from capplan.calibrate.shapes import cases
 from capplan.readers.calibration.file import calibration_text

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.calibrate.abilities import abilities_of
-from capplan.calibrate.fit import Fitting, copy_fit, fit_all
-from capplan.calibrate.forms import FORMS, known_beforehand, sheet
+from capplan.calibrate.fit import FORMS, Fitting, copy_fit, fit_all, known_beforehand, sheet
 from capplan.calibrate.kernels.case import NO_DETAIL
+from capplan.calibrate.machine import abilities_of
 from capplan.calibrate.shapes import cases, held_out
 from capplan.readers.calibration.record import Machine, Measurement, Peaks
 

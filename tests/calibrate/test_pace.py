@@ -9,13 +9,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from capplan.calibrate import fit, measure, pace, run, timing
-from capplan.calibrate.abilities import processor_abilities
+from capplan.calibrate import fit, measure, run, timing
 from capplan.calibrate.kernels import KERNELS
+from capplan.calibrate.machine import processor_abilities
 from capplan.calibrate.measure import FIT_FRACTION, QUICK_BUDGET_S, calibrated
 from capplan.calibrate.plan import planned_run
-from capplan.calibrate.shapes import cases
-from capplan.calibrate.turns import FIRST
+from capplan.calibrate.shapes import FIRST, cases
 from capplan.errors import InputError
 
 FAST = {"fp32": 100e9, "bf16": 200e9, "int8": 400e9}
@@ -75,14 +74,14 @@ def processor(target, monkeypatch):
 
     def put(rates):
         clock = Clock()
-        for module in (measure, pace, timing):
+        for module in (measure, timing):
             monkeypatch.setattr(module, "time", clock)
 
         def calls_of(case, _way, _device, _cold_bytes):
             clock.sleep(BUILD_S)
             return [lambda: clock.sleep(call_s(case, rates))] * 4
 
-        for module in (run, pace):
+        for module in (run, measure):
             monkeypatch.setattr(module, "calls_of", calls_of)
         monkeypatch.setattr(measure, "prepare_arenas", lambda *_words: clock.sleep(0.5))
         monkeypatch.setattr(measure, "fit_all", lambda *_words: None)
@@ -191,7 +190,7 @@ def test_the_pace_knows_a_slow_shape_from_quicker_ones(processor):
         if case.operator not in ("launch", "launch_eager")
     ]
     effort = SimpleNamespace(seconds=0.05)
-    known = pace.announced(target, chosen, effort, 100.0, 4e9).pace
+    known = measure.announced(target, chosen, effort, 100.0, 4e9).pace
     rates = slower(OLD, 16)
     truth = [(case, call_s(case, rates)) for case in chosen if call_s(case, rates) > 0.1]
     assert len(truth) > 20

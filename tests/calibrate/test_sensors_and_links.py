@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from capplan.calibrate import busy, collectives, readings
+from capplan.calibrate import collectives, readings
 from capplan.calibrate.collectives import Group
 from capplan.calibrate.readings import Watch, sensors_of
 from tests.calibrate.faked.card import H200, MI300X
@@ -29,7 +29,7 @@ def amd_files(tmp_path, monkeypatch):
         sensors / "temp1_input": "64000",
     }.items():
         place.write_text(text + "\n")
-    monkeypatch.setattr(busy, "PCI_DEVICES", tmp_path)
+    monkeypatch.setattr(readings, "PCI_DEVICES", tmp_path)
     return folder
 
 
@@ -54,7 +54,7 @@ def test_an_amd_card_shows_clock_power_and_heat_in_files(amd_files):
 )
 def test_an_amd_card_is_busy_by_its_files(file, text, said, amd_files):
     (amd_files / file).write_text(text)
-    assert busy.busy_reason(AMD) == said
+    assert readings.busy_reason(AMD) == said
 
 
 def test_without_a_driver_there_are_no_sensors(monkeypatch):

@@ -7,11 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from capplan.calibrate.abilities import abilities_of
+from capplan.calibrate.machine import abilities_of
 from capplan.calibrate.measure import load_beside
-from capplan.calibrate.shapes import cases
+from capplan.calibrate.shapes import FIRST, cases, furthest_first, interleaved
 from capplan.calibrate.timing import Effort, Sample, repeated
-from capplan.calibrate.turns import FIRST, furthest_first, interleaved
 from capplan.operators.matmul import MatmulRates, matmul_time_s
 
 

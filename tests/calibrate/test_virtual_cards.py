@@ -11,10 +11,9 @@ from capplan.calibrate.measure import calibrated
 from capplan.calibrate.shapes import cases
 from capplan.operators.attention import decode_attention_time_s, prefill_attention_time_s
 from capplan.operators.device_rates import kernel_rates
-from capplan.operators.elementwise import elementwise_time_s
 from capplan.operators.experts import experts_time_s
 from capplan.operators.latent_attention import mla_decode_time_s, mla_prefill_time_s
-from capplan.operators.matmul import matmul_time_s
+from capplan.operators.matmul import elementwise_time_s, matmul_time_s
 from capplan.readers.calibration.file import calibration_text, read_calibration, same_device
 from capplan.readers.calibration.measured_device import efficiency_from_calibration
 from capplan.readers.catalogue.efficiency import efficiency_for
@@ -234,8 +233,8 @@ def test_packed_attention_takes_the_arguments_that_this_torch_knows(monkeypatch)
     """Torch 2.11 shares heads without being asked and reads no pages: seen on an H100, where 27 shapes failed."""
     import torch
 
-    from capplan.calibrate.abilities import abilities_of
     from capplan.calibrate.kernels.attention import DECODE, PREFILL
+    from capplan.calibrate.machine import abilities_of
 
     calls = []
 

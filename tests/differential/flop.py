@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from capplan.errors import InputError
 from capplan.families.model_config import read_network
 from capplan.model.network import CROSS_KV, Attention
-from capplan.operators.bidirectional_attention import bidirectional_pairs
+from capplan.operators.attention import bidirectional_pairs
 from capplan.operators.experts import experts_flop
 from capplan.operators.matmul import matmul_flop
 from tests.differential.reference import ENCODERS, CannotBuildError, built, run_prefill

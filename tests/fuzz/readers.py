@@ -36,8 +36,7 @@ from capplan.readers.point_file import PointFile
 from capplan.readers.yaml_file import parse_yaml
 from capplan.recorded.measured.table import measured_table
 from capplan.recorded.results.read import read_results
-from capplan.recorded.traces.read import workload_of
-from capplan.recorded.traces.trace import read_trace
+from capplan.recorded.traces.trace import read_trace, workload_of
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.written.workload_file import read_workload
 from tests.fuzz.turns import arguments, asked_until_time_is_over

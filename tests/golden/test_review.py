@@ -46,7 +46,7 @@ from capplan.review.findings import Findings, Written
 from capplan.review.page import review_of
 from capplan.review.show import review_html, review_markdown
 from capplan.scenario.scenario import read_scenario
-from capplan.workload.slo import Slo
+from capplan.workload.request_class import Slo
 
 COMMAND = "capplan report tests/golden/review.yaml -o plan.md"
 

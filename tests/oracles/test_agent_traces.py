@@ -5,8 +5,7 @@ import json
 import pytest
 
 from capplan.errors import InputError
-from capplan.recorded.traces.read import format_of, trace_file, workload_of
-from capplan.recorded.traces.trace import read_trace
+from capplan.recorded.traces.trace import format_of, read_trace, trace_file, workload_of
 
 
 def turn(at_s, tokens, ids, out=10, **more):

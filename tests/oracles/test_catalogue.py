@@ -17,7 +17,7 @@ from capplan.readers.catalogue.models import (
     shipped_names,
     shipped_notes,
 )
-from capplan.readers.data_folder import data_folder
+from capplan.readers.text_file import data_folder
 from docs.generators.model_index import index_text, read_sources, read_variants
 
 SOURCES = read_sources(data_folder(FOLDER))

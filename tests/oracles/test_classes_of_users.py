@@ -14,7 +14,7 @@ from capplan.fleet.load.demand import demand_of_classes
 from capplan.fleet.load.offered import SamplePath, split_crowd
 from capplan.serving.fleet_simulator import simulate_fleet
 from capplan.serving.requests import Crowd, Requests, joined_crowd
-from capplan.serving.simulator import served, simulate
+from capplan.serving.server import served, simulate
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass
 from tests.oracles.test_users_who_think import one_seat

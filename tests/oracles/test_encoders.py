@@ -12,7 +12,7 @@ from capplan.families.head import pooled
 from capplan.families.model_config import read_network
 from capplan.model.kv_cache import kv_bytes_per_sequence
 from capplan.model.parameters import active_parameters, parameters, weight_bytes
-from capplan.operators.bidirectional_attention import bidirectional_pairs
+from capplan.operators.attention import bidirectional_pairs
 from capplan.readers.catalogue.model import read_model
 
 BASE = {

@@ -7,7 +7,6 @@ import pytest
 from scipy import special
 
 from capplan.fleet.money_terms import HostedTerms
-from capplan.money.cached_prefix import cached_prefix
 from capplan.money.comparison import breakeven_rate
 from capplan.money.hosted import (
     HostedTraffic,
@@ -15,16 +14,12 @@ from capplan.money.hosted import (
     TokenPrice,
     TokenRates,
     billed_class,
+    cached_prefix,
     hosted_bill,
     hosted_traffic,
     written_to_live,
 )
-from capplan.money.prompt_cache import (
-    breakeven_requests,
-    gamma_share,
-    reused_fraction,
-    stored_fraction,
-)
+from capplan.money.prompt_cache import breakeven_requests, gamma_share, reused_fraction, stored_fraction
 from capplan.workload.daily_curve import OFFICE
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.request_class import RequestClass

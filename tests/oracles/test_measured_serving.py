@@ -22,7 +22,7 @@ from capplan.replica.speculation import DraftPlan
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.serving.requests import Requests
-from capplan.workload.slo import Slo
+from capplan.workload.request_class import Slo
 
 TRACES = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
 """The logs as they were published; in a clone alone tests/data has the requests, the launches and the means."""

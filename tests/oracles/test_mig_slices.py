@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from capplan.hardware.slices import cuts, packing
 from capplan.money.shared_pool import fewest_when_cut
-from capplan.readers.catalogue.hardware import device, slices
-from capplan.readers.catalogue.partitions import partitioned_devices, partitions
+from capplan.readers.catalogue.hardware import device, partitioned_devices, partitions, slices
 
 GUIDE = {
     "h100-sxm": {"1g.10gb": 7, "1g.20gb": 4, "2g.20gb": 3, "3g.40gb": 2, "4g.40gb": 1, "7g.80gb": 1},

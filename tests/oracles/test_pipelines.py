@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from capplan.engine.profile import Scheduling
 from capplan.serving.pipeline import decode_turn_s, prompt_micro_batch, turn_ratio
 from capplan.serving.requests import Requests
-from capplan.serving.simulator import simulate
+from capplan.serving.server import simulate
 from capplan.serving.step_table import StepClock, StepTable
 from capplan.serving.terms import EngineSetup
 

@@ -13,8 +13,8 @@ from capplan.errors import CapplanError, InputError
 from capplan.families.config import Config
 from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import METHODS, quantised, read_scheme
+from capplan.memory.capacity import stages_of
 from capplan.memory.rank import rank_weight_bytes
-from capplan.memory.stages import stages_of
 from capplan.model.parameters import weight_bytes
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import (

@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from capplan.errors import InputError
-from capplan.recorded.traces.read import format_of, workload_of
-from capplan.recorded.traces.trace import read_trace
+from capplan.recorded.traces.trace import format_of, read_trace, workload_of
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.written.workload_file import read_workload, workload_text
 

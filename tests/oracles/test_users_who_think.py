@@ -13,7 +13,7 @@ from capplan.engine.profile import Scheduling
 from capplan.serving.fleet_simulator import simulate_fleet
 from capplan.serving.outcome import SHED
 from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests
-from capplan.serving.simulator import served, simulate
+from capplan.serving.server import served, simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
 from tests.oracles.queueing_formulas import machine_repair_per_s

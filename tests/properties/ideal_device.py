@@ -6,12 +6,11 @@ import numpy as np
 
 from capplan.operators.attention import AttentionRates
 from capplan.operators.collective import LinkRates
-from capplan.operators.elementwise import ElementwiseRates
 from capplan.operators.experts import ExpertRates
 from capplan.operators.latent_attention import LatentAttentionRates
 from capplan.operators.linear_attention import LinearAttentionRates
-from capplan.operators.matmul import MatmulRates
-from capplan.phases.rates import StepRates
+from capplan.operators.matmul import ElementwiseRates, MatmulRates
+from capplan.phases.cost import StepRates
 
 INF = np.inf
 NEVER = 1e30  # the start of an algorithm that is not to be chosen

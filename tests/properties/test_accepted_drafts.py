@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from capplan.errors import InputError
 from capplan.phases.speculation import acceptance_of_round, expected_tokens_per_round
 from capplan.questions.fleet import asked_fleet
-from capplan.recorded.traces.accepted_drafts import accepted_drafts
+from capplan.recorded.traces.prometheus import accepted_drafts
 from capplan.scenario.scenario import read_scenario
 from tests.sweeps import examples
 

@@ -20,7 +20,7 @@ from capplan.fleet.survival import Survival
 from capplan.questions.fleet import asked_fleet, terms_of
 from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.scenario import scenario_from
-from capplan.workload.slo import Slo
+from capplan.workload.request_class import Slo
 from tests.fuzz.answers import asked_question
 from tests.shipped import price_by_hand
 from tests.sweeps import examples

@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
-from capplan.serving.fleet_terms import Hedging, KvLink
 from capplan.serving.outcome import SHED, Ledger
 from capplan.serving.requests import Crowd, InFlight, Requests
-from capplan.serving.simulator import new_server, served, simulate
-from capplan.serving.terms import EngineSetup
+from capplan.serving.server import new_server, served, simulate
+from capplan.serving.terms import EngineSetup, Hedging, KvLink
 from tests.sweeps import examples
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from capplan.fleet.scenario import FleetLimits
 from capplan.readers.yaml_file import Document
 from capplan.recorded.traces.trace import read_trace
-from capplan.scenario.rate_line import rate_line
 from capplan.scenario.scenario import scenario_from
+from capplan.scenario.traffic import rate_line
 from capplan.workload.daily_curve import HOURS, SHAPES, active_for
-from capplan.workload.slo import Slo
+from capplan.workload.request_class import Slo
 
 PEAK = 20.0
 LENGTHS = {"input_tokens": 100, "output_tokens": 10}

@@ -6,17 +6,19 @@ Doctests set most dimensions to one, where a factor that is left out does not sh
 import numpy as np
 import pytest
 
-from capplan.operators.attention import AttentionRates, decode_attention_time_s, prefill_scheduled_flop
-from capplan.operators.attention_demand import (
+from capplan.operators.attention import (
+    AttentionRates,
     attended_pairs,
     decode_attention_bytes,
     decode_attention_flop,
+    decode_attention_time_s,
     prefill_attention_bytes,
     prefill_attention_flop,
+    prefill_scheduled_flop,
 )
 from capplan.operators.collective import expert_exchange_bytes
 from capplan.operators.experts import ExpertRates, experts_bytes, experts_flop, experts_time_s
-from capplan.operators.latent_demand import (
+from capplan.operators.latent_attention import (
     mla_decode_bytes,
     mla_decode_flop,
     mla_prefill_bytes,

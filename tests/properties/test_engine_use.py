@@ -16,7 +16,7 @@ from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.step_table import decode_step_s
-from capplan.workload.slo import Slo
+from capplan.workload.request_class import Slo
 
 SCENARIO = """
 name: chat

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.errors import InputError
-from capplan.recorded.traces.read import workload_of
+from capplan.recorded.traces.trace import workload_of
 from capplan.serving.prefix_cache import hit_curve, policy_hit_fractions
 from tests.sweeps import examples
 

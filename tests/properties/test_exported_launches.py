@@ -11,11 +11,10 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from capplan.deploy.command_line import read_command_line
-from capplan.deploy.command_words import command_of, shell_text
+from capplan.deploy.command_line import command_of, read_command_line, shell_text
 from capplan.deploy.engine_options import METHODS
 from capplan.deploy.flag_table import engine_flags
-from capplan.deploy.launched_replica import serving_flags
+from capplan.deploy.known_deployment import serving_flags
 from capplan.deploy.replica_launch import Adapters, Drafts, ReplicaLaunch
 from capplan.engine.lookup import version_key
 from capplan.errors import InputError

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 import pytest
 import yaml
 
-from capplan.deploy.command_line import read_command_line
-from capplan.deploy.command_words import command_of, shell_text
+from capplan.deploy.command_line import command_of, read_command_line, shell_text
 from capplan.deploy.export import export_text
 from capplan.deploy.fleet_launch import fleet_launch
 from capplan.errors import InputError

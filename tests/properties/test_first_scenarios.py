@@ -20,12 +20,12 @@ from capplan.scenario.flags import USE_CASES, FirstScenario
 from capplan.scenario.scenario import DEFAULT_HARDWARE, read_scenario, scenario_from
 from capplan.scenario.written.first_scenario import (
     ASSUMED,
+    CASES,
     QUESTIONS,
     Known,
     answers_of,
     first_scenario_text,
 )
-from capplan.scenario.written.use_cases import CASES
 from tests.sweeps import size_on_few_requests
 
 ROOT = Path(__file__).resolve().parents[2]

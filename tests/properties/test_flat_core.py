@@ -25,11 +25,10 @@ from capplan.serving.fleet_simulator import (
     simulate_disaggregated,
     simulate_fleet,
 )
-from capplan.serving.fleet_terms import KvLink
 from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, UserGroup, offered
-from capplan.serving.simulator import served
+from capplan.serving.server import served
 from capplan.serving.step_table import StepTable
-from capplan.serving.terms import EngineSetup
+from capplan.serving.terms import EngineSetup, KvLink
 from tests.sweeps import examples
 
 sys.path.insert(0, str(Path(__file__).parent))

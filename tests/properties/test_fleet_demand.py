@@ -19,7 +19,7 @@ from capplan.fleet.load.demand import (
 from capplan.fleet.load.offered import SamplePath, replica_arrival_cv
 from capplan.workload.length import empirical, fixed, lognormal, uniform
 from capplan.workload.request_class import RequestClass
-from capplan.workload.summary import PrefixReuse
+from capplan.workload.statistics import PrefixReuse
 
 FEW = settings(max_examples=40, deadline=None)
 CHAT = RequestClass(

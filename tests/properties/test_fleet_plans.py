@@ -16,7 +16,7 @@ from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.replica.replica import replica_of
 from capplan.scenario.scenario import read_scenario
 from capplan.serving.step_table import decode_step_s, mixed_step_s
-from capplan.workload.slo import Slo, Target
+from capplan.workload.request_class import Slo, Target
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 FEW = settings(max_examples=40, deadline=None)

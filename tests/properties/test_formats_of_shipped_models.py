@@ -15,7 +15,7 @@ from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.models import FOLDER
-from capplan.readers.data_folder import data_folder
+from capplan.readers.text_file import data_folder
 from capplan.replica.rates import step_rates
 
 RUN = [name for name in FORMATS if not no_kernel_reason(name)]

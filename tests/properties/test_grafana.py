@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from capplan.deploy.export import grafana_objects
 from capplan.deploy.fleet_launch import fleet_launch
-from capplan.deploy.grafana import grafana_objects
 from capplan.readers.plan_file import read_plan_file
 
 pytestmark = pytest.mark.usefixtures("shared_runs")

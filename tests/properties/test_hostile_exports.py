@@ -177,7 +177,7 @@ def test_a_variable_in_a_word_stays_the_text_that_it_is():
 
 
 def test_a_device_whose_name_has_a_line_end_is_refused(tmp_path, capsys):
-    from capplan.readers.data_folder import data_folder
+    from capplan.readers.text_file import data_folder
 
     sound = (data_folder("hardware_specs") / "h100-sxm.yaml").read_text()
     body = re.sub(r"(?m)^name: .*$", "name: 'x\n\n  touch INJECTED #'", sound, count=1)

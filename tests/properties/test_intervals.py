@@ -14,7 +14,7 @@ from capplan.accuracy.intervals import (
     regime_keys,
 )
 from capplan.readers.catalogue.efficiency import shipped_intervals
-from capplan.workload.slo import METRICS, STATISTICS
+from capplan.workload.request_class import METRICS, STATISTICS
 
 LOADS = ("closed", "open", "burst", "static", "offline", "overload")
 ENTRIES = st.builds(

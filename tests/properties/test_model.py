@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from capplan.errors import CapplanError, InputError
 from capplan.families.model_config import read_network
 from capplan.families.registry import REFUSED, families, family
-from capplan.memory.stages import stage_edges, stages_of
+from capplan.memory.capacity import stage_edges, stages_of
 from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, state_bytes_per_sequence
 from capplan.model.network import layer_counts
 from capplan.model.parameters import (

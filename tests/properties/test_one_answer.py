@@ -28,7 +28,7 @@ from capplan.replica.load import Load
 from capplan.replica.replica import replica_of
 from capplan.scenario.flags import PlanFlags, RequestFlags
 from capplan.scenario.scenario import read_scenario
-from capplan.workload.slo import Target
+from capplan.workload.request_class import Target
 from tests.shipped import FLEETS, SCENARIOS, price_by_hand
 from tests.slower import made_slower
 

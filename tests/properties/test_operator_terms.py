@@ -31,10 +31,12 @@ from capplan.operators.collective import (
     point_to_point_time_s,
     reduce_scatter_time_s,
 )
-from capplan.operators.compressed_attention import compressed_decode_time_s, compressed_prefill_time_s
-from capplan.operators.elementwise import ElementwiseRates, elementwise_time_s
+from capplan.operators.compressed_attention import (
+    compressed_decode_time_s,
+    compressed_prefill_time_s,
+    indexer_time_s,
+)
 from capplan.operators.experts import ExpertRates, experts_bytes, experts_flop, experts_time_s
-from capplan.operators.indexer import indexer_time_s
 from capplan.operators.latent_attention import (
     LatentAttentionRates,
     expanded_attention_time_s,
@@ -51,14 +53,19 @@ from capplan.operators.linear_attention import (
     LinearAttentionRates,
     gated_delta_decode_time_s,
     gated_delta_prefill_time_s,
+    selective_scan_prefill_time_s,
     short_convolution_bytes,
     short_convolution_time_s,
-)
-from capplan.operators.matmul import MatmulRates, matmul_bytes, matmul_flop, matmul_time_s
-from capplan.operators.state_space import (
-    selective_scan_prefill_time_s,
     state_space_decode_time_s,
     state_space_prefill_time_s,
+)
+from capplan.operators.matmul import (
+    ElementwiseRates,
+    MatmulRates,
+    elementwise_time_s,
+    matmul_bytes,
+    matmul_flop,
+    matmul_time_s,
 )
 from tests.properties.ideal_device import ATTENTION, EXPERTS, INF, LATENT, LINEAR, MATMUL, NEVER, RING
 

@@ -8,19 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.numbers import stacked
-from capplan.operators import (
-    attention,
-    collective,
-    expert_router,
-    experts,
-    latent_attention,
-    linear_attention,
-    matmul,
-    state_space,
-)
-from capplan.operators.bidirectional_attention import bidirectional_attention_time_s, bidirectional_pairs
+from capplan.operators import attention, collective, experts, latent_attention, linear_attention, matmul
+from capplan.operators.attention import bidirectional_attention_time_s, bidirectional_pairs
 from capplan.operators.device_rates import device_rates
-from capplan.operators.elementwise import elementwise_time_s
+from capplan.operators.matmul import elementwise_time_s
 from capplan.operators.roofline import soft_maximum
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
@@ -201,12 +192,7 @@ def test_experts_are_never_below_their_floor_and_never_faster_with_more_tokens(
     time = time_of(tokens)
     flop = experts.experts_flop(tokens, number, number / ranks, chosen, 2048.0, 1024.0, 1.0)
     weights = (
-        expert_router.experts_hit(tokens, number, chosen, rates.router_skew)
-        / ranks
-        * 3.0
-        * 2048.0
-        * 1024.0
-        * size
+        experts.experts_hit(tokens, number, chosen, rates.router_skew) / ranks * 3.0 * 2048.0 * 1024.0 * size
     )
     assert time >= flop / rates.flop_per_s
     assert time >= weights / rates.bytes_per_s * (1 - 1e-9)
@@ -215,16 +201,16 @@ def test_experts_are_never_below_their_floor_and_never_faster_with_more_tokens(
 
 @given(counts, st.sampled_from([8.0, 128.0, 384.0]), st.sampled_from([1.0, 2.0, 8.0]), st.floats(-1.0, 4.0))
 def test_experts_hit_lie_between_the_chosen_and_all_and_grow(tokens, number, chosen, skew):
-    hit = expert_router.experts_hit(tokens, number, chosen, skew)
+    hit = experts.experts_hit(tokens, number, chosen, skew)
     assert chosen * (1 - 1e-9) <= hit <= min(number, tokens * chosen) * (1 + 1e-9)
-    assert expert_router.experts_hit(tokens + 1.0, number, chosen, skew) >= hit * (1 - 1e-12)
-    assert expert_router.experts_hit(tokens, number, chosen, skew + 0.5) <= hit * (1 + 1e-9)
+    assert experts.experts_hit(tokens + 1.0, number, chosen, skew) >= hit * (1 - 1e-12)
+    assert experts.experts_hit(tokens, number, chosen, skew + 0.5) <= hit * (1 + 1e-9)
 
 
 @given(st.sampled_from([8.0, 64.0]), st.sampled_from([1.0, 2.0, 6.0]), st.integers(1, 400).map(float))
 def test_a_uniform_router_hits_what_independent_draws_hit(number, chosen, tokens):
     expected = number * (1.0 - (1.0 - chosen / number) ** tokens)
-    assert expert_router.experts_hit(tokens, number, chosen) == pytest.approx(expected, rel=1e-3)
+    assert experts.experts_hit(tokens, number, chosen) == pytest.approx(expected, rel=1e-3)
 
 
 @FEW
@@ -276,12 +262,16 @@ def test_recurrent_mixers_read_and_write_their_state_and_grow_with_the_prompt(
         sequences, tokens + 64.0, 16.0, 32.0, 128.0, 128.0, 4.0, rates
     )
     assert more >= prefill
-    mamba = state_space.state_space_prefill_time_s(sequences, tokens, 128.0, 64.0, 128.0, 8.0, 4.0, rates)
+    mamba = linear_attention.state_space_prefill_time_s(
+        sequences, tokens, 128.0, 64.0, 128.0, 8.0, 4.0, rates
+    )
     assert (
-        state_space.state_space_prefill_time_s(sequences, tokens + 64.0, 128.0, 64.0, 128.0, 8.0, 4.0, rates)
+        linear_attention.state_space_prefill_time_s(
+            sequences, tokens + 64.0, 128.0, 64.0, 128.0, 8.0, 4.0, rates
+        )
         >= mamba
     )
-    step = state_space.state_space_decode_time_s(sequences, 8192.0, 128.0, 8.0, 4.0, rates)
+    step = linear_attention.state_space_decode_time_s(sequences, 8192.0, 128.0, 8.0, 4.0, rates)
     assert step >= 2.0 * sequences * 8192.0 * 128.0 * 4.0 / rates.bytes_per_s
     convolution = linear_attention.short_convolution_time_s(sequences, tokens, 8192.0, 4.0, rates)
     assert linear_attention.short_convolution_time_s(

@@ -6,9 +6,8 @@ from typing import Annotated
 import pytest
 import typer
 
-from capplan.cli.groups import Group, grouped
-from capplan.cli.kinds import fraction, measure, whole
 from capplan.cli.main import as_click
+from capplan.cli.options import Group, fraction, grouped, measure, whole
 from capplan.errors import InputError
 
 

@@ -19,8 +19,8 @@ from capplan.fleet.over_time import (
 )
 from capplan.fleet.search.recommended import planned_rate_limit
 from capplan.report.answers.fleet_outlook import over_time_result, over_time_tables
-from capplan.scenario.rate_line import rate_line
 from capplan.scenario.scenario import read_scenario
+from capplan.scenario.traffic import rate_line
 
 needs = st.lists(st.integers(1, 9), min_size=1, max_size=40).map(lambda values: np.array(values))
 

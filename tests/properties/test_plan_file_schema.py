@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from capplan.readers import plan_data
+from capplan.readers import plan_file
 from capplan.readers.plan_file import SCHEMA, read_plan_file, result_digest
 from tests.plan_files import plan_in
 from tests.sweeps import size_on_few_requests
@@ -32,7 +32,7 @@ def with_origin(plan, target, **changes):
 def test_a_plan_file_states_its_schema_and_a_digest_of_all_shipped_data(plan):
     origin = json.loads(plan.read_text())["result"]["plan_file"]
     assert origin["schema"] == SCHEMA
-    assert set(origin["data"]) == {"device h100-sxm", "model llama-3.1-8b-instruct", *plan_data.SHARED}
+    assert set(origin["data"]) == {"device h100-sxm", "model llama-3.1-8b-instruct", *plan_file.SHARED}
     assert read_plan_file(plan).remarks == ()
 
 
@@ -68,7 +68,7 @@ def test_an_older_schema_is_refused_with_the_way_out(capplan, plan, tmp_path, sc
     assert way_out == "  write it again with: capplan fleet SCENARIO -o plan.json"
 
 
-@pytest.mark.parametrize("name", ["device h100-sxm", "model llama-3.1-8b-instruct", *plan_data.SHARED])
+@pytest.mark.parametrize("name", ["device h100-sxm", "model llama-3.1-8b-instruct", *plan_file.SHARED])
 def test_data_that_changed_since_is_named(capplan, plan, tmp_path, name):
     data = json.loads(plan.read_text())["result"]["plan_file"]["data"]
     changed = with_origin(plan, tmp_path / "p.json", data=data | {name: "0" * 16})
@@ -86,11 +86,11 @@ def test_data_that_changed_since_is_named(capplan, plan, tmp_path, name):
 
 @pytest.mark.parametrize("folder", ["hardware_specs"])
 def test_a_digest_follows_the_content_of_its_file(monkeypatch, tmp_path, folder):
-    before = plan_data.data_digests(["h100-sxm"], "llama-3.1-8b-instruct")
+    before = plan_file.data_digests(["h100-sxm"], "llama-3.1-8b-instruct")
     (tmp_path / "h100-sxm.yaml").write_text("name: another\n")
-    monkeypatch.setattr(plan_data, "data_folder", lambda _name: tmp_path)
-    assert "device h100-sxm" in plan_data.changed_data(before)
-    assert "model llama-3.1-8b-instruct" not in plan_data.changed_data(before)
+    monkeypatch.setattr(plan_file, "data_folder", lambda _name: tmp_path)
+    assert "device h100-sxm" in plan_file.changed_data(before)
+    assert "model llama-3.1-8b-instruct" not in plan_file.changed_data(before)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from capplan.fleet.search.search_cache import content_key
 from capplan.fleet.search.workers import finished_points, runner
 from capplan.fleet.sweep import swept
 from capplan.questions.sweep import asked_sweep
-from capplan.readers.data_folder import data_folder
 from capplan.readers.point_file import PointFile
+from capplan.readers.text_file import data_folder
 from capplan.scenario.flags import LoadFlags, ServingFlags, SweepFlags
 
 LOADS = "1, 2, 4"

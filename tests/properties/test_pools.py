@@ -41,8 +41,8 @@ from capplan.readers.catalogue.hardware import device
 from capplan.replica.replica import replica_of
 from capplan.scenario.flags import OperationFlags, RequestFlags
 from capplan.scenario.scenario import read_scenario
-from capplan.serving.fleet_terms import link_load_fraction, transfer_s
 from capplan.serving.step_table import decode_step_s
+from capplan.serving.terms import link_load_fraction, transfer_s
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass
 from tests.sweeps import long_but

@@ -8,7 +8,7 @@ import pytest
 from capplan.fleet.pools.joint import BUSY_LINK, Joint, cheapest_pair, demanded_of
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.pools.search import _met_probability
-from capplan.workload.slo import Target
+from capplan.workload.request_class import Target
 
 FIRST, LATER = Target("ttft", "p95", 1.0), Target("tpot", "p95", 0.02)
 ROOM = 1.25

@@ -12,15 +12,14 @@ from capplan.fleet.engine_options import TierTokens
 from capplan.fleet.load.demand import demand_of, drawn_requests
 from capplan.fleet.load.offered import split_by_prefix, split_round_robin
 from capplan.fleet.simulation import Stream, simulated_fleet
-from capplan.recorded.traces.read import workload_of
-from capplan.recorded.traces.trace import read_trace
+from capplan.recorded.traces.trace import read_trace, workload_of
 from capplan.replica.replica import replica_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.written.workload_file import workload_text
 from capplan.serving.requests import Requests
-from capplan.workload.slo import Slo
+from capplan.workload.request_class import Slo
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 

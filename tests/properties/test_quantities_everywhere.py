@@ -7,9 +7,8 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.cli.kinds import fraction, measure, whole
 from capplan.cli.main import as_click
-from capplan.cli.options import LOAD
+from capplan.cli.options import LOAD, fraction, measure, whole
 from capplan.errors import InputError
 from capplan.questions.sweep import loads_of
 from capplan.readers.record import validated

@@ -14,9 +14,9 @@ from scipy.interpolate import RegularGridInterpolator
 from capplan.engine.lookup import profile
 from capplan.engine.profile import HostOverhead, Scheduling
 from capplan.families.model_config import read_network
+from capplan.memory.capacity import engine_memory_bytes, padded_inputs_multiple
 from capplan.memory.launch import Launch, engine_launch
 from capplan.memory.plan import memory_plan
-from capplan.memory.usable import engine_memory_bytes, padded_inputs_multiple
 from capplan.model.sharding import Sharding
 from capplan.phases.cost import floor_s, total_s, unsaved_s
 from capplan.phases.step import (

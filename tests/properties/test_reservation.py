@@ -13,7 +13,7 @@ from capplan.model.kv_cache import index_bytes_per_element, kv_bytes_per_sequenc
 from capplan.model.sharding import Sharding
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.models import FOLDER
-from capplan.readers.data_folder import data_folder
+from capplan.readers.text_file import data_folder
 
 FOLDERS = sorted(path.parent.name for path in data_folder(FOLDER).glob("*/source.yaml"))
 CONTEXTS = np.array([1.0, 100.0, 1000.0, 8192.0, 30001.0, 131072.0, 1048576.0])

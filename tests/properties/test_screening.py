@@ -15,7 +15,7 @@ from capplan.engine.profile import Scheduling
 from capplan.replica.plans import plans_step_function
 from capplan.replica.tables import step_knots
 from capplan.serving.requests import Requests
-from capplan.serving.simulator import simulate
+from capplan.serving.server import simulate
 from capplan.serving.steady_state import (
     Lengths,
     Limits,

@@ -7,9 +7,8 @@ import pytest
 
 from capplan.engine.lookup import profile
 from capplan.hardware.device import Device
-from capplan.memory.capacity import cache_capacity, token_capacity
+from capplan.memory.capacity import cache_capacity, engine_memory_bytes, token_capacity
 from capplan.memory.launch import Launch
-from capplan.memory.usable import engine_memory_bytes
 from capplan.model.kv_cache import state_bytes
 from capplan.model.network import (
     Attention,
@@ -22,7 +21,7 @@ from capplan.model.network import (
 )
 from capplan.phases.mixer_work import decode_cost
 from capplan.recorded.traces.trace import read_trace
-from capplan.workload.turns import LARGEST_BLOCK_TOKENS
+from capplan.workload.sessions import LARGEST_BLOCK_TOKENS
 from tests.properties.ideal_device import ideal_rates
 
 HEAD = Projection("lm_head", "lm_head", 64, 1000, "columns")

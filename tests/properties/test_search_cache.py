@@ -16,7 +16,7 @@ from capplan.replica.replica import replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.scenario import scenario_from
-from capplan.workload.slo import Slo
+from capplan.workload.request_class import Slo
 
 SCENARIO = """name: cached
 model: llama-3.1-8b-instruct

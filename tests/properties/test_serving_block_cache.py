@@ -11,13 +11,12 @@ from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.serving.block_cache import OffloadTier, PrefixCaching, PullLink
 from capplan.serving.fleet_simulator import simulate_fleet
-from capplan.serving.fleet_terms import Failure, Routing
 from capplan.serving.outcome import FINISHED, Ledger
 from capplan.serving.queue import Feed
 from capplan.serving.requests import Admission, Requests
-from capplan.serving.simulator import new_server, simulate
+from capplan.serving.server import new_server, simulate
 from capplan.serving.step_table import StepTable
-from capplan.serving.terms import EngineSetup
+from capplan.serving.terms import EngineSetup, Failure, Routing
 from tests.sweeps import examples
 
 ONE = np.array([1.0])

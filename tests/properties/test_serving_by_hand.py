@@ -15,8 +15,12 @@ from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.serving.block_cache import BlockCache, OffloadTier
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
-from capplan.serving.fleet_terms import (
+from capplan.serving.requests import Admission, Requests
+from capplan.serving.server import simulate
+from capplan.serving.step_table import StepTable
+from capplan.serving.terms import (
     Autoscaling,
+    EngineSetup,
     Failure,
     Hedging,
     KvLink,
@@ -24,10 +28,6 @@ from capplan.serving.fleet_terms import (
     check_link,
     wanted_replicas,
 )
-from capplan.serving.requests import Admission, Requests
-from capplan.serving.simulator import simulate
-from capplan.serving.step_table import StepTable
-from capplan.serving.terms import EngineSetup
 from tests.sweeps import examples
 
 ONE = np.array([1.0])

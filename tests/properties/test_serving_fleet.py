@@ -17,12 +17,11 @@ from capplan.serving import flat, fleet_simulator
 from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.dispatcher import EnginePool
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
-from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging, KvLink
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED
 from capplan.serving.requests import Admission, Crowd, Requests, offered
-from capplan.serving.simulator import simulate
+from capplan.serving.server import simulate
 from capplan.serving.step_table import StepTable, decode_step_s
-from capplan.serving.terms import EngineSetup
+from capplan.serving.terms import Autoscaling, EngineSetup, Failure, Hedging, KvLink
 from tests.sweeps import examples
 
 sys.path.insert(0, str(Path(__file__).parent))

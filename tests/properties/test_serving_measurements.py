@@ -16,7 +16,7 @@ from capplan.serving.outcome import (
     spread,
 )
 from capplan.serving.requests import Admission, Requests
-from capplan.serving.simulator import simulate
+from capplan.serving.server import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
 

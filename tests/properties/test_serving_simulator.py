@@ -13,8 +13,7 @@ from capplan.errors import InputError
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED, Ledger, Outcome
 from capplan.serving.queue import Feed
 from capplan.serving.requests import Admission, Crowd, Requests, offered
-from capplan.serving.server import Server
-from capplan.serving.simulator import new_server, simulate
+from capplan.serving.server import Server, new_server, simulate
 from capplan.serving.step_table import (
     StepClock,
     StepTable,

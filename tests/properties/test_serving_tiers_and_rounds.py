@@ -15,13 +15,12 @@ from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.serving.block_cache import OffloadTier, PrefixCaching
 from capplan.serving.fleet_simulator import simulate_fleet
-from capplan.serving.fleet_terms import Failure, Hedging
 from capplan.serving.outcome import FINISHED, SHED, Ledger
 from capplan.serving.queue import Feed
 from capplan.serving.requests import Admission, Requests, offered
-from capplan.serving.simulator import new_server, simulate
+from capplan.serving.server import new_server, simulate
 from capplan.serving.step_table import StepClock
-from capplan.serving.terms import EngineSetup
+from capplan.serving.terms import EngineSetup, Failure, Hedging
 from tests.sweeps import examples
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -19,8 +19,8 @@ from capplan.scenario.replica import asked_replica
 from capplan.scenario.scenario import read_scenario
 from capplan.serving.prefix_cache import hit_curve
 from capplan.workload.length import fixed
+from capplan.workload.request_class import Slo
 from capplan.workload.sessions import Sessions, drawn_turns, turn_blocks
-from capplan.workload.slo import Slo
 
 FIXED = {"turns": 10, "input_tokens": 1600, "added_tokens": 320, "output_tokens": 160, "think_time": "4 s"}
 

@@ -15,7 +15,7 @@ from capplan.money.shared_pool import devices_by_hour
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.sharing import sliced_scenario
 from capplan.scenario.scenario import read_scenario
-from capplan.workload.slo import Target
+from capplan.workload.request_class import Target
 from tests.slower import made_slower
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")

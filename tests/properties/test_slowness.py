@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from calibrate.slow_runs import slowness_at
 from capplan.accuracy.slowness import slowness_of, slowness_scale
 from capplan.readers.catalogue.efficiency import shipped_slowness
-from capplan.workload.slo import METRICS, STATISTICS, Target
+from capplan.workload.request_class import METRICS, STATISTICS, Target
 
 CHANCES = st.floats(0.001, 0.999)
 STEPS = st.floats(1e-3, 1.0)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.engine.lookup import profile
-from capplan.memory.packed_pool import (
+from capplan.memory.pool import (
     PackedLayout,
     SlidingGroup,
     compressed_layers,

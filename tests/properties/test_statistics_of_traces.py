@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from capplan.workload.length import clipped_lognormal_mean, fixed, lognormal_sigma, uniform
-from capplan.workload.request_class import RequestClass, offered_request_rate_per_s
-from capplan.workload.slo import Slo, Target
+from capplan.workload.request_class import RequestClass, Slo, Target, offered_request_rate_per_s
 from capplan.workload.statistics import (
     ArrivalCounts,
+    Omissions,
+    PrefixReuse,
     TokenCounts,
     cv_within_minutes,
     interarrival_cv,
@@ -21,8 +22,6 @@ from capplan.workload.statistics import (
     rate_summary,
     weighted_quantile,
 )
-from capplan.workload.summary import PrefixReuse
-from capplan.workload.trace import Omissions
 
 FEW = settings(max_examples=60, deadline=None)
 lengths = st.lists(st.integers(1, 5000), min_size=1, max_size=300).map(np.array)

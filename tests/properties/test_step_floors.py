@@ -20,7 +20,7 @@ from capplan.model.network import layer_counts
 from capplan.model.parameters import active_parameters, weight_bytes_by_class
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format, kv_bytes_per_element
-from capplan.operators.expert_router import experts_hit
+from capplan.operators.experts import experts_hit
 from capplan.phases.step import token_costs
 from capplan.phases.token_work import head_costs
 from capplan.readers.catalogue.efficiency import efficiency_for

@@ -23,7 +23,7 @@ from capplan.model.network import (
 )
 from capplan.model.sharding import Sharding
 from capplan.operators.collective import all_gather_time_s, all_reduce_time_s, reduce_scatter_time_s
-from capplan.operators.indexer import indexer_time_s
+from capplan.operators.compressed_attention import indexer_time_s
 from capplan.phases.cost import OperatorCost, bound, floor_s, summed, total_s, unsaved_s
 from capplan.phases.mixer_work import decode_cost, prefill_cost
 from capplan.phases.step import decode_step_costs, prefill_step_costs, token_costs

@@ -15,7 +15,7 @@ from capplan.fleet.survival import NO_LOSS, Survival
 from capplan.questions.fleet import asked_fleet
 from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.scenario import scenario_from
-from capplan.workload.slo import Slo, Target
+from capplan.workload.request_class import Slo, Target
 from tests.shipped import price_by_hand
 
 RATE, SPARES, HOURLY = 60.0, 2, 3.0

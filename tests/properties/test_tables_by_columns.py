@@ -22,8 +22,8 @@ from capplan.recorded.traces.rows import (
     seconds_of,
 )
 from capplan.recorded.traces.trace import read_trace
-from capplan.workload import trace
-from capplan.workload.trace import Omissions, TracePart
+from capplan.workload import statistics
+from capplan.workload.statistics import Omissions, TracePart
 from tests.sweeps import examples
 
 ODD = ("", " ", "nan", "inf", "-inf", "-1", "1_0", "0x10", "1e400", "x", "\uff11", '"3"', '"3', "1.5.2", "1,5", "1e3", "True", "NA", "\x00", "5\x0c", "7\r", "#")  # fmt: skip
@@ -182,12 +182,12 @@ def test_a_failure_to_read_names_what_the_lines_before_it_say(tmp_path) -> None:
 
 
 def test_parts_have_the_size_that_is_promised(tmp_path) -> None:
-    count = 3 * trace.PART_REQUESTS + 5
+    count = 3 * statistics.PART_REQUESTS + 5
     path = tmp_path / "t.csv"
     path.write_text("arrival_s,input_tokens,output_tokens\n" + "1,2,3\n" * count)
     omissions = Omissions()
     sizes = [len(part) for part in parts_of(delimited.table_rows(path, omissions), omissions, "t")]
-    assert sizes == [trace.PART_REQUESTS] * 3 + [5]
+    assert sizes == [statistics.PART_REQUESTS] * 3 + [5]
     assert sum(1 for _ in lines_of(path)) == count + 1
 
 

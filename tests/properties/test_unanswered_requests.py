@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from capplan.cli.main import main
 from capplan.fleet.search.target_values import statistic_of, target_values, undecided
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED, Spread, spread
-from capplan.workload.slo import STATISTICS, Slo, Target
+from capplan.workload.request_class import STATISTICS, Slo, Target
 
 NO_GAPS = Spread(0.01, 0.01, 0.01, 0.01, 0.01)
 SCENARIO = {

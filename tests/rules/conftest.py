@@ -208,7 +208,7 @@ def stand_ins(monkeypatch):
         f"{calibrate}._proof": says(lambda network, target, path, *, quick: f"{network.name} on {target.device}, {path.name}, quick={quick}"),
         "capplan.calibrate.measure.calibrated": says(lambda target, **asked: f"{target} {asked}"),
         "capplan.calibrate.plan.planned_run": says(lambda target, **asked: f"a plan for {target} {asked}"),
-        "capplan.calibrate.proof.engine_proofs": says(lambda pairs: "; ".join(map(run_of, pairs))),
+        "capplan.calibrate.verify.engine_proofs": says(lambda pairs: "; ".join(map(run_of, pairs))),
         "capplan.calibrate.refit.refitted": says(lambda pairs: "; ".join(map(run_of, pairs))),
         "capplan.readers.calibration.file.read_calibration": lambda _: SimpleNamespace(machine=machine, remarks=()),
         "capplan.readers.calibration.measured_device.refuse_other_machine": lambda *_: None,

@@ -13,7 +13,7 @@ import pytest
 
 from capplan.cli.commands import COMMANDS
 from capplan.fleet.engine_options import Scheduler
-from capplan.serving.fleet_terms import ROUTINGS
+from capplan.serving.terms import ROUTINGS
 from tests.interrupts import started
 
 LLAMA = {

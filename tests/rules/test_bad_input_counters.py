@@ -7,7 +7,7 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.errors import InputError
-from capplan.recorded.traces.read import workload_of
+from capplan.recorded.traces.trace import workload_of
 
 SUMS = {
     f"vllm:request_{name}_tokens_{part}": value

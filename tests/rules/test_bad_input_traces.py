@@ -10,8 +10,7 @@ from capplan.cli.main import main
 from capplan.errors import InputError
 from capplan.readers import text_file
 from capplan.recorded.traces import trace
-from capplan.recorded.traces.read import workload_of
-from capplan.recorded.traces.trace import read_trace
+from capplan.recorded.traces.trace import read_trace, workload_of
 from capplan.workload import statistics
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from capplan.errors import InputError
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.prices import read_prices
-from capplan.readers.json_file import read_json
+from capplan.readers.text_file import read_json
 from capplan.readers.yaml_file import parse_yaml, read_yaml
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.scenario import read_scenario

@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from capplan.money.hosted import TokenPrice, TokenRates
-from capplan.questions.money.price_age import age_warnings, current_day
+from capplan.questions.money.price_check import age_warnings, current_day
 from capplan.readers.catalogue.token_prices import find_price, genai_price, litellm_prices, token_prices
 
 pytestmark = pytest.mark.usefixtures("shared_runs")

@@ -10,11 +10,11 @@ from capplan.errors import InputError, unknown
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.prices import read_prices
-from capplan.readers.json_file import json_values, read_json
 from capplan.readers.plan_file import file_digest
+from capplan.readers.text_file import json_values, read_json
 from capplan.readers.yaml_file import parse_yaml, yaml_values
 from capplan.recorded.results.read import read_results
-from capplan.recorded.traces.read import workload_of
+from capplan.recorded.traces.trace import workload_of
 from capplan.scenario.scenario import read_scenario
 
 SCENARIO = {
@@ -133,7 +133,7 @@ def test_deep_files_are_refused_by_every_container(levels, folder):
 
 
 def test_a_result_of_too_many_values_is_refused(monkeypatch):
-    monkeypatch.setattr("capplan.readers.json_file.MOST_VALUES", 10)
+    monkeypatch.setattr("capplan.readers.text_file.MOST_VALUES", 10)
     with pytest.raises(InputError, match="holds more than 10 values"):
         json_values("[" + "[]," * 20 + "[]]", "x.json")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from capplan.cli.core_status import CORE, REASON_FILE, core_missing, core_words
+from capplan.cli.main import CORE, REASON_FILE, core_missing, core_words
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,11 +9,9 @@ import pytest
 from capplan.cli.main import main
 from capplan.errors import InputError
 from capplan.families.quantization.regular import check_regular
-from capplan.readers import csv_file, json_file, text_file
-from capplan.readers.csv_file import csv_rows
-from capplan.readers.json_file import json_values
+from capplan.readers import text_file
 from capplan.readers.plan_file import file_digest, read_plan_file, result_digest
-from capplan.readers.text_file import digest, first_bytes, numbered_lines, system_text
+from capplan.readers.text_file import csv_rows, digest, first_bytes, json_values, numbered_lines, system_text
 from capplan.recorded.results.read import read_results
 from capplan.recorded.traces.prometheus import SAMPLE
 from tests.rules.test_hostile_input_cli import SCENARIO, TRAFFIC
@@ -136,12 +134,12 @@ def test_a_long_value_of_a_config_is_not_repeated_whole(tmp_path, capsys, key, v
 
 
 def test_tables_values_and_lines_have_limits(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_file, "MOST_CELLS", 6)
+    monkeypatch.setattr(text_file, "MOST_CELLS", 6)
     assert len(csv_rows("a,b\n1,2\n3,4\n", "x.csv")) == 2
     for text in ("a,b\n1,2\n3,4\n5,6\n", "a,b\n" + "1\n" * 3, "a\n1,2,3,4,5,6\n", "a,b,c,d,e,f,g\n"):
         with pytest.raises(InputError, match=r"x.csv: has more than 6 cells"):
             csv_rows(text, "x.csv")
-    monkeypatch.setattr(json_file, "MOST_VALUES", 5)
+    monkeypatch.setattr(text_file, "MOST_VALUES", 5)
     with pytest.raises(InputError, match="holds more than 5 values"):
         json_values("{}" * 6, "x.json")
     path = tmp_path / "t.csv"

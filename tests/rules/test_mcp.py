@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from capplan.cli import mcp_tools
+from capplan.cli import mcp
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_tool_returns_the_json_of_its_command(capplan):
-    found = mcp_tools.fit("llama-3.1-8b", "l4", kv_dtype="fp8", max_model_len=8192)
+    found = mcp.fit("llama-3.1-8b", "l4", kv_dtype="fp8", max_model_len=8192)
     ran = capplan(
         "fit",
         "llama-3.1-8b",
@@ -30,7 +30,7 @@ def test_a_tool_returns_the_json_of_its_command(capplan):
 
 
 def test_what_does_not_fit_is_an_answer():
-    found = mcp_tools.fit("llama-3.1-70b-instruct", "l4", weight_dtype="bf16")
+    found = mcp.fit("llama-3.1-70b-instruct", "l4", weight_dtype="bf16")
     assert found["exit_code"] == 3
     assert found["result"]["fits"] is False
 
@@ -38,11 +38,11 @@ def test_what_does_not_fit_is_an_answer():
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: mcp_tools.fit("llama-3.1-8b", "h109"), "did you mean"),
-        (lambda: mcp_tools.estimate("llama-3.1-8b", "l4"), "--concurrency"),
-        (lambda: mcp_tools.fleet("suport-chat"), "did you mean 'support-chat'?"),
-        (lambda: mcp_tools.explain("absent.json"), "absent.json"),
-        (lambda: mcp_tools.check("absent.json"), "absent.json"),
+        (lambda: mcp.fit("llama-3.1-8b", "h109"), "did you mean"),
+        (lambda: mcp.estimate("llama-3.1-8b", "l4"), "--concurrency"),
+        (lambda: mcp.fleet("suport-chat"), "did you mean 'support-chat'?"),
+        (lambda: mcp.explain("absent.json"), "absent.json"),
+        (lambda: mcp.check("absent.json"), "absent.json"),
     ],
 )
 def test_a_mistake_has_the_message_of_the_command(call, says):
@@ -52,7 +52,7 @@ def test_a_mistake_has_the_message_of_the_command(call, says):
 
 
 def test_no_tool_takes_a_file_to_write():
-    for tool in mcp_tools.TOOLS:
+    for tool in mcp.TOOLS:
         assert not {"output", "file"} & set(tool.__annotations__)
         assert tool.__doc__
 
@@ -63,16 +63,16 @@ WRITE = "--output={}"
 @pytest.mark.parametrize(
     "call",
     [
-        lambda option: mcp_tools.explain("support-chat", option),
-        lambda option: mcp_tools.explain(option, "gpus"),
-        lambda option: mcp_tools.check("plan.json", scenario=option),
-        lambda option: mcp_tools.check(option),
-        lambda option: mcp_tools.fleet("small-team", [option]),
-        lambda option: mcp_tools.fleet(option),
-        lambda option: mcp_tools.fit(option, "l4"),
-        lambda option: mcp_tools.fit("llama-3.1-8b", option),
-        lambda option: mcp_tools.fit("llama-3.1-8b", "l4", kv_dtype=option),
-        lambda option: mcp_tools.estimate("llama-3.1-8b", "l4", request_rate=option),
+        lambda option: mcp.explain("support-chat", option),
+        lambda option: mcp.explain(option, "gpus"),
+        lambda option: mcp.check("plan.json", scenario=option),
+        lambda option: mcp.check(option),
+        lambda option: mcp.fleet("small-team", [option]),
+        lambda option: mcp.fleet(option),
+        lambda option: mcp.fit(option, "l4"),
+        lambda option: mcp.fit("llama-3.1-8b", option),
+        lambda option: mcp.fit("llama-3.1-8b", "l4", kv_dtype=option),
+        lambda option: mcp.estimate("llama-3.1-8b", "l4", request_rate=option),
     ],
 )
 @pytest.mark.parametrize("option", [WRITE, "-o{}", "--help", "--version"])
@@ -93,7 +93,7 @@ def test_tools_that_are_called_at_once_answer_as_one_by_one():
 
     def answer(words):
         try:
-            return mcp_tools.fit(*words)
+            return mcp.fit(*words)
         except ValueError as error:
             return str(error)
 

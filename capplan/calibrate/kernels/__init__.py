@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import torch
 
-from capplan.calibrate.abilities import Abilities
-from capplan.calibrate.kernels import attention, engines, experts, latent, matmul, passes
+from capplan.calibrate.kernels import attention, engines, latent, matmul, passes
 from capplan.calibrate.kernels.arena import rewind_arenas
 from capplan.calibrate.kernels.case import Case, Kernel, Way
+from capplan.calibrate.machine import Abilities
 from capplan.calibrate.timing import Call
 
 LARGEST_SETS = 256
@@ -24,7 +24,7 @@ KERNELS: Mapping[str, Kernel] = {
     "decode_attention": attention.DECODE,
     "elementwise": passes.ELEMENTWISE,
     "norm": passes.NORM,
-    "experts": experts.EXPERTS,
+    "experts": matmul.EXPERTS,
     "latent_prefill": latent.LATENT_PREFILL,
     "latent_decode": latent.LATENT_DECODE,
     "latent_bmm": latent.LATENT_BMM,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from capplan.calibrate.abilities import abilities_of, capability_of
+from capplan.calibrate.machine import abilities_of, capability_of
 
 SEED = 20
 """Seed of random operands and routings; the same in every run."""

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from capplan.calibrate.abilities import Abilities
 from capplan.calibrate.kernels.arena import ELEMENT_BYTES, random_operand
 from capplan.calibrate.kernels.case import Kernel, Shape, Way
+from capplan.calibrate.machine import Abilities
 from capplan.calibrate.timing import Call
 
 PAGE_TOKENS = 256

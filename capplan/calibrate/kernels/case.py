@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from capplan.calibrate.abilities import Abilities
+from capplan.calibrate.machine import Abilities
 from capplan.calibrate.timing import Call
 
 Shape = Mapping[str, float]

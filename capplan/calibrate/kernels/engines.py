@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from capplan.calibrate.abilities import Abilities
 from capplan.calibrate.kernels.arena import random_operand
 from capplan.calibrate.kernels.attention import PAGE_TOKENS, shuffled_pages, tokens_of
 from capplan.calibrate.kernels.case import Shape, Way
-from capplan.calibrate.kernels.experts import draw_routing
+from capplan.calibrate.kernels.matmul import draw_routing
+from capplan.calibrate.machine import Abilities
 from capplan.calibrate.timing import Call
 
 FLASHINFER, FLASH_ATTENTION_3, FLASH_MLA = "flashinfer", "flash_attn_interface", "flash_mla"

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from capplan.calibrate.abilities import Abilities
 from capplan.calibrate.kernels.arena import ELEMENT_BYTES, random_operand, torch_dtype
 from capplan.calibrate.kernels.attention import attention
 from capplan.calibrate.kernels.case import Kernel, Shape, Way
+from capplan.calibrate.machine import Abilities
 from capplan.calibrate.timing import Call
 
 

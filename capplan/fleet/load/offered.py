@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from capplan.errors import InputError
 from capplan.fleet.load.demand import Demand, drawn_requests
 from capplan.numbers import Array, Number
-from capplan.serving.fleet_terms import Routing
 from capplan.serving.requests import NAMED_BLOCKS, Crowd, Requests, joined_crowd
+from capplan.serving.terms import Routing
 from capplan.workload.request_class import ResponseTimes
 
 FORGET_S = 60.0

@@ -4,7 +4,7 @@ from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.offered import WARM_UP_SHARE, SamplePath
 from capplan.fleet.load.session_load import offered_with_sessions, session_block_tokens, session_warm_up_s
 from capplan.fleet.simulation import Stream
-from capplan.serving.fleet_terms import Routing
+from capplan.serving.terms import Routing
 from capplan.workload.request_class import ResponseTimes
 
 SAMPLED_SECONDS = 600.0

@@ -29,10 +29,9 @@ from capplan.serving.fleet_simulator import (
     simulate_disaggregated,
     simulate_fleet,
 )
-from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging, Routing
 from capplan.serving.requests import Admission, Requests, offered
-from capplan.serving.terms import EngineSetup
-from capplan.workload.slo import Slo
+from capplan.serving.terms import Autoscaling, EngineSetup, Failure, Hedging, Routing
+from capplan.workload.request_class import Slo
 
 DEALT: tuple[Routing, ...] = ("round_robin", "random")
 """Rules of a router that do not look at the replicas."""

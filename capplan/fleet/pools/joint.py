@@ -16,7 +16,7 @@ from capplan.fleet.question import Question
 from capplan.fleet.search.trial import demand_at_replica, is_steady, with_load_time
 from capplan.fleet.simulation import ENGINE_DEFAULTS, FleetOutcome, Stream
 from capplan.replica.replica import Replica
-from capplan.workload.slo import Target
+from capplan.workload.request_class import Target
 
 Phase = Literal["prefill", "decode"]
 Pair = tuple[int, int]

@@ -13,7 +13,7 @@ from capplan.hardware.networks import NETWORKS
 from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes_per_sequence
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.replica.spec import ReplicaSpec
-from capplan.serving.fleet_terms import KvLink, link_load_fraction, transfer_s
+from capplan.serving.terms import KvLink, link_load_fraction, transfer_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,7 @@ from capplan.hardware.device import Device
 from capplan.replica.plans import engine_scheduling
 from capplan.replica.speculation import drafting_of_prompts
 from capplan.workload.length import fixed
-from capplan.workload.request_class import ResponseTimes
-from capplan.workload.slo import Slo
+from capplan.workload.request_class import ResponseTimes, Slo
 
 WHOLE_PROMPT = 1e9
 """Tokens of a shared prefix that holds every prompt."""

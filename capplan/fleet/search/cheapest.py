@@ -18,7 +18,7 @@ from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import SamplePaths, Trial, replicas_at
 from capplan.fleet.survival import Survival
-from capplan.workload.slo import Target
+from capplan.workload.request_class import Target
 
 SIMULATED = Reason(Refusal.SIMULATION, "misses a target when simulated with the scenario's own lengths")
 OVER_BUDGET = Reason(Refusal.BUDGET, "costs more than the budget, or its price is not known")

@@ -30,7 +30,7 @@ from capplan.replica.replica import Replica, replica_of
 from capplan.replica.speculation import best_speculating_replica, refuse_stages
 from capplan.replica.tables import table_of_plans
 from capplan.serving.steady_state import SteadyState
-from capplan.workload.slo import Slo, Target
+from capplan.workload.request_class import Slo, Target
 
 TARGET_SLACK = 1.3
 """Factor by which the closed form may overstate a latency: a layout that misses a target by more at every load is dropped."""

@@ -12,7 +12,7 @@ from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.recommended import met_probability
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
-from capplan.workload.slo import Target
+from capplan.workload.request_class import Target
 
 _ANY_LATENCY_S = 1e9
 """A latency limit so loose that the closed form keeps every layout that can serve requests at all."""

@@ -17,7 +17,7 @@ from capplan.replica.estimate import bottleneck_of, breakdown_of
 from capplan.replica.load import Load
 from capplan.serving.outcome import Spread
 from capplan.workload.outside import outside_use
-from capplan.workload.slo import Target
+from capplan.workload.request_class import Target
 
 MOST_ADDED = 16
 """Replicas, one by one, that a plan may get to reach the required confidence at its own load."""

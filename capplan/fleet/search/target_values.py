@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from capplan.numbers import Array
 from capplan.serving.outcome import FINISHED, SHED
-from capplan.workload.slo import Slo, Target
+from capplan.workload.request_class import Slo, Target
 
 _AGED = ("ttft", "e2e")
 """Metrics that the age of an unfinished request is compared with."""
@@ -74,7 +74,7 @@ def statistic_of(values: Array, target: Target) -> float:
 
     Examples
     --------
-    >>> from capplan.workload.slo import Target
+    >>> from capplan.workload.request_class import Target
     >>> values = np.array([1.0, 2.0, 3.0, np.inf])
     >>> [statistic_of(values, Target("ttft", name, 1.0)) for name in ("p50", "p90", "mean")]
     [2.5, inf, inf]

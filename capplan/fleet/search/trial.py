@@ -24,11 +24,10 @@ from capplan.replica.tables import table_of_plans
 from capplan.serving.gauges import WeightedHistogram
 from capplan.serving.outcome import Outcome, Spread, histogram_spread, spread, weighted_spread
 from capplan.serving.requests import Crowd
-from capplan.serving.simulator import simulate
+from capplan.serving.server import simulate
 from capplan.serving.steady_state import SteadyState
 from capplan.serving.terms import EngineSetup
-from capplan.workload.request_class import ResponseTimes
-from capplan.workload.slo import Target
+from capplan.workload.request_class import ResponseTimes, Target
 
 FEW = 0.05
 """Fraction of the requests below which open-loop or users' requests end no run: without them its load is almost the same."""

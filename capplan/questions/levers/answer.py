@@ -19,9 +19,8 @@ from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import near_cheapest, plan_of, recommended
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, terms_of
-from capplan.questions.levers import engine, fleet, promise
-from capplan.questions.levers.engine import speculations
-from capplan.questions.levers.fleet import routing
+from capplan.questions.levers import changes
+from capplan.questions.levers.changes import routing, speculations
 from capplan.questions.levers.lever import (
     Base,
     Combination,
@@ -47,35 +46,35 @@ from capplan.readers.catalogue.scenarios import scenario_file
 from capplan.readers.plan_file import read_plan_file
 from capplan.readers.yaml_file import Document
 from capplan.scenario.money_terms import memory_usd_per_month
-from capplan.scenario.rate_line import rate_line
 from capplan.scenario.reading import overridden, scenario_record
 from capplan.scenario.scenario import DEFAULT_HARDWARE, scenario_document, scenario_from
 from capplan.scenario.scenario_file import ScenarioFile
+from capplan.scenario.traffic import rate_line
 
 DEVICE = "device"
 PREFIX_HITS = "prefix-hits"
 DISAGGREGATION = "disaggregation"
 LEVERS: dict[str, Callable[[Base], list[Lever]]] = {
-    "weight-dtype": engine.weight_dtypes,
-    "kv-dtype": engine.kv_dtypes,
-    "prefix-caching": engine.prefix_caching,
-    PREFIX_HITS: engine.prefix_hits,
+    "weight-dtype": changes.weight_dtypes,
+    "kv-dtype": changes.kv_dtypes,
+    "prefix-caching": changes.prefix_caching,
+    PREFIX_HITS: changes.prefix_hits,
     "prefix-routing": routing,
     "speculation": speculations,
-    "chunked-prefill": engine.chunked_prefill,
-    "token-budget": engine.token_budget,
-    "max-num-seqs": engine.sequences,
-    "parallelism": fleet.parallelism,
-    DISAGGREGATION: fleet.disaggregation,
-    "kv-offload": engine.kv_offload,
-    DEVICE: fleet.devices,
-    "mix": fleet.mixes,
-    "commitment": fleet.commitments,
-    "target": promise.looser_targets,
-    "outside": promise.quicker_outside,
-    "prompts": promise.shorter_prompts,
-    "answers": promise.shorter_answers,
-    "admission-control": promise.admission_control,
+    "chunked-prefill": changes.chunked_prefill,
+    "token-budget": changes.token_budget,
+    "max-num-seqs": changes.sequences,
+    "parallelism": changes.parallelism,
+    DISAGGREGATION: changes.disaggregation,
+    "kv-offload": changes.kv_offload,
+    DEVICE: changes.devices,
+    "mix": changes.mixes,
+    "commitment": changes.commitments,
+    "target": changes.looser_targets,
+    "outside": changes.quicker_outside,
+    "prompts": changes.shorter_prompts,
+    "answers": changes.shorter_answers,
+    "admission-control": changes.admission_control,
 }
 """Name of a lever -> its changes."""
 AUTOSCALING = "autoscaling"
@@ -380,7 +379,7 @@ def _best(asking: Asking, base: Base, rows: Sequence[LeverRow]) -> Combination |
 
 def _selections(choices: Mapping[str, Sequence[Lever]]) -> Iterator[tuple[Lever, ...]]:
     """Return every selection of at most one change of each lever."""
-    for selected in product(*((None, *changes) for changes in choices.values())):
+    for selected in product(*((None, *levers) for levers in choices.values())):
         yield tuple(lever for lever in selected if lever is not None)
 
 

@@ -17,7 +17,7 @@ from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.replica.plans import engine_scheduling
 from capplan.scenario.money_terms import memory_usd_per_month
 from capplan.scenario.scenario_file import ScenarioFile
-from capplan.workload.slo import Target
+from capplan.workload.request_class import Target
 
 
 @dataclass(frozen=True, slots=True)

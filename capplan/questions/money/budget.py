@@ -31,7 +31,7 @@ from capplan.model.parameters import weight_bytes
 from capplan.money.hosted import hosted_traffic
 from capplan.money.total_cost import other_lines, total_usd
 from capplan.questions.money.commitments import asked_mix, cheapest_by_mix
-from capplan.scenario.rate_line import rate_line
+from capplan.scenario.traffic import rate_line
 from capplan.workload.request_class import RequestClass, busier
 
 

@@ -22,7 +22,7 @@ from capplan.money.hosted import (
 )
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.paid_plan import own_assumptions, paid_plan
-from capplan.questions.money.price_age import age_warnings, life_warnings
+from capplan.questions.money.price_check import age_warnings, life_warnings
 from capplan.readers.catalogue.token_prices import (
     HINT,
     find_price,

@@ -12,10 +12,10 @@ from capplan.money.commitments import Mix
 from capplan.money.total_cost import CostLine, total_usd
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.commitments import AskedMix, asked_mix
-from capplan.questions.money.price_age import rent_warnings
+from capplan.questions.money.price_check import rent_warnings
 from capplan.questions.money.total_cost import asked_other_lines
 from capplan.scenario.money_terms import memory_usd_per_month
-from capplan.scenario.rate_line import rate_line
+from capplan.scenario.traffic import rate_line
 
 
 @dataclass(frozen=True, slots=True)

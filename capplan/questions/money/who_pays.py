@@ -28,7 +28,7 @@ from capplan.money.who_pays import (
 )
 from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.questions.money.paid_plan import own_assumptions, paid_plan
-from capplan.questions.money.price_age import current_day
+from capplan.questions.money.price_check import current_day
 from capplan.questions.money.total_cost import total_cost
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of

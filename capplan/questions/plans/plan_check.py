@@ -20,7 +20,7 @@ from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import model_source
 from capplan.readers.plan_file import PlanFile
 from capplan.readers.plan_record import GroupRow, PlanRow
-from capplan.scenario.rate_line import rate_line
+from capplan.scenario.traffic import rate_line
 
 DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 _SURE_ENOUGH = 1e-9

@@ -26,7 +26,7 @@ from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.questions.simulation import responses_s
 from capplan.recorded.results.read import read_results
 from capplan.recorded.results.record import BenchmarkResult, Spread
-from capplan.recorded.traces.read import format_of, workload_of
+from capplan.recorded.traces.trace import format_of, workload_of
 from capplan.replica.estimate import estimate
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of

@@ -11,8 +11,8 @@ from capplan.accuracy.slowness import SlownessRegime, SlownessTable, unmeasured_
 from capplan.errors import InputError
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import BORROWED, Efficiency, Fit, Kinship, not_measured
-from capplan.readers.data_folder import data_folder
 from capplan.readers.record import Record, validated
+from capplan.readers.text_file import data_folder
 from capplan.readers.yaml_file import read_yaml, yaml_text
 
 SCHEMA_VERSION = 1

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from capplan.readers.catalogue.offer_terms import Commitment, Day, PriceSource, Term, first_day
-from capplan.readers.data_folder import data_folder
 from capplan.readers.record import Bytes, BytesPerS, Record, Usd, UsdPerHour, Watts, validated
+from capplan.readers.text_file import data_folder
 from capplan.readers.yaml_file import read_yaml
 
 

@@ -23,10 +23,8 @@ from capplan.readers.catalogue.models import (
     shipped_names,
     shipped_notes,
 )
-from capplan.readers.data_folder import data_folder
 from capplan.readers.gguf_file import is_gguf, read_gguf
-from capplan.readers.json_file import read_json
-from capplan.readers.text_file import is_there, path_of, printable, whole_path
+from capplan.readers.text_file import data_folder, is_there, path_of, printable, read_json, whole_path
 
 _KIND = "a model's config.json"
 _NAMED_FOR = {"quantize_config.json": ("gptq", "awq"), "quant_config.json": ("awq",)}

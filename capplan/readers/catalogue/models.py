@@ -11,8 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from capplan.readers.data_folder import data_folder
-from capplan.readers.text_file import read_text
+from capplan.readers.text_file import data_folder, read_text
 
 FOLDER = "model_configs"
 

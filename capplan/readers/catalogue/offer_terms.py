@@ -1,4 +1,4 @@
-"""What every offer states, of GPUs, machines or hosted APIs: how it is paid for, its day, and the page it is from."""
+"""What every offer states, of GPUs, machines or hosted APIs: how it is paid for, its day, and the page that it is from."""
 
 import re
 from datetime import date
@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from capplan.errors import InputError
+from capplan.hardware.device import Source
 from capplan.readers.record import Record
 
 Commitment = Literal["on-demand", "community", "spot", "reserved", "capacity-block", "owned"]
@@ -53,3 +54,23 @@ class PriceSource(Record):
 
     title: str
     url: str
+
+
+ASSUMED = "assumed"
+"""Source of a figure for which none is known."""
+
+
+class SourceRecord(Record):
+    """A page or a measurement that figures come from."""
+
+    title: str
+    url: str | None = None
+    label: Literal["spec", "measured", "announced"] = "spec"
+    checked: str | None = None
+    """The day when the figures were compared with the page."""
+    note: str | None = None
+
+
+def source_of(key: str, source: SourceRecord) -> Source:
+    """Return a source of a catalogue file, by its key there."""
+    return Source(key, source.title, source.url, source.checked, source.note)

@@ -23,10 +23,8 @@ from capplan.fleet.scenario import Scenario
 from capplan.readers.catalogue.hardware import catalogue_name
 from capplan.readers.catalogue.machine_catalogue import known_machines
 from capplan.readers.catalogue.offer_terms import Commitment, Day, PriceSource, Term
-from capplan.readers.csv_file import csv_rows
-from capplan.readers.data_folder import data_folder
 from capplan.readers.record import Record, UsdPerHour, validated
-from capplan.readers.text_file import read_text
+from capplan.readers.text_file import csv_rows, data_folder, read_text
 from capplan.readers.yaml_file import Document, read_yaml
 
 COLUMNS = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "SpotPrice", "Region")

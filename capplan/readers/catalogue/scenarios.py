@@ -6,8 +6,7 @@ from pathlib import Path
 from shlex import quote
 
 from capplan.errors import unknown
-from capplan.readers.data_folder import data_folder
-from capplan.readers.text_file import is_there, read_text
+from capplan.readers.text_file import data_folder, is_there, read_text
 
 FOLDER = "scenarios"
 

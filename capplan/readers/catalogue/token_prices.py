@@ -15,8 +15,6 @@ from pydantic import Field, model_validator
 from capplan.errors import InputError, unknown
 from capplan.money.hosted import LongerLife, PeakHours, PriceChange, TokenPrice, TokenRates
 from capplan.readers.catalogue.offer_terms import Day, PriceSource, first_day
-from capplan.readers.data_folder import data_folder
-from capplan.readers.json_file import read_json
 from capplan.readers.record import (
     Discount,
     Record,
@@ -27,6 +25,7 @@ from capplan.readers.record import (
     UsdPerPaidMillionTokens,
     validated,
 )
+from capplan.readers.text_file import data_folder, read_json
 from capplan.readers.yaml_file import read_yaml
 
 OLD_DAYS = 90

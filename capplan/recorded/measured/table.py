@@ -11,8 +11,7 @@ from capplan.engine.lookup import profile, version_key
 from capplan.engine.versions import version_of
 from capplan.errors import InputError, unknown
 from capplan.readers.catalogue.recipes import recipe_columns
-from capplan.readers.csv_file import csv_rows
-from capplan.readers.text_file import MAX_RESULT_BYTES, read_text
+from capplan.readers.text_file import MAX_RESULT_BYTES, csv_rows, read_text
 
 NOTED = {
     "n_requests": "requests", "max_num_seqs": "max_num_seqs", "max_num_batched_tokens": "max_num_batched_tokens",

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from capplan.errors import InputError
-from capplan.readers.csv_file import csv_rows
-from capplan.readers.json_file import json_values
-from capplan.readers.text_file import MAX_RESULT_BYTES, read_text
+from capplan.readers.text_file import MAX_RESULT_BYTES, csv_rows, json_values, read_text
 from capplan.readers.yaml_file import yaml_values
 
 Kind: TypeAlias = Literal["serving", "offline", "static_batch", "prefill", "decode"]

@@ -21,8 +21,7 @@ from typing import Any
 
 from capplan.errors import InputError
 from capplan.recorded.traces.rows import NO_BLOCKS, Row, lines_of
-from capplan.workload.statistics import LONGEST_TOKENS
-from capplan.workload.trace import Omissions
+from capplan.workload.statistics import LONGEST_TOKENS, Omissions
 
 SCOPE_IDS = 2**40
 """Block ids of one session, where they are its own: a session's ids begin at a multiple of this."""

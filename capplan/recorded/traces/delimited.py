@@ -18,7 +18,7 @@ from capplan.recorded.traces.rows import (
     noted_unit,
     seconds_of,
 )
-from capplan.workload.trace import Omissions
+from capplan.workload.statistics import Omissions
 
 DELIMITERS = (",", ";", "\t", "|")
 ARRIVAL = ("arrival_s", "arrived_at", "arrival_time_s", "arrival_time", "timestamp", "arrival", "time", "start_s", "start_time", "request_start_time", "arrival_ms", "timestamp_ms")  # fmt: skip

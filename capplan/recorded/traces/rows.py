@@ -14,8 +14,7 @@ from capplan.errors import InputError
 from capplan.numbers import Array
 from capplan.readers.text_file import numbered_blocks, numbered_lines, numbered_lines_of_block
 from capplan.recorded.results.record import CLOCK_STEP_S
-from capplan.workload.statistics import LONGEST_TOKENS
-from capplan.workload.trace import PART_REQUESTS, Omissions, TracePart
+from capplan.workload.statistics import LONGEST_TOKENS, PART_REQUESTS, Omissions, TracePart
 
 Places = NDArray[np.int64]
 

@@ -16,11 +16,11 @@ from capplan.workload.statistics import (
     LONGEST_TOKENS,
     MOST_HOURS,
     LengthSummary,
+    Omissions,
     RateSummary,
+    WorkloadSummary,
     length_summary,
 )
-from capplan.workload.summary import WorkloadSummary
-from capplan.workload.trace import Omissions
 
 WINDOW_S = 600.0
 CLIENT_COLUMNS = ("client", "start_s", "rate_rps", "cv")

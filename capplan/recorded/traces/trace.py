@@ -1,21 +1,305 @@
-"""A request trace as a whole: arrivals, and input and output lengths."""
+"""A request trace as a whole: the format of its file by its content, arrivals, input and output lengths."""
 
+import json
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from capplan.errors import InputError
 from capplan.numbers import Array
-from capplan.recorded.traces.read import TraceFile, prefix_reuse, trace_file
-from capplan.recorded.traces.rows import LONGEST_S, YEAR_S, blocks_of
-from capplan.serving.prefix_cache import hit_curve
+from capplan.recorded.traces import agents, delimited, json_lines, prometheus, servegen
+from capplan.recorded.traces.rows import LONGEST_S, YEAR_S, Columns, Row, blocks_of, head_of, parts_of
+from capplan.serving.prefix_cache import HitCurve, hit_curve, policy_hit_fractions
 from capplan.serving.requests import Requests
-from capplan.workload.statistics import cv_within_minutes, interarrival_cv
-from capplan.workload.summary import PrefixReuse
-from capplan.workload.trace import Counts, TracePart
-from capplan.workload.turns import LARGEST_BLOCK_TOKENS, output_blocks
+from capplan.workload.sessions import LARGEST_BLOCK_TOKENS, output_blocks
+from capplan.workload.statistics import (
+    ArrivalCounts,
+    Counts,
+    EvictionHits,
+    MeasuredLatency,
+    Omissions,
+    PrefixReuse,
+    RateSummary,
+    TokenCounts,
+    TracePart,
+    WorkloadSummary,
+    cv_within_minutes,
+    interarrival_cv,
+)
+
+MOST_BLOCKS = 8_000_000
+"""Prefix reuse is computed from this many block accesses at most, the first ones of a trace."""
+CURVE_BLOCKS = (
+    100,
+    200,
+    500,
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+)
+LOG_KEYS = {"input_lens", "benchmarks", "completed", "successes", "num_prompts"}
+
+
+def format_of(path: Path) -> str:
+    """Return the format of a file: prometheus, servegen, log, json lines, or the name of a table.
+
+    Raises
+    ------
+    InputError
+        it is none of them
+    """
+    head = head_of(path).lstrip()
+    first = head.split("\n", 1)[0].strip()
+    if head.startswith(("{", "[")):
+        return _json_format(first)
+    lines = [line for line in head.split("\n") if line.strip()][:20]
+    if lines[0].startswith(("# HELP", "# TYPE")) or all(
+        line.startswith("#") or prometheus.SAMPLE.match(line) for line in lines
+    ):
+        return "prometheus"
+    columns = delimited.columns_of(first)
+    if {"client", "rate_rps"} <= set(columns):
+        return "servegen"
+    if tuple(columns) == servegen.LENGTH_COLUMNS:
+        raise InputError(f"{path}: is the length file of a ServeGen workload; give its client file instead")
+    return delimited.tool_of(columns)
+
+
+def _json_format(first: str) -> str:
+    try:
+        value = json.loads(first)
+    except (ValueError, RecursionError):
+        return "Weka" if '"block_size"' in first and '"requests"' in first else "log"
+    if not isinstance(value, dict):
+        return "log"
+    keys = {str(key).lower() for key in value}
+    if {"block_size", "requests"} <= keys:
+        return "Weka"
+    if ("metadata" in keys and "metrics" in keys) or keys & LOG_KEYS or {"info", "start_time"} <= keys:
+        return "log"
+    if "chat_id" in keys:
+        return "Qwen-Bailian"
+    if "hash_ids" in keys:
+        return "Mooncake"
+    return "JSON lines"
+
+
+@dataclass(slots=True)
+class TraceFile:
+    """A trace that is read in parts, and what was left out of it so far."""
+
+    path: Path
+    format: str
+    omissions: Omissions = field(default_factory=Omissions)
+
+    def parts(self) -> Iterator[TracePart]:
+        """Yield the requests in parts, in the order of the file."""
+        rows: Iterable[Row | Columns]
+        if self.format == "log":
+            rows = json_lines.log_rows(self.path, self.omissions)
+        elif self.format == "Weka":
+            rows = agents.weka_rows(self.path, self.omissions)
+        elif self.format in ("Mooncake", "Qwen-Bailian", "JSON lines"):
+            rows = json_lines.object_rows(self.path, self.omissions)
+        else:
+            rows = delimited.table_rows(self.path, self.omissions)
+        return parts_of(rows, self.omissions, str(self.path))
+
+    @property
+    def block_tokens(self) -> int:
+        """Return the tokens of one hashed block; 0 where the file has no hashes."""
+        if self.format == "Weka":
+            return agents.weka_block_tokens(self.path)
+        if self.format not in ("Mooncake", "Qwen-Bailian"):
+            return 0
+        return json_lines.block_tokens_of(json_lines.sample_of(self.path))
+
+
+class RequestParts(Protocol):
+    """Requests to be summarised: those of a trace, or drawn ones."""
+
+    @property
+    def omissions(self) -> Omissions:
+        """Return the rows that were left out."""
+
+    @property
+    def path(self) -> Path:
+        """Return the file that they come from."""
+
+    @property
+    def format(self) -> str:
+        """Return the name of its format."""
+
+    @property
+    def block_tokens(self) -> int:
+        """Return the tokens of one block id; 0 where they have none."""
+
+    def parts(self) -> Iterator[TracePart]:
+        """Yield the requests in parts."""
+
+
+def trace_file(path: Path) -> TraceFile:
+    """Return a trace that is ready to be read; InputError for a file without individual requests."""
+    kind = format_of(path)
+    if kind in ("prometheus", "servegen"):
+        raise InputError(
+            f"{path}: {'has the counters of a server' if kind == 'prometheus' else 'has client rates'}, not individual requests\n"
+            f"  turn it into a workload first: capplan workload {path.name} -o workload.yaml, and give that"
+        )
+    return TraceFile(path, kind)
+
+
+def workload_of(
+    paths: list[Path], *, interval_s: float | None = None, policies: Sequence[str] = ()
+) -> WorkloadSummary:
+    """Return the traffic that a file (or two Prometheus scrapes) describes.
+
+    Parameters
+    ----------
+    paths : one file; two for Prometheus text, the earlier one first
+    interval_s : [s]
+        between the two scrapes, or since the start of the server
+    policies : rules of eviction under which the prefix cache is run block by block
+
+    Returns
+    -------
+    lengths, rates, prefix reuse, and what was left out
+    """
+    kinds = [format_of(path) for path in paths]
+    if policies and (len(paths) != 1 or kinds[0] in ("prometheus", "servegen")):
+        raise _no_blocks(paths[0])
+    if all(kind == "prometheus" for kind in kinds) and len(paths) <= 2:
+        return prometheus.prometheus_summary(paths, interval_s)
+    if interval_s is not None:
+        raise InputError(f"--interval: applies to Prometheus text only; {paths[0]} has time stamps")
+    if len(paths) != 1:
+        raise InputError(
+            "more than one FILE is accepted only for two Prometheus scrapes, the earlier one first"
+        )
+    if kinds[0] == "servegen":
+        return servegen.servegen_summary(paths[0])
+    return trace_summary(TraceFile(paths[0], kinds[0]), policies)
+
+
+def _no_blocks(path: Path) -> InputError:
+    return InputError(
+        f"--eviction: {path} has no ids of prompt blocks, so nothing can be evicted\n"
+        "  give a trace with hash_ids, such as Mooncake's or Qwen-Bailian's"
+    )
+
+
+def trace_summary(trace: RequestParts, policies: Sequence[str]) -> WorkloadSummary:
+    """Return the summary of a trace, which is read once, part by part."""
+    inputs, outputs, arrivals = TokenCounts(), TokenCounts(), ArrivalCounts()
+    blocks: list[tuple[Counts, Counts, Counts]] = []
+    latency = np.zeros((3, 2))
+    touched = 0
+    timed = True
+    for part in trace.parts():
+        inputs.add(part.input_tokens)
+        outputs.add(part.output_tokens)
+        timed = timed and bool(np.isfinite(part.arrival_s).all())
+        if timed:
+            arrivals.add(part.arrival_s)
+        if touched < MOST_BLOCKS and part.block_ids.size:
+            blocks.append((part.block_ids, part.block_counts, part.input_tokens))
+            touched += int(part.block_ids.size)
+        latency += _latency_sums(part)
+    if policies and not blocks:
+        raise _no_blocks(trace.path)
+    notes = list(trace.omissions.notes)
+    if arrivals.unsorted:
+        notes.append(f"{arrivals.unsorted:,} requests were out of order; sorted by arrival")
+    rate = arrivals.summary() if timed else RateSummary(0.0, None, None, None, None, ())
+    if rate.quantised:
+        notes.append(
+            "most requests share their time stamp with others; the cv is that of the number of requests per time stamp"
+        )
+    if arrivals.kept < arrivals.total:
+        notes.append(f"inter-arrival times are those of the first {arrivals.kept:,} requests")
+    if touched >= MOST_BLOCKS:
+        notes.append(f"prefix reuse is that of the first {touched:,} blocks")
+    return WorkloadSummary(
+        name=trace.path.name.split(".")[0],
+        format=_format_name(trace),
+        requests=inputs.total,
+        rate=rate,
+        input_tokens=inputs.summary(),
+        output_tokens=outputs.summary(),
+        prefix=prefix_reuse(_curve(blocks, trace.block_tokens)) if blocks else None,
+        evictions=_evictions(blocks, trace.block_tokens, policies) if policies else (),
+        measured=_measured(latency),
+        omissions=tuple(trace.omissions.lines()),
+        notes=tuple(notes),
+    )
+
+
+def _format_name(trace: RequestParts) -> str:
+    return "request log" if trace.format == "log" else trace.format
+
+
+def _curve(blocks: list[tuple[Counts, Counts, Counts]], block_tokens: int) -> HitCurve:
+    ids, counts, tokens = (np.concatenate(column) for column in zip(*blocks, strict=True))
+    return hit_curve(ids, counts, block_tokens=block_tokens, input_tokens=tokens)
+
+
+def _evictions(
+    blocks: list[tuple[Counts, Counts, Counts]], block_tokens: int, policies: Sequence[str]
+) -> tuple[EvictionHits, ...]:
+    """Return the hits of caches of round sizes, smaller than all blocks together, under each rule of eviction."""
+    ids, counts, tokens = (np.concatenate(column) for column in zip(*blocks, strict=True))
+    distinct = np.unique(ids).size
+    sizes = [size for size in CURVE_BLOCKS if size < distinct] or [distinct]
+    return tuple(
+        EvictionHits(policy, size, size * block_tokens, fraction)
+        for policy in dict.fromkeys(policies)
+        for size, fraction in zip(
+            sizes,
+            policy_hit_fractions(ids, counts, sizes, policy, block_tokens=block_tokens, input_tokens=tokens),
+            strict=True,
+        )
+    )
+
+
+def prefix_reuse(curve: HitCurve, sizes: Sequence[int] = ()) -> PrefixReuse:
+    """Return the reuse at these cache sizes, or at round ones up to that beyond which more cache adds no hits."""
+    sizes = sizes or [
+        *(size for size in CURVE_BLOCKS if size < curve.distinct_blocks),
+        max(curve.distinct_blocks, 1),
+    ]
+    shares = curve.hit_fraction(np.array(sizes, dtype=np.float64))
+    return PrefixReuse(
+        block_tokens=curve.block_tokens,
+        unlimited_hit_fraction=float(curve.block_hit_fraction(np.inf)),
+        unlimited_token_hit_fraction=float(curve.hit_fraction(np.inf)),
+        curve=tuple(zip(sizes, shares.tolist(), strict=True)),
+    )
+
+
+def _latency_sums(part: TracePart) -> Array:
+    """Return sum and count of TTFT, TPOT and end-to-end latency."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gaps = part.output_tokens - 1
+        tpot = np.where(gaps > 0, np.maximum(part.e2e_s - part.ttft_s, 0.0) / np.maximum(gaps, 1), np.nan)
+    columns = (part.ttft_s, tpot, part.e2e_s)
+    return np.array([[np.nansum(column), np.count_nonzero(~np.isnan(column))] for column in columns])
+
+
+def _measured(sums: Array) -> MeasuredLatency | None:
+    ttft, tpot, e2e = (float(total / count) if count else None for total, count in sums)
+    return MeasuredLatency(ttft, tpot, e2e) if ttft or e2e else None
+
 
 MAX_REQUESTS = 2_000_000
 """Limit of a trace that is held in memory; a longer one is summarised by `capplan workload` first."""

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from capplan.assumption import Assumption
-from capplan.money.cached_prefix import CachedPrefix
-from capplan.money.hosted import UNSTATED_TIME_TO_LIVE_S, TokenPrice
+from capplan.money.hosted import UNSTATED_TIME_TO_LIVE_S, CachedPrefix, TokenPrice
 from capplan.report.answer import Answer, Table
 
 _TITLES = {

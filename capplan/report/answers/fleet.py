@@ -19,10 +19,8 @@ from capplan.fleet.review import kernel_assumptions
 from capplan.fleet.scenario import Scenario
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.outlook import Outlook
-from capplan.questions.plans.plan_inputs import plan_inputs
-from capplan.questions.plans.plan_row import certainty_row, plan_row
-from capplan.readers.plan_data import data_digests
-from capplan.readers.plan_file import plan_origin
+from capplan.questions.plans.plan_row import certainty_row, plan_inputs, plan_row
+from capplan.readers.plan_file import data_digests, plan_origin
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.first_screen import decision_sentence, first_screen
 from capplan.report.answers.fleet_money import (

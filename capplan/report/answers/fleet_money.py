@@ -8,8 +8,7 @@ from typing import Any
 from capplan.fleet.plan import PHASES, FleetAnswer, Plan
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES, ChosenPrice
 from capplan.money.cash import Cash
-from capplan.money.commitments import HOURS_PER_YEAR, Mix
-from capplan.money.offer_range import named_offers, offered_costs
+from capplan.money.commitments import HOURS_PER_YEAR, Mix, named_offers, offered_costs
 from capplan.money.total_cost import CostLine, total_usd
 from capplan.questions.money.commitments import AskedMix
 from capplan.questions.outlook import Outlook

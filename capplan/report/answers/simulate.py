@@ -15,7 +15,7 @@ from capplan.replica.spec import ReplicaSpec
 from capplan.report.answer import Answer, Table
 from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.outcome import Spread, joint_timeline
-from capplan.workload.slo import Slo
+from capplan.workload.request_class import Slo
 
 _TITLES = {
     "requests": "requests that arrived",

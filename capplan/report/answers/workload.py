@@ -5,8 +5,7 @@ from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.report.answer import Answer, Table
-from capplan.workload.statistics import LengthSummary
-from capplan.workload.summary import WorkloadSummary
+from capplan.workload.statistics import LengthSummary, WorkloadSummary
 
 
 def _lengths(lengths: LengthSummary) -> dict[str, Any]:

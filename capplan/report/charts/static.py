@@ -20,7 +20,7 @@ from capplan.report.charts.records import (
 )
 from capplan.report.safe_text import visible
 from capplan.report.show import refuse_picture, write_whole
-from capplan.workload.summary import WorkloadSummary
+from capplan.workload.statistics import WorkloadSummary
 
 _LETTERS = 8
 """Size of the values beside bars."""

@@ -6,8 +6,7 @@ from dataclasses import replace
 from capplan.scenario.reading import Reading
 from capplan.scenario.scenario_file import Promise
 from capplan.scenario.sense import warn_of_odd_targets
-from capplan.workload.request_class import RequestClass
-from capplan.workload.slo import METRICS, STATISTICS, Slo, Target
+from capplan.workload.request_class import METRICS, STATISTICS, RequestClass, Slo, Target
 
 _WAITED = ("ttft", "e2e")
 """Metrics that users count from the moment they ask."""

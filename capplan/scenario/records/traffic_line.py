@@ -13,7 +13,7 @@ from capplan.model.images import ImageRule, image_tokens, image_work
 from capplan.model.network import Network
 from capplan.numbers import Array
 from capplan.readers.yaml_file import KeyPath
-from capplan.recorded.traces.read import prefix_reuse
+from capplan.recorded.traces.trace import prefix_reuse
 from capplan.scenario.reading import Reading
 from capplan.scenario.records.lengths import LengthFields, lengths
 from capplan.scenario.scenario_file import ScenarioFile, Traffic
@@ -29,7 +29,7 @@ from capplan.workload.sessions import (
     turn_blocks,
     turn_starts_s,
 )
-from capplan.workload.summary import PrefixReuse
+from capplan.workload.statistics import PrefixReuse
 
 MULTIPLES = ("documents", "samples", "retries", "reasoning_tokens", "padded_batch")
 _OPEN_LOOP = "is for request_rate, or requests with within"

@@ -7,8 +7,7 @@ from capplan.errors import InputError
 from capplan.fleet.scenario import CascadePart, CascadeTerms, Scenario
 from capplan.readers.yaml_file import Document
 from capplan.scenario.reading import Reading, derived
-from capplan.scenario.records.several import Cascade
-from capplan.scenario.scenario_file import ScenarioFile
+from capplan.scenario.scenario_file import Cascade, ScenarioFile
 from capplan.workload.multiples import thinned_arrival_cv
 from capplan.workload.request_class import NOTHING_OUTSIDE, RequestClass
 

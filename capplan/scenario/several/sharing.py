@@ -7,8 +7,7 @@ from capplan.errors import InputError, unknown
 from capplan.fleet.scenario import Scenario, SharingTerms
 from capplan.readers.yaml_file import Document, KeyPath
 from capplan.scenario.reading import Reading, derived
-from capplan.scenario.records.several import Sharing
-from capplan.scenario.scenario_file import ScenarioFile
+from capplan.scenario.scenario_file import ScenarioFile, Sharing
 from capplan.workload.request_class import NOTHING_OUTSIDE, RequestClass
 
 AT = "sharing"

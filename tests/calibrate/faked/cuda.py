@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import torch
 from torch.overrides import TorchFunctionMode
 
-from capplan.calibrate import busy, fit, kernels, measure, readings, timing, warmup
+from capplan.calibrate import fit, kernels, measure, readings, timing
 from tests.calibrate.faked.clock import LAUNCH_S, Truth
 from tests.calibrate.faked.driver import SMI, Driver
 from tests.calibrate.faked.kernels import duration_of, varlen
@@ -224,10 +224,12 @@ def install(monkeypatch, card, truth, passes=1):
     monkeypatch.setattr(measure, "PASSES", {"cpu": 3, "cuda": passes})
     monkeypatch.setattr(fit, "STARTS", (0.0,))
     clock = Clock(state)
-    for module in (measure, timing, warmup):
+    for module in (measure, timing):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(readings.ctypes, "CDLL", lambda _name: Driver(state))
-    monkeypatch.setattr(busy, "smi", lambda query, _uuid: list(SMI) if query.startswith("gpu=driver") else [])
+    monkeypatch.setattr(
+        readings, "smi", lambda query, _uuid: list(SMI) if query.startswith("gpu=driver") else []
+    )
     return state
 
 

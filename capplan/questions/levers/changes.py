@@ -1,0 +1,617 @@
+"""The changes that levers try: of the engine, of the purchase, and those that somebody has to agree to.
+
+Engine: dtypes, prefix cache, speculation, scheduling. Purchase: layouts, devices, commitments, routing. By agreement: looser targets, shorter
+requests, refused ones, and machines switched off at night.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import get_args
+
+from capplan.engine.lookup import unsupported_reason
+from capplan.errors import InputError, Reason
+from capplan.fleet.engine_options import tier_in_tokens
+from capplan.fleet.plan import Plan
+from capplan.fleet.price import choose_price
+from capplan.fleet.question import spec_of_layout
+from capplan.fleet.search.cheapest import Sized, busy_replicas
+from capplan.fleet.search.one_layout import trial_of
+from capplan.fleet.search.recommended import plan_of
+from capplan.model.network import Network
+from capplan.model.parameters import weight_bytes
+from capplan.model.weight_format import in_weight_format, kv_bytes_per_element, named_weight_format
+from capplan.questions.fleet import PIPELINE_PARALLEL, TENSOR_PARALLEL, terms_of
+from capplan.questions.levers.lever import Base, Lever, first_line, idle, merged_settings
+from capplan.readers.catalogue.hardware import device_names
+from capplan.readers.catalogue.offer_terms import Commitment, Term
+from capplan.readers.catalogue.prices import price_records, read_prices
+from capplan.replica.replica import replica_of
+from capplan.replica.speculation import DraftPlan, Method, draft_of, speculation
+from capplan.scenario.records.lengths import LengthFields
+from capplan.scenario.speculation import Published, not_published, published_acceptance
+from capplan.workload.multiples import divisible
+from capplan.workload.reuse_by_age import hits_by_replica
+
+WEIGHT_DTYPES = ("fp8", "nvfp4", "int4")
+"""Weight dtypes to try, where they are narrower than those of the scenario."""
+KV_DTYPES = ("fp8", "int8", "int4")
+HOST_MEMORY_GB = (128, 512, 2048)
+"""Host memory of a replica that the offload lever tries."""
+HIT_FRACTIONS = (0.0, 0.25, 0.5, 0.75, 0.95)
+"""Shares of requests that hit their shared prefix, for `--lever prefix-hits`."""
+
+_ROUNDED = "answers change a little: evaluate the quantised model on your own tasks"
+_COARSE = "answers change: 4-bit weights lose more than 8-bit ones; evaluate on your own tasks"
+_ROUNDED_CACHE = "answers change a little, most over long contexts: evaluate on your own tasks"
+_QUEUE = "more sequences in a step: time per output token rises at the peak"
+_ENGINE_KEPT = "none: an engine setting that can be turned back"
+
+
+def weight_dtypes(base: Base) -> list[Lever]:
+    """Return narrower weight dtypes, each alone."""
+    question = base.asked.question
+    narrowest = min(weight_bytes(network) for network in question.networks.values())
+    shipped = next(iter(question.networks.values()))
+    return [
+        _narrower(
+            Lever(
+                "weight-dtype", f"weights in {dtype}", (f"weight_dtype={dtype}", "fleet.weight_dtypes=null"),
+                _ROUNDED if dtype == "fp8" else _COARSE, adds={"fleet.weight_dtypes": (dtype,)},
+            ),
+            dtype in question.networks,
+            _refused(base, weight_dtype=named_weight_format(dtype).dtype),
+            partial(_no_smaller, shipped, dtype, narrowest),
+        )
+        for dtype in WEIGHT_DTYPES
+    ]  # fmt: skip
+
+
+def kv_dtypes(base: Base) -> list[Lever]:
+    """Return narrower dtypes of the KV cache, each alone."""
+    formats = base.asked.question.kv_formats
+    narrowest = min(kv_bytes_per_element(name) for name in formats)
+    return [
+        _narrower(
+            Lever(
+                "kv-dtype", f"KV cache in {dtype}", (f"kv_dtype={dtype}", "fleet.kv_dtypes=null"), _ROUNDED_CACHE,
+                adds={"fleet.kv_dtypes": (dtype,)},
+            ),
+            dtype in formats,
+            _refused(base, kv_dtype=dtype),
+            partial(_no_smaller_cache, dtype, narrowest),
+        )
+        for dtype in KV_DTYPES
+    ]  # fmt: skip
+
+
+def _narrower(lever: Lever, present: bool, refused: str, no_smaller: Callable[[], str]) -> Lever:
+    """Return a lever of a dtype, or why it is not applicable."""
+    why = "the scenario has it already" if present else refused or no_smaller()
+    return idle(lever.name, lever.change, why) if why else lever
+
+
+def _refused(base: Base, *, weight_dtype: str | None = None, kv_dtype: str | None = None) -> str:
+    """Return why no device of the scenario runs a dtype, or the model has no use for it; empty where one does."""
+    question = base.asked.question
+    if kv_dtype and any(network.bidirectional for network in question.networks.values()):
+        return "an encoder has no KV cache"
+    refused = [
+        unsupported_reason(question.profile, device.architecture, weight_dtype, kv_dtype)
+        for device in question.devices
+    ]
+    return "; ".join(dict.fromkeys(why.words for why in refused if why)) if all(refused) else ""
+
+
+def _no_smaller(network: Network, dtype: str, narrowest: float) -> str:
+    """Return why a weight dtype saves no memory; empty where it does."""
+    try:
+        smaller = weight_bytes(in_weight_format(network, dtype)) < narrowest
+    except InputError as error:
+        return first_line(error)
+    return "" if smaller else "would not be smaller than the weights as they are"
+
+
+def _no_smaller_cache(dtype: str, narrowest: float) -> str:
+    """Return why a cache dtype saves no memory; empty where it does."""
+    return "" if kv_bytes_per_element(dtype) < narrowest else "would not be smaller than the cache as it is"
+
+
+def prefix_caching(base: Base) -> list[Lever]:
+    """Return the scenario without its prefix cache: what the cache is worth."""
+    name, change = "prefix-caching", "without prefix caching"
+    classes = base.asked.scenario.classes
+    if base.file.prefix_caching is False:
+        return [Lever(name, "with prefix caching", ("prefix_caching=true",), _ENGINE_KEPT, combines=True)]
+    if not any(item.prefix_hit_fraction or item.reuse for item in classes):
+        why = "no traffic says what its prompts have in common: give traffic[].shared_prefix, or a trace with block hashes"
+        return [idle(name, "with prefix caching", why)]
+    return [
+        Lever(name, change, ("prefix_caching=false",), "prompts that share a prefix are computed in full")
+    ]
+
+
+def prefix_hits(base: Base) -> list[Lever]:
+    """Return other shares of requests that hit their shared prefix: what a better or worse cache is worth."""
+    name, change = "prefix-hits", "another share of prefix hits"
+    shared = [index for index, item in enumerate(base.file.traffic) if item.shared_prefix is not None]
+    if not shared or base.file.prefix_caching is False:
+        return [idle(name, change, "no traffic states a shared_prefix with its hit_fraction")]
+    return [
+        Lever(
+            name,
+            f"{fraction:.0%} of the requests hit their shared prefix",
+            tuple(f"traffic[{index}].shared_prefix.hit_fraction={fraction!r}" for index in shared),
+            "hits follow from traffic, routing and the size of the cache: measure them",
+        )
+        for fraction in HIT_FRACTIONS
+    ]
+
+
+def token_budget(base: Base) -> list[Lever]:
+    """Return half and twice the tokens of a step."""
+    return _half_and_twice(
+        base,
+        "token-budget",
+        "max_num_batched_tokens",
+        ("long prompts take more steps", "long prompts delay the tokens of others"),
+    )
+
+
+def sequences(base: Base) -> list[Lever]:
+    """Return half and twice the sequences of a step."""
+    return _half_and_twice(
+        base,
+        "max-num-seqs",
+        "max_num_seqs",
+        ("requests wait longer for their first token at the peak", _QUEUE),
+    )
+
+
+def _half_and_twice(base: Base, lever: str, key: str, risks: tuple[str, str]) -> list[Lever]:
+    """Return half and twice a limit of the engine, as far as a step still has a token for each sequence."""
+    scheduling = base.scheduling
+    if scheduling is None:
+        return [idle(lever, key, "there is no plan whose steps could be changed")]
+    limits = {name: getattr(scheduling, name) for name in ("max_num_seqs", "max_num_batched_tokens")}
+    now = limits[key]
+    levers = []
+    for value, risk in zip((now // 2, now * 2), risks, strict=True):
+        changed = limits | {key: value}
+        if 1 <= changed["max_num_seqs"] <= changed["max_num_batched_tokens"]:
+            levers.append(Lever(lever, f"{key} {now} -> {value}", (f"{key}={value}",), risk, combines=True))
+    return levers
+
+
+def chunked_prefill(base: Base) -> list[Lever]:
+    """Return prompts in chunks beside decoding sequences, or whole ones where the plan as it is has chunks; slow."""
+    name, scheduling = "chunked-prefill", base.scheduling
+    if base.apart:
+        why = "prompts have their own pool, where no sequence decodes beside them"
+        return [idle(name, "prompts in chunks beside decoding", why)]
+    if scheduling is None:
+        return [
+            idle(name, "prompts in chunks beside decoding", "there is no plan whose steps could be changed")
+        ]
+    if scheduling.policy == "mixed" and scheduling.chunked:
+        now = base.asked.scenario.max_num_batched_tokens
+        context = base.asked.question.max_model_len
+        settings = (
+            "chunked_prefill=false",
+            *(() if now is None or now >= context else ("max_num_batched_tokens=null",)),
+        )
+        risk = "a long prompt holds up the tokens of all others while it runs"
+        return [Lever(name, "prompts taken whole, not in chunks", settings, risk, combines=True, slow=True)]
+    risk = "none: an engine setting; prompts take more steps, tokens wait less"
+    return [
+        Lever(
+            name,
+            "prompts in chunks beside decoding",
+            ("chunked_prefill=true",),
+            risk,
+            combines=True,
+            slow=True,
+        )
+    ]
+
+
+def kv_offload(base: Base) -> list[Lever]:
+    """Return host memory for prefixes, or the scenario without its tiers."""
+    name, scenario = "kv-offload", base.asked.scenario
+    if scenario.kv_offload:
+        return [Lever(name, "without offload tiers", ("kv_offload=[]",), _ENGINE_KEPT, combines=True)]
+    priced = scenario.own.host_usd_per_gb_month is not None
+    changes = {size: f"{size} GB of host memory for prefixes" for size in HOST_MEMORY_GB}
+    if not any(item.reuse for item in scenario.classes):
+        why = "no traffic says how prefix hits grow with the cache: give a trace with block hashes"
+        return [idle(name, "host memory for prefixes", why)]
+    return [
+        Lever(
+            name,
+            change,
+            (f"kv_offload=[{{name: host, capacity: {size} GB}}]",),
+            "host memory has to be bought or rented with the machines"
+            if priced
+            else "the price of that memory is not included: give prices.host_memory_per_gb",
+            combines=True,
+            host_bytes=size * 1e9,
+        )
+        for size, change in changes.items()
+    ]
+
+
+TRIED: tuple[Method, ...] = ("ngram", "eagle", "mtp")
+"""Methods that need nothing but the target: a head has to be trained, or is published for it."""
+_WORDS: dict[Method, str] = {
+    "ngram": "drafts from the prompt (ngram)",
+    "eagle": "an EAGLE head",
+    "mtp": "the model's own multi-token prediction",
+}
+
+
+def speculations(base: Base) -> list[Lever]:
+    """Return the scenario without its speculation, or with each method that needs no other model."""
+    name, scenario = "speculation", base.asked.scenario
+    if scenario.speculation is not None:
+        return [
+            Lever(
+                name, "without speculation", ("speculation=null",), "none: an engine setting", combines=True
+            )
+        ]
+    return [_method(base, name, method) for method in TRIED]
+
+
+def _method(base: Base, name: str, method: Method) -> Lever:
+    change = f"speculation: {_WORDS[method]}"
+    network = next(iter(base.asked.question.networks.values()))
+    if method == "mtp" and not network.mtp_parameters:
+        return idle(name, change, f"{network.name} has no layers for multi-token prediction")
+    groups = () if base.plan is None else base.plan.groups
+    if any(group.layout.sharding.pipeline > 1 for group in groups):
+        return idle(
+            name, change, "the plan as it is has pipeline stages, with which speculation is not modelled"
+        )
+    known = published_acceptance(method, network)
+    if known is None:
+        return idle(name, change, not_published(method, network).replace("\n ", ";"))
+    settings = (f"speculation={{method: {method}}}",)
+    accepted = known.acceptance_fractions[0]
+    risk = f"pays by its acceptance, here {accepted:.0%}: measure it on your own traffic{_until(base, known)}"
+    return Lever(name, change, settings, risk, combines=True)
+
+
+def _until(base: Base, published: Published) -> str:
+    """Return the load from which a method makes the plan as it is no faster, next to the load that it has."""
+    plan, question = base.plan, base.asked.question
+    if plan is None:
+        return ""
+    group = plan.groups[-1]  # of separate pools the one that decodes
+    replica = replica_of(spec_of_layout(group.layout, group.weight_dtype, question))
+    drafting = DraftPlan(published.method, published.acceptance_fractions, published.draft_tokens)
+    context = float(question.demand.lengths.input_tokens + question.demand.lengths.output_tokens)
+    rows = speculation(
+        replica,
+        draft_of(replace(drafting, draft_tokens=1), replica.spec),
+        published.acceptance_fractions[0],
+        draft_tokens=[published.draft_tokens] if published.draft_tokens else (1, 2, 3, 4),
+        batches=(1,),
+        context_tokens=context,
+    )
+    now = f"the plan has {group.concurrency_per_replica:.0f} at the peak"
+    if rows.breakeven_batch is None:
+        return f"; faster at every batch that fits ({rows.largest_batch}); {now}"
+    return f"; no faster from {rows.breakeven_batch} sequences on; {now}"
+
+
+LOOSER = 1.25
+"""Times each target."""
+HALF = 0.5
+SHORTER = 0.9
+"""Times each length."""
+SERVED = 0.95
+"""Share of the peak that is served where admission is controlled."""
+
+
+def looser_targets(base: Base) -> list[Lever]:
+    """Return each target loosened by a quarter."""
+    targets = base.asked.scenario.slo.targets
+    if not targets:
+        return [idle("target", "a looser target", "the scenario has no targets")]
+    return [
+        Lever(
+            "target", f"{target.key} {target.stated_s:g} s -> {LOOSER * target.stated_s:g} s",
+            (f"slo.{target.key}={LOOSER * target.stated_s!r} s",),
+            "users wait longer: whoever promised the target has to agree",
+            keeps=False, broken=f"{target.key} is held to the looser limit alone",
+        )
+        for target in targets
+    ]  # fmt: skip
+
+
+def quicker_outside(base: Base) -> list[Lever]:
+    """Return half the time outside, where the targets include it."""
+    name, change = "outside", "what is outside takes half the time"
+    if not any(target.outside_s for target in base.asked.scenario.slo.targets):
+        return [
+            idle(
+                name,
+                change,
+                "no target includes time outside: traffic[].outside.time, or slo.outside: included",
+            )
+        ]
+    settings = [
+        f"traffic[{index}].outside.{key}={HALF * value!r} s"
+        for index, item in enumerate(base.file.traffic)
+        if item.outside is not None
+        for key in ("time", "tool_time")
+        if (value := getattr(item.outside, key))
+    ]
+    risk = "retrieval and tools have to be made quicker; users wait no less than before"
+    return [Lever(name, change, tuple(settings), risk)]
+
+
+def shorter_prompts(base: Base) -> list[Lever]:
+    """Return prompts shorter by a tenth."""
+    return _shorter(base, "prompts", "input_tokens", "prompts have to be rewritten, or less retrieved")
+
+
+def shorter_answers(base: Base) -> list[Lever]:
+    """Return answers shorter by a tenth."""
+    return _shorter(base, "answers", "output_tokens", "users get less text: instructions have to ask for it")
+
+
+def _shorter(base: Base, name: str, key: str, risk: str) -> list[Lever]:
+    change = f"{name} shorter by {1.0 - SHORTER:.0%}"
+    settings = []
+    for index, item in enumerate(base.file.traffic):
+        record = getattr(item, key)
+        if record is None:
+            return [
+                idle(
+                    name,
+                    change,
+                    f"the lengths of {item.name!r} come from a trace: state {key} to change them",
+                )
+            ]
+        settings.append(f"traffic[{index}].{key}={{{', '.join(_scaled(record))}}}")
+    return [Lever(name, change, tuple(settings), risk)]
+
+
+def _scaled(record: LengthFields) -> Iterator[str]:
+    for part, value in record.model_dump(exclude_none=True).items():
+        shorter = [SHORTER * one for one in value] if isinstance(value, list) else SHORTER * value
+        yield f"{part}: {shorter!r}"
+
+
+def admission_control(base: Base) -> list[Lever]:
+    """Return a fleet for most of the peak; the rest is refused, also from a mean that is above what is served."""
+    name, change = "admission-control", f"the busiest {1.0 - SERVED:.0%} of the peak is refused"
+    settings = []
+    for index, item in enumerate(base.file.traffic):
+        for key in ("request_rate", "users"):
+            value = getattr(item, key)
+            if value is not None:
+                settings.append(
+                    f"traffic[{index}].{key}={SERVED * value!r}" + (" req/s" if key == "request_rate" else "")
+                )
+        if item.request_rate and item.mean_rate and item.mean_rate > SERVED * item.request_rate:
+            settings.append(f"traffic[{index}].mean_rate={SERVED * item.request_rate!r} req/s")
+    if any(item.request_rate is None and item.users is None for item in base.file.traffic):
+        why = "a rate or users are needed, of which a part can be refused; not a trace or a batch job"
+        return [idle(name, change, why)]
+    broken = f"{1.0 - SERVED:.0%} of the requests are refused at the peak"
+    return [
+        Lever(
+            name,
+            change,
+            tuple(settings),
+            "refused requests have to be told so, or retried",
+            keeps=False,
+            broken=broken,
+        )
+    ]
+
+
+COMMITMENT_RISKS = {
+    "on-demand": "none: machines can be handed back at any hour",
+    "community": "hosts that the provider does not vouch for",
+    "spot": "machines are taken away at short notice, which is not modelled",
+    "reserved": "paid for whether used or not, for the whole term",
+    "reserved-1y": "paid for whether used or not, for a year",
+    "reserved-3y": "paid for whether used or not, for three years",
+    "capacity-block": "for a fixed number of days, booked ahead",
+    "owned": "an estimate of the cost of ownership; capital is bound for years",
+}
+FREE_TO_TAKE = ("on-demand", "reserved", "reserved-1y", "reserved-3y")
+"""Commitments that the combination may take: the others can end while users are served, or need capital."""
+
+NO_PRICE = "the plan as it is has no price to compare with: give prices.per_gpu_hour"
+
+
+def _unpriced(base: Base) -> bool:
+    return base.plan is not None and base.plan.usd_per_hour is None
+
+
+def parallelism(base: Base) -> list[Lever]:
+    """Return all degrees of tensor and pipeline parallelism, where the scenario allows only some."""
+    fleet, name = base.file.fleet, "parallelism"
+    adds: dict[str, tuple[str | int, ...]] = {}
+    for key, now, every in (
+        ("tensor_parallel", fleet.tensor_parallel, TENSOR_PARALLEL),
+        ("pipeline_parallel", fleet.pipeline_parallel, PIPELINE_PARALLEL),
+    ):
+        if now is not None and set(every) - set(now):
+            adds[f"fleet.{key}"] = tuple(sorted({*now, *every}))
+    if not adds:
+        return [idle(name, "other degrees of parallelism", "the search tries every legal degree already")]
+    words = ", ".join(
+        f"{key.partition('.')[2]} {', '.join(map(str, values))}" for key, values in adds.items()
+    )
+    settings = merged_settings([Lever(name, words, adds=adds)], {})
+    return [Lever(name, words, settings, "none: another start-up flag", adds=adds)]
+
+
+def other_devices(base: Base) -> tuple[str, ...]:
+    """Return the devices of the catalogue that the scenario leaves out and that have a listed price under its terms."""
+    scenario = base.asked.scenario
+    records = read_prices(scenario.price_file) if scenario.price_file else price_records()
+    here = {item.name for item in scenario.fleet.hardware}
+    return tuple(
+        name
+        for name in device_names()
+        if name not in here
+        and (price := choose_price(records, name, scenario.prices)) is not None
+        and not price.estimated
+    )
+
+
+def devices(base: Base) -> list[Lever]:
+    """Return every other device that has a price, in one question."""
+    names = other_devices(base)
+    if _unpriced(base):
+        return [idle("device", "another device", NO_PRICE)]
+    if not names:
+        return [idle("device", "another device", "no other device has a price under the scenario's terms")]
+    change = f"another device, of {len(names)} with a price"
+    settings = merged_settings([Lever("device", change, adds={"fleet.hardware": names})], {})
+    risk = "another stack to run; prices and supply differ by provider"
+    return [Lever("device", change, settings, risk)]
+
+
+def commitments(base: Base) -> list[Lever]:
+    """Return the other ways to pay for the same devices."""
+    scenario = base.asked.scenario
+    if _unpriced(base):
+        return [idle("commitment", "another commitment", NO_PRICE)]
+    levers = []
+    for commitment in (*get_args(Commitment), *get_args(Term)):
+        change = f"{scenario.prices.commitment} -> {commitment}"
+        if commitment == scenario.prices.commitment:
+            continue
+        if all(item.name in scenario.prices.overrides for item in scenario.fleet.hardware):
+            levers.append(idle("commitment", change, "the scenario has its own prices: prices.per_gpu_hour"))
+            continue
+        settings = (f"prices.commitment={commitment}",)
+        levers.append(
+            Lever(
+                "commitment", change, settings, COMMITMENT_RISKS[commitment],
+                combines=commitment in FREE_TO_TAKE,
+            )
+        )  # fmt: skip
+    return levers
+
+
+def disaggregation(base: Base) -> list[Lever]:
+    """Return separate prefill and decode pools, on the devices of the scenario, or the scenario without them; slow."""
+    name, change = "disaggregation", "prefill and decode in separate pools"
+    scenario = base.asked.scenario
+    if scenario.fleet.pools is not None:
+        risk = "none: replicas that do both are simpler to run"
+        change, settings = "prefill and decode in the same replicas", ("fleet.disaggregation=off",)
+        return [Lever(name, change, settings, risk, combines=True)]
+    if any(item.users is not None and item.sessions for item in scenario.classes):
+        return [idle(name, change, "not modelled with users who have conversations")]
+    risk = "two pools to run and to scale; KV caches cross the network, whose congestion is not modelled"
+    return [Lever(name, change, ("fleet.disaggregation=only",), risk, combines=True, slow=True)]
+
+
+def mixes(base: Base) -> list[Lever]:
+    """Return several fleets for one service, each on the GPUs that suit its requests, or the scenario without them."""
+    name, change, fleet = (
+        "mix",
+        "a fleet for each class, for short and long prompts, or for a share of each class",
+        base.asked.scenario.fleet,
+    )
+    if fleet.mix != "off":
+        risk = "none: one kind of fleet is simpler to run"
+        return [Lever(name, "one fleet for all requests", ("fleet.mix=off",), risk)]
+    if _unpriced(base):
+        return [idle(name, change, NO_PRICE)]
+    if len(base.asked.question.devices) < 2:
+        return [idle(name, change, f"{base.asked.question.devices[0].name} is the only kind of GPU listed")]
+    classes = base.asked.scenario.classes
+    if len(classes) < 2 and not all(divisible(item) for item in classes):
+        return [
+            idle(
+                name,
+                change,
+                "prompts of users, sessions and traces with prefixes stay together, and there is one class",
+            )
+        ]
+    risk = "a router that knows the class of a request or the length of its prompt, and several fleets to run"
+    return [Lever(name, change, ("fleet.mix=any",), risk)]
+
+
+NAME, CHANGE = "prefix-routing", "requests go where their prefix is cached"
+
+
+def routing(base: Base) -> list[Lever]:
+    """Return a router by prefix, whose replicas hold different prefixes, or why it changes nothing; slow."""
+    classes = base.asked.scenario.classes
+    plan = base.plan
+    if plan is None or len(plan.groups) > 1:
+        why = (
+            "there is no plan whose requests could be routed"
+            if plan is None
+            else "the router of a mix looks at classes or lengths"
+            if plan.is_mix
+            else "prompts have their own pool"
+        )
+        return [idle(NAME, CHANGE, why)]
+    if base.asked.question.demand.has_sessions:
+        return [idle(NAME, CHANGE, _kept_by_sessions(base, plan.single.busy_replicas))]
+    if not any(item.reuse for item in classes):
+        why = "no traffic has prefixes that differ from replica to replica"
+        shared = ", ".join(item.name for item in classes if item.prefix_hit_fraction)
+        if shared:
+            why += f": each of the {plan.single.busy_replicas} replicas has the shared prefix of {shared} after its first request"
+        return [idle(NAME, CHANGE, why)]
+    if plan.single.busy_replicas == 1:
+        return [idle(NAME, CHANGE, "one replica serves all requests, so there is nothing to route")]
+    risk = "a router that follows the prefixes has to be run; the replica of a popular prefix may be busier than others"
+    settings = ("fleet.routing=prefix_aware",)
+    return [Lever(NAME, CHANGE, settings, risk, slow=True, sized=lambda: pooled_plan(base, plan))]
+
+
+def pooled_plan(base: Base, plan: Plan) -> Plan | None:
+    """Return the layout of a plan with the hits of all its caches together; None where it meets no targets.
+
+    As many replicas are at least needed as their caches hold prefixes of: first with the caches of all replicas that there
+    are, then with those of the ones that are left.
+    """
+    many = _sized(base, plan, plan.single.busy_replicas)
+    few = None if many is None else _sized(base, plan, many.busy)
+    return None if few is None else plan_of(few, terms_of(base.asked))
+
+
+def _sized(base: Base, plan: Plan, caches: int) -> Sized | None:
+    """Return the replicas that the traffic takes if prompts find what so many caches hold."""
+    question, layout, terms = base.asked.question, plan.single.layout, terms_of(base.asked)
+    network, prompt = question.networks[plan.single.weight_dtype], float(question.demand.lengths.input_tokens)
+    each = [
+        tier_in_tokens(network, layout.device, layout.sharding, layout.kv_format, size, prompt)
+        for size in question.demand.tiers
+    ]
+    tiers = [tier._replace(tokens=caches * tier.tokens) for tier in each]
+    demand = question.demand.with_cache(caches * plan.single.kv_cache_tokens, tiers)
+    trial = trial_of(replace(question, demand=demand), layout, plan.single.weight_dtype, terms)
+    if isinstance(trial, Reason):
+        return None
+    busy = busy_replicas(trial, trial.limits, question.slo.confidence, terms)
+    if busy is None:
+        return None
+    return Sized(trial, busy, terms.gpus(layout, busy))
+
+
+def _kept_by_sessions(base: Base, busy: int) -> str:
+    """Return that replicas are sized for turns that come back to them, and what they would find if dealt out in turn."""
+    said = "replicas are sized for sessions whose turns come back to their replica"
+    longest = base.asked.question.max_model_len
+    found = []
+    for item in base.asked.scenario.classes:
+        if item.sessions is not None and busy > 1:
+            kept, dealt = (hits_by_replica(item.sessions, count, longest) for count in (1, busy))
+            found.append(
+                f"dealt out in turn to {busy}, those of {item.name} would find {dealt:.0%} of their prompt tokens instead of {kept:.0%}"
+            )
+    return "; ".join([said, *found])
