@@ -86,6 +86,7 @@ def test_what_follows_from_a_mix_is_explained(plan, group):
         assert printed(of_plan, name).value == pytest.approx(value), name
 
 
+@pytest.mark.long
 def test_the_energy_growth_and_commitments_of_a_mix_are_explained_by_its_groups(tmp_path):
     """Every number as printed, and every input that is explained further leads to another number."""
     curve = ", daily_curve: office}"
