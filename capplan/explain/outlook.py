@@ -12,6 +12,7 @@ from capplan.explain.subject import MONEY, Place, places_of
 from capplan.fleet.money_terms import PowerTerms
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import Group as PlanGroup
+from capplan.fleet.plan import Plan
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.money.commitments import HOURS_PER_YEAR, Mix, MixedPart, use_fractions
 from capplan.money.energy import Energy, kwh_per_million_tokens, occupied_fraction
@@ -22,6 +23,12 @@ from capplan.report.answers.fleet_money import commitments_result
 from capplan.report.answers.fleet_outlook import energy_result, growth_result
 from capplan.scenario.traffic import rate_line
 
+
+def _path(plan: Plan, at: int) -> str:
+    """Return where the numbers of a group of a plan stand; a plan of one group has them itself."""
+    return f"groups[{at}]." if len(plan.groups) > 1 else ""
+
+
 _SIDES = {"usd_per_month_low": "low_ratio", "usd_per_month_high": "high_ratio"}
 
 
@@ -31,11 +38,13 @@ def commitments_group(planned: Planned) -> Group:
     asked = asked_mix(scenario, planned.plan, rate_line(scenario, planned.plan.responses_s))
     result = commitments_result((asked,)) if asked else None
     numbers = {place: value for place, value in places_of(result) if place[0] != "plans"}
-    return Group(numbers, partial(_commitments_explained, asked.mix if asked else None, numbers))
+    return Group(
+        numbers, partial(_commitments_explained, planned.plan, asked.mix if asked else None, numbers)
+    )
 
 
 def _commitments_explained(
-    mix: Mix | None, numbers: Mapping[Place, float], place: Place, value: float
+    plan: Plan, mix: Mix | None, numbers: Mapping[Place, float], place: Place, value: float
 ) -> Explained:
     assert mix is not None
     key = str(place[-1])
@@ -44,7 +53,7 @@ def _commitments_explained(
         formula = "requests that arrive while fewer replicas than they need are in service, over all requests"
         return explained(key, value, formula, (curve,), MONEY)
     if place[0] == "rows":
-        return _part(mix.parts[int(place[1])], Row("commitments", numbers, place[:2]), key, value)
+        return _part(plan, mix.parts[int(place[1])], Row("commitments", numbers, place[:2]), key, value)
     if place[0] == "pure":
         return _alone(mix, numbers, int(place[1]), key, value)
     people = input_of(
@@ -66,7 +75,7 @@ def _commitments_explained(
     return explained(key, value, f"{formula} + p", (*parts, people), MONEY)
 
 
-def _part(part: MixedPart, row: Row, key: str, value: float) -> Explained:
+def _part(plan: Plan, part: MixedPart, row: Row, key: str, value: float) -> Explained:
     offer = part.offer
     used = input_of(
         "u",
@@ -83,7 +92,8 @@ def _part(part: MixedPart, row: Row, key: str, value: float) -> Explained:
         )
         return explained(key, value, formula, (used,), MONEY)  # fmt: skip
     if key == "gpus":
-        devices = input_of("g", "gpus_per_replica", part.devices, "derived", "explain gpus_per_replica")
+        where = f"explain {_path(plan, part.group)}gpus_per_replica"
+        devices = input_of("g", "gpus_per_replica", part.devices, "derived", where)
         return explained(key, value, "n g", (*row.inputs({"n": "replicas"}), devices), MONEY)
     price = input_of(
         "p", "usd_per_gpu_hour", offer.usd_per_hour(1.0), "spec", f"{offer.name}: {offer.origin}"
@@ -214,13 +224,16 @@ def _phase(planned: Planned, energy: Energy, position: int, key: str) -> Explain
         "decode": f"{formula_of(occupied_fraction)}, mean over the hours, less prefill; spares idle",
         "idle": "1 - prefill - decode",
     }[doing]
-    groups = planned.plan.groups
+    plan = planned.plan
+    named = zip(plan.group_names, plan.groups, strict=True)
+    at = next((at for at, (name, _) in enumerate(named) if name and phase.phase.startswith(name)), -1)
+    group = plan.groups[at]
     load = input_of(
         "N",
         "concurrency_per_replica",
-        groups[-1].concurrency_per_replica,
-        groups[-1].label,
-        "explain concurrency_per_replica; of each hour, by its rate over that of the peak",
+        group.concurrency_per_replica,
+        group.label,
+        f"explain {_path(plan, at % len(plan.groups))}concurrency_per_replica; of each hour, by its rate over that of the peak",
     )
     return explained(key, phase.time_fraction, formula, (load,), MONEY)  # fmt: skip
 

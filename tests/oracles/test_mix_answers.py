@@ -86,6 +86,26 @@ def test_what_follows_from_a_mix_is_explained(plan, group):
         assert printed(of_plan, name).value == pytest.approx(value), name
 
 
+@pytest.mark.long
+def test_the_energy_growth_and_commitments_of_a_mix_are_explained_by_its_groups(tmp_path):
+    """Every number as printed, and every input that is explained further leads to another number."""
+    curve = ", daily_curve: office}"
+    more = "energy: {grid: 300 g/kWh}\ngrowth: {per_month: 30 %, months: 2}\ncommitments: {reserved_1y: {discount: 30 %}}\n"
+    path = written(tmp_path, f"{CHAT[:-1]}{curve}, {DOCUMENTS[:-1]}{curve}", more)
+    assert main(["fleet", str(path), "--offline", "-o", str(tmp_path / "plan.json")]) == 0
+    of_plan = Planned(*answered(tmp_path / "plan.json", None, offline=True))
+    known = set(printed(of_plan, None))
+    for group in ("energy", "growth", "commitments"):
+        numbers = printed(of_plan, group)
+        assert numbers
+        for name, value in numbers.items():
+            item = printed(of_plan, name)
+            assert (item.quantity, item.value) == (name, pytest.approx(value)), name
+            for given in item.inputs:
+                path = given.source.removeprefix("explain ").split(",")[0].split(";")[0].split()[0]
+                assert not given.source.startswith("explain ") or path in known | set(numbers), (name, path)
+
+
 def test_a_report_has_each_group_of_a_mix(capplan, plan, alone):
     ran = capplan("report", "--plan", plan, "--offline", "--format", "markdown")
     assert ran.code == 0, ran.err
