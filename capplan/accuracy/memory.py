@@ -12,7 +12,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.errors import CapplanError
 from capplan.hardware.device import Device
 from capplan.memory.capacity import engine_memory_bytes, has_fast_links, padded_inputs_multiple
-from capplan.memory.launch import Launch
+from capplan.memory.launch import Launch, prefill_graphs
 from capplan.memory.plan import CONTEXT_TOO_LONG, cache_dtype, first_stage_plan, memory_plan
 from capplan.model.network import Attention, LatentAttention, Network, Projection
 from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element, stored_formats
@@ -191,6 +191,9 @@ def row_launch(row: Mapping[str, str], network: Network, device: Device, engine:
         engine, memory, device.architecture, max_model_len=int(context), device_name=device.name
     )
     fraction = _number(row, "gpu_memory_utilization")
+    captured = prefill_graphs(
+        network, engine, pipelined=pipeline > 1, grouped=False, cuda=device.vendor.lower() == "nvidia"
+    )
     return Launch(
         tensor=tensor,
         expert=_number(row, "ep") or 1.0,
@@ -202,7 +205,9 @@ def row_launch(row: Mapping[str, str], network: Network, device: Device, engine:
         max_num_seqs=_number(row, "max_num_seqs") or float(steps.max_num_seqs),
         max_num_batched_tokens=_number(row, "max_num_batched_tokens") or float(steps.max_num_batched_tokens),
         memory_fraction=fraction
-        or default_memory_fraction(engine, memory, tensor * pipeline, device.architecture),
+        or default_memory_fraction(
+            engine, memory, tensor, device.architecture, pipeline_ranks=pipeline, prefill_graphs=captured
+        ),
         block_tokens=_number(row, "block_size") if _plain_block(row) else float(steps.block_tokens),
         fast_links=float(has_fast_links(device)),
         padded_inputs=padded_inputs_multiple(device),

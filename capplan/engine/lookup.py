@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from capplan.assumption import Assumption
 from capplan.engine.host_times import HOST_TIMES
+from capplan.engine.memory_rules import PrefillGraphs
 from capplan.engine.profile import EngineProfile, HostOverhead, Scheduling, Tier
 from capplan.engine.sglang import SGLANG, reserved_bytes, static_fraction
 from capplan.engine.trtllm import TRTLLM
@@ -256,8 +257,12 @@ def scheduling(
 def default_memory_fraction(
     engine: EngineProfile,
     device_memory_bytes: float,
-    tensor_pipeline_ranks: float = 1.0,
+    tensor_ranks: float = 1.0,
     architecture: str = "",
+    *,
+    pipeline_ranks: float = 1.0,
+    attention_groups: float = 1.0,
+    prefill_graphs: PrefillGraphs = "none",
 ) -> float:
     """Return the engine's default memory fraction.
 
@@ -266,9 +271,13 @@ def default_memory_fraction(
     engine : the profile
     device_memory_bytes : [B]
         as the driver reports it
-    tensor_pipeline_ranks : [-]
-        tensor x pipeline ranks
+    tensor_ranks : [-]
+        of the engine: those of all attention groups
     architecture : of the device
+    pipeline_ranks, attention_groups : [-]
+        of pipeline and attention data parallelism
+    prefill_graphs : [-]
+        whether prefill steps are captured
 
     Returns
     -------
@@ -286,9 +295,11 @@ def default_memory_fraction(
     if fixed is not None:
         return fixed
     entry = tier(engine, device_memory_bytes, architecture)
-    wide = tensor_pipeline_ranks >= 4
-    graphs = entry.wide_graph_max_sequences if wide else entry.graph_max_sequences
-    reserved = reserved_bytes(entry.server_batched_tokens, graphs, tensor_pipeline_ranks, device_memory_bytes)
+    graphs = entry.wide_graph_max_sequences if tensor_ranks >= 4 else entry.graph_max_sequences
+    reserved = reserved_bytes(
+        entry.server_batched_tokens, graphs, tensor_ranks * pipeline_ranks, device_memory_bytes,
+        attention_groups=attention_groups, prefill_graphs=prefill_graphs,
+    )  # fmt: skip
     return static_fraction(reserved, device_memory_bytes)
 
 

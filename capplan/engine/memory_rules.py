@@ -6,6 +6,24 @@ from typing import Literal, TypeAlias
 BudgetKind: TypeAlias = Literal["utilisation", "static_fraction", "free_fraction"]
 
 
+PrefillGraphs: TypeAlias = Literal["none", "plain", "latent"]
+"""Graphs of prefill steps that an engine captures: none, those of a model with keys and values, those of one with latents."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillCapture:
+    """The models and layouts for which an engine captures prefill steps on NVIDIA devices; never with pipeline stages."""
+
+    latent: bool
+    """Latent attention (MLA)."""
+    grouped: bool
+    """Attention data parallelism, and adapters."""
+    delta: bool
+    """Delta attention (KDA)."""
+    towers: frozenset[str] = frozenset()
+    """Types with a tower that keep their graphs, and types with delta attention that do."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryRules:
     """What an engine takes out of a device before the KV cache gets the rest.
@@ -59,5 +77,7 @@ class MemoryRules:
     """Bytes of the pool of recurrent states for each byte of the KV pool; None: states live in blocks."""
     recurrent_format: str | None = None
     """Format of recurrent states where the config states none; None: the dtype of the model."""
+    prefill_capture: PrefillCapture | None = None
+    """Prefill steps that are captured; None: none are."""
     vocabulary_multiple: int = 64
     """Rows of embedding and LM head are padded to a multiple of this, and of the ranks that they are split over."""

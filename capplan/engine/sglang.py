@@ -7,7 +7,7 @@ mem_fraction_static). Memory outside the fraction: one logged start, hence more 
 from dataclasses import replace
 
 from capplan.engine.dtypes import CUDA_KV_DTYPES, SGLANG_WEIGHT_DTYPES
-from capplan.engine.memory_rules import MemoryRules
+from capplan.engine.memory_rules import MemoryRules, PrefillCapture, PrefillGraphs
 from capplan.engine.profile import EngineProfile, Tier
 from capplan.numbers import GIB
 
@@ -65,20 +65,75 @@ _BASE = EngineProfile(
     kv_dtypes=CUDA_KV_DTYPES,
 )
 
+_PIECEWISE = PrefillCapture(latent=True, grouped=False, delta=True)
+_QWEN3_5 = frozenset({"qwen3_5", "qwen3_5_moe"})
+_TOWERS_0_5_20 = _QWEN3_5 | {
+    "cohere2_vision",
+    "glm5_next",
+    "kimi_k25",
+    "kimi_k3",
+    "muse_glimmer",
+    "paddleocr_vl",
+}
+_TOWERS_0_5_22 = _TOWERS_0_5_20 | {"minimax_m3_vl", "qwen4_exp"}
+
+
+def _capturing(version: str, capture: PrefillCapture) -> EngineProfile:
+    return replace(_BASE, version=version, memory=replace(_MEMORY, prefill_capture=capture))
+
+
 SGLANG: tuple[EngineProfile, ...] = (
     _BASE,
     replace(_BASE, version="0.5.0"),
-    replace(_BASE, version="0.5.23", tiers=_TIERS_0_5_23),
+    _capturing("0.5.10", _PIECEWISE),
+    _capturing("0.5.15", replace(_PIECEWISE, latent=False)),
+    _capturing("0.5.17", replace(_PIECEWISE, delta=False, towers=_QWEN3_5)),
+    _capturing("0.5.20", replace(_PIECEWISE, delta=False, towers=_TOWERS_0_5_20)),
+    _capturing("0.5.22", PrefillCapture(latent=True, grouped=True, delta=False, towers=_TOWERS_0_5_22)),
+    replace(
+        _capturing("0.5.23", PrefillCapture(latent=True, grouped=True, delta=False, towers=_TOWERS_0_5_22)),
+        tiers=_TIERS_0_5_23,
+    ),
 )
 """Profiles of SGLang, oldest first; each applies until the next."""
 
 
+def captured_prefill_sizes(most_tokens: float) -> int:
+    """Return how many sizes of prefill steps SGLang captures up to a number of tokens.
+
+    Examples
+    --------
+    >>> [captured_prefill_sizes(tokens) for tokens in (2048.0, 8192.0, 16384.0)]
+    [42, 58, 74]
+
+    References
+    ----------
+    `generate_prefill_cuda_graph_batch_sizes`, sglang/srt/arg_groups/cuda_graph_hook.py: https://github.com/sgl-project/sglang.
+    """
+    steps = (
+        (4, 33, 4),
+        (48, 257, 16),
+        (288, 513, 32),
+        (576, 1025, 64),
+        (1280, 4097, 256),
+        (4608, int(most_tokens) + 1, 512),
+    )
+    return sum(size <= most_tokens for step in steps for size in range(*step))
+
+
 def reserved_bytes(
-    chunk_tokens: float, graph_max_sequences: float, tensor_pipeline_ranks: float, device_memory_bytes: float
+    chunk_tokens: float,
+    graph_max_sequences: float,
+    tensor_pipeline_ranks: float,
+    device_memory_bytes: float,
+    *,
+    attention_groups: float = 1.0,
+    prefill_graphs: PrefillGraphs = "none",
 ) -> float:
     """Return the memory that SGLang keeps out of weights and KV cache when no fraction is given.
 
-        R = 512 + 1.5 max(c, 2048) + 2 g + 1024 r / 8   [MiB], at least 10 GiB on devices above 60 GiB
+        R = 512 + 1.5 max(c, 2048) + 2 g + 1024 r / 8 + d + p   [MiB], at least 10 GiB on devices above 60 GiB
+        d = 3 g a, or 4.5 g a for g > 300, with attention data parallelism;   p = 8 n(c), or 1536 with latents, of captured prefill steps
 
     Parameters
     ----------
@@ -87,9 +142,13 @@ def reserved_bytes(
     graph_max_sequences : [-]
         g, largest captured batch
     tensor_pipeline_ranks : [-]
-        r, tensor x pipeline ranks
+        r, ranks of the engine: tensor, attention-data-parallel and pipeline
     device_memory_bytes : [B]
         as the driver reports it
+    attention_groups : [-]
+        a, of attention data parallelism
+    prefill_graphs : [-]
+        whether prefill steps are captured, at n(c) sizes, and of which attention
 
     Returns
     -------
@@ -103,13 +162,23 @@ def reserved_bytes(
     >>> reserved_bytes(8192.0, 256.0, 1.0, 79.2 * 2**30) / 2**30
     13.125
 
+    464 MiB more for 58 captured sizes of prefill steps, 1.5 GiB more with latents:
+
+    >>> [reserved_bytes(8192.0, 256.0, 1.0, 79.2 * 2**30, prefill_graphs=kind) / 2**20 - 13440 for kind in ("plain", "latent")]
+    [464.0, 1536.0]
+
     References
     ----------
-    SGLang, python/sglang/srt/server_args.py: https://github.com/sgl-project/sglang/pull/10975.
+    SGLang, python/sglang/srt/server_args.py: https://github.com/sgl-project/sglang/pull/10975; `reserve_for_graph_mb`,
+    sglang/srt/arg_groups/memory_hook.py of 0.5.23.
     """
     mebibytes = (
         512.0 + 1.5 * max(chunk_tokens, 2048.0) + 2.0 * graph_max_sequences + 128.0 * tensor_pipeline_ranks
     )
+    if attention_groups > 1:
+        mebibytes += (4.5 if graph_max_sequences > 300 else 3.0) * graph_max_sequences * attention_groups
+    if prefill_graphs != "none":
+        mebibytes += 1536.0 if prefill_graphs == "latent" else 8.0 * captured_prefill_sizes(chunk_tokens)
     least = 10240.0 if device_memory_bytes > 60 * GIB else 0.0
     return max(mebibytes, least) * 2.0**20
 

@@ -6,7 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.engine.lookup import default_memory_fraction
+from capplan.engine.memory_rules import PrefillGraphs
 from capplan.engine.profile import EngineProfile
+from capplan.model.network import CompressedAttention, LatentAttention, LinearAttention, Network
 from capplan.model.sharding import Sharding
 from capplan.numbers import Array, Number
 
@@ -66,6 +68,8 @@ def engine_launch(
     *,
     fast_links: Number = 1.0,
     padded_inputs: Number = 128.0,
+    network: Network | None = None,
+    cuda: Number = 1.0,
 ) -> Launch:
     """Return launch settings, with the engine's defaults where nothing is specified.
 
@@ -85,6 +89,9 @@ def engine_launch(
         1 where tensor-parallel ranks communicate over NVLink or the like (`usable.has_fast_links`)
     padded_inputs : [elements]
         multiple to which the inputs of mxfp4 experts are padded (`usable.padded_inputs_multiple`)
+    network : the model, for what an engine sets aside by its kind; None: none of it
+    cuda : [-]
+        1 on NVIDIA devices
 
     Returns
     -------
@@ -98,7 +105,7 @@ def engine_launch(
     """
     fraction = gpu_memory_utilization
     if fraction is None:
-        fraction = _default_memory_fractions(profile, device_memory_bytes, sharding)
+        fraction = _default_memory_fractions(profile, device_memory_bytes, sharding, network, cuda)
     return Launch(
         tensor=sharding.tensor,
         expert=sharding.expert,
@@ -116,8 +123,62 @@ def engine_launch(
     )
 
 
+def prefill_graphs(
+    network: Network | None, profile: EngineProfile, *, pipelined: bool, grouped: bool, cuda: bool
+) -> PrefillGraphs:
+    """Return which prefill steps an engine captures of a model in a layout.
+
+    Parameters
+    ----------
+    network : the model; None: nothing is captured
+    profile : of the engine version
+    pipelined, grouped : with pipeline stages; with attention data parallelism
+    cuda : on an NVIDIA device
+
+    Returns
+    -------
+    none, those of keys and values, or those of latents
+
+    Examples
+    --------
+    >>> from capplan.engine.lookup import profile
+    >>> from capplan.model.network import Projection
+    >>> network = Network("n", "t", 8, 10, (), Projection("lm_head", "lm_head", 8, 10, "columns"), True, 80)
+    >>> [prefill_graphs(network, profile("sglang", version), pipelined=False, grouped=True, cuda=True) for version in ("0.5.9", "0.5.21", "0.5.22")]
+    ['none', 'none', 'plain']
+
+    References
+    ----------
+    SGLang, `_handle_piecewise_cuda_graph` until 0.5.14, `disable_breakable_cudagraph_if_incompatible` since:
+    https://github.com/sgl-project/sglang.
+    """
+    capture = profile.memory.prefill_capture
+    if network is None or capture is None or pipelined or not cuda:
+        return "none"
+    kinds = {type(mixer) for layer, _ in network.distinct_layers for mixer in layer.mixers}
+    latent = LatentAttention in kinds
+    delta = any(
+        isinstance(mixer, LinearAttention) and mixer.kind == "kda"
+        for layer, _ in network.distinct_layers
+        for mixer in layer.mixers
+    )
+    kept = network.model_type in capture.towers
+    if (
+        (latent and not capture.latent)
+        or ((grouped or network.adapters is not None) and not capture.grouped)
+        or (((delta and not capture.delta) or network.vision_parameters) and not kept)
+        or CompressedAttention in kinds
+    ):
+        return "none"
+    return "latent" if latent else "plain"
+
+
 def _default_memory_fractions(
-    profile: EngineProfile, device_memory_bytes: Number, sharding: Sharding
+    profile: EngineProfile,
+    device_memory_bytes: Number,
+    sharding: Sharding,
+    network: Network | None = None,
+    cuda: Number = 1.0,
 ) -> Number:
     """Return the engine's default memory fraction for each plan.
 
@@ -128,6 +189,9 @@ def _default_memory_fractions(
         by plan
     sharding : [-]
         by plan
+    network : the model; None: any
+    cuda : [-]
+        1 on NVIDIA devices, by plan
 
     Returns
     -------
@@ -141,11 +205,27 @@ def _default_memory_fractions(
     """
     if profile.memory.default_fraction is not None:
         return profile.memory.default_fraction
-    memory, ranks = np.broadcast_arrays(
-        np.asarray(device_memory_bytes, dtype=np.float64),
-        np.asarray(sharding.tensor * sharding.pipeline, dtype=np.float64),
+    columns = np.broadcast_arrays(
+        *(
+            np.asarray(column, dtype=np.float64)
+            for column in (device_memory_bytes, sharding.tensor, sharding.pipeline, sharding.data, cuda)
+        )
     )
-    pairs = list(zip(memory.reshape(-1).tolist(), ranks.reshape(-1).tolist(), strict=True))
-    known = {pair: default_memory_fraction(profile, *pair) for pair in dict.fromkeys(pairs)}
-    fractions: Array = np.array([known[pair] for pair in pairs]).reshape(memory.shape)
+    plans = list(zip(*(column.reshape(-1).tolist() for column in columns), strict=True))
+    known = {plan: _default_memory_fraction(profile, network, *plan) for plan in dict.fromkeys(plans)}
+    fractions: Array = np.array([known[plan] for plan in plans]).reshape(columns[0].shape)
     return fractions
+
+
+def _default_memory_fraction(
+    profile: EngineProfile, network: Network | None, memory: float, tensor: float, pipeline: float, data: float, cuda: float
+) -> float:  # fmt: skip
+    captured = prefill_graphs(network, profile, pipelined=pipeline > 1, grouped=data > 1, cuda=bool(cuda))
+    return default_memory_fraction(
+        profile,
+        memory,
+        tensor * data,
+        pipeline_ranks=pipeline,
+        attention_groups=data,
+        prefill_graphs=captured,
+    )

@@ -138,6 +138,8 @@ def plans_of(specs: Sequence[ReplicaSpec]) -> Plans:
         first.gpu_memory_utilization,
         fast_links=np.array([float(has_fast_links(spec.device)) for spec in specs]),
         padded_inputs=np.array([padded_inputs_multiple(spec.device) for spec in specs]),
+        network=first.network,
+        cuda=np.array([float(spec.device.vendor.lower() == "nvidia") for spec in specs]),
     )
     whole = [replica_scheduling(one, spec.sharding) for one, spec in zip(schedulings, specs, strict=True)]
     return Plans(tuple(specs), launch.as_columns(), tuple(whole))

@@ -6,7 +6,7 @@ import pytest
 from capplan.engine.lookup import default_memory_fraction, profile, scheduling, unsupported_reason
 from capplan.errors import InputError
 from capplan.memory.capacity import reserved_bytes_per_sequence, token_capacity
-from capplan.memory.launch import engine_launch
+from capplan.memory.launch import engine_launch, prefill_graphs
 from capplan.memory.layer_groups import cache_kinds, group_layers
 from capplan.memory.plan import memory_plan
 from capplan.memory.pool import grouped_layout
@@ -92,6 +92,56 @@ def test_sglang_keeps_what_its_arguments_say():
     """Server arguments of SGLang: 512 + 1.5 x 8192 + 2 x 512 + 1024 MiB on eight H100, 14.5 GiB of 79.2."""
     fraction = default_memory_fraction(profile("sglang"), 79.2 * GIB, 8.0, "hopper")
     assert fraction == pytest.approx((79.2 - 14.5) / 79.2, abs=6e-4)
+
+
+def test_sglang_sets_aside_what_graphs_of_prefill_steps_and_of_attention_groups_take():
+    """`reserve_for_graph_mb` of SGLang: 8 MiB for each of 58 sizes up to 8,192 tokens, 1.5 GiB with latents, 4.5 x 512 x 8 MiB for eight groups.
+
+    Off with pipeline stages, on AMD, with most towers, with KDA since 0.5.17 and with DeepSeek V4; with latents in 0.5.15 and 0.5.16.
+    """
+    models = {
+        name: read_model(name, offline=True)
+        for name in ("meta-llama/Llama-3.1-8B-Instruct", "deepseek-ai/DeepSeek-V3", "Qwen/Qwen3-VL-8B-Instruct",
+                     "Qwen/Qwen3.5-35B-A3B", "moonshotai/Kimi-K3", "zai-org/GLM-5.3-Flash", "deepseek-ai/DeepSeek-V4-Flash")
+    }  # fmt: skip
+    plain, latent, tower, kept, *others = models.values()
+
+    def captured(network, version, **layout):
+        of = {"pipelined": False, "grouped": False, "cuda": True} | layout
+        return prefill_graphs(network, profile("sglang", version), **of)
+
+    assert [captured(plain, version) for version in ("0.5.9", "0.5.10", "0.5.23")] == [
+        "none",
+        "plain",
+        "plain",
+    ]
+    versions = ("0.5.9", "0.5.14", "0.5.16", "0.5.17")
+    assert [captured(latent, version) for version in versions] == ["none", "latent", "none", "latent"]
+    assert [captured(plain, "0.5.23", **{what: on}) for what, on in (("pipelined", True), ("cuda", False), ("grouped", True))] == [
+        "none", "none", "plain",
+    ]  # fmt: skip
+    assert [captured(model, "0.5.23") for model in (tower, kept, *others)] == [
+        "none", "plain", "latent", "latent", "none",
+    ]  # fmt: skip
+    memory, mebibyte = 79.2 * GIB, 2.0**20
+    fractions = [
+        default_memory_fraction(
+            profile("sglang"), memory, 8.0, attention_groups=groups, prefill_graphs=graphs
+        )
+        for groups, graphs in ((1.0, "none"), (1.0, "plain"), (1.0, "latent"), (8.0, "none"))
+    ]
+    more = [(fractions[0] - fraction) * memory / mebibyte for fraction in fractions[1:]]
+    assert more == pytest.approx([464.0, 1536.0, 18432.0], abs=0.0011 * memory / mebibyte)
+
+
+def test_a_launch_of_sglang_has_the_fraction_of_its_model_and_layout():
+    network = read_model("meta-llama/Llama-3.1-8B-Instruct", offline=True)
+    settings = (79.2 * GIB, 2.0, 8192.0, 256.0, 8192.0)
+    launches = [
+        engine_launch(profile("sglang", version), Sharding(), *settings, network=network)
+        for version in ("0.5.9", "0.5.23")
+    ]
+    assert [float(launch.memory_fraction) for launch in launches] == [0.834, 0.829]
 
 
 def test_trtllm_takes_its_share_after_the_weights():
