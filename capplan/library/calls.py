@@ -323,7 +323,7 @@ def _refuse_no_path(value: object, name: str) -> None:
 def _asked(scenario: Scenario | str | PathLike[str], *, offline: bool) -> AskedFleet:
     if not isinstance(scenario, (Scenario, str, PathLike)):
         raise InputError(
-            f"scenario: a {type(scenario).__name__} is not a scenario; give the path of a YAML file, or what load_scenario returned"
+            f"scenario: a value of type {type(scenario).__name__} is not a scenario; give the path of a YAML file, or what load_scenario returned"
         )
     return asked_fleet(
         scenario if isinstance(scenario, Scenario) else load_scenario(scenario), offline=offline
