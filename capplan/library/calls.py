@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import wraps
 from inspect import Parameter, signature
 from os import PathLike, fspath
 from pathlib import Path
@@ -90,6 +91,20 @@ def _listing(
     return listed
 
 
+def _refusing(function: Callable[_Taken, _Returned]) -> Callable[_Taken, _Returned]:
+    """Let a function refuse a keyword that it does not have with the nearest one that it has."""
+    known = list(signature(function).parameters)
+
+    @wraps(function)
+    def called(*given: _Taken.args, **options: _Taken.kwargs) -> _Returned:
+        for name in options:
+            if name not in known:
+                raise unknown("option", name, known)
+        return function(*given, **options)
+
+    return called
+
+
 def load_scenario(path: str | PathLike[str], *settings: str) -> Scenario:
     """Read a scenario.
 
@@ -114,6 +129,7 @@ def load_scenario(path: str | PathLike[str], *settings: str) -> Scenario:
     return read_scenario(Path(path), settings)
 
 
+@_refusing
 def plan_fleet(scenario: Scenario | str | PathLike[str], *, offline: bool = False) -> FleetResult:
     """Find the cheapest fleet that serves a scenario, as `capplan fleet` does.
 
@@ -233,6 +249,7 @@ def kv_size(
     return Result(kv_answer(kv_sizes(read_model(model, offline=offline), contexts, **options)))
 
 
+@_refusing
 def simulate(
     scenario: Scenario | str | PathLike[str],
     *,
@@ -264,6 +281,7 @@ def simulate(
     )
 
 
+@_refusing
 def compare(
     scenario: Scenario | str | PathLike[str], apis: Sequence[str] = (), *, offline: bool = False
 ) -> Result:

@@ -93,6 +93,9 @@ def test_the_library_says_what_to_write():
         cp.compare("small-team", "openai/gpt-5-mini")
     with pytest.raises(InputError, match="a value of type int is not a scenario"):
         cp.plan_fleet(5)
+    for call in (cp.plan_fleet, cp.simulate, cp.compare):
+        with pytest.raises(InputError, match="unknown option 'ofline': did you mean 'offline'"):
+            call("small-team", ofline=True)
 
 
 def test_a_gpu_of_a_file_is_found_from_here_and_has_its_own_price(capplan, tmp_path, monkeypatch):
