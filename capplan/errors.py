@@ -108,18 +108,36 @@ def _readable(line: str) -> str:
     return line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + "..."
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(("gpu", "gpus", "device", "devices", "accelerator", "accelerators"), "hardware"),
+    **dict.fromkeys(("prompt", "prompts", "prefill"), "input"),
+    **dict.fromkeys(("completion", "completions", "answer", "response", "generated"), "output"),
+    **dict.fromkeys(("avg", "average"), "mean"),
+    **dict.fromkeys(("rps", "qps", "rate"), "request rate"),
+    **dict.fromkeys(("kubernetes", "manifest"), "k8s"),
+    "median": "p50",
+    "slos": "slo",
+    "tensorrt": "trtllm",
+}
+"""Word of other tools -> words of capplan for it."""
+
+
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Return the names that are probably meant, best first: the same words in another order, else alike letters.
+    """Return the names that are probably meant, best first: the same words in another order, words of other tools, else alike letters.
 
     Examples
     --------
     >>> nearest("p95_ttft", ["e2e_p95", "ttft_mean", "ttft_p95"]), nearest("h20", ["h100", "h200", "l4"])
     (['ttft_p95'], ['h200'])
+    >>> nearest("prompt_tokens", ["input_tokens", "output_tokens"]), nearest("gpus", ["hardware", "name"])
+    (['input_tokens'], ['hardware'])
     """
     lower = {candidate.lower(): candidate for candidate in sorted(known)}
     by_words = {_in_order(candidate): candidate for candidate in lower}
-    if (swapped := by_words.get(_in_order(name.lower()))) is not None:
-        return [lower[swapped]]
+    translated = " ".join(_ELSEWHERE.get(word, word) for word in re.split(r"[\W_]+", name.lower()))
+    for words in (name.lower(), translated):
+        if (meant := by_words.get(_in_order(words))) is not None:
+            return [lower[meant]]
     near = get_close_matches(name.lower(), lower, n=3, cutoff=0.55)
     near = near or [
         by_words[w] for w in get_close_matches(_in_order(name.lower()), by_words, n=3, cutoff=0.75)

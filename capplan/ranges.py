@@ -94,7 +94,7 @@ def check_fields(record: object, ranges: Mapping[str, Range]) -> None:
 def check_list(values: Any, allowed: Range, place: str) -> None:
     """Raise the error for what is not a list of values in a range."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
-        raise InputError(f"{place}: {_short(values)} is not a list; write [{_short(values).strip(chr(39))}]")
+        raise InputError(f"{place}: {_short(values)} is not a list; write [{_short(values)}]")
     for value in values:
         allowed.check(value, place)
 

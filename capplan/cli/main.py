@@ -138,7 +138,8 @@ class _LazyCommands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Name the nearest commands where there is none of that name."""
         if args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise unknown("command", args[0], COMMANDS, hint="see: capplan --help")
+            asked = f"{args[1]} " if args[0] == "help" and args[1:] and args[1] in COMMANDS else ""
+            raise unknown("command", args[0], COMMANDS, hint=f"see: capplan {asked}--help")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:

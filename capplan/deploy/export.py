@@ -274,7 +274,7 @@ def _purchase(file: PlanFile) -> str:
 
 
 def _ordered(line: OrderedRow) -> str:
-    machine = f"{line.count} x {line.sku or 'GPU'}" + (
+    machine = f"{line.count} x {line.sku or line.hardware}" + (
         f" of {line.gpus} x {line.hardware}" if line.sku else ""
     )
     place = f"{line.provider}{f', {line.region}' if line.region else ''}"

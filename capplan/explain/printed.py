@@ -132,7 +132,13 @@ def explain_answer(planned: Planned, quantity: str | None) -> Answer:
         tables.append(Table(shown, title="Steps before it"))
     if 0 < len(steps) <= FEW_STEPS:
         below = [{"quantity": step["quantity"], **row} for step in steps for row in step["inputs"]]
-        tables.append(Table([_exact(row) for row in below], title="Inputs of these steps"))
+        tables.append(
+            Table(
+                [_exact(row) for row in below],
+                title="Inputs of these steps",
+                spare=("symbol", "label", "source"),
+            )
+        )
     unit = "" if explained.unit == "-" else f" {explained.unit}"
     return Answer(
         command="explain",

@@ -185,7 +185,12 @@ def explained(
     label: str = "derived",
     steps: Sequence[Explained] = (),
 ) -> Explained:
-    """Return a quantity explained; its label is the weakest one of its inputs, of its steps and of how it was worked out."""
+    """Return a quantity explained; its label is the weakest one of its inputs, of its steps and of how it was worked out.
+
+    An input that is the result of a step has the label of the step.
+    """
+    of_steps = {step.quantity: step.label for step in steps}
+    inputs = [replace(item, label=of_steps.get(item.name, item.label)) for item in inputs]
     labels = [label, *(item.label for item in inputs), *(step.label for step in steps)]
     return Explained(
         quantity,

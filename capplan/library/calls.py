@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import wraps
 from inspect import Parameter, signature
 from os import PathLike, fspath
 from pathlib import Path
@@ -183,6 +184,20 @@ def _listing(
     return listed
 
 
+def _refusing(function: Callable[_Taken, _Returned]) -> Callable[_Taken, _Returned]:
+    """Let a function refuse a keyword that it does not have with the nearest one that it has."""
+    known = list(signature(function).parameters)
+
+    @wraps(function)
+    def called(*given: _Taken.args, **options: _Taken.kwargs) -> _Returned:
+        for name in options:
+            if name not in known:
+                raise unknown("option", name, known)
+        return function(*given, **options)
+
+    return called
+
+
 def load_scenario(path: str | PathLike[str], *settings: str) -> Scenario:
     """Read a scenario.
 
@@ -207,6 +222,7 @@ def load_scenario(path: str | PathLike[str], *settings: str) -> Scenario:
     return read_scenario(Path(path), settings)
 
 
+@_refusing
 def plan_fleet(scenario: Scenario | str | PathLike[str], *, offline: bool = False) -> FleetResult:
     """Find the cheapest fleet that serves a scenario, as `capplan fleet` does.
 
@@ -326,6 +342,7 @@ def kv_size(
     return Result(kv_answer(kv_sizes(read_model(model, offline=offline), contexts, **options)))
 
 
+@_refusing
 def simulate(
     scenario: Scenario | str | PathLike[str],
     *,
@@ -357,6 +374,7 @@ def simulate(
     )
 
 
+@_refusing
 def compare(
     scenario: Scenario | str | PathLike[str], apis: Sequence[str] = (), *, offline: bool = False
 ) -> Result:
@@ -416,7 +434,7 @@ def _refuse_no_path(value: object, name: str) -> None:
 def _asked(scenario: Scenario | str | PathLike[str], *, offline: bool) -> AskedFleet:
     if not isinstance(scenario, (Scenario, str, PathLike)):
         raise InputError(
-            f"scenario: a {type(scenario).__name__} is not a scenario; give the path of a YAML file, or what load_scenario returned"
+            f"scenario: a value of type {type(scenario).__name__} is not a scenario; give the path of a YAML file, or what load_scenario returned"
         )
     return asked_fleet(
         scenario if isinstance(scenario, Scenario) else load_scenario(scenario), offline=offline

@@ -147,7 +147,7 @@ def read_plan_file(path: Path) -> PlanFile:
     InputError
         It is not a plan file, was edited, or its search found no plan.
     """
-    envelope = read_json(path, kind="a plan file, as capplan fleet -o plan.json writes it")
+    envelope = read_json(path, kind="a plan file (capplan fleet SCENARIO -o plan.json writes one)")
     result = envelope.get("result")
     origin = result.get("plan_file") if isinstance(result, dict) else None
     if envelope.get("command") != "fleet" or not isinstance(result, dict) or not isinstance(origin, dict):

@@ -147,11 +147,36 @@ def _hint(written: str, unit: Unit) -> str:
         return f"write {stem[: -len('FLOPS')]}FLOP/s for a rate"
     if unit is REQUESTS_PER_S and written in _TIME:
         return "a time is given where a rate is expected"
+    words = {
+        "milliseconds": "ms",
+        "millisecond": "ms",
+        "msec": "ms",
+        "seconds": "s",
+        "second": "s",
+        "sec": "s",
+        "minutes": "min",
+        "hours": "h",
+    }
+    if unit is SECONDS and written.lower() in words:
+        return f"write {words[written.lower()]}"
     if unit is SECONDS and written == "m":
         return "m may be minutes or thousandths: write min or ms"
     if unit is SECONDS and written.endswith("/s"):
         return "a rate is given where a time is expected"
     return ""
+
+
+def _with_example(unit: Unit, number: str) -> Unit:
+    """Return a unit whose example has the number that was written without a unit, if that is a sensible value.
+
+    Examples
+    --------
+    >>> _with_example(SECONDS, "40").example, _with_example(FRACTION, "80").example, _with_example(FRACTION, "300").example
+    ('40 ms', '80 %', '20 %')
+    """
+    spelling = unit.example.partition(" ")[2]
+    value = float(number.replace(",", "").replace("_", "")) * unit.spellings.get(spelling, math.inf)
+    return replace(unit, example=f"{number} {spelling}") if 0 < value <= unit.bare_max else unit
 
 
 def _error(text: object, unit: Unit, place: str, why: str) -> InputError:
@@ -217,10 +242,11 @@ def quantity(text: object, unit: Unit, place: str = "") -> float:
     if not written and unit.bare:
         factor = 1.0
         if digits > unit.bare_max:
-            raise _error(text, unit, place, f"is over {unit.bare_max:g}, so it needs its unit")
+            why = f"is over {unit.bare_max:g}, so it needs its unit"
+            raise _error(text, _with_example(unit, number), place, why)
     if factor is None:
         hint = _hint(written, unit) if written else "the unit is missing"
-        raise _none(text, unit, place, hint, otherwise="in ")
+        raise _none(text, unit if written else _with_example(unit, number), place, hint, otherwise="in ")
     # as a fraction, so that 66.9 TFLOP/s, 800 ms and 500k req/d are exact to the last bit
     exact = Fraction(factor).limit_denominator(10**9)
     try:

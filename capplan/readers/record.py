@@ -230,17 +230,15 @@ _WORDS = {
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_from_float": "must be a whole number",
-    "list_type": "must be a list, e.g. [a, b]",
-    "tuple_type": "must be a list, e.g. [a, b]",
-    "dict_type": "must be 'key: value' lines",
-    "mapping_type": "must be 'key: value' lines",
-    "model_type": "must be 'key: value' lines",
-    "dataclass_type": "must be 'key: value' lines",
+    "list_type": "must be a list, e.g. [a, b]; longer entries begin with '- '",
+    "tuple_type": "must be a list, e.g. [a, b]; longer entries begin with '- '",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
     "too_short": "is empty; give at least one",
 }
 
+
+_MAPPINGS = ("dict_type", "mapping_type", "model_type", "dataclass_type")
 
 _SUBJECTS = ("Value error, ", "Input ", "String ")
 
@@ -288,6 +286,11 @@ def _said(schema: type, document: Document, error: ErrorDetails, path: KeyPath) 
         return unknown(str(path[-1]) if path else "value", str(given), allowed, place=place)
     if kind == "too_long":
         return InputError(f"{place}: has more than {error['ctx']['max_length']:,} entries; leave some out")
+    if kind in _MAPPINGS:
+        keys = _known_keys(schema, path)
+        known = f"\n  known: {', '.join(keys)}" if keys else ""
+        example = f", e.g. {path[-1]}: {{NAME: ...}}" if path and not keys else ""
+        return InputError(f"{place}: {shown}must be 'key: value' lines{example}{known}")
     text = _WORDS.get(kind) or _sentence(error["msg"])
     return InputError(f"{place}: {shown}{text}")
 

@@ -41,7 +41,7 @@ class Document:
     name: str
     value: Any
     lines: dict[KeyPath, int]
-    """Key path -> line, from 1."""
+    """Key path -> line, from 1; 0 if the key is overridden, so that it stands on no line."""
 
     def line(self, path: KeyPath) -> int | None:
         """Return the line of a key, or of the nearest one around it; None where that is the whole file."""
@@ -54,9 +54,11 @@ class Document:
         --------
         >>> Document("a.yaml", {}, {("slo",): 4}).place(("slo", "ttft"))
         'a.yaml: line 4: slo.ttft'
+        >>> Document("a.yaml", {}, {("slo",): 4, ("slo", "ttft"): 0}).place(("slo", "ttft"))
+        'a.yaml: overridden: slo.ttft'
         """
         number = self.line(path)
-        line = f" line {number}:" if number else ""
+        line = f" line {number}:" if number else " overridden:" if number == 0 else ""
         return f"{self.name}:{line} {key_path(path)}".rstrip(" :")
 
 
@@ -219,6 +221,15 @@ def _reader(text: str, name: str) -> _Reader:
     return _Reader(name, iter(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))))
 
 
+def _remedy(problem: str) -> str:
+    """Return what mends the commonest faults of YAML that people type, empty for others."""
+    if "tab" in problem or "'\\t'" in problem:
+        return "; indent with spaces"
+    if "mapping values are not allowed" in problem or "expected <block end>" in problem:
+        return "; indent this line like its neighbours, and put a text that holds ': ' in quotes"
+    return ""
+
+
 def _values(reader: _Reader, most: int) -> list[Any]:
     """Return the value of each document, or the error that names file and line."""
     try:
@@ -226,7 +237,8 @@ def _values(reader: _Reader, most: int) -> list[Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
-        raise InputError(f"{reader.name}:{line} is not YAML ({error.problem or error.context})") from None
+        why = str(error.problem or error.context)
+        raise InputError(f"{reader.name}:{line} is not YAML ({why}){_remedy(why)}") from None
     except yaml.YAMLError as error:
         raise InputError(f"{reader.name}: is not YAML ({str(error).splitlines()[0]})") from None
 

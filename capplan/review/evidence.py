@@ -63,7 +63,7 @@ def memory_section(given: Findings, detail: PlanDetail) -> Section:
     if detail.spec.network.bidirectional:
         del held[0]["cache_tokens_per_replica"]
     return Section(
-        _titled("Memory of one device", detail),
+        _titled("Memory of one GPU", detail),
         text=(
             f"Each line is subtracted from the memory of one {name}; a replica has {detail.spec.devices}.",
         ),

@@ -79,7 +79,7 @@ def levers_section(given: Findings) -> Section:
         Table(_compared(levers), title="As it is, and at best", titles=_TITLES),
         Table(
             [_line(row) for row in tried],
-            title="Each lever alone, most saved first",
+            title="Each lever separately, most saved first",
             shown=shown,
             titles=_TITLES,
         ),

@@ -168,8 +168,8 @@ def _sizing(given: Findings, name: str, group: Group, sizing: Sizing) -> tuple[s
         "sure_replicas": f"replicas for the peak, {confidence:.0%} required confidence",
         "busy_replicas": "larger of the two, rounded up",
         "spare_replicas": "spare",
-        "devices_per_replica": "devices per replica",
-        "devices": "devices in total",
+        "devices_per_replica": "GPUs per replica",
+        "devices": "GPUs in total",
         "utilisation_fraction": "load of one replica at peak, spares idle",
     }
     text = (

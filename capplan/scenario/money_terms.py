@@ -1,6 +1,6 @@
 """The keys of a scenario about money -> plain values in base units: terms, offers that are paid, host memory, growth."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import isclose
@@ -23,6 +23,7 @@ from capplan.fleet.money_terms import (
 from capplan.fleet.plan import Plan
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import Scenario
+from capplan.hardware.device import Device
 from capplan.money.growth import grown_ratios
 from capplan.readers.catalogue.hardware import device, normalised
 from capplan.readers.catalogue.prices import price_records, read_prices
@@ -300,15 +301,23 @@ def _provider(reading: Reading, prices: Prices) -> str:
     return provider
 
 
-def price_choice(reading: Reading, prices: Prices) -> PriceChoice:
-    """Return which offers are paid, or the prices of one's own, with electricity where it is apart."""
+def price_choice(reading: Reading, prices: Prices, allowed: Sequence[Device]) -> PriceChoice:
+    """Return which offers are paid, or the prices of one's own, with electricity where it is apart.
+
+    Parameters
+    ----------
+    reading : of the scenario
+    prices : as the scenario states them
+    allowed : devices of the scenario, which may come from a file
+    """
     default = PriceChoice()
     if prices.commitment is None:
         reading.assume(f"{default.commitment} prices", "prices.commitment")
     overrides: dict[str, float] = {}
+    names = {item.name for item in allowed}
     for name, usd in prices.per_gpu_hour.items():
         try:
-            overrides[device(name).name] = usd
+            overrides[name if name in names else device(name).name] = usd
         except InputError as error:
             at: KeyPath = ("prices", "per_gpu_hour", name)
             reading.note(reading.refuse(at, str(error)), at)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
+from capplan.readers.catalogue.hardware import SUFFIXES
 from capplan.readers.record import Mistakes, checked
 from capplan.readers.text_file import path_of, whole_path
 from capplan.readers.yaml_file import Document, KeyPath, key_path, parse_yaml
@@ -82,13 +83,15 @@ def key_of(text: str) -> KeyPath:
 
 def overridden(document: Document, settings: Sequence[str]) -> Document:
     """Return a document with some keys overridden, each as KEY=VALUE with a YAML value; checked like the file itself."""
-    value = deepcopy(document.value)
+    value, lines = deepcopy(document.value), document.lines
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:
             raise InputError(f"--set: {setting!r} is not KEY=VALUE\n  {_EXAMPLE}")
-        _put(value, key_of(key.strip()), parse_yaml(text, f"--set {key.strip()}").value)
-    return replace(document, value=value)
+        path = key_of(key.strip())
+        _put(value, path, parse_yaml(text, f"--set {key.strip()}").value)
+        lines = {at: line for at, line in lines.items() if at[: len(path)] != path} | {path: 0}
+    return replace(document, value=value, lines=lines)
 
 
 def _put(value: Any, path: KeyPath, new: Any) -> None:
@@ -120,8 +123,14 @@ def _inside_of_overrides(value: Any, part: str | int, path: KeyPath) -> Any:
 def settings_of(
     hardware: Sequence[str] | None, confidence: float | None, settings: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """Return the overrides of --set and of the flags that stand for a key, each as KEY=VALUE."""
-    changed = [f"fleet.hardware={json.dumps(list(hardware))}"] if hardware else []
+    """Return the overrides of --set and of the flags that stand for a key, each as KEY=VALUE.
+
+    The file of a GPU on the command line is found from the current folder, in a scenario from that of the scenario.
+    """
+    names = [
+        str(whole_path(path_of(name))) if name.lower().endswith(SUFFIXES) else name for name in hardware or ()
+    ]
+    changed = [f"fleet.hardware={json.dumps(names)}"] if names else []
     changed += [] if confidence is None else [f"slo.confidence={confidence!r}"]
     return (*changed, *(settings or ()))
 

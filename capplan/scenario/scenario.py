@@ -400,7 +400,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     limits = _limits(reading, file, classes)
     refuse_with_pools(reading, file, classes)
     refuse_with_slices(reading, file, limits.hardware)
-    prices = price_choice(reading, file.prices)
+    prices = price_choice(reading, file.prices, limits.devices)
     note_odd_money(reading, file)
     note_odd_hosted(reading, file)
     own = own_terms(reading, file.prices)

@@ -1,4 +1,4 @@
-"""Write what the documentation shows of the program: `python -m docs.generators.commands` (`make docs`).
+"""Write what the documentation shows of the program: `python -m docs.generators.commands [PAGE ...]` (`make docs`).
 
 docs/commands.md is written from the commands themselves, docs/scenario.md from the records of a scenario; in the other pages the marked console blocks
 are run again. Tests check that both are current. It can be run any number of times.
@@ -8,7 +8,7 @@ import io
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -139,9 +139,20 @@ def pages(root: Path) -> list[Path]:
     ]
 
 
-def write(root: Path) -> None:
-    """Write docs/commands.md, docs/scenario.md, docs/methodology/ and the marked blocks of all other pages again."""
+def write(root: Path, only: Sequence[str] = ()) -> None:
+    """Write docs/commands.md, docs/scenario.md, docs/methodology/ and the marked blocks of all other pages again.
+
+    Parameters
+    ----------
+    root : of the repository
+    only : paths of pages; only their marked blocks are written again; none: everything
+    """
     os.chdir(root)  # commands of the pages are written as from the root of the repository
+    if only:
+        for name in only:
+            text = Path(name).read_text(encoding="utf-8")
+            Path(name).write_text(with_output(text, main), encoding="utf-8")
+        return
     texts = {root / "docs" / "commands.md": documentation()}
     texts[root / "docs" / "scenario.md"] = scenario_keys.page()
     for room, text in methodology.pages(root).items():
@@ -158,4 +169,4 @@ def write(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(__file__).resolve().parents[2])
+    write(Path(__file__).resolve().parents[2], sys.argv[1:])

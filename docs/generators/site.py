@@ -86,7 +86,7 @@ def site_text(text: str, source: str) -> str:
 
     text = PICTURE.sub(r"![\2](\3#only-light)\n![\2](\1#only-dark)", BADGE.sub("", text))
     text = text.replace(FILES, f"{REPOSITORY}docs/")
-    text = re.sub(rf"{re.escape(SITE)}([\w-]+)/(?=[)#])", rf"{REPOSITORY}docs/\1.md", text)
+    text = re.sub(rf"{re.escape(SITE)}([\w-]+)\.html(?=[)#])", rf"{REPOSITORY}docs/\1.md", text)
     return LINK.sub(target, re.sub(rf"{re.escape(REPOSITORY)}([^)#\s]+)", here, text))
 
 

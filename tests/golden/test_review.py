@@ -190,7 +190,7 @@ def test_the_review_says_the_decision_first_and_multiplies_across(given):
     (sizing,) = tables["Number of replicas"][0].rows
     assert sizing["busy_replicas"] + sizing["spare_replicas"] == sizing["devices"] == 5
     assert sizing["planned_request_rate"] == pytest.approx(8.0)
-    memory = tables["Memory of one device"][0].rows
+    memory = tables["Memory of one GPU"][0].rows
     assert memory[-2]["left_bytes"] == pytest.approx(memory[-1]["memory_bytes"], rel=1e-6)
     for row in (row for table in tables["Where the time goes"] for row in table.rows):
         assert row["seconds"] * row["flop_per_s"] == pytest.approx(row["flop"])

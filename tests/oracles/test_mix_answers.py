@@ -109,12 +109,12 @@ def test_the_energy_growth_and_commitments_of_a_mix_are_explained_by_its_groups(
 def test_a_report_has_each_group_of_a_mix(capplan, plan, alone):
     ran = capplan("report", "--plan", plan, "--offline", "--format", "markdown")
     assert ran.code == 0, ran.err
-    for heading in ("Memory of one device: chat", "Roofline: documents", "Where the time goes: documents", "### documents"):  # fmt: skip
+    for heading in ("Memory of one GPU: chat", "Roofline: documents", "Where the time goes: documents", "### documents"):  # fmt: skip
         assert heading in ran.out
     mixed = json.loads(capplan("report", "--plan", plan, "--offline", "--format", "json").out)["result"]
     single = json.loads(capplan("report", "--plan", alone, "--offline", "--format", "json").out)["result"]
     tables, own = ({part["title"]: part["tables"] for part in found["sections"]} for found in (mixed, single))
-    for title in ("Memory of one device", "Roofline"):
+    for title in ("Memory of one GPU", "Roofline"):
         assert tables[f"{title}: chat"] == own[title]
     assert tables["Number of replicas"][0] == own["Number of replicas"][0]
     chosen = mixed["chosen"]

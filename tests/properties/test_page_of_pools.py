@@ -58,7 +58,7 @@ def tables(result):
 def test_the_page_decides_for_the_pools_and_has_a_part_for_each(plan, result, tables):
     chosen = json.loads(plan.read_text())["result"]["chosen"]
     assert result["decision"].startswith(f"Rent {chosen['gpus']} GPUs, prefill on ")
-    titles = [f"{what}: {pool} pool" for what in ("Memory of one device", "Roofline", "Where the time goes") for pool in ("prefill", "decode")]  # fmt: skip
+    titles = [f"{what}: {pool} pool" for what in ("Memory of one GPU", "Roofline", "Where the time goes") for pool in ("prefill", "decode")]  # fmt: skip
     assert set(titles) < set(tables)
     for pool in ("prefill", "decode"):
         (operators,) = tables[f"Where the time goes: {pool} pool"]

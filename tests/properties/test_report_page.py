@@ -177,7 +177,7 @@ def test_the_page_names_its_sources_and_the_command_that_wrote_it(pages):
     for heading in (
         "What it costs", "Does it hold", "What required confidence costs", "The three choices", "Workload", "Load over time",
         "Why not the others", "Rejected", "What moves the number", "If traffic changes", "Risks", "Levers",
-        "Number of replicas", "Cost", "Memory of one device", "Roofline", "Where the time goes", "Assumptions", "Sources", "Commands",
+        "Number of replicas", "Cost", "Memory of one GPU", "Roofline", "Where the time goes", "Assumptions", "Sources", "Commands",
     ):  # fmt: skip
         assert f"\n## {heading}\n" in text
     assert "meta-llama/Llama-3.1-8B-Instruct, config as shipped" in text

@@ -36,7 +36,7 @@ SCENARIOS = {
     "mean of nan": (("p50: 1500", "p50: .nan"), ["line 11", ".nan is not a finite number"]),
     "negative length": (("p50: 1500", "p50: -1500"), ["traffic[0].input_tokens.p50", "not above 0"]),
     "slo of zero": (("800 ms", "0 ms"), ["slo.ttft_p95", "'0 ms' is not above 0"]),
-    "slo without unit": (("800 ms", "800"), ["slo.ttft_p95", "the unit is missing", "'500 ms'"]),
+    "slo without unit": (("800 ms", "800"), ["slo.ttft_p95", "the unit is missing", "'800 ms'"]),
     "unknown statistic": (("ttft_p95", "ttft_95"), ["unknown key 'ttft_95': did you mean 'ttft_p95'"]),
     "empty hardware list": (("[a100-sxm-80gb, h100-sxm, h200-sxm, b200]", "[]"), ["fleet.hardware: is empty"]),
     "unknown hardware": (("h200-sxm", "h210-sxm"), ["fleet.hardware[2]: unknown hardware 'h210-sxm': did you mean 'h200-sxm'"]),

@@ -86,7 +86,7 @@ def test_contexts_are_a_list_of_tokens(contexts):
         (lambda: cp.estimate(MODEL, None, concurrency=1), "hardware"),
         (lambda: cp.estimate(MODEL, DEVICE, concurrency=1, offline="yes"), "offline"),
         (lambda: cp.estimate(MODEL, DEVICE, concurrency=1, calibration=5), "calibration"),
-        (lambda: cp.plan_fleet({"model": MODEL}), "a dict is not a scenario"),
+        (lambda: cp.plan_fleet({"model": MODEL}), "a value of type dict is not a scenario"),
         (lambda: cp.simulate("small-team", seed=-1), "seed: -1"),
         (lambda: cp.simulate("small-team", until_s=0.0), "until_s: 0.0"),
         (lambda: cp.simulate("small-team", trace=5), "trace"),

@@ -54,7 +54,7 @@ def test_links_to_the_repository_and_to_pages_of_the_site_alone_stay_on_the_site
     assert site_text(f"[a]({REPOSITORY}docs/money.md#terms)", "README.md") == "[a](money.md#terms)"
     assert site_text(f"[a]({REPOSITORY}LICENSE)", "README.md") == f"[a]({REPOSITORY}LICENSE)"
     assert (
-        site_text(f"[a]({SITE}library-reference/#errors)", "docs/library.md")
+        site_text(f"[a]({SITE}library-reference.html#errors)", "docs/library.md")
         == "[a](library-reference.md#errors)"
     )
 

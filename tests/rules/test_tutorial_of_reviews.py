@@ -111,6 +111,12 @@ def test_a_reviewed_change_passes_and_one_without_its_plan_fails(repository, sys
     scenario = repository.work / "capacity" / "chat.yaml"
     scenario.write_text(scenario.read_text().replace("20 req/s", "60 req/s"))
     assert repository.build(system) == 4, "the plan of 20 req/s does not hold for 60"
+    if system == "github":
+        said = repository.said.read_text()
+        assert "the plan stays 3 x l40s" in said
+        assert "no longer meets slo.confidence" in said, (
+            "a plan that did not change names the check that fails"
+        )
     assert repository.run("bash capacity/plan") == 0
     assert repository.build(system) == 0, repository.error
     comment = (repository.said if system == "github" else repository.work / "comment.md").read_text()

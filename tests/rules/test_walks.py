@@ -12,6 +12,8 @@ import pytest
 pytestmark = pytest.mark.long
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+COMMANDS = ("capplan ", "mkdir ", "cp ", "sed ")
+"""First words of the command lines that a walk runs."""
 CONNECTED = ("workload", "cache", "list", "hardware", "export", "check", "diff", "verify-plan", "calibrate")
 """Commands without `--offline`."""
 MISSES = {"verify-plan --plan plan.json --results bench.json", "--replicas 1", "--replicas 3"}
@@ -19,7 +21,7 @@ MISSES = {"verify-plan --plan plan.json --results bench.json", "--replicas 1", "
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.md")) + sorted((DOCS / "tutorials").glob("*.ipynb"))
 HOW_TOS = [
     DOCS / "how-to" / f"{name}.md"
-    for name in ("size-for-users", "choose-headroom-and-confidence", "put-it-into-ci")
+    for name in ("size-for-users", "choose-headroom-and-confidence", "put-it-into-ci", "add-a-price-or-gpu")
 ]
 
 
@@ -49,12 +51,13 @@ class Walk:
     def command(self, line):
         """Run one command line of a page."""
         words = line.removeprefix("$ ").partition("  #")[0]
-        assert words.startswith("capplan "), line
+        assert words.startswith(COMMANDS), line
         name = words.split()[1]
-        offline = "" if name in CONNECTED else " --offline"
+        offline = "" if name in CONNECTED or not words.startswith("capplan ") else " --offline"
         old = " --max-price-age 36500" if name == "check" else ""
         short = " --minutes 0.15" if words.startswith("capplan calibrate --device") else ""
-        script = f'capplan() {{ "{sys.executable}" -m capplan "$@"; }}; {words}{offline}{old}{short}'
+        programs = f'python() {{ "{sys.executable}" "$@"; }}; capplan() {{ python -m capplan "$@"; }}'
+        script = f"{programs}; {words}{offline}{old}{short}"
         ran = subprocess.run(
             ["bash", "-c", script], cwd=self.folder, env=self.env, capture_output=True, text=True, check=False
         )
@@ -81,9 +84,7 @@ class Walk:
             elif kind in ("bash", "console"):
                 lines = body.splitlines()
                 prompted = [line for line in lines if line.startswith("$ ")]
-                for line in prompted or [
-                    line.strip() for line in lines if line.strip().startswith("capplan ")
-                ]:
+                for line in prompted or [line.strip() for line in lines if line.strip().startswith(COMMANDS)]:
                     self.command(line)
                     commands += 1
         return commands
@@ -113,8 +114,4 @@ def test_a_tutorial_is_walked_with_the_wheel_from_an_empty_folder(page, walk):
 
 @pytest.mark.parametrize("page", HOW_TOS, ids=lambda page: page.stem)
 def test_a_how_to_is_walked_with_the_wheel(page, walk):
-    given = {"put-it-into-ci": ["init capacity/chat.yaml --use-case chat --model qwen3-0.6b --hardware l4"]}
-    (walk.folder / "capacity").mkdir()
-    for line in given.get(page.stem, ()):
-        walk.command(f"capplan {line}")
     assert walk.page(page.read_text(encoding="utf-8")) >= 1

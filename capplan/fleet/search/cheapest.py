@@ -24,7 +24,7 @@ SIMULATED = Reason(Refusal.SIMULATION, "misses a target when simulated with the 
 OVER_BUDGET = Reason(Refusal.BUDGET, "costs more than the budget, or its price is not known")
 UNHELD = Reason(Refusal.MACHINES, "no machine that may be ordered holds a replica")
 TOO_FEW_MACHINES = Reason(Refusal.MACHINES, "needs more machines than fleet.max_machines and fleet.own allow")
-DEARER = Reason(Refusal.COST, "another layout of this device costs no more")
+DEARER = Reason(Refusal.COST, "another layout of this GPU costs no more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -322,7 +322,7 @@ def looser_targets(base: Base) -> list[Lever]:
             "target", f"{target.key} {target.stated_s:g} s -> {LOOSER * target.stated_s:g} s",
             (f"slo.{target.key}={LOOSER * target.stated_s!r} s",),
             "users wait longer: whoever promised the target has to agree",
-            keeps=False, broken=f"{target.key} is held to the looser limit alone",
+            keeps=False, broken=f"{target.key} only at its looser value",
         )
         for target in targets
     ]  # fmt: skip

@@ -429,9 +429,9 @@ def device_file(name: str) -> Path:
     if known is None:
         short = (alias for alias in device_aliases() if re.fullmatch(r"[a-z]+\d+[a-z]?", alias))
         names = {*device_names(), *short}
-        raise unknown(
-            "hardware", name, names, hint="to add one: hardware_specs/README.md, then give its path"
-        )
+        several = "one name each: --hardware A --hardware B, or hardware: [A, B] in a scenario"
+        file = "to add one: give the path of its YAML; docs/how-to/add-a-price-or-gpu.md says how"
+        raise unknown("hardware", name, names, hint=several if "," in name else file)
     return data_folder("hardware_specs") / f"{known}.yaml"
 
 

@@ -21,6 +21,8 @@ _TITLES = {
     "usd_per_user": "per user",
     "usd_per_thousand_conversations": "per 1,000 conversations",
 }
+_SPARE = ("usd_per_thousand_conversations", "usd_per_user", "prefill_usd", "decode_usd")
+"""Columns that a narrow terminal does without, the first one first."""
 
 
 def bill_answer(
@@ -82,11 +84,15 @@ def _tables(
         idle = {**dict.fromkeys(lines[0]), key: IDLE, "usd": idle_usd}
         return [{**line, cost: line["usd"]} for line in [*lines, idle]]
 
-    classes = Table(with_idle(rows, "name"), title="By class of requests", shown=kept, titles=_TITLES)
+    classes = Table(
+        with_idle(rows, "name"), title="By class of requests", shown=kept, titles=_TITLES, spare=_SPARE
+    )
     if len(grouped) == len(rows):
         return (classes,)
     by = ("tenant", "requests", "gpu_time_fraction", *usd, cost, "with_idle_usd")
-    return classes, Table(with_idle(grouped, "tenant"), title="By tenant", shown=by, titles=_TITLES)
+    return classes, Table(
+        with_idle(grouped, "tenant"), title="By tenant", shown=by, titles=_TITLES, spare=_SPARE
+    )
 
 
 def _class_row(share: Share) -> dict[str, Any]:

@@ -58,7 +58,9 @@ def estimate_answer(
         command="estimate",
         result={**result, "breakdown": breakdown},
         tables=(
-            Table(latency, title="Latency (low and high: 80 % interval of the mean)"),
+            Table(
+                latency, title="Latency (low and high: 80 % interval of the mean)", spare=("p90_s", "p50_s")
+            ),
             Table([figures], title="Throughput", upright=True),
             Table(breakdown, title=steps, shown=_BREAKDOWN),
         ),

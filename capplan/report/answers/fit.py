@@ -27,7 +27,7 @@ def fit_answer(fit: Fit, assumptions: Sequence[Assumption], warnings: Sequence[s
     hidden = _IN_WATERFALL | (_OF_CACHES if spec.network.bidirectional else set())
     tables = [
         Table([figures], upright=True, shown=tuple(k for k in figures if k not in hidden), titles=_TITLES),
-        Table(steps, title="Memory of one device"),
+        Table(steps, title="Memory of one GPU"),
     ]
     if changes:
         tables.append(Table(changes, title="Any of these makes it fit"))

@@ -22,6 +22,8 @@ _SHOWN = (
     "lever", "change", "hardware", "plan", "gpus", "usd_per_month", "usd_per_month_saved", "ttft_p95_s", "tpot_p95_s",
     "confidence_fraction", "kept",
 )  # fmt: skip
+_SPARE = ("ttft_p95_s", "tpot_p95_s", "plan", "hardware", "confidence_fraction")
+"""Columns that a narrow terminal does without, the first one first."""
 _TITLES = {
     "plan": "layout",
     "usd_per_month": "",
@@ -71,8 +73,15 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
                     title="As it is, and at best",
                     shown=("choice", *_SHOWN[2:-1]),
                     titles=_TITLES,
+                    spare=_SPARE,
                 ),
-                Table(tried, title="Each lever alone, most saved first", shown=_SHOWN, titles=_TITLES),
+                Table(
+                    tried,
+                    title="Each lever separately, most saved first",
+                    shown=_SHOWN,
+                    titles=_TITLES,
+                    spare=_SPARE,
+                ),
                 _memory_table(tried),
                 Table(
                     _dearer(answer.rows),
@@ -252,8 +261,16 @@ def _headline(base: Base, answer: LeversAnswer) -> str:
     if best is None:
         return f"{name}: {as_it_is}; no lever changes that"
     if not best.levers:
-        return f"{name}: {as_it_is}; no combination of levers that keep targets and traffic costs less"
+        return f"{name}: {as_it_is}; no combination of levers that keep targets and traffic costs less{_separately(answer)}"
     return f"{name}: {as_it_is}; at best {_plan_text(best.plan, best.memory_usd_per_month)}{_saving(answer, best)}, with {_words(best)}"
+
+
+def _separately(answer: LeversAnswer) -> str:
+    """Return what saves most by itself, if no combination may take it; empty if nothing saves."""
+    first = next(iter(answer.rows), None)
+    if first is None or first.plan is None or not (first.usd_per_month_saved or 0.0) > 0.0:
+        return ""
+    return f"; separately, {first.lever.change} saves ${first.usd_per_month_saved:,.0f} per month: see its targets and risk"
 
 
 def _plan_text(plan: Plan, memory: float) -> str:

@@ -54,6 +54,7 @@ def sharing_answer(found: SharingAnswer) -> Answer:
                 shown=known,
                 titles=_TITLES,
                 assumed=_assumed(found),
+                spare=("network", "replica"),
             ),
             *_hours(found),
             *_cut(found),

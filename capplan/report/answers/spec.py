@@ -50,7 +50,7 @@ def spec_answer(
     else:
         tables.append(Table(rows, title="Rounds", shown=shown, titles=_TITLES))
     if memory:
-        tables.append(Table([memory], title="Memory of one device", upright=True, titles=_MEMORY_TITLES))
+        tables.append(Table([memory], title="Memory of one GPU", upright=True, titles=_MEMORY_TITLES))
     result: dict[str, Any] = {
         "target": _name(target),
         "draft": _name(draft),
