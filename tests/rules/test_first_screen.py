@@ -30,6 +30,24 @@ def test_the_first_screen_is_a_screen(capplan, monkeypatch, columns):
     assert "GPUs" in heading
 
 
+WIDE = {
+    ("bill", SMALL): ("By class of requests",),
+    ("levers", SMALL, "--lever", "target", "--lever", "kv-dtype"): ("Each lever separately", "As it is, and at best"),
+    ("explain", SMALL, "usd_per_hour"): ("Inputs", "Inputs of these steps"),
+}  # fmt: skip
+"""Command -> titles of its widest tables."""
+
+
+@pytest.mark.parametrize("words", WIDE, ids=lambda words: words[0])
+def test_a_wide_table_leaves_out_columns_before_it_turns_upright(words, capplan, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = capplan(*words, "--offline").out
+    assert max(map(len, shown.splitlines())) <= 80
+    for title in WIDE[words]:
+        table = next(part for part in shown.split("\n\n") if re.match(rf"{title}\b(?! of)", part))
+        assert "───" in table, f"{title} is upright"
+
+
 def test_everything_else_is_behind_a_flag(capplan):
     first, full = (capplan("fleet", SMALL, "--offline", *words).out for words in ((), ("--full",)))
     for title in ("Order", "Choices", "Cost of confidence", "Rejected", "assumed"):

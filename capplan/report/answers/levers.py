@@ -270,7 +270,8 @@ def _separately(answer: LeversAnswer) -> str:
     first = next(iter(answer.rows), None)
     if first is None or first.plan is None or not (first.usd_per_month_saved or 0.0) > 0.0:
         return ""
-    return f"; separately, {first.lever.change} saves ${first.usd_per_month_saved:,.0f} per month: see its targets and risk"
+    saved = f"{first.lever.name} saves ${first.usd_per_month_saved:,.0f} per month ({first.lever.change})"
+    return f"; separately, {saved}: see its targets and risk"
 
 
 def _plan_text(plan: Plan, memory: float) -> str:
