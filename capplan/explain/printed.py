@@ -123,7 +123,7 @@ def explain_answer(planned: Planned, quantity: str | None) -> Answer:
     steps = [
         {**_listed(step), "inputs": [_input_row(each) for each in step.inputs]} for step in explained.steps
     ]
-    tables = [Table([_exact(row) for row in inputs], title="Inputs", spare=("label",))]
+    tables = [Table([_exact(row) for row in inputs], title="Inputs")]
     if steps:
         shown = [
             _exact({key: row[key] for key in ("quantity", "value", "unit", "formula", "label")})

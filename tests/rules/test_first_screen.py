@@ -33,7 +33,7 @@ def test_the_first_screen_is_a_screen(capplan, monkeypatch, columns):
 WIDE = {
     ("bill", SMALL): ("By class of requests",),
     ("levers", SMALL, "--lever", "target", "--lever", "kv-dtype"): ("Each lever separately", "As it is, and at best"),
-    ("explain", SMALL, "usd_per_hour"): ("Inputs", "Inputs of these steps"),
+    ("explain", SMALL, "usd_per_hour"): ("Steps before it", "Inputs of these steps"),
 }  # fmt: skip
 """Command -> titles of its widest tables."""
 
