@@ -4,7 +4,7 @@ import pytest
 
 import capplan as cp
 from capplan.errors import InputError, nearest
-from capplan.readers.data_folder import data_folder
+from capplan.readers.text_file import data_folder
 from capplan.scenario.scenario import read_scenario
 
 CHAT = """name: chat
