@@ -14,7 +14,8 @@ from capplan.hardware.device import Device
 from capplan.memory.capacity import engine_memory_bytes, has_fast_links, padded_inputs_multiple
 from capplan.memory.launch import Launch, prefill_graphs
 from capplan.memory.plan import CONTEXT_TOO_LONG, cache_dtype, first_stage_plan, memory_plan
-from capplan.model.network import Attention, LatentAttention, Network, Projection
+from capplan.model.draft_layer import draft_layer
+from capplan.model.network import Attention, Network
 from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element, stored_formats
 from capplan.numbers import GIB
 
@@ -150,17 +151,11 @@ def with_draft_layer(network: Network) -> Network:
     >>> len(with_draft_layer(network).layers)
     3
     """
-    caching = [
-        layer
-        for layer in network.layers
-        if any(isinstance(m, Attention | LatentAttention) for m in layer.mixers)
-    ]
-    if not caching:
+    predicting = draft_layer(network)
+    if predicting is None:
         return network
-    size = network.hidden_size
-    joined = Projection("eh_proj", "mtp", 2 * size, size, "none", weight_format=network.activation_format)
-    plain = in_weight_format(replace(network, layers=(caching[-1],)), network.activation_format).layers[0]
-    draft = replace(plain, projections=(*plain.projections, joined))
+    alone = replace(network, layers=(predicting,))
+    draft = in_weight_format(alone, network.activation_format).layers[0]
     return replace(network, layers=(*network.layers, draft))
 
 

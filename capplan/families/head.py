@@ -46,7 +46,9 @@ def stated_class(config: Config) -> str:
 def unknown_head(config: Config, name: str) -> InputError:
     """Return the error for a class whose head is not modelled."""
     return config.error(
-        "architectures", f"the head of {name!r} is not modelled", "known: LM heads, scores, none"
+        "architectures",
+        f"the head of {name!r} is not modelled",
+        "known: LM heads, scores, none; for the model without its head, state its plain class (architectures: [DebertaV2Model], [BertModel])",
     )
 
 

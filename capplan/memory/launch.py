@@ -68,8 +68,6 @@ def engine_launch(
     *,
     fast_links: Number = 1.0,
     padded_inputs: Number = 128.0,
-    network: Network | None = None,
-    cuda: Number = 1.0,
 ) -> Launch:
     """Return launch settings, with the engine's defaults where nothing is specified.
 
@@ -78,20 +76,17 @@ def engine_launch(
     profile, sharding : [-]
         engine version; parallelism, numbers or arrays over plans
     device_memory_bytes, kv_bytes_per_element : [B]
-        total that a process sees (`usable.engine_memory_bytes`), not the datasheet figure; cache dtype, scales included
+        total that a process sees (`capacity.engine_memory_bytes`), not the datasheet figure; cache dtype, scales included
     max_model_len : [tokens]
         longest sequence that the engine must be able to hold
     max_num_seqs, max_num_batched_tokens : [-], [tokens]
         limit of the scheduler and token budget of a step, of one engine
     gpu_memory_utilization : [-]
-        memory fraction as the engine defines it; None: the engine's default
+        memory fraction as the engine defines it; None: the engine's default for any model on NVIDIA devices (`default_memory_fractions`)
     fast_links : [-]
-        1 where tensor-parallel ranks communicate over NVLink or the like (`usable.has_fast_links`)
+        1 where tensor-parallel ranks communicate over NVLink or the like (`capacity.has_fast_links`)
     padded_inputs : [elements]
-        multiple to which the inputs of mxfp4 experts are padded (`usable.padded_inputs_multiple`)
-    network : the model, for what an engine sets aside by its kind; None: none of it
-    cuda : [-]
-        1 on NVIDIA devices
+        multiple to which the inputs of mxfp4 experts are padded (`capacity.padded_inputs_multiple`)
 
     Returns
     -------
@@ -105,7 +100,7 @@ def engine_launch(
     """
     fraction = gpu_memory_utilization
     if fraction is None:
-        fraction = _default_memory_fractions(profile, device_memory_bytes, sharding, network, cuda)
+        fraction = default_memory_fractions(profile, device_memory_bytes, sharding)
     return Launch(
         tensor=sharding.tensor,
         expert=sharding.expert,
@@ -173,7 +168,7 @@ def prefill_graphs(
     return "latent" if latent else "plain"
 
 
-def _default_memory_fractions(
+def default_memory_fractions(
     profile: EngineProfile,
     device_memory_bytes: Number,
     sharding: Sharding,
@@ -200,7 +195,7 @@ def _default_memory_fractions(
     Examples
     --------
     >>> from capplan.engine.lookup import profile
-    >>> _default_memory_fractions(profile("sglang"), np.array([79.2 * 2**30] * 2), Sharding(np.array([1.0, 8.0])))
+    >>> default_memory_fractions(profile("sglang"), np.array([79.2 * 2**30] * 2), Sharding(np.array([1.0, 8.0])))
     array([0.834, 0.817])
     """
     if profile.memory.default_fraction is not None:

@@ -15,7 +15,7 @@ from capplan.memory.capacity import (
     reserved_bytes_per_sequence,
     token_capacity,
 )
-from capplan.memory.launch import Launch, engine_launch
+from capplan.memory.launch import Launch, default_memory_fractions, engine_launch
 from capplan.memory.plan import MemoryPlan, memory_plan
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
@@ -127,19 +127,23 @@ def plans_of(specs: Sequence[ReplicaSpec]) -> Plans:
     def column(name: str) -> Array:
         return np.array([float(getattr(spec.sharding, name)) for spec in specs])
 
+    sharding = Sharding(column("tensor"), column("pipeline"), column("expert"), column("data"))
+    memory_bytes = np.array([engine_memory_bytes(spec.device) for spec in specs])
+    fraction: Number | None = first.gpu_memory_utilization
+    if fraction is None:
+        cuda = np.array([float(spec.device.vendor.lower() == "nvidia") for spec in specs])
+        fraction = default_memory_fractions(first.profile, memory_bytes, sharding, first.network, cuda)
     launch = engine_launch(
         first.profile,
-        Sharding(column("tensor"), column("pipeline"), column("expert"), column("data")),
-        np.array([engine_memory_bytes(spec.device) for spec in specs]),
+        sharding,
+        memory_bytes,
         kv_bytes_per_element(first.kv_format),
         float(served_context_tokens(first)),
         np.array([float(scheduling.max_num_seqs) for scheduling in schedulings]),
         np.array([float(scheduling.max_num_batched_tokens) for scheduling in schedulings]),
-        first.gpu_memory_utilization,
+        fraction,
         fast_links=np.array([float(has_fast_links(spec.device)) for spec in specs]),
         padded_inputs=np.array([padded_inputs_multiple(spec.device) for spec in specs]),
-        network=first.network,
-        cuda=np.array([float(spec.device.vendor.lower() == "nvidia") for spec in specs]),
     )
     whole = [replica_scheduling(one, spec.sharding) for one, spec in zip(schedulings, specs, strict=True)]
     return Plans(tuple(specs), launch.as_columns(), tuple(whole))

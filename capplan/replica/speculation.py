@@ -10,6 +10,7 @@ from capplan.assumption import Assumption, Label
 from capplan.engine.lookup import graph_max_sequences, tier
 from capplan.errors import DoesNotFitError, InputError
 from capplan.memory.capacity import engine_memory_bytes
+from capplan.model.draft_layer import draft_layer, draft_layers_per_layer
 from capplan.model.network import Layer, Network
 from capplan.model.sharding import Sharding, weight_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element
@@ -487,8 +488,9 @@ class DraftPlan:
 def draft_of(plan: DraftPlan, target: ReplicaSpec) -> DraftModel | float:
     """Return the drafter of a target: a model, or the time of one draft [s].
 
-    An EAGLE, MTP or DSpark head is one more layer of the target, with its embedding and its LM head; a Medusa head is one more LM head; drafts
-    from the prompt take no time on the device.
+    An EAGLE, MTP or DSpark head is one more layer of the target, with its embedding and its LM head; that of MTP is its last caching layer, with
+    the matrix that joins hidden state and embedding, and takes the memory of all layers of the kind that the checkpoint has. A Medusa head is
+    one more LM head; drafts from the prompt take no time on the device.
     """
     if plan.step_s is not None:
         return plan.step_s
@@ -505,6 +507,12 @@ def draft_of(plan: DraftPlan, target: ReplicaSpec) -> DraftModel | float:
     if plan.method == "medusa":
         heads = plan.draft_tokens or len(plan.acceptance_fractions)
         return DraftModel(_with_layers(target, ()), weight_bytes=heads * _lm_head_bytes(target), caches=False)
+    predicting = draft_layer(target.network) if plan.method == "mtp" else None
+    if predicting is not None:
+        one = _with_layers(target, (predicting,))
+        return DraftModel(
+            one, weight_bytes=_layer_bytes(one) * draft_layers_per_layer(target.network, predicting)
+        )
     one = _with_layers(target, layers[-1:])
     return DraftModel(one, weight_bytes=_layer_bytes(one))
 

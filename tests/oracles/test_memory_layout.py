@@ -6,7 +6,7 @@ import pytest
 from capplan.engine.lookup import default_memory_fraction, profile, scheduling, unsupported_reason
 from capplan.errors import InputError
 from capplan.memory.capacity import reserved_bytes_per_sequence, token_capacity
-from capplan.memory.launch import engine_launch, prefill_graphs
+from capplan.memory.launch import default_memory_fractions, engine_launch, prefill_graphs
 from capplan.memory.layer_groups import cache_kinds, group_layers
 from capplan.memory.plan import memory_plan
 from capplan.memory.pool import grouped_layout
@@ -134,14 +134,13 @@ def test_sglang_sets_aside_what_graphs_of_prefill_steps_and_of_attention_groups_
     assert more == pytest.approx([464.0, 1536.0, 18432.0], abs=0.0011 * memory / mebibyte)
 
 
-def test_a_launch_of_sglang_has_the_fraction_of_its_model_and_layout():
+def test_sglang_has_the_fraction_of_its_model_and_layout():
     network = read_model("meta-llama/Llama-3.1-8B-Instruct", offline=True)
-    settings = (79.2 * GIB, 2.0, 8192.0, 256.0, 8192.0)
-    launches = [
-        engine_launch(profile("sglang", version), Sharding(), *settings, network=network)
+    fractions = [
+        default_memory_fractions(profile("sglang", version), 79.2 * GIB, Sharding(), network)
         for version in ("0.5.9", "0.5.23")
     ]
-    assert [float(launch.memory_fraction) for launch in launches] == [0.834, 0.829]
+    assert [float(fraction) for fraction in fractions] == [0.834, 0.829]
 
 
 def test_trtllm_takes_its_share_after_the_weights():

@@ -166,5 +166,5 @@ def test_a_result_fits_a_screen_and_a_notebook_shows_a_table():
 
 
 def test_what_is_no_scenario_is_refused_in_words():
-    with pytest.raises(InputError, match="a dict is not a scenario"):
+    with pytest.raises(InputError, match="a value of type dict is not a scenario"):
         cp.plan_fleet({"name": "chat"})

@@ -31,6 +31,7 @@ def test_every_command_of_the_tutorial_runs(tmp_path, monkeypatch, capsys):
     assert ran == [
         "init",
         "fleet",
+        "fleet",
         "explain",
         "levers",
         "report",
