@@ -20,6 +20,7 @@ from capplan.model.mixers import Description, Heads
 from capplan.model.network import (
     Attention,
     CompressedAttention,
+    CrossAttention,
     LatentAttention,
     Layer,
     LinearAttention,
@@ -70,6 +71,7 @@ KINDS = {
             2, heads * dim, heads, dim, size, groups, heads * dim + 2 * groups * size, kernel),
             eights, few, few, st.sampled_from([1, 2, 4, 8]), kernels),
     ),
+    CrossAttention: st.builds(CrossAttention, eights, eights, st.integers(1, 1500)),
     ShortConvolution: st.builds(ShortConvolution, eights, kernels),
     CompressedAttention: st.builds(CompressedAttention, eights, eights, st.just(4), eights, st.just(8),
                                    st.sampled_from([0, 4, 128]), st.booleans(), index_head_dim=st.sampled_from([0, 128])),
@@ -214,6 +216,7 @@ def on_one_rank(mixer, tensor):
         Attention: ("query_heads", "kv_heads"),
         LatentAttention: ("query_heads",),
         CompressedAttention: ("query_heads",),
+        CrossAttention: ("heads",),
         LinearAttention: ("key_heads", "value_heads", "conv_channels"),
         StateSpace: ("inner_size", "heads", "conv_channels"),
         ShortConvolution: ("channels",),

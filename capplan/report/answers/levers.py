@@ -57,9 +57,7 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
             "base": plan_row(answer.base) if answer.base else None,
             "levers": rows,
             "best": plan_row(best.plan) if best else None,
-            "base_usd_per_month": _usd_per_month(answer.base, answer.memory_usd_per_month)
-            if answer.base
-            else None,
+            "base_usd_per_month": _usd_per_month(answer.base, answer.memory_usd_per_month),
             "best_usd_per_month": _usd_per_month(best.plan, best.memory_usd_per_month) if best else None,
             "best_levers": [lever.change for lever in best.levers] if best else [],
             "best_settings": list(best.settings) if best else [],
@@ -117,7 +115,7 @@ def _row(row: LeverRow) -> dict[str, Any]:
         "hardware": plan.hardware if plan else None,
         "plan": _layouts(plan) if plan else None,
         "gpus": plan.gpus if plan else None,
-        "usd_per_month": _usd_per_month(plan, row.memory_usd_per_month) if plan else None,
+        "usd_per_month": _usd_per_month(plan, row.memory_usd_per_month),
         "usd_per_month_saved": row.usd_per_month_saved,
         "ttft_p95_s": plan.ttft_s.p95 if plan else None,
         "tpot_p95_s": plan.tpot_s.p95 if plan else None,
@@ -146,9 +144,9 @@ def _worth_usd_per_gb_month(row: LeverRow) -> float | None:
     return 1e9 * worth_usd_per_byte_month(saved, row.lever.host_bytes, row.plan.replicas)
 
 
-def _usd_per_month(plan: Plan, memory: float) -> float | None:
+def _usd_per_month(plan: Plan | None, memory: float) -> float | None:
     """Return what a plan costs with the host memory of its offload tiers, where that has a price."""
-    return None if plan.usd_per_month is None else plan.usd_per_month + memory
+    return None if plan is None or plan.usd_per_month is None else plan.usd_per_month + memory
 
 
 def _memory_table(rows: Sequence[dict[str, Any]]) -> Table:
@@ -187,7 +185,7 @@ def _compared(answer: LeversAnswer) -> list[dict[str, Any]]:
     plans = {"as it is": (answer.base, answer.memory_usd_per_month)}
     if answer.best is not None and answer.best.levers:
         plans["best combination"] = (answer.best.plan, answer.best.memory_usd_per_month)
-    before = _usd_per_month(answer.base, answer.memory_usd_per_month) if answer.base else None
+    before = _usd_per_month(answer.base, answer.memory_usd_per_month)
     rows = []
     for name, (plan, memory) in plans.items():
         if plan is None:
@@ -280,7 +278,7 @@ def _plan_text(plan: Plan, memory: float) -> str:
 
 
 def _saving(answer: LeversAnswer, best: Combination) -> str:
-    before = _usd_per_month(answer.base, answer.memory_usd_per_month) if answer.base else None
+    before = _usd_per_month(answer.base, answer.memory_usd_per_month)
     after = _usd_per_month(best.plan, best.memory_usd_per_month)
     if before is None or after is None:
         return ""
