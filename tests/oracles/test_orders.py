@@ -209,6 +209,15 @@ def test_a_replica_larger_than_any_machine_says_which_machine_would_do(capplan, 
     assert said[1] == said[2] != "1"
 
 
+def test_a_replica_over_two_servers_says_which_machines_and_network_would_do(capplan):
+    """Stages of eight H100 in two servers: machines of one GPU hold no part of such a replica."""
+    words = ("--set", "model=deepseek-v3", "--set", "max_model_len=8192", "--hardware", "h100-sxm", "--set", "slo={ttft_p95: 20 s}", "--set", "fleet.network=50 GB/s", "--set", "fleet.tensor_parallel=[8]", "--set", "fleet.pipeline_parallel=[2]")  # fmt: skip
+    none = fleet(capplan, *words, "--set", "prices={}", "--set", "fleet.machines=[p5.4xlarge]", code=4)
+    assert none["uneconomical"][0]["reason"].startswith(
+        "its smallest replica has 16 GPUs, and the largest machine that may be ordered has 1: machines of 8 would do, with fleet.network between them;"
+    )
+
+
 def test_a_device_that_is_dear_for_its_whole_machines_says_so(capplan, tmp_path):
     """L40S in eights at the price of 160 L4: two machines, as one may fail, for the few GPUs that carry the peak."""
     file = tmp_path / "prices.yaml"
