@@ -48,8 +48,7 @@ def grid_of(table: Table) -> Grid:
         scaled_by = [_least_time(rows, group)] if group else values
         screen = screen_of(name, scaled_by, title=table.titles.get(name))
         numbers = any(is_number(value) for value in values)
-        unit = screen.unit if numbers else ""
-        headings.append(f"{screen.heading} ({unit})" if unit and screen.heading else screen.heading or unit)
+        headings.append(screen.column(numbers=numbers))
         right.append(numbers)
         exact.append(values)
         columns.append([_text(v, screen, assumed=(i, name) in table.assumed) for i, v in enumerate(values)])
@@ -95,7 +94,7 @@ def _upright(table: Table, row: Mapping[str, Any], names: list[str]) -> Grid:
         shown = _text(row[name], screen, assumed=(0, name) in table.assumed)
         unit = screen.unit if is_number(row[name]) else ""
         more = (one_line(texts.get(name, "")) for texts in table.beside.values())
-        cells.append((screen.heading, shown, unit, *more))
+        cells.append((screen.heading or unit, shown, unit, *more))
         values.append((None, row[name], None, *(None for _ in table.beside)))
     right = (False, True, False, *(False for _ in table.beside))
     return Grid(("quantity", "value", "unit", *table.beside), right, tuple(cells), tuple(values))

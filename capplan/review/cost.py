@@ -13,18 +13,10 @@ from capplan.review.findings import Findings, Section
 from capplan.review.plans import CHARTED, by_the_job
 
 _TITLES = {
-    "plan": "layout",
-    "job_hours": "hours of the job",
     "usd_per_job": "the job",
     "usd_per_hour": "cost",
     "usd_per_month": "cost",
-    "tdp_watts": "maximum power",
-    "energy_usd_per_hour": "electricity",
     "load": "tokens at",
-    "output_million_tokens_per_month": "output (Mtok/month)",
-    "total_million_tokens_per_month": "input and output (Mtok/month)",
-    "output_million_tokens_per_job": "output (Mtok)",
-    "total_million_tokens_per_job": "input and output (Mtok)",
 }
 MEAN, PEAK = "the mean load", "the peak, all month"
 

@@ -54,10 +54,8 @@ def memory_section(given: Findings, detail: PlanDetail) -> Section:
         }
     ]
     titles = {
-        "cache_tokens_per_replica": "KV cache of a replica",
         "longest_sequence_tokens": "maximum sequence length",
         "max_concurrency": "concurrent sequences of maximum length, per engine",
-        "concurrency_per_replica": "mean concurrency of a replica at peak",
     }
     name = detail.spec.device.name
     if detail.spec.network.bidirectional:
@@ -68,7 +66,7 @@ def memory_section(given: Findings, detail: PlanDetail) -> Section:
             f"Each line is subtracted from the memory of one {name}; a replica has {detail.spec.devices}.",
         ),
         tables=(
-            Table(steps, titles={}),
+            Table(steps),
             Table(held, upright=True, titles=titles, title="Capacity of the cache"),
         ),
         pictures=(memory_chart(name, steps),),
@@ -105,7 +103,6 @@ def roofline_section(detail: PlanDetail) -> Section:
                 rows,
                 titles={
                     "flop_per_s": "rate",
-                    "of_roof_fraction": "of the roof",
                 },
             ),
         ),

@@ -25,9 +25,7 @@ from capplan.review.moves import money_key, planned_usd
 CHARTED = 10
 """Levers in the chart, most saved first."""
 _TITLES = {
-    "choice": "",
     "usd_per_month": "cost",
-    "usd_per_month_saved": "saved ($/month)",
     "confidence_fraction": "SLO attainment",
     "risk": "what it takes",
     "reason": "why",

@@ -69,13 +69,10 @@ def plans_section(given: Findings) -> Section:
             if name != "more_usd_per_month"
         )
     titles = {
-        "plan": "layout",
         "usd_per_job": "the job",
         "kv_dtype": "KV cache",
         "more_usd_per_month": "more than chosen",
         "usd_per_month": "cost",
-        "price_ratio": "ratio to chosen",
-        "slo_met_probability": "SLO attainment",
         "label": "kernels",
         **{f"margin_fraction.{m.target.key}": f"margin {m.target.key}" for m in given.margins[0]},
     }
@@ -160,14 +157,9 @@ def _sizing(given: Findings, name: str, group: Group, sizing: Sizing) -> tuple[s
     }
     titles = {
         "peak_request_rate": f"peak rate, {name or 'all traffic'}",
-        "limit_request_rate": "maximum rate of one replica within the targets, as predicted",
-        "headroom_fraction": "headroom",
-        "planned_request_rate": "planned rate of one replica",
-        "predicted_replicas": "replicas for the peak, with headroom",
         "sure_limit_request_rate": f"maximum rate that one replica reaches in {confidence:.0%} of cases",
         "sure_replicas": f"replicas for the peak, {confidence:.0%} required confidence",
         "busy_replicas": "larger of the two, rounded up",
-        "spare_replicas": "spare",
         "devices_per_replica": "GPUs per replica",
         "devices": "GPUs in total",
         "utilisation_fraction": "load of one replica at peak, spares idle",
@@ -200,11 +192,8 @@ def _pools_section(given: Findings, plan: Plan, transfer: Transfer) -> Section:
         for pool in plan.groups
     ]
     titles = {
-        "plan": "layout",
         "request_rate": "peak rate of a replica",
-        "busy_fraction": "busy",
         "busy_replicas": "replicas",
-        "spare_replicas": "spare",
         "devices_per_replica": "devices each",
     }
     sent = pools_tables(given.answer)[1]

@@ -27,16 +27,7 @@ def workload_section(given: Findings) -> Section:
             "Users wait for a response before they send the next request, so their rate follows from the response time."
         )
     titles = {
-        "input_tokens.mean": "input, mean",
-        "input_tokens.p95": "input, p95",
-        "output_tokens.mean": "output, mean",
-        "output_tokens.p95": "output, p95",
-        "cached_tokens": "cached, mean",
-        "input_tokens_per_s": "input",
-        "output_tokens_per_s": "output",
         "request_rate": "peak rate",
-        "mean_request_rate": "mean rate",
-        "arrival_cv": "burstiness (cv)",
     }
     return Section("Workload", text=tuple(text), tables=(Table(rows, titles=titles),))
 

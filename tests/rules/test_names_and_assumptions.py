@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from capplan.report.screen_units import screen_of, unit_of
+from capplan.report.screen_units import TITLES, screen_of, unit_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [
@@ -96,19 +96,41 @@ def test_every_constant_that_calls_itself_an_assumption_is_listed():
     assert missing == []
 
 
-def test_no_table_states_a_heading_that_the_name_says_already():
-    said = []
+def headings_of_tables():
+    """Yield file, quantity and heading wherever a table has a heading of its own."""
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            named = isinstance(node, ast.Assign) and "TITLES" in ast.unparse(node.targets[0])
+            named = isinstance(node, ast.Assign) and "titles" in ast.unparse(node.targets[0]).lower()
             titles = node.value if named or (isinstance(node, ast.keyword) and node.arg == "titles") else None
-            for key, title in (
-                zip(titles.keys, titles.values, strict=True) if isinstance(titles, ast.Dict) else ()
-            ):
-                if isinstance(key, ast.Constant) and isinstance(title, ast.Constant):
-                    said += (
-                        [f"{path.name}: {key.value}"]
-                        if screen_of(key.value, [1.0]).heading == title.value
-                        else []
-                    )
-    assert said == []
+            if isinstance(titles, ast.Dict):
+                for key, title in zip(titles.keys, titles.values, strict=True):
+                    if isinstance(key, ast.Constant) and isinstance(title, ast.Constant):
+                        yield path.name, key.value, title.value
+
+
+def test_no_table_states_a_heading_that_the_quantity_has_already():
+    found = list(headings_of_tables())
+    assert len(found) > 50
+    assert [line for line in found if screen_of(line[1], [1.0]).heading == line[2]] == []
+
+
+GENERIC = {"count", "date", "gpus", "name", "request_rate"}
+"""What tables have of anything: how many, of which day, how many GPUs each, its name, its rate at the peak."""
+IN_ANOTHER_LIGHT = {
+    "usd_per_hour": {"one machine", "cost"},
+    "usd_per_month": {"cost"},
+    "usd_per_job": {"the job"},
+    "slo_met_probability": {"attainment"},
+}
+"""Quantity -> what a table calls it that has it beside others of its unit, or little room."""
+
+
+def test_a_quantity_has_one_title():
+    """What two tables call alike has its title in the table of titles, and no other title without a reason."""
+    own, files = {}, {}
+    for file, name, title in headings_of_tables():
+        own.setdefault(name, set()).add(title)
+        files.setdefault((name, title), set()).add(file)
+    assert {name: titles for name, titles in own.items() if name in TITLES} == IN_ANOTHER_LIGHT
+    alike = {name for (name, title), where in files.items() if len(where) > 1 and name not in TITLES}
+    assert alike == GENERIC

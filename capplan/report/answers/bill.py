@@ -14,12 +14,6 @@ IDLE = "idle"
 _TITLES = {
     "name": "class",
     "tenant": "",
-    "gpu_time_fraction": "of the GPU time",
-    "usd_per_month": "",
-    "usd_per_job": "",
-    "usd_per_thousand_requests": "",
-    "usd_per_user": "per user",
-    "usd_per_thousand_conversations": "per 1,000 conversations",
 }
 _SPARE = ("usd_per_thousand_conversations", "usd_per_user", "prefill_usd", "decode_usd")
 """Columns that a narrow terminal does without, the first one first."""

@@ -7,10 +7,6 @@ from capplan.money.hosted import UNSTATED_TIME_TO_LIVE_S, CachedPrefix, TokenPri
 from capplan.report.answer import Answer, Table
 
 _TITLES = {
-    "uncached_usd_per_day": "a day without caching",
-    "cached_usd_per_day": "a day with caching",
-    "saved_usd_per_month": "saved in a month",
-    "breakeven_requests": "pays from request",
     "hit_fraction": "requests that find the prefix",
 }
 

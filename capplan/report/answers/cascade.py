@@ -23,10 +23,6 @@ _WAITS = (
 _TITLES = {
     "fleet": "",
     "request_rate": "peak",
-    "usd_per_month": "",
-    "usd_per_job": "",
-    "usd_per_thousand_requests": "",
-    "slo_met_probability": "SLO attainment",
     "first_gpus": "small model (GPUs)",
     "second_gpus": "large model (GPUs)",
     "alone_gpus": f"{ALONE} (GPUs)",

@@ -22,14 +22,8 @@ _PARTS = (
 )
 _TITLES = {
     "api": "",
-    "usd_per_month": "",
-    "usd_per_job": "",
-    "cache_write_usd": "cache writes",
-    "cache_read_usd": "cache reads",
-    "storage_usd": "cache storage",
     "caching": "",
     "provisioned_usd": "throughput",
-    "breakeven_request_rate": "own is cheaper from",
     "date": "price of",
     "what": "",
 }

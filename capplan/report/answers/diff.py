@@ -30,13 +30,8 @@ _RESULTS = {
 """Keys of a plan that are always shown -> their names here."""
 _HEADINGS = {
     "confidence": "SLO attainment (%)",
-    "gpus": "GPUs",
-    "usd_per_month": "$/month",
     "usd_per_month_low": "$/month at best",
     "usd_per_month_high": "$/month at worst",
-    "usd_per_million_output_tokens_at_mean": "$/Mtok out at the mean load",
-    "gpus_per_replica": "GPUs each",
-    "usd_per_gpu_hour": "$/GPU/h",
 }
 
 
@@ -109,8 +104,7 @@ def _row(name: str, pair: Mapping[str, Any]) -> dict[str, str]:
     values = [pair["before"], pair["after"]]
     numbers = [float(value) for value in values if is_number(value)]
     screen = screen_of("confidence_fraction" if name == "confidence" else name, numbers)
-    unit = f" ({screen.unit})" if screen.unit and numbers else ""
-    row = {"quantity": _HEADINGS.get(name, f"{screen.heading}{unit}")}
+    row = {"quantity": _HEADINGS.get(name) or screen.column(numbers=bool(numbers))}
     row |= {side: _text(pair[side], screen.unit, screen.factor) for side in ("before", "after")}
     if len(numbers) < 2:
         return {**row, "change": "", "share": ""}

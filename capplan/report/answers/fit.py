@@ -112,13 +112,6 @@ _TITLES = {
     "max_num_batched_tokens": "maximum tokens per step",
     "kv_cache_tokens": "capacity of the KV cache",
     "max_concurrency": "concurrent sequences of maximum length",
-    "reserved_bytes_per_sequence": "cache of one such sequence, per GPU",
-    "longest_context_tokens": "longest context of a single sequence",
-    "adapter_elements": "elements of one LoRA adapter",
-    "adapter_bytes_per_gpu": "one adapter, per GPU",
-    "max_loras": "slots of adapters",
-    "lora_bytes_per_gpu": "all slots, among the weights, per GPU",
-    "adapters_that_fit": "adapters beside one sequence of maximum length",
 }
 
 

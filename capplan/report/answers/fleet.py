@@ -87,22 +87,9 @@ _SHOWN = (
 _POWERED = (*_SHOWN[:6], "watts", "energy_usd_per_hour", *_SHOWN[6:])
 """Where electricity is paid on top of the price."""
 _TITLES = {
-    "plan": "layout",
-    "choice": "",
-    "price_basis": "price from",
     "confidence_fraction": "required confidence",
-    "gpus_per_replica": "GPUs each",
-    "usd_per_gpu_hour": "",
-    "usd_per_hour": "",
-    "usd_per_month": "",
-    "usd_per_job": "",
-    "energy_usd_per_hour": "power",
-    "usd_per_million_output_tokens_at_mean": "$/Mtok out at mean load",
-    "usd_per_million_tokens_at_mean": "$/Mtok at mean load",
-    "usd_per_thousand_requests": "",
     "usd_per_month_low": "at best",
     "usd_per_month_high": "at worst",
-    "slo_met_probability": "SLO attainment",
 }
 _SPARE = (
     "price_basis", "gpus_per_replica", "usd_per_hour", "usd_per_million_output_tokens_at_mean", "usd_per_million_tokens_at_mean",

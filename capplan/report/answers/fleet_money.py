@@ -65,10 +65,7 @@ def in_currency(currency: tuple[str, float] | None, usd: Mapping[str, float]) ->
 
 
 _CASH_TITLES = {
-    "upfront_usd": "upfront and purchases",
-    "residual_usd": "residual value",
     "usd": "paid",
-    "interest_usd": "interest on upfront parts",
     "cost_usd": "cost by the mix",
 }
 _TERM_TITLES = {
@@ -76,7 +73,6 @@ _TERM_TITLES = {
     "month": "from month",
     "devices": "GPUs",
     "usd": "whole term",
-    "usd_after_horizon": "after the last month",
 }
 
 
@@ -200,7 +196,7 @@ def offers_tables(plans: Sequence[Plan]) -> tuple[Table, ...]:
     return (
         Table(rows, title="Range of the offers: every plan at the lowest, the likely and the highest price", titles=_titles(rows),
               spare=("plan", "usd_per_year.highest", "usd_per_year.lowest", "usd_per_year.likely")),
-        Table(makers, title="Who makes these offers", titles={"offer": "", "usd_per_gpu_hour": ""}),
+        Table(makers, title="Who makes these offers", titles={"offer": ""}),
     )  # fmt: skip
 
 
@@ -251,15 +247,10 @@ _SPANS = {"usd_per_month": "per month", "usd_per_year": "per year", "usd_per_job
 _COMMITMENT_TITLES = {
     "pool": "",
     "commitment": "",
-    "price_basis": "price from",
     "used_fraction": "in use",
-    "usd_per_gpu_hour": "",
-    "usd_per_month": "",
     "usd_per_month_low": "low",
     "usd_per_month_high": "high",
-    "usd_per_year": "",
     "mix": "",
-    "plan": "layout",
     "short_fraction": "arrive while replicas start",
 }
 
@@ -396,9 +387,6 @@ def commitments_closing(mixes: tuple[AskedMix, ...]) -> tuple[str, ...]:
 _OUTSIDE_TITLES = {
     "name": "class",
     "wait_s": "before the prompt",
-    "usd_per_request": "a request",
-    "usd_per_month": "",
-    "usd_per_job": "",
 }
 
 

@@ -63,22 +63,14 @@ def over_time_tables(over_time: OverTime, pool: str = "") -> tuple[Table, ...]:
             }
         )
     spares = [asdict(row) for row in over_time.spares]
-    titles = {
-        "failed_replicas": "replicas that may fail",
-        "burst_replicas": "replicas for the burst",
-        "burst_gpus": "GPUs for the burst",
-        "requests_short_fraction": "requests over capacity",
-    }
     return (
         Table(
             ways,
             title=f"{of}The chosen plan over the trace; peak-to-mean ratio {over_time.peak_to_mean_ratio:.2f}",
-            titles=titles,
         ),
         Table(
             spares,
             title=f"{of}Static fleet with N + k redundancy, and for a burst of {over_time.burst_ratio:g} times the peak",
-            titles=titles,
         ),
         Table(spans, title=f"{of}GPUs over time, maximum of each interval"),
     )
@@ -109,8 +101,6 @@ def outlook_over_time(outlook: Outlook) -> dict[str, Any] | None:
 
 
 _GROWTH_TITLES = {
-    "added_gpus": "GPUs to buy",
-    "usd_per_month": "",
     "mix_usd_per_month": "with the mix",
     "request_rate": "peak",
     "pools": "by group",
@@ -193,16 +183,6 @@ _ENERGY_TITLES = {
     "phase": "",
     "time_fraction": "of the time",
     "watts_per_gpu": "each",
-    "gpu_watts": "GPUs, mean",
-    "server_watts": "with their servers",
-    "facility_watts": "with cooling and losses",
-    "design_watts": "servers at the wall, at most",
-    "joules_per_output_token": "an output token, its prompt included",
-    "kwh_per_million_output_tokens": "a million output tokens, their prompts included",
-    "kwh_per_million_tokens": "a million tokens, input and output",
-    "kg_co2_per_month": "carbon dioxide",
-    "kg_co2_per_job": "carbon dioxide",
-    "rack_watts": "a full rack at design power",
 }
 _SERVER_TITLES = {
     "sku": "server",

@@ -26,15 +26,6 @@ _SLICE = (
     "starts",
 )
 _TITLES = {
-    "memory_bytes_per_s": "bandwidth",
-    "link_bytes_per_s": "link, each way",
-    "pcie_bytes_per_s": "PCIe, each way",
-    "network_bytes_per_s": "network, each way",
-    "link_domain_devices": "devices on the link",
-    "node_devices": "devices per server",
-    "driver_memory_bytes": "memory reported by the driver",
-    "reported_memory_bytes": "memory visible to an engine",
-    "per_device": "on one GPU",
     "starts": "may begin at memory slice",
 }
 

@@ -25,13 +25,8 @@ _SHOWN = (
 _SPARE = ("ttft_p95_s", "tpot_p95_s", "plan", "hardware", "confidence_fraction")
 """Columns that a narrow terminal does without, the first one first."""
 _TITLES = {
-    "plan": "layout",
-    "usd_per_month": "",
-    "usd_per_month_saved": "saved ($/month)",
     "confidence_fraction": "SLO attainment",
     "kept": "meets its SLO targets",
-    "host_memory_usd_per_month": "memory",
-    "choice": "",
 }
 _COMBINED = Assumption(
     "the best combination takes levers that save alone, keep targets and traffic, and need no capital or interruptible machines",

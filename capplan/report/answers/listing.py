@@ -30,11 +30,6 @@ _NEXT = {
     "apis --check": "hosted.file of a scenario takes a newer list; a name that is not in the list has nothing to be checked against",
     "prices": "prices.per_gpu_hour and prices.file of a scenario take your own",
 }
-_TITLES = {
-    "cache_read_usd_per_million_tokens": "cache reads",
-    "memory_bytes_per_s": "bandwidth",
-    "usd_per_gpu_hour": "",
-}
 
 
 def listing_answer(kind: str, rows: Sequence[Mapping[str, Any]]) -> Answer:
@@ -42,6 +37,6 @@ def listing_answer(kind: str, rows: Sequence[Mapping[str, Any]]) -> Answer:
     return Answer(
         command="list",
         result={"rows": list(rows)},
-        tables=(Table(rows, shown=_SHOWN.get(kind, ()), titles=_TITLES),),
+        tables=(Table(rows, shown=_SHOWN.get(kind, ())),),
         closing=(_NEXT[kind],),
     )

@@ -7,8 +7,6 @@ from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table
 from capplan.report.answers.plan_words import purchase_text, router_text
 
-_TITLES = {"request_fraction": "share of requests"}
-
 
 def mix_result(answer: FleetAnswer) -> dict[str, Any] | None:
     """Return the mix with the keys of JSON; None if it was not asked for."""
@@ -59,7 +57,7 @@ def mix_tables(answer: FleetAnswer) -> list[Table]:
         for part, requests in _routed(mix)
     ]
     shown = tuple(rows[0])
-    return [Table(rows, title="Mix: a fleet for each part of the requests", shown=shown, titles=_TITLES)]
+    return [Table(rows, title="Mix: a fleet for each part of the requests", shown=shown)]
 
 
 def mix_texts(answer: FleetAnswer) -> tuple[str, ...]:

@@ -9,12 +9,8 @@ from capplan.report.answer import Table
 
 _TITLES = {
     "way": "",
-    "usd_per_month": "",
-    "slo_met_probability": "SLO attainment",
     "bytes_per_request": "each prompt",
     "bytes_per_s": "all prompts",
-    "prefill_load_fraction": "links of prefill",
-    "decode_load_fraction": "links of decode",
 }
 _SHOWN = (
     "way", "prefill", "decode", "gpus", "usd_per_month", "ttft_s.p95", "tpot_s.p95", "prefill_busy_fraction",

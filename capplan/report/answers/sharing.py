@@ -19,8 +19,6 @@ _TITLES = {
     "model": "",
     "replica": "layout",
     "request_rate": "peak",
-    "slo_met_probability": "SLO attainment",
-    "usd_per_month": "",
     "alone": "a fleet of its own",
     "slice": "MIG slice",
     "cut": "cut into",

@@ -18,13 +18,12 @@ from capplan.serving.outcome import Spread, joint_timeline
 from capplan.workload.request_class import Slo
 
 _TITLES = {
+    "slo_met_fraction": "requests within all SLO limits",
     "requests": "requests that arrived",
     "seconds": "whole run",
     "requests_per_s": "throughput",
-    "slo_met_fraction": "requests within all SLO limits",
     "busy_fraction": "share of time in steps",
     "utilisation_fraction": "offered rate over capacity",
-    "batch_mean": "mean batch in steps",
 }
 """Headings of totals whose key says too little."""
 TIMELINE_ROWS = 24

@@ -22,10 +22,6 @@ _SHOWN = (
 )  # fmt: skip
 _TITLES = {
     "draft_tokens": "drafts",
-    "expected_tokens_per_round": "tokens per round",
-    "draft_s": "drafting",
-    "verify_s": "verification",
-    "target_step_s": "plain step",
     "fits": "fits in memory",
 }
 
@@ -118,12 +114,8 @@ def _closing(speculated: Speculation, *, stated: bool) -> str:
 
 
 _MEMORY_TITLES = {
-    "kv_bytes_available_alone_per_gpu": "left for the cache without a draft",
     "kv_bytes_available_per_gpu": "left for the caches of target and draft",
-    "target_kv_bytes_per_sequence_per_gpu": "cache of one sequence, target",
-    "draft_kv_bytes_per_sequence_per_gpu": "cache of one sequence, draft",
     "context_tokens": "context of a sequence",
-    "max_concurrency_alone": "concurrent sequences without a draft",
     "max_concurrency": "concurrent sequences with the draft",
 }
 

@@ -8,7 +8,7 @@ from capplan.questions.sweep import AskedSweep
 from capplan.report.answer import Answer, Table
 
 _POINTS = ("plan", "request_rate", "concurrency", "requests_per_s", "output_tokens_per_s_per_gpu", "ttft_s.p95", "tpot_s.mean", "tpot_s.p95", "e2e_s.mean", "slo_met_fraction", "holds")  # fmt: skip
-_TITLES = {"request_rate": "offered", "requests_per_s": "served", "largest_load_that_holds": "largest load within targets (predicted)", "planned_requests_per_s": "load planned for", "usd_per_million_output_tokens": "at that load"}  # fmt: skip
+_TITLES = {"request_rate": "offered", "requests_per_s": "served", "usd_per_million_output_tokens": "at that load"}  # fmt: skip
 
 
 def by_plan(rows: Sequence[Row]) -> Mapping[str, list[Row]]:

@@ -31,10 +31,7 @@ _SHOWN = (
     "within_20",
     "interval_coverage",
 )
-_TITLES = {
-    "median_ape": "median error", "mean_ape": "mean error", "p90_ape": "90th percentile",
-    "interval_coverage": "in the 80 % interval", "n": "measured",
-}  # fmt: skip
+_TITLES = {"n": "measured"}  # fmt: skip
 WORST = 12
 """Rows of the list of worst predictions."""
 

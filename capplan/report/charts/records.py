@@ -131,8 +131,7 @@ def _money_text(amount: float, unit: str) -> str:
 def axis_title(name: str, values: Sequence[float], title: str | None = None) -> tuple[str, Screen]:
     """Return the words beside an axis, with the unit, and the scale of its numbers."""
     screen = screen_of(name, values, title=title)
-    unit = f"({screen.unit})" if screen.unit and screen.heading else screen.unit
-    return f"{screen.heading} {unit}".strip(), screen
+    return screen.column(), screen
 
 
 def ticks(low: float, high: float, *, log: bool = False) -> tuple[float, ...]:
