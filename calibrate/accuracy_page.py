@@ -49,7 +49,7 @@ from calibrate.open_loops import open_loops, source_table, target_table, wrong_t
 from calibrate.reliability import certainty_section
 from calibrate.slices import slices_section
 from calibrate.targets import COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
-from capplan.accuracy.intervals import LEVELS, Intervals
+from capplan.accuracy.intervals import LEAST_GROUPS, LEVELS, Intervals
 from capplan.accuracy.memory import disagreeing_starts
 from capplan.accuracy.score import Prediction, scored
 from capplan.engine.host_times import FITTED, HOST_TIMES
@@ -132,7 +132,7 @@ def interval_table(intervals: Intervals) -> str:
             or regime.endswith(("/measured", "/assumed"))
         ):
             continue
-        few = " (few models)" if entry.few else ""
+        few = "" if not entry.few else " (few models)" if entry.groups < LEAST_GROUPS else " (one source)"
         ends = [f"{low:.2f} to {high:.2f}" for low, high in map(entry.at, (0.8, 0.95))]
         held = [
             percent(unseen[ruler, regime].held[0.8]) if (ruler, regime) in unseen else "" for ruler in UNITS

@@ -36,7 +36,9 @@ is a joint one; for one target alone it is taken from the runs' own values of th
   Its logarithm is spread in proportion to sqrt(r² + ln(1 + h / step)²): what kernels are off by, and a host that takes some milliseconds more
   or less whatever the step, so that plans of small models are less sure. Its bias is kept: half of the runs are slower than the median, which is not 1.
 - No open loop with latent attention was measured: such plans get 1.6 times the width, which is an assumption; mixtures of experts have few. Whether
-  the kernels of a device were timed made no difference to be seen. No 95th percentile was measured: it is placed between the median and the 99th.
+  the kernels of a device were timed made no difference to be seen. A 95th percentile that was not measured is placed between the median and the 99th.
+- h is the time with which left-out sources are predicted best: runs of one source share its hosts, and yours are others. Runs whose client runs the
+  engine are among them for that: how hosts differ is what they tell, and a scale that goes with the step does not carry it over to long steps.
 - Closed loops cannot stand in for open ones: their times per token are predicted to 6 %, and taken as the spread of slowness they promise 90 % where
   61 to 76 % hold.
 
@@ -78,8 +80,11 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
 - Intervals are conformal over models and sources as units (`calibrate/interval_fit.py`): rows of one model under one source err together, so a unit weighs as
   much as its rows, at most eight of them. By statistic, load, class of model, generation of the engine and whether the device was calibrated, they lie between
   quantiles of measured over predicted among predictions without the row's model, without its source and with the engine numbers of the generation before; their ends
-  are moved apart by one over the number of models, and stretched until 50, 80 and 95 % of what was left out lie inside the intervals that all other units give. An
-  interval of fewer than five models spans that of the next wider regime as well and is marked. Their bias is kept: an interval need not hold the prediction.
+  are moved apart by one over the number of models, and stretched until 50, 80 and 95 % of left-out models, of sources and of generations lie inside the intervals
+  that all other units give. An
+  interval of fewer than five models, or of one source, spans that of the next wider regime as well and is marked: the runs of one source repeat its setup.
+  The median keeps the bias; the ends enclose the prediction, since the bias is that of the sources which were measured. Runs whose client runs the engine in
+  its own process (`in_client`) have intervals of their own, and no plan takes its certainty from them: what they measure is the client's processor.
 - Formulas, recipes and the versions at which an era ends were chosen while looking at the scored rows: so no score here is quite blind, the left-out
   ones included. AccelMark's `req_s` repeats the offered rate and says nothing.
 """
@@ -88,9 +93,8 @@ FITTED_NUMBERS = """None belongs to a model, to a source or to a row, and no mea
 [assumptions.md](assumptions.md).
 """
 
-WEAK = """- **Intervals are older than the predictions.** Scores with rows left out, intervals and the slowness of plans are of the fit before steps waited for their
-  launches. Refitted with launches and all open loops, the 80 % interval of TPOT in open loops lies above its own prediction: measured steps are slower
-  than predicted there, mostly those of AccelMark and llm-d. Plans would take up to 30 % more replicas. It is not settled which of the two is right.
+WEAK = """- **Intervals of closed loops, bursts, static batches and offline runs** are of the fit before steps waited for their launches, as are the scores with rows
+  left out above. Those of open loops, and the certainty of plans, are of today.
 - **TTFT near saturation.** In an open loop a few percent of capacity decide whether a queue grows; TTFT there is right in kind, not in
   figure. Use the load at which the promise still holds, with headroom, and not the TTFT at a load above it.
 - **Cold starts.** In 63 of the 175 closed-loop runs of DeepSeek on B200 under SGLang the slowest requests wait 68 to 91 s, the median below 3 s, and
@@ -153,8 +157,9 @@ UNFOLLOWED = """Rows that no model of an engine can follow stay in every score. 
 - **AccelMark under vLLM 0.7.3** (74 rows): the client runs the engine in its own process, and the processor decides. Qwen2.5-0.5B at 10 requests/s takes
   22.6 ms a token on an RTX 4090 and 3.3 ms on an RTX 4090D, which has fewer multiprocessors and as much bandwidth; 25.8 ms on an H20, 3.0 ms on an H100.
   At 40 requests/s it is 84, 15, 83 and 9.6 ms. Llama-3-8B at 5 requests/s: 51 ms on the 4090, 32 ms on the 4090D. No property of a GPU orders them so.
-- **llm-d, prompts pulled from peers** (27 rows): each request passes a tokenising service first, 82 ms for 50,000 tokens by its page. TTFT within
-  capacity is 183 to 196 ms whatever the rate, and 89 ms are predicted of the engine: 171 ms with that service.
+  Their intervals are their own.
+- **llm-d, prompts pulled from peers** (9 rows): which prompts earlier stages had left in which engine is not stated. TTFT falls from 310 ms at 12 requests/s
+  to 249 ms at 36, as more engines have each prompt, and 690 ms are predicted of engines that pull it for the first time.
 - **llm-d, responses that end early** (12 rows): 512 tokens were requested, and 0.1 to 0.2 s pass from the first token to the last.
 - **llm-d, output tokens/s of its ladders** (32 rows): counted by tokenising the text again, up to 1.5 times what was generated.
 - **Llama-4-Scout under vLLM** (6 rows of inference-sim): each step takes 5.1 to 5.9 ms more than predicted, with 11 sequences as with 66, and 10 ms with

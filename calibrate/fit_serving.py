@@ -297,14 +297,14 @@ def host_times_text(times: Mapping[str, Mapping[str, HostOverhead]]) -> str:
 def intervals_text(intervals: Mapping[str, Interval]) -> str:
     """Return the file of intervals."""
     lines = [
-        f"# Measured over predicted at probabilities {', '.join(map(str, PROBABILITIES))}, values and models behind them; written by",
+        f"# Measured over predicted at probabilities {', '.join(map(str, PROBABILITIES))}, values, models and sources behind them; written by",
         "# `python -m calibrate.fit_serving`.",
         "intervals:",
     ]
     for key, entry in sorted(intervals.items()):
         if entry.n >= LEAST_POINTS or "/" not in key:
             ratios = ", ".join(f"{ratio:.4f}" for ratio in entry.ratios)
-            lines.append(f"  {key}: [{ratios}, {entry.n}, {entry.groups}]")
+            lines.append(f"  {key}: [{ratios}, {entry.n}, {entry.groups}, {entry.sources}]")
     return "\n".join(lines) + "\n"
 
 

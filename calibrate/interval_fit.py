@@ -8,8 +8,10 @@ score, the factor by which the ends of the regime that all other units give woul
     s = max( min_r (m_r - x) / a_r,  min_r (x - m_r) / b_r,  0 )
 
 over the regimes r that its interval spans, with medians m_r and distances a_r, b_r to their ends. The intervals of a statistic and load
-are stretched by the quantile of the scores at their level, so that they hold that share of what was left out: models, sources and
-generations of engines in turn, each predicted with numbers that never saw it.
+are stretched by the largest quantile of the scores at their level, so that they hold that share of what was left out: of models, of sources and
+of generations of engines, each predicted with numbers that never saw it. An interval holds the prediction itself, so that of a biased
+regime begins or ends there (the score of a value between prediction and median is 0): the bias is that of the sources which were measured, and
+a reader's installation may not have it.
 
 References
 ----------
@@ -39,7 +41,7 @@ UNIT_ROWS = 8.0
 LEAST_WIDTH = 0.01
 """Logarithmic distance of an end from its median: repeated runs differ by as much."""
 FEW_VALUES = 20
-"""With fewer values than this a statistic under a load takes the stretch of all."""
+"""With fewer values than this a statistic under a load takes the stretch of its quantity under the load, else of all."""
 UNITS = ("model", "source", "generation")
 """What is left out in turn."""
 
@@ -110,6 +112,7 @@ class Regime:
     weights: Array
     units: Array
     models: Array
+    sources: Array
     names: Array
     parts: Mapping[str, Array]
     """Ruler -> part of each residual."""
@@ -127,16 +130,18 @@ class Regime:
         away = (quantiles - middle) * (1.0 + 1.0 / models)
         floor = LEAST_WIDTH * np.sign(np.array(PROBABILITIES) - 0.5)
         ratios = np.exp(middle + np.where(np.abs(away) < LEAST_WIDTH, floor, away))
-        return interval_of_ratios(tuple(ratios.tolist()), int(np.unique(self.names[kept]).size), models)
+        values_behind, sources = (int(np.unique(column[kept]).size) for column in (self.names, self.sources))
+        return interval_of_ratios(tuple(ratios.tolist()), values_behind, models, sources)
 
 
 def regimes_of(residuals: Sequence[Residual]) -> dict[str, Regime]:
     """Return the regimes that occur; a value that was predicted several times counts once as a value."""
     values = np.array([own.log_ratio for own in residuals])
     weights = np.array([own.weight for own in residuals])
-    units, models, names = (
+    units, models, sources, names = (
         _codes([own.unit for own in residuals]),
         _codes([own.parts["model"] for own in residuals]),
+        _codes([own.parts["source"] for own in residuals]),
         _codes([own.name for own in residuals]),
     )
     parts = {ruler: np.array([own.parts[ruler] for own in residuals]) for ruler in UNITS}
@@ -146,7 +151,7 @@ def regimes_of(residuals: Sequence[Residual]) -> dict[str, Regime]:
             by_key.setdefault(key, []).append(place)
     return {
         key: Regime(
-            values[own], weights[own], units[own], models[own], names[own],
+            values[own], weights[own], units[own], models[own], sources[own], names[own],
             {ruler: every[own] for ruler, every in parts.items()},
         )
         for key, own in by_key.items()
@@ -163,15 +168,26 @@ def regime_intervals(residuals: Sequence[Residual]) -> dict[str, Interval]:
 
 
 def score_of(log_ratio: float, spanned: Sequence[Interval], level: float) -> float:
-    """Return the factor by which the ends of an interval would have to move for a value to lie inside; 0 without any regime."""
+    """Return the factor by which the ends of an interval would have to move for a value to lie inside; 0 without any regime.
+
+    Examples
+    --------
+    A value between the prediction and the median of a biased regime is inside:
+
+    >>> biased = interval_of_ratios((1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7), 30, 9, 2)
+    >>> score_of(log(1.05), [biased], 0.8), round(score_of(log(1.6), [biased], 0.8), 6)
+    (0.0, 1.0)
+    """
     if not spanned:
         return 0.0
     outer = sorted(LEVELS, reverse=True).index(level)
     below, above = [], []
     for entry in spanned:
         middle = log(entry.median_ratio)
-        below.append((middle - log_ratio) / (middle - log(entry.ratios[outer])))
-        above.append((log_ratio - middle) / (log(entry.ratios[-1 - outer]) - middle))
+        below.append((middle - log_ratio) / (middle - log(entry.ratios[outer])) if log_ratio < 0.0 else 0.0)
+        above.append(
+            (log_ratio - middle) / (log(entry.ratios[-1 - outer]) - middle) if log_ratio > 0.0 else 0.0
+        )
     return max(min(below), min(above), 0.0)
 
 
@@ -220,12 +236,16 @@ def left_out_scores(kinds: Kinds) -> dict[str, Scores]:
 
 
 def _stretch(scores: Mapping[str, Scores], level: float, kept: Mapping[str, Array]) -> float:
-    """Return the quantile of the scores of all rulers at a level."""
-    values = np.concatenate([own.by_level[level][kept[ruler]] for ruler, own in scores.items()])
-    weights = np.concatenate(
-        [capped_weights(own.weights[kept[ruler]], own.units[kept[ruler]]) for ruler, own in scores.items()]
+    """Return the quantile of the scores at a level, of the ruler that asks for the most: left-out models or sources or generations."""
+    return max(
+        weighted_quantile(
+            own.by_level[level][kept[ruler]],
+            capped_weights(own.weights[kept[ruler]], own.units[kept[ruler]]),
+            level,
+        )
+        for ruler, own in scores.items()
+        if kept[ruler].any()
     )
-    return weighted_quantile(values, weights, level)
 
 
 def conformal_intervals(kinds: Kinds) -> tuple[dict[str, Interval], dict[tuple[str, str], Coverage]]:
@@ -240,22 +260,66 @@ def conformal_intervals(kinds: Kinds) -> tuple[dict[str, Interval], dict[tuple[s
     intervals by regime key; coverage by ruler and by statistic and load, where the stretch comes from the other units too
     """
     scores = left_out_scores(kinds)
-    all_of = {ruler: np.ones(own.weights.size, dtype=bool) for ruler, own in scores.items()}
-    common = {level: _stretch(scores, level, all_of) for level in LEVELS}
     found = regime_intervals([own for kind in kinds.values() for own in kind])
-    intervals = {key: stretched_by(entry, common) for key, entry in found.items()}
+    intervals = {}
+    for key, entry in found.items():
+        pool = _pool(scores, "/".join(key.split("/")[:2]))
+        intervals[key] = stretched_by(entry, {level: _stretch(scores, level, pool) for level in LEVELS})
     coverage: dict[tuple[str, str], Coverage] = {}
     for statistic in sorted({str(name) for own in scores.values() for name in own.statistics}):
         mine = {ruler: own.statistics == statistic for ruler, own in scores.items()}
-        few = max(int(kept.sum()) for kept in mine.values()) < FEW_VALUES
-        stretch = common if few else {level: _stretch(scores, level, mine) for level in LEVELS}
-        for key, entry in found.items():
-            if key == statistic or key.startswith(f"{statistic}/"):
-                intervals[key] = stretched_by(entry, stretch)
+        pool = _pool(scores, statistic)
         for ruler in scores:
             if mine[ruler].any():
-                coverage[ruler, statistic] = _coverage(scores, ruler, mine, few=few)
-    return within_reach(intervals, kinds), coverage
+                coverage[ruler, statistic] = _coverage(scores, ruler, mine[ruler], pool)
+    reached = within_reach(intervals, kinds)
+    return {key: with_prediction(entry) for key, entry in reached.items()}, coverage
+
+
+def _pool(scores: Mapping[str, Scores], name: str) -> dict[str, Array]:
+    """Return which scores stretch a regime: those of its statistic and load, of its quantity under the load if they are few, else all.
+
+    Parameters
+    ----------
+    scores : by ruler
+    name : statistic and load, several statistics of a quantity and a load (`tpot_middle/open`), or a quantity
+    """
+    statistic, _, load = name.partition("/")
+    quantity = statistic.partition("_")[0]
+
+    def named(*wanted: str) -> dict[str, Array]:
+        return {
+            ruler: np.array([name in wanted for name in own.statistics.tolist()])
+            for ruler, own in scores.items()
+        }
+
+    of_quantity = tuple(
+        {
+            str(own)
+            for entry in scores.values()
+            for own in entry.statistics
+            if own.partition("/")[0].partition("_")[0] == quantity and own.partition("/")[2] == load
+        }
+    )
+    middle = (f"{quantity}_mean/{load}", f"{quantity}_p50/{load}")
+    for pool in (named(*middle) if statistic.endswith("_middle") else named(name), named(*of_quantity)):
+        if max(int(kept.sum()) for kept in pool.values()) >= FEW_VALUES:
+            return pool
+    return {ruler: np.array([True] * own.weights.size) for ruler, own in scores.items()}
+
+
+def with_prediction(entry: Interval) -> Interval:
+    """Return a distribution whose ends enclose 1, the prediction itself, and whose median is as it was.
+
+    Examples
+    --------
+    >>> with_prediction(interval_of_ratios((1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6), 30, 9, 2)).ratios
+    (1.0, 1.0, 1.0, 1.3, 1.4, 1.5, 1.6)
+    """
+    half = len(PROBABILITIES) // 2
+    below, above = entry.ratios[:half], entry.ratios[half + 1 :]
+    ratios = (*(min(x, 1.0) for x in below), entry.median_ratio, *(max(x, 1.0) for x in above))
+    return interval_of_ratios(ratios, entry.n, entry.groups, entry.sources)
 
 
 def within_reach(intervals: Mapping[str, Interval], kinds: Kinds) -> dict[str, Interval]:
@@ -272,21 +336,21 @@ def within_reach(intervals: Mapping[str, Interval], kinds: Kinds) -> dict[str, I
             ),
             entry.n,
             entry.groups,
+            entry.sources,
         )
         for key, entry in intervals.items()
     }
 
 
-def _coverage(scores: Mapping[str, Scores], ruler: str, mine: Mapping[str, Array], *, few: bool) -> Coverage:
-    """Return the share of left-out values inside at each level, each with the stretch that all other units ask for."""
-    own, kept = scores[ruler], mine[ruler]
+def _coverage(scores: Mapping[str, Scores], ruler: str, kept: Array, pool: Mapping[str, Array]) -> Coverage:
+    """Return the share of left-out values inside at each level, each with the stretch that all other units of the pool ask for."""
+    own = scores[ruler]
     weights = np.zeros(kept.size)
     weights[kept] = capped_weights(own.weights[kept], own.units[kept])
     inside = dict.fromkeys(LEVELS, 0.0)
     for part in np.unique(own.parts[kept]):
         others = {
-            name: (entry.weights >= 0.0 if few else mine[name])
-            & np.array([residual.parts[ruler] != part for residual in entry.residuals])
+            name: pool[name] & np.array([residual.parts[ruler] != part for residual in entry.residuals])
             for name, entry in scores.items()
         }
         if not any(chosen.any() for chosen in others.values()):
@@ -303,7 +367,7 @@ def stretched_by(entry: Interval, stretch: Mapping[float, float]) -> Interval:
 
     Examples
     --------
-    >>> plain = interval_of_ratios((0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0), 30, 9)
+    >>> plain = interval_of_ratios((0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0), 30, 9, 2)
     >>> stretched_by(plain, {0.5: 1.0, 0.8: 2.0, 0.95: 1.0}).ratios[1]
     0.25
     """
@@ -314,4 +378,4 @@ def stretched_by(entry: Interval, stretch: Mapping[float, float]) -> Interval:
     below = -np.maximum.accumulate((-logs[:half] * factors)[::-1])[::-1]
     above = np.maximum.accumulate(logs[half + 1 :] * factors[::-1])
     ratios = np.exp(middle + np.concatenate([below, [0.0], above]))
-    return interval_of_ratios(tuple(ratios.tolist()), entry.n, entry.groups)
+    return interval_of_ratios(tuple(ratios.tolist()), entry.n, entry.groups, entry.sources)

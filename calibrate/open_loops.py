@@ -14,17 +14,22 @@ from calibrate.accuracy_tables import markdown, percent
 from calibrate.host_rows import Item, replica_with
 from calibrate.slow_runs import records_text
 from calibrate.targets import OPEN_LOOPS, SATURATION, AccuracyTarget
-from capplan.accuracy.benchmark import Benchmark, source_of
+from capplan.accuracy.benchmark import Benchmark, benchmark_of, source_of
 from capplan.accuracy.replay import STABLE, Servers, replayed_columns
 from capplan.accuracy.score import Prediction, scored
 from capplan.accuracy.serving import measured_columns, predict_row, row_weight
 from capplan.engine.profile import HostOverhead
+from capplan.errors import CapplanError
 from capplan.questions.benchmark_spec import benchmark_servers
 from capplan.readers.catalogue.efficiency import shipped_intervals
+from capplan.readers.catalogue.recipes import recipe_settings
 
 OPEN_LOOPS_FILE = Path(__file__).parent / "open_loops.csv"
 
 LOADS = ("within capacity", "saturated")
+
+IN_CLIENT = ", engine in the client's process"
+"""Ending of the source of such runs: what they measure is the client's processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,7 @@ class OpenValue:
 
     row: str
     source: str
+    """Publisher; runs with the engine in the client's process apart."""
     load: str
     """One of LOADS: as the row says, else as predicted."""
     column: str
@@ -76,10 +82,19 @@ def open_values(
         row, number, lambda benchmark: servers(benchmark).replica, replay, shipped_intervals()
     )
     stable = measured_columns(row).get(STABLE, columns.get(STABLE, 1.0))
+    source = source_of(row) + (IN_CLIENT if runs_in_client(row) else "")
     return [
-        OpenValue(p.row, source_of(row), LOADS[stable == 0.0], p.metric, p.measured, p.predicted, p.weight)
+        OpenValue(p.row, source, LOADS[stable == 0.0], p.metric, p.measured, p.predicted, p.weight)
         for p in predictions
     ]
+
+
+def runs_in_client(row: Mapping[str, str]) -> bool:
+    """Return whether the client of a row runs the engine in its own process, by the scripts of its source."""
+    try:
+        return bool(recipe_settings(benchmark_of(row)).embedded)
+    except CapplanError:
+        return False
 
 
 def open_loops_text(values: Iterable[OpenValue]) -> str:

@@ -1,8 +1,9 @@
 """The distribution of slowness, from left-out open-loop runs, and whether it is calibrated.
 
 The logarithm of a slowness over its scale (`slowness_scale`) is known by a few quantiles, stretched about the median by one over
-the groups of runs. The host's part of the scale is the least of HOSTS_S
-that predicts left-out groups nearly as well as the best.
+the groups of runs. The host's part of the scale is that of HOSTS_S
+that predicts left-out sources best. Runs whose client runs the engine in its own process are among them: how hosts differ is
+what they tell, and the scale weighs it by the step.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +28,6 @@ from capplan.workload.length import standard_normal_quantile
 RELATIVE = 0.25
 """Part of the scale that goes with the step: its unit, as the widths of the regimes are multiples of the scale."""
 HOSTS_S = (0.0, 0.002, 0.004, 0.008, 0.016, 0.032)
-NEARLY = 1.01
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 LOSS_LEVELS: Array = np.linspace(0.05, 0.95, 19)
 LEAST_STEP = 1e-3
@@ -61,25 +61,32 @@ class SlowRun:
         return self.group.split("|")[0]
 
 
-def _middle_and_tail(
-    values: Sequence[SlowValue], quantity: str, form: Form
-) -> tuple[float | None, float | None]:
-    """Return the logarithm of the slowness by mean or median, and by the 99th percentile, of one latency of a run."""
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Logarithm of the slowness of a run by parts of the distribution of one latency; None of one that was not measured."""
+
+    middle: float | None
+    """By mean and median."""
+    p95: float | None
+    p99: float | None
+
+    def at(self, part: Part) -> float | None:
+        """Return that of a part; a 95th percentile that was not measured lies between the median and the 99th."""
+        if part == "middle" or self.p99 is None:
+            return self.middle
+        if part == "p99" or self.middle is None:
+            return self.p99
+        return self.middle + P95 * (self.p99 - self.middle) if self.p95 is None else self.p95
+
+
+def _parts(values: Sequence[SlowValue], quantity: str, form: Form) -> Parts:
     own = {
         value.column.rpartition("_")[2]: log(form(value))
         for value in values
         if value.column.startswith(quantity)
     }
     middles = [own[name] for name in ("mean", "p50") if name in own]
-    return (sum(middles) / len(middles) if middles else None), own.get("p99")
-
-
-def _at(part: Part, middle: float | None, tail: float | None) -> float | None:
-    if part == "middle" or tail is None:
-        return middle
-    if part == "p99" or middle is None:
-        return tail
-    return middle + P95 * (tail - middle)
+    return Parts(sum(middles) / len(middles) if middles else None, own.get("p95"), own.get("p99"))
 
 
 def questions(values: Iterable[SlowValue], form: Form = lambda value: value.slowness) -> list[SlowRun]:
@@ -92,13 +99,13 @@ def questions(values: Iterable[SlowValue], form: Form = lambda value: value.slow
         by_row.setdefault(value.row, []).append(value)
     out = []
     for own in by_row.values():
-        known = {name: _middle_and_tail(own, name, form) for name in ("ttft", "tpot")}
+        known = {name: _parts(own, name, form) for name in ("ttft", "tpot")}
         for part in get_args(Part):
-            found = {name: _at(part, *pair) for name, pair in known.items()}
+            found = {name: parts.at(part) for name, parts in known.items()}
             ttft, tpot = found["ttft"], found["tpot"]
             both = None if ttft is None or tpot is None else max(ttft, tpot)
             for name, slowness in (("ttft", ttft), ("tpot", tpot), ("both", both)):
-                stands_in = part != "middle" and name in known and known[name][1] is None
+                stands_in = part != "middle" and name in known and known[name].p99 is None
                 if slowness is not None:
                     regime = f"{name}/{part}/{own[0].load}"
                     out.append(SlowRun(regime, own[0].group, own[0].step_s, slowness, measured=not stands_in))
@@ -175,12 +182,19 @@ def left_out_claims(runs: Sequence[SlowRun], left_out: str, host_s: float) -> li
 
 
 def fitted_host_s(runs: Sequence[SlowRun]) -> float:
-    """Return the least of HOSTS_S with which left-out groups are predicted nearly as well as with the best."""
-    losses = {
-        host_s: float(np.mean([claim.loss for claim in left_out_claims(runs, "group", host_s)]))
-        for host_s in HOSTS_S
-    }
-    return next(host_s for host_s in HOSTS_S if losses[host_s] <= NEARLY * min(losses.values()))
+    """Return that of HOSTS_S with which left-out sources are predicted best: runs of one source share its hosts, and a reader's are others."""
+    return min(
+        HOSTS_S,
+        key=lambda host_s: float(
+            np.mean(
+                [
+                    claim.loss
+                    for claim in left_out_claims(runs, "source", host_s)
+                    if claim.run.regime.endswith("/open")
+                ]
+            )
+        ),
+    )
 
 
 def slowness_text(table: SlownessTable) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from capplan.accuracy.intervals import (
     LEAST_GROUPS,
+    LEAST_SOURCES,
     Interval,
     Intervals,
     interval_of,
@@ -47,6 +48,8 @@ class BoundedEstimate:
     """No result of this regime was measured: the intervals are the widest there are."""
     fewest_models: int = LEAST_GROUPS
     """Models behind the thinnest of the intervals."""
+    fewest_sources: int = LEAST_SOURCES
+    """The same of sources."""
 
 
 SLICE_WIDTH = 1.85
@@ -88,4 +91,5 @@ def bounded_estimate(replica: Replica, load: Load, intervals: Intervals) -> Boun
         throughput,
         throughput.n == 0,
         min(entry.groups for entry in (*latencies.values(), throughput)),
+        min(entry.sources for entry in (*latencies.values(), throughput)),
     )

@@ -20,6 +20,8 @@ LEAST_POINTS = 12
 
 LEAST_GROUPS = 5
 """Fewest models of a regime that is not thin: the interval of a thin one spans that of the next wider one as well, and says so."""
+LEAST_SOURCES = 2
+"""The same of sources: the runs of one say what its setup repeats, not what another setup would measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +37,13 @@ class Interval:
     """Its median: the typical bias of predictions, which are not corrected for it."""
     ratios: tuple[float, ...] = ()
     """Ratios at PROBABILITIES; empty: those of a lognormal distribution through the ends."""
+    sources: int = LEAST_SOURCES
+    """Sources behind it."""
 
     @property
     def few(self) -> bool:
-        """Return whether it rests on few models."""
-        return self.groups < LEAST_GROUPS
+        """Return whether it rests on few models, or on one source alone."""
+        return self.groups < LEAST_GROUPS or self.sources < LEAST_SOURCES
 
     def quantile(self, probability: float) -> float:
         """Return the ratio that is not exceeded with a probability, above 0 and below 1.
@@ -68,15 +72,15 @@ class Interval:
         return self.quantile(0.5 - level / 2.0), self.quantile(0.5 + level / 2.0)
 
 
-def interval_of_ratios(ratios: tuple[float, ...], values: int, models: int) -> Interval:
+def interval_of_ratios(ratios: tuple[float, ...], values: int, models: int, sources: int) -> Interval:
     """Return an interval from the ratios at PROBABILITIES.
 
     Examples
     --------
-    >>> interval_of_ratios((0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0), 30, 9).at(0.95)
+    >>> interval_of_ratios((0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0), 30, 9, 2).at(0.95)
     (0.25, 4.0)
     """
-    return Interval(ratios[1], ratios[5], values, models, ratios[3], ratios)
+    return Interval(ratios[1], ratios[5], values, models, ratios[3], ratios, sources)
 
 
 Intervals = Mapping[str, Interval]
@@ -131,13 +135,16 @@ def regime_keys(
 def regimes_spanned(intervals: Intervals, keys: Sequence[str]) -> list[Interval]:
     """Return the intervals that the one of a prediction spans; none where no regime has any.
 
-    It spans that of the narrowest regime with enough values and, while these rest on few models, those of the next wider regimes.
+    It spans that of the narrowest regime with enough values and, while these rest on few models or one source, those of the next wider regimes;
+    that of all loads only where few models were measured under its own.
     """
     spanned: list[Interval] = []
     for key in keys:
         entry = intervals.get(key)
         if entry is None or entry.n < LEAST_POINTS:
             continue
+        if key == keys[-1] and any(own.groups >= LEAST_GROUPS for own in spanned):
+            break
         spanned.append(entry)
         if not entry.few:
             break
@@ -148,7 +155,7 @@ def regimes_spanned(intervals: Intervals, keys: Sequence[str]) -> list[Interval]
 def interval_of(intervals: Intervals, keys: Sequence[str]) -> Interval | None:
     """Return the interval of the narrowest regime that has enough residuals; None where none has any.
 
-    A regime without data takes the widest interval of its metric, never a narrower one; one of few models spans the next as well.
+    A regime without data takes the widest interval of its metric, never a narrower one; one of few models or one source spans the next as well.
     """
     spanned = regimes_spanned(intervals, keys)
     return None if not spanned else _hull(spanned)
@@ -163,7 +170,7 @@ def _hull(spanned: Sequence[Interval]) -> Interval:
     columns = list(zip(*(entry.ratios for entry in spanned), strict=True))
     half = len(PROBABILITIES) // 2
     ratios = (*map(min, columns[:half]), first.median_ratio, *map(max, columns[half + 1 :]))
-    return interval_of_ratios(ratios, first.n, first.groups)
+    return interval_of_ratios(ratios, first.n, first.groups, first.sources)
 
 
 def stretched(interval: Interval, width: float) -> Interval:

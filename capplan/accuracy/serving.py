@@ -29,6 +29,10 @@ LOADS = {
 """Kind of a row -> load of its regime."""
 
 
+IN_CLIENT = "_in_client"
+"""Ending of the load of runs whose client runs the engine in its own process, which no plan does: the client takes as long as it takes."""
+
+
 def network_class(network: Network) -> str:
     """Return dense, moe or mla: the class that decides which kernels dominate."""
     layers = [layer for layer, _ in layer_counts(network)]
@@ -176,11 +180,12 @@ def load_of(benchmark: Benchmark, columns: Mapping[str, float]) -> str:
 
 
 def prediction_keys(column: str, load: str, replica: Replica) -> tuple[str, ...]:
-    """Return the regimes of one predicted value, narrowest first."""
+    """Return the regimes of one predicted value, narrowest first; engines that their client runs have regimes of their own."""
     statistic = column.rpartition("_")[2] if "_ms_" in column else "mean"
+    inside = replica.spec.profile.streams_in_engine and not replica.spec.offline
     return regime_keys(
         quantity_of(column),
-        load,
+        f"{load}{IN_CLIENT}" if inside else load,
         network_class(replica.spec.network),
         replica.label,
         statistic,

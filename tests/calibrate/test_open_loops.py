@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from calibrate.open_loops import (
+    IN_CLIENT,
     LOADS,
     OpenValue,
     open_loops,
@@ -36,6 +37,12 @@ def test_an_open_loop_is_predicted_with_the_host_times_given():
         for value in open_values(ROW, 0, lambda item: replace(usual(item), step_s=usual(item).step_s + 0.002))
     }
     assert slower["tpot_ms_p50"].predicted > found["tpot_ms_p50"].predicted + 1.5
+
+
+def test_runs_of_an_engine_in_its_clients_process_are_told_apart():
+    own = {"source_family": "accelmark", "engine_version": "0.7.3", "requests": "20"}
+    found = open_values({**ROW, **own, "stage_s": "", "n_requests": ""}, 0, usual)
+    assert {value.source for value in found} == {f"accelmark{IN_CLIENT}"}
 
 
 def value(row, source, column, measured, predicted, load=LOADS[0]):

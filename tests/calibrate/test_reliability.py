@@ -118,6 +118,18 @@ def test_a_known_distribution_is_found_and_held():
         assert share == pytest.approx(level, abs=0.025)
 
 
+def test_a_measured_95th_percentile_stands_and_another_one_is_placed():
+    """A slow 99th percentile, of a cold start for one, says nothing of a 95th that was measured."""
+    base = next(v for v in slow_runs() if v.load == "open")
+    values = {"ttft_ms_p50": 1.1, "ttft_ms_p95": 1.2, "ttft_ms_p99": 7.5}
+    own = [replace(base, column=column, slowness=slowness) for column, slowness in values.items()]
+    parts = {run.regime: run.log_slowness for run in questions(own)}
+    assert parts["ttft/p95/open"] == pytest.approx(log(1.2))
+    assert parts["ttft/p99/open"] == pytest.approx(log(7.5))
+    placed = {run.regime: run.log_slowness for run in questions([own[0], own[2]])}
+    assert log(1.2) < placed["ttft/p95/open"] < log(7.5)
+
+
 def test_fewer_groups_are_wider():
     rng = np.random.default_rng(12)
     drawn = [

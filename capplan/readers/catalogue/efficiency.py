@@ -266,8 +266,10 @@ def shipped_intervals() -> Intervals:
     """Return the prediction intervals of the back-test, by regime."""
     document = read_yaml(INTERVALS_FILE, kind="a table of intervals")
     return {
-        key: interval_of_ratios(tuple(float(ratio) for ratio in ratios), int(values), int(models))
-        for key, (*ratios, values, models) in document.value["intervals"].items()
+        key: interval_of_ratios(
+            tuple(float(ratio) for ratio in ratios), int(values), int(models), int(sources)
+        )
+        for key, (*ratios, values, models, sources) in document.value["intervals"].items()
     }
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from capplan.accuracy.bounded import BoundedEstimate
-from capplan.accuracy.intervals import LEAST_GROUPS
+from capplan.accuracy.intervals import LEAST_GROUPS, LEAST_SOURCES
 from capplan.assumption import Assumption
 from capplan.replica.estimate import Estimate
 from capplan.replica.load import Load
@@ -99,9 +99,11 @@ def _problems(load: Load, bounded: BoundedEstimate) -> list[str]:
         problems.append(
             "no measured result is close to this operating point: the intervals are at their widest"
         )
-    elif bounded.fewest_models < LEAST_GROUPS:
-        models = f"{bounded.fewest_models} model{'s' if bounded.fewest_models > 1 else ''}"
+    elif bounded.fewest_models < LEAST_GROUPS or bounded.fewest_sources < LEAST_SOURCES:
+        few = f"{bounded.fewest_models} model{'s' if bounded.fewest_models > 1 else ''}"
+        if bounded.fewest_models >= LEAST_GROUPS:
+            few = "one source"
         problems.append(
-            f"an interval rests on measured results of {models} only, so it is at least as wide as that of wider regimes"
+            f"an interval rests on measured results of {few} only, so it is at least as wide as that of wider regimes"
         )
     return problems
