@@ -61,20 +61,8 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
         tables=tuple(
             table
             for table in (
-                Table(
-                    _compared(answer),
-                    title="As it is, and at best",
-                    shown=("choice", *_SHOWN[2:-1]),
-                    titles=_TITLES,
-                    spare=_SPARE,
-                ),
-                Table(
-                    tried,
-                    title="Each lever separately, most saved first",
-                    shown=_SHOWN,
-                    titles=_TITLES,
-                    spare=_SPARE,
-                ),
+                _plans_table(_compared(answer), "As it is, and at best", ("choice", *_SHOWN[2:-1])),
+                _plans_table(tried, "Each lever separately, most saved first", _SHOWN),
                 _memory_table(tried),
                 Table(
                     _dearer(answer.rows),
@@ -96,6 +84,11 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
         warnings=base.asked.warnings,
         exit_code=0 if both else 4,
     )
+
+
+def _plans_table(rows: Sequence[dict[str, Any]], title: str, shown: tuple[str, ...]) -> Table:
+    """Return a table of plans, which leaves out columns on a narrow terminal."""
+    return Table(rows, title=title, shown=shown, titles=_TITLES, spare=_SPARE)
 
 
 def _row(row: LeverRow) -> dict[str, Any]:
