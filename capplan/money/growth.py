@@ -98,7 +98,8 @@ def growth_of(
 ) -> Growth:
     """Return the fleets of successive months: the layout of the plan, as many replicas as the rule that sized it asks for.
 
-    Pools grow alike, beyond the load that both of them carry together.
+    A replica carries what it carries today: behind a router with more of them arrivals are more regular, and a search at that rate
+    finds a few replicas less. Pools grow alike, beyond the load that both of them carry together.
 
     Parameters
     ----------

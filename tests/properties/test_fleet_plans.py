@@ -110,10 +110,14 @@ def test_margins_and_sizing_say_what_the_plan_says(asked, plans):
         for margin, value in zip(margins, (plan.ttft_s.p95, plan.tpot_s.p95, plan.e2e_s.p99), strict=True):
             assert margin.predicted_s == value
             assert margin.margin_fraction == near(1 - value / margin.target.limit_s)
-            assert margin.low_s < value < margin.high_s
+            assert (
+                margin.low_s <= value <= margin.high_s
+            )  # that of a regime that is biased begins at the prediction
+            assert margin.low_s < margin.high_s
         assert [m.met_probability for m in margins] == list(plan.target_probabilities.values())
         for spread in (plan.ttft_s, plan.tpot_s, plan.e2e_s):
-            assert spread.low < spread.mean < spread.high
+            assert spread.low <= spread.mean <= spread.high
+            assert spread.low < spread.high
 
 
 def test_the_inside_of_a_plan_is_one_prompt_and_one_step_at_its_peak(asked, plans):

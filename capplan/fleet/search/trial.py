@@ -464,7 +464,7 @@ class Trial:
         kinds = Counter(dealt_users(users, replicas)).most_common()
         if sum(users) >= MANY_USERS * replicas:
             kinds = kinds[:1]
-        arrivals = 1.0 if self._all_users else float(replicas)
+        arrivals = 1.0 if self._all_users else float(regularity_class(replicas))
         rate = self.total_rate * traffic_ratio / replicas
         runs = []
         for kind, count in kinds:
@@ -758,11 +758,14 @@ class Trial:
             l = x R
 
         x is the largest share of the traffic with which a replica meets the targets, R the peak at the response times of the
-        fleet; so R / l replicas carry the peak, whether its requests arrive or users send them.
+        fleet; so R / l replicas carry the peak, whether its requests arrive or users send them. With users, who are whole, a fleet that
+        meets the targets carries its own share of them between two steps of the scale.
         """
         share = self.limit(regularity_class(replicas), slowness, self.limits) / self.total_rate
         if not self.demand.users:
             return share * self.total_rate
+        if share * replicas < 1.0 and self.meets(replicas, slowness, self.limits):
+            share = 1.0 / replicas
         return share * self.fleet(replicas).requests_per_s * replicas
 
     def meets(
