@@ -80,9 +80,8 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
 - Intervals are conformal over models and sources as units (`calibrate/interval_fit.py`): rows of one model under one source err together, so a unit weighs as
   much as its rows, at most eight of them. By statistic, load, class of model, generation of the engine and whether the device was calibrated, they lie between
   quantiles of measured over predicted among predictions without the row's model, without its source and with the engine numbers of the generation before; their ends
-  are moved apart by one over the number of models, and stretched until 50, 80 and 95 % of left-out models, of sources and of generations lie inside the intervals
-  that all other units give. An
-  interval of fewer than five models, or of one source, spans that of the next wider regime as well and is marked: the runs of one source repeat its setup.
+  are moved apart by one over the number of models, and stretched until 80 and 95 % of left-out models, of sources and of generations, and 50 % of all three, lie inside the intervals that
+  all other units give. An interval of fewer than five models, or of one source, spans that of the next wider regime as well and is marked: the runs of one source repeat its setup.
   The median keeps the bias; the ends enclose the prediction, since the bias is that of the sources which were measured. Runs whose client runs the engine in
   its own process (`in_client`) have intervals of their own, and no plan takes its certainty from them: what they measure is the client's processor.
 - Formulas, recipes and the versions at which an era ends were chosen while looking at the scored rows: so no score here is quite blind, the left-out
@@ -93,9 +92,7 @@ FITTED_NUMBERS = """None belongs to a model, to a source or to a row, and no mea
 [assumptions.md](assumptions.md).
 """
 
-WEAK = """- **Intervals of closed loops, bursts, static batches and offline runs** are of the fit before steps waited for their launches, as are the scores with rows
-  left out above. Those of open loops, and the certainty of plans, are of today.
-- **TTFT near saturation.** In an open loop a few percent of capacity decide whether a queue grows; TTFT there is right in kind, not in
+WEAK = """- **TTFT near saturation.** In an open loop a few percent of capacity decide whether a queue grows; TTFT there is right in kind, not in
   figure. Use the load at which the promise still holds, with headroom, and not the TTFT at a load above it.
 - **Cold starts.** In 63 of the 175 closed-loop runs of DeepSeek on B200 under SGLang the slowest requests wait 68 to 91 s, the median below 3 s, and
   the mean is a tenth of the slowest, as the first burst is a tenth of the requests: kernels are compiled when they are first called. Such
