@@ -23,7 +23,7 @@ def test_the_first_screen_is_a_screen(capplan, monkeypatch, columns):
         r"small: order 3 x l40s .* for \$2,190 per month; the SLO attainment probability is \d+% ", text
     )
     assert "bottleneck: " in text
-    assert re.search(r"confidence: 90% takes 4 x l40s for \$2,920 per month; 2 GPUs are enough", text)
+    assert re.search(r"confidence: 2 GPUs are enough if .*, which saves \$730 per month", text)
     assert re.search(r"assumed: .*; replace with traffic\[0\]\.trace \(\d+ more with --full\)", text)
     heading = next(line for line in lines if line.startswith("hardware"))
     assert "$/month" in heading
