@@ -90,13 +90,19 @@ def product_rates(threads: int) -> Mapping[str, float]:
     return rates
 
 
+def unpublished(name: str) -> Callable[..., torch.Tensor]:
+    """Return an operator that torch has under a private name only, in some of the supported releases."""
+    operator: Callable[..., torch.Tensor] = getattr(torch, name)
+    return operator
+
+
 def _product(name: str) -> Callable[[], torch.Tensor]:
     drawn = torch.Generator().manual_seed(ROWS)
     sizes = (ROWS, INPUTS), (OUTPUTS, INPUTS)
     first, second = (torch.randn(size, generator=drawn).mul_(10.0).to(_TORCH_DTYPES[name]) for size in sizes)
     weights = second.t()  # as a linear layer keeps them
     if name == "int8":
-        int_mm: Callable[..., torch.Tensor] = getattr(torch, "_int_mm")  # noqa: B009 - private, in some releases
+        int_mm = unpublished("_int_mm")
         return lambda: int_mm(first, weights)
     return lambda: torch.mm(first, weights)
 

@@ -168,6 +168,10 @@ def _probed(target: Target, chosen: Sequence[Case], room_bytes: float, longest_s
     return pace
 
 
+NO_KERNEL = (RuntimeError, AttributeError, ImportError, MemoryError, TypeError, ValueError)
+"""What torch raises on a processor where a release or a build has no kernel for a case, or no room for its operands."""
+
+
 def _one_call(target: Target, case: Case) -> tuple[float, float] | None:
     """Return the time to make the operands of a case and that of its second call; None where it does not run."""
     ways: list[Way] = list(ways_of(case, target.abilities).values())
@@ -180,7 +184,7 @@ def _one_call(target: Target, case: Case) -> tuple[float, float] | None:
         if first - built > ENOUGH_CALL_S:  # so long that what comes only once does not matter
             return built - begin, first - built
         calls[-1]()
-    except Exception:  # noqa: BLE001 - whatever a library raises: the run itself says so
+    except NO_KERNEL:  # the run says so of the case
         return None
     return built - begin, time.monotonic() - first
 

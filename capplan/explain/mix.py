@@ -140,16 +140,12 @@ class MixSubject:
     def _of_class(self, quantity: str, value: float, index: int) -> Explained:
         """Explain the mean response time of a class by the groups that serve it."""
         name = self.asked.scenario.classes[index].name
-        served = [
-            at
+        served = {
+            at: group.requests.classes
             for at, group in enumerate(self.plan.groups)
             if group.requests and name in group.requests.classes
-        ]
-        steps = [
-            self._of_group(at, "e2e_s.mean")
-            for at in served
-            if len(self.plan.groups[at].requests.classes) == 1  # type: ignore[union-attr]
-        ]
+        }
+        steps = [self._of_group(at, "e2e_s.mean") for at, classes in served.items() if len(classes) == 1]
         inputs = [input_of("", f"groups[{at}]", None, self.plan.groups[at].label, f"explain groups[{at}].e2e_s.mean; of several classes that of {name} in the same simulation") for at in served]  # fmt: skip
         formula = (
             "mean response time of the class at the groups that serve it, weighted by its requests there"

@@ -44,12 +44,6 @@ class Case:
         return f"{self.operator} in {self.dtype}" + (f" of {self.library}" if self.library else "")
 
 
-def unpublished(name: str) -> Callable[..., torch.Tensor]:
-    """Return an operator that torch has under a private name only, in some of the supported releases."""
-    operator: Callable[..., torch.Tensor] = getattr(torch, name)
-    return operator
-
-
 def _everywhere(_able: Abilities, _shape: Shape) -> bool:
     return True
 

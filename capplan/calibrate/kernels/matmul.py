@@ -14,8 +14,8 @@ import torch
 from torch.nn import functional
 
 from capplan.calibrate.kernels.arena import ELEMENT_BYTES, SEED, random_operand, torch_dtype
-from capplan.calibrate.kernels.case import Kernel, Shape, Way, unpublished
-from capplan.calibrate.machine import Abilities
+from capplan.calibrate.kernels.case import Kernel, Shape, Way
+from capplan.calibrate.machine import Abilities, unpublished
 from capplan.calibrate.timing import Call
 from capplan.readers.calibration.file import MATMUL_BYTES
 
