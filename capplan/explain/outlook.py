@@ -18,7 +18,7 @@ from capplan.money.commitments import HOURS_PER_YEAR, Mix, MixedPart, use_fracti
 from capplan.money.energy import Energy, kwh_per_million_tokens, occupied_fraction
 from capplan.questions.money.commitments import asked_mix
 from capplan.questions.money.energy import asked_energy
-from capplan.questions.outlook import asked_growth
+from capplan.questions.outlook import asked_growth, grows_by_search
 from capplan.report.answers.fleet_money import commitments_result
 from capplan.report.answers.fleet_outlook import energy_result, growth_result
 from capplan.scenario.traffic import rate_line
@@ -393,7 +393,7 @@ class _Grown:
 def growth_group(planned: Planned) -> Group:
     """Return the months to come that `capplan fleet` prints, where the scenario states a growth."""
     scenario = planned.asked.scenario
-    growth = asked_growth(scenario, planned.plan, rate_line(scenario, planned.plan.responses_s))
+    growth = asked_growth(planned.asked, planned.plan, rate_line(scenario, planned.plan.responses_s))
     numbers = dict(places_of(growth_result(growth)))
     return Group(numbers, partial(_growth_explained, _Grown(planned, numbers)))
 
@@ -449,6 +449,8 @@ def _replicas(grown: _Grown, row: Row, place: Place, value: float) -> Explained:
     if place[-1] == "replicas" and len(groups) > 1:
         return explained("replicas", value, "of all groups", (), MONEY)
     group = groups[int(place[-1]) if place[2] == "pool_replicas" else 0]
+    if grows_by_search(grown.planned.asked, grown.planned.plan):
+        return _searched_replicas(group, row, value)
     planned = group.planned_request_rate_limit_per_replica
     source = "largest rate of a replica: as predicted less headroom, and with the confidence"
     inputs = (
@@ -460,6 +462,17 @@ def _replicas(grown: _Grown, row: Row, place: Place, value: float) -> Explained:
     )
     needed = formula_of(replicas_over_time).rpartition("= ")[2].replace("r_i", "r")
     return explained("replicas", value, f"{needed} + s", inputs, MONEY)
+
+
+def _searched_replicas(group: PlanGroup, row: Row, value: float) -> Explained:
+    """Explain the replicas of a month as what a search for the layout finds at its rate."""
+    busy = next(n for n in range(int(value), 0, -1) if n + group.spares_for(n) <= value)
+    inputs = (
+        row.input("r", "request_rate"),
+        input_of("n", "busy_replicas", busy, group.label, "the fewest that meet the SLO targets at r, as the search of the plan finds them"),
+        input_of("s", "spare_replicas", value - busy, "config", f"scenario: {group.survive.key}"),
+    )  # fmt: skip
+    return explained("replicas", value, "n + s", inputs, MONEY)
 
 
 def _spares(group: PlanGroup, planned_rate: float, row: Row) -> int:

@@ -95,11 +95,11 @@ def growth_of(
     plan: Plan,
     ratios: Array,
     mix_of_month: Callable[[float, Plan], Mix | None],
+    busy_at: Callable[[float], int] | None = None,
 ) -> Growth:
     """Return the fleets of successive months: the layout of the plan, as many replicas as the rule that sized it asks for.
 
-    A replica carries what it carries today: behind a router with more of them arrivals are more regular, and a search at that rate
-    finds a few replicas less. Pools grow alike, beyond the load that both of them carry together.
+    Pools grow alike, beyond the load that both of them carry together.
 
     Parameters
     ----------
@@ -107,6 +107,7 @@ def growth_of(
     ratios : [-]
         traffic of each month over today's
     mix_of_month : (ratio, plan of the month) -> the cheapest mix of that month, None without commitments
+    busy_at : ratio -> replicas in service, as a search at that traffic finds them; None: a replica carries what it carries today
 
     Returns
     -------
@@ -114,8 +115,10 @@ def growth_of(
     """
     groups = plan.groups
     peak = plan.peak_requests_per_s
-    carried = [group.total_rate_per_replica for group in groups]
-    needed = [replicas_over_time(peak * ratios, rate) for rate in carried]
+    if busy_at is None:
+        needed = [replicas_over_time(peak * ratios, group.total_rate_per_replica) for group in groups]
+    else:
+        needed = [np.array([busy_at(ratio) for ratio in ratios.tolist()])]
     rows: list[GrowthMonth] = []
     mixes: list[Mix] = []
     before = plan

@@ -127,7 +127,7 @@ def cascade_for(parts_asked: PartsAsked) -> CascadeAnswer:
             answer = fleet_for(asked, parts_asked.progress)
             paid = paid_plan(asked, answer, lacking, parts_asked.today)
             line = rate_line(asked.scenario, paid.plan.responses_s)
-            found[part] = PartFleet(part, asked, paid, asked_growth(asked.scenario, paid.plan, line))
+            found[part] = PartFleet(part, asked, paid, asked_growth(asked, paid.plan, line))
     alone = found.pop("alone")
     parts = tuple(found.values())
     stated = _stated(terms)

@@ -1,23 +1,27 @@
 """A plan and what follows from it: replicas over time, the cheapest mix of commitments, the fleets of the months to come."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from itertools import pairwise
+from math import ceil
 
 import numpy as np
 
 from capplan.assumption import Assumption
+from capplan.errors import Reason
 from capplan.fleet.over_time import OverTime, RateLine
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.scenario import Scenario
+from capplan.fleet.search.cheapest import busy_replicas
+from capplan.fleet.search.one_layout import trial_of
 from capplan.money.cash import Cash, cash_of
 from capplan.money.commitments import Mix
 from capplan.money.energy import Energy
 from capplan.money.growth import Growth, growth_of
 from capplan.money.total_cost import CostLine
-from capplan.questions.fleet import AskedFleet
+from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.money.commitments import AskedMix, asked_mix, paid_terms
 from capplan.questions.money.energy import AskedEnergy, asked_energy
 from capplan.questions.money.price_check import rent_warnings
@@ -26,12 +30,44 @@ from capplan.questions.plans.plan_over_time import group_over_time
 from capplan.scenario.traffic import rate_line
 
 
-def asked_growth(scenario: Scenario, plan: Plan, line: RateLine | None) -> Growth | None:
+def asked_growth(asked: AskedFleet, plan: Plan, line: RateLine | None) -> Growth | None:
     """Return the fleets of the months to come; None where the scenario states no growth."""
+    scenario = asked.scenario
     if not scenario.growth:
         return None
     mix = partial(_mix_of_month, scenario, line)
-    return growth_of(plan, np.array(scenario.growth), mix)
+    return growth_of(plan, np.array(scenario.growth), mix, _busy_at(asked, plan))
+
+
+def grows_by_search(asked: AskedFleet, plan: Plan) -> bool:
+    """Return whether a replica carries more in a larger fleet, so that the replicas of each month are searched.
+
+    Requests that are dealt in turn arrive more regularly at each of many replicas. Users and sessions stay at their replica; pools
+    grow by the load that both carry together.
+    """
+    demand = asked.question.demand
+    return len(plan.groups) == 1 and not demand.users and not demand.has_sessions
+
+
+def _busy_at(asked: AskedFleet, plan: Plan) -> Callable[[float], int] | None:
+    """Return how many replicas a search finds at a multiple of the traffic; None where a replica carries as much in a fleet of any size."""
+    if not grows_by_search(asked, plan):
+        return None
+    group, terms = plan.single, terms_of(asked)
+    trial = trial_of(asked.question, group.layout, group.weight_dtype, terms)
+    if isinstance(trial, Reason):
+        return None
+    confidence = asked.question.slo.confidence
+
+    def busy_at(ratio: float) -> int:
+        today = group.busy_replicas
+        if ratio == 1.0:
+            return today
+        found = busy_replicas(trial, trial.limits, confidence, terms, traffic_ratio=ratio)
+        carried = ceil(ratio * plan.peak_requests_per_s / group.total_rate_per_replica - 1e-9)
+        return carried if found is None else found
+
+    return busy_at
 
 
 def _mix_of_month(scenario: Scenario, line: RateLine | None, ratio: float, plan: Plan) -> Mix | None:
@@ -91,7 +127,7 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
     if chosen is None:
         return Outlook()
     line = rate_line(scenario, chosen.responses_s)
-    growth = asked_growth(scenario, chosen, line)
+    growth = asked_growth(asked, chosen, line)
     power = asked_energy(asked, chosen) or AskedEnergy(None)
     mixes = _mixes(scenario, (chosen, *(plan for plan in answer.plans if plan != chosen)), line)
     by_group = [group_over_time(scenario, group, line) for group in chosen.groups]
