@@ -80,10 +80,11 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
 - Intervals are conformal over models and sources as units (`calibrate/interval_fit.py`): rows of one model under one source err together, so a unit weighs as
   much as its rows, at most eight of them. By statistic, load, class of model, generation of the engine and whether the device was calibrated, they lie between
   quantiles of measured over predicted among predictions without the row's model, without its source and with the engine numbers of the generation before; their ends
-  are moved apart by one over the number of models, and stretched until 80 and 95 % of left-out models, of sources and of generations, and 50 % of all three, lie inside the intervals that
-  all other units give. An interval of fewer than five models, or of one source, spans that of the next wider regime as well and is marked: the runs of one source repeat its setup.
-  The median keeps the bias; the ends enclose the prediction, since the bias is that of the sources which were measured. Runs whose client runs the engine in
-  its own process (`in_client`) have intervals of their own, and no plan takes its certainty from them: what they measure is the client's processor.
+  are moved apart by one over the number of models, and stretched until 50, 80 and 95 % of what was left out (models, sources
+  and generations in turn) lie inside the intervals that all other units give. An interval of fewer than five models, or of one source, spans that of the next wider regime as well and is marked: the runs of one source repeat its setup.
+  The median keeps the bias; the ends enclose the prediction, since the bias is that of the sources which were measured. Open loops whose client runs the engine in
+  its own process (`in_client`) have intervals of their own, and no plan takes its certainty from them: the process that steps the engine also has to send each
+  request at its time. In a closed loop it waits for the engine, and such runs count with the others.
 - Formulas, recipes and the versions at which an era ends were chosen while looking at the scored rows: so no score here is quite blind, the left-out
   ones included. AccelMark's `req_s` repeats the offered rate and says nothing.
 """

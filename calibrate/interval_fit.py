@@ -9,8 +9,7 @@ score, the factor by which the ends of the regime that all other units give woul
 
 over the regimes r that its interval spans, with medians m_r and distances a_r, b_r to their ends. The intervals of a statistic and load
 are stretched by the quantile of the scores at their level, so that they hold that share of what was left out: models, sources and
-generations of engines, each predicted with numbers that never saw it; 80 and 95 % are claims, and hold for each of the three, 50 % tells the
-middle of all. An interval holds the prediction itself, so that of a biased
+generations of engines in turn, each predicted with numbers that never saw it. An interval holds the prediction itself, so that of a biased
 regime begins or ends there (the score of a value between prediction and median is 0): the bias is that of the sources which were measured, and
 a reader's installation may not have it.
 
@@ -22,7 +21,7 @@ Vovk, Gammerman, Shafer 2005, "Algorithmic Learning in a Random World", section 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log
+from math import exp, log
 from typing import TypeAlias
 
 import numpy as np
@@ -237,16 +236,12 @@ def left_out_scores(kinds: Kinds) -> dict[str, Scores]:
 
 
 def _stretch(scores: Mapping[str, Scores], level: float, kept: Mapping[str, Array]) -> float:
-    """Return the quantile of the scores at a level: of all rulers together at 50 %, of the one that asks for the most beyond."""
-    columns = [
-        (own.by_level[level][kept[ruler]], capped_weights(own.weights[kept[ruler]], own.units[kept[ruler]]))
-        for ruler, own in scores.items()
-        if kept[ruler].any()
-    ]
-    if level == min(LEVELS):
-        values, weights = (np.concatenate(column) for column in zip(*columns, strict=True))
-        return weighted_quantile(values, weights, level)
-    return max(weighted_quantile(values, weights, level) for values, weights in columns)
+    """Return the quantile of the scores of all rulers at a level."""
+    values = np.concatenate([own.by_level[level][kept[ruler]] for ruler, own in scores.items()])
+    weights = np.concatenate(
+        [capped_weights(own.weights[kept[ruler]], own.units[kept[ruler]]) for ruler, own in scores.items()]
+    )
+    return weighted_quantile(values, weights, level)
 
 
 def conformal_intervals(kinds: Kinds) -> tuple[dict[str, Interval], dict[tuple[str, str], Coverage]]:
@@ -310,16 +305,18 @@ def _pool(scores: Mapping[str, Scores], name: str) -> dict[str, Array]:
 
 
 def with_prediction(entry: Interval) -> Interval:
-    """Return a distribution whose ends enclose 1, the prediction itself, and whose median is as it was.
+    """Return a distribution whose ends enclose 1, the prediction itself, by the LEAST_WIDTH, and whose median is as it was.
 
     Examples
     --------
-    >>> with_prediction(interval_of_ratios((1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6), 30, 9, 2)).ratios
-    (1.0, 1.0, 1.0, 1.3, 1.4, 1.5, 1.6)
+    >>> wider = with_prediction(interval_of_ratios((0.5, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6), 30, 9, 2))
+    >>> [round(ratio, 2) for ratio in wider.ratios]
+    [0.5, 0.99, 0.99, 1.3, 1.4, 1.5, 1.6]
     """
     half = len(PROBABILITIES) // 2
     below, above = entry.ratios[:half], entry.ratios[half + 1 :]
-    ratios = (*(min(x, 1.0) for x in below), entry.median_ratio, *(max(x, 1.0) for x in above))
+    low, high = exp(-LEAST_WIDTH), exp(LEAST_WIDTH)
+    ratios = (*(min(x, low) for x in below), entry.median_ratio, *(max(x, high) for x in above))
     return interval_of_ratios(ratios, entry.n, entry.groups, entry.sources)
 
 

@@ -30,7 +30,9 @@ LOADS = {
 
 
 IN_CLIENT = "_in_client"
-"""Ending of the load of runs whose client runs the engine in its own process, which no plan does: the client takes as long as it takes."""
+"""Ending of the load of runs whose client runs the engine in its own process, which no plan does ..."""
+TIMED_LOADS = ("open", "overload")
+"""... where that process has to send requests at their times as well; in a closed loop it waits for the engine."""
 
 
 def network_class(network: Network) -> str:
@@ -180,9 +182,9 @@ def load_of(benchmark: Benchmark, columns: Mapping[str, float]) -> str:
 
 
 def prediction_keys(column: str, load: str, replica: Replica) -> tuple[str, ...]:
-    """Return the regimes of one predicted value, narrowest first; engines that their client runs have regimes of their own."""
+    """Return the regimes of one predicted value, narrowest first; open loops of an engine that their client runs have regimes of their own."""
     statistic = column.rpartition("_")[2] if "_ms_" in column else "mean"
-    inside = replica.spec.profile.streams_in_engine and not replica.spec.offline
+    inside = load in TIMED_LOADS and replica.spec.profile.streams_in_engine and not replica.spec.offline
     return regime_keys(
         quantity_of(column),
         f"{load}{IN_CLIENT}" if inside else load,

@@ -54,8 +54,8 @@ def test_time_per_token_of_closed_loops_is_near_what_was_measured(built_in):
 
 
 def test_most_values_lie_in_their_interval(built_in):
-    """Intervals are of 80 %, for whichever of models, sources and generations is left out, so points that were fitted on lie in them more often: 94.3 %."""
-    assert 0.80 <= scored(built_in.scored).interval_coverage <= 0.95
+    """Intervals are of 80 %. They were set with groups left out, so points that were fitted on lie in them more often."""
+    assert 0.80 <= scored(built_in.scored).interval_coverage <= 0.93
 
 
 def test_runs_that_are_no_built_in_point_are_predicted_as_well(others):
@@ -66,8 +66,8 @@ def test_runs_that_are_no_built_in_point_are_predicted_as_well(others):
     assert scored(own).within_20 >= 0.95
     assert scored(others).interval_coverage >= 0.80
     assert (
-        near(others, 0.5) <= 0.94
-    )  # all of these sources were fitted on: half of the width would be enough for 93.0 % of them
+        near(others, 0.5) <= 0.93
+    )  # all of these sources were fitted on: half of the width would be enough for them
 
 
 def test_intervals_hold_on_models_sources_and_generations_that_were_left_out():
@@ -81,8 +81,8 @@ def test_intervals_hold_on_models_sources_and_generations_that_were_left_out():
         assert values > 15_000
         for level in (0.5, 0.8, 0.95):
             held = sum(part.values * part.held[level] for part in parts) / values
-            # the aim is five points; of generations 56.2 % lie in intervals of 50 % and 86 % in those of 80 %
-            assert held == pytest.approx(level, abs=0.065), (grouping, level)
+            # the aim is five points
+            assert held == pytest.approx(level, abs=0.06), (grouping, level)
 
 
 def test_points_are_those_that_the_seed_draws(shared):
