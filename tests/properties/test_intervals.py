@@ -117,10 +117,15 @@ def test_a_regime_of_few_models_is_never_narrower_than_the_next(entries):
         assert found == entries[-1]
         return
     assert (found.n, found.groups) == (enough[0].n, enough[0].groups)
-    of_load = enough[:-1] if enough[-1] is entries[-1] and any(e.groups >= 5 for e in enough[:-1]) else enough
-    ends = next((k for k, entry in enumerate(of_load) if not entry.few), len(of_load) - 1)
-    assert found.low_ratio == min(entry.low_ratio for entry in enough[: ends + 1])
-    assert found.high_ratio == max(entry.high_ratio for entry in enough[: ends + 1])
+    spanned = enough[:1]
+    if enough[0].few and len(enough) > 1 and enough[1] is not entries[-1]:  # the last one is of all loads
+        spanned = enough[:2]
+    assert found.low_ratio <= min(entry.low_ratio for entry in spanned)
+    assert found.high_ratio >= max(entry.high_ratio for entry in spanned)
+    assert found.low_ratio in {entry.low_ratio for entry in enough}
+    assert found.high_ratio in {entry.high_ratio for entry in enough}
+    if not enough[0].few:
+        assert (found.low_ratio, found.high_ratio) == (enough[0].low_ratio, enough[0].high_ratio)
 
 
 @given(st.floats(0.05, 0.95), st.floats(0.2, 1.0), st.floats(1.0, 5.0))
