@@ -81,7 +81,7 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
   much as its rows, at most eight of them. By statistic, load, class of model, generation of the engine and whether the device was calibrated, they lie between
   quantiles of measured over predicted among predictions without the row's model, without its source and with the engine numbers of the generation before; their ends
   are moved apart by one over the number of models, and stretched until 50, 80 and 95 % of what was left out (models, sources
-  and generations in turn) lie inside the intervals that all other units give. An interval of fewer than five models, or of one source, spans that of the next wider regime as well and is marked: the runs of one source repeat its setup.
+  and generations in turn, where there are two or more) lie inside the intervals that all other units give. An interval of fewer than five models, or of one source, spans that of the next wider regime as well and is marked: the runs of one source repeat its setup.
   The median keeps the bias; the ends enclose the prediction, since the bias is that of the sources which were measured. Open loops whose client runs the engine in
   its own process (`in_client`) have intervals of their own, and no plan takes its certainty from them: the process that steps the engine also has to send each
   request at its time. In a closed loop it waits for the engine, and such runs count with the others.

@@ -9,7 +9,7 @@ score, the factor by which the ends of the regime that all other units give woul
 
 over the regimes r that its interval spans, with medians m_r and distances a_r, b_r to their ends. The intervals of a statistic and load
 are stretched by the quantile of the scores at their level, so that they hold that share of what was left out: models, sources and
-generations of engines in turn, each predicted with numbers that never saw it. An interval holds the prediction itself, so that of a biased
+generations of engines in turn, each predicted with numbers that never saw it, if there are two or more of it. An interval holds the prediction itself, so that of a biased
 regime begins or ends there (the score of a value between prediction and median is 0): the bias is that of the sources which were measured, and
 a reader's installation may not have it.
 
@@ -236,10 +236,19 @@ def left_out_scores(kinds: Kinds) -> dict[str, Scores]:
 
 
 def _stretch(scores: Mapping[str, Scores], level: float, kept: Mapping[str, Array]) -> float:
-    """Return the quantile of the scores of all rulers at a level."""
-    values = np.concatenate([own.by_level[level][kept[ruler]] for ruler, own in scores.items()])
+    """Return the quantile of the scores of all rulers at a level, of those that leave something of what is kept.
+
+    Where all was measured by one source, nothing is left without it: such values were held against wider regimes.
+    """
+    tried = [ruler for ruler, own in scores.items() if np.unique(own.parts[kept[ruler]]).size > 1] or list(
+        scores
+    )
+    values = np.concatenate([scores[ruler].by_level[level][kept[ruler]] for ruler in tried])
     weights = np.concatenate(
-        [capped_weights(own.weights[kept[ruler]], own.units[kept[ruler]]) for ruler, own in scores.items()]
+        [
+            capped_weights(scores[ruler].weights[kept[ruler]], scores[ruler].units[kept[ruler]])
+            for ruler in tried
+        ]
     )
     return weighted_quantile(values, weights, level)
 
