@@ -179,7 +179,7 @@ DEFAULT_HARDWARE = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200")
 IN_TURN = "requests are routed to the replicas in turn (round-robin), the default of the vLLM production stack's router"
 ROUTED = (
     "requests are routed to the replica that has cached their prefix, unless it is far busier than the others; "
-    "requests without one are sized as dealt at random, and find a less busy replica in fact"
+    "a plan counts on others being dealt in turn, and they find a less busy replica"
 )
 
 AS_PUBLISHED = "as-published"

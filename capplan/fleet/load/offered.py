@@ -220,10 +220,50 @@ def replica_arrival_cv(arrival_cv: Number, replicas: Number, routing: Routing = 
     return arrival_cv / np.sqrt(many)
 
 
-def _busiest_arrival_cv(demand: Demand) -> float:
-    """Return the coefficient of variation of the times between arrivals, of the open-loop class with the highest rate."""
-    rates = [request_class.request_rate_per_s or 0.0 for request_class in demand.classes]
-    return demand.classes[int(np.argmax(rates))].arrival_cv
+def joined_arrival_cv(arrival_cv: Number, poisson_fraction: Number) -> Number:
+    """Return the coefficient of variation of the times between arrivals of two streams together, of which one is a Poisson process.
+
+        c = sqrt(s + (1 - s) c_1^2)
+
+    Each stream counts by its share of the arrivals, which is exact for queues of long busy periods.
+
+    Parameters
+    ----------
+    arrival_cv : [-]
+        c_1, of the other stream
+    poisson_fraction : [-]
+        s, share of the arrivals that come as a Poisson process
+
+    Returns
+    -------
+    [-]
+        c
+
+    Examples
+    --------
+    >>> joined_arrival_cv(0.0, 0.25), joined_arrival_cv(2.0, 1.0)
+    (np.float64(0.5), np.float64(1.0))
+
+    References
+    ----------
+    Whitt 1983, "The Queueing Network Analyzer", doi:10.1002/j.1538-7305.1983.tb03204.x, section IV, asymptotic superposition.
+    """
+    return np.sqrt(poisson_fraction + (1.0 - poisson_fraction) * np.square(arrival_cv))
+
+
+def _dealt_arrival_cv(demand: Demand) -> float:
+    """Return the coefficient of variation of the times between arrivals, of the open-loop class with the highest rate; sessions only if all are."""
+    dealt = [item for item in demand.classes if item.sessions is None] or demand.classes
+    return max(dealt, key=lambda item: item.request_rate_per_s or 0.0).arrival_cv
+
+
+def _session_fraction(demand: Demand) -> float:
+    """Return the share of the open-loop requests that are turns of sessions, which stay at their replica."""
+    rates = [item.request_rate_per_s or 0.0 for item in demand.classes]
+    of_sessions = [
+        rate for item, rate in zip(demand.classes, rates, strict=True) if item.sessions is not None
+    ]
+    return sum(of_sessions) / (sum(rates) or 1.0)
 
 
 ODDS_PER_DOUBLING = 8
@@ -270,7 +310,7 @@ class SamplePath:
             count * (user_rate / (self.open_rate + user_rate) if user_share is None else user_share)
         )
         self.arrivals = count - self.of_users
-        self._cv = _busiest_arrival_cv(demand)
+        self._cv, self._session_fraction = _dealt_arrival_cv(demand), _session_fraction(demand)
         self._times: dict[float, Array] = {}
 
     def offered(
@@ -301,7 +341,8 @@ class SamplePath:
         """
         requests = crowd = None
         if self.arrivals:
-            cv = float(replica_arrival_cv(self._cv, replicas, self.routing))
+            dealt = replica_arrival_cv(self._cv, replicas, self.routing)
+            cv = float(joined_arrival_cv(dealt, self._session_fraction))
             arrival_s = self._arrivals(cv) / (self.open_rate * share * slowness)
             requests = replace(self._arriving, arrival_s=arrival_s)
         if self.of_users:

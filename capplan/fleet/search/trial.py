@@ -404,8 +404,8 @@ class Trial:
         """Return the same with the hits of a demand."""
         scaled = rate_per_s * slowness
         count = self._requests(rate_per_s, short=short)
-        if self._all_users or demand.has_sessions:  # no request is dealt to replicas in turn
-            replicas = 1.0
+        if self._all_users or all(item.sessions is not None for item in demand.classes):
+            replicas = 1.0  # no request is dealt to replicas in turn
         key = (*_hits(demand), float(f"{scaled:.9g}"), replicas, slowness if demand.users else 1.0, count)
         if key not in self._seen:
             seen = self._simulated(demand, rate_per_s, replicas, slowness, count)
