@@ -39,12 +39,12 @@ is a joint one; for one target alone it is taken from the runs' own values of th
   the kernels of a device were timed made no difference to be seen. A 95th percentile that was not measured is placed between the median and the 99th.
 - h is the time with which left-out sources are predicted best: runs of one source share its hosts, and yours are others. Runs whose client runs the
   engine are among them for that: how hosts differ is what they tell, and a scale that goes with the step does not carry it over to long steps.
-- Closed loops cannot stand in for open ones: their times per token are predicted to 6 %, and taken as the spread of slowness they promise 90 % where
-  61 to 76 % hold.
+- Closed loops cannot stand in for open ones: their times per token are predicted much more closely. A spread of slowness that is taken from them
+  promises more than holds in open loops.
 
 Below, each limit lies where it should hold with the claimed probability, by the distribution of all other groups (source, model, device), models or sources;
 the host numbers of each prediction were fitted without its group. Runs in overload finish under 80 % of the rate that they are offered; no plan is sized there.
-With a whole source left out there is hardly another: AccelMark's runs are of one engine in the client's process, those of
+With a whole source left out there is hardly another: most of AccelMark's runs are of an engine in the client's process, those of
 inference-sim of one careful setup, so neither tells the width of the other. A new installation is a new source: test a plan under load before
 its last tenth of certainty is paid for.
 """
@@ -100,9 +100,9 @@ WEAK = """- **TTFT near saturation.** In an open loop a few percent of capacity 
   seconds belong to the day of the run and are not predicted.
 - **Limits that nobody states.** Nine runs of gpt-oss-120b on H100 at 512 clients decode as fast as a handful of sequences and queue the others
   for 20 to 118 s: the engine was told to hold fewer, or did not start as its script says.
-- **Hosts that nobody states.** AccelMark's client and engine are one process, which streams every token itself: a tenth of a millisecond per sequence
+- **Hosts that nobody states.** In most of AccelMark's open loops client and engine are one process, which streams every token itself: a tenth of a millisecond per sequence
   and step on one server, a third on another. With Qwen2.5-0.5B, which needs about a millisecond of GPU for a step, that is 3 ms or 26 ms at ten requests
-  per second. One number stands for all servers, so such loads stay off by a quarter.
+  per second. One number stands for all servers, so such loads have the largest errors of TPOT in open loops within capacity.
 - **Offline maxima of mixtures of experts and of fp4.** On B200 fp4 dense models decode 10 to 20 % too fast and work on prompts 10 to 15 % too slowly, a
   trend along answers over prompts that no number of the host can take. Attention data parallelism at thousands of sequences is too slow with short
   prompts and too fast with 20,000 tokens; Llama-4 Maverick in fp8 on H200 is a third too fast with long answers, where its chunks of attention matter.
