@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 
 from capplan.cli.main import main
 from capplan.fleet.load.demand import demand_of
-from capplan.fleet.load.offered import SamplePath, joined_arrival_cv, replica_arrival_cv
+from capplan.fleet.load.offered import SamplePath, replica_arrival_cv
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.scenario import read_scenario
 from capplan.workload.statistics import cv_within_minutes, interarrival_cv
+from tests.shipped import SCENARIOS
+
+RAG_TOOLS = next(path for path in SCENARIOS if path.stem == "rag-tools")
 
 
 def bursts(seed, minutes=30, size=40):
@@ -33,18 +36,22 @@ def test_what_is_dealt_out_in_turn_varies_as_the_formula_says(seed: int, replica
     assert float(replica_arrival_cv(4.0, float(replicas))) == pytest.approx(4.0 / np.sqrt(replicas))
 
 
-@settings(max_examples=10, deadline=None)
-@given(
-    seed=st.integers(0, 10**6), share=st.sampled_from([0.1, 0.4, 0.8]), cv=st.sampled_from([0.2, 0.7, 2.0])
-)
-def test_turns_of_sessions_and_dealt_requests_together_vary_as_the_formula_says(seed, share, cv):
-    """Over long windows counts vary as c^2: 4,000 windows of a hundred arrivals, of which the variance is known to 2 %."""
-    rng = np.random.default_rng(seed)
-    windows, each = 4000, 100
-    poisson = np.cumsum(rng.exponential(1.0 / share, int(1.1 * share * windows * each)))
-    dealt = np.cumsum(rng.gamma(cv**-2, cv**2 / (1.0 - share), int(1.1 * (1.0 - share) * windows * each)))
-    counts = sum(np.histogram(times, np.arange(windows + 1) * each)[0] for times in (poisson, dealt))
-    assert counts.var() / counts.mean() == pytest.approx(float(joined_arrival_cv(cv, share)) ** 2, rel=0.12)
+@pytest.mark.parametrize("replicas", [1, 3, 12])
+def test_requests_beside_sessions_are_dealt_in_turn_and_turns_of_sessions_are_not(replicas):
+    """Counts in windows of a hundred arrivals vary as an n-th of a Poisson process, and as a whole one; 800 windows know that to 5 %."""
+    demand = demand_of(read_scenario(RAG_TOOLS))
+    sent = (
+        SamplePath(demand, count=120_000, seed=replicas, longest=32_000)
+        .offered(0.1, replicas=replicas)
+        .requests
+    )
+    questions, turns = (sent.times_s[sent.column("class_index") == index] for index in (0, 1))
+    rates = demand.rates_of_classes(0.0)
+    for times, rate, dispersion in ((questions, rates[0], 1.0 / replicas), (turns, rates[1], 1.0)):
+        assert times.size / times[-1] == pytest.approx(0.1 * rate, rel=0.02)
+        counts = np.histogram(times, np.linspace(0.0, times[-1], times.size // 100))[0]
+        assert counts.var() / counts.mean() == pytest.approx(dispersion, rel=0.2)
+    assert (np.diff(sent.times_s) >= 0.0).all()
 
 
 def test_a_drifting_rate_is_no_burst_and_a_crowd_is() -> None:

@@ -10,7 +10,7 @@ import pytest
 from capplan.cli.main import main
 from capplan.fleet.decision import fleet_decision
 from capplan.fleet.engine_options import EngineOptions
-from capplan.fleet.load.offered import SamplePath
+from capplan.fleet.load.offered import SamplePath, selected_requests
 from capplan.fleet.question import spec_of_layout
 from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
@@ -59,6 +59,14 @@ def as_simulated(trial):
     return replica_of(spec), EngineOptions(drafting=drafting)
 
 
+def of_one_replica(requests, demand, replicas):
+    """Return what one of the replicas gets: of the sessions, which stay where they are, a random share; of the rest its turns."""
+    is_turn = np.array([item.sessions is not None for item in demand.classes])[requests.column("class_index")]
+    turns, others = np.flatnonzero(is_turn), np.flatnonzero(~is_turn)
+    drawn = turns[np.random.default_rng(11).random(turns.size) * replicas < 1.0]
+    return selected_requests(requests, np.sort(np.concatenate([drawn, others[::replicas]])))
+
+
 @pytest.mark.parametrize("fleet", FLEETS, ids=lambda fleet: fleet.name)
 def test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated(fleet):
     """One of three replicas with a third of the load, against all three dealt out in turn: within the noise of 30,000 requests,
@@ -76,14 +84,17 @@ def test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated(fleet):
     share = 0.7 * limit / trial.total_rate
     alone = trial.at(0.7 * limit, 3)
     demand, replicas = trial.demand, 3
-    if demand.has_sessions:  # a session stays with its replica, which sees no request dealt in turn
-        demand, replicas = trial.with_hits(share, alone.responses_s), 1
+    if demand.has_sessions:
+        demand = trial.with_hits(share, alone.responses_s)
     whole = SamplePath(
         demand, count=replicas * requests, seed=11, longest=question.max_model_len,
         response_s=alone.e2e_s.mean if trial.demand.users else 0.0,
     ).offered(replicas * share)  # fmt: skip
+    sent = whole.requests
+    if demand.has_sessions:
+        sent, replicas = of_one_replica(sent, demand, replicas), 1
     names = tuple(c.name for c in trial.demand.classes)
-    stream = Stream(whole.requests, names, crowd=whole.crowd, warm_up_share=0.15)
+    stream = Stream(sent, names, crowd=whole.crowd, warm_up_share=0.15)
     replica, use = as_simulated(trial)
     together = simulated_fleet(replica, stream, replicas=replicas, slo=question.slo, use=use)
     if all(item.pooled for item in trial.demand.classes):  # a vector has no time between tokens

@@ -220,37 +220,6 @@ def replica_arrival_cv(arrival_cv: Number, replicas: Number, routing: Routing = 
     return arrival_cv / np.sqrt(many)
 
 
-def joined_arrival_cv(arrival_cv: Number, poisson_fraction: Number) -> Number:
-    """Return the coefficient of variation of the times between arrivals of two streams together, of which one is a Poisson process.
-
-        c = sqrt(s + (1 - s) c_1^2)
-
-    Each stream counts by its share of the arrivals, which is exact for queues of long busy periods.
-
-    Parameters
-    ----------
-    arrival_cv : [-]
-        c_1, of the other stream
-    poisson_fraction : [-]
-        s, share of the arrivals that come as a Poisson process
-
-    Returns
-    -------
-    [-]
-        c
-
-    Examples
-    --------
-    >>> joined_arrival_cv(0.0, 0.25), joined_arrival_cv(2.0, 1.0)
-    (np.float64(0.5), np.float64(1.0))
-
-    References
-    ----------
-    Whitt 1983, "The Queueing Network Analyzer", doi:10.1002/j.1538-7305.1983.tb03204.x, section IV, asymptotic superposition.
-    """
-    return np.sqrt(poisson_fraction + (1.0 - poisson_fraction) * np.square(arrival_cv))
-
-
 def _dealt_arrival_cv(demand: Demand) -> float:
     """Return the coefficient of variation of the times between arrivals, of the open-loop class with the highest rate; sessions only if all are."""
     dealt = [item for item in demand.classes if item.sessions is None] or demand.classes
@@ -311,7 +280,7 @@ class SamplePath:
         )
         self.arrivals = count - self.of_users
         self._cv, self._session_fraction = _dealt_arrival_cv(demand), _session_fraction(demand)
-        self._times: dict[float, Array] = {}
+        self._timed: dict[float, Requests] = {}
 
     def offered(
         self,
@@ -341,10 +310,9 @@ class SamplePath:
         """
         requests = crowd = None
         if self.arrivals:
-            dealt = replica_arrival_cv(self._cv, replicas, self.routing)
-            cv = float(joined_arrival_cv(dealt, self._session_fraction))
-            arrival_s = self._arrivals(cv) / (self.open_rate * share * slowness)
-            requests = replace(self._arriving, arrival_s=arrival_s)
+            arriving = self._arriving(float(replica_arrival_cv(self._cv, replicas, self.routing)))
+            rate = self.open_rate * share * slowness
+            requests = replace(arriving, arrival_s=arriving.times_s / rate)
         if self.of_users:
             whole = self.users_of_share(share) if users is None else users
             parts = [
@@ -387,8 +355,8 @@ class SamplePath:
         return tuple(whole)
 
     @cached_property
-    def _arriving(self) -> Requests:
-        """The open-loop requests, not timed yet."""
+    def _untimed(self) -> Requests:
+        """The open-loop requests."""
         timed = [index for index, item in enumerate(self.demand.classes) if item.users is None]
         return drawn_requests(self.demand, self.arrivals, self.seed, self.longest, of=timed)
 
@@ -405,12 +373,31 @@ class SamplePath:
             crowds.append(Crowd(requests, 1, random.exponential(1.0, self.of_users) * mean_s))
         return tuple(crowds)
 
-    def _arrivals(self, cv: float) -> Array:
-        """Return arrival times at a rate of one, with gamma-distributed gaps."""
-        if cv not in self._times:
+    def _arriving(self, cv: float) -> Requests:
+        """Return the open-loop requests at a rate of one: those that are dealt with gamma-distributed gaps, turns of sessions as a Poisson process.
+
+        A session stays at its replica, so its turns are not dealt.
+        """
+        if cv not in self._timed:
             random = np.random.default_rng([self.seed, 1])
-            gaps = (
-                random.gamma(1.0 / cv**2, cv**2, self.arrivals) if cv > STEADY_CV else np.ones(self.arrivals)
-            )
-            self._times[cv] = np.cumsum(gaps)
-        return self._times[cv]
+            is_turn = np.zeros(self.arrivals, dtype=bool)
+            if self._session_fraction:
+                of_sessions = np.array([item.sessions is not None for item in self.demand.classes])
+                is_turn = of_sessions[self._untimed.column("class_index")]
+            arrival_s = np.empty(self.arrivals)
+            for rows, own_cv, fraction in (
+                (~is_turn, cv, 1.0 - self._session_fraction),
+                (is_turn, 1.0, self._session_fraction),
+            ):
+                if fraction:
+                    arrival_s[rows] = np.cumsum(_gaps(random, own_cv, int(rows.sum()))) / fraction
+            order = np.argsort(arrival_s, kind="stable")
+            self._timed[cv] = replace(selected_requests(self._untimed, order), arrival_s=arrival_s[order])
+        return self._timed[cv]
+
+
+def _gaps(random: np.random.Generator, cv: float, count: int) -> Array:
+    """Return gamma-distributed times between arrivals with a mean of one."""
+    if cv <= STEADY_CV:
+        return np.ones(count)
+    return random.gamma(1.0 / cv**2, cv**2, count)
