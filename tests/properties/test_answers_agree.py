@@ -9,10 +9,10 @@ from tests.fuzz.answers import KINDS, asked_question, laws
 from tests.sweeps import long_but
 
 SAMPLE = {
-    "open": 1,
+    "open": 900_301,
     "users": 3,
     "classes": 820_005,
-    "mixed": 2,
+    "mixed": 900_304,
     "sessions": 3,
     "session-users": 1,
     "drafts": 1,
@@ -26,7 +26,8 @@ SAMPLE = {
 """Kind -> number of a scenario.
 
 In the one of pools, a listed plan with pools is surer for less than any without; users of pools send more to quicker devices
-beside it. In the one of classes, users without think time wait for most of their time.
+beside it. In the one of classes, users without think time wait for most of their time. The open one comes in
+bursts, which more replicas even out; in the mixed one a few long requests come beside many short ones of users.
 """
 
 

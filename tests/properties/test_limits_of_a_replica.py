@@ -3,15 +3,18 @@
 from math import inf
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.fleet.search.trial import (
     REGULARITY,
+    REGULARITY_OF_BURSTS,
     SHORT_SLACK,
     STEPS_PER_DOUBLING,
     Trial,
+    is_steady,
     regularity_class,
     replicas_at,
     scale_rate,
@@ -19,8 +22,10 @@ from capplan.fleet.search.trial import (
 from tests.sweeps import examples
 
 STEP = 2.0 ** (1 / STEPS_PER_DOUBLING)
-CAPACITIES = st.lists(st.floats(0.02, 90.0), min_size=len(REGULARITY), max_size=len(REGULARITY)).map(
-    lambda drawn: dict(zip(REGULARITY, sorted(drawn, reverse=True), strict=True))
+CAPACITIES = st.sampled_from([REGULARITY, REGULARITY_OF_BURSTS]).flatmap(
+    lambda classes: st.lists(st.floats(0.02, 90.0), min_size=len(classes), max_size=len(classes)).map(
+        lambda drawn: dict(zip(classes, sorted(drawn, reverse=True), strict=True))
+    )
 )
 """By class, in requests per second at the predicted speed: more regular arrivals carry more."""
 
@@ -29,14 +34,14 @@ class Formula(Trial):
     """A trial whose targets hold up to a known rate; the search over loads is that of the product."""
 
     def __init__(self, ceiling, capacity, users=0):
-        self.rate_ceiling, self.capacity = ceiling, capacity
+        self.rate_ceiling, self.capacity, self.classes = ceiling, capacity, tuple(capacity)
         self.demand = SimpleNamespace(users=users)
 
     def at(self, rate_per_s, replicas, slowness=1.0, **_how):
         return SimpleNamespace(load=rate_per_s * slowness, capacity=self.capacity[replicas])
 
     def fleet(self, replicas, slowness=1.0, **_how):
-        return self.at(self.total_rate / replicas, regularity_class(replicas), slowness)
+        return self.at(self.total_rate / replicas, regularity_class(replicas, self.classes), slowness)
 
     def worst(self, latencies, _slowness, limits):
         """Return the excess that `limits` gives a share of the capacity."""
@@ -103,11 +108,11 @@ def test_replicas_are_the_fewest_whose_number_makes_arrivals_regular_enough(
 ):
     """Six replicas are enough if six carry the rate with the limit of four and more behind one router."""
     trial = Formula(ceiling, capacity)
-    limits = {least: largest(trial, capacity[least], 1.0) for least in REGULARITY}
+    limits = {least: largest(trial, capacity[least], 1.0) for least in capacity}
     enough = (
         count
         for count in range(at_least, 30_000)
-        if (limit := limits[regularity_class(count)]) and count >= replicas_at(rate, limit)
+        if (limit := limits[regularity_class(count, trial.classes)]) and count >= replicas_at(rate, limit)
     )
     fewest = next(enough, None)
     expected = None if fewest is None or fewest > most else fewest
@@ -128,7 +133,7 @@ def test_steps_may_be_slower_until_the_load_reaches_the_limit(
 ):
     """Where latency is a power of the load, logarithms are interpolated exactly; where it jumps, a step of the scale is missing at most."""
     trial = Formula(ceiling, capacity, users)
-    room = capacity[regularity_class(replicas)] / rate
+    room = capacity[regularity_class(replicas, trial.classes)] / rate
     trial.total_rate = rate * replicas
     smooth = trial.slowest(replicas, lambda share: share**power)
     jump = trial.slowest(replicas, lambda share: 0.5 if share <= 1.0 else inf)
@@ -141,3 +146,24 @@ def test_steps_may_be_slower_until_the_load_reaches_the_limit(
     elif room < 0.25 / STEP:  # not even at four times the speed: nothing below is tried
         assert smooth == jump <= 0.25
         assert smooth * (1.0 + 1e-9) >= 0.25 / STEP
+
+
+@pytest.mark.parametrize("count", [12, 40, 3000])
+def test_few_long_requests_do_not_look_like_a_queue_that_grows(count):
+    """Responses of ten seconds, four seconds apart, that no other request delays: at most one run in fifty seems to grow."""
+    random = np.random.default_rng(count)
+    steady = []
+    for _ in range(300):
+        arrival = np.cumsum(random.exponential(4.0, count))
+        steady.append(is_steady(arrival, arrival + random.exponential(10.0, count)))
+    assert np.mean(steady) >= 0.98
+
+
+@pytest.mark.parametrize("load", [1.15, 1.5])
+def test_a_queue_that_gets_more_than_it_serves_grows(load):
+    """One server, of which 3,000 requests each take a second."""
+    random = np.random.default_rng(7)
+    for _ in range(20):
+        arrival = np.cumsum(random.exponential(1.0 / load, 3000))
+        at_once = np.arange(3000) + np.maximum.accumulate(arrival - np.arange(3000)) + 1.0
+        assert not is_steady(arrival, at_once)

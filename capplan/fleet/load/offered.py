@@ -220,7 +220,7 @@ def replica_arrival_cv(arrival_cv: Number, replicas: Number, routing: Routing = 
     return arrival_cv / np.sqrt(many)
 
 
-def _dealt_arrival_cv(demand: Demand) -> float:
+def dealt_arrival_cv(demand: Demand) -> float:
     """Return the coefficient of variation of the times between arrivals, of the open-loop class with the highest rate; sessions only if all are."""
     dealt = [item for item in demand.classes if item.sessions is None] or demand.classes
     return max(dealt, key=lambda item: item.request_rate_per_s or 0.0).arrival_cv
@@ -279,7 +279,7 @@ class SamplePath:
             count * (user_rate / (self.open_rate + user_rate) if user_share is None else user_share)
         )
         self.arrivals = count - self.of_users
-        self._cv, self._session_fraction = _dealt_arrival_cv(demand), _session_fraction(demand)
+        self._cv, self._session_fraction = dealt_arrival_cv(demand), _session_fraction(demand)
         self._timed: dict[float, Requests] = {}
 
     def offered(

@@ -7,14 +7,14 @@ only move a bisection up, and nothing is simulated twice.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, floor, inf, isnan, log, log2, nan
+from math import ceil, floor, inf, isnan, log, log2, nan, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.load.demand import Demand, planned_demand
-from capplan.fleet.load.offered import WARM_UP_SHARE, SamplePath, dealt_users
+from capplan.fleet.load.offered import WARM_UP_SHARE, SamplePath, dealt_arrival_cv, dealt_users
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.search.layouts import ScreenedLayout, longest_responses_s, rate_slack
 from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states
@@ -59,6 +59,10 @@ FIRST_STRIDE = 2 * STEPS_PER_DOUBLING
 """The search first goes down by factors of four until the targets hold: most limits exceed a quarter of the largest rate."""
 REGULARITY = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 """Classes of replica counts, each twice the next: arrivals at each replica are as regular as behind a router with the least count of its class."""
+REGULARITY_OF_BURSTS = tuple(
+    sorted({*REGULARITY, *(3 * least // 4 for least in REGULARITY[:-2])}, reverse=True)
+)
+"""The same where arrivals come in bursts, and a half more replicas carry noticeably more each."""
 LIKELY_REPLICAS = 16
 """The class of replica counts that is tried first."""
 MANY_USERS = 48
@@ -76,6 +80,8 @@ With open-loop traffic the number of replicas is known after fewer runs than it 
 """
 STEADY_SHARE = 0.97
 """A run is steady if requests finish at no less than this fraction of the arrival rate; otherwise its queue grows."""
+STEADY_DEVIATIONS = 2.0
+"""Standard deviations of the requests in flight by which as many may be unfinished as have arrived since: a few long requests tell no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,13 +243,28 @@ def users_idle_from_s(outcome: Outcome, by_users: NDArray[np.bool_], crowd: Crow
 
 
 def is_steady(arrival: NDArray[np.float64], ends: NDArray[np.float64]) -> bool:
-    """Return whether the middle half of the requests finishes about as fast as it arrives."""
-    ends = ends[np.isfinite(ends)]
+    """Return whether the middle half of the requests finishes about as fast as it arrives.
+
+        n - n t / t'  <=  max((1 - s) n, z sqrt(2 L))        L = n w / t
+
+    n requests arrive in a time t and as many finish in t'. The requests in flight at the two ends of that time vary like two Poisson
+    numbers of mean L (Little's law, with the mean response time w), so a queue of few requests that has not grown may seem to.
+
+    Parameters
+    ----------
+    arrival, ends : [s]
+        when each request arrives and finishes; nan if it does not
+    """
+    finite = np.isfinite(ends)
+    ends = ends[finite]
     if ends.size < 8:
         return ends.size == arrival.size
     low, high = ends.size // 4, 3 * ends.size // 4
+    count, arriving_s = high - low, float(arrival[high] - arrival[low])
+    in_flight = count * float(np.mean(ends - arrival[finite])) / max(arriving_s, 1e-12)
     ends.partition((low, high))
-    return bool(arrival[high] - arrival[low] >= STEADY_SHARE * (ends[high] - ends[low]))
+    late = count * (1.0 - arriving_s / max(float(ends[high] - ends[low]), 1e-12))
+    return late <= max((1.0 - STEADY_SHARE) * count, STEADY_DEVIATIONS * sqrt(2.0 * in_flight))
 
 
 def scale_rate(step: int) -> float:
@@ -268,7 +289,7 @@ def replicas_at(rate_per_s: float, limit_per_s: float) -> int:
     return ceil(rate_per_s / limit_per_s - 1e-9)
 
 
-def regularity_class(replicas: int) -> int:
+def regularity_class(replicas: int, classes: Sequence[int] = REGULARITY) -> int:
     """Return the smallest number of replicas in the same class of arrival regularity.
 
     Examples
@@ -276,7 +297,7 @@ def regularity_class(replicas: int) -> int:
     >>> [regularity_class(n) for n in (1, 3, 8, 100)]
     [1, 2, 8, 64]
     """
-    return next(least for least in REGULARITY if replicas >= least)
+    return next(least for least in classes if replicas >= least)
 
 
 class Trial:
@@ -284,6 +305,8 @@ class Trial:
 
     doublings = DOUBLINGS
     """Range of the scale of loads."""
+    classes: Sequence[int] = REGULARITY
+    """Of replica counts."""
 
     def __init__(
         self,
@@ -299,6 +322,8 @@ class Trial:
         """
         self.candidate = candidate
         self.demand = candidate.demand
+        if dealt_arrival_cv(self.demand) > 1.0:
+            self.classes = REGULARITY_OF_BURSTS
         self.question = question
         spec = spec_of_layout(candidate.layout, candidate.weight_dtype, question)
         built = replica or candidate.speculating or replica_of(spec)
@@ -464,7 +489,7 @@ class Trial:
         kinds = Counter(dealt_users(users, replicas)).most_common()
         if sum(users) >= MANY_USERS * replicas:
             kinds = kinds[:1]
-        arrivals = 1.0 if self._all_users else float(regularity_class(replicas))
+        arrivals = 1.0 if self._all_users else float(regularity_class(replicas, self.classes))
         rate = self.total_rate * traffic_ratio / replicas
         runs = []
         for kind, count in kinds:
@@ -664,7 +689,7 @@ class Trial:
         """Return whether at most this many replicas may meet the targets at a total rate, from one run instead of a dozen."""
         if most == inf or (self.demand.users and not short) or most > self._most_alike:
             return True
-        share = regularity_class(int(most))
+        share = regularity_class(int(most), self.classes)
         slack = SHORT_SLACK if short else FULL_SLACK
         step = floor(STEPS_PER_DOUBLING * log2(rate_per_s / most * slowness / slack))
         least, top = self.scale
@@ -735,12 +760,12 @@ class Trial:
             if self.limit(least, slowness, limits, enough=enough, too_little=enough) >= enough:
                 break
             least *= 2
-        return [each for each in REGULARITY if each <= least]
+        return [each for each in self.classes if each < 2 * least]
 
     def _about(self, rate_per_s: float, slowness: float, limits: Mapping[Target, float]) -> int | None:
         """Return about how many replicas meet the targets at a total rate, users in parts; None if none do."""
         above = inf
-        for least in REGULARITY[-1:] if self._all_users else REGULARITY:
+        for least in self.classes[-1:] if self._all_users else self.classes:
             too_little = rate_per_s / (above - 1) if above > 1 else inf
             enough = rate_per_s / (least - 1) if least > 1 else inf
             limit = self.limit(
@@ -761,7 +786,7 @@ class Trial:
         fleet; so R / l replicas carry the peak, whether its requests arrive or users send them. With users, who are whole, a fleet that
         meets the targets carries its own share of them between two steps of the scale.
         """
-        share = self.limit(regularity_class(replicas), slowness, self.limits) / self.total_rate
+        share = self.limit(regularity_class(replicas, self.classes), slowness, self.limits) / self.total_rate
         if not self.demand.users:
             return share * self.total_rate
         if share * replicas < 1.0 and self.meets(replicas, slowness, self.limits):
@@ -820,7 +845,7 @@ class Trial:
 
     def slowest(self, replicas: int, limits: Mapping[Target, float]) -> float:
         """Return the largest factor by which all steps of a fleet may be slower than predicted while it meets the targets at the peak."""
-        rate_per_s, share = self.total_rate / replicas, regularity_class(replicas)
+        rate_per_s, share = self.total_rate / replicas, regularity_class(replicas, self.classes)
         base = floor(STEPS_PER_DOUBLING * log2(rate_per_s))
 
         def slowness(step: int) -> float:
