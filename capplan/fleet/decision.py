@@ -81,13 +81,14 @@ def fleet_decision(
     pairs = sorted(((fleet, _with_range(plan, fleet, terms)) for fleet, plan in checked), key=by_cost)
     choices = _choices_of(pairs, terms) if pairs else None
     chosen = None if choices is None else _sized_as(choices.recommended, pairs)
+    grown = _grown(chosen, terms) if chosen is not None and question.slo.targets else {}
     return FleetAnswer(
         tuple(plan for _, plan in pairs),
         rejection_rows(rejected),
         result.evaluated,
         () if pairs else tuple(sorted(result.relaxations, key=lambda r: r.needed_s / r.limit_s)[:3]),
         choices,
-        _ladder(surest, pairs, terms),
+        _ladder(surest, pairs, grown, terms),
         uneconomical=tuple(
             dear_line(best[device.name], pairs[0][0], trials)
             if device.name in best
@@ -101,7 +102,9 @@ def fleet_decision(
             if name not in rows and (pair := confirmed(fleet, terms)) is not None
         ),
         tight=None if chosen is None else tight_target(chosen, trials),
-        next_steps=None if chosen is None or not question.slo.targets else _next_steps(chosen, rows, terms),
+        next_steps=None
+        if chosen is None or not question.slo.targets
+        else _next_steps(chosen, grown, rows, terms),
     )
 
 
@@ -160,10 +163,26 @@ def _sized_as(plan: Plan, pairs: Sequence[tuple[Sized, Plan]]) -> Sized:
     return Sized(trial, plan.single.busy_replicas, plan.gpus)
 
 
-def _next_steps(chosen: Sized, best: Mapping[str, Sized], terms: Terms) -> NextSteps:
+def _grown(chosen: Sized, terms: Terms) -> dict[float, Sized | None]:
+    """Return the recommended layout with the replicas of each higher confidence; None where no number is enough."""
+    trial = chosen.trial
+    chance = met_probability(trial, chosen.busy)
+    fleets: dict[float, Sized | None] = {}
+    for confidence in CONFIDENCES:
+        if confidence > chance:
+            busy = busy_replicas(trial, trial.limits, confidence, terms)
+            fleets[confidence] = None
+            if busy is not None:
+                busy = max(busy, chosen.busy)
+                fleets[confidence] = Sized(trial, busy, terms.gpus(trial.candidate.layout, busy))
+    return fleets
+
+
+def _next_steps(
+    chosen: Sized, grown: Mapping[float, Sized | None], best: Mapping[str, Sized], terms: Terms
+) -> NextSteps:
     """Return the recommended layout sized for more confidence and as predicted, and what unmeasured devices would cost as predicted."""
-    chance = met_probability(chosen.trial, chosen.busy)
-    steps = tuple(_step(chosen, confidence, terms) for confidence in CONFIDENCES if confidence > chance)
+    steps = tuple(_step(confidence, fleet, terms) for confidence, fleet in grown.items())
     predicted = _predicted_busy(chosen, terms)
     cost = rank(chosen, terms)[0]
     unproven = []
@@ -178,13 +197,10 @@ def _next_steps(chosen: Sized, best: Mapping[str, Sized], terms: Terms) -> NextS
     return NextSteps(steps, gpus, _usd_per_month(chosen, predicted, terms), tuple(unproven))
 
 
-def _step(chosen: Sized, confidence: float, terms: Terms) -> Step:
-    busy = busy_replicas(chosen.trial, chosen.trial.limits, confidence, terms)
-    if busy is None:
+def _step(confidence: float, fleet: Sized | None, terms: Terms) -> Step:
+    if fleet is None:
         return Step(confidence, None, None)
-    busy = max(busy, chosen.busy)
-    gpus = terms.gpus(chosen.trial.candidate.layout, busy)
-    return Step(confidence, gpus, _usd_per_month(chosen, busy, terms))
+    return Step(confidence, fleet.gpus, _usd_per_month(fleet, fleet.busy, terms))
 
 
 def _predicted_busy(fleet: Sized, terms: Terms) -> int:
@@ -245,12 +261,16 @@ def _surest_first(
 
 
 def _ladder(
-    surest: Mapping[float, Sized | None], pairs: Sequence[tuple[Sized, Plan]], terms: Terms
+    surest: Mapping[float, Sized | None],
+    pairs: Sequence[tuple[Sized, Plan]],
+    grown: Mapping[float, Sized | None],
+    terms: Terms,
 ) -> tuple[Certainty, ...]:
-    """Return the cheapest fleet at each confidence: the one found for it, or a listed plan that is as sure for less."""
+    """Return the cheapest fleet at each confidence: the one found for it, or a listed plan or more of the recommended one as sure for less."""
     rows = []
     for confidence, fleet in sorted(surest.items()):
         known = [sized for sized, plan in pairs if plan.slo_met_probability >= confidence]
+        known += [more for sure, more in grown.items() if more and sure >= confidence]
         known += [fleet] if fleet else []
         least = min(known, key=lambda sized: rank(sized, terms)[:2], default=None)
         rows.append(_certainty(confidence, least, terms))
