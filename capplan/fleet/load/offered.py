@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import takewhile
 from math import exp, log2
 from typing import Any
 
@@ -18,8 +19,9 @@ from capplan.workload.request_class import ResponseTimes
 
 FORGET_S = 60.0
 """Time constant of the decay with which routed tokens count as the load of a replica."""
-LARGEST_IMBALANCE_RATIO = 1.25
-"""A replica that has the prefix is skipped if its load is more than this times the mean (an assumption)."""
+LARGEST_IMBALANCE_RATIO = 1.5
+"""A replica that has the prefix is skipped if its load is more than this times the mean: the default of SGLang's gateway, which compares
+with the least loaded one (https://github.com/sgl-project/sglang, docs/advanced_features/sgl_model_gateway.md, balance-rel-threshold)."""
 
 
 def split_round_robin(requests: Requests, replicas: int) -> list[Requests]:
@@ -42,8 +44,8 @@ def split_round_robin(requests: Requests, replicas: int) -> list[Requests]:
 def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
     """Return the requests of each replica: each goes where its longest prefix was seen last, unless that replica is overloaded.
 
-    The load of a replica is the number of tokens sent to it, with exponential decay over a minute. If some replica would
-    get no request, the split is round-robin.
+    The load of a replica is the number of tokens that it has to compute, with exponential decay over a minute: a prompt counts by
+    the part of its blocks that the replica has not seen. If some replica would get no request, the split is round-robin.
     """
     if replicas == 1 or requests.block_ids is None or requests.block_counts is None:
         return split_round_robin(requests, replicas)
@@ -53,20 +55,26 @@ def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
     home: dict[int, int] = {}
     rows_of: list[list[int]] = [[] for _ in range(replicas)]
     now = 0.0
-    for index, (at, ids, tokens) in enumerate(
-        zip(arrival.tolist(), pieces, (requests.input_tokens + requests.output_tokens).tolist(), strict=True)
+    for index, (at, ids, prompt, output) in enumerate(
+        zip(
+            arrival.tolist(),
+            pieces,
+            requests.input_tokens.tolist(),
+            requests.output_tokens.tolist(),
+            strict=True,
+        )
     ):
         load_tokens *= exp(-(at - now) / FORGET_S)
         now = at
         blocks = ids.tolist()
-        chosen = int(load_tokens.argmin())
-        for block in blocks:
-            if block not in home:
-                break
-            if load_tokens[home[block]] <= LARGEST_IMBALANCE_RATIO * float(load_tokens.mean()) + tokens:
-                chosen = home[block]
+        known = [home[block] for block in takewhile(home.__contains__, blocks)]
+        chosen, most = int(load_tokens.argmin()), LARGEST_IMBALANCE_RATIO * float(load_tokens.mean())
+        chosen = next(
+            (place for place in reversed(known) if load_tokens[place] <= most + prompt + output), chosen
+        )
+        seen = sum(place == chosen for place in known) / max(len(blocks), 1)
         home.update(dict.fromkeys(blocks, chosen))
-        load_tokens[chosen] += tokens
+        load_tokens[chosen] += (1.0 - seen) * prompt + output
         rows_of[chosen].append(index)
     if not all(rows_of):
         return split_round_robin(requests, replicas)
