@@ -32,8 +32,8 @@ from calibrate.host_fit import (
 )
 from calibrate.host_rows import ERAS, SHARED, items_of, predicted_row
 from calibrate.interval_fit import Coverage
-from calibrate.left_out import left_out_text
-from calibrate.left_out_scores import left_out_coverage, left_out_scores, ruled_scores
+from calibrate.left_out import choices_of, left_out_text
+from calibrate.left_out_scores import left_out_choices, left_out_coverage, left_out_scores, ruled_scores
 from calibrate.targets import SERVING
 from capplan.engine.host_times import FITTED, HOST_TIMES
 from capplan.errors import InputError
@@ -58,6 +58,12 @@ def test_scores_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "left_out.yaml"
     path.write_text(left_out_text(own, dict.fromkeys(("group", "model"), own), COVERAGE), encoding="utf-8")
     assert left_out_coverage(path) == COVERAGE
+    written = choices_of(own)
+    assert any(score.questions for score in written)
+    for read, score in zip(left_out_choices(path)["model"], written, strict=True):
+        assert (read.confidence, read.questions) == (score.confidence, score.questions)
+        assert read.broke_limit_fraction == pytest.approx(score.broke_limit_fraction, abs=1e-4)
+        assert dict(read.regret) == pytest.approx(dict(score.regret), abs=1e-4)
     found = left_out_scores(path)
     assert ("load", "online_conc", "tpot_ms_mean") in found
     assert ("model", "load", "online_conc", "tpot_ms_mean") in ruled_scores(path)
