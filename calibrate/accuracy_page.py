@@ -34,6 +34,7 @@ from calibrate.accuracy_text import (
     METHOD,
     NOBODY_TIMED,
     ONE_SIDED_TEXT,
+    OPEN_LOOPS_BEYOND,
     OPEN_LOOPS_KNOWN,
     OPEN_LOOPS_TEXT,
     RULERS_TEXT,
@@ -52,7 +53,7 @@ from calibrate.left_out_scores import (
     left_out_scores,
     ruled_scores,
 )
-from calibrate.open_loops import open_loops, source_table, target_table, wrong_table
+from calibrate.open_loops import beyond_table, open_loops, source_table, target_table, wrong_table
 from calibrate.reliability import certainty_section
 from calibrate.slices import slices_section
 from calibrate.targets import COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
@@ -252,6 +253,8 @@ def open_loops_section() -> str:
             "Saturation predicted wrongly:",
             wrong_table(values, OPEN_LOOPS_KNOWN),
             UNFOLLOWED,
+            "Rows within capacity that miss a target, predicted over measured, the misses in bold:",
+            beyond_table(values, OPEN_LOOPS_BEYOND),
         )
     )
 
@@ -333,7 +336,13 @@ def accuracy_page(folder: Path) -> str:
     parts += [f"{ruler_table(ruled, grouping)}\n\n" for grouping in ("load", "class", "engine")]
     parts += [ONE_SIDED_TEXT + "\n", one_sided_table(ruled), "\n"]
     parts += [_named("Open loops by source"), open_loops_section(), "\n"]
-    parts += [_named("Choices").lstrip("\n"), CHOICES + "\n", choices_section(serving, choices), "\n" + CHOICES_PICTURE_TEXT, "\n"]
+    parts += [
+        _named("Choices").lstrip("\n"),
+        CHOICES + "\n",
+        choices_section(serving, choices),
+        "\n" + CHOICES_PICTURE_TEXT,
+        "\n",
+    ]
     parts += [_named("What was tried"), TRIED]
     parts.append(_named("Serving by group"))
     for grouping in GROUPINGS:

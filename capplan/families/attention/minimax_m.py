@@ -19,6 +19,7 @@ def read_minimax_m2(config: Config, name: str) -> Network:
         per_token=config.dimension("num_experts_per_tok"),
         intermediate=config.dimension("intermediate_size"),
         router_in="fp32",
+        routing="sigmoid",
     )
     if config.text("qk_norm_type", default="per_layer") != "per_layer":
         raise config.error("qk_norm_type", "is not modelled", "allowed: per_layer")
@@ -84,6 +85,7 @@ def read_minimax_m3(config: Config, name: str) -> Network:
         per_token=config.dimension("num_experts_per_tok"),
         intermediate=width,
         shared=config.count("n_shared_experts", default=1) * shared_width,
+        routing="sigmoid",
     )
     sparse_layers = [part is mixed for part in parts_after(config, ((), None), mixed, layers, 0)]
     if not config.has("mlp_layer_types") and config.has("moe_layer_freq"):

@@ -14,6 +14,7 @@ from capplan.model.network import (
     Mixer,
     Network,
     Projection,
+    Routing,
     TensorClass,
 )
 
@@ -169,6 +170,7 @@ def routed(
     *,
     gated: bool = True,
     bias: int = 0,
+    routing: Routing = "softmax",
 ) -> Experts:
     """Return the routed experts, with the number per token checked."""
     if per_token > experts:
@@ -177,7 +179,7 @@ def routed(
             f"{per_token} of {experts} experts",
             f"allowed: a whole number from 1 to {experts}",
         )
-    return Experts(experts, per_token, hidden, intermediate, gated=gated, bias=bias)
+    return Experts(experts, per_token, hidden, intermediate, gated=gated, bias=bias, routing=routing)
 
 
 def latent_attention(

@@ -19,7 +19,7 @@ from capplan.families.parts.blocks import (
     routed,
     router,
 )
-from capplan.model.network import Layer, Network, Projection
+from capplan.model.network import Layer, Network, Projection, Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +136,7 @@ def mixture(
     router_bias: bool = False,
     router_in: str | None = None,
     expert_bias: bool = False,
+    routing: Routing = "softmax",
 ) -> Part:
     """Return a mixture of experts: router, shared experts as one dense feed-forward, routed experts."""
     matmuls: tuple[Projection, ...] = (router(hidden, experts, bias=router_bias, multiplied_in=router_in),)
@@ -144,7 +145,7 @@ def mixture(
     if shared_gate:
         matmuls += (Projection("shared_gate", "shared_expert", hidden, 1, "none"),)
     bias = 2 * intermediate + hidden if expert_bias else 0
-    return matmuls, routed(config, experts, per_token, hidden, intermediate, bias=bias)
+    return matmuls, routed(config, experts, per_token, hidden, intermediate, bias=bias, routing=routing)
 
 
 def counted_mixture(
@@ -184,6 +185,7 @@ def deepseek_mixture(config: Config, hidden: int, *, shared_experts: int = 0) ->
         per_token=config.dimension("num_experts_per_tok"),
         intermediate=width,
         shared=config.count("n_shared_experts", default=shared_experts) * width,
+        routing="grouped",
     )
 
 
