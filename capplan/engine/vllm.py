@@ -97,32 +97,22 @@ _WITHOUT_FLASHINFER = (
 _WIDE_FLASHINFER = ExpertKernel("flashinfer_cutlass", _HOPPER, frozenset({"bf16"}), spread=False)
 """First of the list of 0.20 on Hopper without attention data parallelism; 0.24 prefers Triton there (`fused_moe/oracle/unquantized.py`)."""
 _SIGMOID = frozenset({"sigmoid"})
-_MODULAR = ExpertKernel("modular", _BLACKWELL, frozenset({"fp8_block", "nvfp4"}), routings=_SIGMOID)
-"""trtllm-gen's kernel without its router, which knows no sigmoid without groups before 0.22 (`fused_moe/experts/trtllm_*_moe.py`)."""
-_NVFP4_MODULAR = replace(_MODULAR, formats=frozenset({"nvfp4"}))
-_UNROUTED_TRITON = ExpertKernel("triton", _BLACKWELL, frozenset({"fp8_block"}), routings=_SIGMOID)
-"""trtllm-gen's kernel has to route to 0.17; DeepGEMM runs where it cannot, and Triton stands in."""
+_UNROUTED = (
+    ExpertKernel("triton", _BLACKWELL, frozenset({"fp8_block"}), routings=_SIGMOID),
+    ExpertKernel("flashinfer_cutlass", _BLACKWELL, frozenset({"nvfp4"}), routings=_SIGMOID),
+)
+"""trtllm-gen's kernel routes by groups and by softmax; a sigmoid without groups falls to DeepGEMM (Triton stands in) and FlashInfer's CUTLASS kernel."""
 _EXPERT_KERNELS = {
     "0.14.0": (_BLOCKS_TRITON, *_WITHOUT_FLASHINFER),
-    "0.15.0": (
-        _BLOCKS_FLASHINFER,
-        _WIDE_TRITON,
-        _UNROUTED_TRITON,
-        replace(_NVFP4_MODULAR, name="flashinfer_cutlass"),
-    ),
-    "0.17.0": (_SPLIT_BLOCKS_TRITON, _WIDE_TRITON, _UNROUTED_TRITON, _NVFP4_MODULAR),
-    "0.18.0": (
-        _SPLIT_BLOCKS_TRITON,
-        _WIDE_TRITON,
-        replace(_MODULAR, formats=frozenset({"fp8_block"}), routings=frozenset({"sigmoid", "softmax"})),
-        _NVFP4_MODULAR,
-    ),
-    "0.20.0": (_SPLIT_BLOCKS_TRITON, _WIDE_FLASHINFER, _MODULAR),
-    "0.22.0": (_SPLIT_BLOCKS_TRITON, _WIDE_FLASHINFER),
+    "0.15.0": (_BLOCKS_FLASHINFER, _WIDE_TRITON, *_UNROUTED),
+    "0.17.0": (_SPLIT_BLOCKS_TRITON, _WIDE_TRITON, _UNROUTED[0]),
+    "0.18.0": (_SPLIT_BLOCKS_TRITON, _WIDE_TRITON),
+    "0.20.0": (_SPLIT_BLOCKS_TRITON, _WIDE_FLASHINFER),
     "0.24.0": (_SPLIT_BLOCKS_TRITON,),
 }
 """Version -> kernels for routed experts that are not the first one timed, until the next version; read in the sources of 0.11.2, 0.13, 0.14.1,
-0.16 to 0.20, 0.22, 0.24, 0.26 and 0.33 (0.15 as 0.16)."""
+0.16 to 0.20, 0.22, 0.24, 0.26 and 0.33 (0.15 as 0.16). From 0.18 to 0.21 trtllm-gen's kernel runs without its router where it cannot route;
+left-out models are not predicted better so (docs/what-was-tried.md)."""
 
 _V0 = EngineProfile(
     engine="vllm",
@@ -178,7 +168,6 @@ VLLM: tuple[EngineProfile, ...] = (
             ("0.17.0", (_PROCESSOR, _LARGE, _SMALL), _LEAN_SAMPLER_MEMORY),
             ("0.18.0", (_PROCESSOR, _LARGE, _SMALL), _WORKSPACE_MEMORY),
             ("0.20.0", (_PROCESSOR, _LARGE, _SMALL), _GRAPHS_MEMORY),
-            ("0.22.0", (_PROCESSOR, _LARGE, _SMALL), _GRAPHS_MEMORY),
             ("0.24.0", (_PROCESSOR, _LARGE, _SMALL), _GRAPHS_MEMORY),
             ("0.26.0", (_PROCESSOR, _HUGE, _LARGE, _SMALL), _GRAPHS_MEMORY),
             ("0.33.0", (_PROCESSOR, _HUGE, _LARGE, _SMALL), _GRAPHS_MEMORY),

@@ -71,22 +71,19 @@ def test_experts_in_blocks_of_fp8_run_on_hopper_with_the_kernel_of_their_layout(
     [
         ("MiniMaxAI/MiniMax-M2.5", "0.14.1", "fp8_block", ("fp8_block@sglang", "triton")),
         ("MiniMaxAI/MiniMax-M2.5", "0.17.0", "fp8_block", ("fp8_block@sglang", "triton")),
-        ("MiniMaxAI/MiniMax-M2.5", "0.19.0", "fp8_block", ("fp8_block@vllm", "modular")),
-        ("MiniMaxAI/MiniMax-M2.5", "0.21.0", "fp8_block", ("fp8_block@vllm", "modular")),
         ("MiniMaxAI/MiniMax-M2.5", "0.22.0", "fp8_block", ("fp8_block@vllm", "monolithic")),
         ("deepseek-ai/DeepSeek-R1-0528", "0.14.1", "fp8_block", ("fp8_block@sglang", "triton")),
         ("deepseek-ai/DeepSeek-R1-0528", "0.16.0", "fp8_block", ("fp8_block@vllm", "monolithic")),
         ("deepseek-ai/DeepSeek-R1-0528", "0.19.0", "fp8_block", ("fp8_block@vllm", "monolithic")),
         ("Qwen/Qwen3-235B-A22B-FP8", "0.16.0", "fp8_block", ("fp8_block@vllm", "monolithic")),
-        ("Qwen/Qwen3-235B-A22B-FP8", "0.19.0", "fp8_block", ("fp8_block@vllm", "modular")),
         ("Qwen/Qwen3-235B-A22B-FP8", "0.20.0", "fp8_block", ("fp8_block@vllm", "monolithic")),
         ("nvidia/MiniMax-M2.5-NVFP4", "0.14.1", "nvfp4", ("nvfp4@vllm", "cutlass")),
-        ("nvidia/MiniMax-M2.5-NVFP4", "0.19.0", "nvfp4", ("nvfp4@vllm", "modular")),
+        ("nvidia/MiniMax-M2.5-NVFP4", "0.16.0", "nvfp4", ("nvfp4@vllm", "cutlass")),
         ("nvidia/MiniMax-M2.5-NVFP4", "0.33.0", "nvfp4", ("nvfp4@vllm", "monolithic")),
     ],
 )
 def test_experts_on_blackwell_run_with_the_kernel_that_can_route_their_tokens(model, version, fmt, kernel):
-    """trtllm-gen's kernel routes by groups and by softmax; a sigmoid without groups since vLLM 0.22 (`fused_moe/oracle`, `fused_moe/experts`)."""
+    """trtllm-gen's kernel routes by groups and by softmax to 0.17, and is off unless asked for to 0.14 (`fused_moe/oracle`, `fused_moe/experts`)."""
     own = rates_of(model, "b200", "vllm", version).experts[fmt]
     numbers = fitted("b200", ("experts", *kernel))
     assert (own.floor_s, own.compute_fraction) == (numbers["floor_s"], numbers["compute_fraction"])
