@@ -204,7 +204,7 @@ PREDICTED_TIME = "predicted time"
 
 
 def choices_section(found: Validation, left_out: Mapping[str, Sequence[DecisionScore]]) -> str:
-    """Return the scores of choices by prediction, by what was left out and the confidence with which they are taken."""
+    """Return the section of choices by prediction: scores by what was left out and required confidence, and the picture."""
     names = ["in sample", *(f"{ruler} left out" for ruler in left_out)]
     rows = []
     for name, scores in zip(names, (decision_scores(found.runs), *left_out.values()), strict=True):
@@ -221,7 +221,8 @@ def choices_section(found: Validation, left_out: Mapping[str, Sequence[DecisionS
             for s in scores
         ]
     titles = ["predictions", "required confidence", "questions with a pick", "without a pick", "pick above the limit", "above it by over 10 %"]  # fmt: skip
-    return markdown([*titles, *(f"regret, {key}" for key in ("median", "mean", "p90"))], rows) + "\n"
+    table = markdown([*titles, *(f"regret, {key}" for key in ("median", "mean", "p90"))], rows)
+    return f"{CHOICES}\n{table}\n\n{CHOICES_PICTURE_TEXT}"
 
 
 def choices_chart(left_out: Mapping[str, Sequence[DecisionScore]]) -> Lines:
@@ -310,7 +311,6 @@ def accuracy_page(folder: Path) -> str:
     """
     left_out: Mapping[tuple[str, str, str], LeftOut] = left_out_scores()
     ruled = ruled_scores()
-    choices = left_out_choices()
     serving = _validation(folder / "serving_measured.csv.gz", "serving")
     own = serving.scored
     parts = [
@@ -336,13 +336,7 @@ def accuracy_page(folder: Path) -> str:
     parts += [f"{ruler_table(ruled, grouping)}\n\n" for grouping in ("load", "class", "engine")]
     parts += [ONE_SIDED_TEXT + "\n", one_sided_table(ruled), "\n"]
     parts += [_named("Open loops by source"), open_loops_section(), "\n"]
-    parts += [
-        _named("Choices").lstrip("\n"),
-        CHOICES + "\n",
-        choices_section(serving, choices),
-        "\n" + CHOICES_PICTURE_TEXT,
-        "\n",
-    ]
+    parts += [_named("Choices").lstrip("\n"), choices_section(serving, left_out_choices()), "\n"]
     parts += [_named("What was tried"), TRIED]
     parts.append(_named("Serving by group"))
     for grouping in GROUPINGS:

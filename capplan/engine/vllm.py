@@ -93,7 +93,7 @@ _WITHOUT_FLASHINFER = (
     ExpertKernel("triton", _BLACKWELL, frozenset({"fp8_block"})),
     ExpertKernel("flashinfer_cutlass", _BLACKWELL, frozenset({"nvfp4"})),
 )
-"""To 0.14 VLLM_USE_FLASHINFER_MOE_FP8 and _FP4 are 0: DeepGEMM and vLLM's CUTLASS kernel run, which nobody timed; the nearest timed ones stand in."""
+"""VLLM_USE_FLASHINFER_MOE_FP8 and _FP4 are 0 up to 0.14: DeepGEMM and vLLM's CUTLASS kernel run, which nobody timed; the nearest timed ones stand in."""
 _WIDE_FLASHINFER = ExpertKernel("flashinfer_cutlass", _HOPPER, frozenset({"bf16"}), spread=False)
 """First of the list of 0.20 on Hopper without attention data parallelism; 0.24 prefers Triton there (`fused_moe/oracle/unquantized.py`)."""
 _SIGMOID = frozenset({"sigmoid"})

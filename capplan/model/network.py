@@ -99,7 +99,7 @@ Mixer: TypeAlias = (
 
 
 Routing: TypeAlias = Literal["softmax", "sigmoid", "grouped"]
-"""By the largest scores; by those of a sigmoid, with a bias, among all experts; among the experts of the best groups, as DeepSeek does."""
+"""How the experts of a token are chosen: the largest scores of a softmax or of a biased sigmoid, or, as in DeepSeek, those of the best groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Experts:
     down_format: str | None = None
     """Format of the matrix that writes the hidden state, where a quantiser gave it another one."""
     routing: Routing = "softmax"
-    """How a token's experts are chosen."""
+    """How the experts of a token are chosen."""
 
     @property
     def matrices(self) -> tuple[tuple[str, int, int], ...]:

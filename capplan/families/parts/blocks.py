@@ -14,7 +14,6 @@ from capplan.model.network import (
     Mixer,
     Network,
     Projection,
-    Routing,
     TensorClass,
 )
 
@@ -170,7 +169,6 @@ def routed(
     *,
     gated: bool = True,
     bias: int = 0,
-    routing: Routing = "softmax",
 ) -> Experts:
     """Return the routed experts, with the number per token checked."""
     if per_token > experts:
@@ -179,7 +177,7 @@ def routed(
             f"{per_token} of {experts} experts",
             f"allowed: a whole number from 1 to {experts}",
         )
-    return Experts(experts, per_token, hidden, intermediate, gated=gated, bias=bias, routing=routing)
+    return Experts(experts, per_token, hidden, intermediate, gated=gated, bias=bias)
 
 
 def latent_attention(

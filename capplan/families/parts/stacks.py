@@ -136,7 +136,6 @@ def mixture(
     router_bias: bool = False,
     router_in: str | None = None,
     expert_bias: bool = False,
-    routing: Routing = "softmax",
 ) -> Part:
     """Return a mixture of experts: router, shared experts as one dense feed-forward, routed experts."""
     matmuls: tuple[Projection, ...] = (router(hidden, experts, bias=router_bias, multiplied_in=router_in),)
@@ -145,7 +144,13 @@ def mixture(
     if shared_gate:
         matmuls += (Projection("shared_gate", "shared_expert", hidden, 1, "none"),)
     bias = 2 * intermediate + hidden if expert_bias else 0
-    return matmuls, routed(config, experts, per_token, hidden, intermediate, bias=bias, routing=routing)
+    return matmuls, routed(config, experts, per_token, hidden, intermediate, bias=bias)
+
+
+def routed_by(part: Part, routing: Routing) -> Part:
+    """Return a mixture of experts whose tokens choose their experts in a certain way."""
+    matmuls, experts = part
+    return matmuls, experts and replace(experts, routing=routing)
 
 
 def counted_mixture(
@@ -178,15 +183,15 @@ def mixtral_mixture(config: Config, hidden: int, *, shared: int = 0) -> Part:
 def deepseek_mixture(config: Config, hidden: int, *, shared_experts: int = 0) -> Part:
     """Return a mixture in the keys of DeepSeek: shared experts as wide as routed ones; `shared_experts` of them where the file does not say."""
     width = config.dimension("moe_intermediate_size")
-    return mixture(
+    part = mixture(
         config,
         hidden,
         experts=config.dimension("n_routed_experts"),
         per_token=config.dimension("num_experts_per_tok"),
         intermediate=width,
         shared=config.count("n_shared_experts", default=shared_experts) * width,
-        routing="grouped",
     )
+    return routed_by(part, "grouped")
 
 
 def parts_by_layer(
