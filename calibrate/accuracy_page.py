@@ -29,10 +29,12 @@ from calibrate.accuracy_text import (
     BEGIN,
     CERTAINTY,
     CHOICES,
+    CHOICES_PICTURE_TEXT,
     FITTED_NUMBERS,
     METHOD,
     NOBODY_TIMED,
     ONE_SIDED_TEXT,
+    OPEN_LOOPS_BEYOND,
     OPEN_LOOPS_KNOWN,
     OPEN_LOOPS_TEXT,
     RULERS_TEXT,
@@ -44,11 +46,18 @@ from calibrate.accuracy_text import (
 )
 from calibrate.hidden_devices import sampled, served_table, stand_in_table, stand_ins
 from calibrate.interval_fit import UNITS
-from calibrate.left_out_scores import LeftOut, left_out_coverage, left_out_scores, ruled_scores
-from calibrate.open_loops import open_loops, source_table, target_table, wrong_table
+from calibrate.left_out_scores import (
+    LeftOut,
+    left_out_choices,
+    left_out_coverage,
+    left_out_scores,
+    ruled_scores,
+)
+from calibrate.open_loops import beyond_table, open_loops, source_table, target_table, wrong_table
 from calibrate.reliability import certainty_section
 from calibrate.slices import slices_section
 from calibrate.targets import COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
+from capplan.accuracy.decisions import DecisionScore
 from capplan.accuracy.intervals import LEAST_GROUPS, LEVELS, Intervals
 from capplan.accuracy.memory import disagreeing_starts
 from capplan.accuracy.score import Prediction, scored
@@ -58,6 +67,8 @@ from capplan.questions.validation import Validation, validation
 from capplan.readers.catalogue.efficiency import efficiency_for, shipped_efficiencies, shipped_intervals
 from capplan.readers.catalogue.hardware import device
 from capplan.report.answers.validate import decision_scores
+from capplan.report.charts.records import Line, Lines
+from capplan.report.charts.svg import svg_file
 from capplan.report.show import row_progress, write_whole
 
 MEMORY_NUMBERS = 20
@@ -185,22 +196,51 @@ def separated_table(predictions: Sequence[Prediction]) -> str:
     )
 
 
-def choices_section(found: Validation) -> str:
-    """Return the scores of choices by prediction, by the confidence with which they are taken."""
-    scores = decision_scores(found.runs)
-    names = ("predicted time" if s.confidence is None else percent(s.confidence) for s in scores)
-    lines: list[tuple[str, list[str]]] = [
-        ("questions with a limit", [f"{s.questions:,}" for s in scores]),
-        ("without a pick, although a run keeps the limit", [f"{s.unanswered:,}" for s in scores]),
-        ("pick measured above the limit", [percent(s.broke_limit_fraction) for s in scores]),
-        ("pick above it by over 10 %", [percent(s.broke_by_10_fraction) for s in scores]),
-        *(
-            (f"regret, {name}", [percent(s.regret[name]) for s in scores])
-            for name in ("median", "mean", "p90")
-        ),
-    ]
-    return (
-        markdown(["choices at a confidence of", *names], [[title, *cells] for title, cells in lines]) + "\n"
+CHOICES_PICTURE = Path("pictures/choices.svg")
+"""What required confidence trades, beside the page."""
+CHOSEN_BY = ("model", "source")
+"""What is left out of the predictions that the picture shows."""
+PREDICTED_TIME = "predicted time"
+
+
+def choices_section(found: Validation, left_out: Mapping[str, Sequence[DecisionScore]]) -> str:
+    """Return the section of choices by prediction: scores by what was left out and required confidence, and the picture."""
+    names = ["in sample", *(f"{ruler} left out" for ruler in left_out)]
+    rows = []
+    for name, scores in zip(names, (decision_scores(found.runs), *left_out.values()), strict=True):
+        rows += [
+            [
+                name,
+                PREDICTED_TIME if s.confidence is None else percent(s.confidence),
+                f"{s.questions:,}",
+                f"{s.unanswered:,}",
+                percent(s.broke_limit_fraction),
+                percent(s.broke_by_10_fraction),
+                *(percent(s.regret[key]) for key in ("median", "mean", "p90")),
+            ]
+            for s in scores
+        ]
+    titles = ["predictions", "required confidence", "questions with a pick", "without a pick", "pick above the limit", "above it by over 10 %"]  # fmt: skip
+    table = markdown([*titles, *(f"regret, {key}" for key in ("median", "mean", "p90"))], rows)
+    return f"{CHOICES}\n{table}\n\n{CHOICES_PICTURE_TEXT}"
+
+
+def choices_chart(left_out: Mapping[str, Sequence[DecisionScore]]) -> Lines:
+    """Return limits broken and mean regret over the required confidence, by predictions that never saw the model or the source."""
+    lines = []
+    for ruler in CHOSEN_BY:
+        scores = [score for score in left_out[ruler] if score.confidence is not None]
+        x = tuple(float(score.confidence or 0.0) for score in scores)
+        lines.append(Line(f"regret, mean, {ruler} left out", x, tuple(s.regret["mean"] for s in scores)))
+        broken = tuple(score.broke_limit_fraction for score in scores)
+        lines.append(Line(f"picks above their limit, {ruler} left out", x, broken))
+    return Lines(
+        "What required confidence trades",
+        "confidence_fraction",
+        "share_fraction",
+        tuple(lines),
+        x_title="required confidence",
+        y_title="share of picks; regret as a share of tokens/s per GPU",
     )
 
 
@@ -214,6 +254,8 @@ def open_loops_section() -> str:
             "Saturation predicted wrongly:",
             wrong_table(values, OPEN_LOOPS_KNOWN),
             UNFOLLOWED,
+            "Rows within capacity that miss a target, predicted over measured, the misses in bold:",
+            beyond_table(values, OPEN_LOOPS_BEYOND),
         )
     )
 
@@ -294,7 +336,7 @@ def accuracy_page(folder: Path) -> str:
     parts += [f"{ruler_table(ruled, grouping)}\n\n" for grouping in ("load", "class", "engine")]
     parts += [ONE_SIDED_TEXT + "\n", one_sided_table(ruled), "\n"]
     parts += [_named("Open loops by source"), open_loops_section(), "\n"]
-    parts += [_named("Choices").lstrip("\n"), CHOICES + "\n", choices_section(serving), "\n"]
+    parts += [_named("Choices").lstrip("\n"), choices_section(serving, left_out_choices()), "\n"]
     parts += [_named("What was tried"), TRIED]
     parts.append(_named("Serving by group"))
     for grouping in GROUPINGS:
@@ -335,6 +377,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, required=True, help="file to write")
     options = parser.parse_args(arguments)
     write_whole(options.output, accuracy_page(options.folder))
+    write_whole(options.output.parent / CHOICES_PICTURE, svg_file(choices_chart(left_out_choices())))
     return 0
 
 

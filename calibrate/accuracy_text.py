@@ -22,9 +22,13 @@ ONE_SIDED_TEXT = """Is any kind of run predicted too fast or too slow as a whole
 
 CHOICES = """A question is a model in a precision with its lengths and a limit on TPOT (10, 20, 30, 50 or 100 ms); its plans are all closed loops that were measured of it: devices,
 layouts, engines, numbers of clients, repeats as their median. The pick has the most output tokens per second and GPU among those that are predicted to keep the limit; its regret is
-what it lacks, as measured, to the best that was measured to keep it. A pick at a confidence keeps the limit with that probability, by the interval of its
-TPOT, as a plan of `fleet` does (80 % unless a scenario says otherwise); at the predicted time its interval plays no part. `capplan validate FILE --decisions`
-prints the same.
+what it lacks, as measured, to the best that was measured to keep it. With a required confidence a pick keeps its limit as surely as a plan of `fleet`: the limit
+holds for a replica that is slower than predicted by that quantile of the [slowness](#slo-attainment-probability-of-a-plan) of plans (`replica_slowness`, 80 % unless a scenario says
+otherwise). At the predicted time the slowness plays no part. The targets are 6 % of picks above their limit, and none by over 10 %. `capplan validate FILE --decisions`
+prints the figures in sample.
+"""
+
+CHOICES_PICTURE_TEXT = """![Required confidence of 50 to 95 % against picks above their limit and mean regret, with models and with sources left out](pictures/choices.svg)
 """
 
 CERTAINTY = """What is uncertain of a plan is how fast its replicas are (`capplan/accuracy/slowness.py`). A replica whose every step takes s times as long
@@ -140,6 +144,7 @@ TRIED = "[What was tried](what-was-tried.md) lists each change that was kept or 
 OPEN_LOOPS_TEXT = """Requests come at a rate, whatever the engines do. Every such row of both tables is listed, core row or not, with the host numbers that all other sources
 ask for: llm-d's open loops were never in a fit. Within capacity and saturated are as the row says, else as predicted; in overload a latency is the
 length of the run. In the first table the target of a response time is the TPOT's: nothing was promised of it.
+The medians over all sources are those of AccelMark's runs of an engine in the client's process, 46 of 84 rows with a TPOT.
 """
 
 OPEN_LOOPS_KNOWN = {
@@ -149,6 +154,56 @@ OPEN_LOOPS_KNOWN = {
     "llmd-p2p-kv-0031": "9.3 requests/s were finished, and 11.5 to 13.9 by the same engines in later stages: caches were still cold",
 }
 """Row whose saturation is predicted wrongly -> what other rows say of it."""
+
+_IN_CLIENT = "engine in the client's process: the processor decides, and no other source tells what it costs"
+_SMALL = "10 and 12 ms were measured, and a server takes 20 ms to handle a request by the runs of all other sources"
+_SCOUT = "Llama-4-Scout: 5 to 10 ms in each step that no timed kernel has (below)"
+_CACHED = "25 ms were measured, 31 predicted: prompts come from the cache, and what is left is the handling of a request"
+_ROUND_ROBIN = "falls from 1,656 ms at 10 requests/s to 1,396 ms at 15: 60 to 300 requests of one run"
+_AFFINITY = "40 to 65 ms more than predicted at each rate to 35 requests/s but one: not a queue; what the gateway takes is not stated"
+_ABOVE = "70 to 290 ms more than predicted, at 57 and 60 requests/s most: not known"
+_STAGE = "5 requests/s are slower than 10: the stage holds a cold start"
+_PULLED = "prompts pulled from peers: which engine has which is not stated (below)"
+_POOLS = "not known; the response times are right within 5 %"
+OPEN_LOOPS_BEYOND = (
+    (", engine in the client's process", _IN_CLIENT),
+    (
+        "accelmark-verified-0034",
+        "300 requests: the slowest three took twice the median, at a rate at which none queues",
+    ),
+    ("accelmark-verified-0146", "p99 is 29 s, 400 times the median, at a rate at which none queues"),
+    ("accelmark-verified-00", _SMALL),
+    ("inference-sim-ground-truth-0005", _CACHED),
+    ("inference-sim-ground-truth-000", _SCOUT),
+    (
+        "inference-sim-ground-truth-0017",
+        "each step takes 1.1 to 1.3 ms more than the hosts of other sources ask for",
+    ),
+    (
+        "inference-sim-ground-truth-0020",
+        "each step takes 1.1 to 1.3 ms more than the hosts of other sources ask for",
+    ),
+    ("inference-sim-ground-truth-0021", "prompts of 1,034 tokens take 17 ms more than predicted: not known"),
+    ("inference-sim-training-0001", _CACHED),
+    (
+        "inference-sim-training-0016",
+        "close to saturation: a few percent of capacity decide how long the last requests wait",
+    ),
+    *((f"llmd-optimized-baseline-{number}", _ROUND_ROBIN) for number in ("0033", "0035", "0037")),
+    ("llmd-optimized-baseline-003", _AFFINITY),
+    *(
+        (f"llmd-optimized-baseline-{number}", _AFFINITY)
+        for number in ("0040", "0042", "0044", "0046", "0048")
+    ),
+    ("llmd-optimized-baseline-0052", "predicted to saturate (above)"),
+    ("llmd-optimized-baseline", _ABOVE),
+    ("llmd-tiered-prefix-cache-0017", _STAGE),
+    ("llmd-tiered-prefix-cache-0018", _STAGE),
+    ("llmd-tiered-prefix-cache", "the rate of cache hits is not stated"),
+    ("llmd-pd-disaggregation-00", _POOLS),
+    ("llmd-p2p-kv", _PULLED),
+)
+"""Beginning of a row's name, or ending of its source -> what is known of rows that miss a target; the first that fits."""
 
 UNFOLLOWED = """Rows that no model of an engine can follow stay in every score. Other rows are the evidence:
 

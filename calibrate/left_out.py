@@ -5,12 +5,16 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from calibrate.host_rows import PredictedRow
-from calibrate.interval_fit import Coverage
+from calibrate.interval_fit import UNITS, Coverage
+from capplan.accuracy.decisions import DecisionScore, runs_of
 from capplan.accuracy.intervals import LEVELS
 from capplan.accuracy.score import Prediction, Score, scored
-from capplan.accuracy.serving import row_groups
+from capplan.accuracy.serving import network_class, row_groups
+from capplan.questions.validation import run_slowness
+from capplan.report.answers.validate import decision_scores
 
 HEAD = (
     "# Errors of serving predictions, in sample and with the row's group left out of the fit, core rows, weighted;\n"
@@ -18,6 +22,8 @@ HEAD = (
     "# scores: [grouping, group, column, values, median error, within 20 %, bias] twice: in sample, group left out\n"
     "# coverage: what was left out, statistic and load, values, shares inside the intervals of all other units for 50, 80 and 95 %\n"
     "# rulers: what was left out, then as above, once\n"
+    "# choices: what was left out, confidence (null: at the predicted time), questions, of them without a pick, share above the limit,\n"
+    "# by over a tenth, regret: median, mean, 90th percentile\n"
 )
 RULED = frozenset({"load", "class", "engine"})
 """Groupings that the scores of every ruler are told by."""
@@ -85,7 +91,34 @@ def left_out_text(
             if key[0] in RULED or (key[0] == CELL and ruler == "model"):
                 score = scored(scores[key])
                 lines.append(f"  - [{_quoted((ruler, *key))}, {score.n}, {_figures(score)}]\n")
+    lines.append("choices:\n")
+    for ruler in UNITS:
+        lines += choices_lines(ruler, choices_of(unseen.get(ruler, ())))
     return HEAD + "".join(lines)
+
+
+def choices_of(rows: Iterable[PredictedRow]) -> list[DecisionScore]:
+    """Return the score of choices among closed loops that were predicted unseen, at each confidence."""
+    chosen = []
+    for row in rows:
+        spec = row.item.replica.spec
+        named = [replace(p, metric=p.metric.partition(":")[2]) for p in row.predictions]
+        slowness = partial(run_slowness, network_class(spec.network), spec.device, spec.efficiency)
+        chosen.append((row.item.row, named, slowness))
+    return decision_scores(runs_of(chosen))
+
+
+def choices_lines(ruler: str, scores: Iterable[DecisionScore]) -> list[str]:
+    """Return the lines of scores of choices, by what was left out."""
+    lines = []
+    for score in scores:
+        confidence = "null" if score.confidence is None else f"{score.confidence:g}"
+        shares = (score.broke_limit_fraction, score.broke_by_10_fraction, *score.regret.values())
+        figures = ", ".join(f"{share:.4f}" for share in shares)
+        lines.append(
+            f"  - [{_quoted([ruler])}, {confidence}, {score.questions}, {score.unanswered}, {figures}]\n"
+        )
+    return lines
 
 
 def _quoted(names: Iterable[str]) -> str:

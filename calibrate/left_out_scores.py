@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calibrate.interval_fit import Coverage
+from capplan.accuracy.decisions import DecisionScore
 from capplan.accuracy.intervals import LEVELS
 from capplan.readers.yaml_file import read_yaml
 
@@ -51,3 +52,18 @@ def left_out_coverage(path: Path = LEFT_OUT_FILE) -> dict[tuple[str, str], Cover
         (ruler, name): Coverage(values, dict(zip(LEVELS, held, strict=True)))
         for ruler, name, values, *held in document.value["coverage"]
     }
+
+
+def left_out_choices(path: Path = LEFT_OUT_FILE) -> dict[str, list[DecisionScore]]:
+    """Return how good choices by left-out predictions are, by what was left out, at each confidence."""
+    found: dict[str, list[DecisionScore]] = {}
+    if not path.exists():
+        return found
+    document = read_yaml(path, kind="a table of scores")
+    for ruler, confidence, questions, unanswered, broke, clearly, *regret in (
+        document.value.get("choices") or []
+    ):
+        named = dict(zip(("median", "mean", "p90"), regret, strict=True))
+        score = DecisionScore(questions, unanswered, broke, clearly, named, confidence)
+        found.setdefault(ruler, []).append(score)
+    return found

@@ -216,3 +216,30 @@ def wrong_table(values: Sequence[OpenValue], known: Mapping[str, str]) -> str:
                 [value.row, "stable" if value.measured else "saturated", told, known.get(value.row, "")]
             )
     return markdown(["row", "measured", "predicted", "known"], rows)
+
+
+def beyond_table(values: Sequence[OpenValue], known: Sequence[tuple[str, str]]) -> str:
+    """Return every row within capacity that misses a target, with predicted over measured of each, and what is known of it.
+
+    Parameters
+    ----------
+    values : of open loops
+    known : beginnings of the source or name of a row -> what is known; the first that fits
+    """
+    within = [value for value in values if value.load == LOADS[0]]
+    by_target = [
+        {value.row: value for value in _first_columns(within, target.columns)} for target in OPEN_LOOPS
+    ]
+    rows = []
+    for row, source in sorted({(value.row, value.source) for value in within}, key=lambda own: own[::-1]):
+        cells, missed = [], False
+        for target, found in zip(OPEN_LOOPS, by_target, strict=True):
+            value = found.get(row)
+            off = value is not None and abs(value.ratio - 1.0) > target.limit
+            missed = missed or off
+            cells.append("" if value is None else f"**{value.ratio:.2f}**" if off else f"{value.ratio:.2f}")
+        if missed:
+            told = next((why for start, why in known if row.startswith(start) or source.endswith(start)), "")
+            rows.append([row, *cells, told])
+    titles = [target.title for target in OPEN_LOOPS]
+    return markdown(["row", *titles, "known"], rows)

@@ -2,18 +2,19 @@
 
 A question is a model in a precision, with lengths, and a limit on the time per output token. Its plans are all measured runs
 of that model: devices, layouts, engines, clients. The pick has the most output tokens per second and GPU among the runs that are
-predicted to keep the limit with a confidence, as a plan is; the best is the same among those that were measured to keep it. At the
-centre a run is taken at its predicted time, whatever its interval.
+predicted to keep the limit with a confidence; the best is the same among those that were measured to keep it. A run keeps a limit with
+the probability with which `fleet` says so of a plan: its replica may be slower than predicted by the same distribution. At the centre a
+run is taken at its predicted time, however slow it may be.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from capplan.accuracy.intervals import Interval
 from capplan.accuracy.score import Prediction
+from capplan.accuracy.slowness import Slowness
 
 TPOT_LIMITS_MS = (10.0, 20.0, 30.0, 50.0, 100.0)
 """Limits that every question is evaluated at."""
@@ -21,9 +22,12 @@ CLEARLY = 1.1
 """A pick above its limit by more than this breaks it clearly."""
 PLANNED_CONFIDENCE = 0.8
 """Confidence that a pick keeps its limit: that of plans unless a scenario states another."""
-CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
+CONFIDENCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """Confidences by which limits broken are traded for regret."""
 _LATENCIES = ("ttft_ms_mean", "tpot_ms_mean")
+
+SlownessByStep: TypeAlias = Callable[[float], Slowness]
+"""Predicted time per output token [s] -> how slow the replica may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +45,13 @@ class Run:
     tokens_per_s: float
     """Output tokens per second and GPU."""
     predicted_tokens_per_s: float
-    tpot_interval: Interval | None = None
-    """Distribution of measured over predicted time per output token."""
+    slowness: Slowness
+    """Distribution of how slow the replica may be, as `fleet` takes it for a limit on the mean time per output token."""
 
     def promised_ms(self, confidence: float | None) -> float:
         """Return the time per output token that the run keeps with a confidence; None is its predicted time."""
-        if confidence is None or self.tpot_interval is None:
-            return self.predicted_tpot_ms
-        return self.predicted_tpot_ms * self.tpot_interval.quantile(confidence)
+        slower = 1.0 if confidence is None else self.slowness.quantile(confidence)
+        return self.predicted_tpot_ms * slower
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +127,17 @@ def tokens_per_s_per_gpu(
     return clients * output_tokens / (ttft_s + (output_tokens - 1.0) * tpot_s) / gpus
 
 
-def runs_of(rows: Iterable[tuple[Mapping[str, str], Sequence[Prediction]]]) -> list[Run]:
-    """Return the closed loops whose mean latencies were measured and predicted, from rows with their predictions; repeats of one as their median."""
+def runs_of(
+    rows: Iterable[tuple[Mapping[str, str], Sequence[Prediction], SlownessByStep]],
+) -> list[Run]:
+    """Return the closed loops whose mean latencies were measured and predicted; repeats of one as their median.
+
+    Parameters
+    ----------
+    rows : text by column name, its predictions, and how slow its replica may be
+    """
     runs = []
-    for row, predictions in rows:
+    for row, predictions, slowness in rows:
         own = {item.metric: item for item in predictions if item.metric in _LATENCIES and item.predicted}
         if row.get("kind") != "online_conc" or len(own) < len(_LATENCIES) or not row.get("concurrency"):
             continue
@@ -149,7 +159,7 @@ def runs_of(rows: Iterable[tuple[Mapping[str, str], Sequence[Prediction]]]) -> l
                 float(tpot.predicted or 0.0),
                 measured,
                 predicted,
-                tpot.interval,
+                slowness(predicted_s[1]),
             )
         )
     return _medians(runs)

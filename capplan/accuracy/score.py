@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capplan.accuracy.intervals import Interval
 from capplan.numbers import Array
 
 
@@ -24,8 +23,6 @@ class Prediction:
     weight: float = 1.0
     groups: Mapping[str, str] | None = None
     """Name of a grouping -> group, such as device -> h100-sxm."""
-    interval: Interval | None = None
-    """Distribution of measured over predicted, where `low` and `high` come from one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,11 +168,7 @@ def predict_row(
         keys = prediction_keys(column, load, replica)
         bounds = interval_of(intervals, keys) or widest(intervals)
         low, high = prediction * bounds.low_ratio, prediction * bounds.high_ratio
-        out.append(
-            Prediction(
-                name, column, value, prediction, low, high, weight=weight, groups=groups, interval=bounds
-            )
-        )
+        out.append(Prediction(name, column, value, prediction, low, high, weight=weight, groups=groups))
     return out
 
 

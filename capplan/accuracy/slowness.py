@@ -13,6 +13,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from capplan.hardware.device import Device
+from capplan.hardware.efficiency import Efficiency
 from capplan.numbers import Array
 from capplan.workload.length import standard_normal_quantile
 from capplan.workload.request_class import Target
@@ -258,4 +260,35 @@ def slowness_of(
         slowness_scale(step_s, table.relative, table.host_s),
         unmeasured_width(max(not of_class, on_slice) + unmeasured_kernels),
         thin=on_slice or unmeasured_kernels > 0 or regime.groups < FEW_GROUPS or of_class < FEW_OF_CLASS,
+    )
+
+
+def replica_slowness(
+    table: SlownessTable,
+    targets: Iterable[Target],
+    *,
+    network_class: str,
+    step_s: float,
+    device: Device,
+    efficiency: Efficiency,
+) -> Slowness:
+    """Return the slowness distribution of a replica on a device, within capacity: that of plans and of measured runs.
+
+    Parameters
+    ----------
+    table : of the back-test
+    targets : all of a plan for their joint probability, or a single one
+    network_class : dense, moe, mla
+    step_s : [s]
+        predicted mean time per output token of the replica at its load
+    device : the replica's, or the slice that it is on
+    efficiency : fitted numbers that it is predicted with
+    """
+    return slowness_of(
+        table,
+        targets,
+        network_class=network_class,
+        step_s=step_s,
+        on_slice=device.partition is not None,
+        unmeasured_kernels=efficiency.unmeasured,
     )

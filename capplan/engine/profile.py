@@ -160,6 +160,8 @@ class ExpertKernel:
     """Formats of the experts; empty: all."""
     spread: bool | None = None
     """Only for experts that are spread over ranks (True), or of which each rank has a part (False)."""
+    routings: frozenset[str] = frozenset()
+    """How the experts of a token are chosen (`Experts.routing`); empty: in any way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,7 @@ class EngineProfile:
     assumptions: tuple[Assumption, ...] = ()
     """What was assumed to choose this profile."""
 
-    def expert_kernel(self, architecture: str, weight_format: str, *, spread: bool) -> str:
+    def expert_kernel(self, architecture: str, weight_format: str, *, spread: bool, routing: str) -> str:
         """Return part of the name of the kernel for routed experts; empty: the first one timed.
 
         Parameters
@@ -253,6 +255,7 @@ class EngineProfile:
         architecture : of the device
         weight_format : of the experts
         spread : whole experts are spread over the ranks
+        routing : how the experts of a token are chosen (`Experts.routing`)
         """
         return next(
             (
@@ -261,6 +264,7 @@ class EngineProfile:
                 if architecture.lower() in kernel.architectures
                 and (not kernel.formats or weight_format in kernel.formats)
                 and kernel.spread in {None, spread}
+                and (not kernel.routings or routing in kernel.routings)
             ),
             "",
         )

@@ -77,12 +77,42 @@ _PROCESSOR = Tier(
 )
 
 _HOPPER = frozenset({"hopper"})
+_BLACKWELL = frozenset({"blackwell", "grace-blackwell", "blackwell-ultra"})
 _MXFP4_MARLIN = ExpertKernel("marlin", _HOPPER, frozenset({"mxfp4"}))
 """The wheel brings OpenAI's Triton kernels since 0.12 (`quantization/mxfp4.py`, `get_mxfp4_backend`)."""
 _BLOCKS_TRITON = ExpertKernel("triton", _HOPPER, frozenset({"fp8_block"}))
 """DeepGEMM from 128 tokens on, which nobody timed, else Triton; FlashInfer only if asked for (`quantization/fp8.py`, `get_fp8_moe_backend`)."""
+_BLOCKS_FLASHINFER = replace(_BLOCKS_TRITON, name="flashinfer_cutlass")
+"""0.15 and 0.16 take the first kernel of a list that runs (`fused_moe/oracle/fp8.py`); their users saw it chosen (issue 34249)."""
 _SPLIT_BLOCKS_TRITON = replace(_BLOCKS_TRITON, spread=False)
 """Triton where each rank has a part of every expert, FlashInfer's CUTLASS kernel where experts are spread (`fused_moe/oracle/fp8.py`)."""
+_WIDE_TRITON = ExpertKernel("triton", _BLACKWELL, frozenset({"bf16"}))
+"""VLLM_USE_FLASHINFER_MOE_FP16 is 0 (`vllm/envs.py`) and decides to 0.19; 0.20 takes the first kernel of its list that runs."""
+_WITHOUT_FLASHINFER = (
+    _WIDE_TRITON,
+    ExpertKernel("triton", _BLACKWELL, frozenset({"fp8_block"})),
+    ExpertKernel("flashinfer_cutlass", _BLACKWELL, frozenset({"nvfp4"})),
+)
+"""VLLM_USE_FLASHINFER_MOE_FP8 and _FP4 are 0 up to 0.14: DeepGEMM and vLLM's CUTLASS kernel run, which nobody timed; the nearest timed ones stand in."""
+_WIDE_FLASHINFER = ExpertKernel("flashinfer_cutlass", _HOPPER, frozenset({"bf16"}), spread=False)
+"""First of the list of 0.20 on Hopper without attention data parallelism; 0.24 prefers Triton there (`fused_moe/oracle/unquantized.py`)."""
+_SIGMOID = frozenset({"sigmoid"})
+_UNROUTED = (
+    ExpertKernel("triton", _BLACKWELL, frozenset({"fp8_block"}), routings=_SIGMOID),
+    ExpertKernel("flashinfer_cutlass", _BLACKWELL, frozenset({"nvfp4"}), routings=_SIGMOID),
+)
+"""trtllm-gen's kernel routes by groups and by softmax; a sigmoid without groups falls to DeepGEMM (Triton stands in) and FlashInfer's CUTLASS kernel."""
+_EXPERT_KERNELS = {
+    "0.14.0": (_BLOCKS_TRITON, *_WITHOUT_FLASHINFER),
+    "0.15.0": (_BLOCKS_FLASHINFER, _WIDE_TRITON, *_UNROUTED),
+    "0.17.0": (_SPLIT_BLOCKS_TRITON, _WIDE_TRITON, _UNROUTED[0]),
+    "0.18.0": (_SPLIT_BLOCKS_TRITON, _WIDE_TRITON),
+    "0.20.0": (_SPLIT_BLOCKS_TRITON, _WIDE_FLASHINFER),
+    "0.24.0": (_SPLIT_BLOCKS_TRITON,),
+}
+"""Version -> kernels for routed experts that are not the first one timed, until the next version; read in the sources of 0.11.2, 0.13, 0.14.1,
+0.16 to 0.20, 0.22, 0.24, 0.26 and 0.33 (0.15 as 0.16). From 0.18 to 0.21 trtllm-gen's kernel runs without its router where it cannot route;
+left-out models are not predicted better so (docs/what-was-tried.md)."""
 
 _V0 = EngineProfile(
     engine="vllm",
@@ -96,7 +126,7 @@ _V0 = EngineProfile(
     weight_dtypes=VLLM_WEIGHT_DTYPES,
     kv_dtypes=CUDA_KV_DTYPES,
     long_chunked_tokens=32768,
-    expert_kernels=(_MXFP4_MARLIN, _BLOCKS_TRITON),
+    expert_kernels=(_MXFP4_MARLIN, _BLOCKS_TRITON, *_WITHOUT_FLASHINFER),
 )
 _V1 = replace(
     _V0,
@@ -122,15 +152,23 @@ VLLM: tuple[EngineProfile, ...] = (
         version="0.12.0",
         tiers=(_PROCESSOR, _LARGE, _SMALL),
         memory=_GROUPED_MEMORY,
-        expert_kernels=(_BLOCKS_TRITON,),
+        expert_kernels=(_BLOCKS_TRITON, *_WITHOUT_FLASHINFER),
     ),
     *(
-        replace(_V1, version=version, tiers=tiers, memory=memory, expert_kernels=(_SPLIT_BLOCKS_TRITON,))
+        replace(
+            _V1,
+            version=version,
+            tiers=tiers,
+            memory=memory,
+            expert_kernels=_EXPERT_KERNELS.get(version, _EXPERT_KERNELS["0.24.0"]),
+        )
         for version, tiers, memory in (
             ("0.14.0", (_PROCESSOR, _LARGE, _SMALL), _GROUPED_MEMORY),
+            ("0.15.0", (_PROCESSOR, _LARGE, _SMALL), _GROUPED_MEMORY),
             ("0.17.0", (_PROCESSOR, _LARGE, _SMALL), _LEAN_SAMPLER_MEMORY),
             ("0.18.0", (_PROCESSOR, _LARGE, _SMALL), _WORKSPACE_MEMORY),
             ("0.20.0", (_PROCESSOR, _LARGE, _SMALL), _GRAPHS_MEMORY),
+            ("0.24.0", (_PROCESSOR, _LARGE, _SMALL), _GRAPHS_MEMORY),
             ("0.26.0", (_PROCESSOR, _HUGE, _LARGE, _SMALL), _GRAPHS_MEMORY),
             ("0.33.0", (_PROCESSOR, _HUGE, _LARGE, _SMALL), _GRAPHS_MEMORY),
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from capplan.accuracy.intervals import Intervals
 from capplan.accuracy.serving import network_class
-from capplan.accuracy.slowness import Slowness, SlownessTable, slowness_of
+from capplan.accuracy.slowness import Slowness, SlownessTable, replica_slowness
 from capplan.engine.profile import EngineProfile
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.search.candidates import Layout, Ranges
@@ -48,13 +48,13 @@ class Question:
         self, targets: Sequence[Target], network: Network, step_s: float, device: Device
     ) -> Slowness:
         """Return the distribution of slowness of a replica on a device, as it matters for these targets."""
-        return slowness_of(
+        return replica_slowness(
             self.slowness_table,
             targets,
             network_class=network_class(network),
             step_s=step_s,
-            on_slice=device.partition is not None,
-            unmeasured_kernels=self.efficiencies[device.name].unmeasured,
+            device=device,
+            efficiency=self.efficiencies[device.name],
         )
 
 

@@ -98,6 +98,10 @@ Mixer: TypeAlias = (
 """Every kind of mixer; other rooms read its `description`."""
 
 
+Routing: TypeAlias = Literal["softmax", "sigmoid", "grouped"]
+"""How the experts of a token are chosen: the largest scores of a softmax or of a biased sigmoid, or, as in DeepSeek, those of the best groups."""
+
+
 @dataclass(frozen=True, slots=True)
 class Experts:
     """The routed experts of one layer; shared experts and the router are projections."""
@@ -115,6 +119,8 @@ class Experts:
     """Key of `weight_format.FORMATS`: of the matrices that read the hidden state, and of all where `down_format` is None."""
     down_format: str | None = None
     """Format of the matrix that writes the hidden state, where a quantiser gave it another one."""
+    routing: Routing = "softmax"
+    """How the experts of a token are chosen."""
 
     @property
     def matrices(self) -> tuple[tuple[str, int, int], ...]:
@@ -271,6 +277,12 @@ class Network:
     def routed_layers(self) -> int:
         """Layers with routed experts."""
         return sum(count for layer, count in self.distinct_layers if layer.experts is not None)
+
+    @property
+    def routing(self) -> Routing:
+        """How the experts of a token are chosen, in all layers alike."""
+        routed = (layer.experts for layer, _ in self.distinct_layers if layer.experts is not None)
+        return next((experts.routing for experts in routed), "softmax")
 
     @cached_property
     def distinct_layers(self) -> tuple[tuple[Layer, int], ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from capplan.accuracy.benchmark import Benchmark, is_set
-from capplan.accuracy.decisions import Run, runs_of
+from capplan.accuracy.decisions import Run, SlownessByStep, runs_of
 from capplan.accuracy.intervals import Intervals, interval_of
 from capplan.accuracy.kernel_rows import DEVICES, kernel_case
 from capplan.accuracy.kernels import predicted_latency
@@ -17,12 +17,13 @@ from capplan.accuracy.memory import memory_predictions, predict_memory_row
 from capplan.accuracy.replay import Servers, replayed_columns
 from capplan.accuracy.score import Prediction, Score, scores_by_group, scores_by_metric
 from capplan.accuracy.serving import predict_row, refused_row
+from capplan.accuracy.slowness import Slowness, replica_slowness
 from capplan.engine.versions import named_engine
 from capplan.errors import CapplanError, InputError
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import BORROWED, Efficiency
 from capplan.questions.benchmark_spec import benchmark_servers
-from capplan.readers.catalogue.efficiency import efficiency_by, timed_efficiency
+from capplan.readers.catalogue.efficiency import efficiency_by, shipped_slowness, timed_efficiency
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
 from capplan.recorded.measured.table import MeasuredKind, impossible_number, measured_table
@@ -32,6 +33,7 @@ from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec
 from capplan.scenario.flags import ServingFlags, StatedResult
 from capplan.scenario.replica import asked_replica
+from capplan.workload.request_class import Target
 
 MOST_RESULTS = 500
 """Results that are replayed together; a refit replays each of them some hundred times."""
@@ -310,6 +312,38 @@ def serving_predictions(
         )
 
 
+def run_slowness(network_class: str, gpu: Device, efficiency: Efficiency, step_s: float) -> Slowness:
+    """Return how slow the replica of a run may be, as `fleet` takes it for a limit on the mean time per output token.
+
+    Parameters
+    ----------
+    network_class : dense, moe, mla
+    gpu : of the replica
+    efficiency : fitted numbers that it was predicted with
+    step_s : [s]
+        predicted mean time per output token
+    """
+    return replica_slowness(
+        shipped_slowness(),
+        (Target("tpot", "mean", step_s),),
+        network_class=network_class,
+        step_s=step_s,
+        device=gpu,
+        efficiency=efficiency,
+    )
+
+
+def _slowness_of_row(predictions: Sequence[Prediction], calibration: Path | None) -> SlownessByStep:
+    """Return how slow the replica of a row may be; asked of rows that were predicted alone, which have a device and a class."""
+    groups = next((p.groups for p in predictions if p.groups), {})
+
+    def slowness(step_s: float) -> Slowness:
+        gpu = device(groups["device"])
+        return run_slowness(groups["class"], gpu, efficiency_by(calibration, gpu), step_s)
+
+    return slowness
+
+
 def validation(
     paths: Sequence[Path],
     *,
@@ -337,12 +371,12 @@ def validation(
     scored: list[Prediction] = []
     runs: list[Run] = []
     for file_kind, rows in files:
-        core: list[tuple[dict[str, str], list[Prediction]]] = []
+        core: list[tuple[dict[str, str], list[Prediction], SlownessByStep]] = []
         for row, of_row in zip(rows, _predictions(file_kind, rows, calibration, intervals), strict=True):
             every += of_row
             if is_core(row):
                 scored += of_row
-                core.append((row, of_row))
+                core.append((row, of_row, _slowness_of_row(of_row, calibration)))
             done += 1
             if progress:
                 progress(done, total)

@@ -84,7 +84,10 @@ def step_rates(
             engine=profile.engine,
             expert_format=expert_format,
             expert_kernel=profile.expert_kernel(
-                device.architecture, expert_format or weight_format, spread=spread
+                device.architecture,
+                expert_format or weight_format,
+                spread=spread,
+                routing=network.routing,
             ),
             fuses_quantise=profile.fuses_quantise,
         )

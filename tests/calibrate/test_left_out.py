@@ -3,11 +3,20 @@
 import gzip
 import re
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from calibrate.accuracy_page import coverage_text, fitted_section, interval_table, separated_table
+from calibrate.accuracy_page import (
+    CHOICES_PICTURE,
+    choices_chart,
+    coverage_text,
+    fitted_section,
+    interval_table,
+    separated_table,
+)
 from calibrate.accuracy_tables import (
     carried_table,
     group_table,
@@ -32,14 +41,16 @@ from calibrate.host_fit import (
 )
 from calibrate.host_rows import ERAS, SHARED, items_of, predicted_row
 from calibrate.interval_fit import Coverage
-from calibrate.left_out import left_out_text
-from calibrate.left_out_scores import left_out_coverage, left_out_scores, ruled_scores
+from calibrate.left_out import choices_of, left_out_text
+from calibrate.left_out_scores import left_out_choices, left_out_coverage, left_out_scores, ruled_scores
 from calibrate.targets import SERVING
+from capplan.accuracy.decisions import CONFIDENCES, PLANNED_CONFIDENCE
 from capplan.engine.host_times import FITTED, HOST_TIMES
 from capplan.errors import InputError
 from capplan.questions.validation import BUILT_IN_POINTS, validation
 from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.recorded.measured.table import measured_table
+from capplan.report.charts.svg import svg_file
 
 
 def quick_rows():
@@ -58,6 +69,12 @@ def test_scores_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "left_out.yaml"
     path.write_text(left_out_text(own, dict.fromkeys(("group", "model"), own), COVERAGE), encoding="utf-8")
     assert left_out_coverage(path) == COVERAGE
+    written = choices_of(own)
+    assert any(score.questions for score in written)
+    for read, score in zip(left_out_choices(path)["model"], written, strict=True):
+        assert (read.confidence, read.questions) == (score.confidence, score.questions)
+        assert read.broke_limit_fraction == pytest.approx(score.broke_limit_fraction, abs=1e-4)
+        assert dict(read.regret) == pytest.approx(dict(score.regret), abs=1e-4)
     found = left_out_scores(path)
     assert ("load", "online_conc", "tpot_ms_mean") in found
     assert ("model", "load", "online_conc", "tpot_ms_mean") in ruled_scores(path)
@@ -65,6 +82,23 @@ def test_scores_are_read_as_they_were_written(tmp_path):
         assert entry.values > 0
         assert entry.left_out_median_error >= 0.0
         assert 0.0 <= entry.left_out_within_20 <= 1.0
+
+
+def test_picks_as_sure_as_plans_keep_their_limits_where_models_and_sources_were_left_out():
+    """Targets: at the confidence of plans 6 % of picks above their limit, and none by over a tenth; more confidence answers fewer questions."""
+    for scores in left_out_choices().values():
+        (planned,) = (score for score in scores if score.confidence == PLANNED_CONFIDENCE)
+        assert planned.broke_limit_fraction <= 0.06
+        assert planned.broke_by_10_fraction == 0.0
+        surer = [score for score in scores if score.confidence is not None]
+        assert [score.confidence for score in surer] == sorted(CONFIDENCES)
+        assert all(b.questions <= a.questions for a, b in pairwise(surer))
+        assert len({score.questions + score.unanswered for score in scores}) == 1
+
+
+def test_the_picture_of_choices_is_that_of_the_last_fit():
+    page = Path(__file__).parents[2] / "docs" / CHOICES_PICTURE
+    assert page.read_text(encoding="utf-8") == svg_file(choices_chart(left_out_choices()))
 
 
 KINDS = ("closed/ttft", "closed/tpot")

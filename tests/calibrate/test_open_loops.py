@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from calibrate.accuracy_text import OPEN_LOOPS_BEYOND
 from calibrate.open_loops import (
     IN_CLIENT,
     LOADS,
     OpenValue,
+    beyond_table,
     open_loops,
     open_loops_text,
     open_values,
@@ -16,6 +18,7 @@ from calibrate.open_loops import (
     target_table,
     wrong_table,
 )
+from calibrate.targets import OPEN_LOOPS
 
 ROW = {
     "id": "roleplay", "kind": "online_rate", "engine": "vllm", "engine_version": "0.15.1", "model_hf_id": "meta-llama/Llama-2-7b-hf",
@@ -85,3 +88,16 @@ def test_tables_tell_errors_by_source_and_load():
 def test_a_row_that_cannot_be_replayed_is_refused(column):
     found = {v.column: v for v in open_values({**ROW, "spec_decode": "eagle"}, 0, usual)}
     assert found[column].predicted is None
+
+
+def test_every_row_that_misses_a_target_is_listed_with_what_is_known():
+    values = open_loops()
+    lines = beyond_table(values, OPEN_LOOPS_BEYOND).splitlines()[2:]
+    listed = {line.split(" | ")[0].removeprefix("| "): line for line in lines}
+    tpot = next(target for target in OPEN_LOOPS if target.title == "TPOT, p50")
+    for value in values:
+        if value.load == "within capacity" and value.column == "tpot_ms_p50" and value.predicted:
+            off = abs(value.predicted / value.measured - 1.0) > tpot.limit
+            assert not off or f"**{value.predicted / value.measured:.2f}**" in listed[value.row]
+    assert all("**" in line for line in lines)
+    assert not [row for row, line in listed.items() if line.endswith("|  |")], "say what is known of it"

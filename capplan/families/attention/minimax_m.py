@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import decoder, gated_mlp, heads, with_tower
-from capplan.families.parts.stacks import Traits, block, block_decoder, mixture, parts_after
+from capplan.families.parts.stacks import Traits, block, block_decoder, mixture, parts_after, routed_by
 from capplan.families.parts.vision import minimax_vision
 from capplan.model.network import Attention, Layer, Network, Projection
 
@@ -23,7 +23,7 @@ def read_minimax_m2(config: Config, name: str) -> Network:
     if config.text("qk_norm_type", default="per_layer") != "per_layer":
         raise config.error("qk_norm_type", "is not modelled", "allowed: per_layer")
     traits = Traits(wide_norms=config.flag("use_qk_norm", default=True))
-    return block_decoder(config, name, traits, [part] * config.layers(), shape=shape)
+    return block_decoder(config, name, traits, [routed_by(part, "sigmoid")] * config.layers(), shape=shape)
 
 
 def _sparse_attention(layer: Layer, config: Config, hidden: int) -> Layer:
@@ -77,7 +77,7 @@ def read_minimax_m3(config: Config, name: str) -> Network:
     hidden, layers = shape.hidden_size, config.layers()
     width = config.dimension("moe_intermediate_size", "intermediate_size")
     shared_width = config.count("shared_intermediate_size", default=width)
-    mixed = mixture(
+    scored = mixture(
         config,
         hidden,
         experts=config.dimension("num_local_experts"),
@@ -85,6 +85,7 @@ def read_minimax_m3(config: Config, name: str) -> Network:
         intermediate=width,
         shared=config.count("n_shared_experts", default=1) * shared_width,
     )
+    mixed = routed_by(scored, "sigmoid")
     sparse_layers = [part is mixed for part in parts_after(config, ((), None), mixed, layers, 0)]
     if not config.has("mlp_layer_types") and config.has("moe_layer_freq"):
         sparse_layers = [flag > 0 for flag in config.per_layer("moe_layer_freq", layers=layers)]

@@ -19,7 +19,7 @@ from capplan.families.parts.blocks import (
     routed,
     router,
 )
-from capplan.model.network import Layer, Network, Projection
+from capplan.model.network import Layer, Network, Projection, Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +147,12 @@ def mixture(
     return matmuls, routed(config, experts, per_token, hidden, intermediate, bias=bias)
 
 
+def routed_by(part: Part, routing: Routing) -> Part:
+    """Return a mixture of experts whose tokens choose their experts in a certain way."""
+    matmuls, experts = part
+    return matmuls, experts and replace(experts, routing=routing)
+
+
 def counted_mixture(
     config: Config, hidden: int, width: int, *, shared: int, router_bias: bool = False
 ) -> Part:
@@ -177,7 +183,7 @@ def mixtral_mixture(config: Config, hidden: int, *, shared: int = 0) -> Part:
 def deepseek_mixture(config: Config, hidden: int, *, shared_experts: int = 0) -> Part:
     """Return a mixture in the keys of DeepSeek: shared experts as wide as routed ones; `shared_experts` of them where the file does not say."""
     width = config.dimension("moe_intermediate_size")
-    return mixture(
+    part = mixture(
         config,
         hidden,
         experts=config.dimension("n_routed_experts"),
@@ -185,6 +191,7 @@ def deepseek_mixture(config: Config, hidden: int, *, shared_experts: int = 0) ->
         intermediate=width,
         shared=config.count("n_shared_experts", default=shared_experts) * width,
     )
+    return routed_by(part, "grouped")
 
 
 def parts_by_layer(
