@@ -61,8 +61,7 @@ def fleet_decision(
 
     best: dict[str, Sized] = {}
     for device in question.devices:
-        fleet = trials.best_of(device.name, question.slo.confidence, rejected)
-        if fleet is not None:
+        if fleet := trials.best_of(device.name, question.slo.confidence, rejected):
             best[device.name] = fleet
         step()
     rows = {name: best_plan(trials, best[name]) for name in _shown(best, terms)}
@@ -81,7 +80,7 @@ def fleet_decision(
     pairs = sorted(((fleet, _with_range(plan, fleet, terms)) for fleet, plan in checked), key=by_cost)
     choices = _choices_of(pairs, terms) if pairs else None
     chosen = None if choices is None else _sized_as(choices.recommended, pairs)
-    grown = _grown(chosen, terms) if chosen is not None and question.slo.targets else {}
+    grown = _grown(chosen, terms)
     return FleetAnswer(
         tuple(plan for _, plan in pairs),
         rejection_rows(rejected),
@@ -102,9 +101,7 @@ def fleet_decision(
             if name not in rows and (pair := confirmed(fleet, terms)) is not None
         ),
         tight=None if chosen is None else tight_target(chosen, trials),
-        next_steps=None
-        if chosen is None or not question.slo.targets
-        else _next_steps(chosen, grown, rows, terms),
+        next_steps=_next_steps(chosen, grown, rows, terms),
     )
 
 
@@ -163,8 +160,10 @@ def _sized_as(plan: Plan, pairs: Sequence[tuple[Sized, Plan]]) -> Sized:
     return Sized(trial, plan.single.busy_replicas, plan.gpus)
 
 
-def _grown(chosen: Sized, terms: Terms) -> dict[float, Sized | None]:
+def _grown(chosen: Sized | None, terms: Terms) -> dict[float, Sized | None]:
     """Return the recommended layout with the replicas of each higher confidence; None where no number is enough."""
+    if chosen is None or not chosen.trial.limits:
+        return {}
     trial = chosen.trial
     chance = met_probability(trial, chosen.busy)
     fleets: dict[float, Sized | None] = {}
@@ -179,9 +178,11 @@ def _grown(chosen: Sized, terms: Terms) -> dict[float, Sized | None]:
 
 
 def _next_steps(
-    chosen: Sized, grown: Mapping[float, Sized | None], best: Mapping[str, Sized], terms: Terms
-) -> NextSteps:
+    chosen: Sized | None, grown: Mapping[float, Sized | None], best: Mapping[str, Sized], terms: Terms
+) -> NextSteps | None:
     """Return the recommended layout sized for more confidence and as predicted, and what unmeasured devices would cost as predicted."""
+    if chosen is None or not chosen.trial.limits:
+        return None
     steps = tuple(_step(confidence, fleet, terms) for confidence, fleet in grown.items())
     predicted = _predicted_busy(chosen, terms)
     cost = rank(chosen, terms)[0]

@@ -306,7 +306,7 @@ class Trial:
     doublings = DOUBLINGS
     """Range of the scale of loads."""
     classes: Sequence[int] = REGULARITY
-    """Of replica counts."""
+    """Classes of replica counts whose arrivals count as equally regular."""
 
     def __init__(
         self,
