@@ -116,6 +116,18 @@ class BudgetTerms:
         """
         return self.usd_per_month - self.beside_usd_per_month - self.usd_per_traffic * (traffic_ratio - 1.0)
 
+    def left_text(self, traffic_ratio: float = 1.0) -> str:
+        """Return what is left for machines in words.
+
+        Examples
+        --------
+        >>> terms = BudgetTerms(5000.0, ("other",), 4000.0, 3000.0)
+        >>> terms.left_text(), terms.left_text(2.0)
+        ('$1,000', 'nothing')
+        """
+        left = self.machines_usd_per_month(traffic_ratio)
+        return f"${left:,.0f}" if left > 0.0 else "nothing"
+
 
 @dataclass(frozen=True, slots=True)
 class ProvisionedTerms:

@@ -9,7 +9,7 @@ from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.report.answer import Table
 from capplan.report.answers.fleet import decision_tables
 from capplan.report.answers.fleet_words import measuring_texts, relaxation_text, sure, surer_text, tight_texts
-from capplan.report.answers.plan_words import cost_texts, purchase_text
+from capplan.report.answers.plan_words import budget_text, budget_texts, cost_texts, purchase_text
 from capplan.report.answers.pools import pools_closing, pools_tables
 from capplan.report.charts.of_answers import certainty_chart
 from capplan.report.screen_units import screen_of, shown_number
@@ -52,7 +52,8 @@ def decision_sentence(given: Findings) -> str:
     plan, scenario = given.chosen, given.asked.scenario
     if plan is None:
         names = ", ".join(device.name for device in scenario.fleet.hardware)
-        return f"No fleet of {names} serves {scenario.name} within its targets; do not buy on these terms."
+        budget = f" and {budget_text(scenario)}" if given.answer.over_budget is not None else ""
+        return f"No fleet of {names} serves {scenario.name} within its targets{budget}; do not buy on these terms."
     owned = all(group.price is not None and group.price.commitment == "owned" for group in plan.groups)
     verb = "Buy" if owned else "Rent"
     cost = ", ".join(cost_texts(plan)) if plan.usd_per_month is not None else "an unknown price"
@@ -73,7 +74,8 @@ def decision_section(given: Findings) -> Section:
     """Return what the plan costs a month and a year, or what would have to give where there is no plan."""
     plan = given.chosen
     if plan is None:
-        return Section("What would have to give", lines=tuple(map(relaxation_text, given.answer.relaxations)))
+        relaxed = map(relaxation_text, given.answer.relaxations)
+        return Section("What would have to give", lines=(*budget_texts(given.asked, given.answer), *relaxed))
     if plan.usd_per_month is None:
         return Section(
             "What it costs", text=("No price of this device is known; name one: prices.per_gpu_hour.",)

@@ -1,6 +1,7 @@
 """A budget is a target: no plan is dearer, and one that pays for the cheapest plan changes nothing about it."""
 
 import json
+import re
 from itertools import permutations, product
 from math import inf
 from types import SimpleNamespace
@@ -336,20 +337,54 @@ def test_growth_exceeds_a_budget_for_everything_in_the_month_whose_bill_does(tmp
         assert text.endswith(f"is exceeded in month {month}")
 
 
-def test_the_part_of_the_traffic_counts_the_egress_of_that_part(tmp_path):
-    """Egress is most of the bill: half of the budget pays for the part whose own bill is within it, and not for a hundredth more."""
+@pytest.mark.long
+@pytest.mark.parametrize("mix", [(), (MIX,)], ids=["rented", "mixed"])
+@pytest.mark.parametrize(("egress_usd", "part"), [(2, 0.8), (40, 0.5)])
+def test_the_part_of_the_traffic_counts_the_egress_of_that_part(tmp_path, mix, egress_usd, part):
+    """A part of the budget pays for the part whose own bill is within it, and not for a hundredth more; even if all egress is above the budget."""
+    path = tmp_path / "small.yaml"
+    path.write_text(SCENARIO.replace("request_rate: 30 req/s", "request_rate: 30 req/s, daily_curve: office"))
+    dear = f"prices.other.egress_per_gb={egress_usd} $"
+    asked, free, _ = with_others(path, dear, *mix)
+    lines = outlook_of(asked, free).total
+    usd = total_usd(lines)
+    egress = next(line.usd for line in lines if line.what == "egress of streamed output")
+    assert (egress > part * usd) == (egress_usd == 40)
+    budget = (*mix, f"budget.usd_per_month={part * usd!r}", EVERYTHING, dear)
+    _, over, _ = with_others(path, *budget)
+    assert over.chosen is None
+    share = over.carried.traffic_fraction
+    (_, some, paid), (_, more, _) = (
+        with_others(path, *budget, f"traffic[0].request_rate={30 * each!r} req/s")
+        for each in (share, share + 0.01)
+    )
+    assert some.chosen is not None
+    assert paid <= part * usd
+    assert more.chosen is None
+    _, free, unlimited = with_others(path, dear, f"traffic[0].request_rate={30 * (share + 0.01)!r} req/s")
+    assert mix or unlimited > part * usd
+
+
+@pytest.mark.long
+def test_egress_above_a_budget_leaves_nothing_for_machines_and_some_for_a_part(capplan, tmp_path):
     path = tmp_path / "small.yaml"
     path.write_text(SCENARIO)
-    dear = "prices.other.egress_per_gb=2 $"
-    _, _, usd = with_others(path, dear)
-    budget = (f"budget.usd_per_month={0.8 * usd!r}", EVERYTHING, dear)
-    _, over, _ = with_others(path, *budget)
-    share = over.carried.traffic_fraction
-    some, more = (
-        with_others(path, dear, f"traffic[0].request_rate={30 * part!r} req/s")[2]
-        for part in (share, share + 0.01)
-    )
-    assert some <= 0.8 * usd < more
+    words = ("--offline", "--set", "prices.other.egress_per_gb=40 $", "--set", "budget={usd_per_month: 70000, includes: [other]}")  # fmt: skip
+    ran = capplan("fleet", path, *words)
+    assert ran.code == 4
+    said = ran.out + ran.err
+    assert "per month, nothing of it for machines" in said
+    assert "times the budget" not in said
+    assert re.search(r"the budget pays for \d\d% of the traffic", said)
+    most = json.loads(capplan("fleet", path, *words, "--format", "json").out)["result"]
+    assert 0 < most["carried"]["usd_per_month"] < 70000
+    page = capplan("report", path, *words, "-o", tmp_path / "page.md")
+    assert page.code == 4
+    written = " ".join((tmp_path / "page.md").read_text().split())
+    assert "within its targets and the budget of $70,000 per month, nothing of it for machines;" in written
+    assert f"the budget pays for {most['carried']['traffic_fraction']:.0%} of the traffic" in written
+    little = capplan("fleet", path, "--offline", "--set", "prices.other.egress_per_gb=9000 $", *words[3:])
+    assert "no share of the traffic fits the budget" in little.out + little.err
 
 
 def test_what_a_budget_includes_has_a_price(capplan, tmp_path):
@@ -361,12 +396,12 @@ def test_what_a_budget_includes_has_a_price(capplan, tmp_path):
         )
         assert ran.code == 2
         assert f"{name} is included, and prices.{name} is not given" in ran.err
-    egress = (
+    fixed = (
         "--set",
-        "prices.other.egress_per_gb=900 $",
+        "prices.other.load_balancers=9000 $/month",
         "--set",
         "budget={usd_per_month: 9000, includes: [other]}",
     )
-    ran = capplan("fleet", path, "--offline", *egress)
+    ran = capplan("fleet", path, "--offline", *fixed)
     assert ran.code == 2
     assert "other cost more than the budget of $9,000, which leaves nothing for machines" in ran.err

@@ -41,7 +41,7 @@ def budgeted(
     """Return a scenario with what its budget leaves for machines, by the lines of its total cost, and what that assumes.
 
     Users ask most if no response takes any time, and of several weight formats the largest checkpoint is kept, so no plan
-    costs more than the budget.
+    costs more than the budget. Egress may leave nothing for machines: then the budget pays for a share of the traffic at most.
 
     Parameters
     ----------
@@ -59,14 +59,14 @@ def budgeted(
     left = own.machines_usd_within(budget.usd_per_month, budget.includes, others)
     egress = total_usd([line for line in lines if line.grows_with == "traffic"])
     doubled = own.machines_usd_within(budget.usd_per_month, budget.includes, others + egress)
+    known = replace(budget, beside_usd_per_month=budget.usd_per_month - left, usd_per_traffic=left - doubled)
     names = " and ".join(budget.includes)
-    if left <= 0.0:
+    if known.machines_usd_per_month(0.0) <= 0.0:
         raise InputError(
             f"{scenario.path}: budget.includes: {names} cost more than the budget of ${budget.usd_per_month:,.0f}, "
             "which leaves nothing for machines"
         )
-    what = f"the budget of ${budget.usd_per_month:,.0f} per month includes {names}, which leaves ${left:,.0f} for machines"
-    known = replace(budget, beside_usd_per_month=budget.usd_per_month - left, usd_per_traffic=left - doubled)
+    what = f"the budget of ${budget.usd_per_month:,.0f} per month includes {names}, which leaves {known.left_text()} for machines"
     return replace(scenario, budget=known), (Assumption(what, "budget.includes"),)
 
 

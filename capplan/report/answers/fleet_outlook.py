@@ -169,9 +169,9 @@ def growth_closing(growth: Growth | None, scenario: Scenario) -> tuple[str, ...]
         return tuple(lines)
     today = growth.months[0].request_rate
     for row in growth.months:
-        left = budget.machines_usd_per_month(row.request_rate / today)
-        if (row.paid_usd or 0.0) > left:
-            parts = f", which leaves ${left:,.0f} for machines," if budget.includes else ""
+        ratio = row.request_rate / today
+        if (row.paid_usd or 0.0) > budget.machines_usd_per_month(ratio):
+            parts = f", which leaves {budget.left_text(ratio)} for machines," if budget.includes else ""
             lines.append(
                 f"the budget of ${budget.usd_per_month:,.0f} per month{parts} is exceeded in month {row.month}"
             )

@@ -86,7 +86,7 @@ def budget_text(scenario: Scenario) -> str:
     stated = scenario.budget
     if stated is None:
         return ""
-    part = f", ${stated.machines_usd_per_month():,.0f} of it for machines" if stated.includes else ""
+    part = f", {stated.left_text()} of it for machines" if stated.includes else ""
     return f"the budget of ${stated.usd_per_month:,.0f} per month{part}"
 
 
@@ -99,9 +99,10 @@ def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
     if budget is None or answer.over_budget is None or usd is None:
         return ()
     how = " with its mix of commitments" if by_mix else ""
+    times = f"{usd / budget:.3g} times the budget, " if budget > 0.0 else ""
     return (
         f"without {budget_text(asked.scenario)}: {purchase_text(answer.over_budget)}, ${usd:,.0f} per month{how}, "
-        f"{usd / budget:.3g} times the budget, ${usd - budget:,.0f} too much",
+        f"{times}${usd - budget:,.0f} too much",
         *_carried_texts(asked, answer),
     )
 
