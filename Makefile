@@ -84,6 +84,7 @@ golden: $(VENV)/.ready-test
 docs: $(VENV)/.ready-docs
 	$(BIN)/python -m docs.generators.commands
 	$(BIN)/python -m docs.generators.orders
+	$(BIN)/python -m docs.generators.hosted_models
 	$(BIN)/mkdocs build --quiet
 
 site: $(VENV)/.ready-docs $(VENV)/.ready-test
