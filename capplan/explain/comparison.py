@@ -74,7 +74,7 @@ def _explain(compared: _Compared, place: Place, value: float) -> Explained:
         return _outside(compared)
     if key == "provisioned_usd" or compared.comparison.terms.provisioned is not None:
         return _provisioned(compared, api, key)
-    parts = [_part(key, traffic, api.price, compared) for traffic in compared.comparison.traffic]
+    parts = [_part(key, traffic, api.price, compared) for traffic in api.traffic]
     if len(parts) == 1:
         return parts[0]
     shares = [
@@ -93,7 +93,7 @@ def _provisioned(compared: _Compared, api: ComparedApi, key: str) -> Explained:
         how = "by the hour" if sold is not None else "by the token"
         none = input_of("z", "nothing", 0.0, "config", f"scenario: hosted.provisioned: all is paid {how}")
         return explained(key, 0.0, "z", (none,), MONEY)
-    units = provisioned_units(comparison.traffic, api.price, comparison.terms)
+    units = provisioned_units(api.traffic, api.price, comparison.terms)
     inputs = (
         input_of("n", "units", units, "derived", "for the busiest hour: scenario: hosted.provisioned"),
         input_of(

@@ -21,7 +21,7 @@ from capplan.money.hosted import (
 )
 from capplan.money.total_cost import CostLine, total_usd
 from capplan.numbers import Array
-from capplan.workload.reuse_by_age import Reuse
+from capplan.workload.reuse_by_age import Repeated
 
 MOST_REPLICAS = 20_000
 """If the fleet still costs more than an API at this size, no breakeven is searched for beyond it."""
@@ -99,6 +99,8 @@ class ComparedApi:
 
     price: TokenPrice
     bill: HostedBill
+    traffic: tuple[HostedTraffic, ...]
+    """With what its cache finds of prompts that repeat earlier ones."""
     breakeven_request_rate: float | None
     """Peak rate from which on the own fleet never costs more; None where the API stays cheaper."""
     ways: tuple[str, ...] = ()
@@ -228,7 +230,7 @@ def compare(
     own: OwnFleet,
     prices: tuple[TokenPrice, ...],
     terms: HostedTerms,
-    reuse: Mapping[str, Reuse],
+    repeated: Mapping[str, Repeated],
 ) -> Comparison:
     """Return a month of the plan and of every API for the same traffic, the APIs cheapest first.
 
@@ -239,14 +241,14 @@ def compare(
     own : the plan at any traffic
     prices : of the APIs
     terms : how the APIs are used
-    reuse : by class, what its prompts repeat, where a trace names their blocks or sessions send them again
+    repeated : by class, what its prompts repeat, where a trace names their blocks or sessions send them again
 
     Returns
     -------
     Comparison
     """
     traffic = tuple(
-        hosted_traffic(request_class, response_s, reuse.get(request_class.name))
+        hosted_traffic(request_class, response_s)
         for request_class, response_s in zip(
             demand.classes, demand.responses_s(plan.responses_s), strict=True
         )
@@ -259,20 +261,33 @@ def compare(
 
     compared = []
     for price in prices:
+        seen = tuple(_with_reuse(part, repeated.get(part.request_class.name), price) for part in traffic)
 
-        def usd_at(rate: float, price: TokenPrice = price, own: OwnFleet = own) -> float:
+        def usd_at(
+            rate: float,
+            price: TokenPrice = price,
+            seen: tuple[HostedTraffic, ...] = seen,
+            own: OwnFleet = own,
+        ) -> float:
             if rate <= 0.0:
                 return 0.0
-            bill = hosted_bill(traffic, price, terms, rate / own.request_rate)
+            bill = hosted_bill(seen, price, terms, rate / own.request_rate)
             return bill.usd - own.usd_of_requests(rate)
 
         even = breakeven_rate(own_usd, step_rates, usd_at)
-        ways = tuple(billed_class(part, price, terms).way.name for part in traffic)
+        ways = tuple(billed_class(part, price, terms).way.name for part in seen)
         if terms.provisioned is not None:
-            ways = (f"{provisioned_units(traffic, price, terms):g} units rented",)
-        compared.append(ComparedApi(price, hosted_bill(traffic, price, terms), even, ways))
+            ways = (f"{provisioned_units(seen, price, terms):g} units rented",)
+        compared.append(ComparedApi(price, hosted_bill(seen, price, terms), seen, even, ways))
     compared.sort(key=lambda api: (api.bill.usd, api.price.name))
     return Comparison(plan, own, tuple(compared), traffic, terms)
+
+
+def _with_reuse(traffic: HostedTraffic, repeated: Repeated | None, price: TokenPrice) -> HostedTraffic:
+    """Return a class with what of its prompts an API finds again, which keeps no prefix below its shortest one."""
+    if repeated is None:
+        return traffic
+    return replace(traffic, reuse=repeated.kept_from(price.minimum_prefix_tokens))
 
 
 def cost_lines(comparison: Comparison) -> tuple[Array, Array, dict[str, Array]]:
@@ -287,9 +302,7 @@ def cost_lines(comparison: Comparison) -> tuple[Array, Array, dict[str, Array]]:
     lines = {
         api.price.name: np.array(
             [
-                hosted_bill(
-                    comparison.traffic, api.price, comparison.terms, float(rate) / own.request_rate
-                ).usd
+                hosted_bill(api.traffic, api.price, comparison.terms, float(rate) / own.request_rate).usd
                 for rate in rates
             ]
         )

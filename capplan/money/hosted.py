@@ -625,7 +625,14 @@ def billed_class(
     if terms.caching == "default":
         sessions = price.marked and traffic.request_class.sessions is not None
         ways = ways[-1:] if sessions else (default_way(price, terms.time_to_live_s),)
+    if traffic.reuse is not None:
+        ways = tuple(way for way in ways if not _paid_by_the_hour(way.price)) or ways[:1]
     return min((_billed_way(traffic, way, terms, load_ratio) for way in ways), key=lambda each: each.bill.usd)
+
+
+def _paid_by_the_hour(price: TokenPrice) -> bool:
+    """Return whether what is kept is paid for by the hour, which nobody buys for every prompt of a trace or a session."""
+    return price.rates.cache_read is not None and price.storage_usd_per_million_tokens_hour != 0.0
 
 
 def _billed_way(traffic: HostedTraffic, way: CacheWay, terms: HostedTerms, load_ratio: float) -> BilledClass:
@@ -677,17 +684,14 @@ def keeps_a_prefix(request_class: RequestClass, price: TokenPrice) -> bool:
 def _traced_class(
     traffic: HostedTraffic, reuse: Reuse, way: CacheWay, terms: HostedTerms, load_ratio: float
 ) -> BilledClass:
-    """Return what decides the cost of a class whose prompts repeat earlier ones: what is found is read, all else written."""
+    """Return what decides the cost of a class whose prompts repeat earlier ones: what is found is read, all else of the prompts that are long enough to be kept is written."""
     price = way.price
-    each = per_request(
-        replace(traffic.request_class, shared_prefix_tokens=math.inf),
-        replace(price, minimum_prefix_tokens=0.0),
-    )
+    each = per_request(replace(traffic.request_class, shared_prefix_tokens=math.inf), price)
     rates = traffic.rates_per_s * load_ratio
     alive_s = time_to_live_s(price, terms)
     hits = np.array([reuse.hit_fraction(alive_s, float(rate)) if rate else 0.0 for rate in rates])
     return BilledClass(
-        replace(each, input_usd=each.prefix_input_usd),
+        each,
         float(rates.mean()) * traffic.hours * 3600.0,
         *_batch_fractions(traffic, price, terms),
         _peak_ratio(price, rates),

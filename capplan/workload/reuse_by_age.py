@@ -1,7 +1,7 @@
 """How much of the prompts of a trace or of sessions was sent before, and how long ago: the hits of a cache with a time to live."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -44,7 +44,47 @@ class ReuseByAge:
         (0.3333333333333333, 0.5)
         """
         alive_s = time_to_live_s * request_rate / self.request_rate
-        return float(np.searchsorted(self.ages_s, alive_s, side="right")) / self.blocks
+        return float(np.searchsorted(self.ages_s, alive_s, side="right")) / max(self.blocks, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedBlocks:
+    """What the prompts of a trace repeat, prompt by prompt."""
+
+    ages_s: Array
+    """Age of every leading block that was sent before, prompt by prompt: the longest time since the last use of it or of one before it."""
+    repeated: Counts
+    """Leading blocks of each prompt that were sent before."""
+    blocks: Counts
+    """Blocks of each prompt."""
+    request_rate: float
+    """Request rate of the trace [req/s]."""
+    block_tokens: int = 1
+
+    def kept_from(self, shortest_tokens: float) -> ReuseByAge:
+        """Return what of that a cache finds that keeps no shorter prefixes, of the prompts that it keeps.
+
+        A prompt that repeats enough blocks finds none of the first of them as long as it does not find all of these.
+
+        Parameters
+        ----------
+        shortest_tokens : [tokens]
+
+        Examples
+        --------
+        Three blocks that were sent 1, 2 and 5 s ago, in a prompt of four, beside a prompt of one block that was sent before:
+
+        >>> trace = RepeatedBlocks(np.array([1.0, 2.0, 5.0, 3.0]), np.array([3, 1]), np.array([4, 1]), 1.0, 16)
+        >>> trace.kept_from(32.0).ages_s.tolist(), trace.kept_from(32.0).blocks, trace.kept_from(0.0).blocks
+        ([2.0, 2.0, 5.0], 4, 5)
+        """
+        least = max(math.ceil(shortest_tokens / self.block_tokens), 1)
+        enough = np.repeat(self.repeated >= least, self.repeated)
+        starts = np.cumsum(self.repeated) - self.repeated
+        place = np.arange(self.ages_s.size) - np.repeat(starts, self.repeated)
+        all_of_them = np.minimum(np.repeat(starts, self.repeated) + least, self.ages_s.size) - 1
+        ages = np.where(place < least, self.ages_s[all_of_them], self.ages_s)[enough]
+        return ReuseByAge(np.sort(ages), int(self.blocks[self.blocks >= least].sum()), self.request_rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +99,31 @@ class SessionReuse:
     """Prompt tokens that all sessions have in common."""
     repeated_tokens: Array
     """Prompt tokens that the turn before has too, without the shared ones."""
-    tokens: float
-    """Tokens of all prompts."""
+    input_tokens: Array
+    """Tokens of the prompts, the shorter ones that a cache does not keep left out."""
     request_rate: float
     """Turns of all sessions [req/s]."""
+
+    def kept_from(self, shortest_tokens: float) -> "SessionReuse":
+        """Return what of that a cache finds that keeps no shorter prefixes, of the prompts that it keeps.
+
+        Parameters
+        ----------
+        shortest_tokens : [tokens]
+
+        Examples
+        --------
+        Of 10 shared tokens and 25 of the turn before, a cache that keeps prefixes from 20 tokens on finds 25 or nothing:
+
+        >>> reuse = SessionReuse(np.array([1.0]), np.array([60.0]), np.array([10.0]), np.array([15.0]), np.array([50.0]), 1.0)
+        >>> [round(50 * reuse.kept_from(20.0).hit_fraction(alive_s, 1.0)) for alive_s in (5.0, 90.0)]
+        [0, 25]
+        """
+        before = self.shared_tokens + self.repeated_tokens
+        shared = np.where(self.shared_tokens >= shortest_tokens, self.shared_tokens, 0.0)
+        repeated = np.where(before >= shortest_tokens, before - shared, 0.0)
+        long = self.input_tokens[self.input_tokens >= shortest_tokens]
+        return replace(self, shared_tokens=shared, repeated_tokens=repeated, input_tokens=long)
 
     def hit_fraction(self, time_to_live_s: float, request_rate: float) -> float:
         """Return the share of the prompt tokens that a cache finds that keeps a prompt for this time after its last use.
@@ -78,16 +139,20 @@ class SessionReuse:
         A first turn 4 s after one of another session, and a second one 60 s after it; each shares 10 tokens, of 20 and 50:
 
         >>> ages = np.array([4.0, 4.0]), np.array([math.inf, 60.0])
-        >>> reuse = SessionReuse(*ages, np.array([10.0, 10.0]), np.array([0.0, 10.0]), 70.0, 1.0)
+        >>> reuse = SessionReuse(*ages, np.array([10.0, 10.0]), np.array([0.0, 10.0]), np.array([20.0, 50.0]), 1.0)
         >>> [round(70 * reuse.hit_fraction(alive_s, 1.0)) for alive_s in (3.0, 5.0, 90.0)]
         [0, 20, 30]
         """
         idle_s = np.minimum(self.idle_s * (self.request_rate / request_rate), self.gap_s)
         found = self.shared_tokens[idle_s <= time_to_live_s].sum()
-        return float(found + self.repeated_tokens[self.gap_s <= time_to_live_s].sum()) / self.tokens
+        found += self.repeated_tokens[self.gap_s <= time_to_live_s].sum()
+        return float(found) / max(float(self.input_tokens.sum()), 1.0)
 
 
 Reuse: TypeAlias = ReuseByAge | SessionReuse
+"""What a cache finds again, by how long it keeps a prompt."""
+Repeated: TypeAlias = RepeatedBlocks | SessionReuse
+"""What prompts repeat, whatever the shortest prefix that a cache keeps."""
 
 
 def session_reuse_by_age(
@@ -131,12 +196,14 @@ def session_reuse_by_age(
         np.where(first, math.inf, gaps),
         shared.astype(np.float64),
         np.maximum(before - shared, 0).astype(np.float64),
-        float(turns.input_tokens.sum()),
+        turns.input_tokens.astype(np.float64),
         request_rate,
     )
 
 
-def reuse_by_age(block_ids: Counts, block_counts: Counts, arrival_s: Array) -> ReuseByAge:
+def reuse_by_age(
+    block_ids: Counts, block_counts: Counts, arrival_s: Array, block_tokens: int = 1
+) -> RepeatedBlocks:
     """Return the ages of the leading blocks of all prompts at their next use.
 
     A prompt finds its leading blocks up to the first one that is gone, and uses all of its blocks, found or not.
@@ -149,10 +216,12 @@ def reuse_by_age(block_ids: Counts, block_counts: Counts, arrival_s: Array) -> R
         of each prompt
     arrival_s : [s]
         of each request, ascending
+    block_tokens : [tokens]
+        of a block
 
     Returns
     -------
-    ReuseByAge
+    RepeatedBlocks
 
     Examples
     --------
@@ -163,9 +232,10 @@ def reuse_by_age(block_ids: Counts, block_counts: Counts, arrival_s: Array) -> R
     """
     last: dict[int, float] = {}
     ages: list[float] = []
+    repeated = np.zeros(block_counts.size, dtype=np.int64)
     ids, start = block_ids.tolist(), 0
-    for count, now in zip(block_counts.tolist(), arrival_s.tolist(), strict=True):
-        longest, leading = 0.0, True
+    for row, (count, now) in enumerate(zip(block_counts.tolist(), arrival_s.tolist(), strict=True)):
+        longest, leading, before = 0.0, True, len(ages)
         for block in ids[start : start + count]:
             if leading:
                 longest = max(longest, now - last.get(block, -math.inf))
@@ -173,9 +243,10 @@ def reuse_by_age(block_ids: Counts, block_counts: Counts, arrival_s: Array) -> R
                 if leading:
                     ages.append(longest)
             last[block] = now
+        repeated[row] = len(ages) - before
         start += count
-    seconds = float(arrival_s[-1] - arrival_s[0])
-    return ReuseByAge(np.sort(np.array(ages)), max(len(ids), 1), arrival_s.size / max(seconds, 1e-9))
+    rate = arrival_s.size / max(float(arrival_s[-1] - arrival_s[0]), 1e-9)
+    return RepeatedBlocks(np.array(ages), repeated, block_counts, rate, block_tokens)
 
 
 def hits_by_replica(sessions: Sessions, replicas: int, longest: int, count: int = DRAWN_SESSIONS) -> float:

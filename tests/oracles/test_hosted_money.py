@@ -1,6 +1,7 @@
 """Hosted APIs against worked examples, random arrivals drawn one by one, and a scan of every rate."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -200,17 +201,20 @@ def test_blocks_of_a_trace_are_found_by_their_age_one_by_one():
         [int(random.integers(3))] + [10 * n + int(random.integers(2)) for n in range(1, 4)] for _ in range(60)
     ]
     arrival = np.cumsum(random.exponential(4.0, 60))
-    for alive_s in (1.0, 7.0, 30.0, math.inf):
-        used, found = {}, 0
+    prompts = [prompt[: int(random.integers(1, 5))] for prompt in prompts]
+    counts = np.array([len(prompt) for prompt in prompts])
+    repeated = reuse_by_age(np.concatenate([np.array(prompt) for prompt in prompts]), counts, arrival, 16)
+    for alive_s, least in product((1.0, 7.0, 30.0, math.inf), (1, 2, 3)):
+        used, found, kept = {}, 0, 0
         for prompt, now in zip(prompts, arrival, strict=True):
-            for block in prompt:
-                if now - used.get(block, -math.inf) > alive_s or block not in used:
-                    break
-                found += 1
+            ages = [now - used.get(block, -math.inf) for block in prompt]
+            gone = [place for place, age in enumerate(ages) if age > alive_s or age == math.inf]
+            leading = prompt[: gone[0]] if gone else prompt
+            found += len(leading) if len(leading) >= least else 0
+            kept += len(prompt) if len(prompt) >= least else 0
             used |= dict.fromkeys(prompt, now)
-        counts = np.full(60, 4)
-        reuse = reuse_by_age(np.concatenate([np.array(prompt) for prompt in prompts]), counts, arrival)
-        assert reuse.hit_fraction(alive_s, reuse.request_rate) == pytest.approx(found / 240)
+        reuse = repeated.kept_from(16.0 * least - 3.0)
+        assert reuse.hit_fraction(alive_s, reuse.request_rate) == pytest.approx(found / kept)
 
 
 def test_a_trace_pays_reads_for_what_it_repeats_and_writes_for_the_rest():

@@ -2,12 +2,20 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from capplan.fleet.money_terms import HostedTerms
-from capplan.money.hosted import TokenPrice, TokenRates, billed_class, hosted_traffic
+from capplan.money.hosted import (
+    BY_ITSELF,
+    NOT_CACHED,
+    TokenPrice,
+    TokenRates,
+    billed_class,
+    hosted_traffic,
+)
 from capplan.workload.length import empirical, fixed, lognormal
 from capplan.workload.request_class import RequestClass
 from capplan.workload.reuse_by_age import hits_by_replica, session_reuse_by_age
@@ -27,8 +35,9 @@ fleet: {hardware: [h100-sxm], tensor_parallel: 1, pipeline_parallel: 1}
 
 @pytest.mark.parametrize("alive_s", [1.0, 20.0, 60.0, 300.0])
 @pytest.mark.parametrize("ratio", [1.0, 0.02])
-def test_prompts_find_what_a_clock_for_every_prefix_finds(alive_s, ratio):
-    """Sessions as a stream of their own, a clock for the shared prefix and one for each session."""
+@pytest.mark.parametrize("shortest", [0, 1200, 3000])
+def test_prompts_find_what_a_clock_for_every_prefix_finds(alive_s, ratio, shortest):
+    """Sessions as a stream of their own, a clock for the shared prefix and one for each session; no shorter prefix is kept."""
     rate, response_s = 0.5, 3.0
     reuse = session_reuse_by_age(AGENT, rate, response_s, 1 << 20, np.random.default_rng(0))
     random = np.random.default_rng(5)
@@ -45,11 +54,13 @@ def test_prompts_find_what_a_clock_for_every_prefix_finds(alive_s, ratio):
     for now, session, tokens in sorted(events):
         last, before = mine.get(session, (-math.inf, 0))
         held = min(AGENT.shared_tokens, tokens - 1)
-        found += held if now - max(shared_at, last) <= alive_s else 0
-        found += max(before - held, 0) if now - last <= alive_s else 0
-        total += tokens
+        held = held if now - max(shared_at, last) <= alive_s else 0
+        held = max(before, held) if now - last <= alive_s else held
+        found += held if held >= shortest else 0
+        total += tokens if tokens >= shortest else 0
         shared_at, mine[session] = now, (now, tokens)
-    assert reuse.hit_fraction(alive_s, rate * ratio) == pytest.approx(found / total, abs=0.02)
+    kept = reuse.kept_from(shortest)
+    assert kept.hit_fraction(alive_s, rate * ratio) == pytest.approx(found / total, abs=0.02)
 
 
 def test_more_sessions_change_only_how_often_the_shared_prefix_is_sent():
@@ -57,7 +68,7 @@ def test_more_sessions_change_only_how_often_the_shared_prefix_is_sent():
     rising = [reuse.hit_fraction(30.0, rate) for rate in (1e-4, 1e-2, 1.0, 100.0)]
     assert rising == sorted(rising)
     assert reuse.hit_fraction(1e9, 1.0) == pytest.approx(reuse.hit_fraction(1e9, 100.0))
-    alone = float(reuse.repeated_tokens[reuse.gap_s <= 30.0].sum()) / reuse.tokens
+    alone = float(reuse.repeated_tokens[reuse.gap_s <= 30.0].sum() / reuse.input_tokens.sum())
     assert rising[0] >= alone
 
 
@@ -73,6 +84,40 @@ def test_a_session_pays_reads_for_what_it_sends_again_and_writes_for_the_rest():
     assert bill.cache_write_usd == pytest.approx(requests / 2 * 1500 * 3.75e-6)
     late = billed_class(hosted_traffic(item, 10.0, reuse), price, HostedTerms(time_to_live_s=9.0)).bill
     assert late.cache_read_usd == 0.0
+
+
+def test_a_session_below_the_shortest_prefix_is_plain_input():
+    """Prompts of 1,000 and 1,500 tokens at an API that keeps 1,200: the first is input, the second is written, nothing is found."""
+    pair = Sessions(fixed(2.0), fixed(1000.0), fixed(300.0), fixed(200.0), 0.0)
+    item = RequestClass("a", empirical(np.array([1000.0, 1500.0])), fixed(200.0), 1.0, sessions=pair)
+    repeated = session_reuse_by_age(pair, 1.0, 10.0, 1 << 20, np.random.default_rng(0), 50)
+    price = TokenPrice("a", "b", TokenRates(3.0, 15.0, 0.3, 3.75), "2026", "page", time_to_live_s=300.0, minimum_prefix_tokens=1200.0)  # fmt: skip
+    kept = replace(price, rates=replace(price.rates, cache_write=3.0))
+    traffic = hosted_traffic(item, 10.0, repeated.kept_from(1200.0))
+    requests = 730 * 3600.0
+    bill = billed_class(traffic, kept, HostedTerms(time_to_live_s=300.0)).bill
+    assert bill.cache_read_usd == 0.0
+    assert bill.usd - bill.output_usd == pytest.approx(requests / 2 * 2500 * 3e-6)
+    assert billed_class(traffic, price, HostedTerms()).way.name == NOT_CACHED
+
+
+@pytest.mark.parametrize(("response_s", "way"), [(10.0, BY_ITSELF), (1000.0, NOT_CACHED)])
+def test_prompts_of_sessions_are_not_kept_at_a_price_by_the_hour(response_s, way):
+    """An hour on demand would find every turn after 1,000 s, for 4.50 $ a million tokens and hour; by itself none is left."""
+    pair = Sessions(fixed(2.0), fixed(1000.0), fixed(300.0), fixed(200.0), 0.0)
+    item = RequestClass("a", empirical(np.array([1000.0, 1500.0])), fixed(200.0), 1.0, sessions=pair)
+    reuse = session_reuse_by_age(pair, 1.0, response_s, 1 << 20, np.random.default_rng(0), 50)
+    price = TokenPrice(
+        "a", "b", TokenRates(1.25, 10.0, 0.125), "2026", "page", time_to_live_s=3600.0,
+        storage_usd_per_million_tokens_hour=4.5, keeps_by_itself=True, from_creation=True,
+    )  # fmt: skip
+    billed = billed_class(hosted_traffic(item, response_s, reuse), price, HostedTerms())
+    found = 1000 if way == BY_ITSELF else 0
+    per_pair = (2500 - found) * 1.25e-6 + found * 0.125e-6 + 2 * 200 * 10e-6
+    assert billed.way.name == way
+    assert billed.bill.usd == pytest.approx(730 * 3600.0 / 2 * per_pair)
+    alone = billed_class(hosted_traffic(item, response_s, reuse), replace(price, keeps_by_itself=False), HostedTerms())  # fmt: skip
+    assert alone.way.name == NOT_CACHED
 
 
 def test_turns_that_are_dealt_out_find_what_their_replica_has():

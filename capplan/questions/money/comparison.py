@@ -35,7 +35,7 @@ from capplan.readers.catalogue.token_prices import (
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.written.workload_file import is_workload
 from capplan.workload.request_class import ResponseTimes, responses_of_classes
-from capplan.workload.reuse_by_age import Reuse, reuse_by_age, session_reuse_by_age
+from capplan.workload.reuse_by_age import Repeated, reuse_by_age, session_reuse_by_age
 
 _SEED = 0
 """Seed of the sessions whose prompts an API keeps."""
@@ -142,8 +142,8 @@ def asked_comparison(
     paid = paid_plan(asked, answer, "there is no fleet to compare with", today)
     own = own_fleet(paid.plan, scenario.own, paid.machines_usd, paid.group_fractions, paid.hours, paid.other)
     prices = tuple(sold_price(price_on(price, today.isoformat()), scenario.hosted) for price in prices)
-    reuse = _reuse(scenario, paid.plan.responses_s, asked.question.max_model_len)
-    comparison = compare(paid.plan, asked.question.demand, own, prices, scenario.hosted, reuse)
+    repeated = _repeated(scenario, paid.plan.responses_s, asked.question.max_model_len)
+    comparison = compare(paid.plan, asked.question.demand, own, prices, scenario.hosted, repeated)
     long = [(price, too_long_fraction(comparison.traffic, price)) for price in prices]
     warnings = [
         f"{share:.1%} of the requests are longer than the context of {price.name}, {price.context_tokens:,} tokens"
@@ -175,9 +175,9 @@ def asked_comparison(
     )
 
 
-def _reuse(scenario: Scenario, response_s: ResponseTimes, longest: int) -> dict[str, Reuse]:
+def _repeated(scenario: Scenario, response_s: ResponseTimes, longest: int) -> dict[str, Repeated]:
     """Return what the prompts of a trace or of sessions repeat, by class; a workload YAML does not say how long ago."""
-    found: dict[str, Reuse] = {}
+    found: dict[str, Repeated] = {}
     responses_s = responses_of_classes(response_s, len(scenario.classes))
     for index, (item, own_s) in enumerate(zip(scenario.classes, responses_s, strict=True)):
         if item.sessions is not None:
@@ -185,7 +185,9 @@ def _reuse(scenario: Scenario, response_s: ResponseTimes, longest: int) -> dict[
             found[item.name] = session_reuse_by_age(item.sessions, rate, own_s, longest, random)
         elif item.reuse is not None and item.trace is not None and not is_workload(item.trace):
             trace = read_trace(item.trace)
-            found[item.name] = reuse_by_age(trace.block_ids, trace.block_counts, trace.arrival_s)
+            found[item.name] = reuse_by_age(
+                trace.block_ids, trace.block_counts, trace.arrival_s, trace.block_tokens
+            )
     return found
 
 
@@ -278,20 +280,28 @@ def _price_assumptions(
 def _reuse_assumptions(comparison: Comparison) -> list[Assumption]:
     """Return what the hits of prompts rest on that a trace names or sessions send again."""
     stated = []
+    prices = [api.price for api in comparison.apis if api.price.rates.cache_read is not None]
+    traffic = comparison.apis[0].traffic
     for sessions, sent in (
         (False, "the trace sent"),
         (True, "their own session, and all sessions in common, sent"),
     ):
-        if any(
-            item.reuse and (item.request_class.sessions is not None) == sessions
-            for item in comparison.traffic
-        ):
-            what = (
-                f"prompts find at the API what {sent} within the time to live, and write the rest; its shortest prefix and its "
-                "price of storage are not counted"
-            )
-            stated.append(Assumption(what, "hosted.time_to_live" if sessions else "traffic[0].shared_prefix"))
-    if any(item.request_class.reuse and not item.reuse for item in comparison.traffic):
+        mine = [
+            item for item in traffic if item.reuse and (item.request_class.sessions is not None) == sessions
+        ]
+        if mine:
+            rules = [
+                f"prompts find at the API what {sent} within the time to live, if it is as long as the shortest prefix that is kept, and write the rest"
+            ]
+            if any(price.storage_usd_per_million_tokens_hour != 0.0 for price in prices):
+                rules.append("none of it is kept at a price by the hour")
+            if any(price.whole_units for price in prices):
+                rules.append("what several requests have in common is found from the second of them on")
+            if not sessions and any(price.marked for price in prices):
+                rules.append("the ends of what prompts repeat are marked")
+            key = "hosted.time_to_live" if sessions else "traffic[0].shared_prefix"
+            stated.append(Assumption("; ".join(rules), key))
+    if any(item.request_class.reuse and not item.reuse for item in traffic):
         stated.append(
             Assumption("prefix hits of a trace are not counted at the API", "traffic[0].shared_prefix")
         )
