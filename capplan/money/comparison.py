@@ -100,7 +100,7 @@ class ComparedApi:
     price: TokenPrice
     bill: HostedBill
     traffic: tuple[HostedTraffic, ...]
-    """With what its cache finds of prompts that repeat earlier ones."""
+    """The same requests, and what its cache finds of prompts that repeat earlier ones."""
     breakeven_request_rate: float | None
     """Peak rate from which on the own fleet never costs more; None where the API stays cheaper."""
     ways: tuple[str, ...] = ()
