@@ -36,8 +36,8 @@ Price = Annotated[
         input_price=measure("--input-price", "USD_PER_MILLION", metavar="PRICE", says=f"{_OF} plain input, instead of --api."),
         write_price=measure("--write-price", "USD_PER_MILLION", metavar="PRICE", says=f"{_OF} cache writes; default: that of input."),
         read_price=measure("--read-price", "USD_PER_MILLION", metavar="PRICE", says=f"{_OF} cache reads."),
-        prices=typer.Option("--prices", metavar="FILE", help="Token-price YAML or LiteLLM's price file, instead of the shipped list."),
-        date=typer.Option("--date", metavar="DAY", help="Of prices that do not state it: LiteLLM's file, genai-prices."),
+        prices=typer.Option("--prices", metavar="FILE", help="Token-price YAML, or price file of LiteLLM or genai-prices, instead of the shipped list."),
+        date=typer.Option("--date", metavar="DAY", help="Of prices that do not state it: those of LiteLLM and genai-prices."),
     ),
 ]  # fmt: skip
 
@@ -55,14 +55,21 @@ def command(
     """Show what prompt caching at a hosted API saves for a shared prefix, and from which request on it pays."""
     from capplan.money.hosted import cached_prefix
     from capplan.questions.money.cache_price import cache_price
-    from capplan.questions.money.price_check import age_warnings, current_day, life_warnings
+    from capplan.questions.money.price_check import (
+        age_warnings,
+        change_warnings,
+        current_day,
+        life_warnings,
+    )
     from capplan.report.answers.cache import cache_answer
     from capplan.report.show import show
 
-    offer = cache_price(price, prefix_tokens, time_to_live)
+    today = current_day()
+    offer = cache_price(price, prefix_tokens, time_to_live, today)
     day = cached_prefix(offer, prefix_tokens, requests_per_day, suffix_tokens, time_to_live)
     warnings = [
-        *(age_warnings([offer], current_day()) if price.api else ()),
+        *(age_warnings([offer], today) if price.api else ()),
+        *change_warnings([offer]),
         *life_warnings([offer], time_to_live),
     ]
     return show(cache_answer(day, offer, prefix_tokens, time_to_live, warnings), to)

@@ -28,12 +28,16 @@ Prices = Annotated[
     typer.Option(
         "--prices",
         metavar="FILE",
-        help="Newer list to check apis against: a token-price YAML or LiteLLM's price file.",
+        help="Newer list to check apis against: a token-price YAML, or the price file of LiteLLM or genai-prices.",
     ),
 ]
 Day = Annotated[
     str | None,
-    typer.Option("--date", metavar="DAY", help="Day of a list that does not state it: LiteLLM's file."),
+    typer.Option(
+        "--date",
+        metavar="DAY",
+        help="Day of a list that does not state it: LiteLLM's file, that of genai-prices.",
+    ),
 ]
 
 

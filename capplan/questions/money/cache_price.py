@@ -1,7 +1,9 @@
 """The price that the options of `capplan cache` mean."""
 
+from datetime import date
+
 from capplan.errors import InputError
-from capplan.money.hosted import TokenPrice, TokenRates
+from capplan.money.hosted import TokenPrice, TokenRates, price_on
 from capplan.questions.money.comparison import listed_prices, refuse_unknown_storage, refuse_unsold_life
 from capplan.readers.catalogue.offer_terms import first_day
 from capplan.readers.catalogue.token_prices import find_price, refuse_unused_day
@@ -11,8 +13,10 @@ STATED = "as stated"
 _USED = ("input_price", "write_price", "read_price")
 
 
-def cache_price(flags: CachePriceFlags, prefix_tokens: float, time_to_live_s: float | None) -> TokenPrice:
-    """Return the price that the options name or state, for a prefix of this length that lives this long."""
+def cache_price(
+    flags: CachePriceFlags, prefix_tokens: float, time_to_live_s: float | None, today: date
+) -> TokenPrice:
+    """Return the price that the options name or state, for a prefix of this length that lives this long, as it is on a day."""
     given = [f"--{name.replace('_', '-')}" for name in _USED if getattr(flags, name) is not None]
     if flags.api is not None:
         if given:
@@ -25,7 +29,7 @@ def cache_price(flags: CachePriceFlags, prefix_tokens: float, time_to_live_s: fl
         refuse_unsold_life(found, time_to_live_s, "--time-to-live")
         if prefix_tokens >= found.minimum_prefix_tokens:
             refuse_unknown_storage(found)
-        return found
+        return price_on(found, today.isoformat())
     if flags.date is not None:
         raise InputError("--date: belongs to --api, and none is given; e.g. --api openai/gpt-5")
     if flags.prices is not None:

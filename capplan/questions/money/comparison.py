@@ -22,11 +22,11 @@ from capplan.money.hosted import (
 )
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.paid_plan import own_assumptions, paid_plan
-from capplan.questions.money.price_check import age_warnings, life_warnings
+from capplan.questions.money.price_check import age_warnings, change_warnings, life_warnings
 from capplan.readers.catalogue.token_prices import (
     HINT,
     find_price,
-    litellm_prices,
+    json_prices,
     prices_of_model,
     read_token_prices,
     refuse_unused_day,
@@ -57,7 +57,7 @@ def listed_prices(file: str | None, day: str | None) -> tuple[TokenPrice, ...]:
 
     Parameters
     ----------
-    file : a token-price YAML, or LiteLLM's price file in JSON; None: those that ship
+    file : a token-price YAML, or the price file of LiteLLM or genai-prices in JSON; None: those that ship
     day : of a file that does not state it
     """
     if file is None:
@@ -69,7 +69,7 @@ def listed_prices(file: str | None, day: str | None) -> tuple[TokenPrice, ...]:
             f"{file}: states no date for its prices, and a price without a date cannot be compared\n"
             "  say which day they are of: hosted: {date: 2026-11-01}, or --set hosted.date=2026-11-01"
         )
-    return litellm_prices(file, day)
+    return json_prices(file, day)
 
 
 def asked_prices(names: Sequence[str], asked: AskedFleet) -> tuple[TokenPrice, ...]:
@@ -150,12 +150,7 @@ def asked_comparison(
         for price, share in long
         if share > 0.0
     ]
-    warnings += [
-        f"{price.name} announced other prices from {price.change.on}: input ${price.change.rates.input:g}, "
-        f"output ${price.change.rates.output:g} per million tokens"
-        for price in prices
-        if price.change is not None
-    ]
+    warnings += change_warnings(prices)
     return AskedComparison(
         comparison,
         paid.by_mix,

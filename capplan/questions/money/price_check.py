@@ -130,6 +130,16 @@ def life_warnings(prices: Sequence[TokenPrice], time_to_live_s: float | None) ->
     ]
 
 
+def change_warnings(prices: Sequence[TokenPrice]) -> list[str]:
+    """Return a warning for each API whose provider announced other prices."""
+    return [
+        f"{price.name} announced other prices from {price.change.on}: input ${price.change.rates.input:g}, "
+        f"output ${price.change.rates.output:g} per million tokens"
+        for price in prices
+        if price.change is not None
+    ]
+
+
 def age_warnings(prices: Sequence[TokenPrice], today: date) -> tuple[str, ...]:
     """Return the warnings for prices older than OLD_DAYS or dated in the future, and for models that end soon."""
     old = [price for price in prices if age_days(price, today) > OLD_DAYS]

@@ -8,9 +8,9 @@ from datetime import UTC, date, datetime, time
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from importlib import import_module
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from capplan.errors import InputError, unknown
 from capplan.money.hosted import LongerLife, PeakHours, PriceChange, TokenPrice, TokenRates
@@ -25,15 +25,15 @@ from capplan.readers.record import (
     UsdPerPaidMillionTokens,
     validated,
 )
-from capplan.readers.text_file import data_folder, read_json
-from capplan.readers.yaml_file import read_yaml
+from capplan.readers.text_file import data_folder, json_values, read_json, read_text
+from capplan.readers.yaml_file import Document, read_yaml
 
 OLD_DAYS = 90
 """A price of an API that is older is flagged."""
-HINT = "more: capplan[prices] installs genai-prices; hosted.file reads LiteLLM's price file or a YAML of your own"
+HINT = "more: capplan[prices] installs genai-prices; hosted.file reads its data.json, LiteLLM's price file or a YAML of your own"
 GENAI_SOURCE = "https://github.com/pydantic/genai-prices"
 _GENAI = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
-_LITELLM_BYTES = 64_000_000
+_PRICE_FILE_BYTES = 64_000_000
 _WINDOW = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-4]):([0-5]\d)")
 _LITELLM_TIER = re.compile(r"input_cost_per_token_above_(\d{1,6})k_tokens")
 
@@ -224,6 +224,16 @@ def _on_terms(
     )
 
 
+def _kept(provider: str, model: str) -> tuple[float | None, float | None]:
+    """Return the price of storage and the shortest prefix of a model that the list that ships has too, be it under another name of its provider."""
+    file = _shipped()
+    terms = file.terms_of(provider, model)
+    rows = [row for row in file.prices if row.model.lower() == model.lower()]
+    same = [row for row in rows if row.provider.lower() == provider.lower()]
+    alike = [row for row in rows if terms and file.terms_of(row.provider, row.model) is terms]
+    return next(((row.cache_storage, row.minimum_prefix) for row in same or alike), (None, None))
+
+
 def _stated(*values: float | None) -> float:
     return next((value for value in values if value is not None), 0.0)
 
@@ -288,7 +298,7 @@ def litellm_prices(path: str | os.PathLike[str], day: str) -> tuple[TokenPrice, 
     """
     name = os.fspath(path)
     prices = []
-    for key, entry in read_json(path, kind="LiteLLM's price file", max_bytes=_LITELLM_BYTES).items():
+    for key, entry in read_json(path, kind="LiteLLM's price file", max_bytes=_PRICE_FILE_BYTES).items():
         if isinstance(entry, Mapping) and key != "sample_spec":
             price = _of_litellm(name, key, entry, day)
             prices += [price] if price else []
@@ -311,50 +321,47 @@ def _of_litellm(name: str, key: str, entry: Mapping[str, Any], day: str) -> Toke
             )
         return float(f"{value * 1e6:.12g}")
 
-    inputs, outputs = usd("input_cost_per_token"), usd("output_cost_per_token")
-    if not inputs or not outputs:
+    def rates_of(mark: str, usual_output: float | None = None) -> TokenRates | None:
+        inputs, outputs = usd(f"input_cost_per_token{mark}"), usd(f"output_cost_per_token{mark}")
+        outputs = usual_output if outputs is None else outputs
+        if not inputs or not outputs:
+            return None
+        read, write = usd(f"cache_read_input_token_cost{mark}"), usd(f"cache_creation_input_token_cost{mark}")
+        return TokenRates(inputs, outputs, read, write or None)
+
+    listed = rates_of("")
+    if listed is None:
         return None
     provider = str(entry.get("litellm_provider") or key.partition("/")[0])
     model = key.removeprefix(f"{provider}/")
     terms = _shipped().terms_of(provider, model)
-    rates = TokenRates(
-        inputs,
-        outputs,
-        usd("cache_read_input_token_cost"),
-        usd("cache_creation_input_token_cost") or None,
-    )
-    rates, peak = _cheap_hours(entry, rates, terms)
-    tiers = []
-    for above in sorted(int(match[1]) for match in map(_LITELLM_TIER.fullmatch, entry) if match):
-        mark = f"_above_{above}k_tokens"
-        if (long_input := usd(f"input_cost_per_token{mark}")) is not None:
-            long_output = usd(f"output_cost_per_token{mark}")
-            read, write = (
-                usd(f"cache_read_input_token_cost{mark}"),
-                usd(f"cache_creation_input_token_cost{mark}") or None,
-            )
-            tier = TokenRates(long_input, outputs if long_output is None else long_output, read, write)
-            tiers.append((1000.0 * above, tier))
+    rates, peak = _cheap_hours(entry, listed, terms)
+    starts = sorted(int(match[1]) for match in map(_LITELLM_TIER.fullmatch, entry) if match)
+    tiers = [(1000.0 * start, rates_of(f"_above_{start}k_tokens", listed.output)) for start in starts]
+    services = [(service, rates_of(f"_{service}")) for service in ("flex", "priority")]
     batch, batch_read = usd("input_cost_per_token_batches"), usd("cache_read_input_token_cost_batches")
     read, hour = usd("cache_read_input_token_cost"), usd("cache_creation_input_token_cost_above_1hr")
     context, shortest = entry.get("max_input_tokens"), entry.get("prompt_cache_min_tokens")
+    own = float(shortest) if isinstance(shortest, int) and shortest > 0 else None
+    storage, least = _kept(provider, model)
     price = TokenPrice(
         provider=provider,
         model=model,
         rates=rates,
-        tiers=tuple(tiers),
+        tiers=tuple((above, each) for above, each in tiers if each is not None),
         context_tokens=context if isinstance(context, int) and context > 0 else None,
         peak=peak,
+        services=tuple((service, each) for service, each in services if each is not None),
         date=day,
         source=name,
     )
     if not isinstance(entry.get("off_peak_pricing"), Mapping) and terms:
         terms = terms.model_copy(update={"peak": None})
     return _on_terms(
-        price, terms, shortest=float(shortest) if isinstance(shortest, int) and shortest > 0 else None,
-        discount=1.0 - batch / inputs if batch else None,
+        price, terms, storage=storage, shortest=own or least,
+        discount=1.0 - batch / listed.input if batch else None,
         read_discount=1.0 - batch_read / read if batch_read and read else None,
-        longer_write_ratio=hour / inputs if hour else None,
+        longer_write_ratio=hour / listed.input if hour else None,
     )  # fmt: skip
 
 
@@ -402,6 +409,118 @@ def _whole_hours(written: object) -> set[int]:
     return {hour for hour in range(24) if set(range(60 * hour, 60 * hour + 60)) <= minutes}
 
 
+class _GenaiRecord(BaseModel):
+    """A part of the file of genai-prices, which has keys that are not read."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+_GenaiUsd: TypeAlias = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+
+
+class GenaiTier(_GenaiRecord):
+    """A price of prompts above a length."""
+
+    start: Annotated[int, Field(ge=0, le=10**9)]
+    price: _GenaiUsd
+
+
+class GenaiTiered(_GenaiRecord):
+    """A price that depends on the length of the prompt."""
+
+    base: _GenaiUsd
+    tiers: list[GenaiTier]
+
+
+class GenaiRates(_GenaiRecord):
+    """Dollars per million tokens, by kind."""
+
+    input_mtok: GenaiTiered | _GenaiUsd | None = None
+    output_mtok: GenaiTiered | _GenaiUsd | None = None
+    cache_read_mtok: GenaiTiered | _GenaiUsd | None = None
+    cache_write_mtok: GenaiTiered | _GenaiUsd | None = None
+    cache_write_1h_mtok: GenaiTiered | _GenaiUsd | None = None
+
+
+class GenaiConstraint(_GenaiRecord):
+    """The first day of prices, or their hours of the day in UTC."""
+
+    start_date: date | None = None
+    start_time: time | None = None
+    end_time: time | None = None
+
+    def active(self, at: datetime) -> bool:
+        """Return whether it holds at a time in UTC."""
+        if self.start_date is not None:
+            return at.date() >= self.start_date
+        if self.start_time is None or self.end_time is None:
+            return True
+        start, end, now = self.start_time.replace(tzinfo=None), self.end_time.replace(tzinfo=None), at.time()
+        return start <= now < end if start <= end else now >= start or now < end
+
+
+class GenaiConditional(_GenaiRecord):
+    """Prices under a constraint."""
+
+    constraint: GenaiConstraint | None = None
+    prices: GenaiRates
+    when: dict[str, str] = Field(default_factory=dict)
+    """What a request asks for; empty for prices that are no variant."""
+
+    def holds(self, at: datetime) -> bool:
+        """Return whether its constraint holds."""
+        return self.constraint is None or self.constraint.active(at)
+
+
+class GenaiModel(_GenaiRecord):
+    """A model in the file of genai-prices, read as the package reads it."""
+
+    id: Annotated[str, Field(min_length=1, max_length=300)]
+    context_window: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    prices: GenaiRates | Annotated[list[GenaiConditional], Field(min_length=1)]
+    price_variants: list[GenaiConditional] | None = None
+
+    def get_prices(self, at: datetime, context: Mapping[str, str] | None = None) -> GenaiRates:
+        """Return the last of the prices that hold at a time, and of what a request asks for the first that states each kind."""
+        if isinstance(self.prices, GenaiRates):
+            found = self.prices
+        else:
+            holding = [item.prices for item in self.prices if item.holds(at)]
+            found = holding[-1] if holding else self.prices[0].prices
+        asked: dict[str, object] = {}
+        for variant in (self.price_variants or ()) if context else ():
+            if variant.holds(at) and variant.when.items() <= (context or {}).items():
+                stated = {name: value for name, value in variant.prices if value is not None}
+                asked = stated | asked
+        return found.model_copy(update=asked)
+
+
+class GenaiProvider(_GenaiRecord):
+    """A provider in the file of genai-prices."""
+
+    id: Annotated[str, Field(min_length=1, max_length=100)]
+    models: list[GenaiModel]
+
+
+def json_prices(path: str | os.PathLike[str], day: str) -> tuple[TokenPrice, ...]:
+    """Return the prices in a JSON file on a day that it does not state: LiteLLM's, an object, or that of genai-prices, a list."""
+    name = os.fspath(path)
+    text = read_text(path, kind="a price file", max_bytes=_PRICE_FILE_BYTES)
+    if not text.lstrip().startswith("["):
+        return litellm_prices(path, day)
+    prices = []
+    for value in json_values(text, name):
+        provider = validated(GenaiProvider, Document(name, value, {}))
+        found = (_of_genai(provider.id, model, day, name) for model in provider.models)
+        prices += [price for price in found if price is not None]
+    if not prices:
+        raise InputError(
+            f"{name}: has no model with a price of input and of output; LiteLLM's model_prices_and_context_window.json or the "
+            "data.json of genai-prices is expected"
+        )
+    return tuple(prices)
+
+
 def genai_price(provider: str, model: str, day: str) -> TokenPrice | None:
     """Return a price of the optional package genai-prices on a day; None without the package or without such a model.
 
@@ -418,42 +537,76 @@ def genai_price(provider: str, model: str, day: str) -> TokenPrice | None:
         _, listed_model = snapshot.find_provider_model(model, None, provider, None)
     except LookupError:
         return None
-    noon = datetime.combine(first_day(day), time(12), tzinfo=UTC)
-    usual = _genai_rates(listed_model.get_prices(noon), None)
-    if usual is None:
+    return _of_genai(provider, listed_model, day, GENAI_SOURCE)
+
+
+def _of_genai(provider: str, model: Any, day: str, source: str) -> TokenPrice | None:
+    """Return the prices of a model of genai-prices on a day: those of the cheapest hours, with the hours at which it asks for more."""
+    first = first_day(day)
+    times = [
+        datetime.combine(first, time(hour, minute), tzinfo=UTC) for hour in range(24) for minute in (0, 30)
+    ]
+    by_time = [(_genai_rates(model.get_prices(at), None), at) for at in times]
+    known = [(rates, at) for rates, at in by_time if rates is not None]
+    if len(known) < len(times):
         return None
-    listed = listed_model.get_prices(noon)
+    usual, cheap = min(known, key=lambda pair: pair[0].input)
+    dear = tuple(dict.fromkeys(at.hour for rates, at in known if rates.input > usual.input))
+    ratio = max(rates.input for rates, _ in known) / usual.input
+    listed = model.get_prices(cheap)
     above = sorted({tier.start for kind in _GENAI for tier in getattr(getattr(listed, kind), "tiers", ())})
-    batch = _genai_rates(listed_model.get_prices(noon, {"processing": "batch"}), None) or usual
+
+    def asked(key: str, value: str) -> TokenRates:
+        return _genai_rates(model.get_prices(cheap, {key: value}), None) or usual
+
+    batch, hour = asked("processing", "batch"), _genai_usd(listed, "cache_write_1h_mtok", None)
+    services = ((name, asked("service_tier", name)) for name in ("flex", "priority"))
     price = TokenPrice(
         provider=provider,
-        model=listed_model.id,
+        model=model.id,
         rates=usual,
         tiers=tuple((float(start), _genai_rates(listed, start) or usual) for start in above),
-        context_tokens=listed_model.context_window,
+        context_tokens=model.context_window,
+        peak=PeakHours(dear, ratio, day_fraction=1.0) if dear else None,
+        change=_genai_change(model, cheap, usual),
+        services=tuple((name, rates) for name, rates in services if rates != usual),
         date=day,
-        source=GENAI_SOURCE,
+        source=source,
     )
-    discount = 1.0 - batch.input / usual.input if usual.input else 0.0
     reads = usual.cache_read and batch.cache_read
+    storage, least = _kept(provider, model.id)
+    terms = _shipped().terms_of(provider, model.id)
+    if terms and terms.peak and tuple(terms.peak.hours_utc) != dear:
+        terms = terms.model_copy(update={"peak": None})
     return _on_terms(
-        price, _shipped().terms_of(provider, listed_model.id), discount=discount,
+        price, terms, storage=storage, shortest=least, discount=1.0 - batch.input / usual.input,
         read_discount=1.0 - reads / usual.cache_read if reads and usual.cache_read else None,
+        longer_write_ratio=hour / usual.input if hour else None,
     )  # fmt: skip
+
+
+def _genai_change(model: Any, at: datetime, usual: TokenRates) -> PriceChange | None:
+    """Return the next prices that genai-prices dates later than a time."""
+    dated = getattr(model, "prices", ())
+    parts = dated if isinstance(dated, (list, tuple)) else ()
+    starts = (getattr(part.constraint, "start_date", None) for part in parts)
+    later = sorted(start for start in starts if start is not None and start > at.date())
+    rates = _genai_rates(model.get_prices(datetime.combine(later[0], at.timetz())), None) if later else None
+    return None if rates is None or rates == usual else PriceChange(later[0].isoformat(), rates)
+
+
+def _genai_usd(listed: Any, kind: str, above: int | None) -> float | None:
+    """Return one price of genai-prices for prompts above a tier's start."""
+    price = getattr(listed, kind, None)
+    if price is None:
+        return None
+    reached = [t.price for t in getattr(price, "tiers", ()) if above is not None and t.start <= above]
+    return float(reached[-1] if reached else getattr(price, "base", price))
 
 
 def _genai_rates(listed: Any, above: int | None) -> TokenRates | None:
     """Return the prices of genai-prices for prompts above a tier's start; None where input or output has no price, or costs nothing."""
-
-    def usd(kind: str) -> float | None:
-        price = getattr(listed, kind)
-        if price is None:
-            return None
-        base = getattr(price, "base", price)
-        reached = [t.price for t in getattr(price, "tiers", ()) if above is not None and t.start <= above]
-        return float(reached[-1] if reached else base)
-
-    inputs, outputs, read, write = map(usd, _GENAI)
+    inputs, outputs, read, write = (_genai_usd(listed, kind, above) for kind in _GENAI)
     return TokenRates(inputs, outputs, read, write) if inputs and outputs else None
 
 

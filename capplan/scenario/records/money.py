@@ -71,9 +71,9 @@ class Hosted(Record):
     batch_fraction: Fraction | None = None
     """Share of the requests whose answer may take a day."""
     file: str | None = None
-    """Your own token-price YAML, or LiteLLM's price file with its date, relative to this file."""
+    """Your own token-price YAML, or the price file of LiteLLM or genai-prices with its date, relative to this file."""
     date: Day | None = None
-    """Date of the prices in LiteLLM's file or of the package genai-prices, which state none."""
+    """Date of the prices in the file of LiteLLM or genai-prices, or of the package genai-prices, which state none."""
     discount: Discount | None = None
     """Your discount on every listed price."""
     surcharge: Fraction | None = None
