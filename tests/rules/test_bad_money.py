@@ -212,10 +212,11 @@ def test_litellm_service_tiers_are_read(tmp_path):
         "output_cost_per_token_flex": 1e-6,
         "cache_read_input_token_cost_flex": 5e-8,
     }
-    entry |= {"input_cost_per_token_priority": 2e-6}  # without a price of output it is not on sale
+    entry |= {"input_cost_per_token_priority": 2e-6, "input_cost_per_token_batches": 2e-6}
     (tmp_path / "litellm.json").write_text(json.dumps({"x": entry}))
     (price,) = json_prices(tmp_path / "litellm.json", "2026-11-02")
-    assert price.services == (("flex", TokenRates(0.5, 1.0, 0.05)),)
+    assert price.services == (("flex", TokenRates(0.5, 1.0, 0.05)),)  # priority has no price of output
+    assert price.batch_discount_fraction == 0.0  # batches that cost more are no discount
 
 
 def test_litellm_prices_are_read_in_dollars_per_million(capplan, tmp_path):

@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from capplan.errors import InputError, unknown
 from capplan.money.hosted import LongerLife, PeakHours, PriceChange, TokenPrice, TokenRates
@@ -359,8 +359,8 @@ def _of_litellm(name: str, key: str, entry: Mapping[str, Any], day: str) -> Toke
         terms = terms.model_copy(update={"peak": None})
     return _on_terms(
         price, terms, storage=storage, shortest=own or least,
-        discount=1.0 - batch / listed.input if batch else None,
-        read_discount=1.0 - batch_read / read if batch_read and read else None,
+        discount=max(1.0 - batch / listed.input, 0.0) if batch else None,
+        read_discount=max(1.0 - batch_read / read, 0.0) if batch_read and read else None,
         longer_write_ratio=hour / listed.input if hour else None,
     )  # fmt: skip
 
@@ -415,7 +415,17 @@ class _GenaiRecord(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-_GenaiUsd: TypeAlias = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+def _nothing_or_more(usd: float) -> float:
+    """Return a price of genai-prices, which is nothing or enough to divide by."""
+    if 0.0 < usd < _LEAST_USD:
+        raise ValueError(f"is below ${_LEAST_USD:g} per million tokens")
+    return usd
+
+
+_LEAST_USD = 1e-6
+_GenaiUsd: TypeAlias = Annotated[
+    float, Field(ge=0, le=1e6, allow_inf_nan=False), AfterValidator(_nothing_or_more)
+]
 
 
 class GenaiTier(_GenaiRecord):
@@ -579,8 +589,8 @@ def _of_genai(provider: str, model: Any, day: str, source: str) -> TokenPrice | 
     if terms and terms.peak and tuple(terms.peak.hours_utc) != dear:
         terms = terms.model_copy(update={"peak": None})
     return _on_terms(
-        price, terms, storage=storage, shortest=least, discount=1.0 - batch.input / usual.input,
-        read_discount=1.0 - reads / usual.cache_read if reads and usual.cache_read else None,
+        price, terms, storage=storage, shortest=least, discount=max(1.0 - batch.input / usual.input, 0.0),
+        read_discount=max(1.0 - reads / usual.cache_read, 0.0) if reads and usual.cache_read else None,
         longer_write_ratio=hour / usual.input if hour else None,
     )  # fmt: skip
 
