@@ -49,7 +49,7 @@ def _difference(plan: Plan, chosen: Plan | None) -> dict[str, float | None]:
         return {"more_usd_per_month": None, "price_ratio": None}
     return {
         "more_usd_per_month": plan.usd_per_month - chosen.usd_per_month,
-        "price_ratio": plan.usd_per_month / chosen.usd_per_month,
+        "price_ratio": plan.usd_per_month / chosen.usd_per_month if chosen.usd_per_month else None,
     }
 
 

@@ -1,6 +1,7 @@
 """Payments month by month against a ledger that is kept day by day of its events, and the total against its lines."""
 
 import json
+import re
 from itertools import pairwise
 
 import pytest
@@ -212,6 +213,57 @@ def test_lines_add_up_to_the_total_and_the_headline_on_every_page(priced):
     assert bill["usd_per_month"] == pytest.approx(total["usd"])
     compared = priced("compare", "--api", "openai/gpt-5", people="500 $/month", overhead="10 %", other=OTHER)
     assert compared["own"]["usd_per_month"] == pytest.approx(total["usd"])
+
+
+PAID = {
+    "rented": ("prices.per_gpu_hour={l4: 1 $/h}",),
+    "by the hour of electricity": ("prices={per_gpu_hour: {l4: 1 $/h}, electricity: 0.2 $/kWh}",),
+    "reserved": ("commitments={reserved_1y: {discount: 40 %, upfront: 50 %}, spot: {}}", "commitments.interest=9 %"),
+    "owned": ("commitments={owned: {capex: 4000 $, electricity: 0.11 $/kWh, people: 90 $/month}}",),
+    "machines of its own": ("fleet.own={8 x l4: 1}",),
+    "of one provider": ("fleet.providers=[AWS]",),
+    "in euros": ("prices.per_gpu_hour={l4: 1 $/h}", "currency={name: EUR, usd: 1.16}"),
+    "a job": ("traffic=[{requests: 90000, within: 8 h, input_tokens: 900, output_tokens: 9}]",),
+}  # fmt: skip
+"""Ways to pay for the machines."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", PAID)
+def test_the_page_of_the_total_cost_adds_up_to_the_headline(capplan, tmp_path, way):
+    """Every line of the page is quantity x price, their sum is the total, and less the other lines it is the price in the headline."""
+    path, page = tmp_path / "s.yaml", tmp_path / "page.md"
+    path.write_text(SMALL)
+    words = [
+        "--set", "prices.people=500 $/month", "--set", "prices.overhead=10 %",
+        "--set", f"prices.other={json.dumps({**OTHER, 'support': '5 %', 'weights_per_gb': '0.5 $/month'})}",
+    ]  # fmt: skip
+    words = [*(word for key in PAID[way] for word in ("--set", key)), *words]
+    ran = capplan("report", path, "--offline", "-o", page, *words)
+    assert ran.code == 0, ran.err
+    text = page.read_text()
+    rows = [
+        [cell.strip().replace(",", "") for cell in line.split("|")[1:-1]]
+        for line in text[text.index("### Total cost") :].split("\n\n")[1].splitlines()[2:]
+    ]
+    *lines, total = rows
+    costs = {what: float(usd) for what, _, _, _, usd, _ in lines}
+    for what, quantity, _, each, usd, _ in lines:
+        # three digits of the quantity and of the price are shown
+        assert float(usd) == pytest.approx(float(quantity) * float(each), rel=0.012, abs=0.006), what
+    assert float(total[4]) == pytest.approx(sum(costs.values()), rel=0.003)
+    said, headline = re.search(r"the lines add up to \$([\d,]+) .* cost \$([\d,]+)[,;]", text).groups()
+    assert float(said.replace(",", "")) == pytest.approx(float(total[4]), rel=0.006, abs=0.6)
+    (decision,) = re.findall(r"\*\*(.*)\*\*", text)
+    first = re.search(r"\$([\d,.]+) (?:per month|for the job)", decision).group(1)
+    assert float(first.replace(",", "")) == pytest.approx(
+        float(headline.replace(",", "")), rel=0.006, abs=0.6
+    )
+    beside = {"overhead", "people", "egress of streamed output", "load balancers", "CPU nodes", "support plan", "storage of weights"}  # fmt: skip
+    machines = sum(usd for what, usd in costs.items() if what not in beside)
+    if "commitments" not in PAID[way][0]:
+        assert machines == pytest.approx(float(headline.replace(",", "")), rel=0.006, abs=0.6)
+    assert beside - {"overhead", "support plan"} <= costs.keys()
 
 
 def test_nothing_beside_the_machines_is_counted_until_it_is_asked_for(priced):

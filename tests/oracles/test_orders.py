@@ -181,6 +181,34 @@ def test_machines_that_are_there_are_filled_first(capplan, eight):
     assert had["usd_per_hour"] == bought["usd_per_hour"] - 8.0
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("settings", [(), ("fleet.disaggregation=allowed",), ("fleet.mix=any",), ("growth={per_month: 40 %, months: 6}", "energy={}")])  # fmt: skip
+def test_machines_that_cost_nothing_more_are_in_every_answer(capplan, tmp_path, settings):
+    """All GPUs are there already: machines cost nothing, people still do, and nothing is divided by the price of the machines."""
+    path = tmp_path / "s.yaml"
+    path.write_text("""name: s
+model: llama-3.1-8b
+traffic: [{request_rate: 4 req/s, input_tokens: 900, output_tokens: 90}, {name: b, request_rate: 2 req/s, input_tokens: 3000, output_tokens: 90}]
+slo: {ttft_p95: 2 s, tpot_p95: 60 ms}
+fleet: {hardware: [h100-sxm], tensor_parallel: 1, pipeline_parallel: 1, own: {8 x h100-sxm: 3}}
+prices: {people: 500 $/month}
+""")
+    words = ("--offline", *(word for key in settings for word in ("--set", key)))
+    fleet = capplan("fleet", path, *words, "--format", "json")
+    assert fleet.code == 0, fleet.err
+    assert json.loads(fleet.out)["result"]["chosen"]["usd_per_month"] == 0.0
+    bill = json.loads(capplan("bill", path, *words, "--format", "json").out)["result"]
+    assert bill["usd_per_month"] == pytest.approx(500.0)
+    compared = json.loads(capplan("compare", path, *words, "--api", "openai/gpt-5-mini", "--format", "json").out)["result"]  # fmt: skip
+    assert compared["own"]["usd_per_month"] == pytest.approx(500.0)
+    page = tmp_path / "page.md"
+    assert capplan("report", path, *words, "-o", page).code == 0
+    assert "for $0 per month" in page.read_text()
+    said = capplan("fleet", path, *words).out
+    assert "nan" not in said
+    assert "less than $0" not in said
+
+
 def test_too_few_machines_are_said_in_one_line(capplan, eight):
     words = (*eight, "--hardware", "l40s", "--set", "fleet.max_machines={p5.48xlarge: 3}")
     assert fleet(capplan, *words)["chosen"]["order"]["machines"][0]["sku"] == "eight"

@@ -383,6 +383,10 @@ def test_egress_above_a_budget_leaves_nothing_for_machines_and_some_for_a_part(c
     written = " ".join((tmp_path / "page.md").read_text().split())
     assert "within its targets and the budget of $70,000 per month, nothing of it for machines;" in written
     assert f"the budget pays for {most['carried']['traffic_fraction']:.0%} of the traffic" in written
+    rents = path.read_text().partition("prices:")[0]
+    (tmp_path / "own.yaml").write_text(rents)
+    own = capplan("fleet", tmp_path / "own.yaml", *words, "--set", "fleet.own={8 x h100-sxm: 4}")
+    assert re.search(r"the budget pays for \d\d% of the traffic: .*, \$0 per month", own.out + own.err)
     little = capplan("fleet", path, "--offline", "--set", "prices.other.egress_per_gb=9000 $", *words[3:])
     assert "no share of the traffic fits the budget" in little.out + little.err
 

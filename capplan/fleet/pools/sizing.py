@@ -161,13 +161,17 @@ def hourly(side: Sized, terms: Terms) -> float:
     return terms.least_usd_per_hour(layout, layout.devices)
 
 
+FREE_USD_PER_HOUR = 1e-9
+"""What a device of machines that cost nothing more counts as, so that fewer of them are better."""
+
+
 def costs(contender: Contender, terms: Terms) -> tuple[float, float]:
-    """Return dollars per hour of one replica of either pool, or its devices where a price is unknown."""
+    """Return dollars per hour of one replica of either pool, above nothing, or its devices where a price is unknown."""
     prefill, decode = (hourly(side, terms) for side in contender.sides)
+    of_prefill, of_decode = (float(side.trial.replica.spec.devices) for side in contender.sides)
     if inf in (prefill, decode):
-        devices = [float(side.trial.replica.spec.devices) for side in contender.sides]
-        return devices[0], devices[1]
-    return prefill, decode
+        return of_prefill, of_decode
+    return max(prefill, FREE_USD_PER_HOUR * of_prefill), max(decode, FREE_USD_PER_HOUR * of_decode)
 
 
 def contender_of(

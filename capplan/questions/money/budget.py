@@ -222,7 +222,8 @@ def carried_traffic(
         plan = None if sized is None else plan_of(sized, paid)
         return None if plan is None or plan.usd_per_month is None else (plan, plan.usd_per_month)
 
-    parts, found = most_parts(served, int(PARTS * stated.machines_usd_per_month() / usd_per_month))
+    fitting = stated.machines_usd_per_month() / usd_per_month if usd_per_month else 1.0
+    parts, found = most_parts(served, int(PARTS * fitting))
     return None if found is None else CarriedTraffic(parts / PARTS, *found)
 
 

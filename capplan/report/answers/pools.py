@@ -147,6 +147,7 @@ def _cheaper_chunks(pools: PoolsSearch, cost: float) -> tuple[str, ...]:
 def _compared(apart: Plan, together: Plan) -> str:
     if apart.usd_per_month is None or together.usd_per_month is None:
         return f"against {together.gpus} GPUs together"
-    ratio = apart.usd_per_month / together.usd_per_month - 1.0
-    words = f"{abs(ratio):.0%} {'more' if ratio > 0.0 else 'less'}"
-    return f"${apart.usd_per_month:,.0f} per month, {words} than ${together.usd_per_month:,.0f} together"
+    more = apart.usd_per_month - together.usd_per_month
+    part = f"{abs(more) / together.usd_per_month:.0%} " if together.usd_per_month else ""
+    words = f"{part}{'more' if more > 0.0 else 'less'} than" if more else "as much as"
+    return f"${apart.usd_per_month:,.0f} per month, {words} ${together.usd_per_month:,.0f} together"
