@@ -404,6 +404,19 @@ def test_rented_throughput_is_paid_for_the_busiest_hour_at_all_hours():
 
 
 @pytest.mark.long
+def test_ones_own_discount_and_a_surcharge_for_residency_are_on_the_whole_bill(capplan):
+    """A tenth more for the region, of which 12 % are taken off: every part of the bill times 1.1 x 0.88."""
+    parts = []
+    for terms in ({}, {"discount": "12 %", "surcharge": "10 %"}):
+        words = ("--api", "openai/gpt-5-mini", "--set", f"hosted={json.dumps(terms)}", "--format", "json")
+        ran = capplan("compare", "tests/golden/small.yaml", "--offline", *words)
+        (row,) = json.loads(ran.out)["result"]["apis"]
+        parts.append({key: usd for key, usd in row.items() if key.endswith("_usd") or key == "usd_per_month"})
+    plain, own = parts
+    assert own == pytest.approx({key: 1.1 * 0.88 * usd for key, usd in plain.items()})
+
+
+@pytest.mark.long
 def test_a_comparison_rents_throughput_of_one_api(capplan):
     words = ("compare", "tests/golden/small.yaml", "--offline", "--set")
     rented = "hosted.provisioned={price: 1 $/h, tokens_per_minute: 2500, least: 15, step: 5}"

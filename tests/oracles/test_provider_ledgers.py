@@ -5,7 +5,7 @@ A ledger knows nothing of the product: prices are those of the lists of 2026-11-
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -192,16 +192,57 @@ def test_a_batch_takes_off_what_its_provider_says(name):
     assert billed(name, 120.0, prefix=4600, batch_fraction=1.0) == near(paid)
 
 
-@pytest.mark.parametrize("pause_s", [2.0, 400.0, 3000.0])
-def test_google_by_itself_on_demand_or_not_at_all(pause_s):
-    """2.5 Pro: on demand an hour from creation at 4.50 $ for a million tokens and hour, a hit renews nothing; by itself 5 minutes, assumed."""
-    times = arrivals(pause_s)
-    ways = [
-        mean_usd(times, Prices(1.25, 10.0), None),
-        mean_usd(times, Prices(1.25, 10.0, 0.125), Cache(300.0)),
-        mean_usd(times, Prices(1.25, 10.0, 0.125, storage_hour=4.5), Cache(HOUR, renewed=False)),
-    ]
-    assert billed("google/gemini-2.5-pro", pause_s) == near(min(ways))
+GEMINI = {
+    "google/gemini-2.5-pro": Prices(1.25, 10.0, 0.125, storage_hour=4.5),
+    "google/gemini-2.5-flash": Prices(0.3, 2.5, 0.03, storage_hour=1.0),
+    "google/gemini-3.8-flash": Prices(0.75, 3.75, 0.075, storage_hour=0.5),
+    "vertex/gemini-3.8-flash": Prices(0.75, 3.75, 0.075, storage_hour=0.5),
+    "google/gemini-3-flash-preview": Prices(
+        0.5, 3.0, 0.05
+    ),  # nobody lists a price of storage: implicit alone
+}
+"""Input, output, reads, and storage of a million tokens for an hour."""
+ON_DEMAND = {
+    "google/gemini-2.5-flash": {400.0},
+    "google/gemini-3.8-flash": {400.0, 1500.0, 3000.0},
+    "vertex/gemini-3.8-flash": {400.0, 1500.0, 3000.0},
+}
+"""Pauses between requests at which an hour of storage pays."""
+
+
+@pytest.mark.parametrize("name", GEMINI)
+@pytest.mark.parametrize("pause_s", [2.0, 400.0, 1500.0, 3000.0])
+def test_google_by_itself_on_demand_or_not_at_all(name, pause_s):
+    """On demand an hour from creation, a hit renews nothing; by itself 5 minutes, assumed, without storage."""
+    times, prices, size = arrivals(pause_s), GEMINI[name], {"prefix": 4500}
+    alone = replace(prices, storage_hour=0.0)
+    ways = {
+        "not cached": mean_usd(times, alone, None, **size),
+        "kept by itself": mean_usd(times, alone, Cache(300.0), **size),
+    }
+    if prices.storage_hour:
+        ways["kept for 3600 s"] = mean_usd(times, prices, Cache(HOUR, renewed=False), **size)
+    assert billed(name, pause_s, **size) == near(min(ways.values()))
+    on_demand = min(ways, key=ways.__getitem__) == "kept for 3600 s"
+    assert on_demand == (pause_s in ON_DEMAND.get(name, ()))
+
+
+READS = {
+    "anthropic/claude-opus-5-5": 0.05, "anthropic/claude-sonnet-5-5": 0.05, "anthropic/claude-fable-5-1": 0.025,
+    "anthropic/claude-fable-5-2": 0.025, "anthropic/claude-mythos-5-2": 0.025, "anthropic/claude-haiku-5-5": 0.1,
+    "openai/gpt-6.1-terra": 0.05, "openai/gpt-6-luna": 0.1, "openai/gpt-4.1": 0.25, "google/gemini-4-argon": 0.05,
+}  # fmt: skip
+"""Price of a cache read over that of input, which is 0.1 no longer everywhere."""
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_found_prefix_costs_what_its_model_asks_for(name):
+    """A request a second finds the prefix nearly always."""
+    price = next(item for item in token_prices() if item.name == name)
+    inputs, output = price.rates.input, price.rates.output
+    listed = Prices(inputs, output, READS[name] * inputs, price.rates.cache_write)
+    ledger = mean_usd(arrivals(1.0), listed, Cache(300.0), prefix=4500)
+    assert billed(name, 1.0, prefix=4500) == near(ledger)
 
 
 @pytest.mark.parametrize(

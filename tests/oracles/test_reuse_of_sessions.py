@@ -86,6 +86,26 @@ def test_a_session_pays_reads_for_what_it_sends_again_and_writes_for_the_rest():
     assert late.cache_read_usd == 0.0
 
 
+@pytest.mark.parametrize(("pause_s", "found"), [(10.0, True), (1000.0, True), (2000.0, False)])
+def test_a_turn_finds_the_turn_before_where_the_end_of_a_prompt_is_marked_by_default(pause_s, found):
+    """GPT-5.6 and later mark the end of the newest message for 30 minutes: the next turn begins with the whole prompt before."""
+    pair = Sessions(fixed(2.0), fixed(1100.0), fixed(300.0), fixed(200.0), 0.0)
+    item = RequestClass("a", empirical(np.array([1100.0, 1600.0])), fixed(200.0), 1.0, sessions=pair)
+    repeated = session_reuse_by_age(pair, 1.0, pause_s, 1 << 20, np.random.default_rng(0), 50)
+    price = TokenPrice("a", "b", TokenRates(2.0, 9.0, 0.2, 2.5), "2026", "page", time_to_live_s=1800.0, minimum_prefix_tokens=1024.0, marked=True)  # fmt: skip
+    traffic = hosted_traffic(item, pause_s, repeated.kept_from(1024.0))
+    stored, usd = {}, 0.0
+    for session in range(50):
+        for turn, tokens in enumerate((1100, 1600)):
+            now = session * 7919.0 + turn * pause_s
+            hit = 1100 if turn and now - stored[session] <= 1800.0 else 0
+            usd += (hit * 0.2 + (tokens - hit) * 2.5 + 200 * 9.0) * 1e-6
+            stored[session] = now
+    bill = billed_class(traffic, price, HostedTerms(caching="default")).bill
+    assert (bill.cache_read_usd > 0.0) == found
+    assert bill.usd / traffic.requests == pytest.approx(usd / 100)
+
+
 def test_a_session_below_the_shortest_prefix_is_plain_input():
     """Prompts of 1,000 and 1,500 tokens at an API that keeps 1,200: the first is input, the second is written, nothing is found."""
     pair = Sessions(fixed(2.0), fixed(1000.0), fixed(300.0), fixed(200.0), 0.0)
