@@ -94,8 +94,6 @@ _WITHOUT_FLASHINFER = (
     ExpertKernel("flashinfer_cutlass", _BLACKWELL, frozenset({"nvfp4"})),
 )
 """VLLM_USE_FLASHINFER_MOE_FP8 and _FP4 are 0 up to 0.14: DeepGEMM and vLLM's CUTLASS kernel run, which nobody timed; the nearest timed ones stand in."""
-_WIDE_FLASHINFER = ExpertKernel("flashinfer_cutlass", _HOPPER, frozenset({"bf16"}), spread=False)
-"""First of the list of 0.20 on Hopper without attention data parallelism; 0.24 prefers Triton there (`fused_moe/oracle/unquantized.py`)."""
 _SIGMOID = frozenset({"sigmoid"})
 _UNROUTED = (
     ExpertKernel("triton", _BLACKWELL, frozenset({"fp8_block"}), routings=_SIGMOID),
@@ -107,12 +105,11 @@ _EXPERT_KERNELS = {
     "0.15.0": (_BLOCKS_FLASHINFER, _WIDE_TRITON, *_UNROUTED),
     "0.17.0": (_SPLIT_BLOCKS_TRITON, _WIDE_TRITON, _UNROUTED[0]),
     "0.18.0": (_SPLIT_BLOCKS_TRITON, _WIDE_TRITON),
-    "0.20.0": (_SPLIT_BLOCKS_TRITON, _WIDE_FLASHINFER),
-    "0.24.0": (_SPLIT_BLOCKS_TRITON,),
 }
 """Version -> kernels for routed experts that are not the first one timed, until the next version; read in the sources of 0.11.2, 0.13, 0.14.1,
 0.16 to 0.20, 0.22, 0.24, 0.26 and 0.33 (0.15 as 0.16). From 0.18 to 0.21 trtllm-gen's kernel runs without its router where it cannot route;
-left-out models are not predicted better so (docs/what-was-tried.md)."""
+left-out models are not predicted better so (docs/what-was-tried.md). On Hopper 0.20 prefers FlashInfer's CUTLASS kernel in bf16 by its list; an
+engine of 0.20.2 took the time of Triton's (docs/live.md)."""
 
 _V0 = EngineProfile(
     engine="vllm",
@@ -160,7 +157,7 @@ VLLM: tuple[EngineProfile, ...] = (
             version=version,
             tiers=tiers,
             memory=memory,
-            expert_kernels=_EXPERT_KERNELS.get(version, _EXPERT_KERNELS["0.24.0"]),
+            expert_kernels=_EXPERT_KERNELS.get(version, (_SPLIT_BLOCKS_TRITON,)),
         )
         for version, tiers, memory in (
             ("0.14.0", (_PROCESSOR, _LARGE, _SMALL), _GROUPED_MEMORY),
@@ -168,7 +165,6 @@ VLLM: tuple[EngineProfile, ...] = (
             ("0.17.0", (_PROCESSOR, _LARGE, _SMALL), _LEAN_SAMPLER_MEMORY),
             ("0.18.0", (_PROCESSOR, _LARGE, _SMALL), _WORKSPACE_MEMORY),
             ("0.20.0", (_PROCESSOR, _LARGE, _SMALL), _GRAPHS_MEMORY),
-            ("0.24.0", (_PROCESSOR, _LARGE, _SMALL), _GRAPHS_MEMORY),
             ("0.26.0", (_PROCESSOR, _HUGE, _LARGE, _SMALL), _GRAPHS_MEMORY),
             ("0.33.0", (_PROCESSOR, _HUGE, _LARGE, _SMALL), _GRAPHS_MEMORY),
         )
