@@ -11,6 +11,7 @@ from capplan.cli.main import main
 from capplan.fleet.engine_options import TierTokens
 from capplan.fleet.load.demand import demand_of, drawn_requests
 from capplan.fleet.load.offered import split_by_prefix, split_round_robin
+from capplan.fleet.load.session_load import offered_with_sessions
 from capplan.fleet.simulation import Stream, simulated_fleet
 from capplan.recorded.traces.trace import read_trace, workload_of
 from capplan.replica.replica import replica_of
@@ -126,6 +127,37 @@ def test_a_prompt_of_its_own_goes_where_least_was_sent_lately(seed, replicas):
         sent[int(np.argmin(loads))].append((at, size))
     dealt = split_by_prefix(whole, replicas)
     assert [part.arrival_s.tolist() for part in dealt] == [[at for at, _ in past] for past in sent]
+
+
+SESSIONS = """name: sessions
+model: llama-3.1-8b
+traffic:
+  - {name: s, request_rate: 28 req/s, turns: {mean: 10, p95: 24}, think_time: 5 s,
+     input_tokens: {mean: 356, p95: 1068}, added_tokens: 790, output_tokens: 88}
+fleet: {hardware: [b200]}
+"""
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_long_sessions_stay_and_replicas_compute_about_as_much(tmp_path, seed):
+    """Contexts of 20,000 tokens of which a turn computes 878: a session counts by what its turns compute, not by its context."""
+    path = tmp_path / "sessions.yaml"
+    path.write_text(SESSIONS)
+    whole = offered_with_sessions(
+        demand_of(read_scenario(path)), seconds=300.0, seed=seed, longest=40_000, response_s=1.5
+    ).requests
+    dealt = split_by_prefix(whole, 7)
+    homes, moved, computed = {}, 0, []
+    for replica, part in enumerate(dealt):
+        seen = set()
+        computed.append(0.0)
+        for ids in part.pieces("block_ids"):
+            if ids.size:
+                moved += homes.setdefault(int(ids[0]), replica) != replica
+            computed[-1] += len(set(ids.tolist()) - seen)
+            seen.update(ids.tolist())
+    assert moved <= 0.001 * len(whole)
+    assert max(computed) <= 1.05 * np.mean(computed)
 
 
 def test_a_tier_adds_its_size_and_what_it_costs_to_load(scenario):
