@@ -53,6 +53,23 @@ class SpreadRow(_Row):
     high: Amount
 
 
+class SeenRow(_Row):
+    """A latency with what each request waits outside; the percentiles that are not stated were not counted by that version."""
+
+    mean: Amount
+    p50: Amount | None = None
+    p90: Amount | None = None
+    p95: Amount
+    p99: Amount | None = None
+
+
+class OutsideRow(_Row):
+    """What requests wait for outside of the GPUs."""
+
+    seen_ttft_s: SeenRow
+    seen_e2e_s: SeenRow
+
+
 class NoSpreadRow(_Row):
     """A latency that no request has: the time between tokens where outputs have one, or none."""
 
@@ -218,6 +235,8 @@ class PlanRow(_Row):
     transfer: TransferRow | None
     """None for plans without separate pools."""
     simulated_requests: Count | None
+    outside: OutsideRow | None = None
+    """None if the scenario states nothing outside of the GPUs."""
     order: OrderRow | None
     """None without a price."""
 

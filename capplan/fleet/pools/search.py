@@ -355,6 +355,7 @@ def _plan(
         money=money,
         target_probabilities=_target_probabilities(contender, joint, pair, together) if beyond else {},
         outside=outside_use(users.classes, responses_s, HOURS_PER_MONTH),
+        unlike_waits=outcome.seen,
     )
 
 

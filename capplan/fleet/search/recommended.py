@@ -144,6 +144,7 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
         draft_tokens=trial.replica.draft_tokens,
         routing=question.routing,
         outside=outside_use(demand.classes, latencies.responses_s, HOURS_PER_MONTH),
+        unlike_waits=latencies.seen,
         class_e2e_s=latencies.responses_s if len(demand.classes) > 1 else (),
     )
 

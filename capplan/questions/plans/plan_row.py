@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from capplan.accuracy.bounded import BoundedSpread
 from capplan.fleet.availability import plan_availability
 from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.order import OrderLine
@@ -27,7 +26,6 @@ from capplan.questions.fleet import AskedFleet
 from capplan.readers.catalogue.model import model_source
 from capplan.readers.text_file import MAX_BYTES, digest, path_of, whole_path
 from capplan.replica.plans import engine_scheduling, plans_of
-from capplan.workload.outside import OutsideUse
 
 MONTHS_PER_YEAR = 12.0
 OWN_PRICE = "the scenario"
@@ -234,7 +232,7 @@ def offers_row(plan: Plan) -> dict[str, Any] | None:
 def outside_row(plan: Plan) -> dict[str, Any] | None:
     """Return what requests take beside the GPUs, and what users see with it; None where nothing is stated.
 
-    The mean is that of all requests; to the percentile of the engine the longest wait of any class is added.
+    To the latency of each request what its class waits is added.
     """
     use = plan.outside
     if use is None:
@@ -242,15 +240,11 @@ def outside_row(plan: Plan) -> dict[str, Any] | None:
     return {
         "longest_wait_s": use.longest_wait_s,
         "mean_wait_s": use.mean_wait_s,
-        "seen_ttft_s": _seen(plan.ttft_s, use),
-        "seen_e2e_s": _seen(plan.e2e_s, use),
+        "seen_ttft_s": asdict(plan.seen.ttft_s),
+        "seen_e2e_s": asdict(plan.seen.e2e_s),
         "usd_per_month": None if use.of_job else use.usd,
         "usd_per_job": use.usd if use.of_job else None,
     }
-
-
-def _seen(engine: BoundedSpread, use: OutsideUse) -> dict[str, float]:
-    return {"mean": engine.mean + use.mean_wait_s, "p95": engine.p95 + use.longest_wait_s}
 
 
 def transfer_result(use: LinkUse) -> dict[str, Any]:
@@ -288,7 +282,10 @@ def plan_inputs(asked: AskedFleet, chosen: Plan | None) -> dict[str, Any]:
             "name": scenario.engine,
             "version": question.profile.asked_version or question.profile.version,
         },
-        "targets": {target.key: target.limit_s for target in scenario.slo.targets},
+        "targets": {
+            target.key: chosen.engine_limit_s(target) if chosen else target.limit_s
+            for target in scenario.slo.targets
+        },
         "confidence": scenario.slo.confidence,
         "budget_usd_per_month": scenario.budget_usd_per_month,
         "headroom_fraction": scenario.fleet.headroom_fraction,
