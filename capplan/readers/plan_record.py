@@ -455,6 +455,13 @@ class AdaptersRow(_Row):
     fully_sharded: bool
 
 
+class ServerRow(_Row):
+    """The servers of a group."""
+
+    devices_per_server: Positive
+    vendor: str
+
+
 class LaunchRow(_Row):
     """What one engine of the chosen plan is started with."""
 
@@ -466,6 +473,8 @@ class LaunchRow(_Row):
     """As it is started, the engine's default included."""
     devices_per_server: Positive
     vendor: str
+    servers: list[ServerRow] = Field(default_factory=list)
+    """Servers of each group, if they are not the same for all."""
     runner: Literal["generate", "pooling"]
     chunked_prefill: bool | None
     """None: as the engine does."""

@@ -356,6 +356,8 @@ def _launch(asked: AskedFleet, plan: Plan) -> dict[str, Any]:
     limits, engine = engine_scheduling(spec), plans_of([spec]).launch
     drafts = plan.draft_tokens if plan else None
     speculation = scenario.speculation
+    devices = [each.layout.device for each in plan.groups]
+    servers = [{"devices_per_server": item.node_devices, "vendor": item.vendor} for item in devices]
     return {
         "max_model_len": asked.question.max_model_len,
         "max_num_seqs": limits.max_num_seqs,
@@ -364,6 +366,7 @@ def _launch(asked: AskedFleet, plan: Plan) -> dict[str, Any]:
         "memory_fraction": float(np.ravel(engine.memory_fraction)[0]),
         "devices_per_server": group.layout.device.node_devices,
         "vendor": group.layout.device.vendor,
+        "servers": servers if any(server != servers[-1] for server in servers) else [],
         "runner": "pooling" if scenario.pooled else "generate",
         "chunked_prefill": scenario.chunked_prefill,
         "adapters": scenario.lora and _adapters(scenario.lora),
