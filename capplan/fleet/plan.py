@@ -86,6 +86,8 @@ class Group:
     """Time in steps over time in service, mean over the replicas at the peak; None where it was not measured."""
     requests: RoutedRequests | None = None
     """Requests of one of several groups that serve; None: all of them."""
+    draft_tokens: int | None = None
+    """Tokens drafted in a speculative round; None without speculation, and for replicas that only prefill."""
 
     @property
     def busy_replicas(self) -> int:
@@ -255,8 +257,6 @@ class Plan:
     """Cost of these layouts if replicas turn out as slow as in the worst tenth; infinite if no number of replicas then meets the targets."""
     bottleneck: str | None = None
     checked: Literal["simulated", "closed form"] = "simulated"
-    draft_tokens: int | None = None
-    """Drafted in a speculative round; None without speculation."""
     routing: Routing = "round_robin"
     outside: OutsideUse | None = None
     """What requests take outside of the GPUs; None where nothing is stated."""
@@ -274,6 +274,12 @@ class Plan:
         """The group of a plan of identical replicas."""
         (group,) = self.groups
         return group
+
+    @property
+    def draft_tokens(self) -> int | None:
+        """Tokens drafted in a speculative round; None without speculation, and for a mix whose groups draft differently many."""
+        counts = {group.draft_tokens for group in self.groups if group.role != "prefill"}
+        return next(iter(counts)) if len(counts) == 1 else None
 
     @property
     def has_pools(self) -> bool:

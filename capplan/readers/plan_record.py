@@ -117,6 +117,8 @@ class GroupRow(_Row):
     kv_cache_tokens: Amount
     label: Label
     busy_fraction: Probability | None
+    draft_tokens: Positive | None = None
+    """None in files that state it for the whole plan."""
     usd_per_gpu_hour: Amount | None
     requests: RoutedRow | None
     """None for groups that all requests go to."""

@@ -57,7 +57,7 @@ from capplan.workload.outside import outside_use
 
 _OF_PLAN = (
     "slo_met_probability", "few_open_loops_measured", "target_probabilities", "usd_per_hour", "usd_per_month_low",
-    "usd_per_million_output_tokens", "usd_per_million_tokens", "bottleneck", "checked", "draft_tokens", "routing",
+    "usd_per_million_output_tokens", "usd_per_million_tokens", "bottleneck", "checked", "routing",
 )  # fmt: skip
 """Fields of a plan that its row has under the same name."""
 
@@ -131,7 +131,7 @@ def _pools_search(row: DisaggregatedRow | None, file: PlanFile) -> PoolsSearch |
 def _plan(row: PlanRow, file: PlanFile, asked: AskedFleet) -> Plan:
     responses_s = row.class_e2e_mean_s or row.e2e_s.mean
     plan = Plan(
-        tuple(_group(group, file, asked) for group in row.groups),
+        tuple(_group(group, file, asked, row.draft_tokens) for group in row.groups),
         **{name: getattr(row, name) for name in _OF_PLAN},
         ttft_s=_spread(row.ttft_s),
         tpot_s=_spread(row.tpot_s),
@@ -180,8 +180,11 @@ def _survives(row: GroupRow, layout: Layout, asked: AskedFleet) -> Survival:
     return stated if planned == spares else Survival("replica", spares)
 
 
-def _group(row: GroupRow, file: PlanFile, asked: AskedFleet) -> Group:
+def _group(row: GroupRow, file: PlanFile, asked: AskedFleet, drafts: int | None) -> Group:
+    """Return a group; older files state the drafts of the whole plan alone."""
     layout = layout_of_row(row, file, asked)
+    if row.draft_tokens is None and row.role != "prefill":
+        row = row.model_copy(update={"draft_tokens": drafts})
     return Group(
         row.role,
         row.model,

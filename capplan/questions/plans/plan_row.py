@@ -32,7 +32,7 @@ OWN_PRICE = "the scenario"
 """Who offers a price that the scenario states."""
 GROUP_FIGURES = (
     "concurrency_per_replica", "request_rate_per_replica", "request_rate_limit_per_replica", "sure_request_rate_limit_per_replica",
-    "planned_request_rate_limit_per_replica", "kv_cache_tokens", "label", "busy_fraction",
+    "planned_request_rate_limit_per_replica", "kv_cache_tokens", "label", "busy_fraction", "draft_tokens",
 )  # fmt: skip
 """Fields of a group that its row has under the same name."""
 OF_GROUPS_ALONE = ("role", "model", "busy_fraction", "requests")
@@ -354,7 +354,6 @@ def _launch(asked: AskedFleet, plan: Plan) -> dict[str, Any]:
     scenario, group = asked.scenario, plan.groups[-1]
     spec = spec_of_layout(group.layout, group.weight_dtype, asked.question)
     limits, engine = engine_scheduling(spec), plans_of([spec]).launch
-    drafts = plan.draft_tokens if plan else None
     speculation = scenario.speculation
     devices = [each.layout.device for each in plan.groups]
     servers = [{"devices_per_server": item.node_devices, "vendor": item.vendor} for item in devices]
@@ -373,7 +372,7 @@ def _launch(asked: AskedFleet, plan: Plan) -> dict[str, Any]:
         "prefix_caching": scenario.prefix_caching,
         "published_weight_dtypes": list(asked.published_formats),
         "speculation": speculation
-        and {"method": speculation.method, "draft": speculation.draft, "draft_tokens": drafts},
+        and {"method": speculation.method, "draft": speculation.draft, "draft_tokens": group.draft_tokens},
         "kv_offload": [
             {"name": tier.name, "capacity_bytes": tier.capacity_bytes} for tier in scenario.kv_offload
         ],
