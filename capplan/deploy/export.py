@@ -312,8 +312,9 @@ def _left_out(fleet: FleetLaunch, target: str) -> Iterator[str]:
     if target == "compose":
         yield from _more_servers(fleet)
     for one in {one.hardware: one for one in fleet.groups}.values():
-        if target == "k8s" and fleet.machines(one):
-            yield f"pods run on {', '.join(fleet.machines(one))}, by the label of the instance type, spread over the machines as planned"
+        if target in ("k8s", "kserve", "dynamo") and fleet.machines(one):
+            spread = ", spread over the machines as planned" if target == "k8s" else ""
+            yield f"pods run on {', '.join(fleet.machines(one))}, by the label of the instance type{spread}"
         elif target in ("k8s", "kserve", "llm-d", "dynamo"):
             yield f"the cluster has to have {one.hardware}; where it has other devices too, add a nodeSelector for them"
     for resource in dict.fromkeys(one.resource for one in fleet.groups if one.slice):

@@ -187,21 +187,25 @@ def _placement(fleet: FleetLaunch, group: Group) -> dict[str, Any]:
     ----------
     https://kubernetes.io/docs/reference/labels-annotations-taints/, https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/
     """
-    machines = fleet.machines(group)
-    if not machines:
+    if not fleet.machines(group):
         return {}
-    chosen = {"key": INSTANCE_TYPE, "operator": "In", "values": list(machines)}
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [chosen]}]}
     spread = {
         "maxSkew": 1,
         "topologyKey": HOST,
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": _labels(group)},
     }
-    return {
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
-        "topologySpreadConstraints": [spread],
-    }
+    return {**on_its_machines(fleet, group), "topologySpreadConstraints": [spread]}
+
+
+def on_its_machines(fleet: FleetLaunch, group: Group) -> dict[str, Any]:
+    """Return the part of a pod that keeps it on the instance types of its group; nothing without a sku."""
+    machines = fleet.machines(group)
+    if not machines:
+        return {}
+    chosen = {"key": INSTANCE_TYPE, "operator": "In", "values": list(machines)}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [chosen]}]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
 
 
 def _leader_worker_set(fleet: FleetLaunch, group: Group, servers: int) -> dict[str, Any]:

@@ -5,7 +5,14 @@ from typing import Any
 
 from capplan.deploy.command_line import CONFIG_FILE
 from capplan.deploy.fleet_launch import FleetLaunch, Group
-from capplan.deploy.kubernetes import CONFIG_FOLDER, PORT, container_command, pod, program_and_arguments
+from capplan.deploy.kubernetes import (
+    CONFIG_FOLDER,
+    PORT,
+    container_command,
+    on_its_machines,
+    pod,
+    program_and_arguments,
+)
 from capplan.deploy.written_text import refuse_variables, unexpanded
 from capplan.errors import InputError
 from capplan.fleet.order import ANY_REGION, OWN
@@ -168,7 +175,7 @@ def _inference_service(fleet: FleetLaunch, name: str, groups: Sequence[Group]) -
         return {
             "replicas": group.replicas,
             "parallelism": parallelism,
-            "template": {"containers": [container]},
+            "template": {"containers": [container], **on_its_machines(fleet, group)},
         }
 
     *prefill, decode = groups
@@ -283,7 +290,7 @@ def _dynamo_graph(fleet: FleetLaunch, name: str, groups: Sequence[Group]) -> dic
             raise InputError(
                 f"dynamo: a replica over {group.servers} servers is not exported; try --target k8s"
             )
-        spec = pod(fleet, group, serves=False)
+        spec = pod(fleet, group, serves=False) | on_its_machines(fleet, group)
         (container,) = spec["containers"]
         role = group.launch.role
         container |= {

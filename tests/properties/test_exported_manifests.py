@@ -520,6 +520,38 @@ def test_groups_of_a_mix_ask_for_what_their_own_servers_have(mix):
         export_text(other, fleet_launch(other, image=None), "compose")
 
 
+@pytest.mark.parametrize("target", ["k8s", "kserve", "dynamo"])
+def test_pods_of_each_group_run_on_the_machines_that_were_ordered_for_it(mix, target):
+    """Two kinds of GPU in one cluster: both are called nvidia.com/gpu, and the instance type tells them apart."""
+    line = mix.answer.chosen.order.machines[0]
+    lines = [
+        line.model_copy(update={"sku": sku, "hardware": hardware, "provider": "AWS"})
+        for sku, hardware in (("g6.48xlarge", "l4"), ("p5.48xlarge", mix.answer.chosen.groups[1].hardware))
+    ]
+    order = mix.answer.chosen.order.model_copy(update={"machines": lines})
+    ordered = replace(
+        mix,
+        answer=mix.answer.model_copy(
+            update={"chosen": mix.answer.chosen.model_copy(update={"order": order})}
+        ),
+    )
+    text = export_text(ordered, fleet_launch(ordered, image="r/n:1" if target == "dynamo" else None), target)
+    documents = [item for item in yaml.safe_load_all(text) if item["kind"] not in ("Service", "ConfigMap")]
+    found = []
+    for document in documents:
+        assert list(mismatch(document, SCHEMAS[document["kind"]])) == unpublished(document) == []
+        spec = document["spec"]
+        part = spec["components"][1]["podTemplate"] if target == "dynamo" else spec["template"]
+        pod = part if target == "kserve" else part["spec"]
+        (terms,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+            "nodeSelectorTerms"
+        ]
+        found.append([(one["key"], one["values"]) for one in terms["matchExpressions"]])
+    key = "node.kubernetes.io/instance-type"
+    assert found == [[(key, ["g6.48xlarge"])], [(key, ["p5.48xlarge"])]]
+    assert "pods run on g6.48xlarge" in text
+
+
 def test_a_mix_is_not_scaled_between_the_limits_of_one_group(mix):
     content = mix.inputs.content | {"commitments": {"max_replicas": 9}}
     limited = replace(mix, inputs=mix.inputs.model_copy(update={"content": content}))
