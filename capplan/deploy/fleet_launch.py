@@ -101,6 +101,8 @@ class FleetLaunch:
     image: str | None
     remarks: tuple[str, ...]
     """What people have to know and no option says."""
+    link: str = ""
+    """Link between the prefill and the decode pool; empty without pools."""
 
     @property
     def is_mix(self) -> bool:
@@ -191,6 +193,7 @@ def fleet_launch(
         max_unavailable=limits.max_unavailable or min(1, *(group.spare_replicas for group in groups)),
         image=image,
         remarks=_remarks(file, groups),
+        link=chosen.transfer.link if chosen.transfer else "",
     )
 
 

@@ -178,24 +178,46 @@ def _update(fleet: FleetLaunch) -> dict[str, Any]:
 
 INSTANCE_TYPE, HOST = "node.kubernetes.io/instance-type", "kubernetes.io/hostname"
 """Well-known labels of a node: the machine that a provider sells, and its name."""
+_INSIDE = ("pcie", "nvlink", "xgmi")
+"""Beginnings of the names of links between the GPUs of a server; some NVLink joins a rack of servers."""
+ZONE = "topology.kubernetes.io/zone"
+"""Well-known label of a node: its zone."""
 
 
 def _placement(fleet: FleetLaunch, group: Group) -> dict[str, Any]:
-    """Return on which machines the pods of a group run, and that they are spread evenly over them; nothing without a sku.
+    """Return on which machines the pods of a group run, that they are spread evenly over them, and that pools are near each other.
+
+    Nothing says where they run without a sku. Pools whose link is inside a server share a server as far as it has room, pools that
+    send over a network share a zone.
 
     References
     ----------
     https://kubernetes.io/docs/reference/labels-annotations-taints/, https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/
     """
+    placed = on_its_machines(fleet, group)
+    if fleet.link:
+        busy = sum(one.busy_replicas * one.launch.devices for one in fleet.groups)
+        in_server = fleet.link.startswith(_INSIDE) and busy <= group.devices_per_server
+        near = {
+            "weight": 100,
+            "podAffinityTerm": {
+                "labelSelector": {"matchLabels": _labels(fleet.groups[0])},
+                "topologyKey": HOST if in_server else ZONE,
+            },
+        }
+        pods = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [near]}}
+        placed = {"affinity": {**placed.get("affinity", {}), **pods}}
+        if in_server:
+            return placed
     if not fleet.machines(group):
-        return {}
+        return placed
     spread = {
         "maxSkew": 1,
         "topologyKey": HOST,
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": _labels(group)},
     }
-    return {**on_its_machines(fleet, group), "topologySpreadConstraints": [spread]}
+    return {**placed, "topologySpreadConstraints": [spread]}
 
 
 def on_its_machines(fleet: FleetLaunch, group: Group) -> dict[str, Any]:

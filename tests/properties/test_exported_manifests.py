@@ -97,7 +97,23 @@ VOLUME = Object(
 )
 EXPRESSION = Object({"key!": str, "operator!": "In", "values!": Of(str)})
 TERMS = Object({"nodeSelectorTerms!": Of(Object({"matchExpressions!": Of(EXPRESSION)}))})
-AFFINITY = Object({"nodeAffinity!": Object({"requiredDuringSchedulingIgnoredDuringExecution!": TERMS})})
+NEAR = Object(
+    {
+        "weight!": int,
+        "podAffinityTerm!": Object(
+            {
+                "labelSelector!": Object({"matchLabels!": ANY_LABELS}),
+                "topologyKey!": re.compile("kubernetes.io/hostname|topology.kubernetes.io/zone"),
+            }
+        ),
+    }
+)
+AFFINITY = Object(
+    {
+        "nodeAffinity": Object({"requiredDuringSchedulingIgnoredDuringExecution!": TERMS}),
+        "podAffinity": Object({"preferredDuringSchedulingIgnoredDuringExecution!": Of(NEAR)}),
+    }
+)
 SPREAD = Object(
     {
         "maxSkew!": int, "topologyKey!": "kubernetes.io/hostname", "whenUnsatisfiable!": str,
@@ -579,6 +595,39 @@ def test_pools_of_engines_are_read_back_as_pools(pools):
         "prefill",
         "decode",
     ]
+
+
+@pytest.mark.parametrize(
+    ("link", "topology"),
+    [
+        ("pcie", "kubernetes.io/hostname"),
+        ("nvlink4", "kubernetes.io/hostname"),
+        ("network", "topology.kubernetes.io/zone"),
+        ("ethernet-400g", "topology.kubernetes.io/zone"),
+        ("40 GB/s", "topology.kubernetes.io/zone"),
+    ],
+)
+def test_pools_are_placed_near_each_other_as_their_link_reaches(pools, link, topology):
+    file, fleet = pools
+    documents = list(yaml.safe_load_all(export_text(file, replace(fleet, image=None, link=link), "k8s")))
+    started = [document for document in documents if document["kind"] == "Deployment"]
+    for document in started:
+        assert list(mismatch(document, SCHEMAS["Deployment"])) == unpublished(document) == []
+        (near,) = document["spec"]["template"]["spec"]["affinity"]["podAffinity"][
+            "preferredDuringSchedulingIgnoredDuringExecution"
+        ]
+        term = near["podAffinityTerm"]
+        assert term["topologyKey"] == topology
+        assert term["labelSelector"]["matchLabels"] == started[0]["spec"]["template"]["metadata"]["labels"]
+        spread = "topologySpreadConstraints" in document["spec"]["template"]["spec"]
+        assert not (spread and topology == "kubernetes.io/hostname")
+
+
+def test_pools_of_a_rack_are_not_asked_into_one_of_its_servers(pools):
+    file, fleet = pools
+    groups = tuple(replace(group, devices_per_server=4) for group in fleet.groups)
+    text = export_text(file, replace(fleet, image=None, link="nvlink5", groups=groups), "k8s")
+    assert "topology.kubernetes.io/zone" in text
 
 
 def test_pools_that_cannot_be_started_or_scaled_are_refused(pools):
