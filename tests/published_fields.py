@@ -20,8 +20,10 @@ KEPT = ("enum", "pattern", "minimum")
 
 
 def kind_of(document):
-    """Return the kind of a document; a Compose file and the values of a chart have none."""
-    return document.get("kind") or ("compose" if "services" in document else "llm-d")
+    """Return the kind of a document; a Compose file, a Helmfile and the values of a chart have none."""
+    return document.get("kind") or (
+        "compose" if "services" in document else "helmfile" if "releases" in document else "llm-d"
+    )
 
 
 def schema_of(whole, version):

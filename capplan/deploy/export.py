@@ -14,8 +14,8 @@ from capplan.deploy.kubernetes import container_command, kubernetes_objects, sca
 from capplan.deploy.platforms import (
     chart_values,
     compose_file,
-    dynamo_graph,
-    inference_service,
+    dynamo_graphs,
+    inference_services,
     skypilot_tasks,
 )
 from capplan.deploy.written_text import comment
@@ -195,9 +195,9 @@ GRAFANA = "grafana"
 _OBJECTS: Mapping[str, Callable[[FleetLaunch], Iterable[Mapping[str, Any]]]] = {
     "compose": lambda fleet: [compose_file(fleet)],
     "k8s": kubernetes_objects,
-    "kserve": lambda fleet: [inference_service(fleet)],
+    "kserve": inference_services,
     "llm-d": lambda fleet: [chart_values(fleet)],
-    "dynamo": lambda fleet: [dynamo_graph(fleet)],
+    "dynamo": dynamo_graphs,
     "keda": scaled_objects,
     "skypilot": skypilot_tasks,
 }
@@ -212,6 +212,11 @@ _APPLY = {
     "skypilot": "sky launch FILE, one task for each kind of machine",
     GRAFANA: "kubectl apply -f FILE, where the Prometheus operator and the dashboard sidecar of Grafana run",
 }
+_APPLY_MIX = {
+    "compose": "docker compose -f FILE --profile NAME up -d, on each server the group NAME that its GPUs are of",
+    "llm-d": "helmfile apply -f FILE",
+}
+"""Target -> how a mix is applied, if not as other plans."""
 _LEADER = "LEADER_ADDRESS"
 _WITHOUT_CONTAINERS = (*ENGINES, "keda", "skypilot", GRAFANA)
 
@@ -265,7 +270,8 @@ def _header(file: PlanFile, fleet: FleetLaunch, target: str) -> Iterator[str]:
     )
     yield from _left_out(fleet, target)
     if target in _APPLY:
-        yield f"apply: {_APPLY[target]}"
+        of_mix = fleet.is_mix and target in _APPLY_MIX
+        yield f"apply: {(_APPLY_MIX if of_mix else _APPLY)[target]}"
 
 
 def _purchase(file: PlanFile) -> str:
@@ -301,20 +307,19 @@ def _left_out(fleet: FleetLaunch, target: str) -> Iterator[str]:
             if len(fleet.groups) == 1
             else f"start each {'group' if group.rule else 'pool'} as often as it says"
         )
-        if fleet.slice:
+        if any(one.slice for one in fleet.groups):
             yield "each on a slice of its own: CUDA_VISIBLE_DEVICES=MIG-..., as nvidia-smi -L lists it"
     if target == "compose":
-        held = sum(min(g.replicas, fleet.devices_per_server // g.launch.devices) for g in fleet.groups)
-        total = sum(g.replicas for g in fleet.groups)
-        if held < total:
-            yield f"one server of {fleet.devices_per_server} x {group.hardware}; {total} replicas need several, each started with its part of this file"
+        yield from _more_servers(fleet)
     for one in {one.hardware: one for one in fleet.groups}.values():
-        if target == "k8s" and fleet.machines(one):
-            yield f"pods run on {', '.join(fleet.machines(one))}, by the label of the instance type, spread over the machines as planned"
+        if target in ("k8s", "kserve", "dynamo") and fleet.machines(one):
+            spread = ", spread over the machines as planned" if target == "k8s" else ""
+            yield f"pods run on {', '.join(fleet.machines(one))}, by the label of the instance type{spread}"
         elif target in ("k8s", "kserve", "llm-d", "dynamo"):
             yield f"the cluster has to have {one.hardware}; where it has other devices too, add a nodeSelector for them"
-    if fleet.slice and target in ("k8s", "kserve", "llm-d", "dynamo"):
-        yield f"MIG slices are called {fleet.resource} with mig.strategy=mixed of NVIDIA's device plugin"
+    for resource in dict.fromkeys(one.resource for one in fleet.groups if one.slice):
+        if target in ("k8s", "kserve", "llm-d", "dynamo"):
+            yield f"MIG slices are called {resource} with mig.strategy=mixed of NVIDIA's device plugin"
     if target == GRAFANA:
         yield "service is the label that the scrape of Prometheus gives the pods; pod is their name"
     if target == "keda":
@@ -325,9 +330,19 @@ def _left_out(fleet: FleetLaunch, target: str) -> Iterator[str]:
         yield f"a replica costs ${each:.4g} an hour: scaling.wva.variantCost, where the workload variant autoscaler is used"
 
 
+def _more_servers(fleet: FleetLaunch) -> Iterator[str]:
+    """Yield how many replicas a Compose file leaves to more servers: of each group of a mix, or of all groups on one server."""
+    for groups in ([group] for group in fleet.groups) if fleet.is_mix else (fleet.groups,):
+        each, total = groups[0].devices_per_server, sum(group.replicas for group in groups)
+        held = sum(min(group.replicas, each // group.launch.devices) for group in groups)
+        if held < total:
+            of = f" of {groups[0].name}" if fleet.is_mix else ""
+            yield f"one server of {each} x {groups[0].hardware}; {total} replicas{of} need several, each started with its part of this file"
+
+
 def _commands(fleet: FleetLaunch) -> Iterator[str]:
     for group in fleet.groups:
-        command, servers = command_of(group.launch), fleet.servers(group)
+        command, servers = command_of(group.launch), group.servers
         if len(fleet.groups) > 1:
             yield (
                 comment(f"{group.launch.role or group.name}: {group.replicas} replicas on {group.hardware}")

@@ -10,7 +10,7 @@ from capplan.deploy.written_text import checked_name
 from capplan.errors import InputError
 from capplan.fleet.order import OWN
 from capplan.readers.plan_file import AGAIN, PlanFile
-from capplan.readers.plan_record import GroupRow, LaunchRow, OrderedRow
+from capplan.readers.plan_record import GroupRow, LaunchRow, OrderedRow, ServerRow
 from capplan.readers.record import validated
 from capplan.readers.yaml_file import Document
 from capplan.scenario.records.money import Commitments
@@ -41,6 +41,8 @@ class Group:
     """A DNS label; of a pool, with its role."""
     launch: ReplicaLaunch
     hardware: str
+    vendor: str
+    devices_per_server: int
     replicas: int
     spare_replicas: int
     planned_rate: float
@@ -57,6 +59,29 @@ class Group:
         """Replicas at work at the peak."""
         return self.replicas - self.spare_replicas
 
+    @property
+    def slice(self) -> str:
+        """Profile of the MIG slices that the replicas are on; empty on whole devices."""
+        profile = self.hardware.partition(":")[2]
+        return profile if SLICE.fullmatch(profile) else ""
+
+    @property
+    def resource(self) -> str:
+        """What Kubernetes calls the devices; MIG slices with the mixed strategy of NVIDIA's device plugin."""
+        return f"nvidia.com/mig-{self.slice}" if self.slice else RESOURCES[self.vendor]
+
+    @property
+    def servers(self) -> int:
+        """Servers that one replica spans; InputError if it would fill one of them in part."""
+        devices, each = self.launch.devices, self.devices_per_server
+        if devices <= each:
+            return 1
+        if devices % each:
+            raise InputError(
+                f"a replica of {devices} x {self.hardware} is not a whole number of servers of {each}"
+            )
+        return devices // each
+
 
 @dataclass(frozen=True, slots=True)
 class FleetLaunch:
@@ -64,11 +89,9 @@ class FleetLaunch:
 
     name: str
     groups: tuple[Group, ...]
-    vendor: str
-    devices_per_server: int
-    least_replicas: int
-    """Fewest replicas that an autoscaler keeps."""
-    most_replicas: int
+    least_replicas: int | None
+    """Fewest replicas that an autoscaler keeps, as the scenario says."""
+    most_replicas: int | None
     usd_per_hour: float | None
     """Price of all devices."""
     order: tuple[OrderedRow, ...]
@@ -78,17 +101,13 @@ class FleetLaunch:
     image: str | None
     remarks: tuple[str, ...]
     """What people have to know and no option says."""
+    link: str = ""
+    """Link between the prefill and the decode pool; empty without pools."""
 
     @property
-    def resource(self) -> str:
-        """What Kubernetes calls the devices; MIG slices with the mixed strategy of NVIDIA's device plugin."""
-        return f"nvidia.com/mig-{self.slice}" if self.slice else RESOURCES[self.vendor]
-
-    @property
-    def slice(self) -> str:
-        """Profile of the MIG slices that the replicas are on; empty on whole devices."""
-        profile = self.groups[0].hardware.partition(":")[2]
-        return profile if SLICE.fullmatch(profile) else ""
+    def is_mix(self) -> bool:
+        """Whether a router sends different requests to different groups."""
+        return bool(self.groups[0].rule)
 
     def machines(self, group: Group) -> tuple[str, ...]:
         """Return the instance types that a group may run on; empty if some of its machines have none."""
@@ -101,26 +120,20 @@ class FleetLaunch:
         """Return the engine of all groups."""
         return self.groups[0].launch.engine
 
-    def servers(self, group: Group) -> int:
-        """Return the servers that one replica spans; InputError where it would fill one of them in part."""
-        devices, each = group.launch.devices, self.devices_per_server
-        if devices <= each:
-            return 1
-        if devices % each:
-            raise InputError(
-                f"a replica of {devices} x {group.hardware} is not a whole number of servers of {each}"
-            )
-        return devices // each
-
-    def needed_image(self) -> str:
-        """Return the image; InputError where none of a release is known."""
-        if self.image is not None:
+    def needed_image(self, group: Group) -> str:
+        """Return the image of a group; InputError if none of a release is known."""
+        if self.image is not None and all(one.vendor == group.vendor for one in self.groups):
             return self.image
-        if self.vendor != "nvidia":
+        if self.image is not None:
             raise InputError(
-                f"no image of {self.engine} for {self.vendor} devices is known\n  name one: --image REGISTRY/NAME:TAG"
+                f"--image {self.image}: one image does not run on devices of {' and '.join(sorted({one.vendor for one in self.groups}))}\n"
+                "  plan each group by itself, with the GPUs of one vendor in fleet.hardware"
             )
-        return IMAGES[self.engine].format(version=self.groups[0].launch.version)
+        if group.vendor != "nvidia":
+            raise InputError(
+                f"no image of {self.engine} for {group.vendor} devices is known\n  name one: --image REGISTRY/NAME:TAG"
+            )
+        return IMAGES[self.engine].format(version=group.launch.version)
 
 
 def dns_label(text: str) -> str:
@@ -170,19 +183,17 @@ def fleet_launch(
         for what, written in (("machine", line.sku), ("provider", line.provider), ("region", line.region)):
             checked_name(what, written)
     asked, limits = _written(file, "commitments", Commitments), _written(file, "fleet", Fleet)
-    least = asked.min_replicas or groups[-1].spare_replicas + 1
     return FleetLaunch(
         name=name,
         groups=groups,
-        vendor=_vendor(inputs.launch.vendor, chosen.hardware),
-        devices_per_server=inputs.launch.devices_per_server,
-        least_replicas=least,
-        most_replicas=max(least, asked.max_replicas or groups[-1].replicas),
+        least_replicas=asked.min_replicas,
+        most_replicas=asked.max_replicas,
         usd_per_hour=chosen.usd_per_hour,
         order=tuple(machines),
         max_unavailable=limits.max_unavailable or min(1, *(group.spare_replicas for group in groups)),
         image=image,
         remarks=_remarks(file, groups),
+        link=chosen.transfer.link if chosen.transfer else "",
     )
 
 
@@ -213,7 +224,14 @@ def _groups(
     """Yield the groups of the chosen plan; with separate pools the limits are those of the decode engines."""
     rows = file.answer.chosen.groups
     mixed = any(row.requests for row in rows)
-    for number, row in enumerate(rows, start=1):
+    servers = started.servers or [
+        ServerRow(devices_per_server=started.devices_per_server, vendor=started.vendor) for _ in rows
+    ]
+    if len(servers) != len(rows):
+        raise InputError(
+            f"{file.path}: states servers of {len(servers)} groups, and has {len(rows)}\n  {AGAIN}"
+        )
+    for number, (row, server) in enumerate(zip(rows, servers, strict=True), start=1):
         launch = launch_of(file, row, started, checkpoint=checkpoint, draft=draft)
         if any(getattr(row, key) != getattr(rows[-1], key) for key in _LIMITS_FOLLOW):
             launch = replace(launch, max_num_seqs=None, max_num_batched_tokens=None, memory_fraction=None)
@@ -221,6 +239,8 @@ def _groups(
             name if len(rows) == 1 else f"{name}-{number if mixed else row.role}",
             launch,
             row.hardware,
+            _vendor(server.vendor, row.hardware),
+            server.devices_per_server,
             row.replicas,
             row.spare_replicas,
             row.planned_request_rate_limit_per_replica,

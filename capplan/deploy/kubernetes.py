@@ -48,10 +48,10 @@ def pod(
     """
     command = container_command(group)
     program, arguments = program_and_arguments(group, (*unexpanded(command.words), *extra))
-    devices = group.launch.devices // fleet.servers(group)
+    devices = group.launch.devices // group.servers
     container: dict[str, Any] = {
         "name": "engine",
-        "image": fleet.needed_image(),
+        "image": fleet.needed_image(group),
         "command": program,
         "args": arguments,
         "env": [
@@ -60,7 +60,7 @@ def pod(
                 "valueFrom": {"secretKeyRef": {"name": HUB_ACCESS, "key": "token", "optional": True}},
             }
         ],
-        "resources": {"limits": {fleet.resource: str(devices)}},
+        "resources": {"limits": {group.resource: str(devices)}},
         "volumeMounts": [{"name": "shm", "mountPath": SHARED_MEMORY}],
     }
     volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
@@ -124,7 +124,7 @@ def kubernetes_objects(fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
     """Yield the objects that serve a plan."""
     for group in fleet.groups:
         yield from _config(group)
-        servers = fleet.servers(group)
+        servers = group.servers
         yield _deployment(fleet, group) if servers == 1 else _leader_worker_set(fleet, group, servers)
         yield _service(group, leaders=servers > 1)
 
@@ -178,30 +178,56 @@ def _update(fleet: FleetLaunch) -> dict[str, Any]:
 
 INSTANCE_TYPE, HOST = "node.kubernetes.io/instance-type", "kubernetes.io/hostname"
 """Well-known labels of a node: the machine that a provider sells, and its name."""
+_INSIDE = ("pcie", "nvlink", "xgmi")
+"""Beginnings of the names of links between the GPUs of a server; some NVLink joins a rack of servers."""
+ZONE = "topology.kubernetes.io/zone"
+"""Well-known label of a node: its zone."""
 
 
 def _placement(fleet: FleetLaunch, group: Group) -> dict[str, Any]:
-    """Return on which machines the pods of a group run, and that they are spread evenly over them; nothing without a sku.
+    """Return on which machines the pods of a group run, that they are spread evenly over them, and that pools are near each other.
+
+    Nothing says where they run without a sku. Pools whose link is inside a server share a server as far as it has room, pools that
+    send over a network share a zone.
 
     References
     ----------
     https://kubernetes.io/docs/reference/labels-annotations-taints/, https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/
     """
-    machines = fleet.machines(group)
-    if not machines:
-        return {}
-    chosen = {"key": INSTANCE_TYPE, "operator": "In", "values": list(machines)}
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [chosen]}]}
+    placed = on_its_machines(fleet, group)
+    if fleet.link:
+        busy = sum(one.busy_replicas * one.launch.devices for one in fleet.groups)
+        in_server = fleet.link.startswith(_INSIDE) and busy <= group.devices_per_server
+        near = {
+            "weight": 100,
+            "podAffinityTerm": {
+                "labelSelector": {"matchLabels": _labels(fleet.groups[0])},
+                "topologyKey": HOST if in_server else ZONE,
+            },
+        }
+        pods = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [near]}}
+        placed = {"affinity": {**placed.get("affinity", {}), **pods}}
+        if in_server:
+            return placed
+    if not fleet.machines(group):
+        return placed
     spread = {
         "maxSkew": 1,
         "topologyKey": HOST,
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": _labels(group)},
     }
-    return {
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
-        "topologySpreadConstraints": [spread],
-    }
+    return {**placed, "topologySpreadConstraints": [spread]}
+
+
+def on_its_machines(fleet: FleetLaunch, group: Group) -> dict[str, Any]:
+    """Return the part of a pod that keeps it on the instance types of its group; nothing without a sku."""
+    machines = fleet.machines(group)
+    if not machines:
+        return {}
+    chosen = {"key": INSTANCE_TYPE, "operator": "In", "values": list(machines)}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [chosen]}]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
 
 
 def _leader_worker_set(fleet: FleetLaunch, group: Group, servers: int) -> dict[str, Any]:
@@ -243,22 +269,27 @@ def _service(group: Group, *, leaders: bool) -> dict[str, Any]:
 
 def scaled_objects(fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
     """Yield what KEDA scales the deployments by: the rate of requests, a replica for each that one is planned for, and the spares."""
-    if fleet.groups[0].rule:
-        raise InputError(
-            "keda: the groups of a mix are scaled each by the rate of its own requests; plan each class by itself"
-        )
-    if len(fleet.groups) > 1:
+    if len(fleet.groups) > 1 and not fleet.is_mix:
         raise InputError(
             "keda: separate pools are not scaled by one rate; scale them with the planner of their platform"
         )
-    (group,) = fleet.groups
+    if fleet.is_mix and (fleet.least_replicas or fleet.most_replicas):
+        raise InputError(
+            "keda: commitments.min_replicas and max_replicas count the replicas of one group, and the plan is a mix; leave them out"
+        )
+    for group in fleet.groups:
+        yield _scaled_object(fleet, group)
+
+
+def _scaled_object(fleet: FleetLaunch, group: Group) -> dict[str, Any]:
+    """Return what KEDA scales a deployment by: the rate of the requests that its own pods finish."""
     rate = group.planned_rate
     if not rate > 0.0:
         raise InputError("keda: the plan states no rate of requests that a replica serves within its targets")
-    several = fleet.servers(group) > 1
+    least = fleet.least_replicas or group.spare_replicas + 1
     target = (
         {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet"}
-        if several
+        if group.servers > 1
         else {"apiVersion": "apps/v1", "kind": "Deployment"}
     )
     spares = f" + {group.spare_replicas} * {rate:.6g}" if group.spare_replicas else ""
@@ -267,14 +298,14 @@ def scaled_objects(fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
         "query": f'sum(rate({REQUESTS[fleet.engine]}{{service="{group.name}"}}[{WINDOW}])){spares}',
         "threshold": f"{rate:.6g}",
     }
-    yield {
+    return {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
         "metadata": _meta(group.name),
         "spec": {
             "scaleTargetRef": {**target, "name": group.name},
-            "minReplicaCount": fleet.least_replicas,
-            "maxReplicaCount": fleet.most_replicas,
+            "minReplicaCount": least,
+            "maxReplicaCount": max(least, fleet.most_replicas or group.replicas),
             "triggers": [{"type": "prometheus", "metricType": "AverageValue", "metadata": trigger}],
         },
     }

@@ -1,11 +1,18 @@
 """A plan for platforms that start engines themselves: Docker Compose, KServe, llm-d, Dynamo; and its machines for SkyPilot."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from capplan.deploy.command_line import CONFIG_FILE
 from capplan.deploy.fleet_launch import FleetLaunch, Group
-from capplan.deploy.kubernetes import CONFIG_FOLDER, PORT, container_command, pod, program_and_arguments
+from capplan.deploy.kubernetes import (
+    CONFIG_FOLDER,
+    PORT,
+    container_command,
+    on_its_machines,
+    pod,
+    program_and_arguments,
+)
 from capplan.deploy.written_text import refuse_variables, unexpanded
 from capplan.errors import InputError
 from capplan.fleet.order import ANY_REGION, OWN
@@ -53,71 +60,75 @@ def skypilot_tasks(fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
 
 
 def compose_file(fleet: FleetLaunch) -> dict[str, Any]:
-    """Return a Compose file of one server: a service for each replica that it holds, each with devices of its own."""
+    """Return a Compose file of one server: a service for each replica that it holds, each with devices of its own.
+
+    The groups of a mix are on servers of their own, and each has a profile of its name.
+    """
     from capplan.readers.yaml_file import yaml_text
 
-    _refuse_mix(fleet, "compose")
-    if fleet.vendor != "nvidia":
-        raise InputError(
-            f"compose: reserves NVIDIA devices, and the plan has those of {fleet.vendor}; try --target k8s"
-        )
-    if fleet.slice:
-        raise InputError(
-            "compose: reserves whole GPUs by their number, and the plan has MIG slices; try --target k8s"
-        )
     services: dict[str, Any] = {}
     configs: dict[str, Any] = {}
     taken = 0
     for group in fleet.groups:
-        if fleet.servers(group) > 1:
+        if group.vendor != "nvidia":
             raise InputError(
-                f"compose: starts one server, and a replica of {group.name} spans {fleet.servers(group)}; try --target k8s"
+                f"compose: reserves NVIDIA devices, and the plan has those of {group.vendor}; try --target k8s"
+            )
+        if group.slice:
+            raise InputError(
+                "compose: reserves whole GPUs by their number, and the plan has MIG slices; try --target k8s"
+            )
+        if group.servers > 1:
+            raise InputError(
+                f"compose: starts one server, and a replica of {group.name} spans {group.servers}; try --target k8s"
             )
         command = container_command(group)
         program, arguments = program_and_arguments(group, tuple(unexpanded(command.words)))
+        more: dict[str, Any] = {"profiles": [group.name]} if fleet.is_mix else {}
         if command.config:
             configs[group.name] = {"content": unexpanded([yaml_text(command.config, short=False)])[0]}
-        for index in range(min(group.replicas, (fleet.devices_per_server - taken) // group.launch.devices)):
+            more["configs"] = [{"source": group.name, "target": f"{CONFIG_FOLDER}/{CONFIG_FILE}"}]
+        first = len(services)
+        if fleet.is_mix:
+            taken = 0
+        for index in range(min(group.replicas, (group.devices_per_server - taken) // group.launch.devices)):
             devices = [str(taken + place) for place in range(group.launch.devices)]
             taken += group.launch.devices
             reserved = {"driver": "nvidia", "device_ids": devices, "capabilities": ["gpu"]}
+            port = PORT + index if fleet.is_mix else PORT + first + index
             services[f"{group.name}-{index}"] = {
-                "image": unexpanded([fleet.needed_image()])[0],
+                "image": unexpanded([fleet.needed_image(group)])[0],
                 "entrypoint": program,
                 "command": arguments,
-                "ports": [f"{PORT + len(services)}:{PORT}"],
+                "ports": [f"{port}:{PORT}"],
                 "ipc": "host",
                 "environment": {"HF_TOKEN": "${HF_TOKEN:-}", "HF_HOME": _MODELS},
                 "volumes": [f"huggingface:{_MODELS}"],
                 "deploy": {"resources": {"reservations": {"devices": [reserved]}}},
-            } | (
-                {"configs": [{"source": group.name, "target": f"{CONFIG_FOLDER}/{CONFIG_FILE}"}]}
-                if command.config
-                else {}
-            )
+                **more,
+            }
     return {"services": services, "volumes": {"huggingface": None}} | (
         {"configs": configs} if configs else {}
     )
 
 
-def _refuse_mix(fleet: FleetLaunch, platform: str) -> None:
-    """Raise the error for groups with different requests on a platform whose router does not know which is whose."""
-    if fleet.groups[0].rule:
-        raise InputError(
-            f"{platform}: one service has one group of replicas, and the plan is a mix whose groups get different requests; try --target k8s"
-        )
+def _parts(fleet: FleetLaunch) -> Iterator[tuple[str, tuple[Group, ...]]]:
+    """Yield what a platform starts as one service, with its name: each group of a mix, or all groups together."""
+    if fleet.is_mix:
+        yield from ((group.name, (group,)) for group in fleet.groups)
+    else:
+        yield fleet.name, fleet.groups
 
 
 def _of_vllm(fleet: FleetLaunch, platform: str) -> None:
-    _refuse_mix(fleet, platform)
     if fleet.engine != "vllm":
         raise InputError(
             f"{platform}: starts vLLM, and the plan is for {fleet.engine}\n  plan with: --set engine=vllm"
         )
     for group in fleet.groups:
-        if fleet.servers(group) > 1:
+        if group.servers > 1:
             raise InputError(
-                f"{platform}: a replica over {fleet.servers(group)} servers is not exported; try --target k8s"
+                f"{platform}: a replica over {group.servers} servers is not exported; try --target k8s"
             )
 
 
@@ -134,12 +145,17 @@ def _additional(group: Group) -> list[str]:
     return kept
 
 
-def inference_service(fleet: FleetLaunch) -> dict[str, Any]:
-    """Return the LLMInferenceService of KServe; with pools, its prefill beside the decode of its top level."""
+def inference_services(fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
+    """Yield the LLMInferenceService of KServe; with pools, its prefill beside the decode of its top level; one for each group of a mix."""
+    _of_vllm(fleet, "kserve")
+    for name, groups in _parts(fleet):
+        yield _inference_service(fleet, name, groups)
+
+
+def _inference_service(fleet: FleetLaunch, name: str, groups: Sequence[Group]) -> dict[str, Any]:
     import shlex
 
-    _of_vllm(fleet, "kserve")
-    refuse_variables("kserve", fleet.groups[-1].launch.model)
+    refuse_variables("kserve", groups[-1].launch.model)
 
     def workload(group: Group) -> dict[str, Any]:
         launch = group.launch
@@ -150,19 +166,19 @@ def inference_service(fleet: FleetLaunch) -> dict[str, Any]:
             parallelism["expert"] = True
         container = {
             "name": "main",
-            "image": fleet.needed_image(),
+            "image": fleet.needed_image(group),
             "env": [
                 {"name": "VLLM_ADDITIONAL_ARGS", "value": unexpanded([shlex.join(_additional(group))])[0]}
             ],
-            "resources": {"limits": {fleet.resource: str(launch.devices)}},
+            "resources": {"limits": {group.resource: str(launch.devices)}},
         }
         return {
             "replicas": group.replicas,
             "parallelism": parallelism,
-            "template": {"containers": [container]},
+            "template": {"containers": [container], **on_its_machines(fleet, group)},
         }
 
-    *prefill, decode = fleet.groups
+    *prefill, decode = groups
     launch = decode.launch
     spec: dict[str, Any] = {
         "model": {"uri": f"hf://{launch.model}", "name": launch.model},
@@ -174,27 +190,46 @@ def inference_service(fleet: FleetLaunch) -> dict[str, Any]:
     return {
         "apiVersion": "serving.kserve.io/v1alpha2",
         "kind": "LLMInferenceService",
-        "metadata": {"name": fleet.name},
+        "metadata": {"name": name},
         "spec": spec,
     }
 
 
+_CHARTS = {"name": "llm-d-modelservice", "url": "https://llm-d-incubation.github.io/llm-d-modelservice/"}
+
+
 def chart_values(fleet: FleetLaunch) -> dict[str, Any]:
-    """Return the values of the Helm chart llm-d-modelservice."""
+    """Return the values of the Helm chart llm-d-modelservice; for a mix a Helmfile with a release of the chart for each group.
+
+    References
+    ----------
+    https://helmfile.readthedocs.io/en/latest/#configuration
+    """
     _of_vllm(fleet, "llm-d")
-    refuse_variables("llm-d", fleet.groups[-1].launch.model)
+    releases = [(name, _values(fleet, groups)) for name, groups in _parts(fleet)]
+    if not fleet.is_mix:
+        return releases[0][1]
+    chart = f"{_CHARTS['name']}/llm-d-modelservice"
+    return {
+        "repositories": [_CHARTS],
+        "releases": [{"name": name, "chart": chart, "values": [values]} for name, values in releases],
+    }
+
+
+def _values(fleet: FleetLaunch, groups: Sequence[Group]) -> dict[str, Any]:
+    refuse_variables("llm-d", groups[-1].launch.model)
 
     def workload(group: Group) -> dict[str, Any]:
         launch = group.launch
         container = {
             "name": "vllm",
-            "image": fleet.needed_image(),
+            "image": fleet.needed_image(group),
             "modelCommand": "vllmServe",
             "args": [
                 *unexpanded(_additional(group)),
                 *(["--enable-expert-parallel"] if launch.expert_parallel > 1 else []),
             ],
-            "resources": {"limits": {fleet.resource: str(launch.devices)}},
+            "resources": {"limits": {group.resource: str(launch.devices)}},
             "mountModelVolume": True,
         }
         parallelism = {
@@ -209,20 +244,19 @@ def chart_values(fleet: FleetLaunch) -> dict[str, Any]:
             "containers": [container],
         }
 
-    *prefill, decode = fleet.groups
+    *prefill, decode = groups
     model = decode.launch.model
     return {
         "multinode": False,
         "modelArtifacts": {"name": model, "uri": f"hf://{model}"},
-        "accelerator": {"type": fleet.vendor},
+        "accelerator": {"type": decode.vendor},
         "decode": workload(decode),
         "prefill": workload(prefill[0]) if prefill else {"create": False},
     }
 
 
-def dynamo_graph(fleet: FleetLaunch) -> dict[str, Any]:
-    """Return the DynamoGraphDeployment: a frontend, and the workers of each group."""
-    _refuse_mix(fleet, "dynamo")
+def dynamo_graphs(fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
+    """Yield the DynamoGraphDeployment: a frontend, and the workers of each group; one for each group of a mix."""
     if fleet.engine not in _DYNAMO:
         raise InputError(
             f"dynamo: is exported for {' and '.join(_DYNAMO)}, and the plan is for {fleet.engine}"
@@ -236,20 +270,27 @@ def dynamo_graph(fleet: FleetLaunch) -> dict[str, Any]:
             f"dynamo: its images count their versions on their own; name the one that holds {fleet.engine} "
             f"{fleet.groups[0].launch.version}\n  e.g. --image nvcr.io/nvidia/ai-dynamo/{fleet.engine}-runtime:TAG"
         )
+    for name, groups in _parts(fleet):
+        yield _dynamo_graph(fleet, name, groups)
+
+
+def _dynamo_graph(fleet: FleetLaunch, name: str, groups: Sequence[Group]) -> dict[str, Any]:
     components: list[dict[str, Any]] = [
         {
             "name": "Frontend",
             "type": "frontend",
             "replicas": 1,
-            "podTemplate": {"spec": {"containers": [{"name": "main", "image": fleet.image}]}},
+            "podTemplate": {
+                "spec": {"containers": [{"name": "main", "image": fleet.needed_image(groups[0])}]}
+            },
         }
     ]
-    for group in fleet.groups:
-        if fleet.servers(group) > 1:
+    for group in groups:
+        if group.servers > 1:
             raise InputError(
-                f"dynamo: a replica over {fleet.servers(group)} servers is not exported; try --target k8s"
+                f"dynamo: a replica over {group.servers} servers is not exported; try --target k8s"
             )
-        spec = pod(fleet, group, serves=False)
+        spec = pod(fleet, group, serves=False) | on_its_machines(fleet, group)
         (container,) = spec["containers"]
         role = group.launch.role
         container |= {
@@ -269,7 +310,7 @@ def dynamo_graph(fleet: FleetLaunch) -> dict[str, Any]:
     return {
         "apiVersion": "nvidia.com/v1beta1",
         "kind": "DynamoGraphDeployment",
-        "metadata": {"name": fleet.name},
+        "metadata": {"name": name},
         "spec": {"components": components},
     }
 

@@ -167,9 +167,10 @@ def _drafts(file: PlanFile, row: GroupRow, started: LaunchRow, draft: str | None
     speculation = started.speculation
     if speculation is None or (row.role == "prefill" and speculation.method not in CACHING):
         return None
-    if speculation.draft_tokens is None:
+    count = row.draft_tokens or speculation.draft_tokens
+    if count is None:
         raise InputError(f"{file.path}: its plan does not say how many tokens are drafted\n  {AGAIN}")
-    return Drafts(speculation.method, draft or speculation.draft, speculation.draft_tokens)
+    return Drafts(speculation.method, draft or speculation.draft, count)
 
 
 def _adapters(row: AdaptersRow) -> Adapters:

@@ -284,7 +284,6 @@ _FORMULAS = {
     "usd_per_month": "sum n_k u_k",
     "usd_per_job": "sum n_k u_k",
 }
-_SEEN = {"mean": "mean_wait_s", "p95": "longest_wait_s"}
 
 
 def explained_outside(plan: Plan, quantity: str, value: float, label: str) -> Explained:
@@ -294,11 +293,16 @@ def explained_outside(plan: Plan, quantity: str, value: float, label: str) -> Ex
     if part:
         metric = key.removeprefix("seen_")
         engine = float(getattr(getattr(plan, metric), part[0]))
-        waited = "sum n_k w_k / sum n_k" if _SEEN[part[0]] == "mean_wait_s" else "max w_k"
+        statistic = "mean" if part[0] == "mean" else f"{part[0][1:]}th percentile"
+        formula = (
+            "t + w_k"
+            if plan.unlike_waits is None
+            else f"{statistic} of t_i + w_k over all requests i, each of its class k"
+        )
         inputs = (
             input_of("t", f"{metric}.{part[0]}", engine, label, f"explain {metric}.{part[0]}"), *inputs
         )  # fmt: skip
-        return explained(quantity, value, f"t + {waited}", inputs, WORKLOADS)
+        return explained(quantity, value, formula, inputs, WORKLOADS)
     return explained(quantity, value, _FORMULAS[key], inputs, WORKLOADS)
 
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from capplan.explain.quantities import Group, Planned, Row
 from capplan.explain.record import Explained, Input, explained, input_of
 from capplan.explain.subject import SIMULATION, Place, places_of
-from capplan.fleet.simulation import FleetOutcome, arrived_in, finished_in, goodput_limits
+from capplan.fleet.load.waits import waits_of
+from capplan.fleet.simulation import FleetOutcome, arrived_in, finished_in, goodput_limits, request_columns
 from capplan.library.simulated import Simulation, SimulationRecords, simulation
 from capplan.numbers import Array
 from capplan.serving.outcome import slo_met
@@ -199,9 +200,15 @@ def _per_second(run: _Run, place: Place, value: float) -> Explained:
 
 
 def _good(run: _Run, rows: NDArray[np.intp]) -> Input:
-    limits = goodput_limits(run.simulation.chosen.asked.scenario.slo)
-    met = np.concatenate([slo_met(part, **limits) for part in run.outcome.parts])
-    stated = ", ".join(f"{name} {limit:g}" for name, limit in limits.items() if np.isfinite(limit))
+    slo = run.simulation.chosen.asked.scenario.slo
+    waits = waits_of(run.simulation.chosen.asked.question.demand.classes)
+    met = np.concatenate(
+        [slo_met(part, **goodput_limits(slo, request_columns([part], waits))) for part in run.outcome.parts]
+    )
+    limits = goodput_limits(slo).items()
+    stated = ", ".join(f"{name} {limit:g}" for name, limit in limits if np.isfinite(limit))
+    if waits.are_unlike:
+        stated += ", later for classes that wait less outside"
     good = int(np.count_nonzero(met[rows]))
     return input_of("g", "requests_within_limits", good, run.label, f"finished within {stated or 'no limit'}")
 

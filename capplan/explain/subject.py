@@ -133,7 +133,14 @@ class Subject:
     def limits(self, key: str = "") -> list[Input]:
         """Return the limits of all targets, or of one."""
         return [
-            Input("", f"slo.{target.key}", limit, "s", "config", f"scenario: slo.{target.key}")
+            Input(
+                "",
+                f"slo.{target.key}",
+                limit + target.outside_s,
+                "s",
+                "config",
+                f"scenario: slo.{target.key}",
+            )
             for target, limit in self.trial.limits.items()
             if key in ("", target.key)
         ]

@@ -35,8 +35,8 @@ def dear_line(fleet: Sized, cheapest: Sized, trials: Search) -> Uneconomical:
     return Uneconomical(
         fleet.trial.candidate.layout.device.name,
         tight.target if tight else idle and idle[0].key,
-        tight.value_s if tight else idle and idle[1],
-        tight.limit_s if tight else idle and idle[0].limit_s,
+        tight.value_s if tight else idle and idle[1] + idle[0].outside_s,
+        tight.limit_s if tight else idle and idle[0].stated_s,
         fleet.gpus,
         tight.gpus_at if tight else (),
         float(usd_per_month(hourly)),
@@ -82,7 +82,7 @@ def tight_target(fleet: Sized, trials: Search) -> TightTarget | None:
         return None
     target, value = tightest
     at = _gpus_at(fleet.trial, target, value, trials, fewer_than=fleet.gpus)
-    return TightTarget(used, target.key, value, target.limit_s, at)
+    return TightTarget(used, target.key, value + target.outside_s, target.stated_s, at)
 
 
 def without_plan(device: Device, result: SearchResult, rejected: Rejections, trials: Search) -> Uneconomical:
@@ -185,7 +185,8 @@ def _missed(trial: Trial, trials: Search) -> Uneconomical | None:
     sure = _idle_value(trial, target, slower)
     at = _gpus_at(trial, target, value, trials)
     name = trial.candidate.layout.device.name
-    return Uneconomical(name, target.key, value, target.limit_s, None, at, sure_value_s=sure)
+    value_s, sure_s = value + target.outside_s, sure + target.outside_s
+    return Uneconomical(name, target.key, value_s, target.stated_s, None, at, sure_value_s=sure_s)
 
 
 def _screened(name: str, nearest: Relaxation) -> Uneconomical:
@@ -228,7 +229,7 @@ def _idle_value(trial: Trial, target: Target, slowness: float = 1.0) -> float:
     """Return the targeted latency on a replica with next to no load: a single user, or a thousandth of the traffic."""
     users = trial.demand.users
     rate = trial.total_rate / users if users else trial.total_rate * IDLE_SHARE
-    return trial.at(rate, 16, slowness).value(target) * slowness
+    return trial.at(rate, 16, slowness).value(target, slowness)
 
 
 def _tightest(trial: Trial) -> tuple[Target, float] | None:
@@ -252,7 +253,7 @@ def _gpus_at(
         busy = busy_replicas(trial, limits, trials.question.slo.confidence, terms)
         if busy is not None and terms.gpus(layout, busy) < fewer_than:
             fewer_than = terms.gpus(layout, busy)
-            found.append((limit, int(fewer_than)))
+            found.append((limit + target.outside_s, int(fewer_than)))
     return tuple(found)
 
 

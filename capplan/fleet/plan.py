@@ -1,7 +1,7 @@
 """The result of a fleet search: groups of identical replicas, plans of one kind of replica or of separate pools, choices, and what was rejected."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import isclose
 from typing import Literal, TypeAlias
 
@@ -13,9 +13,10 @@ from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.survival import Survival
 from capplan.fleet.unit_costs import UnitCosts
+from capplan.serving.outcome import SeenByUsers, Spread
 from capplan.serving.terms import Routing
 from capplan.workload.outside import OutsideUse
-from capplan.workload.request_class import ResponseTimes
+from capplan.workload.request_class import ResponseTimes, Target
 
 Role: TypeAlias = Literal["serve", "prefill", "decode"]
 """What a group of replicas does with a request: all of it, or one phase."""
@@ -85,6 +86,8 @@ class Group:
     """Time in steps over time in service, mean over the replicas at the peak; None where it was not measured."""
     requests: RoutedRequests | None = None
     """Requests of one of several groups that serve; None: all of them."""
+    draft_tokens: int | None = None
+    """Tokens drafted in a speculative round; None without speculation, and for replicas that only prefill."""
 
     @property
     def busy_replicas(self) -> int:
@@ -254,11 +257,11 @@ class Plan:
     """Cost of these layouts if replicas turn out as slow as in the worst tenth; infinite if no number of replicas then meets the targets."""
     bottleneck: str | None = None
     checked: Literal["simulated", "closed form"] = "simulated"
-    draft_tokens: int | None = None
-    """Drafted in a speculative round; None without speculation."""
     routing: Routing = "round_robin"
     outside: OutsideUse | None = None
     """What requests take outside of the GPUs; None where nothing is stated."""
+    unlike_waits: SeenByUsers | None = None
+    """Latencies with the wait of each request outside; None if all wait equally long."""
     class_e2e_s: tuple[float, ...] = ()
     """Mean response time of each class at the peak, where there are several [s]."""
     transfer: Transfer | None = None
@@ -271,6 +274,12 @@ class Plan:
         """The group of a plan of identical replicas."""
         (group,) = self.groups
         return group
+
+    @property
+    def draft_tokens(self) -> int | None:
+        """Tokens drafted in a speculative round; None without speculation, and for a mix whose groups draft differently many."""
+        counts = {group.draft_tokens for group in self.groups if group.role != "prefill"}
+        return next(iter(counts)) if len(counts) == 1 else None
 
     @property
     def has_pools(self) -> bool:
@@ -351,6 +360,37 @@ class Plan:
             (group.price.energy_usd_per_hour if group.price else None, group.gpus) for group in self.groups
         ]
         return None if any(usd is None for usd, _ in costs) else sum((usd or 0.0) * n for usd, n in costs)
+
+    @property
+    def seen(self) -> SeenByUsers:
+        """Latencies from the moment that users ask: with what each request waits outside."""
+        if self.unlike_waits is not None:
+            return self.unlike_waits
+        wait_s = self.outside.longest_wait_s if self.outside else 0.0
+        first, last = (
+            Spread(*(float(getattr(engine, item.name)) + wait_s for item in fields(Spread)))
+            for engine in (self.ttft_s, self.e2e_s)
+        )
+        return SeenByUsers(first, last)
+
+    def engine_value(self, target: Target) -> float:
+        """Return the latency of the engine that a target is about, whatever requests wait outside."""
+        spread = {"ttft": self.ttft_s, "e2e": self.e2e_s}.get(target.metric, self.tpot_s)
+        return float(getattr(spread, target.statistic))
+
+    def value(self, target: Target) -> float:
+        """Return the value that the stated limit of a target is compared with: of users, if it includes what they wait outside."""
+        if not target.outside_s:
+            return self.engine_value(target)
+        return float(
+            getattr(self.seen.ttft_s if target.metric == "ttft" else self.seen.e2e_s, target.statistic)
+        )
+
+    def engine_limit_s(self, target: Target) -> float:
+        """Return the latency of the engine at which a target would be just met, if all requests took as much longer than planned."""
+        if self.unlike_waits is None:
+            return target.limit_s
+        return self.engine_value(target) + target.stated_s - self.value(target)
 
     def resized(self, busy: Sequence[int]) -> "Plan":
         """Return the plan with other numbers of replicas that carry the peak: spares and cost follow, its range is not known."""

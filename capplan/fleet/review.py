@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capplan.accuracy.bounded import BoundedSpread, interval_on
+from capplan.accuracy.bounded import interval_on
 from capplan.accuracy.intervals import Interval, regime_keys
 from capplan.accuracy.serving import engine_generation, network_class
 from capplan.assumption import Assumption
@@ -34,6 +34,11 @@ class TargetMargin:
     margin_fraction: float
     """Margin over the limit; negative if the target is missed."""
     met_probability: float
+
+    @property
+    def limit_s(self) -> float:
+        """Limit as the scenario states it, with what it allows for waits outside."""
+        return self.target.stated_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +110,16 @@ def target_margins(plan: Plan, question: Question) -> tuple[TargetMargin, ...]:
 
 
 def _margin(plan: Plan, question: Question, target: Target) -> TargetMargin:
-    spreads: dict[str, BoundedSpread] = {
-        "ttft": plan.ttft_s, "tpot": plan.tpot_s, "itl": plan.tpot_s, "e2e": plan.e2e_s,
-    }  # fmt: skip
-    predicted = float(getattr(spreads[target.metric], target.statistic))
+    predicted, engine = plan.value(target), plan.engine_value(target)
     first, last = plan.groups[0], plan.groups[-1]
     seen_at = plan.groups if plan.is_mix else (first if target.metric == "ttft" else last,)
     intervals = [_interval(group, question, target) for group in seen_at]
     return TargetMargin(
         target,
         predicted,
-        predicted * min(interval.low_ratio for interval in intervals),
-        predicted * max(interval.high_ratio for interval in intervals),
-        1.0 - predicted / target.limit_s,
+        predicted + engine * (min(interval.low_ratio for interval in intervals) - 1.0),
+        predicted + engine * (max(interval.high_ratio for interval in intervals) - 1.0),
+        1.0 - predicted / target.stated_s,
         plan.target_probabilities[target.key],
     )
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from capplan.assumption import Assumption
 from capplan.fleet.engine_options import EngineOptions, Engines, engines_of, with_named_blocks
 from capplan.fleet.load.offered import split_at_random, split_by_prefix, split_crowd, split_round_robin
-from capplan.fleet.search.target_values import target_values, undecided
+from capplan.fleet.load.waits import WaitedTimes, Waits
+from capplan.fleet.search.target_values import spared_time_s, target_values, undecided
 from capplan.numbers import Array
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec
@@ -22,6 +23,7 @@ from capplan.serving.outcome import (
     SHED,
     ClassTotals,
     Outcome,
+    SeenByUsers,
     Spread,
     histogram_spread,
     joint_timeline,
@@ -60,6 +62,8 @@ class Stream:
     """Time from the start that figures leave out."""
     warm_up_share: float = 0.0
     """Share of the requests, in order of arrival, that figures leave out, if their time is longer."""
+    waits: Waits | None = None
+    """Wait of each class before its prompts are sent; None where all wait as long as the targets include."""
 
     @property
     def mean_input_tokens(self) -> float:
@@ -145,9 +149,15 @@ class FleetOutcome:
     """Values of the targets that were asked for [s]."""
     undecided: int = 0
     """Requests in flight when the run was stopped, whose latencies are unknown."""
+    seen: SeenByUsers | None = None
+    """Latencies with the wait of each request outside; None if all wait equally long."""
 
     def value(self, target: Target) -> float:
-        """Return the value that a target limits; requests without a response count as `capplan.fleet.search.target_values` says."""
+        """Return the value that a target limits.
+
+        It is the latency of the engine; where classes wait differently long outside, that of users less the longest wait. Requests
+        without a response count as `capplan.fleet.search.target_values` says.
+        """
         if target in self.target_values:
             return self.target_values[target]
         if target.metric == "itl":
@@ -199,17 +209,27 @@ def middle_rate(outcome: Outcome) -> float:
     return float((high - low) / (ends[high] - ends[low]))
 
 
-def goodput_limits(slo: Slo) -> dict[str, float]:
+def goodput_limits(slo: Slo, columns: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Any]:
     """Return the latency limits that count for goodput: per metric the loosest of its targets [s].
+
+    With columns of requests, some of which wait longer outside than others, a limit is that of each request.
 
     Examples
     --------
     >>> goodput_limits(Slo((Target("ttft", "p95", 0.8), Target("ttft", "p99", 2.0))))
     {'ttft_s': 2.0, 'tpot_s': inf, 'e2e_s': inf}
     """
-    return {
-        f"{metric}_s": max((t.limit_s for t in slo.targets if t.metric == metric), default=inf)
+    loosest = {
+        metric: max((t for t in slo.targets if t.metric == metric), key=lambda t: t.limit_s, default=None)
         for metric in LIMITED
+    }
+    return {
+        f"{metric}_s": inf
+        if target is None
+        else target.limit_s
+        if columns is None
+        else target.limit_s + spared_time_s(columns, target)
+        for metric, target in loosest.items()
     }
 
 
@@ -286,8 +306,10 @@ def fleet_outcome(
         when the run was stopped
     """
     seconds = max(part.seconds for part in parts)
-    met = np.concatenate([slo_met(part, **goodput_limits(slo)) for part in parts])
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+    met = np.concatenate(
+        [slo_met(part, **goodput_limits(slo, request_columns([part], stream.waits))) for part in parts]
+    )
+    columns = request_columns(parts, stream.waits)
     # Replicas that are down do not see the rest of the load, which belongs to the run.
     over_s = max(seconds, float(np.max(columns["arrival_s"], initial=0.0)))
     last_s = [float(part.arrival_s.max()) for part in parts if part.arrival_s.size]
@@ -323,7 +345,29 @@ def fleet_outcome(
         replicas=len(parts),
         parts=tuple(parts),
         target_values=target_values(columns, seen, slo, until_s, itl_s),
+        seen=_seen_by_users(columns, seen, every, stream.waits),
         undecided=undecided(columns, seen, slo, until_s),
+    )
+
+
+def request_columns(parts: Sequence[Outcome], waits: Waits | None) -> dict[str, NDArray[Any]]:
+    """Return the requests of several replicas by name of the column, with the wait of each outside if any class waits."""
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+    if waits is None or not any(waits.seconds):
+        return columns
+    return columns | {"wait_s": np.array(waits.seconds)[columns["class_index"]]}
+
+
+def _seen_by_users(
+    columns: Mapping[str, NDArray[Any]], rows: NDArray[np.bool_], engine: Figures, waits: Waits | None
+) -> SeenByUsers | None:
+    """Return the latencies of some requests with the wait of each; None if all wait equally long."""
+    if waits is None or not waits.are_unlike:
+        return None
+    of_class = columns["class_index"][rows]
+    return SeenByUsers(
+        WaitedTimes(waits, columns["ttft_s"][rows], of_class, engine.ttft_s).spread,
+        WaitedTimes(waits, columns["e2e_s"][rows], of_class, engine.e2e_s).spread,
     )
 
 

@@ -12,6 +12,7 @@ from capplan import __version__
 from capplan.fleet.load.demand import Demand, drawn_requests
 from capplan.fleet.load.offered import WARM_UP_SHARE, SamplePath
 from capplan.fleet.load.routed import Operation, run_fleet
+from capplan.fleet.load.waits import waits_of
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import usd_per_million_tokens
 from capplan.fleet.search.search_cache import content_key
@@ -216,12 +217,24 @@ def _stream(point: Point, demand: Demand, longest: int, *, split: bool = True) -
     if point.concurrency is not None:
         count = int(np.clip(8 * point.concurrency, LEAST_REQUESTS, MOST_REQUESTS))
         requests = drawn_requests(demand, count, point.seed, longest)
-        return Stream(requests, names, concurrency=point.concurrency, warm_up_share=WARM_UP_SHARE)
+        return Stream(
+            requests,
+            names,
+            concurrency=point.concurrency,
+            warm_up_share=WARM_UP_SHARE,
+            waits=waits_of(demand.classes).at_the_peak,
+        )
     total = sum(demand.rates_per_s(0.0))
     share = (point.request_rate or 1.0) / total
     path = SamplePath(demand, count=SAMPLED_REQUESTS, seed=point.seed, longest=longest, routing=point.routing)
     offered = path.offered(share, replicas=1.0 / share if split else 1.0)
-    return Stream(offered.requests, names, crowd=offered.crowd, warm_up_share=WARM_UP_SHARE)
+    return Stream(
+        offered.requests,
+        names,
+        crowd=offered.crowd,
+        warm_up_share=WARM_UP_SHARE,
+        waits=waits_of(demand.classes).at_the_peak,
+    )
 
 
 def _known(values: Mapping[str, float]) -> dict[str, float | None]:

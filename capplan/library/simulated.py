@@ -1,7 +1,7 @@
 """A fleet that is simulated: plan, stream, engine and operation put together, run, and told."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from capplan.assumption import Assumption
@@ -97,6 +97,8 @@ def simulation(
         offline=offline,
     )
     groups = inputs.mixed_groups(chosen, operation, stream.stream)
+    if given.speculation.draft_tokens is not None:
+        groups = tuple(replace(group, draft_tokens=None) for group in groups)
     most = most_replicas(operation, chosen.replicas)
     utilisation = (
         inputs.utilisation_of_mix(groups, stream, use)

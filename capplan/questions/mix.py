@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import inf
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from capplan.accuracy.bounded import BoundedSpread
 from capplan.errors import InputError
 from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.load.demand import Demand
+from capplan.fleet.load.waits import waits_of
 from capplan.fleet.mix import MOST_CLASSES, Costs, cheapest_division, partitions
 from capplan.fleet.order import units_of
 from capplan.fleet.plan import (
@@ -31,6 +33,7 @@ from capplan.fleet.search.recommended import confirmed
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.questions.fleet import AskedFleet, part_of, terms_of
+from capplan.serving.outcome import SeenByUsers, Spread
 from capplan.workload.multiples import below_and_above, divisible, part_of_classes, share_of, thresholds
 from capplan.workload.outside import outside_use
 from capplan.workload.request_class import RequestClass
@@ -40,6 +43,8 @@ THRESHOLDS = (0.25, 0.5, 0.75, 0.9, 0.95)
 
 LAST_REPLICAS = 3
 """Replicas, or machines, of the cheapest fleet of a device whose place other devices are tried in."""
+
+_Spread = TypeVar("_Spread", Spread, BoundedSpread)
 
 Group = tuple[tuple[str, ...], frozenset[str]]
 """Labels of parts of classes, and the devices that another group has."""
@@ -145,22 +150,22 @@ def mix_plan(demand: Demand, parts: Sequence[Plan]) -> Plan:
     responses_s = _responses_s(demand, parts)
     names = [part.single.layout.device.name for part in parts]
 
-    def worst(name: str) -> BoundedSpread:
-        spreads = [getattr(part, name) for part in parts]
-        largest = {key.name: max(getattr(one, key.name) for one in spreads) for key in fields(BoundedSpread)}
+    def worst(spreads: Sequence[_Spread]) -> _Spread:
+        largest = {key.name: max(getattr(one, key.name) for one in spreads) for key in fields(spreads[0])}
         means = {
             key: float(np.average([getattr(one, key) for one in spreads], weights=shares))
             for key in ("mean", "low", "high")
+            if key in largest
         }
-        return BoundedSpread(**{**largest, **means})
+        return replace(spreads[0], **{**largest, **means})
 
     per_s = sum(shares)
     lengths, output = demand.lengths, demand.generated_tokens
     return Plan(
         tuple(part.single for part in parts),
-        ttft_s=worst("ttft_s"),
-        tpot_s=worst("tpot_s"),
-        e2e_s=worst("e2e_s"),
+        ttft_s=worst([part.ttft_s for part in parts]),
+        tpot_s=worst([part.tpot_s for part in parts]),
+        e2e_s=worst([part.e2e_s for part in parts]),
         slo_met_probability=min(part.slo_met_probability for part in parts),
         few_open_loops_measured=any(part.few_open_loops_measured for part in parts),
         target_probabilities={
@@ -181,6 +186,11 @@ def mix_plan(demand: Demand, parts: Sequence[Plan]) -> Plan:
         or None,
         routing=parts[0].routing,
         outside=outside_use(demand.classes, responses_s, HOURS_PER_MONTH),
+        unlike_waits=SeenByUsers(
+            worst([part.seen.ttft_s for part in parts]), worst([part.seen.e2e_s for part in parts])
+        )
+        if waits_of(demand.classes).are_unlike
+        else None,
         class_e2e_s=responses_s if len(demand.classes) > 1 else (),
     )
 

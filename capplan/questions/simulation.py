@@ -195,7 +195,13 @@ def mixed_groups(chosen: Chosen, operation: Operation | None, stream: Stream) ->
             dealt = weights[1]
         groups.append(
             MixedGroup(
-                replica, group.busy_replicas, classes, routed.above_tokens, routed.up_to_tokens, weights
+                replica,
+                group.busy_replicas,
+                classes,
+                routed.above_tokens,
+                routed.up_to_tokens,
+                weights,
+                group.draft_tokens,
             )
         )
     return tuple(groups)
@@ -432,5 +438,5 @@ def utilisation_of_mix(groups: Sequence[MixedGroup], asked: AskedStream, use: En
         part = replace(
             asked, stream=replace(asked.stream, requests=own), rate_per_s=asked.rate_per_s * len(own) / total
         )
-        found.append(utilisation_of(group.replica, part, group.replicas, use, None))
+        found.append(utilisation_of(group.replica, part, group.replicas, group.use_of(use), None))
     return max(found)

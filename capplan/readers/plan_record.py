@@ -53,6 +53,23 @@ class SpreadRow(_Row):
     high: Amount
 
 
+class SeenRow(_Row):
+    """A latency with what each request waits outside; the percentiles that are not stated were not counted by that version."""
+
+    mean: Amount
+    p50: Amount | None = None
+    p90: Amount | None = None
+    p95: Amount
+    p99: Amount | None = None
+
+
+class OutsideRow(_Row):
+    """What requests wait for outside of the GPUs."""
+
+    seen_ttft_s: SeenRow
+    seen_e2e_s: SeenRow
+
+
 class NoSpreadRow(_Row):
     """A latency that no request has: the time between tokens where outputs have one, or none."""
 
@@ -100,6 +117,8 @@ class GroupRow(_Row):
     kv_cache_tokens: Amount
     label: Label
     busy_fraction: Probability | None
+    draft_tokens: Positive | None = None
+    """None in files that state it for the whole plan."""
     usd_per_gpu_hour: Amount | None
     requests: RoutedRow | None
     """None for groups that all requests go to."""
@@ -218,6 +237,8 @@ class PlanRow(_Row):
     transfer: TransferRow | None
     """None for plans without separate pools."""
     simulated_requests: Count | None
+    outside: OutsideRow | None = None
+    """None if the scenario states nothing outside of the GPUs."""
     order: OrderRow | None
     """None without a price."""
 
@@ -436,6 +457,13 @@ class AdaptersRow(_Row):
     fully_sharded: bool
 
 
+class ServerRow(_Row):
+    """The servers of a group."""
+
+    devices_per_server: Positive
+    vendor: str
+
+
 class LaunchRow(_Row):
     """What one engine of the chosen plan is started with."""
 
@@ -447,6 +475,8 @@ class LaunchRow(_Row):
     """As it is started, the engine's default included."""
     devices_per_server: Positive
     vendor: str
+    servers: list[ServerRow] = Field(default_factory=list)
+    """Servers of each group, if they are not the same for all."""
     runner: Literal["generate", "pooling"]
     chunked_prefill: bool | None
     """None: as the engine does."""

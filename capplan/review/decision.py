@@ -131,7 +131,7 @@ def verdicts_section(given: Findings) -> Section:
             "target": margin.target.key,
             "verdict": verdict(margin.met_probability),
             "met_probability": margin.met_probability,
-            "limit_s": margin.target.limit_s,
+            "limit_s": margin.limit_s,
             "predicted_s": margin.predicted_s,
             "low_s": margin.low_s,
             "high_s": margin.high_s,
@@ -168,7 +168,7 @@ def target_words(margin: TargetMargin) -> str:
     statistic = (
         "mean" if margin.target.statistic == "mean" else f"{margin.target.statistic[1:]} % of requests"
     )
-    limit = shown("s", margin.target.limit_s)
+    limit = shown("s", margin.limit_s)
     return f"{names[margin.target.metric]}, {statistic}, at most {limit} ({margin.target.key})"
 
 

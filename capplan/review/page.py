@@ -130,7 +130,7 @@ def _answer(given: Findings, said: str, sections: Sequence[Section], rows: list[
             [
                 {
                     "target": m.target.key,
-                    "limit_s": m.target.limit_s,
+                    "limit_s": m.limit_s,
                     "predicted_s": m.predicted_s,
                     "low_s": m.low_s,
                     "high_s": m.high_s,

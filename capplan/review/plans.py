@@ -117,7 +117,7 @@ def _plan_pictures(given: Findings) -> tuple[Bars, ...]:
             for plan, row in zip(plans, rows, strict=True)
         )
         title = f"{margin.target.key}: prediction, 80 % interval, and limit"
-        pictures.append(Bars(title, "s", bars, margin.target.limit_s, "limit"))
+        pictures.append(Bars(title, "s", bars, margin.limit_s, "limit"))
     return tuple(pictures)
 
 

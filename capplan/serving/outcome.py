@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.numbers import Array
+from capplan.numbers import Array, Number
 from capplan.serving.gauges import OCCUPANCY_BINS, Gauges, Timeline, WeightedHistogram, weighted_percentile
 from capplan.serving.requests import InFlight
 
@@ -28,6 +28,14 @@ class Spread:
     p90: float
     p95: float
     p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class SeenByUsers:
+    """Latencies from the moment that users ask: with what each request waits before its prompt is sent."""
+
+    ttft_s: Spread
+    e2e_s: Spread
 
 
 @dataclass(slots=True)
@@ -176,9 +184,9 @@ def histogram_spread(histogram: WeightedHistogram) -> Spread:
 
 
 def slo_met(
-    outcome: Outcome, *, ttft_s: float = np.inf, tpot_s: float = np.inf, e2e_s: float = np.inf
+    outcome: Outcome, *, ttft_s: Number = np.inf, tpot_s: Number = np.inf, e2e_s: Number = np.inf
 ) -> NDArray[np.bool_]:
-    """Return which requests finished within all limits; a single output token has no TPOT and meets any limit on it.
+    """Return which requests finished within all limits, each one for all or one by request; a single output token has no TPOT and meets any limit on it.
 
     Examples
     --------

@@ -225,14 +225,26 @@ class Target:
     metric: Metric
     statistic: Statistic
     limit_s: float
-    """Limit for the engine."""
+    """Limit for the engine, of the requests that wait longest before a prompt is sent."""
     outside_s: float = 0.0
-    """What the stated limit allows on top of it, for what users wait before a prompt is sent."""
+    """What the stated limit allows on top of it, for the longest wait of any class."""
 
     @property
     def stated_s(self) -> float:
         """Limit as the scenario states it."""
         return self.limit_s + self.outside_s
+
+    def limit_of(self, item: RequestClass) -> float:
+        """Return the limit for the engine of the requests of a class, which leave it more time if they wait less than others [s].
+
+        Examples
+        --------
+        >>> from capplan.workload.length import fixed
+        >>> near = RequestClass("near", fixed(1.0), fixed(1.0), 1.0, outside=Outside(wait_s=0.25))
+        >>> Target("ttft", "p95", limit_s=0.5, outside_s=0.5).limit_of(near), Target("tpot", "p95", 0.5).limit_of(near)
+        (0.75, 0.5)
+        """
+        return self.limit_s + (self.outside_s - item.outside.wait_s) if self.outside_s else self.limit_s
 
     @property
     def key(self) -> str:

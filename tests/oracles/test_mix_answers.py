@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from capplan.explain.record import Explained
 from capplan.questions.fleet import asked_fleet, part_of
 from capplan.questions.plans.plan_file import answered, asked_of_plan
 from capplan.questions.plans.plan_verification import planned
+from capplan.readers.plan_file import result_digest
 from capplan.scenario.scenario import read_scenario
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
@@ -255,12 +257,74 @@ def test_only_the_group_that_gets_images_reads_them():
         assert bool(mine.image_work) == ("images" in written_as)
 
 
+DRAFTS = "speculation: {method: ngram, acceptance: 70 %}\n"
+
+
+def test_each_group_of_a_mix_drafts_like_the_fleet_of_its_requests_alone(capplan, tmp_path):
+    found = fleet(capplan, written(tmp_path, more=DRAFTS))
+    assert found["chosen"]["usd_per_month"] <= fleet(capplan, written(tmp_path, more=DRAFTS), "--set", "fleet.mix=off")["chosen"]["usd_per_month"]  # fmt: skip
+    counts = []
+    for group, (name, hardware) in zip(
+        found["chosen"]["groups"], ((CHAT, "l4"), (DOCUMENTS, "h100-sxm")), strict=True
+    ):
+        own = fleet(
+            capplan, written(tmp_path, name, DRAFTS), "--hardware", hardware, "--set", "fleet.mix=off"
+        )
+        plan = own["choices"]["cheapest"]
+        for key in ("hardware", "replicas", "draft_tokens", "request_rate_limit_per_replica"):
+            assert group[key] == (pytest.approx(plan[key]) if key.startswith("request") else plan[key]), key
+        counts.append(group["draft_tokens"])
+    assert all(counts)
+    assert found["chosen"]["draft_tokens"] == (counts[0] if len(set(counts)) == 1 else None)
+
+
+def test_with_one_kind_listed_a_mix_that_drafts_is_that_plan(capplan, tmp_path):
+    path = written(tmp_path, more=DRAFTS)
+    mix, plain = (
+        fleet(capplan, path, "--hardware", "h100-sxm", "--set", f"fleet.mix={by}") for by in ("any", "off")
+    )
+    assert mix["chosen"] == plain["chosen"]
+
+
+def test_a_mix_that_drafts_is_read_again_simulated_and_exported_group_by_group(capplan, tmp_path):
+    path, plan = written(tmp_path, more=DRAFTS), tmp_path / "plan.json"
+    assert capplan("fleet", path, "--offline", "-o", plan).code == 0
+    chosen = json.loads(plan.read_text())["result"]["chosen"]
+    drafts = [group["draft_tokens"] for group in chosen["groups"]]
+    again = asked_of_plan(None, plan, offline=True)[1].chosen
+    assert [group.draft_tokens for group in again.groups] == drafts
+    text = capplan("export", "--plan", plan, "--target", "vllm").out
+    assert [int(count) for count in re.findall(r'"num_speculative_tokens": ?([0-9]+)', text)] == drafts
+    ran = capplan("simulate", path, "--plan", plan, "--offline", "--format", "json", "--until", "3 min")
+    assert ran.code == 0, ran.err
+    simulated = json.loads(ran.out)["result"]
+    assert simulated["slo_met_fraction"] > 0.9
+    yields = [1 + sum(0.7**place for place in range(1, count + 1)) for count in drafts]
+    assert min(yields) <= simulated["tokens_per_step"] <= max(yields)
+    explained = capplan("explain", plan, "groups[0].tpot_s.p95", "--format", "json")
+    assert explained.code == 0, explained.err
+
+
+def test_a_plan_file_that_states_the_drafts_of_the_whole_plan_is_read(capplan, tmp_path):
+    path, plan = written(tmp_path, CHAT, DRAFTS), tmp_path / "plan.json"
+    assert capplan("fleet", path, "--offline", "--set", "fleet.mix=off", "-o", plan).code == 0
+    envelope = json.loads(plan.read_text())
+    del envelope["result"]["chosen"]["groups"][0]["draft_tokens"]
+    envelope["result"]["plan_file"]["result_sha256"] = result_digest(envelope["result"])
+    plan.write_text(json.dumps(envelope))
+    chosen = asked_of_plan(None, plan, offline=True)[1].chosen
+    assert chosen.single.draft_tokens == envelope["result"]["chosen"]["draft_tokens"] > 0
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         ("fleet.max_gpus=40", "fleet.max_machines limits each kind"),
         ("fleet.disaggregation=allowed", "pairs are not searched for part of the requests"),
-        ("speculation={method: ngram, draft_tokens: 3, acceptance: 50 %}", "those of one kind of GPU"),
+        (
+            "speculation={draft_step_time: 1 ms, draft_tokens: 3, acceptance: 50 %}",
+            "a stated time is that of one kind of GPU",
+        ),
     ],
 )
 def test_what_a_mix_has_not_is_refused_with_the_reason(capplan, tmp_path, words, why):

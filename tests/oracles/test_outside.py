@@ -68,8 +68,10 @@ def test_money_by_hand(result, written):
     each = plan["outside"]
     assert each["usd_per_month"] == pytest.approx(sum(row["usd_per_month"] for row in rows.values()))
     assert each["mean_wait_s"] == pytest.approx(0.1 * 20 / 25)
-    assert each["seen_ttft_s"]["p95"] == pytest.approx(plan["ttft_s"]["p95"] + 0.1)
-    assert each["seen_e2e_s"]["mean"] == pytest.approx(plan["e2e_s"]["mean"] + 0.08)
+    for statistic, engine in plan["ttft_s"].items():
+        if statistic in each["seen_ttft_s"]:  # 80 of 100 requests wait 0.1 s, the others nothing
+            assert engine < each["seen_ttft_s"][statistic] <= engine + 0.1 + 1e-9
+    assert each["seen_e2e_s"]["mean"] == pytest.approx(plan["e2e_s"]["mean"] + 0.08, abs=0.002)
     # four turns, and two seconds of tools before each but the first
     assert rows["agent"]["answer_s"] == pytest.approx(4 * plan["class_e2e_mean_s"][1] + 3 * 2.0)
     assert rows["chat"]["answer_s"] is None

@@ -1,6 +1,7 @@
 """Regions: curves in UTC, the busiest hour against every hour, and fleets against ordinary scenarios of the same requests."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from capplan.fleet.search.trial import Seen, latencies_of
+from capplan.library.simulated import SimulationRecords, simulation
+from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.readers.plan_file import read_plan_file
 from capplan.scenario.scenario import read_scenario
+from capplan.serving.gauges import WeightedHistogram
 from capplan.workload.daily_curve import HOURS, LEAST_PART, OFFICE, in_utc, together_at_peak
+from capplan.workload.length import fixed
+from capplan.workload.request_class import Outside, RequestClass, Target
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 LENGTHS = "input_tokens: {mean: 400, p95: 1200}, output_tokens: {mean: 100, p95: 300}"
@@ -273,3 +281,145 @@ def test_a_region_without_users_may_have_the_machines_of_all_and_none_of_its_own
         "fleet", path, "--offline", "--set", "fleet.location=north", "--set", "fleet.serves=location"
     )
     assert (ran.code, "no traffic is from north; name another fleet.location" in ran.err) == (2, True)
+
+
+NEAR_LIMIT = SUN.replace("ttft_p95: 400 ms, tpot_p95: 20 ms", "ttft_p95: 190 ms, tpot_p95: 60 ms").replace("survive:", "location: north, survive:").replace(
+    "slo:", "  - {name: north, delay: {america: 40 ms, europe: 40 ms, asia: 40 ms}}\nslo:"
+)  # fmt: skip
+"""Machines in a fourth region, from which nobody sends requests, so that every delay can be set by itself."""
+
+
+def with_delays(*delays_ms):
+    """Return the settings of the round trips from America, Europe and Asia to the machines."""
+    names = ("america", "europe", "asia")
+    return tuple(f"regions[3].delay.{name}={delay} ms" for name, delay in zip(names, delays_ms, strict=True))
+
+
+@pytest.fixture(scope="module")
+def north(tmp_path_factory):
+    path = tmp_path_factory.mktemp("north") / "north.yaml"
+    path.write_text(NEAR_LIMIT)
+    return path
+
+
+def chosen_plan_of(path, settings):
+    return fleet_for(asked_fleet(read_scenario(path, settings), offline=True)).chosen
+
+
+def test_equal_delays_are_a_target_that_is_shorter_by_as_much(north):
+    """What counted before each region had its own: 190 ms less 40 ms for everyone, to the bit."""
+    equal = chosen_plan_of(north, with_delays(40, 40, 40))
+    shorter = chosen_plan_of(north, (*with_delays(0, 0, 0), "slo.ttft_p95=150 ms"))
+    assert (equal.gpus, equal.usd_per_month, equal.ttft_s) == (
+        shorter.gpus,
+        shorter.usd_per_month,
+        shorter.ttft_s,
+    )
+    assert equal.slo_met_probability == pytest.approx(shorter.slo_met_probability, rel=1e-9)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+def test_a_shorter_way_from_one_region_never_costs_more(north, seed):
+    random = np.random.default_rng(seed)
+    delays = random.integers(20, 130, 3)
+    whole = chosen_plan_of(north, with_delays(*delays))
+    for place in range(3):
+        nearer = delays.copy()
+        nearer[place] = random.integers(0, delays[place])
+        assert chosen_plan_of(north, with_delays(*nearer)).usd_per_hour <= whole.usd_per_hour
+
+
+def test_the_longest_way_counts_for_its_own_users_alone(north):
+    """Of 190 ms, 60 are left to the few requests from Asia; if everybody were as far away, more GPUs would have to answer sooner."""
+    settings = ("traffic[2].request_rate=2 req/s",)
+    own = chosen_plan_of(north, (*settings, *with_delays(20, 0, 110)))
+    every = chosen_plan_of(north, (*settings, *with_delays(110, 110, 110)))
+    assert own.usd_per_month < every.usd_per_month
+
+
+@pytest.mark.long
+def test_what_fleet_and_simulate_test_is_each_request_with_the_delay_of_its_region(north):
+    settings = with_delays(70, 10, 120)
+    asked = asked_fleet(read_scenario(north, settings), offline=True)
+    plan = fleet_for(asked).chosen
+    run = simulation(asked, fleet_for(asked), SimulationRecords(), offline=True)
+    outcome = run.outcome
+    names = ("arrival_s", "ttft_s", "tpot_s", "e2e_s", "class_index")
+    columns = {name: np.concatenate([getattr(part, name) for part in outcome.parts]) for name in names}
+    counted = (columns["arrival_s"] >= outcome.from_s) & (columns["arrival_s"] <= outcome.until_s)
+    delays = np.array([0.07, 0.01, 0.12])[columns["class_index"]][counted]
+    seen = columns["ttft_s"][counted] + delays
+    (target,) = (target for target in asked.scenario.slo.targets if target.metric == "ttft")
+    assert outcome.value(target) + target.outside_s == pytest.approx(np.quantile(seen, 0.95))
+    assert outcome.seen.e2e_s.p99 == pytest.approx(
+        np.quantile(columns["e2e_s"][counted] + delays, 0.99, method="inverted_cdf")
+    )
+    within = (seen <= 0.19) & (np.nan_to_num(columns["tpot_s"])[counted] <= 0.06)
+    assert outcome.all.slo_met_fraction == pytest.approx(within.mean())
+    of_class = columns["class_index"][counted]
+    hours = np.array([item.hourly_rate_fractions for item in asked.scenario.classes]).T
+    worst = max(
+        np.quantile(seen, 0.95, weights=hour[of_class], method="inverted_cdf") for hour in hours if hour.any()
+    )
+    assert worst > np.quantile(
+        seen, 0.95
+    )  # at the peak few of the requests are from Asia, and later most of them are
+    assert plan.value(target) == pytest.approx(worst, rel=0.05)
+    assert plan.ttft_s.p95 < plan.seen.ttft_s.p95 <= min(target.stated_s, plan.ttft_s.p95 + 0.12)
+
+
+def test_slower_steps_lengthen_the_engine_and_not_the_way():
+    """Two classes of one request each, and steps that take twice as long: 2 x 1 s + 5 s and 2 x 3 s + 0 s."""
+    near = RequestClass("near", fixed(1.0), fixed(1.0), 1.0)
+    far = replace(near, name="far", outside=Outside(wait_s=5.0))
+    times = np.array([1.0, 3.0])
+    seen = Seen(times, times, times, np.array([1, 0]), WeightedHistogram(), 1.0, steady=True)
+    latencies = latencies_of([(seen, 1.0)], (near, far))
+    target = Target("ttft", "mean", limit_s=1.0, outside_s=5.0)
+    assert latencies.value(target, 2.0) + 5.0 == pytest.approx((7.0 + 6.0) / 2)
+    assert latencies.value(target) + 5.0 == pytest.approx((6.0 + 3.0) / 2)
+    excluded = Target("ttft", "mean", limit_s=6.0)
+    assert latencies.value(excluded, 2.0) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("quantity", ["outside.seen_ttft_s.p95", "outside.seen_e2e_s.p50"])
+def test_a_percentile_with_unlike_delays_is_explained(capplan, sun, quantity):
+    explained = capplan("explain", sun, quantity, "--offline", "--format", "json")
+    assert explained.code == 0, explained.err
+    found = json.loads(explained.out)["result"]
+    assert "of t_i + w_k over all requests i" in found["formula"]
+
+
+@pytest.mark.long
+def test_pools_count_each_region_with_its_own_delay(north):
+    """Both pools and their link: equal delays are the shorter target; with one region far, users see what the requests say."""
+    rates = tuple(f"traffic[{place}].request_rate=20 req/s" for place in range(3))
+    pools = ("fleet.disaggregation=only", "fleet.kv_link=pcie", "slo.ttft_p95=400 ms", *rates)
+    equal = chosen_plan_of(north, (*pools, *with_delays(40, 40, 40)))
+    shorter = chosen_plan_of(north, (*pools, *with_delays(0, 0, 0), "slo.ttft_p95=360 ms"))
+    assert (equal.in_service, equal.ttft_s) == (shorter.in_service, shorter.ttft_s)
+    far = chosen_plan_of(north, (*pools, *with_delays(20, 0, 300)))
+    every = chosen_plan_of(north, (*pools, *with_delays(300, 300, 300)))
+    assert far.usd_per_hour <= every.usd_per_hour
+    assert far.ttft_s.p95 < far.seen.ttft_s.p95 <= 0.4
+
+
+@pytest.mark.long
+def test_a_plan_file_and_its_page_have_the_delay_of_each_region(capplan, north, tmp_path):
+    words = [word for setting in with_delays(70, 10, 120) for word in ("--set", setting)]
+    plan = tmp_path / "plan.json"
+    assert capplan("fleet", north, "--offline", *words, "-o", plan).code == 0
+    chosen = json.loads(plan.read_text())["result"]["chosen"]
+    seen = chosen["outside"]["seen_ttft_s"]["p95"]
+    page = capplan("report", "--plan", plan, "--offline", "--format", "json")
+    assert page.code == 0, page.err
+    (margin,) = (row for row in json.loads(page.out)["result"]["margins"][0] if row["target"] == "ttft_p95")
+    assert (margin["limit_s"], margin["predicted_s"]) == (pytest.approx(0.19), pytest.approx(seen))
+    assert margin["margin_fraction"] == pytest.approx(1 - seen / 0.19)
+    check = capplan("check", north, "--plan", plan, "--offline", "--format", "json", *words)
+    assert check.code == 0, check.err
+    (row,) = (row for row in json.loads(check.out)["result"]["checks"] if row["what"] == "slo.ttft_p95")
+    assert (row["limit"], row["value"]) == (pytest.approx(0.19), pytest.approx(seen, rel=1e-6))
+    engine = chosen["ttft_s"]["p95"] + 0.19 - seen
+    assert read_plan_file(plan).inputs.targets["ttft_p95"] == pytest.approx(engine)

@@ -16,6 +16,7 @@ from capplan.deploy.export import export_text
 from capplan.deploy.fleet_launch import fleet_launch
 from capplan.errors import InputError
 from capplan.readers.plan_file import read_plan_file
+from capplan.readers.plan_record import RoutedRow, ServerRow
 from tests.plan_files import plan_in, with_changes
 from tests.published_fields import TABLE, kind_of
 from tests.published_fields import mismatch as published_mismatch
@@ -96,7 +97,23 @@ VOLUME = Object(
 )
 EXPRESSION = Object({"key!": str, "operator!": "In", "values!": Of(str)})
 TERMS = Object({"nodeSelectorTerms!": Of(Object({"matchExpressions!": Of(EXPRESSION)}))})
-AFFINITY = Object({"nodeAffinity!": Object({"requiredDuringSchedulingIgnoredDuringExecution!": TERMS})})
+NEAR = Object(
+    {
+        "weight!": int,
+        "podAffinityTerm!": Object(
+            {
+                "labelSelector!": Object({"matchLabels!": ANY_LABELS}),
+                "topologyKey!": re.compile("kubernetes.io/hostname|topology.kubernetes.io/zone"),
+            }
+        ),
+    }
+)
+AFFINITY = Object(
+    {
+        "nodeAffinity": Object({"requiredDuringSchedulingIgnoredDuringExecution!": TERMS}),
+        "podAffinity": Object({"preferredDuringSchedulingIgnoredDuringExecution!": Of(NEAR)}),
+    }
+)
 SPREAD = Object(
     {
         "maxSkew!": int, "topologyKey!": "kubernetes.io/hostname", "whenUnsatisfiable!": str,
@@ -139,7 +156,7 @@ SERVICE = Object(
     {
         "image!": str, "entrypoint!": Of(str), "command!": Of(str), "ports!": Of(re.compile("[0-9]+:[0-9]+")), "ipc": "host",
         "environment": Of(str, re.compile("[A-Z_]+")), "volumes": Of(str), "configs": Of(Object({"source!": LABEL, "target!": str})),
-        "deploy!": Object({"resources!": Object({"reservations!": Object({"devices!": Of(DEVICE)})})}),
+        "profiles": Of(LABEL), "deploy!": Object({"resources!": Object({"reservations!": Object({"devices!": Of(DEVICE)})})}),
     }
 )  # fmt: skip
 SCHEMAS = {
@@ -185,6 +202,12 @@ SCHEMAS = {
         }
     ),
 }  # fmt: skip
+SCHEMAS["helmfile"] = Object(
+    {
+        "repositories!": Of(Object({"name!": LABEL, "url!": re.compile(r"https://\S+/")})),
+        "releases!": Of(Object({"name!": LABEL, "chart!": re.compile(r"[a-z-]+/[a-z-]+"), "values!": Of(SCHEMAS["llm-d"])})),
+    }
+)  # fmt: skip
 """Kind of a document, or target of one without a kind -> its schema."""
 
 
@@ -390,6 +413,170 @@ def test_pools_are_started_apart(pools, target):
         ]
 
 
+@pytest.fixture(scope="module")
+def mix(plans):
+    """Return what a mix starts: chat on three of one GPU, documents on two of two."""
+    file = read_plan_file(plans["one"])
+    (whole,) = file.answer.chosen.groups
+    rows = [
+        ("chat", {"replicas": 3, "spare_replicas": 1, "hardware": "l4", "planned_request_rate_limit_per_replica": 2.0}),
+        ("documents", {"replicas": 2, "spare_replicas": 0, "tensor_parallel": 2, "planned_request_rate_limit_per_replica": 0.5}),
+    ]  # fmt: skip
+    groups = [
+        whole.model_copy(
+            update=row
+            | {"requests": RoutedRow(classes=(name,), request_fraction=0.5, above_tokens=None, up_to_tokens=None, max_model_len=4096)}
+        )
+        for name, row in rows
+    ]  # fmt: skip
+    servers = [
+        ServerRow(devices_per_server=8, vendor="NVIDIA"),
+        ServerRow(devices_per_server=4, vendor="NVIDIA"),
+    ]
+    launch = file.inputs.launch.model_copy(update={"servers": servers})
+    mixed = file.answer.chosen.model_copy(update={"groups": groups})
+    return replace(
+        file,
+        answer=file.answer.model_copy(update={"chosen": mixed}),
+        inputs=file.inputs.model_copy(update={"launch": launch}),
+    )
+
+
+@pytest.mark.parametrize("target", ["compose", "k8s", "kserve", "llm-d", "dynamo", "keda"])
+def test_each_group_of_a_mix_is_a_deployment_of_its_own_behind_the_stated_rule(mix, target):
+    image = "r/n:1" if target == "dynamo" else None
+    text = export_text(mix, fleet_launch(mix, image=image), target)
+    assert "# the router in front of the groups has to send chat to small-1; documents to small-2" in text
+    documents = list(yaml.safe_load_all(text))
+    for document in documents:
+        assert list(mismatch(document, SCHEMAS[kind_of(document)])) == []
+        assert unpublished(document) == []
+    started = [document for document in documents if document.get("kind") not in ("Service", "ConfigMap")]
+    names, replicas, devices = ["small-1", "small-2"], [3, 2], [1, 2]
+    if target == "compose":
+        (whole,) = started
+        of = {
+            name: [service for service in whole["services"].values() if service["profiles"] == [name]]
+            for name in names
+        }
+        assert [len(services) for services in of.values()] == replicas
+        for services, each, most in zip(of.values(), devices, (8, 4), strict=True):
+            ids = [int(number) for service in services for number in device_ids(service)]
+            assert ids == list(range(each * len(services)))
+            assert max(ids) < most
+            assert [service["ports"] for service in services] == [
+                [f"{8000 + at}:8000"] for at in range(len(services))
+            ]
+        assert "docker compose -f FILE --profile NAME up -d" in text
+        return
+    if target == "llm-d":
+        (whole,) = started
+        assert [release["name"] for release in whole["releases"]] == names
+        values = [release["values"][0] for release in whole["releases"]]
+        assert all(list(mismatch(each, SCHEMAS["llm-d"])) == unpublished(each) == [] for each in values)
+        assert [each["decode"]["replicas"] for each in values] == replicas
+        assert [each["decode"]["parallelism"]["tensor"] for each in values] == devices
+        assert "helmfile apply -f FILE" in text
+        return
+    assert [document["metadata"]["name"] for document in started] == names
+    specs = [document["spec"] for document in started]
+    if target == "keda":
+        assert [spec["scaleTargetRef"]["name"] for spec in specs] == names
+        assert [(spec["minReplicaCount"], spec["maxReplicaCount"]) for spec in specs] == [(2, 3), (1, 2)]
+        queries = [spec["triggers"][0]["metadata"] for spec in specs]
+        assert [query["threshold"] for query in queries] == ["2", "0.5"]
+        assert all(f'service="{name}"' in query["query"] for name, query in zip(names, queries, strict=True))
+    elif target == "dynamo":
+        workers = [spec["components"][1] for spec in specs]
+        assert [worker["replicas"] for worker in workers] == replicas
+        assert [spec["components"][0]["type"] for spec in specs] == ["frontend", "frontend"]
+        limits = [worker["podTemplate"]["spec"]["containers"][0]["resources"]["limits"] for worker in workers]
+        assert limits == [{"nvidia.com/gpu": str(each)} for each in devices]
+    else:
+        assert [spec["replicas"] for spec in specs] == replicas
+
+
+def device_ids(service):
+    return [
+        number
+        for part in service["deploy"]["resources"]["reservations"]["devices"]
+        for number in part["device_ids"]
+    ]
+
+
+def test_groups_of_a_mix_ask_for_what_their_own_servers_have(mix):
+    """Slices of one GPU beside whole ones of another, and GPUs of two vendors: neither is called what the other is."""
+    chat, documents = mix.answer.chosen.groups
+    slices = mix.answer.chosen.model_copy(
+        update={"groups": [chat.model_copy(update={"hardware": "h100-sxm:1g.10gb"}), documents]}
+    )
+    sliced = replace(mix, answer=mix.answer.model_copy(update={"chosen": slices}))
+    pods = [
+        item
+        for item in yaml.safe_load_all(export_text(sliced, fleet_launch(sliced, image=None), "k8s"))
+        if item["kind"] == "Deployment"
+    ]
+    limits = [item["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] for item in pods]
+    assert limits == [{"nvidia.com/mig-1g.10gb": "1"}, {"nvidia.com/gpu": "2"}]
+    servers = [
+        ServerRow(devices_per_server=8, vendor="NVIDIA"),
+        ServerRow(devices_per_server=8, vendor="AMD"),
+    ]
+    launch = mix.inputs.launch.model_copy(update={"servers": servers})
+    other = replace(mix, inputs=mix.inputs.model_copy(update={"launch": launch}))
+    assert [group.resource for group in fleet_launch(other, image=None).groups] == [
+        "nvidia.com/gpu",
+        "amd.com/gpu",
+    ]
+    with pytest.raises(InputError, match="no image of vllm for amd devices is known"):
+        export_text(other, fleet_launch(other, image=None), "k8s")
+    with pytest.raises(InputError, match="one image does not run on devices of amd and nvidia"):
+        export_text(other, fleet_launch(other, image="r/n:1"), "k8s")
+    with pytest.raises(InputError, match="compose: reserves NVIDIA devices"):
+        export_text(other, fleet_launch(other, image=None), "compose")
+
+
+@pytest.mark.parametrize("target", ["k8s", "kserve", "dynamo"])
+def test_pods_of_each_group_run_on_the_machines_that_were_ordered_for_it(mix, target):
+    """Two kinds of GPU in one cluster: both are called nvidia.com/gpu, and the instance type tells them apart."""
+    line = mix.answer.chosen.order.machines[0]
+    lines = [
+        line.model_copy(update={"sku": sku, "hardware": hardware, "provider": "AWS"})
+        for sku, hardware in (("g6.48xlarge", "l4"), ("p5.48xlarge", mix.answer.chosen.groups[1].hardware))
+    ]
+    order = mix.answer.chosen.order.model_copy(update={"machines": lines})
+    ordered = replace(
+        mix,
+        answer=mix.answer.model_copy(
+            update={"chosen": mix.answer.chosen.model_copy(update={"order": order})}
+        ),
+    )
+    text = export_text(ordered, fleet_launch(ordered, image="r/n:1" if target == "dynamo" else None), target)
+    documents = [item for item in yaml.safe_load_all(text) if item["kind"] not in ("Service", "ConfigMap")]
+    found = []
+    for document in documents:
+        assert list(mismatch(document, SCHEMAS[document["kind"]])) == unpublished(document) == []
+        spec = document["spec"]
+        part = spec["components"][1]["podTemplate"] if target == "dynamo" else spec["template"]
+        pod = part if target == "kserve" else part["spec"]
+        (terms,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+            "nodeSelectorTerms"
+        ]
+        found.append([(one["key"], one["values"]) for one in terms["matchExpressions"]])
+    key = "node.kubernetes.io/instance-type"
+    assert found == [[(key, ["g6.48xlarge"])], [(key, ["p5.48xlarge"])]]
+    assert "pods run on g6.48xlarge" in text
+
+
+def test_a_mix_is_not_scaled_between_the_limits_of_one_group(mix):
+    content = mix.inputs.content | {"commitments": {"max_replicas": 9}}
+    limited = replace(mix, inputs=mix.inputs.model_copy(update={"content": content}))
+    with pytest.raises(
+        InputError, match="count the replicas of one group, and the plan is a mix; leave them out"
+    ):
+        export_text(limited, fleet_launch(limited, image=None), "keda")
+
+
 def test_pools_of_engines_are_read_back_as_pools(pools):
     file, fleet = pools
     text = export_text(file, replace(fleet, image=None), "vllm")
@@ -408,6 +595,39 @@ def test_pools_of_engines_are_read_back_as_pools(pools):
         "prefill",
         "decode",
     ]
+
+
+@pytest.mark.parametrize(
+    ("link", "topology"),
+    [
+        ("pcie", "kubernetes.io/hostname"),
+        ("nvlink4", "kubernetes.io/hostname"),
+        ("network", "topology.kubernetes.io/zone"),
+        ("ethernet-400g", "topology.kubernetes.io/zone"),
+        ("40 GB/s", "topology.kubernetes.io/zone"),
+    ],
+)
+def test_pools_are_placed_near_each_other_as_their_link_reaches(pools, link, topology):
+    file, fleet = pools
+    documents = list(yaml.safe_load_all(export_text(file, replace(fleet, image=None, link=link), "k8s")))
+    started = [document for document in documents if document["kind"] == "Deployment"]
+    for document in started:
+        assert list(mismatch(document, SCHEMAS["Deployment"])) == unpublished(document) == []
+        (near,) = document["spec"]["template"]["spec"]["affinity"]["podAffinity"][
+            "preferredDuringSchedulingIgnoredDuringExecution"
+        ]
+        term = near["podAffinityTerm"]
+        assert term["topologyKey"] == topology
+        assert term["labelSelector"]["matchLabels"] == started[0]["spec"]["template"]["metadata"]["labels"]
+        spread = "topologySpreadConstraints" in document["spec"]["template"]["spec"]
+        assert not (spread and topology == "kubernetes.io/hostname")
+
+
+def test_pools_of_a_rack_are_not_asked_into_one_of_its_servers(pools):
+    file, fleet = pools
+    groups = tuple(replace(group, devices_per_server=4) for group in fleet.groups)
+    text = export_text(file, replace(fleet, image=None, link="nvlink5", groups=groups), "k8s")
+    assert "topology.kubernetes.io/zone" in text
 
 
 def test_pools_that_cannot_be_started_or_scaled_are_refused(pools):

@@ -3,6 +3,7 @@
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.offered import WARM_UP_SHARE, SamplePath
 from capplan.fleet.load.session_load import offered_with_sessions, session_block_tokens, session_warm_up_s
+from capplan.fleet.load.waits import waits_of
 from capplan.fleet.simulation import Stream
 from capplan.serving.terms import Routing
 from capplan.workload.request_class import ResponseTimes
@@ -63,5 +64,5 @@ def peak_stream(
     blocks = session_block_tokens(demand)
     return Stream(
         offered.requests, names, blocks, crowd=offered.crowd, routing=routing, seed=seed, warm_up_s=warm_up_s,
-        warm_up_share=0.0 if warm_up_s else WARM_UP_SHARE,
+        warm_up_share=0.0 if warm_up_s else WARM_UP_SHARE, waits=waits_of(demand.classes).at_the_peak,
     )  # fmt: skip

@@ -219,6 +219,14 @@ class MixedGroup:
     up_to_tokens: float | None
     weights: tuple[float, float] = (0.0, 1.0)
     """Part of the unit interval: a request belongs to the group in whose part its random number is."""
+    draft_tokens: int | None = None
+    """Tokens that its replicas draft in a round; None: as the options of the engines say."""
+
+    def use_of(self, use: EngineOptions) -> EngineOptions:
+        """Return the options of its engines, which draft as many tokens as were planned for the group."""
+        if use.drafting is None or self.draft_tokens is None:
+            return use
+        return replace(use, drafting=replace(use.drafting, draft_tokens=self.draft_tokens))
 
     def requests_of(self, stream: Stream) -> Requests:
         """Return the requests of a stream that are the group's."""
@@ -271,10 +279,12 @@ def run_mix(
             slo=slo,
             until_s=until_s,
             admission=admission,
-            use=use,
+            use=group.use_of(use),
         )
         for group in groups
     ]
+    tokens = [each.all.output_tokens_per_s for each in found]
+    rounds = [rate / each.tokens_per_step for rate, each in zip(tokens, found, strict=True)]
     outcome = fleet_outcome([part for each in found for part in each.parts], stream, slo, until_s)
     return replace(
         outcome,
@@ -282,7 +292,7 @@ def run_mix(
         if any(each.hit_fractions for each in found)
         else {},
         kv_blocks=sum(each.kv_blocks for each in found),
-        tokens_per_step=found[0].tokens_per_step,
+        tokens_per_step=sum(tokens) / sum(rounds) if sum(rounds) else 1.0,
         assumptions=found[0].assumptions,
     )
 

@@ -11,6 +11,7 @@ import numpy as np
 from capplan.fleet.engine_options import EngineOptions
 from capplan.fleet.load.peak_stream import peak_stream
 from capplan.fleet.load.routed import Operation, run_fleet
+from capplan.fleet.load.waits import waits_of
 from capplan.fleet.pools.link import LinkTerms, LinkUse, link_use, unlinked_reason
 from capplan.fleet.question import Question
 from capplan.fleet.search.trial import demand_at_replica, is_steady, with_load_time
@@ -279,11 +280,13 @@ class Joint:
             requests = self.stream.requests if count is None else self.stream.requests.part(0, count)
             if load * slowness != 1.0:
                 requests = replace(requests, arrival_s=np.asarray(requests.arrival_s) / (load * slowness))
-            stream, operation = replace(self.stream, requests=requests), self.operation(pair, slowness)
+            waits = waits_of(self.demand.classes)
+            waits = replace(waits, seconds=tuple(wait_s / slowness for wait_s in waits.seconds))
+            stream = replace(self.stream, requests=requests, waits=waits if waits.are_unlike else None)
             self._seen[key] = run_fleet(
                 self.prefill,
                 stream,
-                operation,
+                self.operation(pair, slowness),
                 replicas=sum(pair),
                 slo=self.question.slo,
                 use=self._use,
@@ -294,7 +297,7 @@ class Joint:
         """Return the targets that are missed at a multiple of the peak, by replicas slower than predicted by a factor."""
         outcome = self.sized(pair, load, slowness)
         targets = self.question.slo.targets
-        return tuple(t for t in targets if not outcome.value(t) * slowness <= t.limit_s)
+        return tuple(target for target in targets if not _value(outcome, target, slowness) <= target.limit_s)
 
     def steady(self, pair: Pair, load: float, slowness: float) -> bool:
         """Return whether no queue keeps growing."""
@@ -339,7 +342,8 @@ class Joint:
             if missed or not self.steady(pair, load, factor):
                 first = _late_first(missed) or not self.steady_first(pair, load, factor)
                 return _PREFILL if first else later
-        missed = self.at_peak(pair).missed(self.question.slo)
+        seen = self.at_peak(pair)
+        missed = tuple(t for t in self.question.slo.targets if not _value(seen, t) <= t.limit_s)
         return frozenset() if not missed else _PREFILL if _late_first(missed) else later
 
     def cheapest(
@@ -362,7 +366,8 @@ class Joint:
         for factor in sorted({factor for _, factor in demanded}):
             missed = self.missed((1, 1), NO_LOAD, factor)
             if missed:
-                value = self.sized((1, 1), NO_LOAD, factor).value(missed[0]) * factor
+                idle = self.sized((1, 1), NO_LOAD, factor)
+                value = _value(idle, missed[0], factor) + missed[0].outside_s
                 use = self.link_use((1, 1))
                 return (
                     f"{missed[0].key} is {value * 1000.0:.3g} ms however many replicas there are,"
@@ -414,6 +419,14 @@ def _largest(holds: Callable[[float], bool], between: tuple[float, float], halvi
         middle = (low + high) / 2.0
         low, high = (middle, high) if holds(exp(middle)) else (low, middle)
     return exp(low)
+
+
+def _value(outcome: FleetOutcome, target: Target, slowness: float = 1.0) -> float:
+    """Return the value that a target limits, of a run in units of `slowness` seconds, in whichever hour it is largest [s]."""
+    if not target.outside_s or outcome.seen is None:
+        return outcome.value(target) * slowness
+    seen = outcome.seen.ttft_s if target.metric == "ttft" else outcome.seen.e2e_s
+    return float(getattr(seen, target.statistic)) * slowness - target.outside_s
 
 
 def _late_first(missed: tuple[Target, ...]) -> bool:

@@ -330,6 +330,7 @@ def _plan(
     prefill = _pool(contender.prefill, pair[0], outcome, terms, _PoolLoad("prefill", rate, first_s, planned))
     later_s = outcome.all.e2e_s.mean - first_s
     decode = _pool(contender.decode, pair[1], outcome, terms, _PoolLoad("decode", rate, later_s, planned))
+    decode = replace(decode, draft_tokens=joint.decode.draft_tokens)
     usd = summed_usd_per_hour((prefill, decode))
     money = None if usd is None else unit_costs_at_mean(users, usd, responses_s)
 
@@ -345,7 +346,6 @@ def _plan(
         class_e2e_s=responses_s if len(responses_s) > 1 else (),
         transfer=Transfer(joint.link, joint.link_use(pair, rate / joint.rate)),
         requests=outcome.all.requests,
-        draft_tokens=joint.decode.draft_tokens,
         ttft_s=bounded(outcome.all.ttft_s, "ttft", joint.prefill),
         tpot_s=bounded(outcome.all.tpot_s, "tpot", joint.decode),
         e2e_s=bounded(outcome.all.e2e_s, "e2e", joint.decode),
@@ -355,6 +355,7 @@ def _plan(
         money=money,
         target_probabilities=_target_probabilities(contender, joint, pair, together) if beyond else {},
         outside=outside_use(users.classes, responses_s, HOURS_PER_MONTH),
+        unlike_waits=outcome.seen,
     )
 
 

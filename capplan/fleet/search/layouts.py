@@ -119,11 +119,16 @@ def longest_responses_s(slo: Slo, demand: Demand) -> tuple[float, ...]:
     """Return the longest mean response of each class whose targets are met [s]; 0 if no users wait for a response."""
     if not demand.users:
         return demand.responses_s(0.0)
-    limits = {target.metric: target.limit_s for target in slo.targets}
-    first_s, token_s = limits.get("ttft", UNLIMITED_S), limits.get("tpot", limits.get("itl", UNLIMITED_S))
+    targets = {target.metric: target for target in slo.targets}
+    per_token = targets.get("tpot", targets.get("itl"))
+    token_s = UNLIMITED_S if per_token is None else per_token.limit_s
+    outputs = [item.output_tokens.mean_tokens for item in demand.classes]
     if len(demand.classes) == 1:
-        return (first_s + float(demand.lengths.output_tokens) * token_s,)
-    return tuple(first_s + item.output_tokens.mean_tokens * token_s for item in demand.classes)
+        outputs = [float(demand.lengths.output_tokens)]
+    return tuple(
+        (targets["ttft"].limit_of(item) if "ttft" in targets else UNLIMITED_S) + tokens * token_s
+        for item, tokens in zip(demand.classes, outputs, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +269,7 @@ class _Part:
             bounds = {confidence: float(values[row]) for confidence, values in sure.items()}
             if not good.size or not bounds[q.slo.confidence]:
                 slower_s = slownesses[row].quantile(q.slo.confidence)
-                worst, relaxation = _nearest(q.slo, needed, max(slower_s, 1.0), row, layout, state)
+                worst, relaxation = _nearest(q, needed, max(slower_s, 1.0), row, layout, state)
                 rejected[layout.device.name, worst] += LOADS
                 near += [relaxation] if relaxation else []
             else:
@@ -291,7 +296,7 @@ class _Part:
         """Return where all targets may hold if every step takes `slowness` times as long."""
         within: Flags = np.array(True)
         for target, values in needed.items():
-            within = within & (values * slowness <= target.limit_s)
+            within = within & (values * slowness <= _loosest_limit_s(target, self.question.demand))
         return within
 
 
@@ -315,15 +320,26 @@ def _least_values(state: SteadyState, target: Target) -> Array:
     return values / TARGET_SLACK
 
 
+def _loosest_limit_s(target: Target, demand: Demand) -> float:
+    """Return the limit of the class that leaves an engine the most time: requests of no class may take longer [s]."""
+    return max(target.limit_of(item) for item in demand.classes)
+
+
 def _nearest(
-    slo: Slo, needed: Mapping[Target, Array], slowness: float, row: int, layout: Layout, state: SteadyState
+    question: Question,
+    needed: Mapping[Target, Array],
+    slowness: float,
+    row: int,
+    layout: Layout,
+    state: SteadyState,
 ) -> tuple[Reason, Relaxation | None]:
     """Return the target that a layout misses by the largest factor at its lightest load, and the limit it could meet."""
     served = np.flatnonzero(~state.saturated[row])
     if not served.size:
         return Reason(Refusal.OVERLOAD, "a single request overloads the replica"), None
     at = int(served[0])
-    worst = max(slo.targets, key=lambda target: float(needed[target][row, at]) / target.limit_s)
-    least = float(needed[worst][row, served].min()) * slowness
-    words = f"{worst.key} over {worst.limit_s:g} s even at the lightest load"
-    return Reason(Refusal.TARGET, words), Relaxation(worst.key, worst.limit_s, least, layout)
+    limits = {target: _loosest_limit_s(target, question.demand) for target in question.slo.targets}
+    worst = max(limits, key=lambda target: float(needed[target][row, at]) / limits[target])
+    least = float(needed[worst][row, served].min()) * slowness + worst.stated_s - limits[worst]
+    words = f"{worst.key} over {worst.stated_s:g} s even at the lightest load"
+    return Reason(Refusal.TARGET, words), Relaxation(worst.key, worst.stated_s, least, layout)

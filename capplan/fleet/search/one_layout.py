@@ -88,7 +88,7 @@ class Adequacy:
     """Whether a number of replicas is enough for the traffic and the targets."""
 
     values_s: Mapping[Target, float]
-    """Latency at the peak that each target limits [s]."""
+    """Latency at the peak that each target limits, as stated [s]."""
     probability: float
     """Probability that all targets hold."""
     needed: float
@@ -114,5 +114,5 @@ def adequacy(trial: Trial, busy: int, headroom_fraction: float) -> Adequacy:
     needed = trial.replicas_for(peak, 1.0, trial.limits, most=busy)
     if needed is None:
         needed = trial.replicas_for(peak, 1.0, trial.limits)
-    values = {target: latencies.value(target) for target in trial.limits}
+    values = {target: latencies.value(target) + target.outside_s for target in trial.limits}
     return Adequacy(values, met_probability(trial, busy), inf if needed is None else float(needed))

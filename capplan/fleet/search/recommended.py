@@ -125,6 +125,7 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
         kv_cache_tokens=candidate.kv_cache_tokens,
         label=candidate.label,
         price=terms.prices.get(device.name),
+        draft_tokens=trial.replica.draft_tokens,
     )
     return Plan(
         (group,),
@@ -141,9 +142,9 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
         usd_per_million_tokens=_usd_per_million(hourly, output_rate + input_rate),
         bottleneck=bottleneck_of(rows, load.output_tokens, in_replica),
         money=None if hourly is None else unit_costs_at_mean(demand, hourly, latencies.responses_s),
-        draft_tokens=trial.replica.draft_tokens,
         routing=question.routing,
         outside=outside_use(demand.classes, latencies.responses_s, HOURS_PER_MONTH),
+        unlike_waits=latencies.seen,
         class_e2e_s=latencies.responses_s if len(demand.classes) > 1 else (),
     )
 

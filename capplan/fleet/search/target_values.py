@@ -1,5 +1,6 @@
 """The values that targets limit: latencies of all requests, including those that were shed or never finished."""
 
+from collections.abc import Mapping
 from math import inf, isinf, nan
 from typing import Any
 
@@ -26,7 +27,7 @@ def target_values(
 
     Parameters
     ----------
-    columns : by request: status, arrival_s, and latencies [s] that are nan where there are none
+    columns : by request: status, arrival_s, latencies [s] that are nan where there are none, and wait_s outside where any class waits
     rows : which requests count
     slo : the targets
     until_s : [s]
@@ -41,20 +42,32 @@ def target_values(
     is_open = (status != FINISHED) & (status != SHED)
     result = {}
     for target in slo.targets:
-        patience = target.limit_s if target.metric in _AGED else LARGEST_AGE_S
+        spared_s = spared_time_s(columns, target)[rows]
+        patience = target.limit_s + spared_s if target.metric in _AGED else LARGEST_AGE_S
         lost = (status == SHED) | (is_open & (age > patience))
         if target.metric == "itl":
             share = statistic_of(np.where(lost, inf, 0.0), target)
             result[target] = inf if isinf(share) else float(getattr(gaps, target.statistic))
             continue
-        values = columns[f"{target.metric}_s"][rows]
+        values = columns[f"{target.metric}_s"][rows] - spared_s
         result[target] = statistic_of(np.where(np.isnan(values) & lost, inf, values), target)
     return result
 
 
+def spared_time_s(columns: Mapping[str, NDArray[Any]], target: Target) -> Array:
+    """Return how much more time than its limit a target leaves the engine for each request, as it waits less outside than others [s]."""
+    wait_s = columns.get("wait_s")
+    if wait_s is None or not target.outside_s:
+        return np.zeros(columns["status"].size)
+    return target.outside_s - wait_s
+
+
 def undecided(columns: dict[str, NDArray[Any]], rows: NDArray[np.bool_], slo: Slo, until_s: float) -> int:
     """Return how many of some requests were running when the simulation stopped and had not missed a target yet."""
-    patience = min((t.limit_s for t in slo.targets if t.metric in _AGED), default=LARGEST_AGE_S)
+    patience: Any = LARGEST_AGE_S
+    for target in slo.targets:
+        if target.metric in _AGED:
+            patience = np.minimum(patience, target.limit_s + spared_time_s(columns, target))
     is_open = (columns["status"] != FINISHED) & (columns["status"] != SHED)
     return int(np.count_nonzero(rows & is_open & (until_s - columns["arrival_s"] <= patience)))
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.load.demand import Demand, planned_demand
 from capplan.fleet.load.offered import WARM_UP_SHARE, SamplePath, dealt_arrival_cv, dealt_users
+from capplan.fleet.load.waits import WaitedTimes, waits_of
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.search.layouts import ScreenedLayout, longest_responses_s, rate_slack
 from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states
@@ -22,12 +23,19 @@ from capplan.replica.plans import plans_of
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.tables import table_of_plans
 from capplan.serving.gauges import WeightedHistogram
-from capplan.serving.outcome import Outcome, Spread, histogram_spread, spread, weighted_spread
+from capplan.serving.outcome import (
+    Outcome,
+    SeenByUsers,
+    Spread,
+    histogram_spread,
+    spread,
+    weighted_spread,
+)
 from capplan.serving.requests import Crowd
 from capplan.serving.server import simulate
 from capplan.serving.steady_state import SteadyState
 from capplan.serving.terms import EngineSetup
-from capplan.workload.request_class import ResponseTimes, Target
+from capplan.workload.request_class import RequestClass, ResponseTimes, Target
 
 FEW = 0.05
 """Fraction of the requests below which open-loop or users' requests end no run: without them its load is almost the same."""
@@ -98,16 +106,32 @@ class Latencies:
     """Whether the queue stays bounded."""
     responses_s: tuple[float, ...] = ()
     """Mean response time of each class; nan for a class without a response."""
+    waited: tuple[WaitedTimes, WaitedTimes] | None = None
+    """TTFT and E2E with the wait of each class, if some classes wait longer outside than others."""
+    wait_s: float = 0.0
+    """Wait of every request outside, if it is the same for all."""
 
-    def value(self, target: Target) -> float:
-        """Return the value that a target limits."""
+    def value(self, target: Target, slowness: float = 1.0) -> float:
+        """Return the value that a target limits if every step takes some times as long.
+
+        It is the latency of the engine; where classes wait differently long outside, that of users less the longest wait.
+        """
         if target.metric == "itl":
             together = WeightedHistogram()
             for values, ratio in self.itl:
                 together.merge(values, ratio)
-            return float(getattr(histogram_spread(together), target.statistic))
+            return slowness * float(getattr(histogram_spread(together), target.statistic))
+        if target.outside_s and self.waited is not None:
+            times = self.waited[target.metric != "ttft"]
+            return times.value(target.statistic, slowness) - target.outside_s
         spreads = {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2e": self.e2e_s}
-        return float(getattr(spreads[target.metric], target.statistic))
+        more_s = self.wait_s - target.outside_s if target.outside_s else 0.0
+        return slowness * float(getattr(spreads[target.metric], target.statistic)) + more_s
+
+    @property
+    def seen(self) -> SeenByUsers | None:
+        """Latencies with the wait of each request; None if all wait equally long."""
+        return None if self.waited is None else SeenByUsers(*(times.spread for times in self.waited))
 
 
 SamplePaths = dict[tuple[tuple[float, ...], int, tuple[float, ...], float | None], SamplePath]
@@ -129,14 +153,13 @@ class Seen:
     steady: bool
 
 
-def latencies_of(runs: Sequence[tuple[Seen, float]], classes: int) -> Latencies:
+def latencies_of(runs: Sequence[tuple[Seen, float]], classes: Sequence[RequestClass]) -> Latencies:
     """Return the latencies of all requests of some kinds of replicas together.
 
     Parameters
     ----------
     runs : of one replica of each kind, and the number of replicas of that kind
-    classes : [-]
-        of requests
+    classes : of requests
 
     Returns
     -------
@@ -155,11 +178,28 @@ def latencies_of(runs: Sequence[tuple[Seen, float]], classes: int) -> Latencies:
     ]
     alike = len(runs) == 1
     ttft, tpot, e2e = (spread(column) if alike else weighted_spread(column, weights) for column in columns)
-    rows = [(of_class == index) & np.isfinite(columns[2]) for index in range(classes)]
+    rows = [(of_class == index) & np.isfinite(columns[2]) for index in range(len(classes))]
     responses = tuple(
         float(np.average(columns[2][of], weights=weights[of])) if of.any() else nan for of in rows
     )
-    return Latencies(ttft, tpot, itl, e2e, rate, all(seen.steady for seen, _ in runs), responses)
+    waits = waits_of(classes)
+    weight = None if alike else weights
+    return Latencies(
+        ttft,
+        tpot,
+        itl,
+        e2e,
+        rate,
+        all(seen.steady for seen, _ in runs),
+        responses,
+        (
+            WaitedTimes(waits, columns[0], of_class, ttft, weight),
+            WaitedTimes(waits, columns[2], of_class, e2e, weight),
+        )
+        if waits.are_unlike
+        else None,
+        0.0 if waits.are_unlike else waits.seconds[0],
+    )
 
 
 def _hits(demand: Demand) -> tuple[object, ...]:
@@ -434,7 +474,7 @@ class Trial:
         key = (*_hits(demand), float(f"{scaled:.9g}"), replicas, slowness if demand.users else 1.0, count)
         if key not in self._seen:
             seen = self._simulated(demand, rate_per_s, replicas, slowness, count)
-            self._seen[key] = self._complete(latencies_of([(seen, 1.0)], len(demand.classes)))
+            self._seen[key] = self._complete(latencies_of([(seen, 1.0)], demand.classes))
         return self._seen[key]
 
     @property
@@ -501,7 +541,7 @@ class Trial:
             if key not in self._kinds:
                 self._kinds[key] = self._simulated(demand, rate, arrivals, slowness, part, kind)
             runs.append((self._kinds[key], float(count)))
-        together = self._complete(latencies_of(runs, len(self.demand.classes)))
+        together = self._complete(latencies_of(runs, demand.classes))
         if traffic_ratio == 1.0:  # by the response times, as every page counts the requests of users
             waits = tuple(slowness * response_s for response_s in together.responses_s)
             peak = slowness * planned_demand(self.demand, waits).peak_requests_per_s
@@ -589,7 +629,7 @@ class Trial:
         """Return the largest ratio of a target's value to its limit: at most 1 if all hold, infinite if the queue grows."""
         if not latencies.steady:
             return inf
-        return max((latencies.value(t) * slowness / limit for t, limit in limits.items()), default=0.0)
+        return max((latencies.value(t, slowness) / limit for t, limit in limits.items()), default=0.0)
 
     def holds(
         self,

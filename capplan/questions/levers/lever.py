@@ -339,15 +339,16 @@ def why_dearer(base: AskedFleet, changed: AskedFleet, plan: Plan, cache: SearchC
     if isinstance(now, Reason):
         return ""
     target = max(then.values_s, key=lambda item: then.values_s[item] / item.limit_s)
-    value, before = then.values_s[target], now.values_s.get(target, 0.0)
-    if value <= target.limit_s:
+    if then.values_s[target] <= target.limit_s:
         return ""
+    value = then.values_s[target] + target.outside_s
+    before = {item.key: seen + item.outside_s for item, seen in now.values_s.items()}.get(target.key, 0.0)
     steps = ""
     if abs(then.slowness / now.slowness - 1.0) > 0.01:
         steps = f"; steps may be {then.slowness:.2f} times as long as predicted, instead of {now.slowness:.2f} times"
     return (
         f"{target.key} of {same} may be {1e3 * value:,.0f} ms with the required confidence, instead of {1e3 * before:,.0f} ms; "
-        f"the limit is {1e3 * target.limit_s:,.0f} ms{steps}"
+        f"the limit is {1e3 * target.stated_s:,.0f} ms{steps}"
     )
 
 
@@ -368,4 +369,4 @@ def _held(asked: AskedFleet, plan: Plan, cache: SearchCache) -> _Held | Reason:
         return trial
     slower = trial.candidate.slowness.quantile(question.slo.confidence)
     seen = trial.fleet(plan.single.busy_replicas, slower)
-    return _Held({target: seen.value(target) * slower for target in trial.limits}, slower)
+    return _Held({target: seen.value(target, slower) for target in trial.limits}, slower)

@@ -129,8 +129,7 @@ def _pools_measured(asked: AskedFleet, plan: Plan) -> Iterator[Check]:
         return
     now = stands.plan
     for target in asked.question.slo.targets:
-        spread = {"ttft": now.ttft_s, "e2e": now.e2e_s}.get(target.metric, now.tpot_s)
-        yield _at_most(f"slo.{target.key}", target.limit_s, float(getattr(spread, target.statistic)))
+        yield _at_most(f"slo.{target.key}", target.stated_s, now.value(target))
     if asked.question.slo.targets:
         yield _sure(asked, now.slo_met_probability)
     for group in now.groups:
@@ -169,7 +168,7 @@ def _measured(asked: AskedFleet, plan: Plan) -> Iterator[Check]:
         return
     now = adequacy(trial, busy, terms.headroom_fraction)
     for target, value in now.values_s.items():
-        yield _at_most(f"slo.{target.key}", target.limit_s, value)
+        yield _at_most(f"slo.{target.key}", target.stated_s, value)
     if now.values_s:
         yield _sure(asked, now.probability)
     needed = None if now.needed == inf else int(now.needed)

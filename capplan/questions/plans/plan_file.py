@@ -7,6 +7,8 @@ from pathlib import Path
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.errors import InputError, Refusal, TargetError
+from capplan.fleet.load.demand import Demand
+from capplan.fleet.load.waits import waits_of
 from capplan.fleet.plan import (
     Certainty,
     Choices,
@@ -50,11 +52,12 @@ from capplan.readers.plan_record import (
 )
 from capplan.scenario.reading import overridden
 from capplan.scenario.scenario import read_scenario, scenario_from
+from capplan.serving.outcome import SeenByUsers, Spread
 from capplan.workload.outside import outside_use
 
 _OF_PLAN = (
     "slo_met_probability", "few_open_loops_measured", "target_probabilities", "usd_per_hour", "usd_per_month_low",
-    "usd_per_million_output_tokens", "usd_per_million_tokens", "bottleneck", "checked", "draft_tokens", "routing",
+    "usd_per_million_output_tokens", "usd_per_million_tokens", "bottleneck", "checked", "routing",
 )  # fmt: skip
 """Fields of a plan that its row has under the same name."""
 
@@ -128,7 +131,7 @@ def _pools_search(row: DisaggregatedRow | None, file: PlanFile) -> PoolsSearch |
 def _plan(row: PlanRow, file: PlanFile, asked: AskedFleet) -> Plan:
     responses_s = row.class_e2e_mean_s or row.e2e_s.mean
     plan = Plan(
-        tuple(_group(group, file, asked) for group in row.groups),
+        tuple(_group(group, file, asked, row.draft_tokens) for group in row.groups),
         **{name: getattr(row, name) for name in _OF_PLAN},
         ttft_s=_spread(row.ttft_s),
         tpot_s=_spread(row.tpot_s),
@@ -136,6 +139,7 @@ def _plan(row: PlanRow, file: PlanFile, asked: AskedFleet) -> Plan:
         money=_money(row),
         usd_per_month_high=_high_usd_per_month(row),
         outside=outside_use(asked.question.demand.classes, responses_s, HOURS_PER_MONTH),
+        unlike_waits=_seen(row, asked.question.demand),
         class_e2e_s=row.class_e2e_mean_s,
         transfer=_transfer(row.transfer, asked),
         requests=row.simulated_requests,
@@ -176,8 +180,11 @@ def _survives(row: GroupRow, layout: Layout, asked: AskedFleet) -> Survival:
     return stated if planned == spares else Survival("replica", spares)
 
 
-def _group(row: GroupRow, file: PlanFile, asked: AskedFleet) -> Group:
+def _group(row: GroupRow, file: PlanFile, asked: AskedFleet, drafts: int | None) -> Group:
+    """Return a group; older files state the drafts of the whole plan alone."""
     layout = layout_of_row(row, file, asked)
+    if row.draft_tokens is None and row.role != "prefill":
+        row = row.model_copy(update={"draft_tokens": drafts})
     return Group(
         row.role,
         row.model,
@@ -258,6 +265,16 @@ def _next_steps(row: NextStepsRow | None) -> NextSteps | None:
 def _spread(row: SpreadRow | NoSpreadRow) -> BoundedSpread:
     """Return a latency; not a number where no request has it."""
     return BoundedSpread(**{name: nan if value is None else value for name, value in row})
+
+
+def _seen(row: PlanRow, demand: Demand) -> SeenByUsers | None:
+    """Return the latencies with the wait of each request; None if all wait equally long, or a version stated only a part of them."""
+    if row.outside is None or not waits_of(demand.classes).are_unlike:
+        return None
+    rows = dict(row.outside.seen_ttft_s), dict(row.outside.seen_e2e_s)
+    if None in (*rows[0].values(), *rows[1].values()):
+        return None
+    return SeenByUsers(*(Spread(**values) for values in rows))
 
 
 def _money(row: PlanRow) -> UnitCosts | None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from capplan.accuracy.bounded import BoundedSpread
 from capplan.fleet.availability import plan_availability
 from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.order import OrderLine
@@ -27,14 +26,13 @@ from capplan.questions.fleet import AskedFleet
 from capplan.readers.catalogue.model import model_source
 from capplan.readers.text_file import MAX_BYTES, digest, path_of, whole_path
 from capplan.replica.plans import engine_scheduling, plans_of
-from capplan.workload.outside import OutsideUse
 
 MONTHS_PER_YEAR = 12.0
 OWN_PRICE = "the scenario"
 """Who offers a price that the scenario states."""
 GROUP_FIGURES = (
     "concurrency_per_replica", "request_rate_per_replica", "request_rate_limit_per_replica", "sure_request_rate_limit_per_replica",
-    "planned_request_rate_limit_per_replica", "kv_cache_tokens", "label", "busy_fraction",
+    "planned_request_rate_limit_per_replica", "kv_cache_tokens", "label", "busy_fraction", "draft_tokens",
 )  # fmt: skip
 """Fields of a group that its row has under the same name."""
 OF_GROUPS_ALONE = ("role", "model", "busy_fraction", "requests")
@@ -234,7 +232,7 @@ def offers_row(plan: Plan) -> dict[str, Any] | None:
 def outside_row(plan: Plan) -> dict[str, Any] | None:
     """Return what requests take beside the GPUs, and what users see with it; None where nothing is stated.
 
-    The mean is that of all requests; to the percentile of the engine the longest wait of any class is added.
+    To the latency of each request what its class waits is added.
     """
     use = plan.outside
     if use is None:
@@ -242,15 +240,11 @@ def outside_row(plan: Plan) -> dict[str, Any] | None:
     return {
         "longest_wait_s": use.longest_wait_s,
         "mean_wait_s": use.mean_wait_s,
-        "seen_ttft_s": _seen(plan.ttft_s, use),
-        "seen_e2e_s": _seen(plan.e2e_s, use),
+        "seen_ttft_s": asdict(plan.seen.ttft_s),
+        "seen_e2e_s": asdict(plan.seen.e2e_s),
         "usd_per_month": None if use.of_job else use.usd,
         "usd_per_job": use.usd if use.of_job else None,
     }
-
-
-def _seen(engine: BoundedSpread, use: OutsideUse) -> dict[str, float]:
-    return {"mean": engine.mean + use.mean_wait_s, "p95": engine.p95 + use.longest_wait_s}
 
 
 def transfer_result(use: LinkUse) -> dict[str, Any]:
@@ -288,7 +282,10 @@ def plan_inputs(asked: AskedFleet, chosen: Plan | None) -> dict[str, Any]:
             "name": scenario.engine,
             "version": question.profile.asked_version or question.profile.version,
         },
-        "targets": {target.key: target.limit_s for target in scenario.slo.targets},
+        "targets": {
+            target.key: chosen.engine_limit_s(target) if chosen else target.limit_s
+            for target in scenario.slo.targets
+        },
         "confidence": scenario.slo.confidence,
         "budget_usd_per_month": scenario.budget_usd_per_month,
         "headroom_fraction": scenario.fleet.headroom_fraction,
@@ -357,8 +354,9 @@ def _launch(asked: AskedFleet, plan: Plan) -> dict[str, Any]:
     scenario, group = asked.scenario, plan.groups[-1]
     spec = spec_of_layout(group.layout, group.weight_dtype, asked.question)
     limits, engine = engine_scheduling(spec), plans_of([spec]).launch
-    drafts = plan.draft_tokens if plan else None
     speculation = scenario.speculation
+    devices = [each.layout.device for each in plan.groups]
+    servers = [{"devices_per_server": item.node_devices, "vendor": item.vendor} for item in devices]
     return {
         "max_model_len": asked.question.max_model_len,
         "max_num_seqs": limits.max_num_seqs,
@@ -367,13 +365,14 @@ def _launch(asked: AskedFleet, plan: Plan) -> dict[str, Any]:
         "memory_fraction": float(np.ravel(engine.memory_fraction)[0]),
         "devices_per_server": group.layout.device.node_devices,
         "vendor": group.layout.device.vendor,
+        "servers": servers if any(server != servers[-1] for server in servers) else [],
         "runner": "pooling" if scenario.pooled else "generate",
         "chunked_prefill": scenario.chunked_prefill,
         "adapters": scenario.lora and _adapters(scenario.lora),
         "prefix_caching": scenario.prefix_caching,
         "published_weight_dtypes": list(asked.published_formats),
         "speculation": speculation
-        and {"method": speculation.method, "draft": speculation.draft, "draft_tokens": drafts},
+        and {"method": speculation.method, "draft": speculation.draft, "draft_tokens": group.draft_tokens},
         "kv_offload": [
             {"name": tier.name, "capacity_bytes": tier.capacity_bytes} for tier in scenario.kv_offload
         ],

@@ -255,7 +255,7 @@ def verified(
     rows = tuple(_rows(load, replica, predicted, luck, _per_replica(result, replicas), intervals))
     if not rows:
         raise InputError(f"{result.path}: states none of the latencies and rates that are predicted")
-    return Verification(result, replicas, rows, tuple(_targets(asked, result)), lengths)
+    return Verification(result, replicas, rows, tuple(_targets(asked, plan, result)), lengths)
 
 
 def _lengths(asked: AskedFleet, result: BenchmarkResult) -> Lengths:
@@ -519,13 +519,13 @@ def _statistic(outcome: Outcome, latency: str, statistic: str) -> float | None:
     return float(known.mean() if statistic == "mean" else np.percentile(known, float(statistic[1:])))
 
 
-def _targets(asked: AskedFleet, result: BenchmarkResult) -> Iterator[MissedTarget]:
+def _targets(asked: AskedFleet, plan: Plan, result: BenchmarkResult) -> Iterator[MissedTarget]:
     for target in asked.question.slo.targets:
         metric, _, statistic = target.key.partition("_")
         spread = getattr(result, f"{metric}_s", None)
         value = getattr(spread, statistic, None) if spread is not None else None
         if value is not None:
-            yield MissedTarget(target.key, target.limit_s, value)
+            yield MissedTarget(target.key, plan.engine_limit_s(target), value)
 
 
 def next_settings(asked: AskedFleet, verification: Verification) -> tuple[str, ...]:

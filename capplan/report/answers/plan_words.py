@@ -13,11 +13,10 @@ def layout_text(plan: Plan, *, kv: bool = False) -> str:
     """Return parallelism and dtypes of one replica, of either pool, as short text, with the KV dtype where plans differ in it."""
     if plan.is_mix and len(plan.groups) > 1:
         return "; ".join(
-            f"{name}: {group.layout.in_words(group.weight_dtype)}"
+            f"{name}: {group.layout.in_words(group.weight_dtype)}{_drafts_text(group.draft_tokens)}"
             for name, group in zip(plan.group_names, plan.groups, strict=True)
         )
-    count = plan.draft_tokens
-    drafts = "" if not count else ", 1 draft" if count == 1 else f", {count} drafts"
+    drafts = _drafts_text(plan.draft_tokens)
     if plan.has_pools:
         words = (f"{group.role} {group.layout.in_words(group.weight_dtype)}" for group in plan.groups)
         return ", ".join(words) + drafts
@@ -26,6 +25,10 @@ def layout_text(plan: Plan, *, kv: bool = False) -> str:
         + (f", KV {plan.single.layout.kv_format}" if kv else "")
         + drafts
     )
+
+
+def _drafts_text(count: int | None) -> str:
+    return "" if not count else ", 1 draft" if count == 1 else f", {count} drafts"
 
 
 def several_kv_dtypes(plans: Sequence[Plan]) -> bool:

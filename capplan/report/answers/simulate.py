@@ -215,7 +215,7 @@ def _timeline_rows(outcome: FleetOutcome) -> list[dict[str, Any]]:
 def _tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> list[Table]:
     """Return what people see: totals, replicas, and traffic classes."""
     targets = [
-        {"target": t.key, "limit_s": t.limit_s, "reached_s": known(outcome.value(t)), "met": outcome.value(t) <= t.limit_s}
+        {"target": t.key, "limit_s": t.stated_s, "reached_s": known(outcome.value(t) + t.outside_s), "met": outcome.value(t) <= t.limit_s}
         for t in slo.targets
     ]  # fmt: skip
     rate = "output_tokens_per_s" if result["output_tokens_per_s"] else "input_tokens_per_s"

@@ -47,7 +47,7 @@ def promised(reading: Reading, promise: Promise, classes: Sequence[RequestClass]
 def _of_engine(
     reading: Reading, promise: Promise, classes: Sequence[RequestClass], targets: tuple[Target, ...]
 ) -> tuple[Target, ...]:
-    """Return the targets with the limits that are left to the engine: the longest time outside counts for every request."""
+    """Return the targets with the limit that the longest time outside leaves to the engine; `Target.limit_of` has that of each class."""
     waits = [item.outside.wait_s for item in classes]
     longest = max(waits, default=0.0)
     counted = [target for target in targets if target.metric in _WAITED]
@@ -68,9 +68,13 @@ def _of_engine(
             "for a limit of the engine alone: outside: excluded",
         )
     left = ", ".join(f"{target.key} of {target.limit_s - longest:g} s" for target in counted)
-    some = " (the longest wait of any class, for all of them)" if min(waits) < longest else ""
+    some = (
+        ", and more for classes that wait less: each request counts with its own wait"
+        if min(waits) < longest
+        else ""
+    )
     reading.assume(
-        f"targets include {longest:g} s outside{some}, which leaves the engine {left}", "slo.outside"
+        f"targets include up to {longest:g} s outside, which leaves the engine {left}{some}", "slo.outside"
     )
     return tuple(
         replace(target, limit_s=target.limit_s - longest, outside_s=longest) if target in counted else target
