@@ -1,8 +1,8 @@
 """How much code there is, and which of it says the same twice: files, classes, fields, lines, pairs of like classes, functions used once.
 
-    python -m benchmarks.count_house              counts
-    python -m benchmarks.count_house --pairs 30   pairs of classes that share most of their fields
-    python -m benchmarks.count_house --once       functions that are used once and whose body is one statement
+python -m benchmarks.count_house              counts
+python -m benchmarks.count_house --pairs 30   pairs of classes that share most of their fields
+python -m benchmarks.count_house --once       functions that are used once and whose body is one statement
 """
 
 import argparse

@@ -93,8 +93,44 @@ class Group:
 
     @property
     def gpus(self) -> int:
-        """GPUs of all replicas."""
+        """Return the GPUs of all replicas.
+
+            G = n g
+
+        Returns
+        -------
+        [-]
+            G: n replicas, spares included, of g GPUs each
+        """
         return self.replicas * self.layout.devices
+
+    @property
+    def watts(self) -> float | None:
+        """Return the thermal design power of all GPUs; None if it is unknown.
+
+            W = w g
+
+        Returns
+        -------
+        [W]
+            W: g GPUs of w watts each
+        """
+        power = self.layout.device.tdp_w
+        return power * self.gpus if power else None
+
+    @property
+    def energy_usd_per_hour(self) -> float | None:
+        """Return the electricity of all GPUs, part of `usd_per_hour`; None if their price includes it.
+
+            E = e g
+
+        Returns
+        -------
+        [$/h]
+            E: g GPUs with electricity for e dollars an hour each
+        """
+        usd = self.price.energy_usd_per_hour if self.price else None
+        return None if usd is None else usd * self.gpus
 
     @property
     def total_rate_per_replica(self) -> float:
@@ -207,14 +243,19 @@ def paid_by_the_gpu(plans: Iterable["Plan"]) -> bool:
     )
 
 
+def _summed(parts: Iterable[float | None]) -> float | None:
+    """Return a sum; None if one of its parts is unknown."""
+    total = 0.0
+    for part in parts:
+        if part is None:
+            return None
+        total += part
+    return total
+
+
 def summed_usd_per_hour(groups: Iterable[Group]) -> float | None:
     """Return the cost per hour of some groups; None if a price is unknown."""
-    total = 0.0
-    for group in groups:
-        if group.usd_per_hour is None:
-            return None
-        total += group.usd_per_hour
-    return total
+    return _summed(group.usd_per_hour for group in groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,18 +380,12 @@ class Plan:
     @property
     def watts(self) -> float | None:
         """Thermal design power of all GPUs [W]; None if it is unknown for some."""
-        powers = [(group.layout.device.tdp_w, group.gpus) for group in self.groups]
-        return (
-            None if any(not power for power, _ in powers) else sum((power or 0.0) * n for power, n in powers)
-        )
+        return _summed(group.watts for group in self.groups)
 
     @property
     def energy_usd_per_hour(self) -> float | None:
         """Electricity of all GPUs, part of `usd_per_hour`; None if their price includes it."""
-        costs = [
-            (group.price.energy_usd_per_hour if group.price else None, group.gpus) for group in self.groups
-        ]
-        return None if any(usd is None for usd, _ in costs) else sum((usd or 0.0) * n for usd, n in costs)
+        return _summed(group.energy_usd_per_hour for group in self.groups)
 
     def resized(self, busy: Sequence[int]) -> "Plan":
         """Return the plan with other numbers of replicas that carry the peak: spares and cost follow, its range is not known."""

@@ -99,6 +99,23 @@ class Latencies:
     responses_s: tuple[float, ...] = ()
     """Mean response time of each class; nan for a class without a response."""
 
+    @property
+    def concurrency(self) -> float:
+        """Return the mean number of requests in the replica, waiting ones included.
+
+            N = r t
+
+        Returns
+        -------
+        [-]
+            N: requests arrive at r and stay for t on average
+
+        References
+        ----------
+        Little 1961, "A proof for the queuing formula L = lambda W", doi:10.1287/opre.9.3.383.
+        """
+        return self.requests_per_s * self.e2e_s.mean
+
     def value(self, target: Target) -> float:
         """Return the value that a target limits."""
         if target.metric == "itl":
