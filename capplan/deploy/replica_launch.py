@@ -5,8 +5,9 @@ from typing import Any, Literal, TypeAlias
 
 from capplan.deploy.flag_table import engine_flags
 from capplan.errors import InputError
+from capplan.fleet.scenario import LoraTerms
 from capplan.readers.plan_file import AGAIN, PlanFile
-from capplan.readers.plan_record import AdaptersRow, GroupRow, LaunchRow
+from capplan.readers.plan_record import GroupRow, LaunchRow
 from capplan.replica.speculation import CACHING
 
 Role: TypeAlias = Literal["prefill", "decode", "either"]
@@ -172,7 +173,7 @@ def _drafts(file: PlanFile, row: GroupRow, started: LaunchRow, draft: str | None
     return Drafts(speculation.method, draft or speculation.draft, speculation.draft_tokens)
 
 
-def _adapters(row: AdaptersRow) -> Adapters:
+def _adapters(row: LoraTerms) -> Adapters:
     modules = None if row.modules is None else tuple(row.modules)
     return Adapters(row.slots, row.rank, row.adapters, modules, row.fully_sharded)
 

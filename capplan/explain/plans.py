@@ -190,7 +190,7 @@ def _price(planned: Planned, plan: Plan, place: Place) -> Input:
     if place[0] == "unmeasured":
         steps = planned.answer.next_steps
         assert steps is not None
-        other = steps.unproven[int(place[1])]
+        other = steps.unmeasured[int(place[1])]
         hourly = other.usd_per_month / other.gpus / 730.0
         return input_of(
             "p", "usd_per_gpu_hour", hourly, "derived", f"the price of {other.hardware}, electricity included"

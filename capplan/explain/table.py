@@ -135,7 +135,7 @@ def _held(of: PlanSubject) -> Stated:
 
 def _link(of: PlanSubject) -> Stated:
     assert of.plan.transfer is not None
-    name, place = of.plan.transfer.at_peak.name, of.plan.transfer.terms.place
+    name, place = of.plan.transfer.at_peak.link, of.plan.transfer.terms.place
     return Stated(None, f"its rate in the catalogue, or {place}", name=f"link {name}")
 
 

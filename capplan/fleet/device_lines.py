@@ -6,7 +6,7 @@ from math import floor, inf, isfinite, log10
 from capplan.errors import Refusal
 from capplan.fleet.fit import fit
 from capplan.fleet.order import Order, machines_per_replica
-from capplan.fleet.plan import Relaxation, TightTarget, Uneconomical
+from capplan.fleet.plan import Relaxation, Relaxed, TightTarget, Uneconomical
 from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.search.candidates import Rejections, layouts
@@ -240,7 +240,7 @@ def _tightest(trial: Trial) -> tuple[Target, float] | None:
 
 def _gpus_at(
     trial: Trial, target: Target, value_s: float, trials: Search, fewer_than: float = inf
-) -> tuple[tuple[float, int], ...]:
+) -> tuple[Relaxed, ...]:
     """Return the GPUs of a layout at relaxed limits of one target, as far as each needs fewer than the limit before it."""
     terms, layout = trials.terms, trial.candidate.layout
     found = []
@@ -252,7 +252,7 @@ def _gpus_at(
         busy = busy_replicas(trial, limits, trials.question.slo.confidence, terms)
         if busy is not None and terms.gpus(layout, busy) < fewer_than:
             fewer_than = terms.gpus(layout, busy)
-            found.append((limit, int(fewer_than)))
+            found.append(Relaxed(limit, int(fewer_than)))
     return tuple(found)
 
 

@@ -449,6 +449,14 @@ class Certainty:
 
 
 @dataclass(frozen=True, slots=True)
+class Relaxed:
+    """GPUs that are enough at a looser limit."""
+
+    limit_s: float
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
 class Uneconomical:
     """A device that was asked for and has no plan among those shown: its best plan costs too much, or it has none."""
 
@@ -460,8 +468,8 @@ class Uneconomical:
     limit_s: float | None
     gpus: int | None
     """GPUs of its best plan; None: it has no plan."""
-    gpus_at: tuple[tuple[float, int], ...]
-    """(relaxed limit [s], GPUs needed at that limit)."""
+    gpus_at: tuple[Relaxed, ...]
+    """GPUs that are enough at looser limits."""
     usd_per_month: float | None = None
     """Cost of its best plan."""
     cost_ratio: float | None = None
@@ -484,8 +492,8 @@ class TightTarget:
     value_s: float
     """The targeted latency on an idle replica."""
     limit_s: float
-    gpus_at: tuple[tuple[float, int], ...]
-    """(relaxed limit [s], GPUs needed at that limit)."""
+    gpus_at: tuple[Relaxed, ...]
+    """GPUs that are enough at looser limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,6 +503,14 @@ class Step:
     confidence: float
     gpus: int | None
     """None: no number of replicas of this layout is enough."""
+    usd_per_month: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """GPUs of a layout, and what they cost."""
+
+    gpus: int
     usd_per_month: float | None
 
 
@@ -514,10 +530,9 @@ class NextSteps:
 
     surer: tuple[Step, ...]
     """Steps to each confidence above the probability of the plan."""
-    predicted_gpus: int
-    """GPUs for replicas exactly as fast as predicted, with headroom and spares."""
-    predicted_usd_per_month: float | None
-    unproven: tuple[Unproven, ...] = ()
+    as_predicted: Sizing
+    """The layout for replicas exactly as fast as predicted, with headroom and spares."""
+    unmeasured: tuple[Unproven, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -366,7 +366,7 @@ class Joint:
                 use = self.link_use((1, 1))
                 return (
                     f"{missed[0].key} is {value * 1000.0:.3g} ms however many replicas there are,"
-                    f" {use.transfer_s * 1000.0:.3g} ms of it the transfer of a mean prompt over {use.name}"
+                    f" {use.transfer_s * 1000.0:.3g} ms of it the transfer of a mean prompt over {use.link}"
                 )
         return ""
 

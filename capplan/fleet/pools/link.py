@@ -50,7 +50,7 @@ class LinkTerms:
 class LinkUse:
     """Size, time and load of the KV transfers of a fleet."""
 
-    name: str
+    link: str
     bytes_per_request: float
     """KV cache of a prompt of mean length."""
     transfer_s: float

@@ -291,7 +291,7 @@ def _unmet(joint: Joint, alone: Pair, demanded: Demanded) -> Reason:
     use = joint.link_use(alone)
     busy = f", which would be busy {use.load_fraction:.0%} of the time" if use.load_fraction >= 1.0 else ""
     words = joint.out_of_reach(demanded) or (
-        f"misses a target once both pools are simulated with {use.name} between them"
+        f"misses a target once both pools are simulated with {use.link} between them"
     )
     return Reason(Refusal.SIMULATION, words + busy)
 
