@@ -74,7 +74,7 @@ def compose_file(fleet: FleetLaunch) -> dict[str, Any]:
                 f"compose: starts one server, and a replica of {group.name} spans {fleet.servers(group)}; try --target k8s"
             )
         command = container_command(group)
-        program, arguments = program_and_arguments(group, tuple(unexpanded(command.words)))
+        program, arguments = program_and_arguments(group, tuple(unexpanded(command.arguments)))
         if command.config:
             configs[group.name] = {"content": unexpanded([yaml_text(command.config, short=False)])[0]}
         for index in range(min(group.replicas, (fleet.devices_per_server - taken) // group.launch.devices)):

@@ -41,7 +41,7 @@ class Adapters:
     slots: int
     """Adapters on its devices at once."""
     rank: int
-    held: int
+    in_host_memory: int
     """Adapters in host memory, those in the slots included."""
     modules: tuple[str, ...] | None = None
     """Matrices with an adapter, in the order of `MODULES`; None: all of attention and feed-forward."""

@@ -94,7 +94,7 @@ class MixSubject(PlanSubject):
             value = self.numbers[f"{path}.{key}"]
             return explained(f"{path}.{key}", value, f"r_{at} / ({every})", rates, METHODOLOGY)
         if key.startswith("requests."):
-            rule = input_of("", key, self.numbers.get(f"{path}.{key}"), "derived", f"the cheapest division of the requests: {requests.words if requests else ''}")  # fmt: skip
+            rule = input_of("", key, self.numbers.get(f"{path}.{key}"), "derived", f"the cheapest division of the requests: {requests.rule if requests else ''}")  # fmt: skip
             return explained(f"{path}.{key}", rule.value, "the rule of the router", (rule,), METHODOLOGY)
         return within(path, self.explained_of(subject, key), subject.numbers)
 

@@ -135,8 +135,8 @@ def _held(of: PlanSubject) -> Stated:
 
 def _link(of: PlanSubject) -> Stated:
     assert of.plan.transfer is not None
-    name, place = of.plan.transfer.at_peak.link, of.plan.transfer.terms.place
-    return Stated(None, f"its rate in the catalogue, or {place}", name=f"link {name}")
+    name, key = of.plan.transfer.at_peak.link, of.plan.transfer.terms.key
+    return Stated(None, f"its rate in the catalogue, or {key}", name=f"link {name}")
 
 
 _OF_ANY_PLAN: Mapping[str, Callable[[PlanSubject], Stated]] = {

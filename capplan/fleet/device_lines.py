@@ -60,7 +60,7 @@ def _dear(fleet: Sized, cheapest: Sized, terms: Terms) -> str:
     if mine.gpus < IDLE_RATIO * carrying or size <= fleet.trial.candidate.layout.devices:
         return words
     return (
-        f"{words}; {carrying:,} carry the peak, its machines have {size} GPUs, and {terms.survive.words} may fail; "
+        f"{words}; {carrying:,} carry the peak, its machines have {size} GPUs, and {terms.survive.what_fails} may fail; "
         f"{terms.survive.key}, fleet.providers"
     )
 

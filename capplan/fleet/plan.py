@@ -39,7 +39,7 @@ class RoutedRequests:
     """Only this share of each class, dealt out by weight; None: all of them."""
 
     @property
-    def words(self) -> str:
+    def rule(self) -> str:
         """Return the rule of the router in words."""
         if self.up_to_tokens is not None:
             return f"prompts of at most {self.up_to_tokens:,.0f} tokens"
@@ -333,7 +333,7 @@ class Plan:
     def group_names(self) -> tuple[str, ...]:
         """Names of the groups: their phase, or the requests that they get; empty text for all requests."""
         return tuple(
-            group.requests.words if group.requests else group.role if self.has_pools else ""
+            group.requests.rule if group.requests else group.role if self.has_pools else ""
             for group in self.groups
         )
 

@@ -348,7 +348,8 @@ def test_html_and_markdown_have_the_same_sections_and_numbers(given):
 
 def test_what_people_wrote_in_a_scenario_stays_text(given):
     words = "<script>alert(1)</script> & | *"
-    own = replace(given.asked, scenario=replace(given.asked.scenario, name=words, description=words))
+    file = given.asked.scenario.file.model_copy(update={"name": words, "description": words})
+    own = replace(given.asked, scenario=replace(given.asked.scenario, file=file))
     review = review_of(replace(given, asked=own))
     page = page_of(review_html(review))
     assert page.find("head/title").text == f"Plan: {words}"

@@ -276,7 +276,7 @@ class Joint:
         if key not in self._seen:
             assert self.stream.requests is not None
             assert self.stream.requests.arrival_s is not None
-            requests = self.stream.requests if count is None else self.stream.requests.part(0, count)
+            requests = self.stream.requests if count is None else self.stream.requests.between(0, count)
             if load * slowness != 1.0:
                 requests = replace(requests, arrival_s=np.asarray(requests.arrival_s) / (load * slowness))
             stream, operation = replace(self.stream, requests=requests), self.operation(pair, slowness)

@@ -19,7 +19,6 @@ from capplan.fleet.plan import (
 )
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.price import HOURS_PER_MONTH
-from capplan.fleet.scenario import Scenario
 from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.survival import Survival
 from capplan.fleet.unit_costs import UnitCosts
@@ -38,6 +37,7 @@ from capplan.readers.plan_record import (
 )
 from capplan.scenario.reading import overridden
 from capplan.scenario.scenario import read_scenario, scenario_from
+from capplan.scenario.scenario_file import Scenario
 from capplan.workload.outside import outside_use
 
 _OF_PLAN = (

@@ -274,8 +274,8 @@ def plan_inputs(asked: AskedFleet, chosen: Plan | None) -> dict[str, Any]:
         "files": list(_named_files(asked)),
         "model": {
             "name": scenario.model,
-            "revision": scenario.revision,
-            "source": model_source(scenario.model, scenario.revision).title,
+            "revision": scenario.file.revision,
+            "source": model_source(scenario.model, scenario.file.revision).title,
         },
         "engine": {
             "name": scenario.engine,
@@ -346,14 +346,14 @@ def _launch(asked: AskedFleet, plan: Plan) -> dict[str, Any]:
         "max_model_len": asked.question.max_model_len,
         "max_num_seqs": limits.max_num_seqs,
         "max_num_batched_tokens": limits.max_num_batched_tokens,
-        "gpu_memory_utilization": scenario.gpu_memory_utilization,
+        "gpu_memory_utilization": scenario.file.gpu_memory_utilization,
         "memory_fraction": float(np.ravel(engine.memory_fraction)[0]),
         "devices_per_server": group.layout.device.node_devices,
         "vendor": group.layout.device.vendor,
         "runner": "pooling" if scenario.pooled else "generate",
-        "chunked_prefill": scenario.chunked_prefill,
+        "chunked_prefill": scenario.file.chunked_prefill,
         "adapters": scenario.lora and asdict(scenario.lora),
-        "prefix_caching": scenario.prefix_caching,
+        "prefix_caching": scenario.file.prefix_caching is not False,
         "published_weight_dtypes": list(asked.published_formats),
         "speculation": speculation
         and {"method": speculation.method, "draft": speculation.draft, "draft_tokens": drafts},

@@ -14,7 +14,6 @@ from capplan.fleet.plan import (
 )
 from capplan.fleet.question import Question
 from capplan.fleet.review import kernel_assumptions
-from capplan.fleet.scenario import Scenario
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.outlook import Outlook
 from capplan.questions.plans.plan_row import certainty_row, plan_inputs, plan_row
@@ -77,6 +76,7 @@ from capplan.report.answers.pools import (
     pools_tables,
 )
 from capplan.report.data_text import plain
+from capplan.scenario.scenario_file import Scenario
 
 _SHOWN = (
     "hardware", "plan", "replicas", "gpus_per_replica", "gpus", "usd_per_gpu_hour", "usd_per_hour", "usd_per_month",
