@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import inf, isnan
 
-from capplan.accuracy.bounded import BoundedSpread, load_interval
+from capplan.accuracy.bounded import BoundedSpread, bounded, load_interval
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
 from capplan.fleet.load.demand import Demand, planned_demand
@@ -333,10 +333,8 @@ def _plan(
     usd = summed_usd_per_hour((prefill, decode))
     money = None if usd is None else unit_costs_at_mean(users, usd, responses_s)
 
-    def bounded(values: Spread, quantity: str, replica: Replica) -> BoundedSpread:
-        interval = load_interval(question.intervals, quantity, "open", replica)
-        ends = values.mean * interval.low_ratio, values.mean * interval.high_ratio
-        return BoundedSpread(values.mean, values.p50, values.p90, values.p95, values.p99, *ends)
+    def with_interval(values: Spread, quantity: str, replica: Replica) -> BoundedSpread:
+        return bounded(values, load_interval(question.intervals, quantity, "open", replica))
 
     slowest = max(joint.slowest(pair, asked), asked if joint.bears(pair, asked) else 0.0)
     together = _met_probability(slowness, slowest, asked, question.slo.confidence)
@@ -346,9 +344,9 @@ def _plan(
         transfer=Transfer(joint.link, joint.link_use(pair, rate / joint.rate)),
         requests=outcome.all.requests,
         draft_tokens=joint.decode.draft_tokens,
-        ttft_s=bounded(outcome.all.ttft_s, "ttft", joint.prefill),
-        tpot_s=bounded(outcome.all.tpot_s, "tpot", joint.decode),
-        e2e_s=bounded(outcome.all.e2e_s, "e2e", joint.decode),
+        ttft_s=with_interval(outcome.all.ttft_s, "ttft", joint.prefill),
+        tpot_s=with_interval(outcome.all.tpot_s, "tpot", joint.decode),
+        e2e_s=with_interval(outcome.all.e2e_s, "e2e", joint.decode),
         slo_met_probability=together,
         few_open_loops_measured=slowness.thin,
         usd_per_hour=usd,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from math import inf, nextafter
 
-from capplan.accuracy.bounded import BoundedSpread, load_interval
+from capplan.accuracy.bounded import BoundedSpread, bounded, load_interval
 from capplan.fleet.plan import Group, Plan, cost_of
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_million_tokens, usd_per_month
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms
@@ -191,9 +191,7 @@ def replicas_at_speed(trial: Trial, part: float, terms: Terms) -> int | None:
 
 
 def _bounded(values: Spread, quantity: str, trial: Trial) -> BoundedSpread:
-    interval = load_interval(trial.question.intervals, quantity, "open", trial.replica)
-    low, high = values.mean * interval.low_ratio, values.mean * interval.high_ratio
-    return BoundedSpread(values.mean, values.p50, values.p90, values.p95, values.p99, low, high)
+    return bounded(values, load_interval(trial.question.intervals, quantity, "open", trial.replica))
 
 
 SMALL_EXTRA = 1.05
