@@ -11,7 +11,7 @@ from capplan.fleet.order import Machine, Order, OrderLine, Placement
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.search.candidates import Layout, Rejection
-from capplan.fleet.survival import Survival
+from capplan.fleet.survival import NO_LOSS, Survival
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.serving.terms import Routing
 from capplan.workload.outside import OutsideUse
@@ -328,6 +328,29 @@ class Plan:
         """Request rate of the service at the peak [req/s]."""
         groups = self.groups if self.is_mix else self.groups[:1]
         return sum(group.request_rate_per_replica * group.busy_replicas for group in groups)
+
+    def carried_requests_per_s(self, headroom_fraction: float) -> float:
+        """Return the rate that the replicas in service are predicted to carry; pools were seen to carry it with headroom [req/s].
+
+        Of a mix it is that at which the first of its groups has as much as it carries.
+        """
+        ratios = [
+            group.request_rate_limit_per_replica / group.request_rate_per_replica
+            for group in self.groups
+            if group.request_rate_limit_per_replica is not None
+        ]
+        if ratios:
+            return min(ratios) * self.peak_requests_per_s
+        planned = min(
+            group.planned_request_rate_limit_per_replica * group.busy_replicas for group in self.groups
+        )
+        return planned / (1.0 - headroom_fraction)
+
+    @property
+    def usd_per_hour_without_spares(self) -> float:
+        """Cost per hour of the machines if nothing may fail; zero without a price."""
+        bare = (replace(group, survive=NO_LOSS) for group in self.groups)
+        return sum(group.usd_per_hour_of(group.busy_replicas) or 0.0 for group in bare)
 
     @property
     def group_names(self) -> tuple[str, ...]:
