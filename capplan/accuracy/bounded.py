@@ -1,7 +1,7 @@
 """An estimate with the back-test intervals of its regime."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from capplan.accuracy.intervals import (
     LEAST_GROUPS,
@@ -22,16 +22,17 @@ from capplan.serving.outcome import Spread
 
 
 @dataclass(frozen=True, slots=True)
-class BoundedSpread:
+class BoundedSpread(Spread):
     """Mean and percentiles of a latency, and the 80 % interval of its mean, in seconds."""
 
-    mean: float
-    p50: float
-    p90: float
-    p95: float
-    p99: float
     low: float
     high: float
+
+
+def bounded(spread: Spread, interval: Interval) -> BoundedSpread:
+    """Return a latency with the interval of its mean."""
+    low, high = spread.mean * interval.low_ratio, spread.mean * interval.high_ratio
+    return BoundedSpread(**asdict(spread), low=low, high=high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +78,12 @@ def bounded_estimate(replica: Replica, load: Load, intervals: Intervals) -> Boun
 
     latencies = {name: load_interval(intervals, name, kind, replica) for name in ("ttft", "tpot", "e2e")}
 
-    def bounded(quantity: str, spread: Spread) -> BoundedSpread:
-        interval = latencies[quantity]
-        low, high = spread.mean * interval.low_ratio, spread.mean * interval.high_ratio
-        return BoundedSpread(spread.mean, spread.p50, spread.p90, spread.p95, spread.p99, low, high)
-
     throughput = load_interval(intervals, "throughput", kind, replica)
     return BoundedEstimate(
         predicted,
-        bounded("ttft", predicted.ttft_s),
-        bounded("tpot", predicted.tpot_s),
-        bounded("e2e", predicted.e2e_s),
+        bounded(predicted.ttft_s, latencies["ttft"]),
+        bounded(predicted.tpot_s, latencies["tpot"]),
+        bounded(predicted.e2e_s, latencies["e2e"]),
         throughput,
         throughput.n == 0,
         min(entry.groups for entry in (*latencies.values(), throughput)),

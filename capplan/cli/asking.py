@@ -10,7 +10,7 @@ import typer
 from capplan.errors import InputError
 from capplan.report.show import say
 from capplan.scenario.flags import FirstScenario
-from capplan.scenario.written.first_scenario import Asked, Known, answers_of, open_questions
+from capplan.scenario.written.first_scenario import Known, Prompt, answers_of, open_questions
 
 
 def answered_by_people(
@@ -44,11 +44,11 @@ def answered_by_people(
 
 
 def _with_answer(
-    first: FirstScenario, asked: Asked, known: Known, check: Callable[[FirstScenario], object]
+    first: FirstScenario, asked: Prompt, known: Known, check: Callable[[FirstScenario], object]
 ) -> FirstScenario:
     """Ask until an answer holds; parts that were said or are known stay."""
     while True:
-        text = typer.prompt(asked.words, default=asked.default, err=True)
+        text = typer.prompt(asked.text, default=asked.default, err=True)
         try:
             parts: dict[str, Any] = answers_of(asked, text)
             new = {k: v for k, v in parts.items() if getattr(first, k) is None and k not in known.fields}

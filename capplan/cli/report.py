@@ -102,7 +102,7 @@ def command(
             answer = answer or fleet_for(asked, progress)
     asking = asking_of(scenario, plan_file, tuple(settings or ()), offline=offline) if page.levers else None
     levers = wanted_levers(asking, page.levers_file, asked, answer)
-    source = model_source(asked.scenario.model, asked.scenario.revision)
+    source = model_source(asked.scenario.model, asked.scenario.file.revision)
     words = _command_line(scenario, plan_file, settings or (), page, offline=offline, to=to)
     written, others = Written(page.date, page.author), to_page.form != "markdown"
     found = findings(asked, answer, words, source, written, levers=levers, others=others)

@@ -46,7 +46,7 @@ ROLES: Mapping[Role, str] = {"prefill": "kv_producer", "decode": "kv_consumer", 
 class Command:
     """A command line, and the files that it names."""
 
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     config: Mapping[str, Any] = field(default_factory=dict)
     """Content of `CONFIG_FILE`; empty: there is none."""
     remarks: tuple[str, ...] = ()
@@ -55,8 +55,10 @@ class Command:
     @property
     def options(self) -> tuple[str, ...]:
         """Return the words behind the program and its model."""
-        first = next((at for at, word in enumerate(self.words) if word.startswith("--")), len(self.words))
-        return self.words[first:]
+        first = next(
+            (at for at, word in enumerate(self.arguments) if word.startswith("--")), len(self.arguments)
+        )
+        return self.arguments[first:]
 
 
 def command_of(launch: ReplicaLaunch) -> Command:
@@ -73,7 +75,7 @@ def command_of(launch: ReplicaLaunch) -> Command:
 def shell_text(command: Command) -> str:
     """Return a command line as a shell takes it, one option a line."""
     lines: list[str] = []
-    for word in command.words:
+    for word in command.arguments:
         quoted = shlex.quote(word)
         if word.startswith("--") or not lines:
             lines.append(quoted)

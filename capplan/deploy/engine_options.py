@@ -160,8 +160,8 @@ def adapter_words(launch: ReplicaLaunch, adapters: Adapters) -> list[str]:
         *option(launch, "adapter_rank", adapters.rank, needed="the rank of the adapters"),
     ]
     _refuse_rank(launch, adapters.rank)
-    if adapters.held > adapters.slots:
-        words += option(launch, "host_adapters", adapters.held, needed="adapters in host memory")
+    if adapters.in_host_memory > adapters.slots:
+        words += option(launch, "host_adapters", adapters.in_host_memory, needed="adapters in host memory")
     if adapters.fully_sharded:
         words += option(launch, "sharded_adapters", needed="adapters split over ranks on both sides")
     modules = _module_words(launch.engine, adapters.modules)
@@ -225,7 +225,7 @@ def read_adapters(engine: str, said: Mapping[str, str], place: str) -> Adapters 
     return Adapters(
         slots=slots,
         rank=count(said.get("adapter_rank", _USUAL_RANK), names["adapter_rank"], place),
-        held=max(slots, len(paths)) if held is None else count(held, names["host_adapters"], place),
+        in_host_memory=max(slots, len(paths)) if held is None else count(held, names["host_adapters"], place),
         modules=_modules(said.get("adapter_modules", "").split()),
         fully_sharded="sharded_adapters" in said,
     )
@@ -254,7 +254,7 @@ def adapter_config(adapters: Adapters) -> dict[str, Any]:
         "lora_target_modules": [_TRTLLM_MODULES[name] for name in modules],
         "max_lora_rank": adapters.rank,
         "max_loras": adapters.slots,
-        "max_cpu_loras": adapters.held,
+        "max_cpu_loras": adapters.in_host_memory,
     }
 
 

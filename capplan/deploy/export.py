@@ -354,7 +354,7 @@ def _commands(fleet: FleetLaunch) -> Iterator[str]:
             yield shell_text(command)
             continue
         for rank in range(servers):
-            words = (*container_command(group).words, *server_words(group, servers, str(rank), _LEADER))
+            words = (*container_command(group).arguments, *server_words(group, servers, str(rank), _LEADER))
             yield f"{comment(f'server {rank} of {servers}; {_LEADER} is server 0')}\n{shell_text(Command(words))}"
 
 

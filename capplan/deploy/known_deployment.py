@@ -78,7 +78,7 @@ def _of_launch(read: ReadLaunch, source: str) -> Known:
 def _lora(adapters: Adapters) -> dict[str, object]:
     """Return the key lora of a scenario; what is its default is left out."""
     said: dict[str, object] = {
-        "adapters": adapters.held,
+        "adapters": adapters.in_host_memory,
         "max_loras": adapters.slots,
         "max_lora_rank": adapters.rank,
     }

@@ -24,7 +24,7 @@ _PROGRAM_WORDS = {"vllm": 2, "sglang": 3, "trtllm": 1}
 def container_command(group: Group) -> Command:
     """Return the command of an engine that others reach over the network; its config lies where it is mounted."""
     command = command_of(group.launch)
-    words = [f"{CONFIG_FOLDER}/{CONFIG_FILE}" if word == CONFIG_FILE else word for word in command.words]
+    words = [f"{CONFIG_FOLDER}/{CONFIG_FILE}" if word == CONFIG_FILE else word for word in command.arguments]
     return Command((*words, "--host", ANY_ADDRESS, "--port", str(PORT)), command.config, command.remarks)
 
 
@@ -47,7 +47,7 @@ def pod(
     serves : it answers requests, so that its health can be asked
     """
     command = container_command(group)
-    program, arguments = program_and_arguments(group, (*unexpanded(command.words), *extra))
+    program, arguments = program_and_arguments(group, (*unexpanded(command.arguments), *extra))
     devices = group.launch.devices // group.servers
     container: dict[str, Any] = {
         "name": "engine",

@@ -83,7 +83,7 @@ def compose_file(fleet: FleetLaunch) -> dict[str, Any]:
                 f"compose: starts one server, and a replica of {group.name} spans {group.servers}; try --target k8s"
             )
         command = container_command(group)
-        program, arguments = program_and_arguments(group, tuple(unexpanded(command.words)))
+        program, arguments = program_and_arguments(group, tuple(unexpanded(command.arguments)))
         more: dict[str, Any] = {"profiles": [group.name]} if fleet.is_mix else {}
         if command.config:
             configs[group.name] = {"content": unexpanded([yaml_text(command.config, short=False)])[0]}

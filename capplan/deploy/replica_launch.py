@@ -5,8 +5,9 @@ from typing import Any, Literal, TypeAlias
 
 from capplan.deploy.flag_table import engine_flags
 from capplan.errors import InputError
+from capplan.fleet.scenario import LoraTerms
 from capplan.readers.plan_file import AGAIN, PlanFile
-from capplan.readers.plan_record import AdaptersRow, GroupRow, LaunchRow
+from capplan.readers.plan_record import GroupRow, LaunchRow
 from capplan.replica.speculation import CACHING
 
 Role: TypeAlias = Literal["prefill", "decode", "either"]
@@ -40,7 +41,7 @@ class Adapters:
     slots: int
     """Adapters on its devices at once."""
     rank: int
-    held: int
+    in_host_memory: int
     """Adapters in host memory, those in the slots included."""
     modules: tuple[str, ...] | None = None
     """Matrices with an adapter, in the order of `MODULES`; None: all of attention and feed-forward."""
@@ -173,7 +174,7 @@ def _drafts(file: PlanFile, row: GroupRow, started: LaunchRow, draft: str | None
     return Drafts(speculation.method, draft or speculation.draft, count)
 
 
-def _adapters(row: AdaptersRow) -> Adapters:
+def _adapters(row: LoraTerms) -> Adapters:
     modules = None if row.modules is None else tuple(row.modules)
     return Adapters(row.slots, row.rank, row.adapters, modules, row.fully_sharded)
 

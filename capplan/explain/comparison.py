@@ -9,7 +9,7 @@ import numpy as np
 from capplan.explain.bill import machines, stated, with_people
 from capplan.explain.quantities import Group, Planned, Row
 from capplan.explain.record import Explained, Input, explained, formula_of, input_of
-from capplan.explain.subject import MONEY, Place, places_of
+from capplan.explain.subject import Place, places_of
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.money.comparison import ComparedApi, Comparison
@@ -26,6 +26,7 @@ from capplan.money.total_cost import total_usd
 from capplan.questions.money.comparison import asked_comparison, asked_prices
 from capplan.questions.money.price_check import current_day
 from capplan.report.answers.compare import compare_answer
+from capplan.report.quantities import MONEY
 from capplan.workload.request_class import SLICES
 
 _PARTS = {

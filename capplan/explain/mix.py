@@ -4,14 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from capplan.errors import unknown
-from capplan.explain.memory import memory_figures
-from capplan.explain.money import explained_order, explained_outside, explained_survival
+from capplan.explain.money import explained_outside, line_by_line
 from capplan.explain.record import Explained, Input, explained, input_of, within
-from capplan.explain.subject import ACCURACY, METHODOLOGY, MONEY, SIMULATION, Subject, plan_numbers
-from capplan.fleet.plan import Plan
+from capplan.explain.subject import PlanSubject, Subject
+from capplan.explain.table import tabled
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES
 from capplan.money.commitments import named_offers
-from capplan.questions.fleet import AskedFleet
+from capplan.report.quantities import ACCURACY, METHODOLOGY, MONEY, SIMULATION
 
 _SUMS = (
     "gpus",
@@ -29,30 +28,18 @@ _MEANS = ("mean", "low", "high")
 _BOUND = "the largest of the groups, which the percentile of all requests does not exceed"
 
 
-@dataclass(frozen=True, slots=True)
-class MixSubject:
+@dataclass(slots=True)
+class MixSubject(PlanSubject):
     """A mix whose quantities are asked for."""
 
-    asked: AskedFleet
-    plan: Plan
     groups: tuple[Subject, ...]
     """Each group as a plan of its own, with the requests that the router sends to it."""
     explained_of: Callable[[Subject, str], Explained]
     """Explanation of a quantity of such a plan."""
 
-    @property
-    def quantities(self) -> dict[str, float]:
-        """Return the numbers of the plan by name, such as groups[1].gpus."""
-        return plan_numbers(self.plan)
-
-    @property
-    def label(self) -> str:
-        """Return the weakest label of the groups."""
-        return "assumed" if "assumed" in (group.label for group in self.plan.groups) else "measured"
-
     def explained(self, quantity: str) -> Explained:
         """Return a quantity explained; InputError for one that the plan does not have."""
-        values = self.quantities
+        values = self.numbers
         place, _, key = quantity.partition(".")
         if (
             place.startswith("groups[")
@@ -62,9 +49,10 @@ class MixSubject:
         if quantity not in values:
             raise unknown("quantity", quantity, values, hint="all of them: capplan explain PLAN")
         value = values[quantity]
-        told = {"order": explained_order, "survival": explained_survival}.get(place)
-        if told is not None:
-            return told(self.plan, quantity, value)
+        if quantity in ("order.gpus", "order.usd_per_hour"):
+            return line_by_line(self, quantity)
+        if place in ("order", "survival"):
+            return tabled(self, quantity, self.explained)
         if quantity in _SUMS:
             symbols = [f"x_{at}" for at in range(len(self.groups))]
             return self._joined(quantity, value, quantity, symbols, " + ".join(symbols), MONEY)
@@ -80,7 +68,7 @@ class MixSubject:
             least = "min: one slowness decides about each group, and the targets hold with the least probability of them"
             return self._joined(quantity, value, quantity, symbols, least, ACCURACY)
         if place == "outside":
-            return explained_outside(self.plan, quantity, value, self.label)
+            return explained_outside(self, quantity)
         if place == "offers":
             return self._at_an_offer(quantity, value)
         hourly = input_of("h", "usd_per_hour", self.plan.usd_per_hour, "derived", "explain usd_per_hour")
@@ -103,13 +91,12 @@ class MixSubject:
                 for n, group in enumerate(self.plan.groups)
             ]  # fmt: skip
             every = " + ".join(rate.symbol for rate in rates)
-            value = self.quantities[f"{path}.{key}"]
+            value = self.numbers[f"{path}.{key}"]
             return explained(f"{path}.{key}", value, f"r_{at} / ({every})", rates, METHODOLOGY)
         if key.startswith("requests."):
-            rule = input_of("", key, self.quantities.get(f"{path}.{key}"), "derived", f"the cheapest division of the requests: {requests.words if requests else ''}")  # fmt: skip
+            rule = input_of("", key, self.numbers.get(f"{path}.{key}"), "derived", f"the cheapest division of the requests: {requests.rule if requests else ''}")  # fmt: skip
             return explained(f"{path}.{key}", rule.value, "the rule of the router", (rule,), METHODOLOGY)
-        known = plan_numbers(subject.plan) | memory_figures(subject)
-        return within(path, self.explained_of(subject, key), known)
+        return within(path, self.explained_of(subject, key), subject.numbers)
 
     def _joined(
         self, quantity: str, value: float, key: str, symbols: list[str], formula: str, page: str

@@ -8,7 +8,7 @@ import numpy as np
 
 from capplan.explain.quantities import Group, Planned, Row
 from capplan.explain.record import Explained, Input, explained, formula_of, input_of, worked
-from capplan.explain.subject import MONEY, Place, places_of
+from capplan.explain.subject import Place, places_of
 from capplan.fleet.money_terms import PowerTerms
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import Group as PlanGroup
@@ -21,6 +21,7 @@ from capplan.questions.money.energy import asked_energy
 from capplan.questions.outlook import asked_growth, grows_by_search
 from capplan.report.answers.fleet_money import commitments_result
 from capplan.report.answers.fleet_outlook import energy_result, growth_result
+from capplan.report.quantities import MONEY
 from capplan.scenario.traffic import rate_line
 
 

@@ -11,11 +11,10 @@ from capplan.explain.quantities import (
     Planned,
     Row,
     explained_quantity,
-    quantities,
     subject_of,
 )
 from capplan.explain.record import Explained, Input, explained, input_of, within
-from capplan.explain.subject import METHODOLOGY, SIMULATION, Place, Subject, name_of, places_of, plan_places
+from capplan.explain.subject import Place, Subject, name_of, places_of, plan_places
 from capplan.fleet.plan import Certainty, Plan
 from capplan.fleet.search.cheapest import Sized
 from capplan.fleet.search.one_layout import trial_of
@@ -24,6 +23,7 @@ from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.plans.plan_row import certainty_row
 from capplan.report.answers.fleet import tight_target_result
 from capplan.report.answers.fleet_words import next_steps_result
+from capplan.report.quantities import METHODOLOGY, SIMULATION
 
 
 def choices_group(planned: Planned) -> Group:
@@ -56,7 +56,7 @@ def _plans_group(group: str, asked: AskedFleet, plans: Mapping[Place, Plan]) -> 
 
 def of_plan(path: str, subject: AnySubject, quantity: str) -> Explained:
     """Return a number of a plan explained that stands at a path."""
-    return within(path, explained_quantity(subject, quantity), quantities(subject))
+    return within(path, explained_quantity(subject, quantity), subject.numbers)
 
 
 def certainty_group(planned: Planned) -> Group:
@@ -190,7 +190,7 @@ def _price(planned: Planned, plan: Plan, place: Place) -> Input:
     if place[0] == "unmeasured":
         steps = planned.answer.next_steps
         assert steps is not None
-        other = steps.unproven[int(place[1])]
+        other = steps.unmeasured[int(place[1])]
         hourly = other.usd_per_month / other.gpus / 730.0
         return input_of(
             "p", "usd_per_gpu_hour", hourly, "derived", f"the price of {other.hardware}, electricity included"

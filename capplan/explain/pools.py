@@ -4,68 +4,40 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from capplan.errors import unknown
-from capplan.explain.money import explained_order, explained_outside, explained_survival
+from capplan.explain.money import explained_outside, line_by_line
 from capplan.explain.record import Explained, Input, explained, input_of
-from capplan.explain.subject import ACCURACY, METHODOLOGY, MONEY, PHASES, plan_numbers
-from capplan.fleet.plan import Group, Plan, paid_by_the_gpu
-from capplan.fleet.price import HOURS_PER_MONTH, SIDES
+from capplan.explain.subject import PlanSubject
+from capplan.explain.table import arguments, tabled
+from capplan.fleet.plan import Group, paid_by_the_gpu
+from capplan.fleet.price import SIDES
 from capplan.money.commitments import named_offers
-from capplan.questions.fleet import AskedFleet
+from capplan.report.quantities import ACCURACY, METHODOLOGY, MONEY, PHASES, PLAN
 
 _BOTH = ("prefill", "decode")
 _SUMS = ("gpus", "replicas", "spare_replicas", "usd_per_hour")
 """Quantities of a plan that are the sum of those of its pools."""
-_PRODUCTS = {
-    "gpus": ("n g", {"n": "replicas", "g": "gpus_per_replica"}),
-    "usd_per_hour": ("(p + e) g", {"p": "usd_per_gpu_hour", "g": "gpus"}),
-}
-"""Quantities of a pool -> their formula, and the quantities of the pool that it takes."""
-_TRANSFERS = {
-    "transfer.bytes_per_request": "KV cache and state of a prompt of mean length, with those of a draft model, each element once",
-    "transfer.transfer_s": "bytes_per_request / (rate of all devices of the slower end) + latency",
-    "transfer.bytes_per_s": "bytes_per_request times the requests a second at the peak",
-    "transfer.prefill_load_fraction": "bytes_per_s / (rate of all links of the prefill replicas at work)",
-    "transfer.decode_load_fraction": "bytes_per_s / (rate of all links of the decode replicas at work)",
-}
 _SIMULATED = "over all N requests of the peak, simulated through both pools and the link between them"
 _PLANNED = "planned_request_rate_limit_per_replica"
 _PLANNED_FORMULA = "largest load of both pools, over the replicas, at which the targets hold with headroom as predicted and with the confidence"
 
 
-@dataclass(frozen=True, slots=True)
-class PoolsSubject:
+@dataclass(slots=True)
+class PoolsSubject(PlanSubject):
     """A plan with separate pools whose quantities are asked for."""
-
-    asked: AskedFleet
-    plan: Plan
-
-    @property
-    def quantities(self) -> dict[str, float]:
-        """Return the numbers of the plan by name, such as groups[1].gpus."""
-        return plan_numbers(self.plan)
-
-    @property
-    def label(self) -> str:
-        """Return the weaker label of both pools."""
-        return "assumed" if "assumed" in (pool.label for pool in self.plan.groups) else "measured"
 
     def explained(self, quantity: str) -> Explained:
         """Return a quantity explained; InputError for one that the plan does not have."""
-        values = self.quantities
+        values = self.numbers
         if quantity not in values:
             raise unknown("quantity", quantity, values, hint="all of them: capplan explain PLAN")
         value = values[quantity]
-        told = {"order": explained_order, "survival": explained_survival}.get(quantity.partition(".")[0])
-        if told is not None:
-            return told(self.plan, quantity, value)
+        if quantity in ("order.gpus", "order.usd_per_hour"):
+            return line_by_line(self, quantity)
         if quantity in _SUMS:
             inputs = {f"x_{name[0]}": f"groups[{at}].{quantity}" for at, name in enumerate(_BOTH)}
             return self._worked(quantity, "x_p + x_d", inputs, MONEY if "usd" in quantity else METHODOLOGY)
-        if quantity == "usd_per_month":
-            hours = Input(
-                "m", "hours", HOURS_PER_MONTH, "h", "derived", "365 x 24 / 12 hours of an average month"
-            )
-            return self._worked(quantity, "h m", {"h": "usd_per_hour"}, MONEY, (hours,))
+        if quantity == "usd_per_month" or quantity.partition(".")[0] in ("order", "survival", "transfer"):
+            return tabled(self, quantity, self.explained)
         if quantity.startswith("usd_per_million"):
             what = "scenario: traffic, mean over the hours that are paid for"
             rate = Input("r", "tokens_per_s", None, "token/s", "config", what)
@@ -84,11 +56,9 @@ class PoolsSubject:
             )
             return self._worked(quantity, "e_p g_p + e_d g_d", inputs, MONEY, costs)
         if quantity.startswith("outside."):
-            return explained_outside(self.plan, quantity, value, self.label)
+            return explained_outside(self, quantity)
         if quantity.startswith("offers."):
             return self._at_an_offer(quantity, value)
-        if quantity.startswith("transfer."):
-            return explained(quantity, value, _TRANSFERS[quantity], (self._link(),), PHASES)
         if quantity.startswith("groups["):
             return self._of_pool(quantity, value)
         if quantity == "draft_tokens":
@@ -108,7 +78,7 @@ class PoolsSubject:
         more: tuple[Input, ...] = (),
     ) -> Explained:
         """Return a quantity that a formula works out of others, which are its steps."""
-        numbers = self.quantities
+        numbers = self.numbers
         steps = tuple(self.explained(name) for name in inputs.values())
         values = tuple(
             input_of(symbol, name, numbers[name], step.label, f"explain {name}")
@@ -146,11 +116,11 @@ class PoolsSubject:
                 "h", key, value, "derived", "explain order.usd_per_hour, the machines of this pool"
             )
             return explained(quantity, value, "h", (machines,), MONEY)
-        if key in _PRODUCTS:
-            formula, parts = _PRODUCTS[key]
-            inputs = {symbol: f"{path}.{part}" for symbol, part in parts.items()}
-            more = (_electricity(pool),) if key == "usd_per_hour" else ()
-            return self._worked(quantity, formula, inputs, MONEY, more)
+        if key == "gpus":
+            return tabled(self, quantity, self.explained)
+        if key == "usd_per_hour":
+            inputs = {"p": f"{path}.usd_per_gpu_hour", "g": f"{path}.gpus"}
+            return self._worked(quantity, PLAN[key].formula, inputs, MONEY, (_electricity(pool),))
         if key == _PLANNED:
             return self._simulated(quantity, value, _PLANNED_FORMULA)
         if key in ("busy_fraction", "concurrency_per_replica"):
@@ -188,7 +158,7 @@ class PoolsSubject:
                 )
                 for at, group in enumerate(self.plan.groups)
             ),
-            self._link(),
+            *arguments(self, "link", "l"),
         ]
         page = PHASES
         if statistic in ("low", "high"):
@@ -199,11 +169,6 @@ class PoolsSubject:
             )
             page = ACCURACY
         return explained(quantity, value, formula or f"{words} {_SIMULATED}", inputs, page, label=self.label)
-
-    def _link(self) -> Input:
-        assert self.plan.transfer is not None
-        name, place = self.plan.transfer.at_peak.name, self.plan.transfer.terms.place
-        return Input("l", f"link {name}", None, "-", "spec", f"its rate in the catalogue, or {place}")
 
 
 def _electricity(pool: Group) -> Input:

@@ -9,7 +9,7 @@ from capplan.explain.bill import bill_group
 from capplan.explain.comparison import comparison_group
 from capplan.explain.outlook import commitments_group, energy_group, growth_group
 from capplan.explain.plans import PLANS, next_steps_group, of_plan, tight_target_group
-from capplan.explain.quantities import Group, Planned, quantities, subject_of
+from capplan.explain.quantities import Group, Planned, subject_of
 from capplan.explain.record import Explained, Input, labelled
 from capplan.explain.simulated import simulation_group
 from capplan.explain.subject import name_of
@@ -63,7 +63,7 @@ def printed(planned: Planned, path: str | None) -> Explained | dict[str, float]:
 def _found(planned: Planned, path: str | None) -> Explained | dict[str, float]:
     """Return what `printed` returns, before the labels of keys that the scenario does not state are corrected."""
     if path is None:
-        return quantities(subject_of(planned.asked, planned.plan))
+        return subject_of(planned.asked, planned.plan).numbers
     name = _first(path)
     if name not in GROUPS:
         return planned.of_plan(path)
@@ -78,7 +78,7 @@ def _found(planned: Planned, path: str | None) -> Explained | dict[str, float]:
         return replace(group.explain(places[path], group.numbers[places[path]]), quantity=path)
     for row, subject in group.plans.items():
         inner = path.removeprefix(f"{row}.")
-        if inner != path and inner in quantities(plan := subject()):
+        if inner != path and inner in (plan := subject()).numbers:
             return of_plan(row, plan, inner)
     below = {
         each: group.numbers[place]

@@ -8,46 +8,15 @@ from typing import TypeAlias
 from capplan.errors import unknown
 from capplan.explain import memory, money, serving
 from capplan.explain.mix import MixSubject
-from capplan.explain.money import explained_order, explained_outside, explained_survival
 from capplan.explain.pools import PoolsSubject
 from capplan.explain.record import Explained, Input, explained, input_of
-from capplan.explain.subject import METHODOLOGY, Place, Subject, name_of, plan_numbers
+from capplan.explain.subject import Place, Subject, name_of
+from capplan.explain.table import tabled
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.questions.fleet import AskedFleet, parts_of
+from capplan.report.quantities import CHOSEN, METHODOLOGY, quantity_of
 
 AnySubject: TypeAlias = Subject | PoolsSubject | MixSubject
-_LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
-_BY_NAME: dict[str, Callable[[Subject], Explained]] = {
-    "replicas": serving.replicas,
-    "gpus": money.gpus,
-    "usd_per_gpu_hour": money.usd_per_gpu_hour,
-    "energy_usd_per_hour": money.energy_usd_per_hour,
-    "usd_per_hour": money.usd_per_hour,
-    "usd_per_month": money.month,
-    "usd_per_month_low": partial(money.month_at_an_end, quantity="usd_per_month_low", end=0),
-    "usd_per_month_high": partial(money.month_at_an_end, quantity="usd_per_month_high", end=1),
-    "watts": money.watts,
-    "request_rate_per_replica": serving.request_rate,
-    "planned_request_rate_limit_per_replica": serving.planned_rate,
-    "concurrency_per_replica": serving.concurrency,
-    "slo_met_probability": partial(serving.probability, quantity="slo_met_probability"),
-    "kv_cache_tokens": memory.cache_tokens,
-}
-_BY_NAME |= {
-    name: partial(serving.rate_limit, quantity=name, sure=sure) for name, sure in serving.LIMITS.items()
-}
-_BY_NAME |= {
-    name: partial(money.per_million_tokens, quantity=name, inputs_too=both)
-    for name, both in (("usd_per_million_output_tokens", False), ("usd_per_million_tokens", True))
-}
-_BY_NAME |= {
-    name: partial(money.at_the_mean_load, quantity=name)
-    for name in (
-        "usd_per_million_output_tokens_at_mean", "usd_per_million_tokens_at_mean", "job_hours", "usd_per_job",
-        "usd_per_thousand_requests",
-    )
-}  # fmt: skip
-"""Quantity -> its explanation, for those that are neither a statistic of a latency nor chosen by the search."""
 
 
 def subject_of(asked: AskedFleet, plan: Plan) -> AnySubject:
@@ -58,57 +27,43 @@ def subject_of(asked: AskedFleet, plan: Plan) -> AnySubject:
     return PoolsSubject(asked, plan) if plan.has_pools else Subject(asked, plan)
 
 
-def quantities(of: AnySubject) -> dict[str, float]:
-    """Return the numbers of a plan by name, such as ttft_s.p95, and the memory of one of its devices.
-
-    Plans for vectors have no time between tokens; the memory of separate pools is that of two kinds of replica, and is not explained.
-    """
-    row = _row(of)
-    return row | memory.memory_figures(of) if isinstance(of, Subject) else row
-
-
-def _row(of: AnySubject) -> dict[str, float]:
-    return plan_numbers(of.plan)
+_Explain = Callable[[str], Explained]
+_BESIDE_THE_TABLE: Mapping[str, Callable[[Subject, str, _Explain], Explained | None]] = {
+    **dict.fromkeys(("ttft_s", "tpot_s", "e2e_s"), lambda of, path, _: serving.latency(of, path)),
+    **dict.fromkeys(("slo_met_probability", "target_probabilities"), lambda of, path, _: serving.probability(of, path)),
+    **dict.fromkeys(("order.gpus", "order.usd_per_hour"), lambda of, path, _: money.line_by_line(of, path)),
+    "usd_per_gpu_hour": lambda of, _path, _: money.usd_per_gpu_hour(of),
+    "usd_per_hour": lambda of, _path, explain: money.of_an_order(explain) if of.price.machines else None,
+    "usd_per_thousand_requests": lambda of, _path, explain: money.per_thousand_requests(of, explain),
+    "offers": money.at_an_offer,
+    "outside": lambda of, path, _: money.explained_outside(of, path),
+    **dict.fromkeys(memory.RULES, lambda of, path, _: memory.by_the_engine(of, path)),
+}  # fmt: skip
+"""Quantity, or the first part of its path -> what the table of quantities cannot say of it: which offers, machines, operators and measured
+results it rests on; None where the table says it for this plan."""
 
 
 def explained_quantity(of: AnySubject, quantity: str) -> Explained:
     """Return a quantity explained; InputError for one that the plan does not have."""
     if not isinstance(of, Subject):
         return of.explained(quantity)
-    if quantity in memory.EXPLAINED:
-        return memory.memory_figure(of, quantity)
-    row = _row(of)
-    if quantity not in row:
-        names = (*row, *memory.EXPLAINED)
-        raise unknown("quantity", quantity, names, hint="all of them: capplan explain PLAN")
-    metric, _, part = quantity.partition(".")
-    if metric in _LATENCIES:
-        return (serving.end_of_interval if part in serving.BOUNDS else serving.latency)(of, metric, part)
-    if metric == "target_probabilities":
-        return serving.probability(of, quantity, part)
-    if metric == "outside":
-        return explained_outside(of.plan, quantity, float(row[quantity]), of.plan.single.label)
-    if metric == "order":
-        return explained_order(of.plan, quantity, float(row[quantity]))
-    if metric == "survival":
-        return explained_survival(of.plan, quantity, float(row[quantity]))
-    if metric == "offers":
-        return money.at_an_offer(of, quantity)
-    own = _BY_NAME.get(quantity)
-    return own(of) if own else _chosen(of, quantity, float(row[quantity]))
+    if quantity not in of.numbers:
+        raise unknown("quantity", quantity, of.numbers, hint="all of them: capplan explain PLAN")
+    explain = partial(explained_quantity, of)
+    beside = _BESIDE_THE_TABLE.get(quantity) or _BESIDE_THE_TABLE.get(quantity.partition(".")[0])
+    found = beside(of, quantity, explain) if beside else None
+    row = quantity_of(quantity)
+    if found is None and row is not None and row.formula != CHOSEN:
+        return tabled(of, quantity, explain)
+    return found or _chosen(of, quantity)
 
 
-def _chosen(of: Subject, quantity: str, value: float) -> Explained:
-    """Explain what the search chose rather than worked out: parallelism, drafts, spares."""
-    if quantity == "spare_replicas":
-        stated = of.of_scenario("s", quantity, value, of.plan.groups[0].survive.key)
-        return explained(quantity, value, "s", (stated,), METHODOLOGY)
-    layout = of.plan.single.layout.in_words(of.plan.single.weight_dtype)
-    chosen = input_of(
-        "", quantity, value, "derived", f"the layout {layout}, chosen among all that meet the targets"
-    )
+def _chosen(of: Subject, quantity: str) -> Explained:
+    """Explain what the search chose rather than worked out: parallelism, drafts."""
+    value, layout = of.numbers[quantity], of.plan.single.layout.in_words(of.plan.single.weight_dtype)
+    source = f"the layout {layout}, chosen among all that meet the targets"
     return explained(
-        quantity, value, "of the layout that meets the targets at the least cost", (chosen,), METHODOLOGY
+        quantity, value, CHOSEN, (input_of("", quantity, value, "derived", source),), METHODOLOGY
     )
 
 

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from capplan.explain.quantities import Group, Planned, Row
 from capplan.explain.record import Explained, Input, explained, input_of
-from capplan.explain.subject import SIMULATION, Place, places_of
+from capplan.explain.subject import Place, places_of
 from capplan.fleet.load.waits import waits_of
 from capplan.fleet.simulation import FleetOutcome, arrived_in, finished_in, goodput_limits, request_columns
 from capplan.library.simulated import Simulation, SimulationRecords, simulation
 from capplan.numbers import Array
+from capplan.report.quantities import SIMULATION
 from capplan.serving.outcome import slo_met
 
 _SPREADS = ("ttft_s", "tpot_s", "e2e_s", "queue_s")

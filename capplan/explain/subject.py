@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+import numpy as np
+
 from capplan.errors import InputError, Reason
 from capplan.explain.record import Input, input_of
 from capplan.fleet.plan import Plan
@@ -13,15 +15,24 @@ from capplan.fleet.search.cheapest import Terms
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.trial import Latencies, Trial
 from capplan.memory.plan import MemoryPlan
+from capplan.model.kv_cache import kv_bytes_per_token, state_bytes_per_sequence
+from capplan.model.weight_format import kv_bytes_per_element
 from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.plans.plan_row import plan_row
 from capplan.replica.replica import memory_of
+from capplan.replica.spec import ReplicaSpec, served_context_tokens
 
-MONEY, SIMULATION, MEMORY = "docs/money.md", "docs/simulation.md", "docs/memory.md"
-ACCURACY, KERNELS, METHODOLOGY = "docs/accuracy.md", "docs/kernels.md", "docs/methodology.md"
-PHASES, WORKLOADS = "docs/disaggregation.md", "docs/workloads.md"
-
-
+HELD = {
+    "usable_bytes_per_gpu": "usable_bytes",
+    "weight_bytes_per_gpu": "weight_bytes",
+    "activation_bytes_per_gpu": "activation_bytes",
+    "non_torch_bytes_per_gpu": "non_torch_bytes",
+    "cuda_graph_bytes_per_gpu": "cuda_graph_bytes",
+    "kv_bytes_available_per_gpu": "kv_bytes_available",
+    "reserved_bytes_per_sequence": "reserved_bytes_per_sequence",
+    "max_concurrency": "max_concurrency",
+}
+"""Quantity, named as `capplan fit` names it -> the figure of the memory plan."""
 Place = tuple[str | int, ...]
 """Where a number stands in a result: keys of mappings, positions in lists."""
 
@@ -67,13 +78,47 @@ def plan_places(plan: Plan) -> Iterator[tuple[Place, float]]:
 
 
 @dataclass(slots=True)
-class Subject:
+class PlanSubject:
     """A plan whose quantities are asked for."""
 
     asked: AskedFleet
     plan: Plan
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Return the numbers of the plan by name, such as groups[1].gpus."""
+        return plan_numbers(self.plan)
+
+    @property
+    def label(self) -> str:
+        """Return the weakest label of the groups."""
+        return "assumed" if "assumed" in (group.label for group in self.plan.groups) else "measured"
+
+
+@dataclass(slots=True)
+class Subject(PlanSubject):
+    """A plan of identical replicas."""
+
     _trial: Trial | None = None
     _memory: MemoryPlan | None = None
+    _numbers: dict[str, float] | None = None
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Return the numbers of the plan by name, such as ttft_s.p95, and the memory of one of its devices."""
+        if self._numbers is None:
+            self._numbers = plan_numbers(self.plan) | self.memory_figures
+        return self._numbers
+
+    @property
+    def memory_figures(self) -> dict[str, float]:
+        """Return the memory of the fullest device by the names of `fit` and `kv-size`, at the longest context that it serves."""
+        figures = {name: float(getattr(self.memory, figure)) for name, figure in HELD.items()}
+        element, context = kv_bytes_per_element(self.spec.kv_format), float(served_context_tokens(self.spec))
+        return figures | {
+            "kv_bytes_per_token": float(np.asarray(kv_bytes_per_token(self.spec.network, context, element))),
+            "state_bytes_per_sequence": float(np.asarray(state_bytes_per_sequence(self.spec.network))),
+        }
 
     @property
     def terms(self) -> Terms:
@@ -105,10 +150,25 @@ class Subject:
         return self._trial
 
     @property
+    def spec(self) -> ReplicaSpec:
+        """Return what one replica is."""
+        return self.trial.replica.spec
+
+    @property
+    def engine(self) -> str:
+        """Return name and version of the engine."""
+        return f"{self.spec.profile.engine} {self.spec.profile.version}"
+
+    @property
+    def confidence(self) -> float:
+        """Return the required confidence."""
+        return self.asked.scenario.slo.confidence
+
+    @property
     def memory(self) -> MemoryPlan:
         """Return the memory of the fullest device of a replica."""
         if self._memory is None:
-            self._memory = memory_of(self.trial.replica.spec)
+            self._memory = memory_of(self.spec)
         return self._memory
 
     @property

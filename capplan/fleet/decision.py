@@ -11,6 +11,7 @@ from capplan.fleet.plan import (
     FleetAnswer,
     NextSteps,
     Plan,
+    Sizing,
     Step,
     Uneconomical,
     Unproven,
@@ -195,7 +196,8 @@ def _next_steps(
         if usd is not None and name != _device_name(chosen) and usd < usd_per_month(cost):
             unproven.append(Unproven(name, terms.gpus(fleet.trial.candidate.layout, busy), usd))
     gpus = terms.gpus(chosen.trial.candidate.layout, predicted)
-    return NextSteps(steps, gpus, _usd_per_month(chosen, predicted, terms), tuple(unproven))
+    as_predicted = Sizing(gpus, _usd_per_month(chosen, predicted, terms))
+    return NextSteps(steps, as_predicted, tuple(unproven))
 
 
 def _step(confidence: float, fleet: Sized | None, terms: Terms) -> Step:

@@ -6,7 +6,7 @@ from math import floor, inf, isfinite, log10
 from capplan.errors import Refusal
 from capplan.fleet.fit import fit
 from capplan.fleet.order import Order, machines_per_replica
-from capplan.fleet.plan import Relaxation, TightTarget, Uneconomical
+from capplan.fleet.plan import Relaxation, Relaxed, TightTarget, Uneconomical
 from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.search.candidates import Rejections, layouts
@@ -60,7 +60,7 @@ def _dear(fleet: Sized, cheapest: Sized, terms: Terms) -> str:
     if mine.gpus < IDLE_RATIO * carrying or size <= fleet.trial.candidate.layout.devices:
         return words
     return (
-        f"{words}; {carrying:,} carry the peak, its machines have {size} GPUs, and {terms.survive.words} may fail; "
+        f"{words}; {carrying:,} carry the peak, its machines have {size} GPUs, and {terms.survive.what_fails} may fail; "
         f"{terms.survive.key}, fleet.providers"
     )
 
@@ -241,7 +241,7 @@ def _tightest(trial: Trial) -> tuple[Target, float] | None:
 
 def _gpus_at(
     trial: Trial, target: Target, value_s: float, trials: Search, fewer_than: float = inf
-) -> tuple[tuple[float, int], ...]:
+) -> tuple[Relaxed, ...]:
     """Return the GPUs of a layout at relaxed limits of one target, as far as each needs fewer than the limit before it."""
     terms, layout = trials.terms, trial.candidate.layout
     found = []
@@ -253,7 +253,7 @@ def _gpus_at(
         busy = busy_replicas(trial, limits, trials.question.slo.confidence, terms)
         if busy is not None and terms.gpus(layout, busy) < fewer_than:
             fewer_than = terms.gpus(layout, busy)
-            found.append((limit + target.outside_s, int(fewer_than)))
+            found.append(Relaxed(limit + target.outside_s, int(fewer_than)))
     return tuple(found)
 
 

@@ -11,7 +11,7 @@ from capplan.fleet.order import Machine, Order, OrderLine, Placement
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.search.candidates import Layout, Rejection
-from capplan.fleet.survival import Survival
+from capplan.fleet.survival import NO_LOSS, Survival
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.serving.outcome import SeenByUsers, Spread
 from capplan.serving.terms import Routing
@@ -40,7 +40,7 @@ class RoutedRequests:
     """Only this share of each class, dealt out by weight; None: all of them."""
 
     @property
-    def words(self) -> str:
+    def rule(self) -> str:
         """Return the rule of the router in words."""
         if self.up_to_tokens is not None:
             return f"prompts of at most {self.up_to_tokens:,.0f} tokens"
@@ -96,8 +96,44 @@ class Group:
 
     @property
     def gpus(self) -> int:
-        """GPUs of all replicas."""
+        """Return the GPUs of all replicas.
+
+            G = n g
+
+        Returns
+        -------
+        [-]
+            G: n replicas, spares included, of g GPUs each
+        """
         return self.replicas * self.layout.devices
+
+    @property
+    def watts(self) -> float | None:
+        """Return the thermal design power of all GPUs; None if it is unknown.
+
+            W = w g
+
+        Returns
+        -------
+        [W]
+            W: g GPUs of w watts each
+        """
+        power = self.layout.device.tdp_w
+        return power * self.gpus if power else None
+
+    @property
+    def energy_usd_per_hour(self) -> float | None:
+        """Return the electricity of all GPUs, part of `usd_per_hour`; None if their price includes it.
+
+            E = e g
+
+        Returns
+        -------
+        [$/h]
+            E: g GPUs with electricity for e dollars an hour each
+        """
+        usd = self.price.energy_usd_per_hour if self.price else None
+        return None if usd is None else usd * self.gpus
 
     @property
     def total_rate_per_replica(self) -> float:
@@ -210,14 +246,19 @@ def paid_by_the_gpu(plans: Iterable["Plan"]) -> bool:
     )
 
 
+def _summed(parts: Iterable[float | None]) -> float | None:
+    """Return a sum; None if one of its parts is unknown."""
+    total = 0.0
+    for part in parts:
+        if part is None:
+            return None
+        total += part
+    return total
+
+
 def summed_usd_per_hour(groups: Iterable[Group]) -> float | None:
     """Return the cost per hour of some groups; None if a price is unknown."""
-    total = 0.0
-    for group in groups:
-        if group.usd_per_hour is None:
-            return None
-        total += group.usd_per_hour
-    return total
+    return _summed(group.usd_per_hour for group in groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,11 +338,34 @@ class Plan:
         groups = self.groups if self.is_mix else self.groups[:1]
         return sum(group.request_rate_per_replica * group.busy_replicas for group in groups)
 
+    def carried_requests_per_s(self, headroom_fraction: float) -> float:
+        """Return the rate that the replicas in service are predicted to carry; pools were seen to carry it with headroom [req/s].
+
+        Of a mix it is that at which the first of its groups has as much as it carries.
+        """
+        ratios = [
+            group.request_rate_limit_per_replica / group.request_rate_per_replica
+            for group in self.groups
+            if group.request_rate_limit_per_replica is not None
+        ]
+        if ratios:
+            return min(ratios) * self.peak_requests_per_s
+        planned = min(
+            group.planned_request_rate_limit_per_replica * group.busy_replicas for group in self.groups
+        )
+        return planned / (1.0 - headroom_fraction)
+
+    @property
+    def usd_per_hour_without_spares(self) -> float:
+        """Cost per hour of the machines if nothing may fail; zero without a price."""
+        bare = (replace(group, survive=NO_LOSS) for group in self.groups)
+        return sum(group.usd_per_hour_of(group.busy_replicas) or 0.0 for group in bare)
+
     @property
     def group_names(self) -> tuple[str, ...]:
         """Names of the groups: their phase, or the requests that they get; empty text for all requests."""
         return tuple(
-            group.requests.words if group.requests else group.role if self.has_pools else ""
+            group.requests.rule if group.requests else group.role if self.has_pools else ""
             for group in self.groups
         )
 
@@ -348,18 +412,12 @@ class Plan:
     @property
     def watts(self) -> float | None:
         """Thermal design power of all GPUs [W]; None if it is unknown for some."""
-        powers = [(group.layout.device.tdp_w, group.gpus) for group in self.groups]
-        return (
-            None if any(not power for power, _ in powers) else sum((power or 0.0) * n for power, n in powers)
-        )
+        return _summed(group.watts for group in self.groups)
 
     @property
     def energy_usd_per_hour(self) -> float | None:
         """Electricity of all GPUs, part of `usd_per_hour`; None if their price includes it."""
-        costs = [
-            (group.price.energy_usd_per_hour if group.price else None, group.gpus) for group in self.groups
-        ]
-        return None if any(usd is None for usd, _ in costs) else sum((usd or 0.0) * n for usd, n in costs)
+        return _summed(group.energy_usd_per_hour for group in self.groups)
 
     @property
     def seen(self) -> SeenByUsers:
@@ -454,6 +512,14 @@ class Certainty:
 
 
 @dataclass(frozen=True, slots=True)
+class Relaxed:
+    """GPUs that are enough at a looser limit."""
+
+    limit_s: float
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
 class Uneconomical:
     """A device that was asked for and has no plan among those shown: its best plan costs too much, or it has none."""
 
@@ -465,8 +531,8 @@ class Uneconomical:
     limit_s: float | None
     gpus: int | None
     """GPUs of its best plan; None: it has no plan."""
-    gpus_at: tuple[tuple[float, int], ...]
-    """(relaxed limit [s], GPUs needed at that limit)."""
+    gpus_at: tuple[Relaxed, ...]
+    """GPUs that are enough at looser limits."""
     usd_per_month: float | None = None
     """Cost of its best plan."""
     cost_ratio: float | None = None
@@ -489,8 +555,8 @@ class TightTarget:
     value_s: float
     """The targeted latency on an idle replica."""
     limit_s: float
-    gpus_at: tuple[tuple[float, int], ...]
-    """(relaxed limit [s], GPUs needed at that limit)."""
+    gpus_at: tuple[Relaxed, ...]
+    """GPUs that are enough at looser limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,6 +566,14 @@ class Step:
     confidence: float
     gpus: int | None
     """None: no number of replicas of this layout is enough."""
+    usd_per_month: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """GPUs of a layout, and what they cost."""
+
+    gpus: int
     usd_per_month: float | None
 
 
@@ -519,10 +593,9 @@ class NextSteps:
 
     surer: tuple[Step, ...]
     """Steps to each confidence above the probability of the plan."""
-    predicted_gpus: int
-    """GPUs for replicas exactly as fast as predicted, with headroom and spares."""
-    predicted_usd_per_month: float | None
-    unproven: tuple[Unproven, ...] = ()
+    as_predicted: Sizing
+    """The layout for replicas exactly as fast as predicted, with headroom and spares."""
+    unmeasured: tuple[Unproven, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

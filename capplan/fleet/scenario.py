@@ -1,12 +1,9 @@
-"""A scenario: the model, the traffic, the latency targets, and what may be bought."""
+"""What a scenario asks of a fleet: the traffic, the latency targets, and what may be bought."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from capplan.assumption import Assumption
 from capplan.fleet.engine_options import TierSize
-from capplan.fleet.money_terms import BudgetTerms, CommitmentTerms, HostedTerms, OwnTerms, PowerTerms
 from capplan.fleet.order import MachineLimits
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import PriceChoice
@@ -135,68 +132,15 @@ class SharingTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
-    """One scenario in base units, as read by `capplan.scenario.scenario.read_scenario`."""
+class Purchase:
+    """What is bought for which traffic: all that the search and the prices of a fleet take from a scenario."""
 
-    name: str
-    path: str
-    model: str
-    """Hub id, alias, or absolute path."""
     classes: tuple[RequestClass, ...]
     slo: Slo
     fleet: FleetLimits
     prices: PriceChoice
-    description: str
-    revision: str | None
-    pooled: bool
-    """The model is served for vectors or scores of prompts."""
-    weight_dtypes: tuple[str | None, ...]
-    """None: as in the model's config."""
-    kv_dtypes: tuple[str, ...]
-    """`auto`: the checkpoint's KV dtype, else the activation dtype."""
-    engine: str
-    engine_version: str | None
-    """None: the newest modelled version."""
-    max_model_len: int | None
-    max_num_seqs: int | None
-    max_num_batched_tokens: int | None
-    gpu_memory_utilization: float | None
-    calibration: str | None
     price_file: str | None
-    prefix_caching: bool
-    """False: the engine computes every prompt in full; the classes then have no hits either."""
     price_date: str | None
     """Date of the prices in a file that does not state it."""
-    commitments: CommitmentTerms | None
-    """Ways to pay beside the one of `prices`; None: none are named."""
-    currency: tuple[str, float] | None
-    """Name of a currency and the dollars that one unit of it costs, for totals."""
-    budget: BudgetTerms | None
-    """As the scenario states it."""
-    own: OwnTerms
-    """Cost of the fleet beside its machines."""
-    power: PowerTerms | None
-    """Power terms for the energy of the fleet; None: not asked for."""
-    growth: tuple[float, ...]
-    """Traffic of successive months over that of the first, which is today's; empty: not stated."""
-    hosted: HostedTerms
-    chunked_prefill: bool | None
-    """None: as the engine does by default."""
     kv_offload: tuple[TierSize, ...]
     """Offload tiers of a replica, for prefixes that its devices have no room for."""
-    speculation: SpeculationPlan | None
-    lora: LoraTerms | None
-    """LoRA adapters that are served with the model."""
-    several: CascadeTerms | SharingTerms | None
-    """More models than `model`; None where it is the only one."""
-    assumptions: tuple[Assumption, ...]
-    """The defaults of keys that the file does not have."""
-    warnings: tuple[str, ...]
-    """Values in the file that are probably mistakes."""
-    written: Mapping[str, Any]
-    """The keys as written, overridden ones included, which a plan file keeps."""
-
-    @property
-    def budget_usd_per_month(self) -> float | None:
-        """What the machines may cost: the budget less what else it includes."""
-        return None if self.budget is None else self.budget.machines_usd_per_month()

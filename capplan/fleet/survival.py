@@ -129,7 +129,7 @@ class Survival:
         return "fleet.spare_replicas" if self.domain == "replica" else "fleet.survive"
 
     @property
-    def words(self) -> str:
+    def what_fails(self) -> str:
         """What may fail, in words."""
         noun = self.domain if self.count == 1 else f"{self.domain}s"
         return f"{self.count} {noun}"

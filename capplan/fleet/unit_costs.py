@@ -77,6 +77,17 @@ def mean_requests_per_s(demand: Demand, response_s: ResponseTimes) -> float:
 def job_hours(demand: Demand) -> float | None:
     """Return the hours until all jobs are done; None if some traffic has no end.
 
+        h = max n_k / (3600 r_k)
+
+    Parameters
+    ----------
+    demand : classes k of n_k requests, sent at r_k
+
+    Returns
+    -------
+    [h]
+        h
+
     Examples
     --------
     14,400 requests at 2 a second take two hours:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, ge
 
 from capplan.errors import InputError, TargetError, unknown
 from capplan.fleet.plan import FleetAnswer, Plan
-from capplan.fleet.scenario import Scenario
 from capplan.library.simulated import SimulationRecords, simulated
 from capplan.memory.kv_size import kv_sizes
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
@@ -18,6 +17,7 @@ from capplan.ranges import Text, check_list
 from capplan.report.answer import Answer, flattened
 from capplan.report.data_text import plain
 from capplan.scenario.flags import LoadFlags, RequestFlags, ServingFlags
+from capplan.scenario.scenario_file import Scenario
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -51,7 +51,7 @@ class Launch:
         values = (np.asarray(getattr(self, field.name), dtype=np.float64) for field in fields(self))
         return Launch(*(column.reshape(-1) for column in np.broadcast_arrays(*values)))
 
-    def part(self, rows: NDArray[np.bool_]) -> "Launch":
+    def selected(self, rows: NDArray[np.bool_]) -> "Launch":
         """Return the launch of the selected plans; all fields must be columns."""
         return Launch(*(np.asarray(getattr(self, field.name))[rows] for field in fields(self)))
 

@@ -161,7 +161,7 @@ def memory_plan(
     results: list[tuple[NDArray[np.bool_], MemoryPlan]] = []
     for stage_count in sorted(set(np.asarray(columns.pipeline).tolist())):  # np.unique would load numpy.ma
         here = np.asarray(columns.pipeline == stage_count)
-        part = columns.part(here)
+        part = columns.selected(here)
         plans = [
             _stage_plan(stage, network, part, profile, eager=eager)
             for stage in stages_of(network, int(stage_count))

@@ -271,8 +271,8 @@ DECODE_SHARPNESS = 6.0
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionRates:
-    """What a device reaches in attention kernels of one KV format and engine."""
+class FlashRates:
+    """What a device reaches in attention kernels of one KV format and engine, whatever they cache."""
 
     flop_per_s: Number
     """Datasheet peak of the dtype that attention multiplies in."""
@@ -289,15 +289,13 @@ class AttentionRates:
     """Fraction of the longest block that other blocks do not hide."""
     softmax_width: Number
     """Time of the softmax of one score, in multiply-adds: 2 x this many FLOP."""
-    wide_head_exponent: Number
-    """Slow-down of heads wider than 128, whose tiles are smaller."""
     prefill_sharpness: Number
     """p of the soft maximum in prefill."""
     prefill_floor_s: Number
     decode_fraction: Number
     """Achieved fraction of the bandwidth on long contexts."""
     decode_compute_fraction: Number
-    """Achieved fraction of the peak when many query heads share a KV head."""
+    """Achieved fraction of the peak when many query heads share a KV head; all share one latent, so its decode becomes compute-bound early."""
     decode_tail_fraction: Number
     """Fraction of the longest block that other blocks do not hide."""
     decode_pad_tokens: Number
@@ -307,6 +305,14 @@ class AttentionRates:
     decode_query_passes: Number
     """Traffic of queries, partial results and outputs, in passes of 4 bytes."""
     decode_floor_s: Number
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionRates(FlashRates):
+    """What a device reaches in kernels that read keys and values."""
+
+    wide_head_exponent: Number = 0.0
+    """Slow-down of heads wider than 128, whose tiles are smaller."""
     decode_group_exponent: Number = 0.0
     """How often a decode kernel reads the keys of a head that several query heads share: their number to this power. Not of the
     device but of the engine's kernels: `EngineProfile.decode_group_exponent`."""
@@ -348,7 +354,7 @@ def prefill_attention_time_s(
 
     Examples
     --------
-    >>> rates = AttentionRates(1e3, 1e9, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 8.0, 0.5,
+    >>> rates = AttentionRates(1e3, 1e9, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.5,
     ...                        1.0, 1.0, 0.0, 0.0, 512.0, 1.0, 0.0)
     >>> round(float(prefill_attention_time_s(1.0, 3.0, 0.0, 1.0, 1.0, 1.0, 1.0, np.inf, 2.0, rates)), 6)
     0.524
@@ -390,7 +396,7 @@ def prefill_kernel_time_s(
 
     Examples
     --------
-    >>> rates = AttentionRates(1e3, 1e9, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 8.0, 0.5,
+    >>> rates = AttentionRates(1e3, 1e9, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.5,
     ...                        1.0, 1.0, 0.0, 0.0, 512.0, 1.0, 0.0)
     >>> round(float(prefill_kernel_time_s(100.0, 1.0, 64.0, rates)), 6)
     0.6
@@ -534,7 +540,7 @@ def decode_attention_time_s(
 
     Examples
     --------
-    >>> rates = AttentionRates(1e9, 1e3, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 8.0, 0.0,
+    >>> rates = AttentionRates(1e9, 1e3, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.0,
     ...                        1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.5)
     >>> round(float(decode_attention_time_s(1.0, 10.0, 1.0, 1.0, 1.0, 1.0, np.inf, 2.0, rates)), 6)
     0.544
@@ -680,7 +686,7 @@ def bidirectional_attention_time_s(
 
     Examples
     --------
-    >>> rates = AttentionRates(1e3, 1e9, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 8.0, 0.5,
+    >>> rates = AttentionRates(1e3, 1e9, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.5,
     ...                        1.0, 1.0, 0.0, 0.0, 512.0, 1.0, 0.0)
     >>> round(float(bidirectional_attention_time_s(1.0, 3.0, 1.0, 1.0, 1.0, 1.0, np.inf, rates)), 6)
     0.536

@@ -7,6 +7,7 @@ import numpy as np
 from capplan.numbers import Number
 from capplan.operators.attention import (
     DECODE_SHARPNESS,
+    FlashRates,
     attended_pairs,
     decode_scheduled_bytes,
     prefill_scheduled_flop,
@@ -193,35 +194,9 @@ def mla_decode_bytes(
 
 
 @dataclass(frozen=True, slots=True)
-class LatentAttentionRates:
+class LatentAttentionRates(FlashRates):
     """What a device achieves in MLA kernels of one KV format and engine."""
 
-    flop_per_s: Number
-    """Datasheet peak of the dtype that attention multiplies in."""
-    bytes_per_s: Number
-    """Datasheet memory bandwidth."""
-    multiprocessors: Number
-    prefill_fraction: Number
-    """Achieved fraction of the peak."""
-    prefill_memory_fraction: Number
-    """Achieved fraction of the bandwidth."""
-    prefill_ramp_tokens: Number
-    """Masked keys beyond the causal edge that a tile multiplies anyway."""
-    prefill_tail_fraction: Number
-    """Fraction of the longest block that other blocks do not hide."""
-    softmax_width: Number
-    """Time of the softmax of one score, in multiply-adds: 2 x this many FLOP."""
-    prefill_sharpness: Number
-    prefill_floor_s: Number
-    decode_fraction: Number
-    """Achieved fraction of the bandwidth on long contexts."""
-    decode_compute_fraction: Number
-    """Achieved fraction of the peak: all heads share one latent, so decode becomes compute-bound early."""
-    decode_tail_fraction: Number
-    decode_pad_tokens: Number
-    decode_split_tokens: Number
-    decode_query_passes: Number
-    decode_floor_s: Number
     bmm_fraction: Number
     """Achieved fraction of the peak in the two batched products of the absorbed form."""
     bmm_memory_fraction: Number

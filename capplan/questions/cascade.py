@@ -8,7 +8,7 @@ from capplan.accuracy.bounded import BoundedSpread
 from capplan.assumption import Assumption
 from capplan.fleet.money_terms import OwnTerms
 from capplan.fleet.plan import Plan
-from capplan.fleet.scenario import CascadePart, CascadeTerms, Scenario
+from capplan.fleet.scenario import CascadePart, CascadeTerms
 from capplan.fleet.unit_costs import mean_requests_per_s
 from capplan.money.cascade import CascadeFleets, Wait, breakeven_fraction, wait_of_stages
 from capplan.money.comparison import OwnFleet, own_fleet
@@ -17,6 +17,7 @@ from capplan.questions.fleet import AskedFleet, fleet_for
 from capplan.questions.money.paid_plan import PaidPlan, paid_plan
 from capplan.questions.outlook import asked_growth, growth_assumptions
 from capplan.questions.part_fleets import PartsAsked, assumptions_and_warnings
+from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.traffic import rate_line
 
 SECONDS_PER_HOUR = 3600.0

@@ -18,7 +18,6 @@ from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_pools
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.question import Question
-from capplan.fleet.scenario import Scenario
 from capplan.fleet.search.candidates import Ranges
 from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
@@ -41,6 +40,7 @@ from capplan.replica.spec import network_as_served, profile_as_served, refuse_pr
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.records.traffic_line import with_image_tokens, with_image_work
 from capplan.scenario.replica import adapter_assumptions, with_adapters
+from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.several.models import refuse_several
 from capplan.scenario.speculation import drafting_of
 from capplan.serving.terms import BY_LOAD
@@ -68,7 +68,7 @@ class AskedFleet:
 
 def _published(scenario: Scenario, *, offline: bool) -> Network:
     try:
-        network = read_model(scenario.model, revision=scenario.revision, offline=offline)
+        network = read_model(scenario.model, revision=scenario.file.revision, offline=offline)
     except InputError as error:
         raise InputError(f"{scenario.path}: model: {error}") from error
     if not (network.generates or scenario.pooled):
@@ -176,11 +176,11 @@ def _refuse_short_steps(scenario: Scenario, context_tokens: int, *, whole: bool)
 
 def _profile(scenario: Scenario, network: Network) -> EngineProfile:
     """Return the engine of a scenario, as it runs the model; InputError where an encoder is asked for chunks or prefixes."""
-    engine = profile(scenario.engine, scenario.engine_version)
+    engine = profile(scenario.engine, scenario.file.engine_version)
     reused = any(item.reuse or item.prefix_hit_fraction for item in scenario.classes)
     try:
         refuse_prefixes(network, float(reused))
-        return profile_as_served(engine, network, scenario.chunked_prefill)
+        return profile_as_served(engine, network, scenario.file.chunked_prefill)
     except InputError as error:
         raise InputError(f"{scenario.path}: {error}") from error
 
@@ -216,7 +216,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     engine, host_assumptions, host_warnings = hosts[0] if hosts else (engine, (), ())
     prices, price_warnings = machine_prices(scenario)
     warnings += _without_effect(scenario, demand)
-    _refuse_short_steps(scenario, tokens, whole=first.whole_prompts or scenario.chunked_prefill is False)
+    _refuse_short_steps(scenario, tokens, whole=first.whole_prompts or scenario.file.chunked_prefill is False)
     question = Question(
         networks={name: network_as_served(network, engine) for name, network in networks.items()},
         devices=limits.hardware,
@@ -236,9 +236,9 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
         slowness_table=shipped_slowness(),
         max_model_len=tokens,
         routing=limits.routing or "round_robin",
-        max_num_seqs=scenario.max_num_seqs,
+        max_num_seqs=scenario.file.max_num_seqs,
         max_num_batched_tokens=scenario.max_num_batched_tokens,
-        gpu_memory_utilization=scenario.gpu_memory_utilization,
+        gpu_memory_utilization=scenario.file.gpu_memory_utilization,
         drafting=drafting,
     )
     stated = [item.of_scenario() for item in (*engine.assumptions, *host_assumptions)]

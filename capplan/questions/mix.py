@@ -55,8 +55,8 @@ Division = tuple[Group, ...]
 class _Part:
     """The requests of one class that a group gets."""
 
-    item: RequestClass
-    """These requests."""
+    requests: RequestClass
+    """These requests, as a class."""
     name: str
     """Name of the whole class."""
     above_tokens: float | None = None
@@ -327,7 +327,7 @@ class _Fleets:
 
     def _screened(self, names: tuple[str, ...]) -> tuple[AskedFleet, Sequence[ScreenedLayout], Terms]:
         if names not in self._searches:
-            part = part_of(self._asked, tuple(self._parts[name].item for name in names))
+            part = part_of(self._asked, tuple(self._parts[name].requests for name in names))
             self._searches[names] = part, search(part.question).candidates, terms_of(part)
         return self._searches[names]
 

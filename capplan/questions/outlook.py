@@ -13,7 +13,6 @@ from capplan.assumption import Assumption
 from capplan.errors import Reason
 from capplan.fleet.over_time import OverTime, RateLine
 from capplan.fleet.plan import FleetAnswer, Plan
-from capplan.fleet.scenario import Scenario
 from capplan.fleet.search.cheapest import busy_replicas
 from capplan.fleet.search.one_layout import trial_of
 from capplan.money.cash import Cash, cash_of
@@ -27,6 +26,7 @@ from capplan.questions.money.energy import AskedEnergy, asked_energy
 from capplan.questions.money.price_check import rent_warnings
 from capplan.questions.money.total_cost import total_cost
 from capplan.questions.plans.plan_over_time import group_over_time
+from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.traffic import rate_line
 
 

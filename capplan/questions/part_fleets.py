@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import date
 
 from capplan.assumption import Assumption
-from capplan.fleet.scenario import Scenario
 from capplan.questions.fleet import AskedFleet, asked_fleet
 from capplan.questions.money.paid_plan import PaidPlan
 from capplan.scenario.scenario import read_scenario
+from capplan.scenario.scenario_file import Scenario
 
 
 @dataclass(frozen=True, slots=True)

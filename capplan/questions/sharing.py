@@ -14,7 +14,7 @@ from capplan.fleet.order import Order
 from capplan.fleet.over_time import Counts, replicas_over_time
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.price import ChosenPrice, usd_per_month
-from capplan.fleet.scenario import Scenario, SharingTerms
+from capplan.fleet.scenario import SharingTerms
 from capplan.fleet.survival import NO_LOSS
 from capplan.money.shared_pool import devices_by_hour, fewest_when_cut
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, terms_of
@@ -23,6 +23,7 @@ from capplan.questions.part_fleets import PartsAsked, assumptions_and_warnings
 from capplan.questions.plans.stated_order import stated_price
 from capplan.readers.catalogue.hardware import device, partitions
 from capplan.readers.catalogue.machines import machine_prices
+from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.several.models import in_slices
 from capplan.scenario.several.sharing import UNSHARED, is_unshared
 from capplan.scenario.traffic import HOUR_S, WINDOW_S, rate_line
@@ -219,7 +220,7 @@ def sliced_scenario(scenario: Scenario, slices: int, memory_fraction: float) -> 
             scenario.slo,
             targets=tuple(replace(item, limit_s=item.limit_s / slices) for item in scenario.slo.targets),
         ),
-        gpu_memory_utilization=memory_fraction,
+        file=scenario.file.model_copy(update={"gpu_memory_utilization": memory_fraction}),
         fleet=replace(scenario.fleet, max_devices_per_replica=1),
     )
 

@@ -1,13 +1,31 @@
 """The schema of a plan file: type and range of every figure that is read back from it."""
 
+import re
+from dataclasses import MISSING, fields, is_dataclass
+from functools import reduce
 from math import isclose
+from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from types import UnionType
+from typing import Annotated, Any, Literal, Self, TypeAlias, get_args, get_origin, get_type_hints
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    create_model,
+    model_validator,
+)
+from pydantic_core import CoreSchema
+from pydantic_core.core_schema import no_info_after_validator_function
 
+from capplan.accuracy.bounded import BoundedSpread
 from capplan.assumption import Label
-from capplan.fleet.plan import PHASES, Role
+from capplan.fleet.engine_options import TierSize
+from capplan.fleet.plan import PHASES, NextSteps, Role, RoutedRequests, TightTarget, Uneconomical
+from capplan.fleet.pools.link import LinkUse
+from capplan.fleet.scenario import LoraTerms
 from capplan.readers.record import LARGEST_WHOLE, Record, validated
 from capplan.readers.yaml_file import Document
 from capplan.serving.terms import Routing
@@ -41,16 +59,9 @@ class _Row(Record):
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
-class SpreadRow(_Row):
-    """A latency."""
-
-    mean: Amount
-    p50: Amount
-    p90: Amount
-    p95: Amount
-    p99: Amount
-    low: Amount
-    high: Amount
+_NO_MORE_THAN_ONE = re.compile(r"(probability|confidence|share|(?<!load_)fraction)$")
+"""Names of numbers that are parts of a whole; the load of a link may be above its rate."""
+_RANGES = {float: Amount, int: Count}
 
 
 class SeenRow(_Row):
@@ -70,27 +81,40 @@ class OutsideRow(_Row):
     seen_e2e_s: SeenRow
 
 
-class NoSpreadRow(_Row):
-    """A latency that no request has: the time between tokens where outputs have one, or none."""
+class Stated:
+    """Marks a dataclass of the answer that a file holds as it is: each field by its type, each number in the range of its name."""
 
-    mean: None
-    p50: None
-    p90: None
-    p95: None
-    p99: None
-    low: None
-    high: None
+    def __get_pydantic_core_schema__(self, of: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return the schema of the fields, and the dataclass made of them."""
+        hints = get_type_hints(of)
+        stated: dict[str, Any] = {
+            field.name: (
+                _ranged(hints[field.name], field.name),
+                ... if field.default is MISSING else field.default,
+            )
+            for field in fields(of)
+        }
+        model = create_model(of.__name__, __base__=_Row, **stated)
+        return no_info_after_validator_function(lambda row: of(**dict(row)), handler.generate_schema(model))
 
 
-class RoutedRow(_Row):
-    """Requests that the router of a mix sends to one of its groups."""
+def _without_figures(written: object) -> object:
+    """Return None for a latency that no request has: the time between tokens where outputs have one, or none."""
+    return None if written == dict.fromkeys(field.name for field in fields(BoundedSpread)) else written
 
-    classes: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
-    request_fraction: Probability
-    above_tokens: Amount | None
-    up_to_tokens: Amount | None
-    max_model_len: Positive | None
-    share: Probability | None = None
+
+def _ranged(hint: Any, name: str) -> Any:
+    """Return the type of a field with the range of its name, through unions and sequences."""
+    if is_dataclass(hint):
+        return Annotated[hint, Stated()]
+    if hint in _RANGES:
+        return Probability if _NO_MORE_THAN_ONE.search(name) else _RANGES[hint]
+    if get_origin(hint) is tuple:
+        part: Any = _ranged(get_args(hint)[0], name)
+        return Annotated[tuple[part, ...], Field(strict=False)]
+    if get_origin(hint) is UnionType:
+        return reduce(or_, (_ranged(each, name) for each in get_args(hint)))
+    return hint
 
 
 class GroupRow(_Row):
@@ -120,7 +144,7 @@ class GroupRow(_Row):
     draft_tokens: Positive | None = None
     """None in files that state it for the whole plan."""
     usd_per_gpu_hour: Amount | None
-    requests: RoutedRow | None
+    requests: Annotated[RoutedRequests, Stated()] | None
     """None for groups that all requests go to."""
 
     @property
@@ -187,17 +211,6 @@ class OrderRow(_Row):
         return self
 
 
-class TransferRow(_Row):
-    """What the transfers of KV caches are like."""
-
-    link: str
-    bytes_per_request: Amount
-    transfer_s: Amount
-    bytes_per_s: Amount
-    prefill_load_fraction: Amount
-    decode_load_fraction: Amount
-
-
 class PlanRow(_Row):
     """A plan; the keys that it repeats from its only group are extra ones."""
 
@@ -209,9 +222,9 @@ class PlanRow(_Row):
     gpus: Positive
     weight_dtype: str
     kv_dtype: str
-    ttft_s: SpreadRow
-    tpot_s: SpreadRow | NoSpreadRow
-    e2e_s: SpreadRow
+    ttft_s: Annotated[BoundedSpread, Stated()]
+    tpot_s: Annotated[Annotated[BoundedSpread, Stated()] | None, BeforeValidator(_without_figures)]
+    e2e_s: Annotated[BoundedSpread, Stated()]
     class_e2e_mean_s: tuple[Amount, ...] = Field(strict=False)
     """Mean response time of each class; empty if there is one class."""
     slo_met_probability: Probability
@@ -234,7 +247,7 @@ class PlanRow(_Row):
     bottleneck: str | None
     checked: Literal["simulated", "closed form"]
     groups: Annotated[list[GroupRow], Field(min_length=1)]
-    transfer: TransferRow | None
+    transfer: Annotated[LinkUse, Stated()] | None
     """None for plans without separate pools."""
     simulated_requests: Count | None
     outside: OutsideRow | None = None
@@ -330,70 +343,6 @@ class CertaintyRow(_Row):
         return self
 
 
-class RelaxedRow(_Row):
-    """Devices needed at a relaxed limit."""
-
-    limit_s: Amount
-    gpus: Count
-
-
-class UneconomicalRow(_Row):
-    """A device without a plan among those shown, and why."""
-
-    hardware: str
-    target: str | None
-    value_s: Amount | None
-    limit_s: Amount | None
-    gpus: Count | None
-    gpus_at: list[RelaxedRow]
-    usd_per_month: Amount | None = None
-    cost_ratio: Amount | None = None
-    sure_value_s: Amount | None = None
-    reason: str = ""
-    dear: str = ""
-
-
-class TightTargetRow(_Row):
-    """The target that leaves the recommended plan a small part of the throughput of its device."""
-
-    used_fraction: Probability
-    target: str
-    value_s: Amount
-    limit_s: Amount
-    gpus_at: list[RelaxedRow]
-
-
-class StepRow(_Row):
-    """The recommended layout, sized for another confidence."""
-
-    confidence: Probability
-    gpus: Count | None
-    usd_per_month: Amount | None
-
-
-class PredictedRow(_Row):
-    """The recommended layout for replicas as fast as predicted."""
-
-    gpus: Count
-    usd_per_month: Amount | None
-
-
-class UnprovenRow(_Row):
-    """A device whose kernels were not measured, as predicted."""
-
-    hardware: str
-    gpus: Count
-    usd_per_month: Amount
-
-
-class NextStepsRow(_Row):
-    """What more certainty of the recommended plan takes, and what a measurement would save."""
-
-    surer: list[StepRow]
-    as_predicted: PredictedRow
-    unmeasured: list[UnprovenRow]
-
-
 class NamedFileRow(_Row):
     """A file that a scenario names, and its content at the time."""
 
@@ -440,23 +389,6 @@ class SpeculationRow(_Row):
     draft_tokens: Count | None
 
 
-class TierRow(_Row):
-    """An offload tier of a replica."""
-
-    name: str
-    capacity_bytes: Amount
-
-
-class AdaptersRow(_Row):
-    """The LoRA adapters of a replica."""
-
-    adapters: Positive
-    slots: Positive
-    rank: Positive
-    modules: list[str] | None
-    fully_sharded: bool
-
-
 class ServerRow(_Row):
     """The servers of a group."""
 
@@ -480,11 +412,11 @@ class LaunchRow(_Row):
     runner: Literal["generate", "pooling"]
     chunked_prefill: bool | None
     """None: as the engine does."""
-    adapters: AdaptersRow | None
+    adapters: Annotated[LoraTerms, Stated()] | None
     prefix_caching: bool
     published_weight_dtypes: list[str]
     speculation: SpeculationRow | None
-    kv_offload: list[TierRow]
+    kv_offload: list[Annotated[TierSize, Stated()]]
 
 
 class InputsRow(_Row):
@@ -523,9 +455,9 @@ class ResultRow(_Row):
     rejected: list[RejectionRow]
     evaluated: Count
     certainty: list[CertaintyRow]
-    uneconomical: list[UneconomicalRow]
-    tight_target: TightTargetRow | None
-    next_steps: NextStepsRow | None
+    uneconomical: list[Annotated[Uneconomical, Stated()]]
+    tight_target: Annotated[TightTarget, Stated()] | None
+    next_steps: Annotated[NextSteps, Stated()] | None
     disaggregated: DisaggregatedRow | None
 
 

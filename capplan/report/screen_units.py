@@ -1,183 +1,19 @@
-"""The unit and the title of every quantity by its name: in base units, and with heading and scale as a screen shows it.
+"""The unit of every quantity by its name: in base units, and with heading and scale as a screen shows it.
 
 The name of a column says its unit (`ttft_s`, `kv_bytes_per_token`, `usd_per_hour`), so that no
 table has to say it again. This is the only place where results get prefixes.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
+
+from capplan.report.quantities import TITLES, UNITS
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
 
 
-class Unit(NamedTuple):
-    """The unit that the last words of a name state."""
-
-    base: str
-    """Base unit, in which JSON, CSV and `explain` have values."""
-    screen: str = ""
-    """Unit in tables; empty: they show the whole name."""
-    factor: float = 1.0
-    """Shown = value x factor."""
-    heading: str = ""
-    """Heading where nothing is left of the name."""
-
-
-UNITS: Mapping[str, Unit] = {
-    "usd_per_gpu_hour": Unit("$/GPU/h", "$/GPU/h", heading="price"),
-    "usd_per_unit_hour": Unit("$/h", "$/unit/h", heading="price"),
-    "usd_per_hour": Unit("$/h", "$/h", heading="price"),
-    "usd_per_day": Unit("$", "$/day", heading="price"),
-    "usd_per_month": Unit("$", "$/month", heading="price"),
-    "usd_per_year": Unit("$", "$/year", heading="price"),
-    "usd_per_job": Unit("$", "$/job", heading="price"),
-    "usd_over_horizon": Unit("$"),
-    "usd_per_kwh": Unit("$/kWh"),
-    "usd_per_thousand_requests": Unit("$/1000 requests", "$/1,000 req", heading="price"),
-    "usd_per_thousand_conversations": Unit("$/1000 conversations"),
-    "usd_per_million_output_tokens": Unit("$/10^6 token", "$/Mtok out", heading="price"),
-    "usd_per_million_input_tokens": Unit("$/10^6 token", "$/Mtok in", heading="price"),
-    "usd_per_million_tokens": Unit("$/10^6 token", "$/Mtok", heading="price"),
-    "usd_each": Unit("$", "$/unit", heading="price"),
-    "usd": Unit("$", "$", heading="price"),
-    "kwh_per_million_output_tokens": Unit("kWh/10^6 token", "kWh/Mtok out", heading="energy"),
-    "kwh_per_million_tokens": Unit("kWh/10^6 token", "kWh/Mtok", heading="energy"),
-    "kwh_per_month": Unit("kWh", "kWh/month", heading="energy"),
-    "kwh_per_job": Unit("kWh", "kWh/job", heading="energy"),
-    "joules_per_output_token": Unit("J/token", "J/tok out", heading="energy"),
-    "joules": Unit("J", "J", heading="energy"),
-    "kg_co2_per_kwh": Unit("kg/kWh"),
-    "kg_co2_per_month": Unit("kg", "kg/month", heading="CO2"),
-    "kg_co2_per_job": Unit("kg", "kg/job", heading="CO2"),
-    "watts": Unit("W", "W", heading="power"),
-    "w": Unit("W", "W", heading="power"),
-    "flop_per_byte": Unit("FLOP/B", "FLOP/B", heading="intensity"),
-    "tokens_per_s": Unit("token/s", "tok/s", heading="tokens"),
-    "requests_per_s": Unit("1/s", "req/s", heading="requests"),
-    "request_rate": Unit("1/s", "req/s", heading="requests"),
-    "rate": Unit("1/s"),
-    "fraction": Unit("-", "%", 100.0, "share"),
-    "probability": Unit("-", "%", 100.0, "probability"),
-    "ape": Unit("-", "%", 100.0, "error"),
-    "bias": Unit("-", "%", 100.0, "bias"),
-    "within_20": Unit("-", "%", 100.0, "within 20 %"),
-    "coverage": Unit("-", "%", 100.0, "coverage"),
-    "stored_token_hours": Unit("10^6 token h"),
-    "tokens": Unit("token", "tokens", heading="tokens"),
-    "hours": Unit("h"),
-    "seconds": Unit("s", "s", heading="time"),
-    "s": Unit("s", "s", heading="time"),
-}
-"""Last words of a name -> its unit, the one place that says it: tables, headings and `explain` read it. Bytes and FLOP get their prefix by size."""
-TITLES: Mapping[str, str] = {
-    "adapter_bytes_per_gpu": "one adapter, per GPU",
-    "adapter_elements": "elements of one LoRA adapter",
-    "adapters_that_fit": "adapters beside one sequence of maximum length",
-    "added_gpus": "GPUs to buy",
-    "arrival_cv": "burstiness (cv)",
-    "batch_mean": "mean batch in steps",
-    "breakeven_request_rate": "own is cheaper from",
-    "breakeven_requests": "pays from request",
-    "burst_gpus": "GPUs for the burst",
-    "burst_replicas": "replicas for the burst",
-    "cache_read_usd": "cache reads",
-    "cache_read_usd_per_million_tokens": "cache reads",
-    "cache_tokens_per_replica": "KV cache of a replica",
-    "cache_write_usd": "cache writes",
-    "cached_tokens": "cached, mean",
-    "cached_usd_per_day": "a day with caching",
-    "choice": "",
-    "concurrency_per_replica": "mean concurrency of a replica at peak",
-    "decode_load_fraction": "links of decode",
-    "design_watts": "servers at the wall, at most",
-    "draft_kv_bytes_per_sequence_per_gpu": "cache of one sequence, draft",
-    "draft_s": "drafting",
-    "driver_memory_bytes": "memory reported by the driver",
-    "energy_usd_per_hour": "electricity",
-    "expected_tokens_per_round": "tokens per round",
-    "facility_watts": "with cooling and losses",
-    "failed_replicas": "replicas that may fail",
-    "gpu_time_fraction": "of the GPU time",
-    "gpu_watts": "GPUs, mean",
-    "gpus_per_replica": "GPUs each",
-    "headroom_fraction": "headroom",
-    "host_memory_usd_per_month": "memory",
-    "input_tokens.mean": "input, mean",
-    "input_tokens.p95": "input, p95",
-    "interest_usd": "interest on upfront parts",
-    "interval_coverage": "in the 80 % interval",
-    "job_hours": "hours of the job",
-    "joules_per_output_token": "an output token, its prompt included",
-    "kg_co2_per_job": "carbon dioxide",
-    "kg_co2_per_month": "carbon dioxide",
-    "kv_bytes_available_alone_per_gpu": "left for the cache without a draft",
-    "kwh_per_million_output_tokens": "a million output tokens, their prompts included",
-    "kwh_per_million_tokens": "a million tokens, input and output",
-    "largest_load_that_holds": "largest load within targets (predicted)",
-    "limit_request_rate": "maximum rate of one replica within the targets, as predicted",
-    "link_bytes_per_s": "link, each way",
-    "link_domain_devices": "devices on the link",
-    "longest_context_tokens": "longest context of a single sequence",
-    "lora_bytes_per_gpu": "all slots, among the weights, per GPU",
-    "max_concurrency_alone": "concurrent sequences without a draft",
-    "max_loras": "slots of adapters",
-    "mean_ape": "mean error",
-    "mean_request_rate": "mean rate",
-    "median_ape": "median error",
-    "memory_bytes_per_s": "bandwidth",
-    "network_bytes_per_s": "network, each way",
-    "node_devices": "devices per server",
-    "of_roof_fraction": "of the roof",
-    "output_million_tokens_per_job": "output (Mtok)",
-    "output_million_tokens_per_month": "output (Mtok/month)",
-    "output_tokens.mean": "output, mean",
-    "output_tokens.p95": "output, p95",
-    "p90_ape": "90th percentile",
-    "pcie_bytes_per_s": "PCIe, each way",
-    "per_device": "on one GPU",
-    "plan": "layout",
-    "planned_request_rate": "planned rate of one replica",
-    "planned_requests_per_s": "load planned for",
-    "predicted_replicas": "replicas for the peak, with headroom",
-    "prefill_load_fraction": "links of prefill",
-    "price_basis": "price from",
-    "price_ratio": "ratio to chosen",
-    "rack_watts": "a full rack at design power",
-    "reported_memory_bytes": "memory visible to an engine",
-    "request_fraction": "share of requests",
-    "requests_short_fraction": "requests over capacity",
-    "reserved_bytes_per_sequence": "cache of one such sequence, per GPU",
-    "residual_usd": "residual value",
-    "saved_usd_per_month": "saved in a month",
-    "server_watts": "with their servers",
-    "slo_met_probability": "SLO attainment",
-    "spare_replicas": "spare",
-    "storage_usd": "cache storage",
-    "target_kv_bytes_per_sequence_per_gpu": "cache of one sequence, target",
-    "target_step_s": "plain step",
-    "tdp_watts": "maximum power",
-    "total_million_tokens_per_job": "input and output (Mtok)",
-    "total_million_tokens_per_month": "input and output (Mtok/month)",
-    "uncached_usd_per_day": "a day without caching",
-    "upfront_usd": "upfront and purchases",
-    "usd_after_horizon": "after the last month",
-    "usd_per_gpu_hour": "",
-    "usd_per_hour": "",
-    "usd_per_job": "",
-    "usd_per_million_output_tokens_at_mean": "$/Mtok out at mean load",
-    "usd_per_million_tokens_at_mean": "$/Mtok at mean load",
-    "usd_per_month": "",
-    "usd_per_month_saved": "saved ($/month)",
-    "usd_per_request": "a request",
-    "usd_per_thousand_conversations": "per 1,000 conversations",
-    "usd_per_thousand_requests": "",
-    "usd_per_user": "per user",
-    "usd_per_year": "",
-    "verify_s": "verification",
-}
-"""Quantity -> its title in every table, where the words of its name do not read well; empty: its unit says it. A table that shows it in another light says so itself."""
 MOST_WORDS = 5
 """Words of the longest of these."""
 _OF_A_NAME = {"storage_usd": "$/10^6 token/h"}

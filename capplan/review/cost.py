@@ -91,10 +91,7 @@ def _devices_rows(plan: Plan, *, powered: bool, of_job: bool) -> list[dict[str, 
 
 
 def _devices_row(plan: Plan, group: Group, name: str, *, powered: bool, of_job: bool) -> dict[str, Any]:
-    usd, price, tdp = group.usd_per_hour, group.price, group.layout.device.tdp_w
-    energy = (
-        None if price is None or price.energy_usd_per_hour is None else group.gpus * price.energy_usd_per_hour
-    )
+    usd, price = group.usd_per_hour, group.price
     paid = {"hours": HOURS_PER_MONTH, "usd_per_month": None if usd is None else float(usd_per_month(usd))}
     if of_job:
         hours = plan.money.job_hours if plan.money else None
@@ -104,10 +101,10 @@ def _devices_row(plan: Plan, group: Group, name: str, *, powered: bool, of_job: 
         "plan": f"{name} {group.layout.in_words(group.weight_dtype)}" if name else layout_text(plan),
         "gpus": group.gpus,
         "usd_per_gpu_hour": None if price is None else price.usd_per_hour,
-        **({"energy_usd_per_hour": energy} if powered else {}),
+        **({"energy_usd_per_hour": group.energy_usd_per_hour} if powered else {}),
         "usd_per_hour": usd,
         **paid,
-        "tdp_watts": None if tdp is None else tdp * group.gpus,
+        "tdp_watts": group.watts,
     }
 
 

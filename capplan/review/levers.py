@@ -1,6 +1,5 @@
 """What can be done about the number, in a review: the levers of the scenario, or what the page computed by itself."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,6 @@ from capplan.errors import InputError
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.sensitivity import paid_hours
-from capplan.fleet.survival import NO_LOSS
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.levers.answer import Asking, checked_names, levers_beside, levers_of
 from capplan.questions.plans.plan_row import plan_row
@@ -177,10 +175,6 @@ def _lever_choices(given: Findings, plan: Plan) -> list[tuple[str, int, float, s
     ]  # fmt: skip
     if any(group.spare_replicas for group in plan.groups):
         gpus = sum(group.busy_replicas * group.layout.devices for group in plan.groups)
-        usd = sum(
-            replace(group, survive=NO_LOSS).usd_per_hour_of(group.busy_replicas) or 0.0
-            for group in plan.groups
-        )
         risk = "a failure at the peak costs the headroom, then the targets"
-        found.append(("no spare replica", gpus, hours * usd, risk))
+        found.append(("no spare replica", gpus, hours * plan.usd_per_hour_without_spares, risk))
     return found

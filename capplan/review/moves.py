@@ -280,26 +280,10 @@ def _operation_risks(given: Findings, plan: Plan) -> list[str]:
             f"{spare} replica{'s' if spare > 1 else ''} of each pool may be down at the peak; a further one costs the headroom, then the targets. "
             "A pool does not stand in for the other."
         )
-    carried = _carried_rate(plan, limits.headroom_fraction)
+    carried = plan.carried_requests_per_s(limits.headroom_fraction)
     lines.append(
         f"Traffic above {carried:.3g} req/s ({carried / plan.peak_requests_per_s - 1.0:+.0%} over the peak that was planned for) is more than "
         f"the busy replicas are predicted to carry{' within the targets' if given.margins[0] else ''}; "
         f"a new replica takes {limits.start_up_s:g} s to start."
     )
     return lines
-
-
-def _carried_rate(plan: Plan, headroom_fraction: float) -> float:
-    """Return the rate that the replicas in service are predicted to carry; pools were seen to carry it with headroom [req/s].
-
-    Of a mix it is that at which the first of its groups has as much as it carries.
-    """
-    ratios = [
-        group.request_rate_limit_per_replica / group.request_rate_per_replica
-        for group in plan.groups
-        if group.request_rate_limit_per_replica is not None
-    ]
-    if ratios:
-        return min(ratios) * plan.peak_requests_per_s
-    planned = min(group.planned_request_rate_limit_per_replica * group.busy_replicas for group in plan.groups)
-    return planned / (1.0 - headroom_fraction)

@@ -200,7 +200,7 @@ def _pools_section(given: Findings, plan: Plan, transfer: Transfer) -> Section:
     return Section(
         SIZING,
         text=(
-            f"Both pools and {transfer.at_peak.name} between them are simulated together: with {1.0 / (1.0 - limits.headroom_fraction) - 1.0:.0%} more traffic than "
+            f"Both pools and {transfer.at_peak.link} between them are simulated together: with {1.0 / (1.0 - limits.headroom_fraction) - 1.0:.0%} more traffic than "
             f"the peak as predicted, and at the peak with replicas as slow as in the slowest {1.0 - confidence:.0%} of the cases that are planned for. "
             "These are the cheapest numbers of replicas that meet all targets in both; the spares come on top.",
         ),

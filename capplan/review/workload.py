@@ -16,7 +16,7 @@ def workload_section(given: Findings) -> Section:
         given.chosen.responses_s if given.chosen else 0.0, len(scenario.classes)
     )
     rows = [_class_row(item, s) for item, s in zip(scenario.classes, responses_s, strict=True)]
-    text = [scenario.description] if scenario.description else []
+    text = [scenario.file.description] if scenario.file.description else []
     text.append(
         f"Model {scenario.model}, served by {given.asked.question.profile.engine} "
         f"{given.asked.question.profile.asked_version or given.asked.question.profile.version}, longest context "

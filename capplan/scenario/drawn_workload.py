@@ -77,7 +77,7 @@ def drawn_workload(path: Path, policies: tuple[str, ...] = ()) -> WorkloadSummar
     scenario = read_scenario(path)
     refuse_several(scenario)
     if any(item.images is not None for item in scenario.classes):
-        scenario, _ = with_image_tokens(scenario, read_model(scenario.model, revision=scenario.revision))
+        scenario, _ = with_image_tokens(scenario, read_model(scenario.model, revision=scenario.file.revision))
     demand = demand_of(scenario)
     of_sessions = [item.sessions for item in demand.classes if item.sessions is not None]
     longest_s = max((item.turns.mean_tokens * item.think_time_s for item in of_sessions), default=0.0)

@@ -8,12 +8,13 @@ from capplan.errors import InputError, unknown
 from capplan.fleet.engine_options import EngineOptions, TierSize
 from capplan.fleet.load.routed import Operation
 from capplan.fleet.pools.link import LinkTerms
-from capplan.fleet.scenario import Scenario, SpeculationPlan
+from capplan.fleet.scenario import SpeculationPlan
 from capplan.hardware.networks import NETWORKS
 from capplan.readers.quantity import BYTES, BYTES_PER_S, SECONDS, quantity
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.flags import EngineFlags, OperationFlags, SpeculationFlags
+from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.speculation import draft_beside, drafting_of, with_acceptance
 from capplan.serving.terms import ROUTINGS, Autoscaling, Failure, Hedging, Routing
 
@@ -81,7 +82,7 @@ def network_bytes_per_s(text: str, place: str) -> float | None:
 
 def link_terms_of(text: str, place: str, latency_s: float = 0.0) -> LinkTerms:
     """Return a link between pools: of the devices, of a standard, or a rate per device."""
-    return LinkTerms(text, network_bytes_per_s(text, place), latency_s, place=place)
+    return LinkTerms(text, network_bytes_per_s(text, place), latency_s, key=place)
 
 
 def operation_of(flags: OperationFlags, start_up_s: float, replicas: int | None) -> Operation | None:
@@ -170,7 +171,12 @@ def engine_use_of(
         raise InputError(f"--kv-offload: {', '.join(names)}; give each tier a different name")
     scheduler: Any = flags.scheduling
     use = EngineOptions(
-        scheduler, flags.batch_timeout_s, sizes, drafting, scenario.prefix_caching, flags.reuse_preempted
+        scheduler,
+        flags.batch_timeout_s,
+        sizes,
+        drafting,
+        scenario.file.prefix_caching is not False,
+        flags.reuse_preempted,
     )
     return use, stated
 

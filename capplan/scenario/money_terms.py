@@ -22,7 +22,6 @@ from capplan.fleet.money_terms import (
 )
 from capplan.fleet.plan import Plan
 from capplan.fleet.price import PriceChoice
-from capplan.fleet.scenario import Scenario
 from capplan.hardware.device import Device
 from capplan.money.growth import grown_ratios
 from capplan.readers.catalogue.hardware import device, normalised
@@ -42,7 +41,7 @@ from capplan.scenario.records.money import (
     Reserved,
     Spot,
 )
-from capplan.scenario.scenario_file import Prices, ScenarioFile
+from capplan.scenario.scenario_file import Prices, Scenario, ScenarioFile
 from capplan.scenario.sense import MOST_RATE_PER_S
 from capplan.workload.request_class import RequestClass
 

@@ -141,7 +141,7 @@ def adapter_assumptions(network: Network, place: str) -> tuple[Assumption, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CompletedReplica:
     """A replica, with the assumptions that complete it."""
 
     spec: ReplicaSpec
@@ -149,7 +149,7 @@ class Asked:
     warnings: tuple[str, ...] = ()
 
 
-def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
+def asked_replica(model: str, hardware: str, flags: ServingFlags) -> CompletedReplica:
     """Return the replica that the flags describe.
 
     Parameters
@@ -192,7 +192,7 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
         max_num_batched_tokens=flags.max_num_batched_tokens,
         gpu_memory_utilization=flags.gpu_memory_utilization,
     )
-    return Asked(
+    return CompletedReplica(
         spec,
         (
             *assumptions,

@@ -12,7 +12,7 @@ from capplan.errors import InputError, together, unknown
 from capplan.fleet.engine_options import TierSize
 from capplan.fleet.order import OWN, Machine, MachineLimits
 from capplan.fleet.pools.link import LinkTerms
-from capplan.fleet.scenario import FleetLimits, MixBy, PoolsLimits, Scenario, SpeculationPlan
+from capplan.fleet.scenario import FleetLimits, MixBy, PoolsLimits, SpeculationPlan
 from capplan.hardware.device import Device
 from capplan.hardware.networks import NETWORKS
 from capplan.hardware.weight_kernel import no_kernel_reason
@@ -46,7 +46,7 @@ from capplan.scenario.records.promise import promised
 from capplan.scenario.records.traffic_line import pooled_traffic
 from capplan.scenario.regions import located, survival
 from capplan.scenario.replica import lora_terms
-from capplan.scenario.scenario_file import Fleet, ScenarioFile, Speculation
+from capplan.scenario.scenario_file import Fleet, Scenario, ScenarioFile, Speculation
 from capplan.scenario.several.models import (
     asks_for_a_part,
     of_all,
@@ -411,24 +411,16 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     if reading.mistakes:
         raise together(reading.mistakes)
     return Scenario(
-        name=file.name,
+        file=file,
         path=document.name,
-        description=file.description,
         model=_model(reading, file.model),
-        revision=file.revision,
-        pooled=pooled,
         weight_dtypes=weight_dtypes,
         kv_dtypes=kv_dtypes,
         engine=engine,
-        engine_version=file.engine_version,
         max_model_len=int(file.max_model_len) if file.max_model_len else None,
-        max_num_seqs=file.max_num_seqs,
         max_num_batched_tokens=int(file.max_num_batched_tokens) if file.max_num_batched_tokens else None,
-        gpu_memory_utilization=file.gpu_memory_utilization,
         calibration=reading.resolved(file.calibration) if file.calibration else None,
         price_file=reading.resolved(file.prices.file) if file.prices.file else None,
-        prefix_caching=file.prefix_caching is not False,
-        chunked_prefill=file.chunked_prefill,
         price_date=file.prices.date,
         commitments=commitment_terms(file.commitments),
         currency=(file.currency.name, file.currency.usd) if file.currency else None,

@@ -1,10 +1,25 @@
 """The schema of a scenario YAML: what may be written, of one model or several, in one region or several, before anything is resolved."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from capplan.fleet.scenario import CascadePart, CascadeStage, Disaggregation, MixBy, SharedBy
+from capplan.assumption import Assumption
+from capplan.fleet.money_terms import BudgetTerms, CommitmentTerms, HostedTerms, OwnTerms, PowerTerms
+from capplan.fleet.scenario import (
+    CascadePart,
+    CascadeStage,
+    CascadeTerms,
+    Disaggregation,
+    LoraTerms,
+    MixBy,
+    Purchase,
+    SharedBy,
+    SharingTerms,
+    SpeculationPlan,
+)
 from capplan.readers.catalogue.offer_terms import Commitment, Day, Term
 from capplan.readers.record import (
     COUNT_SCHEMA,
@@ -496,3 +511,61 @@ class ScenarioFile(Record):
     """Traffic in the months to come."""
     hosted: Hosted = Field(default_factory=Hosted)
     """Terms of the hosted APIs that `capplan compare` compares with the fleet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario(Purchase):
+    """A scenario file with what its keys mean: paths resolved, defaults filled in, traffic as request classes."""
+
+    file: ScenarioFile
+    """The keys as they are read, in base units; after regions are resolved."""
+    path: str
+    model: str
+    """Hub id, alias, or absolute path."""
+    weight_dtypes: tuple[str | None, ...]
+    """None: as in the model's config."""
+    kv_dtypes: tuple[str, ...]
+    """`auto`: the checkpoint's KV dtype, else the activation dtype."""
+    engine: str
+    max_model_len: int | None
+    max_num_batched_tokens: int | None
+    calibration: str | None
+    commitments: CommitmentTerms | None
+    """Ways to pay beside the one of `prices`; None: none are named."""
+    currency: tuple[str, float] | None
+    """Name of a currency and the dollars that one unit of it costs, for totals."""
+    budget: BudgetTerms | None
+    """As the scenario states it."""
+    own: OwnTerms
+    """Cost of the fleet beside its machines."""
+    power: PowerTerms | None
+    """Power terms for the energy of the fleet; None: not asked for."""
+    growth: tuple[float, ...]
+    """Traffic of successive months over that of the first, which is today's; empty: not stated."""
+    hosted: HostedTerms
+    speculation: SpeculationPlan | None
+    lora: LoraTerms | None
+    """LoRA adapters that are served with the model."""
+    several: CascadeTerms | SharingTerms | None
+    """More models than `model`; None where it is the only one."""
+    assumptions: tuple[Assumption, ...]
+    """The defaults of keys that the file does not have."""
+    warnings: tuple[str, ...]
+    """Values in the file that are probably mistakes."""
+    written: Mapping[str, Any]
+    """The keys as written, overridden ones included, which a plan file keeps."""
+
+    @property
+    def name(self) -> str:
+        """Name of the scenario, shown in results."""
+        return self.file.name
+
+    @property
+    def pooled(self) -> bool:
+        """Whether the model is served for vectors or scores of prompts."""
+        return self.file.runner == "pooling"
+
+    @property
+    def budget_usd_per_month(self) -> float | None:
+        """What the machines may cost: the budget less what else it includes."""
+        return None if self.budget is None else self.budget.machines_usd_per_month()

@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 
 from capplan.fleet.over_time import RateLine
-from capplan.fleet.scenario import Scenario
 from capplan.numbers import Array
 from capplan.readers.yaml_file import KeyPath
 from capplan.recorded.traces.trace import read_trace
@@ -24,7 +23,7 @@ from capplan.scenario.records.traffic_line import (
     with_one_turn,
     with_outside,
 )
-from capplan.scenario.scenario_file import SharedPrefix, Traffic
+from capplan.scenario.scenario_file import Scenario, SharedPrefix, Traffic
 from capplan.scenario.sense import plausible_rate, refuse_idle_time, refuse_rare_users
 from capplan.scenario.written.workload_file import (
     MEANS,

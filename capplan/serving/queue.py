@@ -153,7 +153,7 @@ def _rows(source: Requests | Iterable[Requests], most: int, crowd: Crowd | None 
                 )
             latest_s = float(when[-1])
         for start in range(0, len(chunk), most):
-            yield from _part_rows(chunk.part(start, start + most), when[start : start + most])
+            yield from _part_rows(chunk.between(start, start + most), when[start : start + most])
         first += len(chunk)
 
 

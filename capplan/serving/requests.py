@@ -55,14 +55,14 @@ class Requests:
         values: Counts | None = getattr(self, name)
         return np.zeros(len(self), dtype=np.int64) if values is None else values
 
-    def part(self, start: int, stop: int) -> "Requests":
+    def between(self, start: int, stop: int) -> "Requests":
         """Return the requests from start up to stop, with their block ids.
 
         Examples
         --------
         >>> two, three = np.array([2, 2]), np.array([7, 8, 8])
         >>> requests = Requests(two, two, block_ids=three, block_counts=np.array([1, 2]))
-        >>> requests.part(1, 2).block_ids
+        >>> requests.between(1, 2).block_ids
         array([8, 8])
         """
         columns: dict[str, Any] = {}
@@ -137,7 +137,7 @@ class Crowd:
         ends = np.cumsum([group.requests for group in self.groups]).tolist()
         return [
             Crowd(
-                self.requests.part(end - group.requests, end),
+                self.requests.between(end - group.requests, end),
                 group.users,
                 None if self.think_s is None else self.think_s[end - group.requests : end],
             )

@@ -1,7 +1,7 @@
 """What the simulator is told: the set-up of an engine, and events and mechanisms of a running fleet (failures, autoscaling, hedging, links)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import ceil, inf, isnan
 from typing import Literal, NamedTuple
 
@@ -38,36 +38,17 @@ class EngineSetup:
         return self.table if isinstance(self.table, StepClock) else StepClock(self.table)
 
 
-@dataclass(frozen=True, slots=True)
-class EngineTerms:
-    """Limits and scheduling of one engine."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineTerms(Scheduling):
+    """Limits and scheduling of one engine, checked, with what its cache and speculation add."""
 
     mixed: bool
     """Prompts and decoding sequences share a step."""
-    chunked: bool
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    block_tokens: int
     kv_blocks: int
     growth: float
     """Tokens that a sequence gains per decode step: 1, or the mean yield of speculation."""
     query_tokens: int
     """Tokens of a step's budget that a decoding sequence takes: 1, or the verified drafts plus one."""
-    reserved_output_fraction: float
-    """Fraction of its output for which blocks must be free before a request is admitted: 0 (vLLM), 1 (never preempt)."""
-    hold_steps: int
-    """Most steps of a running batch for which new prompts are held back ..."""
-    hold_tokens: int
-    """... or until the step would have this many tokens ..."""
-    hold_prompts: int
-    """... or, instead of tokens, until this many prompts wait ..."""
-    gather_steps: int
-    """... and then for this many more steps."""
-    poll_steps: int
-    """Steps of a running batch between two polls of the queue; 0: every step."""
-
-    asynchronous: bool
-    """A step is planned when the one before it begins."""
     caching: PrefixCaching | None
     """Prompts with block ids share their blocks; None: only given cached tokens are shared."""
 
@@ -158,21 +139,11 @@ def engine_terms(engine: EngineSetup) -> EngineTerms:
     if engine.caching is not None:
         check_prefix_caching(engine.caching, scheduling.block_tokens)
     return EngineTerms(
+        **{field.name: getattr(scheduling, field.name) for field in fields(scheduling)},
         mixed=scheduling.policy == "mixed",
-        chunked=scheduling.chunked,
-        max_num_seqs=scheduling.max_num_seqs,
-        max_num_batched_tokens=scheduling.max_num_batched_tokens,
-        block_tokens=scheduling.block_tokens,
         kv_blocks=engine.kv_blocks,
-        hold_steps=scheduling.hold_steps,
-        hold_tokens=scheduling.hold_tokens,
-        hold_prompts=scheduling.hold_prompts,
-        gather_steps=scheduling.gather_steps,
-        poll_steps=scheduling.poll_steps,
-        asynchronous=scheduling.asynchronous,
         growth=tokens_per_step,
         query_tokens=query_tokens,
-        reserved_output_fraction=reserved,
         caching=engine.caching,
     )
 

@@ -45,17 +45,41 @@ class OutsideUse:
 
     @property
     def usd(self) -> float:
-        """Return the price of a month, or of one job."""
+        """Return the price of a month, or of one job.
+
+            sum n_k u_k
+
+        Returns
+        -------
+        [$]
+            of n_k requests of class k, which pay u_k each
+        """
         return sum(item.usd for item in self.classes)
 
     @property
     def longest_wait_s(self) -> float:
-        """Return the longest wait of any class."""
+        """Return the longest wait of any class.
+
+            max w_k
+
+        Returns
+        -------
+        [s]
+            of all classes k
+        """
         return max(item.wait_s for item in self.classes)
 
     @property
     def mean_wait_s(self) -> float:
-        """Return the mean wait of all requests."""
+        """Return the mean wait of all requests.
+
+            sum n_k w_k / sum n_k
+
+        Returns
+        -------
+        [s]
+            of n_k requests of class k, which wait for w_k
+        """
         return sum(item.requests * item.wait_s for item in self.classes) / sum(
             item.requests for item in self.classes
         )

@@ -188,7 +188,7 @@ def session_reuse_by_age(
     order = np.argsort(sent_s, kind="stable")
     idle_s = np.empty(len(turns))
     idle_s[order] = np.diff(sent_s[order], prepend=sent_s[order[-1]] - seconds)
-    first = turns.place == 0
+    first = turns.turn == 0
     shared = np.minimum(sessions.shared_tokens, turns.input_tokens - 1)
     before = np.where(first, 0, np.roll(turns.input_tokens, 1))
     return SessionReuse(
@@ -283,7 +283,7 @@ def hits_by_replica(sessions: Sessions, replicas: int, longest: int, count: int 
     missed = 1.0 - 1.0 / replicas
     own = np.maximum(turns.input_tokens - sessions.shared_tokens, 0).tolist()
     found = kept = 0.0
-    for place, tokens in zip(turns.place.tolist(), own, strict=True):
+    for place, tokens in zip(turns.turn.tolist(), own, strict=True):
         kept = kept if place else 0.0
         found += kept
         kept = tokens / replicas + missed * kept

@@ -74,7 +74,7 @@ class Turns:
     """Turns of drawn sessions as columns of equal length, session after session."""
 
     session: Counts
-    place: Counts
+    turn: Counts
     """Number of the turn in its session, from 0."""
     input_tokens: Counts
     output_tokens: Counts
@@ -143,13 +143,13 @@ def held_in_turn(
     >>> from capplan.workload.length import fixed
     >>> agent = Sessions(fixed(3), fixed(100), fixed(30), fixed(20), 5.0)
     >>> held, ends = held_in_turn(agent, 2, 4, np.random.default_rng(0))
-    >>> ends, held.place.tolist()
+    >>> ends, held.turn.tolist()
     ([6, 12], [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2])
     """
     count, ends = math.ceil(users * (turns / sessions.turns.mean_tokens + 1.0)), list[int]()
     while len(ends) < users:
         drawn = drawn_turns(sessions, count, random, longest)
-        after = np.flatnonzero(np.append(drawn.place[1:] == 0, True)) + 1  # rows at which sessions end
+        after = np.flatnonzero(np.append(drawn.turn[1:] == 0, True)) + 1  # rows at which sessions end
         ends = []
         while len(ends) < users and (begin := ends[-1] if ends else 0) + turns <= after[-1]:
             ends.append(int(after[np.searchsorted(after, begin + turns)]))
@@ -195,7 +195,7 @@ def single_turns(
     rows = random.integers(0, len(drawn), count)
     shared = np.minimum(sessions.shared_tokens, drawn.input_tokens - 1)
     context = np.roll(drawn.input_tokens + drawn.output_tokens, 1)
-    left = np.where(drawn.place == 0, shared, np.minimum(context, drawn.input_tokens - 1))
+    left = np.where(drawn.turn == 0, shared, np.minimum(context, drawn.input_tokens - 1))
     return SingleTurns(drawn.input_tokens[rows], drawn.output_tokens[rows], left[rows], shared[rows])
 
 
@@ -318,9 +318,9 @@ def turn_starts_s(turns: Turns, session_start_s: Array, gap_s: Array) -> Array:
     >>> turn_starts_s(turns, np.array([1.0, 5.0]), np.array([9.0, 2.0, 9.0]))
     array([1., 3., 5.])
     """
-    gaps = np.where(turns.place == 0, 0.0, gap_s)
+    gaps = np.where(turns.turn == 0, 0.0, gap_s)
     total = np.cumsum(gaps)
-    firsts = np.flatnonzero(turns.place == 0)
+    firsts = np.flatnonzero(turns.turn == 0)
     return np.asarray(
         session_start_s[turns.session] + total - np.repeat(total[firsts], np.diff([*firsts, len(turns)]))
     )

@@ -18,7 +18,7 @@ import typer
 from capplan.cli.commands import COMMANDS
 from capplan.cli.commands import EXAMPLES as USES
 from capplan.cli.main import app, main
-from docs.generators import methodology, scenario_keys
+from docs.generators import methodology, plan_numbers, scenario_keys
 from docs.generators.accuracy_quotes import with_quotes
 from docs.generators.console_blocks import page_width, with_output
 
@@ -123,7 +123,12 @@ def _example(name: str) -> str:
     return f"```console\n$ capplan {name} {shlex.join(EXAMPLES[name])}\n{printed.getvalue().rstrip()}\n```"
 
 
-WHOLE = ("commands.md", "scenario.md", *(f"methodology/{room}.md" for room in methodology.ROOMS))
+WHOLE = (
+    "commands.md",
+    "scenario.md",
+    "numbers.md",
+    *(f"methodology/{room}.md" for room in methodology.ROOMS),
+)
 """Pages of docs/ that are written whole."""
 
 
@@ -155,6 +160,7 @@ def write(root: Path, only: Sequence[str] = ()) -> None:
         return
     texts = {root / "docs" / "commands.md": documentation()}
     texts[root / "docs" / "scenario.md"] = scenario_keys.page()
+    texts[root / "docs" / "numbers.md"] = plan_numbers.page(root)
     for room, text in methodology.pages(root).items():
         texts[root / "docs" / "methodology" / f"{room}.md"] = text
     known: dict[str, str] = {}

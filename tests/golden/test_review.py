@@ -21,6 +21,8 @@ from capplan.fleet.plan import (
     NextSteps,
     Plan,
     Relaxation,
+    Relaxed,
+    Sizing,
     Step,
     TightTarget,
     Uneconomical,
@@ -117,11 +119,22 @@ def given(asked):
             Certainty(0.95, None, None, None),
         ),
         uneconomical=(
-            Uneconomical("a100-sxm-80gb", "ttft_p95", 0.9, 1.0, 200, ((1.5, 24), (2.5, 12)), 219000.0, 30.0),
+            Uneconomical(
+                "a100-sxm-80gb",
+                "ttft_p95",
+                0.9,
+                1.0,
+                200,
+                (Relaxed(1.5, 24), Relaxed(2.5, 12)),
+                219000.0,
+                30.0,
+            ),
         ),
-        tight=TightTarget(0.06, "ttft_p95", 0.45, 1.0, ((1.75, 4),)),
+        tight=TightTarget(0.06, "ttft_p95", 0.45, 1.0, (Relaxed(1.75, 4),)),
         next_steps=NextSteps(
-            (Step(0.9, 6, 8760.0), Step(0.95, None, None)), 4, 5840.0, (Unproven("mi300x", 3, 5000.0),)
+            (Step(0.9, 6, 8760.0), Step(0.95, None, None)),
+            Sizing(4, 5840.0),
+            (Unproven("mi300x", 3, 5000.0),),
         ),
     )
     rows = (
@@ -335,7 +348,8 @@ def test_html_and_markdown_have_the_same_sections_and_numbers(given):
 
 def test_what_people_wrote_in_a_scenario_stays_text(given):
     words = "<script>alert(1)</script> & | *"
-    own = replace(given.asked, scenario=replace(given.asked.scenario, name=words, description=words))
+    file = given.asked.scenario.file.model_copy(update={"name": words, "description": words})
+    own = replace(given.asked, scenario=replace(given.asked.scenario, file=file))
     review = review_of(replace(given, asked=own))
     page = page_of(review_html(review))
     assert page.find("head/title").text == f"Plan: {words}"

@@ -16,7 +16,7 @@ INF = np.inf
 NEVER = 1e30  # the start of an algorithm that is not to be chosen
 MATMUL = MatmulRates(INF, INF, 4.0, 1.0, 1.0, INF, 0.0)
 ATTENTION = AttentionRates(
-    INF, INF, 4.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, INF, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.5, 0.0
+    INF, INF, 4.0, 1.0, 1.0, 0.0, 0.0, 0.0, INF, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.5, 0.0
 )
 LATENT = LatentAttentionRates(
     INF, INF, 4.0, 1.0, 1.0, 0.0, 0.0, 0.0, INF, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.5, 0.0, 1.0, 1.0, 0.0

@@ -115,9 +115,9 @@ def test_users_of_a_fleet_of_one_are_users_of_an_engine(seed: int, users: int) -
     """Behind a router, with hedges that never happen: to rounding, for the engine stops at every arrival."""
     requests, engine, _ = case_of(seed, "mixed")
     half = len(requests) // 2
-    asked = requests.part(half, len(requests))
+    asked = requests.between(half, len(requests))
     crowd = Crowd(asked, users, np.random.default_rng(seed).exponential(0.3, len(asked)))
-    clocked = requests.part(0, half)
+    clocked = requests.between(0, half)
     alone = simulate(clocked, engine, crowd=crowd)
     same_rows(simulate_fleet(clocked, engine, 1, crowd=crowd).outcome, alone)
     routed = simulate_fleet(clocked, engine, 1, crowd=crowd, hedging=Hedging(1e9)).outcome

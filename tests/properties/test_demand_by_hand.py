@@ -3,6 +3,8 @@
 Doctests set most dimensions to one, where a factor that is left out does not show.
 """
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 
@@ -67,7 +69,7 @@ def test_decode_attention(window, new):
 def test_old_kernels_read_a_shared_head_more_than_once(exponent, reads):
     """Twelve query heads on three KV heads: once, twice, or as if each had keys of its own; without sharing always once."""
     rates = AttentionRates(
-        1e15, 1e3, 4.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 8.0, 0.0, 1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.0, exponent
+        1e15, 1e3, 4.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.0, 1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.0, 0.0, exponent
     )
     cache = SEQUENCES * 70 * KV * (WIDTH + VALUE) * 1.5
     queries = 0.5 * 4 * SEQUENCES * HEADS * (WIDTH + VALUE)
@@ -170,12 +172,13 @@ def test_a_collective_that_some_plans_do_without_counts_in_full_for_the_others()
 def test_overlap_in_decode_is_nearly_perfect():
     """Equal floors of arithmetic and traffic: the sixth root of two longer than either."""
     rates = AttentionRates(
-        1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 8.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1e9, 0.5, 0.0
+        1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1e9, 0.5, 0.0
     )
     flop = 2 * 12 * 24 * 70
     moved = 70 * 3 * 24 * 1.5 + 2 * 12 * 24
+    names = [field.name for field in fields(rates)]
     balanced = AttentionRates(
-        *(flop / moved if n == 0 else getattr(rates, name) for n, name in enumerate(rates.__slots__))
+        *(flop / moved if n == 0 else getattr(rates, name) for n, name in enumerate(names))
     )
     seconds = decode_attention_time_s(1.0, 70.0, 12.0, 3.0, 16.0, 8.0, np.inf, 1.5, balanced)
     assert seconds == near(moved * 2 ** (1 / 6))

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
@@ -79,7 +79,7 @@ def test_a_target_out_of_reach_is_named_with_what_a_replica_may_take():
     assert (line.hardware, line.target, line.gpus, line.limit_s) == ("l4", "ttft_p95", None, 0.9)
     assert line.sure_value_s > line.limit_s
     assert line.sure_value_s > line.value_s
-    assert all(limit > line.limit_s for limit, _ in line.gpus_at)
+    assert all(each.limit_s > line.limit_s for each in line.gpus_at)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_a_plan_that_uses_a_small_part_of_its_gpus_names_the_target_and_what_a_h
     )
     least = min(row.gpus for row in free.plans) - 2  # without its spare, with headroom on top
     assert found.used_fraction == pytest.approx(least / (plan.gpus - plan.single.layout.devices), rel=0.35)
-    limits, gpus = zip(*found.gpus_at, strict=True)
+    limits, gpus = zip(*map(astuple, found.gpus_at), strict=True)
     assert found.limit_s < limits[0] <= limits[-1]
     assert plan.gpus > gpus[0] >= gpus[-1]
     relaxed = answered(SMALL, ("[l4, l40s, h100-sxm]", "[l40s]"), ("40 ms", f"{limits[-1] * 1e3:g} ms"))
@@ -113,10 +113,10 @@ def test_a_plan_that_uses_a_small_part_of_its_gpus_names_the_target_and_what_a_h
 def test_what_certainty_takes_is_what_a_measurement_may_save(tight):
     plan, steps = tight.chosen, tight.next_steps
     half = answered(SMALL, ("[l4, l40s, h100-sxm]", "[l40s]"), ("40 ms", "21.5 ms, confidence: 30 %"))
-    assert half.chosen.gpus <= steps.predicted_gpus < plan.gpus
+    assert half.chosen.gpus <= steps.as_predicted.gpus < plan.gpus
     (text,) = measuring_texts(tight)
     assert text.startswith(
-        f"the required confidence takes {plan.gpus - steps.predicted_gpus} of the {plan.gpus} GPUs, $"
+        f"the required confidence takes {plan.gpus - steps.as_predicted.gpus} of the {plan.gpus} GPUs, $"
     )
 
 

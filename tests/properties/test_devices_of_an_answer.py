@@ -137,6 +137,6 @@ def test_the_next_steps_are_of_the_recommended_plan_and_each_is_surer(text, few)
         assert (
             row.gpus * PRICES[row.hardware] <= step.gpus * hourly
         )  # the cheapest of all devices costs no more
-    assert steps.predicted_gpus <= plan.gpus
-    assert steps.predicted_usd_per_month == pytest.approx(steps.predicted_gpus * hourly * 730)
-    assert all(device.usd_per_month < plan.usd_per_month for device in steps.unproven)
+    assert steps.as_predicted.gpus <= plan.gpus
+    assert steps.as_predicted.usd_per_month == pytest.approx(steps.as_predicted.gpus * hourly * 730)
+    assert all(device.usd_per_month < plan.usd_per_month for device in steps.unmeasured)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from capplan.cli.main import main
-from capplan.explain import memory
-from capplan.explain.quantities import explained_quantity, quantities
+from capplan.explain.quantities import explained_quantity
 from capplan.explain.record import formula_of, symbols_of
-from capplan.explain.subject import Subject
+from capplan.explain.subject import HELD, Subject
 from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.report.quantities import quantity_of
 from capplan.scenario.scenario import read_scenario
 from tests.plan_files import plan_in
 from tests.shipped import FLEETS, Fleet
@@ -29,6 +29,9 @@ LABELS = {"spec", "config", "derived", "measured", "assumed"}
 WORKED_OUT = {
     "gpus", "usd_per_hour", "energy_usd_per_hour", "usd_per_month", "usd_per_million_output_tokens", "usd_per_million_tokens", "watts",
     "usable_bytes_per_gpu", "kv_bytes_available_per_gpu", "concurrency_per_replica", "ttft_s.low", "tpot_s.high", "e2e_s.low", "spare_replicas",
+    "planned_request_rate_limit_per_replica", "usd_per_million_output_tokens_at_mean", "usd_per_million_tokens_at_mean", "usd_per_job",
+    "usd_per_thousand_requests", "order.gpus", "order.gpus_idle", "order.free_replicas", "order.usd_per_hour", "order.usd_per_month", "survival.count",
+    "request_rate_per_replica",
 }  # fmt: skip
 """Quantities whose formula is arithmetic of the inputs that are shown."""
 SMALL = "tests/golden/small.yaml"
@@ -50,7 +53,7 @@ def arithmetic(formula, values):
     text = formula.rpartition(" = ")[2].replace("(Little's law)", "").strip()
     text = text.replace("10^6", "1e6")
     text = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", text)
-    return eval(text, {}, values)
+    return eval(text, {"min": min, "max": max}, values)
 
 
 def consistent(explained):
@@ -72,10 +75,11 @@ def consistent(explained):
 def test_every_number_of_a_plan_is_explained_to_the_last_digit(fleet):
     asked = asked_fleet(read_scenario(*fleet), offline=True)
     of = Subject(asked, fleet_for(asked).together)
-    known = quantities(of)
+    known = of.numbers
     for name, printed in known.items():
         explained = explained_quantity(of, name)
         assert (explained.quantity, explained.value) == (name, printed)
+        assert quantity_of(name) is not None
         consistent(explained)
         if name in WORKED_OUT:
             values = {given.symbol: given.value for given in explained.inputs}
@@ -99,7 +103,7 @@ def answer(capsys, *words, code=0):
 def test_a_plan_file_is_explained_as_the_row_that_it_holds(plan, capsys):
     chosen = json.loads(plan.read_text())["result"]["chosen"]
     listed = {row["quantity"]: row["value"] for row in answer(capsys, "explain", plan)["quantities"]}
-    held = {*memory.HELD, "kv_bytes_per_token", "state_bytes_per_sequence"}
+    held = {*HELD, "kv_bytes_per_token", "state_bytes_per_sequence"}
     assert {name: value for name, value in listed.items() if name not in held} == numbers(chosen)
     assert held <= set(listed)
     for name in ("usd_per_month", "ttft_s.p95", "slo_met_probability", "kv_cache_tokens"):
@@ -202,7 +206,7 @@ def test_the_memory_that_is_explained_is_that_of_fit(capplan, engine, settings, 
     ][0]
     listed = json.loads(capplan("explain", plan, "--format", "json", "--offline").out)["result"]["quantities"]
     known = {row["quantity"]: row["value"] for row in listed}
-    for name in memory.HELD:
+    for name in HELD:
         assert known[name] == pytest.approx(fits[name], rel=1e-12), name
     for name in ("kv_bytes_per_token", "state_bytes_per_sequence"):
         assert known[name] == pytest.approx(sized[name], rel=1e-12), name

@@ -9,7 +9,7 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.explain import printed as paths
-from capplan.explain.quantities import Planned, explained_quantity, quantities, subject_of
+from capplan.explain.quantities import Planned, explained_quantity, subject_of
 from capplan.explain.record import labelled
 from capplan.questions.plans.plan_file import answered
 from capplan.scenario.scenario_file import ScenarioFile
@@ -125,7 +125,7 @@ def test_config_is_what_the_scenario_states_and_a_default_is_assumed(plan):
     document = planned.asked.scenario.written
     schema = ScenarioFile.model_json_schema()
     subject = subject_of(planned.asked, planned.plan)
-    found = [explained_quantity(subject, name) for name in quantities(subject)]
+    found = [explained_quantity(subject, name) for name in subject.numbers]
     for name in paths.groups_of(planned):
         if name not in COMMANDS:
             group = paths.GROUPS[name](planned)

@@ -50,7 +50,7 @@ def adapters_of(draw, engine):
     return Adapters(
         slots=slots,
         rank=draw(st.sampled_from((8, 16, 64, 512))),
-        held=slots + draw(st.integers(0, 300)),
+        in_host_memory=slots + draw(st.integers(0, 300)),
         modules=draw(st.sampled_from(WHOLE_MATRICES) if engine == "vllm" else st.none() | some),
         fully_sharded=draw(st.booleans()) if engine == "vllm" else False,
     )
@@ -113,7 +113,7 @@ def test_an_exported_command_is_read_back_as_the_same_replica(engine, data, tmp_
 def written_or_refused(launch):
     """Return the words of a launch and no reason, or no words and the reason."""
     try:
-        return command_of(launch).words, ""
+        return command_of(launch).arguments, ""
     except InputError as error:
         return (), str(error)
 
@@ -168,7 +168,7 @@ GONE = (
 
 @given(data=st.data())
 def test_options_that_are_gone_are_never_written(data):
-    assert not set(GONE) & set(command_of(data.draw(launches("vllm"))).words)
+    assert not set(GONE) & set(command_of(data.draw(launches("vllm"))).arguments)
 
 
 @pytest.mark.parametrize(

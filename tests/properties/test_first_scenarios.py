@@ -168,7 +168,7 @@ def test_a_launch_command_says_adapters_chunks_and_the_runner(capplan, tmp_path)
     assert read_scenario(pooled).pooled
     assert "output_tokens" not in pooled.read_text()
     scenario = read_scenario(file)
-    assert (scenario.lora.adapters, scenario.lora.slots, scenario.chunked_prefill) == (9, 4, False)
+    assert (scenario.lora.adapters, scenario.lora.slots, scenario.file.chunked_prefill) == (9, 4, False)
 
 
 def test_a_trace_is_named_relative_to_the_scenario(capplan, tmp_path):

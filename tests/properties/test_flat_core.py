@@ -83,13 +83,13 @@ def who_asks(requests: Requests, options: dict, seed: int) -> tuple[Requests, Cr
         return offered(requests, options["concurrency"], None)
     count = len(requests)
     clocked = int(rng.choice([0, count // 3, count]))
-    asked = requests.part(clocked // 2, count)
+    asked = requests.between(clocked // 2, count)
     think_s = rng.exponential(float(rng.choice([1e-3, 0.1, 2.0])), len(asked))
     think_s[rng.random(len(asked)) < 0.3] = 0.0
     if rng.random() < 0.3:
         think_s = np.round(think_s, 1)
     crowd = Crowd(asked, int(rng.integers(1, 40)), think_s)
-    return requests.part(0, clocked), crowd if rng.random() < 0.5 else in_groups(crowd, rng)
+    return requests.between(0, clocked), crowd if rng.random() < 0.5 else in_groups(crowd, rng)
 
 
 def in_groups(crowd: Crowd, rng: np.random.Generator) -> Crowd:

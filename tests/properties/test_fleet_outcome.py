@@ -275,7 +275,7 @@ def test_the_capacity_is_what_engines_reach_that_are_never_idle(seats, expected)
 def test_no_span_of_replicas_that_end_at_different_times_is_busy_for_longer_than_it_lasts(seed, replicas):
     engine = EngineSetup(TABLE, Scheduling("mixed", 3, 64), 20)
     parts = [
-        simulate(own.part(0, 5 + 9 * number), engine)
+        simulate(own.between(0, 5 + 9 * number), engine)
         for number, own in enumerate(split_round_robin(drawn(seed), replicas))
     ]
     line = joint_timeline([part.timeline for part in parts])

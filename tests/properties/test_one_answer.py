@@ -1,7 +1,7 @@
 """Every command says the same of the same fleet at the same load; a plan that is a file says it again."""
 
 import json
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import pairwise
 
 import numpy as np
@@ -263,7 +263,7 @@ fleet: {hardware: [a100-sxm-80gb, b200], tensor_parallel: 8, pipeline_parallel: 
     (line,) = answer.uneconomical
     assert (line.hardware, line.target, line.limit_s) == ("a100-sxm-80gb", "ttft_p95", 0.9)
     assert 0.45 < line.value_s < 0.9
-    limits, gpus = zip(*line.gpus_at, strict=True)
+    limits, gpus = zip(*map(astuple, line.gpus_at), strict=True)
     assert line.limit_s < limits[0] < limits[1]
     assert gpus[0] > gpus[1]
     assert line.gpus is None or line.gpus > gpus[0]

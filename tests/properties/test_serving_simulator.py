@@ -562,7 +562,7 @@ def test_same_requests_give_same_bytes(policy: str) -> None:
 
 def test_a_trace_in_parts_gives_what_the_whole_gives() -> None:
     requests, table, scheduling, blocks, _ = random_case(3, "mixed")
-    parts = [requests.part(start, start + 4) for start in range(0, len(requests), 4)]
+    parts = [requests.between(start, start + 4) for start in range(0, len(requests), 4)]
     whole = simulate(requests, EngineSetup(table, scheduling, blocks))
     assert (
         simulate(iter(parts), EngineSetup(table, scheduling, blocks)).e2e_s.tobytes() == whole.e2e_s.tobytes()

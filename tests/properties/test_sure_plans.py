@@ -1,6 +1,6 @@
 """How sure a plan is and how large it has to be, against plain trial of one replica; small runs, so that each test is quick."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -156,7 +156,7 @@ def test_the_target_that_binds_an_idle_replica_is_the_one_nearest_to_its_limit(q
     assert (row.hardware, row.target, row.limit_s, row.gpus) == ("l40s", "ttft_p95", 0.25, None)
     assert 0.1 < row.value_s < 0.25
     assert row.sure_value_s > row.value_s
-    (first, many), (second, few) = row.gpus_at
+    (first, many), (second, few) = map(astuple, row.gpus_at)
     assert (first, second) == pytest.approx((1.75 * row.value_s, 2.75 * row.value_s), rel=0.05)  # two digits
     assert many >= few > SPARES
 

@@ -120,7 +120,7 @@ def test_a_trace_of_small_blocks_is_read_with_its_answers_and_one_of_large_block
     assert int(requests.output_counts.sum()) == requests.output_ids.size > 0
     part = selected_requests(requests, np.arange(3, 9))
     assert part.output_ids.tolist() == requests.output_ids[int(requests.output_counts[:3].sum()) :].tolist()
-    assert requests.part(3, 9).output_ids.tolist() == part.output_ids.tolist()
+    assert requests.between(3, 9).output_ids.tolist() == part.output_ids.tolist()
     large = tmp_path / "large.jsonl"
     lines = [
         {

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from capplan.report.screen_units import TITLES, screen_of, unit_of
+from capplan.explain.record import symbols_of
+from capplan.explain.table import formula_in, function_of
+from capplan.report.quantities import ARGUMENTS, MEMORY, PLAN, TITLES, quantity_of
+from capplan.report.screen_units import screen_of, unit_of
+from docs.generators import plan_numbers
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [
@@ -69,7 +73,36 @@ def test_the_columns_of_a_plan_are_listed():
     by_themselves = {
         "hardware", "bottleneck", "watts", "checked", "concurrency_per_replica", "role", "model",
     }  # fmt: skip
-    assert keys - {name for name, _ in NAMES} - by_themselves == set()
+    of_plans = {path.partition(".")[0] for path in PLAN}
+    assert keys - {name for name, _ in NAMES} - of_plans - by_themselves == set()
+
+
+def test_the_page_on_numbers_of_a_plan_is_current():
+    assert (ROOT / "docs" / "numbers.md").read_text(encoding="utf-8") == plan_numbers.page(ROOT), (
+        "run: make docs"
+    )
+
+
+@pytest.mark.parametrize("row", PLAN.values(), ids=PLAN)
+def test_a_number_of_a_plan_has_a_formula_whose_letters_are_its_arguments(row):
+    """A formula is stated once, in words or by the function that computes it; arguments are other numbers, or stated elsewhere."""
+    formula = formula_in(row)
+    assert formula
+    assert (ROOT / row.page).exists()
+    for name, letter in row.arguments.items():
+        assert name in ARGUMENTS or quantity_of(name) is not None, name
+        assert not letter or letter in re.split(r"[^\w]+", formula) or row.page == MEMORY, letter
+    if row.function is not None and row.page != MEMORY:  # figures of memory are sums over layers
+        letters = {letter for letter, _ in symbols_of(function_of(row)).values()}
+        assert letters <= set(row.arguments.values()), letters
+
+
+def test_an_argument_of_a_plan_is_an_argument_of_a_number():
+    assert set(ARGUMENTS) == {name for row in PLAN.values() for name in row.arguments if name in ARGUMENTS}
+    assert all(
+        argument.label in ("spec", "config", "derived", "measured", "assumed")
+        for argument in ARGUMENTS.values()
+    )
 
 
 @pytest.mark.parametrize(("path", "value"), CONSTANTS)

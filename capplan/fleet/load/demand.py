@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.fleet.engine_options import TierSize, TierTokens
-from capplan.fleet.scenario import Scenario
+from capplan.fleet.scenario import Purchase
 from capplan.numbers import Array, Number
 from capplan.serving.requests import Counts, Requests
 from capplan.serving.steady_state import Lengths
@@ -211,7 +211,7 @@ def _mixed_lengths(
     return Lengths(inputs, outputs, input_cv, output_cv, cached)
 
 
-def demand_of(scenario: Scenario) -> Demand:
+def demand_of(scenario: Purchase) -> Demand:
     """Return the mixture of all classes, weighted by their rates."""
     return replace(demand_of_classes(scenario.classes), tiers=scenario.kv_offload)
 

@@ -371,7 +371,7 @@ def _disaggregated(
     counts = (operation.prefill_replicas or 0, operation.decode_replicas or 0)
     first, second = prefill.replica, decode.replica
     if words := unlinked_reason(first.spec, second.spec, counts, terms):
-        raise InputError(f"{terms.place}: {words}\n  a network joins any number: --kv-link network")
+        raise InputError(f"{terms.key}: {words}\n  a network joins any number: --kv-link network")
     link = link_between(first.spec, second.spec, terms, stream.mean_input_tokens, first.draft)
     later: Routing = "round_robin" if routing == "round_robin" else "least_loaded"
     return simulate_disaggregated(

@@ -165,7 +165,7 @@ class _Named:
         named, first_id = self.requests(turns, sessions, first_id, index)
         starts = [0, *ends[:-1]]
         return [
-            Crowd(named.part(start, end), 1, think_s[start:end])
+            Crowd(named.between(start, end), 1, think_s[start:end])
             for start, end in zip(starts, ends, strict=True)
         ], first_id
 

@@ -277,7 +277,7 @@ class Joint:
         if key not in self._seen:
             assert self.stream.requests is not None
             assert self.stream.requests.arrival_s is not None
-            requests = self.stream.requests if count is None else self.stream.requests.part(0, count)
+            requests = self.stream.requests if count is None else self.stream.requests.between(0, count)
             if load * slowness != 1.0:
                 requests = replace(requests, arrival_s=np.asarray(requests.arrival_s) / (load * slowness))
             waits = waits_of(self.demand.classes)
@@ -371,7 +371,7 @@ class Joint:
                 use = self.link_use((1, 1))
                 return (
                     f"{missed[0].key} is {value * 1000.0:.3g} ms however many replicas there are,"
-                    f" {use.transfer_s * 1000.0:.3g} ms of it the transfer of a mean prompt over {use.name}"
+                    f" {use.transfer_s * 1000.0:.3g} ms of it the transfer of a mean prompt over {use.link}"
                 )
         return ""
 

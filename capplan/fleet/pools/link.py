@@ -27,7 +27,7 @@ class LinkTerms:
     latency_s: float = 0.0
     rate_ratio: float = 1.0
     """Factor on the rate; for times that are simulated in another unit."""
-    place: str = "fleet.kv_link"
+    key: str = "fleet.kv_link"
     """Key or flag that says so."""
 
     def known_to(self, device: Device) -> bool:
@@ -41,8 +41,8 @@ class LinkTerms:
         return Assumption(
             f"KV caches go over {self.name} at the datasheet rate of all devices of a replica, one prompt at a time{after}; "
             "either pool may have another parallelism, and both have one KV dtype and one engine version",
-            self.place,
-            self.place,
+            self.key,
+            self.key,
         )
 
 
@@ -50,7 +50,7 @@ class LinkTerms:
 class LinkUse:
     """Size, time and load of the KV transfers of a fleet."""
 
-    name: str
+    link: str
     bytes_per_request: float
     """KV cache of a prompt of mean length."""
     transfer_s: float
@@ -94,11 +94,11 @@ def _device_bytes_per_s(device: Device, terms: LinkTerms) -> float:
         return terms.bytes_per_s
     links = links_of(device)
     if terms.name not in links:
-        raise unknown("link", terms.name, {*links, *NETWORKS}, place=terms.place)
+        raise unknown("link", terms.name, {*links, *NETWORKS}, place=terms.key)
     rate = links[terms.name]
     if rate is None:
         raise InputError(
-            f"{terms.place}: {terms.name}: the rate of {device.title} is not known\n"
+            f"{terms.key}: {terms.name}: the rate of {device.title} is not known\n"
             f"  known: {', '.join(link for link, known in links.items() if known is not None)}"
         )
     return rate

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import inf, isnan
 
-from capplan.accuracy.bounded import BoundedSpread, load_interval
+from capplan.accuracy.bounded import BoundedSpread, bounded, load_interval
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
 from capplan.fleet.load.demand import Demand, planned_demand
@@ -291,7 +291,7 @@ def _unmet(joint: Joint, alone: Pair, demanded: Demanded) -> Reason:
     use = joint.link_use(alone)
     busy = f", which would be busy {use.load_fraction:.0%} of the time" if use.load_fraction >= 1.0 else ""
     words = joint.out_of_reach(demanded) or (
-        f"misses a target once both pools are simulated with {use.name} between them"
+        f"misses a target once both pools are simulated with {use.link} between them"
     )
     return Reason(Refusal.SIMULATION, words + busy)
 
@@ -334,10 +334,8 @@ def _plan(
     usd = summed_usd_per_hour((prefill, decode))
     money = None if usd is None else unit_costs_at_mean(users, usd, responses_s)
 
-    def bounded(values: Spread, quantity: str, replica: Replica) -> BoundedSpread:
-        interval = load_interval(question.intervals, quantity, "open", replica)
-        ends = values.mean * interval.low_ratio, values.mean * interval.high_ratio
-        return BoundedSpread(values.mean, values.p50, values.p90, values.p95, values.p99, *ends)
+    def with_interval(values: Spread, quantity: str, replica: Replica) -> BoundedSpread:
+        return bounded(values, load_interval(question.intervals, quantity, "open", replica))
 
     slowest = max(joint.slowest(pair, asked), asked if joint.bears(pair, asked) else 0.0)
     together = _met_probability(slowness, slowest, asked, question.slo.confidence)
@@ -346,9 +344,9 @@ def _plan(
         class_e2e_s=responses_s if len(responses_s) > 1 else (),
         transfer=Transfer(joint.link, joint.link_use(pair, rate / joint.rate)),
         requests=outcome.all.requests,
-        ttft_s=bounded(outcome.all.ttft_s, "ttft", joint.prefill),
-        tpot_s=bounded(outcome.all.tpot_s, "tpot", joint.decode),
-        e2e_s=bounded(outcome.all.e2e_s, "e2e", joint.decode),
+        ttft_s=with_interval(outcome.all.ttft_s, "ttft", joint.prefill),
+        tpot_s=with_interval(outcome.all.tpot_s, "tpot", joint.decode),
+        e2e_s=with_interval(outcome.all.e2e_s, "e2e", joint.decode),
         slo_met_probability=together,
         few_open_loops_measured=slowness.thin,
         usd_per_hour=usd,

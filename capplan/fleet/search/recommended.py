@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from math import inf, nextafter
 
-from capplan.accuracy.bounded import BoundedSpread, load_interval
+from capplan.accuracy.bounded import BoundedSpread, bounded, load_interval
 from capplan.fleet.plan import Group, Plan, cost_of
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_million_tokens, usd_per_month
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms
@@ -51,10 +51,12 @@ def target_probability(trial: Trial, busy: int, target: Target) -> float:
     return max(alone, met_probability(trial, busy))
 
 
-def planned_rate_limit(predicted: float, sure: float, headroom_fraction: float) -> float:
+def planned_rate_limit(
+    predicted: float, sure: float, headroom_fraction: float, at_peak: float = 0.0
+) -> float:
     """Return the largest request rate that a replica is planned for.
 
-        r = min(r_p (1 - h), r_c)
+        r = max(min(r_p (1 - h), r_c), r_0)
 
     Headroom is for traffic that nobody foresees, confidence for replicas that are slower than predicted. A simulated plan may
     carry a little more, because both limits rest on loads of a scale.
@@ -67,6 +69,8 @@ def planned_rate_limit(predicted: float, sure: float, headroom_fraction: float) 
         r_c, the same for a replica as slow as the required confidence allows for
     headroom_fraction : [-]
         h
+    at_peak : [req/s]
+        r_0, what a replica of the plan carries at the peak
 
     Returns
     -------
@@ -82,7 +86,7 @@ def planned_rate_limit(predicted: float, sure: float, headroom_fraction: float) 
     ----------
     docs/methodology.md, "Numbers of replicas".
     """
-    return min(predicted * (1.0 - headroom_fraction), sure)
+    return max(min(predicted * (1.0 - headroom_fraction), sure), at_peak)
 
 
 def _usd_per_million(usd_per_hour: float | None, tokens_per_s: float) -> float | None:
@@ -98,7 +102,7 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
     demand = candidate.demand.at_responses(latencies.responses_s)
     lengths = demand.lengths
     load = Load(int(lengths.input_tokens), int(lengths.output_tokens), request_rate=latencies.requests_per_s)
-    in_replica = latencies.requests_per_s * latencies.e2e_s.mean
+    in_replica = latencies.concurrency
     rows = breakdown_of(trial.replica, load, in_replica)
     device = candidate.layout.device
     hourly = terms.usd_per_hour(candidate.layout, sized.busy)
@@ -117,8 +121,8 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
         survive=terms.survive,
         concurrency_per_replica=in_replica,
         request_rate_per_replica=latencies.requests_per_s,
-        planned_request_rate_limit_per_replica=max(
-            planned_rate_limit(limit, sure_limit, terms.headroom_fraction), latencies.requests_per_s
+        planned_request_rate_limit_per_replica=planned_rate_limit(
+            limit, sure_limit, terms.headroom_fraction, latencies.requests_per_s
         ),
         request_rate_limit_per_replica=limit,
         sure_request_rate_limit_per_replica=sure_limit,
@@ -188,9 +192,7 @@ def replicas_at_speed(trial: Trial, part: float, terms: Terms) -> int | None:
 
 
 def _bounded(values: Spread, quantity: str, trial: Trial) -> BoundedSpread:
-    interval = load_interval(trial.question.intervals, quantity, "open", trial.replica)
-    low, high = values.mean * interval.low_ratio, values.mean * interval.high_ratio
-    return BoundedSpread(values.mean, values.p50, values.p90, values.p95, values.p99, low, high)
+    return bounded(values, load_interval(trial.question.intervals, quantity, "open", trial.replica))
 
 
 SMALL_EXTRA = 1.05

@@ -111,6 +111,23 @@ class Latencies:
     wait_s: float = 0.0
     """Wait of every request outside, if it is the same for all."""
 
+    @property
+    def concurrency(self) -> float:
+        """Return the mean number of requests in the replica, waiting ones included.
+
+            N = r t
+
+        Returns
+        -------
+        [-]
+            N: requests arrive at r and stay for t on average
+
+        References
+        ----------
+        Little 1961, "A proof for the queuing formula L = lambda W", doi:10.1287/opre.9.3.383.
+        """
+        return self.requests_per_s * self.e2e_s.mean
+
     def value(self, target: Target, slowness: float = 1.0) -> float:
         """Return the value that a target limits if every step takes some times as long.
 

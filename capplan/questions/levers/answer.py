@@ -13,7 +13,6 @@ from capplan.fleet.plan import FleetAnswer, Plan, cost_of, costs_less
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.question import Question
-from capplan.fleet.scenario import Scenario
 from capplan.fleet.search.cheapest import Search, layout_name
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import near_cheapest, plan_of, recommended
@@ -48,7 +47,7 @@ from capplan.readers.yaml_file import Document
 from capplan.scenario.money_terms import memory_usd_per_month
 from capplan.scenario.reading import overridden, scenario_record
 from capplan.scenario.scenario import DEFAULT_HARDWARE, scenario_document, scenario_from
-from capplan.scenario.scenario_file import ScenarioFile
+from capplan.scenario.scenario_file import Scenario, ScenarioFile
 from capplan.scenario.traffic import rate_line
 
 DEVICE = "device"

@@ -20,7 +20,6 @@ from capplan.fleet.plan import (
 )
 from capplan.fleet.price import HOURS_PER_MONTH, most_usd, usd_per_month
 from capplan.fleet.question import Question
-from capplan.fleet.scenario import Scenario
 from capplan.fleet.search.candidates import Rejection
 from capplan.fleet.search.cheapest import OVER_BUDGET, Search, Terms
 from capplan.fleet.search.layouts import search
@@ -31,6 +30,7 @@ from capplan.model.parameters import weight_bytes
 from capplan.money.hosted import hosted_traffic
 from capplan.money.total_cost import other_lines, total_usd
 from capplan.questions.money.commitments import asked_mix, cheapest_by_mix
+from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.traffic import rate_line
 from capplan.workload.request_class import RequestClass, busier
 

@@ -21,7 +21,6 @@ from capplan.fleet.price import (
     usd_per_month,
     with_electricity,
 )
-from capplan.fleet.scenario import Scenario
 from capplan.fleet.search.cheapest import Search, Sized, busy_bound
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.recommended import plan_of
@@ -38,6 +37,7 @@ from capplan.money.commitments import (
 )
 from capplan.questions.plans.plan_over_time import group_over_time
 from capplan.readers.catalogue.prices import records_of
+from capplan.scenario.scenario_file import Scenario
 
 RESERVED_DISCOUNTS = {"reserved-1y": 0.35, "reserved-3y": 0.55}
 """Discounts on the price on demand for one and three years, where neither an offer nor a discount is given (an assumption)."""

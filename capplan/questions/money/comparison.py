@@ -9,7 +9,6 @@ import numpy as np
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.plan import FleetAnswer
-from capplan.fleet.scenario import Scenario
 from capplan.money.comparison import Comparison, compare, own_fleet
 from capplan.money.hosted import (
     BY_ITSELF,
@@ -33,6 +32,7 @@ from capplan.readers.catalogue.token_prices import (
     token_prices,
 )
 from capplan.recorded.traces.trace import read_trace
+from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.written.workload_file import is_workload
 from capplan.workload.request_class import ResponseTimes, responses_of_classes
 from capplan.workload.reuse_by_age import Repeated, reuse_by_age, session_reuse_by_age

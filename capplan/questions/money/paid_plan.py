@@ -7,7 +7,6 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
-from capplan.fleet.scenario import Scenario
 from capplan.money.commitments import Mix
 from capplan.money.total_cost import CostLine, total_usd
 from capplan.questions.fleet import AskedFleet
@@ -15,6 +14,7 @@ from capplan.questions.money.commitments import AskedMix, asked_mix
 from capplan.questions.money.price_check import rent_warnings
 from capplan.questions.money.total_cost import asked_other_lines
 from capplan.scenario.money_terms import memory_usd_per_month
+from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.traffic import rate_line
 
 

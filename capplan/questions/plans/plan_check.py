@@ -83,7 +83,7 @@ def check_plan(asked: AskedFleet, file: PlanFile, today: date, max_price_age_day
 def _allowed(asked: AskedFleet, file: PlanFile, chosen: PlanRow) -> Iterator[Check]:
     """Yield what the scenario has to allow for the plan to be one of its candidates."""
     scenario, question, limits = asked.scenario, asked.question, asked.scenario.fleet
-    model = model_source(scenario.model, scenario.revision).title
+    model = model_source(scenario.model, scenario.file.revision).title
     yield _one_of("model", (model,), file.inputs.model.source)
     yield _one_of("engine", (scenario.engine,), file.inputs.engine.name)
     yield _one_of("weight_dtype", tuple(question.networks), chosen.weight_dtype)

@@ -14,19 +14,13 @@ from capplan.fleet.plan import (
     Choices,
     FleetAnswer,
     Group,
-    NextSteps,
     Plan,
     PoolsSearch,
     RoutedRequests,
-    Step,
-    TightTarget,
     Transfer,
-    Uneconomical,
-    Unproven,
 )
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.price import HOURS_PER_MONTH
-from capplan.fleet.scenario import Scenario
 from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.survival import Survival
 from capplan.fleet.unit_costs import UnitCosts
@@ -40,23 +34,17 @@ from capplan.readers.plan_record import (
     CertaintyRow,
     DisaggregatedRow,
     GroupRow,
-    NextStepsRow,
-    NoSpreadRow,
     PlanRow,
     RejectionRow,
-    RoutedRow,
-    SpreadRow,
-    TightTargetRow,
-    TransferRow,
-    UneconomicalRow,
 )
 from capplan.scenario.reading import overridden
 from capplan.scenario.scenario import read_scenario, scenario_from
+from capplan.scenario.scenario_file import Scenario
 from capplan.serving.outcome import SeenByUsers, Spread
 from capplan.workload.outside import outside_use
 
 _OF_PLAN = (
-    "slo_met_probability", "few_open_loops_measured", "target_probabilities", "usd_per_hour", "usd_per_month_low",
+    "ttft_s", "e2e_s", "slo_met_probability", "few_open_loops_measured", "target_probabilities", "usd_per_hour", "usd_per_month_low",
     "usd_per_million_output_tokens", "usd_per_million_tokens", "bottleneck", "checked", "routing",
 )  # fmt: skip
 """Fields of a plan that its row has under the same name."""
@@ -78,9 +66,9 @@ def answer_of(file: PlanFile, asked: AskedFleet) -> FleetAnswer:
         found.evaluated,
         choices=choices,
         certainty=tuple(_certainty(row, file, asked) for row in found.certainty),
-        uneconomical=tuple(_uneconomical(row) for row in found.uneconomical),
-        tight=_tight(found.tight_target),
-        next_steps=_next_steps(found.next_steps),
+        uneconomical=tuple(found.uneconomical),
+        tight=found.tight_target,
+        next_steps=found.next_steps,
         pools=_pools_search(found.disaggregated, file),
     )
 
@@ -133,9 +121,7 @@ def _plan(row: PlanRow, file: PlanFile, asked: AskedFleet) -> Plan:
     plan = Plan(
         tuple(_group(group, file, asked, row.draft_tokens) for group in row.groups),
         **{name: getattr(row, name) for name in _OF_PLAN},
-        ttft_s=_spread(row.ttft_s),
-        tpot_s=_spread(row.tpot_s),
-        e2e_s=_spread(row.e2e_s),
+        tpot_s=row.tpot_s or BoundedSpread(nan, nan, nan, nan, nan, nan, nan),
         money=_money(row),
         usd_per_month_high=_high_usd_per_month(row),
         outside=outside_use(asked.question.demand.classes, responses_s, HOURS_PER_MONTH),
@@ -157,9 +143,9 @@ def _alike(worked_out: float | None, written: float | None) -> bool:
     return isclose(worked_out, written, rel_tol=1e-9)
 
 
-def _transfer(row: TransferRow | None, asked: AskedFleet) -> Transfer | None:
+def _transfer(use: LinkUse | None, asked: AskedFleet) -> Transfer | None:
     """Return what moves KV caches between pools; InputError for separate pools under a scenario that has none."""
-    if row is None:
+    if use is None:
         return None
     limits = asked.scenario.fleet.pools
     if limits is None:
@@ -167,8 +153,7 @@ def _transfer(row: TransferRow | None, asked: AskedFleet) -> Transfer | None:
             f"{asked.scenario.path}: fleet.disaggregation is off, and the plan has separate pools for prefill and decode\n"
             "  name the scenario that it was made for, or leave the scenario out"
         )
-    use = {("name" if key == "link" else key): value for key, value in row.model_dump().items()}
-    return Transfer(limits.link, LinkUse(**use))
+    return Transfer(limits.link, use)
 
 
 def _survives(row: GroupRow, layout: Layout, asked: AskedFleet) -> Survival:
@@ -185,6 +170,8 @@ def _group(row: GroupRow, file: PlanFile, asked: AskedFleet, drafts: int | None)
     layout = layout_of_row(row, file, asked)
     if row.draft_tokens is None and row.role != "prefill":
         row = row.model_copy(update={"draft_tokens": drafts})
+    if row.requests is not None:
+        _refuse_other_classes(row.requests, file, asked)
     return Group(
         row.role,
         row.model,
@@ -194,18 +181,17 @@ def _group(row: GroupRow, file: PlanFile, asked: AskedFleet, drafts: int | None)
         row.spare_replicas,
         _survives(row, layout, asked),
         price=asked.prices.get(layout.device.name),
-        requests=None if row.requests is None else _routed(row.requests, file, asked),
+        requests=row.requests,
         **{name: getattr(row, name) for name in GROUP_FIGURES},
     )
 
 
-def _routed(row: RoutedRow, file: PlanFile, asked: AskedFleet) -> RoutedRequests:
-    """Return the requests of a group; InputError if the scenario has no class of that name."""
+def _refuse_other_classes(requests: RoutedRequests, file: PlanFile, asked: AskedFleet) -> None:
+    """Raise the error for requests of a class that the scenario does not have."""
     known = {item.name for item in asked.scenario.classes}
-    for name in row.classes:
+    for name in requests.classes:
         if name not in known:
             raise _unreadable(file, f"the scenario has no traffic {name!r}")
-    return RoutedRequests(**row.model_dump())
 
 
 def layout_of_row(row: GroupRow | CertaintyRow, file: PlanFile, asked: AskedFleet) -> Layout:
@@ -239,32 +225,6 @@ def _certainty(row: CertaintyRow, file: PlanFile, asked: AskedFleet) -> Certaint
         layout=layout_of_row(row, file, asked),
         weight_dtype=row.weight_dtype,
     )
-
-
-def _uneconomical(row: UneconomicalRow) -> Uneconomical:
-    return Uneconomical(**{**dict(row), "gpus_at": _gpus_at(row)})
-
-
-def _gpus_at(row: UneconomicalRow | TightTargetRow) -> tuple[tuple[float, int], ...]:
-    return tuple((entry.limit_s, entry.gpus) for entry in row.gpus_at)
-
-
-def _tight(row: TightTargetRow | None) -> TightTarget | None:
-    return None if row is None else TightTarget(**{**dict(row), "gpus_at": _gpus_at(row)})
-
-
-def _next_steps(row: NextStepsRow | None) -> NextSteps | None:
-    """Return the next steps of a recommended plan; None if it has none."""
-    if row is None:
-        return None
-    surer = tuple(Step(step.confidence, step.gpus, step.usd_per_month) for step in row.surer)
-    unproven = tuple(Unproven(each.hardware, each.gpus, each.usd_per_month) for each in row.unmeasured)
-    return NextSteps(surer, row.as_predicted.gpus, row.as_predicted.usd_per_month, unproven)
-
-
-def _spread(row: SpreadRow | NoSpreadRow) -> BoundedSpread:
-    """Return a latency; not a number where no request has it."""
-    return BoundedSpread(**{name: nan if value is None else value for name, value in row})
 
 
 def _seen(row: PlanRow, demand: Demand) -> SeenByUsers | None:

@@ -2,7 +2,7 @@
 
 from capplan.fleet.over_time import OverTime, RateLine, fleet_over_time
 from capplan.fleet.plan import Group
-from capplan.fleet.scenario import Scenario
+from capplan.scenario.scenario_file import Scenario
 
 
 def group_over_time(scenario: Scenario, group: Group, line: RateLine | None) -> OverTime | None:

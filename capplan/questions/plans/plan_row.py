@@ -15,10 +15,8 @@ from capplan.fleet.availability import plan_availability
 from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.order import OrderLine
 from capplan.fleet.plan import Certainty, Group, Plan, plan_order
-from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.question import spec_of_layout
-from capplan.fleet.scenario import LoraTerms
 from capplan.fleet.search.candidates import Layout
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.money.commitments import offered_costs
@@ -77,7 +75,7 @@ def plan_row(plan: Plan) -> dict[str, Any]:
         "bottleneck": plan.bottleneck,
         "checked": plan.checked,
         "groups": groups,
-        "transfer": transfer_result(plan.transfer.at_peak) if plan.transfer else None,
+        "transfer": asdict(plan.transfer.at_peak) if plan.transfer else None,
         "simulated_requests": plan.requests,
         "order": order_row(plan),
         "survival": survival_row(plan),
@@ -247,11 +245,6 @@ def outside_row(plan: Plan) -> dict[str, Any] | None:
     }
 
 
-def transfer_result(use: LinkUse) -> dict[str, Any]:
-    """Return what the transfers of KV caches are like."""
-    return {"link": use.name, **{key: value for key, value in asdict(use).items() if key != "name"}}
-
-
 def _finite(value: float | None) -> float | None:
     return None if value is None or value == inf else value
 
@@ -275,8 +268,8 @@ def plan_inputs(asked: AskedFleet, chosen: Plan | None) -> dict[str, Any]:
         "files": list(_named_files(asked)),
         "model": {
             "name": scenario.model,
-            "revision": scenario.revision,
-            "source": model_source(scenario.model, scenario.revision).title,
+            "revision": scenario.file.revision,
+            "source": model_source(scenario.model, scenario.file.revision).title,
         },
         "engine": {
             "name": scenario.engine,
@@ -339,16 +332,6 @@ def _price(hardware: str, price: ChosenPrice) -> dict[str, Any]:
     }
 
 
-def _adapters(lora: LoraTerms) -> dict[str, Any]:
-    return {
-        "adapters": lora.adapters,
-        "slots": lora.slots,
-        "rank": lora.rank,
-        "modules": lora.modules and list(lora.modules),
-        "fully_sharded": lora.fully_sharded,
-    }
-
-
 def _launch(asked: AskedFleet, plan: Plan) -> dict[str, Any]:
     """Return what one engine is started with; of a plan with separate pools, one that decodes."""
     scenario, group = asked.scenario, plan.groups[-1]
@@ -361,19 +344,17 @@ def _launch(asked: AskedFleet, plan: Plan) -> dict[str, Any]:
         "max_model_len": asked.question.max_model_len,
         "max_num_seqs": limits.max_num_seqs,
         "max_num_batched_tokens": limits.max_num_batched_tokens,
-        "gpu_memory_utilization": scenario.gpu_memory_utilization,
+        "gpu_memory_utilization": scenario.file.gpu_memory_utilization,
         "memory_fraction": float(np.ravel(engine.memory_fraction)[0]),
         "devices_per_server": group.layout.device.node_devices,
         "vendor": group.layout.device.vendor,
         "servers": servers if any(server != servers[-1] for server in servers) else [],
         "runner": "pooling" if scenario.pooled else "generate",
-        "chunked_prefill": scenario.chunked_prefill,
-        "adapters": scenario.lora and _adapters(scenario.lora),
-        "prefix_caching": scenario.prefix_caching,
+        "chunked_prefill": scenario.file.chunked_prefill,
+        "adapters": scenario.lora and asdict(scenario.lora),
+        "prefix_caching": scenario.file.prefix_caching is not False,
         "published_weight_dtypes": list(asked.published_formats),
         "speculation": speculation
         and {"method": speculation.method, "draft": speculation.draft, "draft_tokens": group.draft_tokens},
-        "kv_offload": [
-            {"name": tier.name, "capacity_bytes": tier.capacity_bytes} for tier in scenario.kv_offload
-        ],
+        "kv_offload": [asdict(tier) for tier in scenario.kv_offload],
     }

@@ -8,7 +8,7 @@ from capplan.assumption import Assumption
 from capplan.errors import unknown
 from capplan.fleet.order import Machine, MachineLimits, OrderLine
 from capplan.fleet.price import ChosenPrice, PriceRecord
-from capplan.fleet.scenario import Scenario
+from capplan.fleet.scenario import Purchase
 from capplan.readers.catalogue.hardware import normalised
 from capplan.readers.catalogue.machine_catalogue import KnownMachine, known_machines
 from capplan.readers.catalogue.prices import records_of, scenario_prices
@@ -67,7 +67,7 @@ def sizes_at(provider: str, device: str) -> dict[int, str]:
     return sizes
 
 
-def machine_prices(scenario: Scenario) -> tuple[dict[str, ChosenPrice | None], tuple[str, ...]]:
+def machine_prices(scenario: Purchase) -> tuple[dict[str, ChosenPrice | None], tuple[str, ...]]:
     """Return the price of each device that a scenario allows, with the machines in which it is sold, and the warnings.
 
     Without machines, providers or regions in the scenario, a device costs what it costs by the GPU, in machines of the sizes in which
@@ -94,7 +94,7 @@ def machine_prices(scenario: Scenario) -> tuple[dict[str, ChosenPrice | None], t
 
 
 def _named_price(
-    device: str, price: ChosenPrice | None, scenario: Scenario
+    device: str, price: ChosenPrice | None, scenario: Purchase
 ) -> tuple[ChosenPrice | None, list[str]]:
     """Return the price of a device in the machines that a scenario names; a price by hand holds for each of their GPUs."""
     limits, terms = scenario.fleet.machines, scenario.prices
@@ -152,7 +152,7 @@ def _named_price(
 
 
 def _sizes(
-    price: ChosenPrice, device: str, scenario: Scenario, records: Iterable[PriceRecord]
+    price: ChosenPrice, device: str, scenario: Purchase, records: Iterable[PriceRecord]
 ) -> tuple[Machine, ...]:
     """Return the machines in which the provider of a price sells a device, each GPU at that price; empty if sizes are not known.
 

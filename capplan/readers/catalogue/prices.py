@@ -19,7 +19,7 @@ from capplan.fleet.price import (
     price_of,
     with_electricity,
 )
-from capplan.fleet.scenario import Scenario
+from capplan.fleet.scenario import Purchase
 from capplan.readers.catalogue.hardware import catalogue_name
 from capplan.readers.catalogue.machine_catalogue import known_machines
 from capplan.readers.catalogue.offer_terms import Commitment, Day, PriceSource, Term
@@ -185,7 +185,7 @@ def _in_dollars(document: Document) -> Document:
     return replace(document, value={**value, "prices": [converted(offer) for offer in value["prices"]]})
 
 
-def records_of(scenario: Scenario) -> tuple[tuple[PriceRecord, ...], tuple[str, ...]]:
+def records_of(scenario: Purchase) -> tuple[tuple[PriceRecord, ...], tuple[str, ...]]:
     """Return the offers that a scenario names, or those that ship, and remarks on those left out."""
     path = scenario.price_file
     if path is None:
@@ -238,12 +238,12 @@ def _machine_offers() -> Iterator[PriceRecord]:
                 )
 
 
-def scenario_prices(scenario: Scenario) -> tuple[dict[str, ChosenPrice | None], tuple[str, ...]]:
+def scenario_prices(scenario: Purchase) -> tuple[dict[str, ChosenPrice | None], tuple[str, ...]]:
     """Return the price of each device that a scenario allows, and the warnings.
 
     Parameters
     ----------
-    scenario : Scenario
+    scenario : Purchase
 
     Returns
     -------
@@ -267,7 +267,7 @@ def scenario_prices(scenario: Scenario) -> tuple[dict[str, ChosenPrice | None], 
 
 
 def _powered(
-    chosen: dict[str, ChosenPrice | None], scenario: Scenario
+    chosen: dict[str, ChosenPrice | None], scenario: Purchase
 ) -> tuple[dict[str, ChosenPrice | None], list[str]]:
     """Return the prices with the electricity of each device; a device of unknown power has no cost."""
     powered: dict[str, ChosenPrice | None] = {}
@@ -294,6 +294,6 @@ def _powered(
     return powered, warnings
 
 
-def _is_own(price: ChosenPrice, scenario: Scenario) -> bool:
+def _is_own(price: ChosenPrice, scenario: Purchase) -> bool:
     """Return whether a price is one that the scenario gives for owned hardware."""
     return scenario.price_file is not None and price.commitment == "owned"

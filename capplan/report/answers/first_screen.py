@@ -119,7 +119,7 @@ def _certainty_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
         steps, usd = saving
         saved = "" if usd is None else f", which saves {paid_text(answer, usd)}"
         parts.append(
-            f"{steps.predicted_gpus} GPUs are enough if replicas are as fast as predicted{saved}: measure one (capplan verify-plan)"
+            f"{steps.as_predicted.gpus} GPUs are enough if replicas are as fast as predicted{saved}: measure one (capplan verify-plan)"
         )
     return (f"confidence: {'; '.join(parts)}",) if parts else ()
 

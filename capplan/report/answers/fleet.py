@@ -10,13 +10,10 @@ from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.plan import (
     FleetAnswer,
     Plan,
-    TightTarget,
-    Uneconomical,
     paid_by_the_gpu,
 )
 from capplan.fleet.question import Question
 from capplan.fleet.review import kernel_assumptions
-from capplan.fleet.scenario import Scenario
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.outlook import Outlook
 from capplan.questions.plans.plan_row import certainty_row, plan_inputs, plan_row
@@ -79,6 +76,7 @@ from capplan.report.answers.pools import (
     pools_tables,
 )
 from capplan.report.data_text import plain
+from capplan.scenario.scenario_file import Scenario
 
 _SHOWN = (
     "hardware", "plan", "replicas", "gpus_per_replica", "gpus", "usd_per_gpu_hour", "usd_per_hour", "usd_per_month",
@@ -201,7 +199,7 @@ def _fleet_result(
     """Return the answer with the keys of the interface."""
     chosen = plan_row(answer.chosen) if answer.chosen else None
     uneconomical = [
-        {**_with_limits(row), "sentence": uneconomical_text(row, answer)} for row in answer.uneconomical
+        {**asdict(row), "sentence": uneconomical_text(row, answer)} for row in answer.uneconomical
     ]
     return {
         "scenario": asked.scenario.name,
@@ -259,11 +257,7 @@ def _fleet_result(
 
 def tight_target_result(answer: FleetAnswer) -> dict[str, Any] | None:
     """Return the SLO target that costs the most throughput, with the keys of JSON; None where there is none."""
-    return None if answer.tight is None else _with_limits(answer.tight)
-
-
-def _with_limits(row: Uneconomical | TightTarget) -> dict[str, Any]:
-    return {**asdict(row), "gpus_at": [{"limit_s": limit, "gpus": gpus} for limit, gpus in row.gpus_at]}
+    return None if answer.tight is None else asdict(answer.tight)
 
 
 def _missed(asked: AskedFleet, answer: FleetAnswer) -> float | None:

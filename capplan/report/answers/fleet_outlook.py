@@ -8,11 +8,11 @@ import numpy as np
 from capplan.assumption import Assumption
 from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import PHASES
-from capplan.fleet.scenario import Scenario
 from capplan.money.energy import Energy
 from capplan.money.growth import Growth
 from capplan.questions.outlook import Outlook
 from capplan.report.answer import Table
+from capplan.scenario.scenario_file import Scenario
 
 ROWS = 24
 

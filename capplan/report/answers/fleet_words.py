@@ -5,7 +5,7 @@ from dataclasses import asdict
 from math import ceil
 from typing import Any
 
-from capplan.fleet.plan import Certainty, FleetAnswer, NextSteps, Plan, Relaxation, Uneconomical
+from capplan.fleet.plan import Certainty, FleetAnswer, NextSteps, Plan, Relaxation, Relaxed, Uneconomical
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet
 from capplan.scenario.money_terms import host_bytes, memory_usd_per_month
@@ -45,9 +45,9 @@ def thin_texts(plans: Iterable[Plan]) -> tuple[str, ...]:
     )
 
 
-def _relaxed_text(at: tuple[tuple[float, int], ...]) -> str:
+def _relaxed_text(at: tuple[Relaxed, ...]) -> str:
     """Return how many GPUs are enough at higher limits; empty where none were counted."""
-    counts = [f"{gpus} GPUs are enough with a limit of {seconds_text(limit)}" for limit, gpus in at]
+    counts = [f"{each.gpus} GPUs are enough with a limit of {seconds_text(each.limit_s)}" for each in at]
     return ", and ".join(counts)
 
 
@@ -99,10 +99,10 @@ def tight_texts(answer: FleetAnswer) -> tuple[str, ...]:
         f"which is {seconds_text(tight.value_s)} on an idle replica with a limit of {seconds_text(tight.limit_s)}"
     )
     counts = []
-    for limit, gpus in tight.gpus_at:
-        usd = None if plan.usd_per_month is None else plan.usd_per_month * (1.0 - gpus / plan.gpus)
+    for each in tight.gpus_at:
+        usd = None if plan.usd_per_month is None else plan.usd_per_month * (1.0 - each.gpus / plan.gpus)
         saved = "" if usd is None else f", which saves {paid_text(answer, usd)}"
-        counts.append(f"{gpus} GPUs are enough with a limit of {seconds_text(limit)}{saved}")
+        counts.append(f"{each.gpus} GPUs are enough with a limit of {seconds_text(each.limit_s)}{saved}")
     return ("; ".join([text, *counts]),)
 
 
@@ -116,10 +116,10 @@ def measuring_texts(answer: FleetAnswer) -> tuple[str, ...]:
         usd = saving[1]
         cost = "" if usd is None else f", {paid_text(answer, usd)}"
         texts.append(
-            f"the required confidence takes {plan.gpus - steps.predicted_gpus} of the {plan.gpus} GPUs{cost}: {steps.predicted_gpus} are enough for replicas as fast as predicted; "
+            f"the required confidence takes {plan.gpus - steps.as_predicted.gpus} of the {plan.gpus} GPUs{cost}: {steps.as_predicted.gpus} are enough for replicas as fast as predicted; "
             "a benchmark of one replica for ten minutes decides, and capplan verify-plan compares it with the plan"
         )
-    for device in steps.unproven:
+    for device in steps.unmeasured:
         usd = (plan.usd_per_month or 0.0) - device.usd_per_month
         texts.append(
             f"no kernel of {device.hardware} was measured, so its SLO attainment probability is lower: as predicted, {device.gpus} x {device.hardware} are enough for "
@@ -131,11 +131,11 @@ def measuring_texts(answer: FleetAnswer) -> tuple[str, ...]:
 def measured_saving(answer: FleetAnswer) -> tuple[NextSteps, float | None] | None:
     """Return the next steps and what is saved a month if replicas are as fast as predicted; None if that is no GPU or less than a dollar."""
     steps, plan = answer.next_steps, answer.chosen
-    if steps is None or plan is None or steps.predicted_gpus >= plan.gpus:
+    if steps is None or plan is None or steps.as_predicted.gpus >= plan.gpus:
         return None
-    if steps.predicted_usd_per_month is None or plan.usd_per_month is None:
+    if steps.as_predicted.usd_per_month is None or plan.usd_per_month is None:
         return steps, None
-    saved = plan.usd_per_month - steps.predicted_usd_per_month
+    saved = plan.usd_per_month - steps.as_predicted.usd_per_month
     return (steps, saved) if saved >= 1.0 else None
 
 
@@ -163,16 +163,16 @@ def next_steps_result(answer: FleetAnswer) -> dict[str, Any] | None:
     steps, plan = answer.next_steps, answer.chosen
     if steps is None or plan is None:
         return None
-    usd, predicted = plan.usd_per_month, steps.predicted_usd_per_month
+    usd, predicted = plan.usd_per_month, steps.as_predicted.usd_per_month
     return {
         "surer": next_steps_rows(answer),
         "as_predicted": {
-            "gpus": steps.predicted_gpus,
-            "fewer_gpus": plan.gpus - steps.predicted_gpus,
+            "gpus": steps.as_predicted.gpus,
+            "fewer_gpus": plan.gpus - steps.as_predicted.gpus,
             "usd_per_month": predicted,
             "saved_usd_per_month": None if usd is None or predicted is None else usd - predicted,
         },
-        "unmeasured": [asdict(device) for device in steps.unproven],
+        "unmeasured": [asdict(device) for device in steps.unmeasured],
     }
 
 

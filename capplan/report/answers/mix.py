@@ -26,7 +26,7 @@ def mix_result(answer: FleetAnswer) -> dict[str, Any] | None:
         "tried": mix.tried,
         "parts": [
             {
-                "requests": requests.words,
+                "requests": requests.rule,
                 "classes": list(requests.classes),
                 "request_fraction": requests.request_fraction,
                 "plan": plan_row(part),
@@ -48,7 +48,7 @@ def mix_tables(answer: FleetAnswer) -> list[Table]:
         return []
     rows = [
         {
-            "requests": requests.words,
+            "requests": requests.rule,
             "request_fraction": requests.request_fraction,
             "fleet": purchase_text(part),
             "usd_per_month": part.usd_per_month,

@@ -154,7 +154,7 @@ def failure_text(plan: Plan) -> str:
     """Return in one sentence what may fail while the SLO targets are met, and for how much of the time enough replicas serve."""
     survive, found = plan.groups[0].survive, plan_availability(plan)
     lost = (
-        f"the SLO targets are met at the peak without {survive.words}"
+        f"the SLO targets are met at the peak without {survive.what_fails}"
         if survive.count
         else "no replica is spare"
     )
@@ -193,7 +193,7 @@ def _survival_texts(plan: Plan) -> Iterator[str]:
             else f", which {'holds' if survive.count == 1 else 'hold'} {lost} {noun}"
         )
         where = f"; replicas are spread: {spread}" if spread else ""
-        yield f"the plan meets its targets at the peak without {survive.words}{held}{where}"
+        yield f"the plan meets its targets at the peak without {survive.what_fails}{held}{where}"
         yield from _more_than_spares(plan)
     if found is None:
         return

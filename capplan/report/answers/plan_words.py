@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from capplan.fleet.plan import FleetAnswer, Group, Plan
-from capplan.fleet.scenario import Scenario
 from capplan.questions.fleet import AskedFleet
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.report.answers.pools import pools_text
+from capplan.scenario.scenario_file import Scenario
 
 
 def layout_text(plan: Plan, *, kv: bool = False) -> str:

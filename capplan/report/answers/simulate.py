@@ -9,7 +9,6 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.fleet.load.routed import Operation
 from capplan.fleet.simulation import Figures, FleetOutcome
-from capplan.questions.plans.plan_row import transfer_result
 from capplan.questions.simulation import AskedStream, Chosen
 from capplan.replica.spec import ReplicaSpec
 from capplan.report.answer import Answer, Table
@@ -284,7 +283,7 @@ def _pools_result(
     use = operation.link_use(asked.spec, asked.stream.mean_input_tokens, asked.rate_per_s, draft)
     return {
         "gpus": operation.pool_devices(chosen.spec),
-        **({"transfer": transfer_result(use)} if use else {}),
+        **({"transfer": asdict(use)} if use else {}),
     }
 
 

@@ -8,7 +8,6 @@ import numpy as np
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.families.parts.images import FAMILIES
-from capplan.fleet.scenario import Scenario
 from capplan.model.images import ImageRule, image_tokens, image_work
 from capplan.model.network import Network
 from capplan.numbers import Array
@@ -16,7 +15,7 @@ from capplan.readers.yaml_file import KeyPath
 from capplan.recorded.traces.trace import prefix_reuse
 from capplan.scenario.reading import Reading
 from capplan.scenario.records.lengths import LengthFields, lengths
-from capplan.scenario.scenario_file import ScenarioFile, Traffic
+from capplan.scenario.scenario_file import Scenario, ScenarioFile, Traffic
 from capplan.serving.prefix_cache import hit_curve
 from capplan.workload.length import Lengths, empirical, fixed
 from capplan.workload.multiples import batch_arrival_cv, longest_of, mean_attempts, padding_fraction, sum_of

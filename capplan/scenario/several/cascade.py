@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.fleet.scenario import CascadePart, CascadeTerms, Scenario
+from capplan.fleet.scenario import CascadePart, CascadeTerms
 from capplan.readers.yaml_file import Document
 from capplan.scenario.reading import Reading, derived
-from capplan.scenario.scenario_file import Cascade, ScenarioFile
+from capplan.scenario.scenario_file import Cascade, Scenario, ScenarioFile
 from capplan.workload.multiples import thinned_arrival_cv
 from capplan.workload.request_class import NOTHING_OUTSIDE, RequestClass
 

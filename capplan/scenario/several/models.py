@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from capplan.errors import InputError
-from capplan.fleet.scenario import CascadeTerms, Scenario, SharingTerms
+from capplan.fleet.scenario import CascadeTerms, SharingTerms
 from capplan.hardware.device import Device
 from capplan.readers.catalogue.hardware import partitioned_devices, slices
 from capplan.readers.yaml_file import Document, KeyPath
 from capplan.scenario.reading import Reading, key_of
-from capplan.scenario.scenario_file import ScenarioFile
+from capplan.scenario.scenario_file import Scenario, ScenarioFile
 from capplan.scenario.several import cascade, sharing
 from capplan.workload.request_class import RequestClass
 

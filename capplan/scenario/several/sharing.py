@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from capplan.errors import InputError, unknown
-from capplan.fleet.scenario import Scenario, SharingTerms
+from capplan.fleet.scenario import SharingTerms
 from capplan.readers.yaml_file import Document, KeyPath
 from capplan.scenario.reading import Reading, derived
-from capplan.scenario.scenario_file import ScenarioFile, Sharing
+from capplan.scenario.scenario_file import Scenario, ScenarioFile, Sharing
 from capplan.workload.request_class import NOTHING_OUTSIDE, RequestClass
 
 AT = "sharing"

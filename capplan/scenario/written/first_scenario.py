@@ -18,21 +18,21 @@ _COLUMN = 46
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Prompt:
     """One of the five questions."""
 
-    words: str
+    text: str
     fields: tuple[str, ...]
     """Fields of `FirstScenario`, each answered by one part between semicolons."""
     default: str
 
 
 QUESTIONS = (
-    Asked("Model: Hugging Face id, or a name of capplan list models", ("model",), "llama-3.1-8b-instruct"),
-    Asked("Requests at the peak", ("request_rate",), "5 req/s"),
-    Asked("Tokens of a request, input; output: a mean, or a mean and a 95th percentile", ("input_tokens", "output_tokens"), "1500,4500; 300,800"),
-    Asked("Targets of 95 in 100 requests: first token; each further token", ("ttft_p95", "tpot_p95"), "1 s; 50 ms"),
-    Asked("GPUs that may be bought: names of capplan list hardware", ("hardware",), ", ".join(DEFAULT_HARDWARE)),
+    Prompt("Model: Hugging Face id, or a name of capplan list models", ("model",), "llama-3.1-8b-instruct"),
+    Prompt("Requests at the peak", ("request_rate",), "5 req/s"),
+    Prompt("Tokens of a request, input; output: a mean, or a mean and a 95th percentile", ("input_tokens", "output_tokens"), "1500,4500; 300,800"),
+    Prompt("Targets of 95 in 100 requests: first token; each further token", ("ttft_p95", "tpot_p95"), "1 s; 50 ms"),
+    Prompt("GPUs that may be bought: names of capplan list hardware", ("hardware",), ", ".join(DEFAULT_HARDWARE)),
 )  # fmt: skip
 """What a scenario needs from people."""
 
@@ -59,7 +59,7 @@ class Known:
         )
 
 
-def open_questions(first: FirstScenario, known: Known) -> tuple[Asked, ...]:
+def open_questions(first: FirstScenario, known: Known) -> tuple[Prompt, ...]:
     """Return the questions of which a part is neither stated nor known."""
     return tuple(
         asked
@@ -68,7 +68,7 @@ def open_questions(first: FirstScenario, known: Known) -> tuple[Asked, ...]:
     )
 
 
-def answers_of(asked: Asked, text: str) -> dict[str, object]:
+def answers_of(asked: Prompt, text: str) -> dict[str, object]:
     """Return what an answer says, by field.
 
     Raises
@@ -130,7 +130,7 @@ def checked_scenario_text(path: Path, first: FirstScenario, known: Known, *, off
         scenario = scenario_from(parse_yaml(text, str(path)), folder)
     except InputError as error:
         raise InputError(re.sub(rf"(?m)^{re.escape(str(path))}: (line \d+: )?", "", str(error))) from error
-    network = read_model(scenario.model, revision=scenario.revision, offline=offline)
+    network = read_model(scenario.model, revision=scenario.file.revision, offline=offline)
     if network.generates or scenario.pooled:
         return text
     known = replace(known, top={**known.top, "runner": "pooling"})

@@ -1,0 +1,222 @@
+"""Numbers of a plan as the table of quantities explains them: the formula of a function, with the value and the origin of each argument."""
+
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from capplan.explain.record import Explained, Input, explained, formula_of, input_of, is_written
+from capplan.explain.subject import PlanSubject, Subject
+from capplan.fleet.availability import plan_failures_per_month
+from capplan.fleet.load.demand import planned_demand
+from capplan.fleet.plan import plan_order
+from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.fleet.search.recommended import RANGE
+from capplan.fleet.unit_costs import mean_tokens_per_s
+from capplan.model.parameters import parameters, weight_bytes_by_class
+from capplan.model.weight_format import kv_bytes_per_element
+from capplan.replica.spec import served_context_tokens
+from capplan.report.quantities import ARGUMENTS, MEMORY, Quantity, quantity_of
+
+
+class Stated(NamedTuple):
+    """The value of an argument, and its origin where that depends on the plan."""
+
+    value: Any
+    source: str = ""
+    """Empty: as the table says."""
+    label: str = ""
+    """Empty: as the table says."""
+    name: str = ""
+    """Empty: as the table says."""
+
+
+def function_of(row: Quantity) -> object:
+    """Return the function, method or property whose docstring states the formula of a quantity; None where words state it.
+
+    Examples
+    --------
+    >>> function_of(Quantity("", "fleet.price.usd_per_month")).__name__
+    'usd_per_month'
+    """
+    if row.function is None:
+        return None
+    names = row.function.split(".")
+    depth = next(at for at, name in enumerate(names) if name[0].isupper() or at == len(names) - 1)
+    found: object = import_module(".".join(["capplan", *names[:depth]]))
+    for name in names[depth:]:
+        found = getattr(found, name)
+    return found
+
+
+def formula_in(row: Quantity) -> str:
+    """Return the formula of a quantity: of its function, or in words."""
+    return row.formula if row.function is None else formula_of(function_of(row))
+
+
+def tabled(of: PlanSubject, path: str, explain: Callable[[str], Explained]) -> Explained:
+    """Return a number of a plan explained as the table says.
+
+    Parameters
+    ----------
+    of : the plan
+    path : of the number
+    explain : explanation of another number of the plan
+
+    Returns
+    -------
+    Explained; other numbers of the plan are its steps, but for latencies, whose steps are operators
+    """
+    row = quantity_of(path)
+    assert row is not None, path
+    numbers = of.numbers
+    group = path[: path.index(".") + 1] if path.startswith("groups[") else ""
+    inputs: list[Input] = []
+    steps = []
+    for name, letter in row.arguments.items():
+        if name in ARGUMENTS:
+            inputs += arguments(of, name, letter)
+            continue
+        other = quantity_of(name)
+        assert other is not None, name
+        label = of.label if other.predicted else "derived"
+        inputs.append(input_of(letter, f"{group}{name}", numbers[f"{group}{name}"], label, f"explain {group}{name}"))  # fmt: skip
+        if other.arguments and not name.endswith(".mean"):
+            steps.append(explain(f"{group}{name}"))
+    label = of.label if row.predicted else "derived"
+    return explained(path, float(numbers[path]), formula_in(row), inputs, row.page, label=label, steps=steps)
+
+
+def arguments(of: PlanSubject, name: str, letter: str) -> Iterable[Input]:
+    """Return an argument that is no number of the plan; several where it stands for all SLO targets, jobs, or degrees of a layout."""
+    if name in _OF_ANY_PLAN:
+        return [_stated(name, letter, _OF_ANY_PLAN[name](of))]
+    assert isinstance(of, Subject), name
+    if name == "slo":
+        return of.limits()
+    if name == "parallelism":
+        return _degrees(of)
+    if name == "jobs":
+        return _jobs(of)
+    return [_stated(name, letter, _OF_REPLICAS[name](of))]
+
+
+def _stated(name: str, letter: str, stated: Stated) -> Input:
+    known = ARGUMENTS[name]
+    label, source = stated.label or known.label, stated.source or known.source
+    return input_of(letter, stated.name or known.name or name, stated.value, label, source)
+
+
+def _degrees(of: Subject) -> list[Input]:
+    sharding = of.plan.single.layout.sharding
+    degrees = {
+        "tensor_parallel": sharding.tensor,
+        "pipeline_parallel": sharding.pipeline,
+        "expert_parallel": sharding.expert,
+        "data_parallel": sharding.data,
+    }
+    return [input_of("", name, float(value), "derived", f"explain {name}") for name, value in degrees.items() if value != 1]  # fmt: skip
+
+
+def _jobs(of: Subject) -> list[Input]:
+    return [
+        item
+        for at, job in enumerate(of.trial.demand.classes)
+        for item in (
+            input_of("n_k", f"{job.name} requests", job.job_requests, "config", f"scenario: traffic[{at}]"),
+            input_of("r_k", f"{job.name} request_rate", job.request_rate_at(), "config", f"scenario: traffic[{at}]"),
+        )
+    ]  # fmt: skip
+
+
+def _held(of: PlanSubject) -> Stated:
+    order = plan_order(of.plan)
+    return Stated(None if order is None else sum(line.replicas for line in order.lines))
+
+
+def _link(of: PlanSubject) -> Stated:
+    assert of.plan.transfer is not None
+    name, key = of.plan.transfer.at_peak.link, of.plan.transfer.terms.key
+    return Stated(None, f"its rate in the catalogue, or {key}", name=f"link {name}")
+
+
+_OF_ANY_PLAN: Mapping[str, Callable[[PlanSubject], Stated]] = {
+    "hours": lambda _: Stated(HOURS_PER_MONTH),
+    "count": lambda of: Stated(of.plan.groups[0].survive.count, f"scenario: {of.plan.groups[0].survive.key}"),
+    "hours_to_repair": lambda of: Stated(of.plan.groups[0].survive.failures.repair_s / 3600.0),
+    "machine_failures_per_month": lambda of: Stated(plan_failures_per_month(of.plan)),
+    "link": _link,
+    "replicas_held": _held,
+    "stated_spare_replicas": lambda of: Stated(of.plan.spare_replicas, f"scenario: {of.plan.groups[0].survive.key}"),
+}  # fmt: skip
+"""Argument -> its value, of plans of any kind."""
+
+
+def _peak(of: Subject) -> Stated:
+    demand = of.trial.demand
+    peak = planned_demand(demand, of.latencies.responses_s).peak_requests_per_s
+    if demand.users:
+        source = "scenario: traffic.users over the think time and the mean response, explain e2e_s.mean"
+        return Stated(peak, source, "derived")
+    return Stated(peak)
+
+
+def _power(of: Subject) -> Stated:
+    device = of.plan.single.layout.device
+    keys = device.figure_sources.get("tdp_w", ())
+    titles = ", ".join(item.title for item in device.sources if item.key in keys)
+    return Stated(device.tdp_w, titles or "hardware_specs", device.labels.get("tdp_w", "spec"))
+
+
+def _slowness(of: Subject, fraction: float, source: str) -> Stated:
+    slowness = of.trial.candidate.slowness
+    return Stated(slowness.quantile(fraction), f"{source} {slowness.rows} measured open-loop runs")
+
+
+def _at_peak(of: Subject, *, inputs_too: bool) -> Stated:
+    demand = of.trial.demand.at_responses(of.latencies.responses_s)
+    rate = of.latencies.requests_per_s * of.busy
+    tokens = rate * demand.generated_tokens
+    return Stated(tokens + rate * float(demand.lengths.input_tokens) if inputs_too else tokens)
+
+
+def _at_mean(of: Subject, *, inputs_too: bool) -> Stated:
+    prompts, outputs = mean_tokens_per_s(of.trial.demand, of.latencies.responses_s)
+    return Stated(prompts + outputs if inputs_too else outputs)
+
+
+def format_source(of: Subject, key: str) -> str:
+    """Return where the format of weights or cache is stated: a key of the scenario, else the configuration of the model."""
+    written = of.asked.scenario.written
+    stated = next((path for path in (key, f"fleet.{key}s") if is_written(path, written)), "")
+    return f"scenario: {stated}" if stated else f"config.json of {of.trial.replica.spec.network.name}"
+
+
+_OF_REPLICAS: Mapping[str, Callable[[Subject], Stated]] = {
+    "request_rate": _peak,
+    "busy_replicas": lambda of: Stated(of.busy),
+    "headroom_fraction": lambda of: Stated(of.terms.headroom_fraction),
+    "slowness_ratio": lambda _: Stated(1.0),
+    "sure_slowness_ratio": lambda of: _slowness(of, of.confidence, f"not exceeded in {of.confidence:.0%} of"),
+    "low_slowness_ratio": lambda of: _slowness(of, RANGE[0], f"{RANGE[0]:.0%} point of"),
+    "high_slowness_ratio": lambda of: _slowness(of, RANGE[1], f"{RANGE[1]:.0%} point of"),
+    "energy_usd_per_gpu_hour": lambda of: Stated(of.price.energy_usd_per_hour or 0.0),
+    "tdp_w": _power,
+    "output_tokens_per_s": lambda of: _at_peak(of, inputs_too=False),
+    "total_tokens_per_s": lambda of: _at_peak(of, inputs_too=True),
+    "mean_output_tokens_per_s": lambda of: _at_mean(of, inputs_too=False),
+    "mean_total_tokens_per_s": lambda of: _at_mean(of, inputs_too=True),
+    "block_tokens": lambda of: Stated(of.trial.replica.scheduling.block_tokens, of.engine),
+    "max_num_seqs": lambda of: Stated(of.trial.replica.scheduling.max_num_seqs, f"scenario: max_num_seqs; unless stated, the default of {of.engine}"),
+    "max_num_batched_tokens": lambda of: Stated(of.trial.replica.scheduling.max_num_batched_tokens, f"scenario: max_num_batched_tokens; unless stated, the default of {of.engine}"),
+    "max_model_len": lambda of: Stated(served_context_tokens(of.spec)),
+    "vocabulary_size": lambda of: Stated(of.spec.network.vocabulary_size, f"config.json of {of.spec.network.name}"),
+    "layers": lambda of: Stated(len(of.spec.network.layers), f"capplan model {of.asked.scenario.model}: its mixers"),
+    "kv_bytes_per_element": lambda of: Stated(kv_bytes_per_element(of.spec.kv_format), format_source(of, "kv_dtype")),
+    "logged_non_torch_bytes": lambda of: Stated(of.spec.profile.memory.non_torch_bytes, f"{MEMORY}: logged starts of {of.engine}"),
+    "collective_bytes": lambda of: Stated(of.spec.profile.memory.collective_bytes, f"{MEMORY}: logged starts of {of.engine}"),
+    "graph_base_bytes": lambda of: Stated(of.spec.profile.memory.graph_base_bytes, f"{MEMORY}: logged starts of {of.engine}"),
+    "graph_bytes": lambda of: Stated(of.spec.profile.memory.graph_bytes_per_layer, f"{MEMORY}: logged starts of {of.engine}; of a layer and a captured size"),
+    "parameters": lambda of: Stated(parameters(of.spec.network), f"capplan model {of.asked.scenario.model}"),
+    "weight_bytes": lambda of: Stated(sum(weight_bytes_by_class(of.spec.network).values()), format_source(of, "weight_dtype")),
+}  # fmt: skip
+"""Argument -> its value, of plans of identical replicas."""

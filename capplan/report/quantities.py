@@ -1,0 +1,453 @@
+"""The table of quantities: unit and title of all that commands print, and of each number of a plan its formula and where each argument comes from.
+
+Columns, headings, `capplan explain` and the page on the numbers of a plan read it.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Unit(NamedTuple):
+    """The unit that the last words of a name state."""
+
+    base: str
+    """Base unit, in which JSON, CSV and `explain` have values."""
+    screen: str = ""
+    """Unit in tables; empty: they show the whole name."""
+    factor: float = 1.0
+    """Shown = value x factor."""
+    heading: str = ""
+    """Heading where nothing is left of the name."""
+
+
+UNITS: Mapping[str, Unit] = {
+    "usd_per_gpu_hour": Unit("$/GPU/h", "$/GPU/h", heading="price"),
+    "usd_per_unit_hour": Unit("$/h", "$/unit/h", heading="price"),
+    "usd_per_hour": Unit("$/h", "$/h", heading="price"),
+    "usd_per_day": Unit("$", "$/day", heading="price"),
+    "usd_per_month": Unit("$", "$/month", heading="price"),
+    "usd_per_year": Unit("$", "$/year", heading="price"),
+    "usd_per_job": Unit("$", "$/job", heading="price"),
+    "usd_over_horizon": Unit("$"),
+    "usd_per_kwh": Unit("$/kWh"),
+    "usd_per_thousand_requests": Unit("$/1000 requests", "$/1,000 req", heading="price"),
+    "usd_per_thousand_conversations": Unit("$/1000 conversations"),
+    "usd_per_million_output_tokens": Unit("$/10^6 token", "$/Mtok out", heading="price"),
+    "usd_per_million_input_tokens": Unit("$/10^6 token", "$/Mtok in", heading="price"),
+    "usd_per_million_tokens": Unit("$/10^6 token", "$/Mtok", heading="price"),
+    "usd_each": Unit("$", "$/unit", heading="price"),
+    "usd": Unit("$", "$", heading="price"),
+    "kwh_per_million_output_tokens": Unit("kWh/10^6 token", "kWh/Mtok out", heading="energy"),
+    "kwh_per_million_tokens": Unit("kWh/10^6 token", "kWh/Mtok", heading="energy"),
+    "kwh_per_month": Unit("kWh", "kWh/month", heading="energy"),
+    "kwh_per_job": Unit("kWh", "kWh/job", heading="energy"),
+    "joules_per_output_token": Unit("J/token", "J/tok out", heading="energy"),
+    "joules": Unit("J", "J", heading="energy"),
+    "kg_co2_per_kwh": Unit("kg/kWh"),
+    "kg_co2_per_month": Unit("kg", "kg/month", heading="CO2"),
+    "kg_co2_per_job": Unit("kg", "kg/job", heading="CO2"),
+    "watts": Unit("W", "W", heading="power"),
+    "w": Unit("W", "W", heading="power"),
+    "flop_per_byte": Unit("FLOP/B", "FLOP/B", heading="intensity"),
+    "tokens_per_s": Unit("token/s", "tok/s", heading="tokens"),
+    "requests_per_s": Unit("1/s", "req/s", heading="requests"),
+    "request_rate": Unit("1/s", "req/s", heading="requests"),
+    "rate": Unit("1/s"),
+    "fraction": Unit("-", "%", 100.0, "share"),
+    "probability": Unit("-", "%", 100.0, "probability"),
+    "ape": Unit("-", "%", 100.0, "error"),
+    "bias": Unit("-", "%", 100.0, "bias"),
+    "within_20": Unit("-", "%", 100.0, "within 20 %"),
+    "coverage": Unit("-", "%", 100.0, "coverage"),
+    "stored_token_hours": Unit("10^6 token h"),
+    "tokens": Unit("token", "tokens", heading="tokens"),
+    "hours": Unit("h"),
+    "seconds": Unit("s", "s", heading="time"),
+    "s": Unit("s", "s", heading="time"),
+}
+"""Last words of a name -> its unit, the one place that says it: tables, headings and `explain` read it. Bytes and FLOP get their prefix by size."""
+TITLES: Mapping[str, str] = {
+    "adapter_bytes_per_gpu": "one adapter, per GPU",
+    "adapter_elements": "elements of one LoRA adapter",
+    "adapters_that_fit": "adapters beside one sequence of maximum length",
+    "added_gpus": "GPUs to buy",
+    "arrival_cv": "burstiness (cv)",
+    "batch_mean": "mean batch in steps",
+    "breakeven_request_rate": "own is cheaper from",
+    "breakeven_requests": "pays from request",
+    "burst_gpus": "GPUs for the burst",
+    "burst_replicas": "replicas for the burst",
+    "cache_read_usd": "cache reads",
+    "cache_read_usd_per_million_tokens": "cache reads",
+    "cache_tokens_per_replica": "KV cache of a replica",
+    "cache_write_usd": "cache writes",
+    "cached_tokens": "cached, mean",
+    "cached_usd_per_day": "a day with caching",
+    "choice": "",
+    "concurrency_per_replica": "mean concurrency of a replica at peak",
+    "decode_load_fraction": "links of decode",
+    "design_watts": "servers at the wall, at most",
+    "draft_kv_bytes_per_sequence_per_gpu": "cache of one sequence, draft",
+    "draft_s": "drafting",
+    "driver_memory_bytes": "memory reported by the driver",
+    "energy_usd_per_hour": "electricity",
+    "expected_tokens_per_round": "tokens per round",
+    "facility_watts": "with cooling and losses",
+    "failed_replicas": "replicas that may fail",
+    "gpu_time_fraction": "of the GPU time",
+    "gpu_watts": "GPUs, mean",
+    "gpus_per_replica": "GPUs each",
+    "headroom_fraction": "headroom",
+    "host_memory_usd_per_month": "memory",
+    "input_tokens.mean": "input, mean",
+    "input_tokens.p95": "input, p95",
+    "interest_usd": "interest on upfront parts",
+    "interval_coverage": "in the 80 % interval",
+    "job_hours": "hours of the job",
+    "joules_per_output_token": "an output token, its prompt included",
+    "kg_co2_per_job": "carbon dioxide",
+    "kg_co2_per_month": "carbon dioxide",
+    "kv_bytes_available_alone_per_gpu": "left for the cache without a draft",
+    "kwh_per_million_output_tokens": "a million output tokens, their prompts included",
+    "kwh_per_million_tokens": "a million tokens, input and output",
+    "largest_load_that_holds": "largest load within targets (predicted)",
+    "limit_request_rate": "maximum rate of one replica within the targets, as predicted",
+    "link_bytes_per_s": "link, each way",
+    "link_domain_devices": "devices on the link",
+    "longest_context_tokens": "longest context of a single sequence",
+    "lora_bytes_per_gpu": "all slots, among the weights, per GPU",
+    "max_concurrency_alone": "concurrent sequences without a draft",
+    "max_loras": "slots of adapters",
+    "mean_ape": "mean error",
+    "mean_request_rate": "mean rate",
+    "median_ape": "median error",
+    "memory_bytes_per_s": "bandwidth",
+    "network_bytes_per_s": "network, each way",
+    "node_devices": "devices per server",
+    "of_roof_fraction": "of the roof",
+    "output_million_tokens_per_job": "output (Mtok)",
+    "output_million_tokens_per_month": "output (Mtok/month)",
+    "output_tokens.mean": "output, mean",
+    "output_tokens.p95": "output, p95",
+    "p90_ape": "90th percentile",
+    "pcie_bytes_per_s": "PCIe, each way",
+    "per_device": "on one GPU",
+    "plan": "layout",
+    "planned_request_rate": "planned rate of one replica",
+    "planned_requests_per_s": "load planned for",
+    "predicted_replicas": "replicas for the peak, with headroom",
+    "prefill_load_fraction": "links of prefill",
+    "price_basis": "price from",
+    "price_ratio": "ratio to chosen",
+    "rack_watts": "a full rack at design power",
+    "reported_memory_bytes": "memory visible to an engine",
+    "request_fraction": "share of requests",
+    "requests_short_fraction": "requests over capacity",
+    "reserved_bytes_per_sequence": "cache of one such sequence, per GPU",
+    "residual_usd": "residual value",
+    "saved_usd_per_month": "saved in a month",
+    "server_watts": "with their servers",
+    "slo_met_probability": "SLO attainment",
+    "spare_replicas": "spare",
+    "storage_usd": "cache storage",
+    "target_kv_bytes_per_sequence_per_gpu": "cache of one sequence, target",
+    "target_step_s": "plain step",
+    "tdp_watts": "maximum power",
+    "total_million_tokens_per_job": "input and output (Mtok)",
+    "total_million_tokens_per_month": "input and output (Mtok/month)",
+    "uncached_usd_per_day": "a day without caching",
+    "upfront_usd": "upfront and purchases",
+    "usd_after_horizon": "after the last month",
+    "usd_per_gpu_hour": "",
+    "usd_per_hour": "",
+    "usd_per_job": "",
+    "usd_per_million_output_tokens_at_mean": "$/Mtok out at mean load",
+    "usd_per_million_tokens_at_mean": "$/Mtok at mean load",
+    "usd_per_month": "",
+    "usd_per_month_saved": "saved ($/month)",
+    "usd_per_request": "a request",
+    "usd_per_thousand_conversations": "per 1,000 conversations",
+    "usd_per_thousand_requests": "",
+    "usd_per_user": "per user",
+    "usd_per_year": "",
+    "verify_s": "verification",
+}
+"""Quantity -> its title in every table, where the words of its name do not read well; empty: its unit says it. A table that shows it in another light says so itself."""
+
+
+METHODOLOGY, SIMULATION, ACCURACY = "docs/methodology.md", "docs/simulation.md", "docs/accuracy.md"
+MONEY, MEMORY, KERNELS = "docs/money.md", "docs/memory.md", "docs/kernels.md"
+PHASES, WORKLOADS = "docs/disaggregation.md", "docs/workloads.md"
+CHOSEN = "of the layout that meets the targets at the least cost"
+"""What the search chose among all layouts, which no formula gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number of a plan."""
+
+    meaning: str
+    """Phrase for the page on the numbers of a plan."""
+    formula: str = CHOSEN
+    """Function of the package whose docstring states the formula, such as `fleet.price.usd_per_month`; else the formula, or how the number is found, in words."""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    """Another number of the plan by its path, or an entry of `ARGUMENTS`, and its letter in the formula."""
+    page: str = METHODOLOGY
+    """Page of the documentation that says more."""
+    predicted: bool = False
+    """Whether it rests on step times, so that it is as certain as the kernels of the device; else it follows from its arguments."""
+
+    @property
+    def function(self) -> str | None:
+        """Function that states the formula; None if words do."""
+        return self.formula if _FUNCTION.fullmatch(self.formula) else None
+
+
+_FUNCTION = re.compile(r"[a-z_]+(\.\w+)+")
+
+
+class Argument(NamedTuple):
+    """An argument of a formula that is no number of the plan."""
+
+    label: str
+    """spec, config, derived, measured or assumed."""
+    source: str
+    """Key of the scenario, datasheet, measurement or rule that states it."""
+    name: str = ""
+    """Name that `explain` shows; empty: its own."""
+
+
+_ENGINE_LIMIT = "scenario: {}; unless stated, the default of the engine"
+_LOGGED = "docs/memory.md: logged starts of the engine"
+ARGUMENTS: Mapping[str, Argument] = {
+    "block_tokens": Argument("assumed", "the engine"),
+    "busy_replicas": Argument("derived", "explain replicas, without spares"),
+    "collective_bytes": Argument("measured", _LOGGED),
+    "count": Argument("config", "scenario: fleet.survive"),
+    "energy_usd_per_gpu_hour": Argument("config", "scenario: prices.electricity"),
+    "graph_base_bytes": Argument("measured", _LOGGED),
+    "graph_bytes": Argument("measured", f"{_LOGGED}; of a layer and a captured size"),
+    "headroom_fraction": Argument("config", "scenario: fleet.headroom"),
+    "high_slowness_ratio": Argument("measured", "90% point of measured over predicted step times", "slowness_ratio"),
+    "hours": Argument("derived", "365 x 24 / 12 hours of an average month"),
+    "hours_to_repair": Argument("config", "scenario: fleet.time_to_repair"),
+    "interval": Argument("measured", "measured over predicted, of results with similar load"),
+    "jobs": Argument("config", "scenario: traffic, requests of each job and their rate"),
+    "kv_bytes_per_element": Argument("config", "scenario: kv_dtype, else config.json of the model"),
+    "layers": Argument("config", "capplan model: its mixers"),
+    "link": Argument("spec", "its rate in the catalogue, or fleet.kv_link"),
+    "logged_non_torch_bytes": Argument("measured", _LOGGED, "non_torch_bytes"),
+    "low_slowness_ratio": Argument("measured", "10% point of measured over predicted step times", "slowness_ratio"),
+    "machine_failures_per_month": Argument("spec", "fleet.time_to_failure, or by GPUs as published for servers of eight H100 (arXiv 2407.21783)", "failures_per_month"),
+    "max_model_len": Argument("config", "scenario: max_model_len; unless stated, room for the longest requests"),
+    "max_num_batched_tokens": Argument("config", _ENGINE_LIMIT.format("max_num_batched_tokens")),
+    "max_num_seqs": Argument("config", _ENGINE_LIMIT.format("max_num_seqs")),
+    "mean_output_tokens_per_s": Argument("config", "scenario: traffic, mean over the hours that are paid for", "tokens_per_s"),
+    "mean_total_tokens_per_s": Argument("config", "scenario: traffic, mean over the hours that are paid for", "tokens_per_s"),
+    "output_tokens_per_s": Argument("config", "scenario: traffic, output tokens at the peak", "tokens_per_s"),
+    "parallelism": Argument("derived", "the degrees of the layout"),
+    "machines": Argument("spec", "lines of the order, each with provider, price and date"),
+    "offers": Argument("spec", "price lists, each offer with its date; else scenario: prices.per_gpu_hour"),
+    "outside": Argument("config", "scenario: traffic, outside: of each class"),
+    "parameters": Argument("config", "capplan model"),
+    "replicas_held": Argument("derived", "machines x replicas that fit on each"),
+    "request_rate": Argument("config", "scenario: traffic, at its peak"),
+    "slo": Argument("config", "scenario: slo"),
+    "slowest_ratio": Argument("derived", "largest factor on every step at which the targets hold"),
+    "slowness": Argument("measured", "distribution of measured over predicted step times"),
+    "slowness_ratio": Argument("derived", "as predicted"),
+    "stated_spare_replicas": Argument("config", "scenario: fleet.survive", "spare_replicas"),
+    "sure_slowness_ratio": Argument("measured", "not exceeded with the required confidence in measured open-loop runs", "slowness_ratio"),
+    "tdp_w": Argument("spec", "datasheet of the device", "watts"),
+    "total_tokens_per_s": Argument("config", "scenario: traffic, input and output tokens at the peak", "tokens_per_s"),
+    "vocabulary_size": Argument("config", "config.json of the model"),
+    "weight_bytes": Argument("config", "scenario: weight_dtype, else config.json of the model"),
+}  # fmt: skip
+"""Argument of a formula -> its label, and where it comes from; `explain` names the file, the engine or the offer of the plan."""
+
+_AT_THE_PEAK = "simulated at the peak"
+_PERCENTILES = "over the requests of a simulation of n replicas with T tokens of cache, at r each; a step takes the sum of its operators and of the host"
+_LARGEST = "largest rate at which all targets hold if every step takes s times as long, simulated"
+_IN_SERVICE = (
+    "probability of at most s lost replicas: machines fail independently, f of them a month, each for r"
+)
+_ALL_MONTH = "the same at all times of a month: A exp(-nu T / A), nu being the part of the failures f that leaves too few: more than s lost within r"
+_FAILING = {"machine_failures_per_month": "f", "hours_to_repair": "r", "spare_replicas": "s"}
+_RANGE = (
+    "month at price p of the replicas that the peak with headroom h takes if every step takes s times as long"
+)
+PLAN: Mapping[str, Quantity] = {
+    "gpus": Quantity("GPUs of all replicas, spares included", "fleet.plan.Group.gpus", {"replicas": "n", "gpus_per_replica": "g"}, predicted=True),
+    "replicas": Quantity(
+        "Copies of the served model, spares included",
+        "max(ceil(R / ((1 - h) l)), ceil(R / c)) + s, or more where that is surer for about the same cost",
+        {"request_rate": "R", "headroom_fraction": "h", "request_rate_limit_per_replica": "l", "sure_request_rate_limit_per_replica": "c", "stated_spare_replicas": "s"},
+        SIMULATION,
+    ),
+    "spare_replicas": Quantity("Replicas beyond what the peak needs, for what may fail", "s", {"stated_spare_replicas": "s"}),
+    "gpus_per_replica": Quantity("GPUs of one copy of the model"),
+    "tensor_parallel": Quantity("GPUs that every matrix is split over"),
+    "pipeline_parallel": Quantity("Stages that the layers are distributed over"),
+    "expert_parallel": Quantity("Groups that whole experts are distributed over"),
+    "data_parallel": Quantity("Attention groups, each with different sequences"),
+    "draft_tokens": Quantity("Tokens drafted in one round of speculation"),
+    "concurrency_per_replica": Quantity(
+        "Mean number of requests in a replica at the peak, waiting ones included", "fleet.search.trial.Latencies.concurrency",
+        {"request_rate_per_replica": "r", "e2e_s.mean": "t"}, SIMULATION,
+    ),
+    "request_rate_per_replica": Quantity("Request rate of a replica at the peak, spares idle", "R / n", {"request_rate": "R", "busy_replicas": "n"}, SIMULATION),
+    "request_rate_limit_per_replica": Quantity(
+        "Largest rate of a replica at which all targets hold, as predicted", _LARGEST, {"slowness_ratio": "s", "slo": ""}, SIMULATION, predicted=True,
+    ),
+    "sure_request_rate_limit_per_replica": Quantity(
+        "The same rate for a replica as slow as the required confidence allows for", _LARGEST, {"sure_slowness_ratio": "s", "slo": ""}, SIMULATION, predicted=True,
+    ),
+    "planned_request_rate_limit_per_replica": Quantity(
+        "Largest rate that a replica is planned for: as predicted less headroom, and with the required confidence",
+        "fleet.search.recommended.planned_rate_limit",
+        {"request_rate_limit_per_replica": "r_p", "headroom_fraction": "h", "sure_request_rate_limit_per_replica": "r_c", "request_rate_per_replica": "r_0"},
+        SIMULATION, predicted=True,
+    ),
+    "kv_cache_tokens": Quantity(
+        "Tokens in the KV cache of a replica, as the engine prints it",
+        "A / bytes of a token on one device, in blocks of k, filled with sequences of the usual length, times the groups",
+        {"kv_bytes_available_per_gpu": "A", "kv_bytes_per_token": "g", "block_tokens": "k", "parallelism": ""}, MEMORY,
+    ),
+    "busy_fraction": Quantity("Time in steps over time in service, mean over the replicas at the peak", f"time in steps over time in service, {_AT_THE_PEAK}", page=PHASES),
+    "usd_per_gpu_hour": Quantity("Price of one GPU for an hour: the median of the newest offers, or as the scenario states it", "p", {"offers": "p"}, MONEY),
+    "usd_per_hour": Quantity(
+        "Cost of an hour of all machines, electricity included where it is paid separately", "(p + e) g",
+        {"usd_per_gpu_hour": "p", "energy_usd_per_gpu_hour": "e", "gpus": "g"}, MONEY,
+    ),
+    "energy_usd_per_hour": Quantity(
+        "Electricity of an hour, on top of the price, at the thermal design power", "fleet.plan.Group.energy_usd_per_hour",
+        {"energy_usd_per_gpu_hour": "e", "gpus": "g"}, MONEY,
+    ),
+    "usd_per_month": Quantity("Cost of 730 hours", "fleet.price.usd_per_month", {"usd_per_hour": "h", "hours": "n"}, MONEY),
+    "usd_per_month_low": Quantity(
+        "Cost of a month if replicas turn out as fast as in the best tenth of the cases", _RANGE,
+        {"low_slowness_ratio": "s", "headroom_fraction": "h", "usd_per_gpu_hour": "p"}, ACCURACY, predicted=True,
+    ),
+    "usd_per_month_high": Quantity(
+        "Cost of a month if replicas turn out as slow as in the worst tenth of the cases", _RANGE,
+        {"high_slowness_ratio": "s", "headroom_fraction": "h", "usd_per_gpu_hour": "p"}, ACCURACY, predicted=True,
+    ),
+    "usd_per_million_output_tokens": Quantity(
+        "Total cost over output tokens, at the peak", "fleet.price.usd_per_million_tokens", {"usd_per_hour": "h", "output_tokens_per_s": "r"}, MONEY,
+    ),
+    "usd_per_million_tokens": Quantity(
+        "Total cost over input and output tokens, at the peak", "fleet.price.usd_per_million_tokens", {"usd_per_hour": "h", "total_tokens_per_s": "r"}, MONEY,
+    ),
+    "usd_per_million_output_tokens_at_mean": Quantity(
+        "Total cost over output tokens, at the mean load", "fleet.price.usd_per_million_tokens", {"usd_per_hour": "h", "mean_output_tokens_per_s": "r"}, MONEY,
+    ),
+    "usd_per_million_tokens_at_mean": Quantity(
+        "Total cost over input and output tokens, at the mean load", "fleet.price.usd_per_million_tokens", {"usd_per_hour": "h", "mean_total_tokens_per_s": "r"}, MONEY,
+    ),
+    "job_hours": Quantity("Hours until all jobs are done", "fleet.unit_costs.job_hours", {"jobs": ""}, MONEY),
+    "usd_per_job": Quantity("Cost until all jobs are done", "h t", {"usd_per_hour": "h", "job_hours": "t"}, MONEY),
+    "usd_per_thousand_requests": Quantity(
+        "Cost of a thousand requests of jobs, or of embeddings and rerankers at the mean load", "1000 c / n of a job, else 1000 h / (3600 r)", {"usd_per_job": "c", "usd_per_hour": "h", "request_rate": "r"}, MONEY,
+    ),
+    "watts": Quantity("Thermal design power of all GPUs", "fleet.plan.Group.watts", {"tdp_w": "w", "gpus": "g"}, MONEY),
+    "slo_met_probability": Quantity(
+        "Probability that all targets hold together at the peak: that replicas are fast enough for the target that fails first",
+        "fleet.search.recommended.met_probability", {"slowest_ratio": "s_max", "slowness": "F", "slo": ""}, ACCURACY,
+    ),
+    "target_probabilities.*": Quantity(
+        "Probability that one target holds at the peak, whatever the others do",
+        "P = F(s), at least that of all targets together", {"slowest_ratio": "s", "slowness": "F", "slo": ""}, ACCURACY,
+    ),
+    **{
+        f"{latency}.*": Quantity(f"{name}: mean, median and percentiles", _PERCENTILES, {"request_rate_per_replica": "r", "busy_replicas": "n", "kv_cache_tokens": "T"}, SIMULATION, predicted=True)
+        for latency, name in (("ttft_s", "Time to first token"), ("tpot_s", "Time per output token after the first"), ("e2e_s", "Time until the last token"))
+    },
+    **{
+        f"{latency}.{end}": Quantity(f"{words} bound of the measured mean in 80% of cases", "m q", {f"{latency}.mean": "m", "interval": "q"}, ACCURACY, predicted=True)
+        for latency in ("ttft_s", "tpot_s", "e2e_s")
+        for end, words in (("low", "Lower"), ("high", "Upper"))
+    },
+    "class_e2e_mean_s": Quantity("Mean response time of each class of requests at the peak, in the order of the traffic", _PERCENTILES, page=SIMULATION, predicted=True),
+    "simulated_requests": Quantity("Requests of the simulation at the peak that the latencies of separate pools rest on", page=PHASES),
+    **{
+        f"offers.{side}.*": Quantity(f"Cost of an hour, a month, a year or a job at the {words} of its GPUs", "(p + e) g, times the hours", {"offers": "p", "energy_usd_per_gpu_hour": "e", "gpus": "g"}, MONEY)
+        for side, words in (("low", "lowest offers"), ("likely", "offers that it is priced at"), ("high", "highest offers"))
+    },
+    "outside.longest_wait_s": Quantity("Longest wait of any class outside the GPUs", "workload.outside.OutsideUse.longest_wait_s", {"outside": ""}, WORKLOADS),
+    "outside.mean_wait_s": Quantity("Mean wait of all requests outside the GPUs", "workload.outside.OutsideUse.mean_wait_s", {"outside": ""}, WORKLOADS),
+    "outside.seen_ttft_s.*": Quantity("Time to the first token that users see, with the wait outside", "t + w", {"outside": "w"}, WORKLOADS, predicted=True),
+    "outside.seen_e2e_s.*": Quantity("Time until the last token that users see, with the wait outside", "t + w", {"outside": "w"}, WORKLOADS, predicted=True),
+    "outside.usd_per_month": Quantity("Price of a month of what requests take outside the GPUs", "workload.outside.OutsideUse.usd", {"outside": ""}, WORKLOADS),
+    "outside.usd_per_job": Quantity("Price of a job of what requests take outside the GPUs", "workload.outside.OutsideUse.usd", {"outside": ""}, WORKLOADS),
+    "order.gpus": Quantity("GPUs of all machines", "sum of the machines of each kind times the GPUs of one", {"machines": ""}, MONEY),
+    "order.gpus_idle": Quantity("GPUs of the machines that no replica uses", "o - g", {"order.gpus": "o", "gpus": "g"}, MONEY),
+    "order.free_replicas": Quantity("Replicas that fit on idle GPUs at no cost", "h - n", {"replicas_held": "h", "replicas": "n"}, MONEY),
+    "order.usd_per_hour": Quantity("Cost of an hour of all machines", "sum of the machines of each kind times the price of one, + e", {"machines": "", "energy_usd_per_gpu_hour": "e"}, MONEY),
+    "order.usd_per_month": Quantity("Cost of 730 hours of all machines", "fleet.price.usd_per_month", {"order.usd_per_hour": "h", "hours": "n"}, MONEY),
+    "survival.count": Quantity("Replicas, machines, racks or zones that may fail at once", "n", {"count": "n"}, MONEY),
+    "survival.time_fraction": Quantity("Share of the time in which enough replicas for the peak are in service", _IN_SERVICE, _FAILING, MONEY),
+    "survival.month_probability": Quantity("Probability that enough replicas are in service throughout a month", _ALL_MONTH, _FAILING, MONEY),
+    "survival.failures_per_month": Quantity("Machines of a plan that fail in a month", "f", {"machine_failures_per_month": "f"}, MONEY),
+    "survival.hours_to_repair": Quantity("Mean time until a failed machine is repaired or replaced", "r", {"hours_to_repair": "r"}, MONEY),
+    "survival.one_machine_more.usd_per_month": Quantity("Cost of a month of one machine more", "price of one more of the machines that the order has most of", page=MONEY),
+    "survival.one_machine_more.time_fraction": Quantity("The share of the time with one machine more", _IN_SERVICE, _FAILING, MONEY),
+    "survival.one_machine_more.month_probability": Quantity("The probability of a month with one machine more", _ALL_MONTH, _FAILING, MONEY),
+    "transfer.bytes_per_request": Quantity(
+        "KV cache that a prompt of mean length sends from the prefill to the decode pool",
+        "KV cache and state of a prompt of mean length, with those of a draft model, each element once", {"link": ""}, PHASES,
+    ),
+    "transfer.transfer_s": Quantity("Time of one transfer", "bytes_per_request / (rate of all devices of the slower end) + latency", {"link": ""}, PHASES),
+    "transfer.bytes_per_s": Quantity("Rate of all transfers at the peak", "bytes_per_request times the requests a second at the peak", {"link": ""}, PHASES),
+    "transfer.prefill_load_fraction": Quantity(
+        "Share of the time in which links of the prefill pool are busy", "bytes_per_s / (rate of all links of the prefill replicas at work)", {"link": ""}, PHASES,
+    ),
+    "transfer.decode_load_fraction": Quantity(
+        "Share of the time in which links of the decode pool are busy", "bytes_per_s / (rate of all links of the decode replicas at work)", {"link": ""}, PHASES,
+    ),
+    "requests.*": Quantity("Requests that the router of a mix sends to a group: their share of all, and their lengths", "the rule of the router"),
+    "usable_bytes_per_gpu": Quantity("Memory of a GPU that the engine may use", "by the budget of the engine", page=MEMORY),
+    "weight_bytes_per_gpu": Quantity("Weights on the fullest GPU, adapters included", "model.sharding.weight_bytes_per_rank", {"parameters": "", "weight_bytes": "", "parallelism": ""}, MEMORY),
+    "activation_bytes_per_gpu": Quantity(
+        "Peak working memory of a step", "memory.rank.rank_activation_bytes", {"max_num_batched_tokens": "t", "max_num_seqs": "s", "vocabulary_size": "v"}, MEMORY,
+    ),
+    "non_torch_bytes_per_gpu": Quantity(
+        "Kernels, handles and collective buffers", "h, and c more where ranks share fast links",
+        {"logged_non_torch_bytes": "h", "collective_bytes": "c", "parallelism": ""}, MEMORY,
+    ),
+    "cuda_graph_bytes_per_gpu": Quantity("Captured graphs", "memory.activations.graph_bytes", {"graph_base_bytes": "g_0", "graph_bytes": "g", "layers": "", "max_num_seqs": "s"}, MEMORY),
+    "kv_bytes_available_per_gpu": Quantity(
+        "Memory of a GPU that is left for the KV cache", "memory.plan.memory_plan",
+        {"usable_bytes_per_gpu": "U", "weight_bytes_per_gpu": "w", "activation_bytes_per_gpu": "a", "non_torch_bytes_per_gpu": "r"}, MEMORY,
+    ),
+    "reserved_bytes_per_sequence": Quantity(
+        "Memory that the engine reserves for a sequence of maximum length, rounding and padding included", "memory.capacity.reserved_bytes_per_sequence",
+        {"max_model_len": "n", "kv_bytes_per_token": "g", "block_tokens": "k", "parallelism": ""}, MEMORY,
+    ),
+    "max_concurrency": Quantity(
+        "Sequences of maximum length that the cache holds at once", "A / q, in whole blocks", {"kv_bytes_available_per_gpu": "A", "reserved_bytes_per_sequence": "q"}, MEMORY,
+    ),
+    "kv_bytes_per_token": Quantity(
+        "Bytes that the next token adds to one sequence, at the longest context", "model.kv_cache.kv_bytes_per_token",
+        {"kv_bytes_per_element": "b", "max_model_len": "n", "layers": ""}, MEMORY,
+    ),
+    "state_bytes_per_sequence": Quantity("Recurrent and convolution states of a sequence", "model.kv_cache.state_bytes_per_sequence", {"layers": ""}, MEMORY),
+}  # fmt: skip
+"""Path of a number of a plan -> what it is; `*` stands for any key, and a number of one of several groups has the path of the group before it."""
+_OF_A_GROUP = re.compile(r"groups\[\d+\]\.")
+
+
+def quantity_of(path: str) -> Quantity | None:
+    """Return what a number of a plan is, by its path; None for a path that no plan has.
+
+    Examples
+    --------
+    >>> quantity_of("usd_per_month").function, quantity_of("groups[1].gpus").arguments["replicas"]
+    ('fleet.price.usd_per_month', 'n')
+    >>> quantity_of("target_probabilities.ttft_p95").page, quantity_of("hardware")
+    ('docs/accuracy.md', None)
+    """
+    name = _OF_A_GROUP.sub("", path, count=1).partition("[")[0]
+    head, _, _ = name.rpartition(".")
+    return PLAN.get(name) or PLAN.get(f"{head}.*")
