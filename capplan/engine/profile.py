@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from capplan.assumption import Assumption
+from capplan.engine.dtypes import CacheRule
 from capplan.engine.memory_rules import MemoryRules
 from capplan.numbers import Number
 
@@ -205,6 +206,8 @@ class EngineProfile:
     """Weight dtypes that run, by device architecture; `*` for every other one."""
     kv_dtypes: Mapping[str, frozenset[str]]
     """Cache dtypes that run, by device architecture."""
+    cache_rules: tuple[CacheRule, ...] = ()
+    """Models whose cache has another dtype than their activations by default."""
     host: HostOverhead = HostOverhead()
     """Host times of the version, from `host_times`; `lookup.profile` fills it in."""
     doubles_graph_sequences: bool = False

@@ -153,7 +153,7 @@ class Scenario:
     weight_dtypes: tuple[str | None, ...]
     """None: as in the model's config."""
     kv_dtypes: tuple[str, ...]
-    """`auto`: the checkpoint's KV dtype, else the activation dtype."""
+    """`auto`: the checkpoint's KV dtype, else what the engine takes for the model whatever the device, else the activation dtype."""
     engine: str
     engine_version: str | None
     """None: the newest modelled version."""

@@ -177,7 +177,7 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
     format_assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
     served = network_as_served(in_weight_format(network, weight_dtype) if weight_dtype else network, rules)
     served = _with_adapters(served, flags)
-    kv_format, assumptions = cache_dtype(network, flags.kv_dtype)
+    kv_format, assumptions = cache_dtype(network, flags.kv_dtype, rules, target.architecture.lower())
     sharding = _sharding(flags)
     refuse_illegal(served, Layout(target, sharding, weight_dtype or "auto", kv_format), rules)
     spec = ReplicaSpec(
