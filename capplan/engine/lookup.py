@@ -404,3 +404,15 @@ def needed_cache_reason(
         Refusal.KV_DTYPE,
         f"{engine.engine} runs {model_type} on {architecture} with a KV cache in {rule.dtype} alone",
     )
+
+
+def own_sequences(engine: EngineProfile, model_type: str, *, drafts: bool) -> int | None:
+    """Return the limit on running sequences that an engine takes for a model, or with drafts, by default; None for that of the device.
+
+    Examples
+    --------
+    >>> sglang = profile("sglang", "0.5.23")
+    >>> [own_sequences(sglang, kind, drafts=drafts) for kind, drafts in (("llama", False), ("llama", True), ("deepseek_v4", False))]
+    [None, 48, 256]
+    """
+    return engine.model_sequences.get(model_type, engine.drafting_sequences if drafts else None)

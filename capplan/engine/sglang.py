@@ -85,7 +85,14 @@ _TOWERS_0_5_22 = _TOWERS_0_5_20 | {"minimax_m3_vl", "qwen4_exp"}
 
 def _capturing(version: str, capture: PrefillCapture) -> EngineProfile:
     memory, rules = replace(_MEMORY, prefill_capture=capture), (SGLANG_DSA_CACHE, SGLANG_V4_CACHE)
-    return replace(_BASE, version=version, memory=memory, cache_rules=rules)
+    return replace(
+        _BASE,
+        version=version,
+        memory=memory,
+        cache_rules=rules,
+        model_sequences=dict.fromkeys(SGLANG_V4_CACHE.models, 256),  # srt/arg_groups/deepseek_v4_hook.py
+        drafting_sequences=48,  # srt/arg_groups/speculative_hook.py, and server_args.py of 0.5.9
+    )
 
 
 SGLANG: tuple[EngineProfile, ...] = (

@@ -1,4 +1,4 @@
-"""Is a cache that nobody asks for in the dtype that the engine takes by itself?
+"""Is a cache that nobody asks for in the dtype that the engine takes by itself, and do as many sequences run as it admits?
 
 vLLM 0.33: `_resolve_dsv4_kv_cache_dtype` (vllm/models/deepseek_v4/attention.py), `GlmMoeDsaForCausalLM` and `Glm5NextModelConfig`
 (vllm/model_executor/models/config.py), `_canonicalize_sparse_mla_kv_cache_dtype` (layers/attention/mla_attention.py). SGLang 0.5.23:
@@ -9,6 +9,7 @@ import pytest
 
 from capplan.errors import InputError
 from capplan.questions.fleet import asked_fleet
+from capplan.replica.plans import engine_scheduling
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.scenario.scenario import read_scenario
@@ -32,9 +33,28 @@ CASES = [
 ]
 
 
-def asked(model, engine, version, hardware, **more):
+def asked(model, engine, version, hardware, *, drafts=False, **more):
     flags = ServingFlags(engine=engine, engine_version=version, tensor_parallel=8, offline=True, **more)
-    return asked_replica(model, hardware, flags)
+    return asked_replica(model, hardware, flags, drafts=drafts)
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "version", "drafts", "sequences"),
+    [
+        ("deepseek-v4-flash", "sglang", None, False, 256),
+        ("llama-3.1-8b", "sglang", None, True, 48),
+        ("llama-3.1-8b", "sglang", None, False, 2048),
+        ("llama-3.1-8b", "sglang", "0.4.0", True, 2048),
+        ("llama-3.1-8b", "vllm", None, True, 1024),
+    ],
+)
+def test_as_many_sequences_run_as_the_engine_admits_by_default(model, engine, version, drafts, sequences):
+    """SGLang 0.5.23, srt/arg_groups/deepseek_v4_hook.py and speculative_hook.py: 256 with DeepSeek V4, 48 with drafts, unless told otherwise."""
+    said = asked(model, engine, version, "b200", drafts=drafts)
+    assert engine_scheduling(said.spec).max_num_seqs == sequences
+    assert any(item.replace == "--max-num-seqs" for item in said.assumptions) == (sequences in (48, 256))
+    stated = asked(model, engine, version, "b200", drafts=drafts, max_num_seqs=100)
+    assert engine_scheduling(stated.spec).max_num_seqs == 100
 
 
 @pytest.mark.parametrize(("model", "engine", "version", "hardware", "dtype"), CASES)
