@@ -356,7 +356,7 @@ SERVING = Group(
     kv_dtype=typer.Option(
         "--kv-dtype",
         metavar="DTYPE",
-        help="fp32, bf16, fp16, fp8, int8 or int4; default: that of the config, else the activation dtype.",
+        help="fp32, bf16, fp16, fp8, int8 or int4; default: that of the config, else what the engine takes for the model.",
         autocompletion=kv_dtypes,
     ),
     engine=one_of("--engine", ("vllm", "sglang", "trtllm"), says="vllm, sglang or trtllm."),

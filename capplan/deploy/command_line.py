@@ -30,7 +30,7 @@ from capplan.deploy.flag_table import (
     weight_dtype,
 )
 from capplan.deploy.replica_launch import ReplicaLaunch, Role
-from capplan.deploy.trtllm_config import configured, written_config
+from capplan.deploy.trtllm_config import configured, grouped, written_config
 from capplan.errors import LONGEST_SHOWN, InputError
 from capplan.numbers import GIB
 
@@ -341,6 +341,8 @@ def read_command_line(text: str, place: str = "--launch", folder: Path | None = 
     launch = _with(launch, said, place)
     if "config" in said:
         launch = configured(launch, (folder or Path()) / said["config"], place)
+    if engine == "trtllm" and "attention_groups" in said:
+        launch = grouped(launch)
     return ReadLaunch(launch, (*before, *unread))
 
 

@@ -86,14 +86,19 @@ def configured(launch: ReplicaLaunch, path: Path, place: str) -> ReplicaLaunch:
         if not isinstance(value, bool | None):
             _refuse_other(path, [name])
     launch = _with_cache(launch, cache, str(path))
-    if groups:
-        launch = replace(launch, data_parallel=launch.tensor_parallel, tensor_parallel=1)
     return replace(
-        launch,
+        grouped(launch) if groups else launch,
         chunked_prefill=chunked,
         drafts=None if speculation is None else _read_drafts(speculation, str(path)),
         adapters=None if adapters is None else read_adapter_config(adapters, str(path)),
     )
+
+
+def grouped(launch: ReplicaLaunch) -> ReplicaLaunch:
+    """Return a launch whose attention groups are its tensor-parallel ranks, one each."""
+    if launch.data_parallel > 1:
+        return launch
+    return replace(launch, data_parallel=launch.tensor_parallel, tensor_parallel=1)
 
 
 def _refuse_other(path: Path, keys: list[str]) -> None:

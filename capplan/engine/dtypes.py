@@ -4,6 +4,7 @@ Sources: vLLM documentation "Supported Hardware" of quantisation; SGLang "Quanti
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 _ALWAYS = frozenset({"fp32", "fp16", "int8", "int4"})
 _AMPERE = _ALWAYS | {
@@ -70,3 +71,44 @@ TRTLLM_KV_DTYPES: Mapping[str, frozenset[str]] = {
     "*": _PLAIN_KV | {"fp8", "int8"},
 }
 """Cache dtypes of TensorRT-LLM."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRule:
+    """The cache dtype that an engine takes for some models where nobody asks for one, and neither does the checkpoint."""
+
+    dtype: str
+    models: frozenset[str]
+    """`model_type`s, with those of their text parts."""
+    architectures: frozenset[str] = frozenset()
+    """Device architectures; none: all."""
+    only: bool = False
+    """The engine runs these models with no other cache."""
+
+    def covers(self, model_type: str, architecture: str | None) -> bool:
+        """Return whether the rule is for a model on a device; without a device, whether it says what to plan a fleet with."""
+        everywhere = not self.architectures or (self.only and architecture is None)
+        return model_type in self.models and (everywhere or architecture in self.architectures)
+
+
+_DEEPSEEK_V4 = frozenset({"deepseek_v4", "deepseek_v41", "deepseek_v41_text"})
+_GLM_5 = frozenset({"glm_moe_dsa", "glm5_next", "glm5_next_text"})
+_SM100 = frozenset({"blackwell", "grace-blackwell", "blackwell-ultra"})
+
+VLLM_V4_CACHE = CacheRule("fp8", _DEEPSEEK_V4, frozenset({"hopper", "blackwell-rtx"}), only=True)
+"""`_resolve_dsv4_kv_cache_dtype`, vllm/models/deepseek_v4/attention.py: the layout of FlashMLA, and of FlashInfer on consumer Blackwell, holds fp8
+alone; on B200 `auto` is the dtype of the model (pull requests 45091, 54233)."""
+VLLM_CACHE_RULES = (
+    VLLM_V4_CACHE,
+    CacheRule("fp8", _GLM_5, _SM100),
+    CacheRule("fp8", frozenset({"deepseek_v32", *_GLM_5}), frozenset({"blackwell-rtx"})),
+)
+"""vLLM 0.33: `GlmMoeDsaForCausalLM` and `Glm5NextModelConfig` in vllm/model_executor/models/config.py, and
+`_canonicalize_sparse_mla_kv_cache_dtype` in layers/attention/mla_attention.py."""
+
+SGLANG_DSA_CACHE = CacheRule(
+    "fp8", frozenset({"deepseek_v32", "hy_v4", *_GLM_5}), frozenset({*_SM100, "blackwell-rtx", "rubin"})
+)
+"""SGLang since 0.5.9 at the latest, `_dsa_kv_cache_dtype_default` in srt/arg_groups/overrides.py: sparse attention from compute capability 10 on."""
+SGLANG_V4_CACHE = CacheRule("fp8", _DEEPSEEK_V4)
+"""SGLang since 0.5.12, `_deepseek_v4_kv_cache_dtype` there, on every device."""

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 from capplan.assumption import Assumption
+from capplan.engine.dtypes import CacheRule
 from capplan.engine.host_times import HOST_TIMES
 from capplan.engine.memory_rules import PrefillGraphs
 from capplan.engine.profile import EngineProfile, HostOverhead, Scheduling, Tier
@@ -361,3 +362,57 @@ def unsupported_reason(
         if dtype is not None and dtype not in table.get(architecture.lower(), table["*"]):
             return Reason(code, f"{engine.engine} does not run {dtype} {what} on {architecture}")
     return None
+
+
+def cache_rule(engine: EngineProfile, model_type: str, architecture: str | None = None) -> CacheRule | None:
+    """Return what an engine stores the cache of a model in where nobody asks for a dtype, or None where that is the dtype of its activations.
+
+    Parameters
+    ----------
+    engine : the profile
+    model_type : of the model
+    architecture : of the device; None: what holds on every device, or what some device needs
+
+    Returns
+    -------
+    the rule
+
+    Examples
+    --------
+    >>> cache_rule(profile("sglang", "0.5.23"), "glm_moe_dsa", "blackwell").dtype, cache_rule(profile("sglang", "0.5.23"), "glm_moe_dsa", "hopper")
+    ('fp8', None)
+    >>> cache_rule(profile("vllm"), "deepseek_v4").dtype, cache_rule(profile("vllm"), "glm_moe_dsa")
+    ('fp8', None)
+    """
+    return next((rule for rule in engine.cache_rules if rule.covers(model_type, architecture)), None)
+
+
+def needed_cache_reason(
+    engine: EngineProfile, model_type: str, architecture: str, kv_dtype: str
+) -> Reason | None:
+    """Return why an engine does not run a model with a cache dtype, or None where it does.
+
+    Examples
+    --------
+    >>> needed_cache_reason(profile("vllm"), "deepseek_v4", "hopper", "bf16").words
+    'vllm runs deepseek_v4 on hopper with a KV cache in fp8 alone'
+    """
+    rule = cache_rule(engine, model_type, architecture)
+    if rule is None or not rule.only or rule.dtype == kv_dtype:
+        return None
+    return Reason(
+        Refusal.KV_DTYPE,
+        f"{engine.engine} runs {model_type} on {architecture} with a KV cache in {rule.dtype} alone",
+    )
+
+
+def own_sequences(engine: EngineProfile, model_type: str, *, drafts: bool) -> int | None:
+    """Return the limit on running sequences that an engine takes for a model, or with drafts, by default; None for that of the device.
+
+    Examples
+    --------
+    >>> sglang = profile("sglang", "0.5.23")
+    >>> [own_sequences(sglang, kind, drafts=drafts) for kind, drafts in (("llama", False), ("llama", True), ("deepseek_v4", False))]
+    [None, 48, 256]
+    """
+    return engine.model_sequences.get(model_type, engine.drafting_sequences if drafts else None)

@@ -1,12 +1,13 @@
 """What a version of a serving engine does: scheduling, defaults, memory accounting, host overhead."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from capplan.assumption import Assumption
+from capplan.engine.dtypes import CacheRule
 from capplan.engine.memory_rules import MemoryRules
 from capplan.numbers import Number
 
@@ -207,6 +208,12 @@ class EngineProfile:
     """Weight dtypes that run, by device architecture; `*` for every other one."""
     kv_dtypes: Mapping[str, frozenset[str]]
     """Cache dtypes that run, by device architecture."""
+    cache_rules: tuple[CacheRule, ...] = ()
+    """Models whose cache has another dtype than their activations by default."""
+    model_sequences: Mapping[str, int] = field(default_factory=dict)
+    """`model_type` -> the sequences that run at once by default, where a model has a limit of its own."""
+    drafting_sequences: int | None = None
+    """The same with drafts, for the other models; None: as without."""
     host: HostOverhead = HostOverhead()
     """Host times of the version, from `host_times`; `lookup.profile` fills it in."""
     doubles_graph_sequences: bool = False

@@ -6,7 +6,12 @@ mem_fraction_static). Memory outside the fraction: one logged start, hence more 
 
 from dataclasses import replace
 
-from capplan.engine.dtypes import CUDA_KV_DTYPES, SGLANG_WEIGHT_DTYPES
+from capplan.engine.dtypes import (
+    CUDA_KV_DTYPES,
+    SGLANG_DSA_CACHE,
+    SGLANG_V4_CACHE,
+    SGLANG_WEIGHT_DTYPES,
+)
 from capplan.engine.memory_rules import MemoryRules, PrefillCapture, PrefillGraphs
 from capplan.engine.profile import EngineProfile, Tier
 from capplan.numbers import GIB
@@ -79,7 +84,15 @@ _TOWERS_0_5_22 = _TOWERS_0_5_20 | {"minimax_m3_vl", "qwen4_exp"}
 
 
 def _capturing(version: str, capture: PrefillCapture) -> EngineProfile:
-    return replace(_BASE, version=version, memory=replace(_MEMORY, prefill_capture=capture))
+    memory, rules = replace(_MEMORY, prefill_capture=capture), (SGLANG_DSA_CACHE, SGLANG_V4_CACHE)
+    return replace(
+        _BASE,
+        version=version,
+        memory=memory,
+        cache_rules=rules,
+        model_sequences=dict.fromkeys(SGLANG_V4_CACHE.models, 256),  # srt/arg_groups/deepseek_v4_hook.py
+        drafting_sequences=48,  # srt/arg_groups/speculative_hook.py, and server_args.py of 0.5.9
+    )
 
 
 SGLANG: tuple[EngineProfile, ...] = (

@@ -1,6 +1,7 @@
 """TensorRT-LLM: in-flight batching, unchunked prompts by default, a fraction of the memory left by weights for the cache.
 
-Defaults: `tensorrt_llm/llmapi/llm_args.py` and `trtllm-serve`; CUTLASS runs all experts except those in mxfp4
+Defaults: `tensorrt_llm/llmapi/llm_args.py` and `trtllm-serve`, the same in the candidates of 1.4 (2,048 sequences, 8,192 tokens, 0.9 of the
+memory that is free, blocks of 32 tokens, no chunks); CUTLASS runs all experts except those in mxfp4
 (`resolve_moe_backend`). Compiled engines, to 0.18, quantise the inputs of fp8 matmuls in the kernel before; the PyTorch
 backend does so in a separate one. No start was logged: the runtime memory is assumed.
 """

@@ -7,7 +7,12 @@ Marlin until 0.12, which brings OpenAI's Triton kernels (pull request 28788).
 
 from dataclasses import replace
 
-from capplan.engine.dtypes import CUDA_KV_DTYPES, VLLM_WEIGHT_DTYPES
+from capplan.engine.dtypes import (
+    CUDA_KV_DTYPES,
+    VLLM_CACHE_RULES,
+    VLLM_V4_CACHE,
+    VLLM_WEIGHT_DTYPES,
+)
 from capplan.engine.memory_rules import MemoryRules
 from capplan.engine.profile import FIRST_GROUP_EXPONENT, EngineProfile, ExpertKernel, Tier
 from capplan.numbers import GIB
@@ -164,9 +169,21 @@ VLLM: tuple[EngineProfile, ...] = (
             ("0.15.0", (_PROCESSOR, _LARGE, _SMALL), _GROUPED_MEMORY),
             ("0.17.0", (_PROCESSOR, _LARGE, _SMALL), _LEAN_SAMPLER_MEMORY),
             ("0.18.0", (_PROCESSOR, _LARGE, _SMALL), _WORKSPACE_MEMORY),
-            ("0.20.0", (_PROCESSOR, _LARGE, _SMALL), _GRAPHS_MEMORY),
-            ("0.26.0", (_PROCESSOR, _HUGE, _LARGE, _SMALL), _GRAPHS_MEMORY),
-            ("0.33.0", (_PROCESSOR, _HUGE, _LARGE, _SMALL), _GRAPHS_MEMORY),
+        )
+    ),
+    *(
+        replace(
+            _V1,
+            version=version,
+            tiers=tiers,
+            memory=_GRAPHS_MEMORY,
+            expert_kernels=(_SPLIT_BLOCKS_TRITON,),
+            cache_rules=rules,
+        )
+        for version, tiers, rules in (
+            ("0.20.0", (_PROCESSOR, _LARGE, _SMALL), (VLLM_V4_CACHE,)),
+            ("0.26.0", (_PROCESSOR, _HUGE, _LARGE, _SMALL), (VLLM_V4_CACHE,)),
+            ("0.33.0", (_PROCESSOR, _HUGE, _LARGE, _SMALL), VLLM_CACHE_RULES),
         )
     ),
 )

@@ -324,7 +324,7 @@ _OF_TYPE = {
     "glm_moe_dsa": "layer_types num_experts index_topk_freq index_skip_topk_offset",
     "gemma4_vision": "global_head_dim max_position_embeddings",
     "kimi_k25_vision": "init_pos_emb_time merge_type mm_hidden_size mm_projector_type pos_emb_type text_hidden_size video_attn_type",
-    "mimo_v2_flash": "attention_chunk_size",
+    **dict.fromkeys(("mimo_v2", "mimo_v2_flash"), "attention_chunk_size"),
     "mamba2": "time_step_rank",
     "mllama_vision_model": "tie_word_embeddings",
     "minimax": "full_attn_alpha_factor full_attn_beta_factor linear_attn_alpha_factor linear_attn_beta_factor mlp_alpha_factor "

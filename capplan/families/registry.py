@@ -220,6 +220,7 @@ _READERS = {
         (
             "aya_vision",
             "cohere2_vision",
+            "Llama_Nemotron_Nano_VL",
             "NemotronH_Nano_VL_V2",
             "deepseek_vl",
             "dots_ocr",

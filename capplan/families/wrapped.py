@@ -4,7 +4,7 @@ The text part is read by the family of its own `model_type`. A tower that is not
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capplan.families import speech
 from capplan.families.config import Config
@@ -26,6 +26,7 @@ _TOWERS: dict[str, Tower] = {
     "glm_ocr_vision": vision.glm_ocr_vision,
     "glm4v_vision": vision.glm4v_vision,
     "granite_speech_encoder": audio.granite_speech,
+    "hunyuan_vl_vision": towers.hunyuan,
     "idefics3_vision": towers.idefics3,
     "dots_vit": towers.dots_vit,
     "intern_vit_6b": towers.intern_vit,
@@ -58,7 +59,7 @@ _TOWERS: dict[str, Tower] = {
 _COPIES = (
     "dynamic_image_size", "force_image_size", "max_dynamic_patch", "min_dynamic_patch", "pad2square", "ps_version",
     "select_layer", "template", "use_backbone_lora", "use_llm_lora", "use_thumbnail", "downsample_ratio", "hidden_size", "vocab_size",
-    "window_size", "num_image_tokens", "patch_size",
+    "window_size", "num_image_tokens", "patch_size", "norm_mean", "norm_std", "image_tag_type", "video_pruning_rate",
 )  # fmt: skip
 """Keys at the top level of some files that repeat a section or say how many tokens an image has."""
 
@@ -97,7 +98,9 @@ _WRAPPERS = {
     "minicpmv4_7": _image(None),
     "interns1": _image(projectors.internvl),
     "dots_ocr": Wrapper({"vision_config": projectors.nothing}, text=(), text_type="qwen2", tower_type="dots_vit"),
-    "NemotronH_Nano_VL_V2": Wrapper({"vision_config": None}, text=("llm_config",)),
+    "Llama_Nemotron_Nano_VL": Wrapper({"vision_config": None}, text=("llm_config",), text_type="llama"),
+    "NemotronH_Nano_VL_V2": Wrapper({"vision_config": projectors.nemotron}, text=("llm_config",), tower_type="radio"),
+    "hunyuan_vl": Wrapper({"vision_config": projectors.hunyuan}, text_type="hunyuan_vl_text", tower_type="hunyuan_vl_vision"),
     "voxtral_realtime": Wrapper({"audio_config": projectors.voxtral_realtime}),
     "lfm2_vl": _image(projectors.lfm2_vl),
     "cohere2_vision": _image(projectors.cohere2_vision),
@@ -134,7 +137,7 @@ _WRAPPERS = {
     "idefics2": Wrapper({"vision_config": None, "perceiver_config": None}),
     **dict.fromkeys(
         (
-            "deepseek_vl", "got_ocr2", "hunyuan_vl", "granite4_vision", "lighton_ocr", "llava_next_video", "llava_onevision",
+            "deepseek_vl", "got_ocr2", "granite4_vision", "lighton_ocr", "llava_next_video", "llava_onevision",
             "ovis2", "paddleocr_vl", "perception_lm", "video_llama_3", "video_llava", "vipllava",
         ),
         _image(None),
@@ -147,7 +150,7 @@ def read_wrapped(config: Config, name: str) -> Network:
     wrapper = _WRAPPERS[config.model_type]
     if config.model_type in _ORIGINALS and config.stated("mm_vision_tower"):
         return _original_llava(config, name)
-    text = config.needed_section(*wrapper.text) if wrapper.text else config
+    text = _text_of(config, wrapper)
     text.unused("num_image_tokens")
     network = _text_network(config, text, wrapper.text_type or text.model_type, name)
     config.unused(*wrapper.text, *_COPIES)
@@ -157,6 +160,16 @@ def read_wrapped(config: Config, name: str) -> Network:
     for key, projector in wrapper.towers.items():
         size += _tower(config, key, projector, network.hidden_size, wrapper.tower_type)
     return with_vision(network, config, size)
+
+
+def _text_of(config: Config, wrapper: Wrapper) -> Config:
+    """Return the section of the text model; a file without one has its keys at the top level, where that is known of its type."""
+    section = config.section(*wrapper.text) if wrapper.text else config
+    if section is not None:
+        return section
+    if not wrapper.text_type:
+        return config.needed_section(*wrapper.text)
+    return replace(config, values={**config.values, "model_type": wrapper.text_type}, stated_class=None)
 
 
 _ORIGINALS = {"llava": "llama", "llava_llama": "llama", "llava_mistral": "mistral"}

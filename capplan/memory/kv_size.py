@@ -83,7 +83,7 @@ def kv_sizes(
         prompt and output so far; empty: a few up to the model's maximum
     sequences : [-]
         held at once
-    kv_dtype : of the cache; None: the checkpoint's, else the activation dtype
+    kv_dtype : of the cache; None: the checkpoint's, else what the engine takes for the model on every device, else the activation dtype
     tensor_parallel : [-]
         ranks
     engine : whose layout is used
@@ -115,7 +115,7 @@ def kv_sizes(
     rules = profile(engine, engine_version)
     if reason := encoder_reason(network, rules):
         raise InputError(reason.words)
-    dtype, assumptions = cache_dtype(network, kv_dtype)
+    dtype, assumptions = cache_dtype(network, kv_dtype, rules)
     step_tokens = max_num_batched_tokens
     if step_tokens is None:
         step_tokens = scheduling(rules, _USUAL_DEVICE_BYTES).max_num_batched_tokens

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.assumption import Assumption
+from capplan.engine.lookup import cache_rule
 from capplan.engine.profile import EngineProfile
 from capplan.memory.capacity import Stage, cache_capacity, stages_of
 from capplan.memory.launch import Launch
@@ -19,7 +20,12 @@ AUTO = "auto"
 """Value of engines, flags and scenarios for an unspecified cache dtype."""
 
 
-def cache_dtype(network: Network, asked: str | None = None) -> tuple[str, tuple[Assumption, ...]]:
+def cache_dtype(
+    network: Network,
+    asked: str | None = None,
+    engine: EngineProfile | None = None,
+    architecture: str | None = None,
+) -> tuple[str, tuple[Assumption, ...]]:
     """Return the cache dtype, and the assumption behind it.
 
     It never follows from the weight dtype: an fp8 checkpoint without a KV cache scheme is served with a 16-bit cache.
@@ -28,6 +34,7 @@ def cache_dtype(network: Network, asked: str | None = None) -> tuple[str, tuple[
     ----------
     network : the model; `kv_format` is what its checkpoint asks for
     asked : dtype on the command line or in the scenario; None and `auto` leave it open
+    engine, architecture : what runs it on which device, for models whose cache an engine narrows by itself; None: any
 
     Returns
     -------
@@ -48,6 +55,10 @@ def cache_dtype(network: Network, asked: str | None = None) -> tuple[str, tuple[
         return name, ()
     if network.kv_format is not None:
         return network.kv_format, ()
+    rule = engine and cache_rule(engine, network.model_type, architecture)
+    if engine and rule:
+        what = f"KV cache in {rule.dtype}, which {engine.engine} takes for {network.model_type}"
+        return rule.dtype, (Assumption(what, "--kv-dtype", "kv_dtype"),)
     dtype = network.activation_format if network.activation_format in KV_DTYPES else "bf16"
     if network.bidirectional:
         return dtype, ()

@@ -118,8 +118,10 @@ def _with_prompt_work(
         raise InputError(f"{scenario.path}: {error}") from error
 
 
-def _kv_formats(scenario: Scenario, network: Network) -> tuple[tuple[str, ...], list[Assumption]]:
-    resolved = [cache_dtype(network, name) for name in scenario.kv_dtypes]
+def _kv_formats(
+    scenario: Scenario, network: Network, engine: EngineProfile
+) -> tuple[tuple[str, ...], list[Assumption]]:
+    resolved = [cache_dtype(network, name, engine) for name in scenario.kv_dtypes]
     stated = [assumption.of_scenario() for _, assumptions in resolved for assumption in assumptions]
     return tuple(dict.fromkeys(name for name, _ in resolved)), stated
 
@@ -207,8 +209,8 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     first = next(iter(networks.values()))
     assumed += adapter_assumptions(first, "lora")
     drafting, draft_assumed = _drafting(scenario, first, offline=offline)
-    kv_formats, kv_assumed = _kv_formats(scenario, first)
     engine = _profile(scenario, first)
+    kv_formats, kv_assumed = _kv_formats(scenario, first, engine)
     tokens, context_assumed, warnings = _context(scenario, network_as_served(first, engine), demand)
     calibration = Path(scenario.calibration) if scenario.calibration else None
     limits = scenario.fleet

@@ -42,7 +42,7 @@ class ServingFlags:
     weight_dtype: str | None = None
     """None keeps what the config says."""
     kv_dtype: str | None = None
-    """None takes the checkpoint's, else the activation dtype."""
+    """None takes the checkpoint's, else what the engine takes for the model."""
     engine: str = "vllm"
     engine_version: str | None = None
     """None is the newest known."""

@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from capplan.assumption import Assumption
-from capplan.engine.lookup import profile
+from capplan.engine.lookup import own_sequences, profile
+from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError, unknown
 from capplan.families.head import pooled
 from capplan.fleet.scenario import LoraTerms
@@ -149,7 +150,9 @@ class CompletedReplica:
     warnings: tuple[str, ...] = ()
 
 
-def asked_replica(model: str, hardware: str, flags: ServingFlags) -> CompletedReplica:
+def asked_replica(
+    model: str, hardware: str, flags: ServingFlags, *, drafts: bool = False
+) -> CompletedReplica:
     """Return the replica that the flags describe.
 
     Parameters
@@ -157,6 +160,7 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> CompletedRe
     model : path, shipped id or alias, or hub id
     hardware : catalogue name or alias, or path of a hardware YAML
     flags : how it is sharded, stored and run; parallelism that the model cannot be split by is refused
+    drafts : tokens are drafted and verified
 
     Returns
     -------
@@ -177,8 +181,9 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> CompletedRe
     format_assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
     served = network_as_served(in_weight_format(network, weight_dtype) if weight_dtype else network, rules)
     served = _with_adapters(served, flags)
-    kv_format, assumptions = cache_dtype(network, flags.kv_dtype)
+    kv_format, assumptions = cache_dtype(network, flags.kv_dtype, rules, target.architecture.lower())
     sharding = _sharding(flags)
+    seats, seats_assumed = _seats(flags, rules, network, drafts=drafts)
     refuse_illegal(served, Layout(target, sharding, weight_dtype or "auto", kv_format), rules)
     spec = ReplicaSpec(
         network=served,
@@ -188,7 +193,7 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> CompletedRe
         sharding=sharding,
         kv_format=kv_format,
         max_model_len=flags.max_model_len,
-        max_num_seqs=flags.max_num_seqs,
+        max_num_seqs=seats,
         max_num_batched_tokens=flags.max_num_batched_tokens,
         gpu_memory_utilization=flags.gpu_memory_utilization,
     )
@@ -196,6 +201,7 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> CompletedRe
         spec,
         (
             *assumptions,
+            *seats_assumed,
             *network.doubts,
             *layout_assumptions(served, rules.memory),
             *narrow_states(served, rules.memory, rules.engine),
@@ -207,6 +213,18 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> CompletedRe
         ),
         (*_warnings(served, flags.max_model_len), *_shared_ranks(flags), *host_warnings),
     )
+
+
+def _seats(
+    flags: ServingFlags, rules: EngineProfile, network: Network, *, drafts: bool
+) -> tuple[int | None, tuple[Assumption, ...]]:
+    """Return the limit on running sequences: the asked one, or that of the engine for the model or for drafts; None for its usual one."""
+    own = own_sequences(rules, network.model_type, drafts=drafts)
+    if flags.max_num_seqs is not None or own is None:
+        return flags.max_num_seqs, ()
+    of = network.model_type if network.model_type in rules.model_sequences else "drafts"
+    what = f"{own} sequences at once, the limit of {rules.engine} with {of}"
+    return max(own // flags.data_parallel, 1), (Assumption(what, "--max-num-seqs", "max_num_seqs"),)
 
 
 def _refuse_short_steps(flags: ServingFlags, network: Network) -> None:

@@ -525,7 +525,7 @@ class Scenario(Purchase):
     weight_dtypes: tuple[str | None, ...]
     """None: as in the model's config."""
     kv_dtypes: tuple[str, ...]
-    """`auto`: the checkpoint's KV dtype, else the activation dtype."""
+    """`auto`: the checkpoint's KV dtype, else what the engine takes for the model whatever the device, else the activation dtype."""
     engine: str
     max_model_len: int | None
     max_num_batched_tokens: int | None

@@ -402,7 +402,7 @@ def asked_speculation(
         )
     assert model is not None
     assert hardware is not None
-    asked = asked_replica(model, hardware, serving)
+    asked = asked_replica(model, hardware, serving, drafts=True)
     if draft_step_s is not None:
         return AskedSpeculation(
             asked.spec,

@@ -2,10 +2,10 @@
 
 python -m docs.generators.engine_gaps vllm site-packages/vllm
 python -m docs.generators.engine_gaps sglang sglang-0.5.23-cp311-cp311-manylinux_2_34_x86_64.whl
-python -m docs.generators.engine_gaps trtllm TensorRT-LLM/tensorrt_llm
+python -m docs.generators.engine_gaps trtllm TensorRT-LLM
 
 The second argument is the installed package, a folder of its source, or the wheel that `pip download --no-deps` fetches (the package index has
-none of TensorRT-LLM). Its source is searched, never run. A class is known by its type in transformers (`.[oracle]`), or by its name.
+none of TensorRT-LLM, whose options are in the reference of its tests). Its source is searched, never run. A class is known by its type in transformers (`.[oracle]`), or by its name.
 """
 
 import re
@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+import yaml
+
 from capplan.deploy.flag_table import engine_flags
 from capplan.engine.lookup import version_key
 from capplan.engine.versions import RELEASES
@@ -23,9 +25,9 @@ from capplan.families.registry import REFUSED, families
 
 PACKAGES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm"}
 """Engine -> its package."""
-_OPTION_FILES = re.compile(
-    r"arg_utils\.py|server_args\.py|arg_groups/fields/\w+\.py|cli_args\.py|commands/serve\.py"
-)
+_OPTION_FILES = re.compile(r"arg_utils\.py|server_args\.py|arg_groups/fields/\w+\.py|cli_args\.py")
+_OPTIONS_OF_TRTLLM = "trtllm_serve_cli.yaml"
+"""Every option of every command of `trtllm-serve`, as its tests compare it (tests/unittest/api_stability/references/)."""
 _NO_LANGUAGE_MODEL = "multimodal_gen/"
 """Folder of SGLang's server of diffusion models."""
 _OPTION = re.compile(r"""["'](--[a-z][a-z0-9_-]+)["']""")
@@ -45,9 +47,9 @@ _HEAD = re.compile(r"(Sparse)?(For\w+|LMHeadModel|ChatModel|Chat)$")
 
 
 def sources(package: Path) -> Iterator[tuple[str, str]]:
-    """Yield the path and the text of every Python file of a folder or a wheel."""
+    """Yield the path and the text of every Python file of a folder or a wheel, and of the list of TensorRT-LLM's options."""
     if package.is_dir():
-        for path in sorted(package.rglob("*.py")):
+        for path in sorted([*package.rglob("*.py"), *package.rglob(_OPTIONS_OF_TRTLLM)]):
             if _NO_LANGUAGE_MODEL in path.as_posix():
                 continue
             yield str(path.relative_to(package)), path.read_text(encoding="utf-8", errors="ignore")
@@ -65,6 +67,8 @@ def found(files: Iterable[tuple[str, str]]) -> tuple[set[str], set[str]]:
     --------
     >>> found([("configs/flash.py", 'model_type = "flash_9"'), ("engine/arg_utils.py", 'add("--fast")'), ("x.py", 'add("--slow")')])
     ({'flash_9'}, {'--fast'})
+    >>> found([("references/trtllm_serve_cli.yaml", "commands: {serve: {options: {a: {flags: [--a]}}}, other: {options: {b: {flags: [--b]}}}}")])
+    (set(), {'--a'})
     """
     types: set[str] = set()
     options: set[str] = set()
@@ -73,6 +77,9 @@ def found(files: Iterable[tuple[str, str]]) -> tuple[set[str], set[str]]:
             types.update(_MODEL_TYPE.findall(text))
         if _OPTION_FILES.search(path):
             options.update(_OPTION.findall(text))
+        if path.endswith(_OPTIONS_OF_TRTLLM):
+            of_server = yaml.safe_load(text)["commands"]["serve"]["options"]
+            options.update(name for option in of_server.values() for name in option["flags"])
         if "arg_groups/fields/" in path:
             options.update(f"--{name.replace('_', '-')}" for name in _FIELD.findall(text))
     return types, options

@@ -32,7 +32,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "revision": "main",
         "runner": "generate",
         "weight_dtype": "what the model's config says",
-        "kv_dtype": "the checkpoint's, else the activation dtype",
+        "kv_dtype": "the checkpoint's, else what the engine takes for the model: mostly its activation dtype",
         "engine": "vllm",
         "engine_version": "the newest that is modelled",
         "max_model_len": "room for 99.9% of the requests",

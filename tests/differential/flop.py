@@ -8,6 +8,7 @@ multiplies it for the last position of a prompt alone.
 import math
 from typing import Any
 
+from torch.nn import Linear
 from torch.utils.flop_counter import FlopCounterMode
 
 from capplan.errors import InputError
@@ -25,8 +26,8 @@ _TOKENS = 16
 _WITHIN = 0.01
 
 OTHERWISE = {
-    "deberta": "the reference projects the table of positions anew for every prompt",
-    "deberta-v2": "the reference projects the table of positions anew for every prompt",
+    "deberta": "the reference projects the table of positions again for every prompt",
+    "deberta-v2": "the reference projects the table of positions again for every prompt",
     "deepseek_v4": "the reference multiplies the grouped output matrix as a batch",
     "llama4": "the reference multiplies every token with every expert, as a batch",
     "llama4_text": "the reference multiplies every token with every expert, as a batch",
@@ -48,7 +49,7 @@ def _reference_flop(file: dict[str, Any]) -> float:
     heads = [
         m.weight.numel()
         for name, m in model.named_modules()
-        if name.split(".")[-1] in ("lm_head", "embed_out", "proj_out")
+        if isinstance(m, Linear) and name.split(".")[-1] in ("lm_head", "embed_out", "proj_out")
     ]
     return float(whole - 2 * _TOKENS * sum(heads))
 

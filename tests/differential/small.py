@@ -62,7 +62,7 @@ KNOWN_TROUBLE: dict[str, dict[str, Any]] = {
     "helium": {"head_dim": 16},
     "hunyuan_v1_dense": {"head_dim": 24},
     "hunyuan_v1_moe": {"head_dim": 24},
-    "hunyuan_vl": {"text_config": {"head_dim": 24}},
+    "hunyuan_vl": {"text_config": {"head_dim": 24, "rope_parameters": {"mrope_section": [4, 4, 4]}}},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "kimi_linear": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},

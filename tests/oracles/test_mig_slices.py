@@ -18,6 +18,8 @@ GUIDE = {
     "a100-sxm-40gb": {"1g.5gb": 7, "1g.10gb": 4, "2g.10gb": 3, "3g.20gb": 2, "4g.20gb": 1, "7g.40gb": 1},
     "a30": {"1g.6gb": 4, "2g.12gb": 2, "4g.24gb": 1},
     "rtx-pro-6000-server": {"1g.24gb": 4, "2g.48gb": 2, "4g.96gb": 1},
+    "rtx-pro-5000": {"1g.24gb": 2, "2g.48gb": 1},
+    "rtx-pro-4500": {"1g.16gb": 2, "2g.32gb": 1},
 }
 """Number of instances, as the tables of the user guide have it."""
 LISTED = {

@@ -6,6 +6,7 @@ from capplan.errors import InputError
 from capplan.families.model_config import read_network
 from capplan.model.kv_cache import kv_bytes_per_sequence
 from capplan.model.parameters import parameters
+from capplan.readers.catalogue.models import shipped_config
 
 SIGLIP = {
     "hidden_size": 1152,
@@ -145,3 +146,36 @@ def test_glm_5_3_pools_index_keys_as_vllm_does():
         if part.state_format == "bf16"
     ]
     assert [part.held_elements for part in rings] == [2 * 128 * 4] * 11
+
+
+def test_minicpm_o_adds_the_encoder_of_whisper_and_two_matrices():
+    """`WhisperEncoder` of Whisper medium has 307,216,384 parameters (transformers 5.23, meta device); minicpmo.py of vLLM joins it to the text."""
+    sound = {"d_model": 1024, "encoder_layers": 24, "encoder_attention_heads": 16, "encoder_ffn_dim": 4096}
+    heard = MINICPM_V | {"model_type": "minicpmo", "init_tts": False, "audio_config": sound}
+    added = parameters(read_network(heard, "o")) - parameters(read_network(MINICPM_V, "v"))
+    assert added == 307_216_384 + (1024 + 1) * 3584 + (3584 + 1) * 3584
+
+
+def test_intern_s1_is_the_internvl_of_transformers_with_its_own_names():
+    """vLLM, interns1.py and interns1_vit.py: the modules of InternVL, which `make oracle` compares."""
+    text = {"model_type": "qwen3", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 128}  # fmt: skip
+    vision = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": [56, 56],
+              "patch_size": [14, 14], "use_qk_norm": True, "norm_type": "layer_norm", "attention_bias": True}  # fmt: skip
+    first, second = (
+        read_network(
+            {"model_type": kind, "text_config": text, "vision_config": vision | {"model_type": f"{kind}_vision"}, "tie_word_embeddings": False},
+            kind,
+        )
+        for kind in ("interns1", "internvl")
+    )  # fmt: skip
+    assert parameters(first) == parameters(second)
+    assert first.vision_parameters == second.vision_parameters > 0
+
+
+def test_mimo_v2_is_read_as_its_flash_version():
+    """vLLM serves both with `MiMoV2FlashForCausalLM`'s layers (mimo_v2.py); MiMo-V2-Flash has the parameters that its folder states."""
+    config, name = shipped_config("XiaomiMiMo/MiMo-V2-Flash")
+    other = read_network(config | {"model_type": "mimo_v2"}, name)
+    assert parameters(other) == parameters(read_network(config, name))
+    assert not [note for note in other.notes if "not read" in note]

@@ -9,6 +9,7 @@ import re
 
 import pytest
 
+from capplan.errors import InputError
 from capplan.families.model_class import model_class
 from capplan.families.model_config import read_network
 from capplan.model.kv_cache import kv_bytes_per_sequence
@@ -36,6 +37,24 @@ QWEN_OMNI = {
     "talker_config": {"hidden_size": 896, "embedding_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 24,
                       "num_attention_heads": 12, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 8448},
     "token2wav_config": {"dit_config": {}, "bigvgan_config": {}},
+}  # fmt: skip
+HUNYUAN_OCR = {
+    "model_type": "hunyuan_vl", "attention_head_dim": 128, "hidden_size": 1024, "intermediate_size": 3584, "num_hidden_layers": 24,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "org_vocab_size": 120818, "tie_word_embeddings": True,
+    "max_position_embeddings": 32768,
+    "vision_config": {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
+                      "out_hidden_size": 1024, "patch_size": 16},
+}  # fmt: skip
+"""As Tencent's own code saves it: the keys of the text at the top level, under its own names."""
+NEMOTRON_NANO_VL = {
+    "model_type": "NemotronH_Nano_VL_V2", "downsample_ratio": 0.5, "force_image_size": 512, "vit_hidden_size": 1280,
+    "projector_hidden_size": 20480, "norm_mean": [0.4, 0.4, 0.4], "norm_std": [0.2, 0.2, 0.2], "image_tag_type": "internvl",
+    "llm_config": {"model_type": "nemotron_h", "hidden_size": 5120, "hybrid_override_pattern": "M-M*-", "num_hidden_layers": 5,
+                   "intermediate_size": 20480, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128,
+                   "mamba_num_heads": 128, "mamba_head_dim": 80, "ssm_state_size": 128, "n_groups": 8, "vocab_size": 131072},
+    "vision_config": {"model_type": "", "patch_size": 16, "preferred_resolution": [512, 512],
+                      "args": {"model": "vit_huge_patch16_224", "cpe_max_size": 2048, "register_multiple": 8,
+                               "cls_token_per_teacher": True, "teachers": [{"name": name} for name in ("clip", "siglip", "dino", "sam")]}},
 }  # fmt: skip
 PUBLISHED = [
     ("Llama-3.2-11B-Vision", LLAMA_VISION, 10_670_220_835),
@@ -86,6 +105,54 @@ def test_towers_left_to_the_defaults_of_their_class_are_counted(kind, count):
     network = read_network({"model_type": kind, "transformers_version": "5.23.0"} | sections, kind)
     assert parameters(network) == count
     assert network.vision_parameters > 0
+
+
+def test_the_tower_of_hunyuan_is_counted_by_its_keys():
+    """Transformers 5.23 on the meta device; the text says how wide the merger ends, whatever the section of the tower says."""
+    text = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 100}  # fmt: skip
+    vision = {
+        "hidden_size": 48,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "patch_size": 16,
+    }
+    for more, count in (
+        ({}, 954_800),
+        ({"max_image_size": 512, "spatial_merge_size": 3}, 240_560),
+        ({"num_attention_heads": 5, "text_hidden_size": 32}, 953_630),
+    ):
+        file = {"model_type": "hunyuan_vl", "text_config": text, "vision_config": vision | more}
+        assert parameters(read_network(file, "small")) == count
+    as_saved = read_network(HUNYUAN_OCR, "HunyuanOCR")
+    assert parameters(as_saved) == 996_208_112
+    assert not [note for note in as_saved.notes if "not counted" in note or "not read" in note]
+
+
+def test_the_tower_of_nemotron_nano_vl_is_the_one_that_its_file_names():
+    """ViT-H as vLLM's radio.py allocates it: 4 class tokens and 4 registers, positions for 2,048 x 2,048, scales in blocks; mlp1."""
+    tower = 3 * 16 * 16 * 1280 + 128 * 128 * 1280 + 8 * 1280
+    tower += 32 * (4 * 1280 * 1281 + 2 * 1280 * 5120 + 5120 + 1280 + 6 * 1280)
+    projector = 5120 + 5120 * 20480 + 20480 * 5120
+    network = read_network(NEMOTRON_NANO_VL, "nano")
+    assert network.vision_parameters == tower + projector == 861_445_120
+    assert not [note for note in network.notes if "not counted" in note or "not read" in note]
+    frames = read_network(
+        NEMOTRON_NANO_VL
+        | {"vision_config": NEMOTRON_NANO_VL["vision_config"] | {"video_temporal_patch_size": 2}},
+        "nano",
+    )
+    assert frames.vision_parameters - network.vision_parameters == 2 * 3 * 16 * 16 * 1280
+
+
+def test_a_tower_of_an_unknown_name_is_refused_and_one_of_unknown_code_is_remarked_on():
+    args = NEMOTRON_NANO_VL["vision_config"]["args"] | {"model": "vit_enormous"}
+    with pytest.raises(InputError, match="'vit_enormous' is not modelled"):
+        read_network(NEMOTRON_NANO_VL | {"vision_config": {"patch_size": 16, "args": args}}, "nano")
+    older = {"model_type": "Llama_Nemotron_Nano_VL", "vision_config": {"args": args}, "llm_config": {
+        "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}}  # fmt: skip
+    assert "the tower of vision_config is not counted" in read_network(older, "older").notes
 
 
 def test_speech_that_is_switched_off_is_not_held():

@@ -431,6 +431,9 @@ def test_any_text_is_a_launch_or_one_clear_refusal(text):
         ("python3 -m sglang.launch_server --model-path o/n --dp-size 4", "starts 4 engines"),
         ("python3 -m sglang.launch_server --model-path o/n --tp 4 --dp 3 --enable-dp-attention", "cannot be divided by 3"),
         ("trtllm-serve o/n --extra_llm_api_options absent.yaml", "no such file"),
+        ("trtllm-serve o/n --kv_cache_dtype nvfp4", "a KV cache in 'nvfp4' is not modelled"),
+        ("trtllm-serve o/n --video_pruning_rate 0.5", "--video_pruning_rate leaves out tokens of videos"),
+        ("trtllm-serve o/n --agent_percentage 0.5", "may change memory or speed, which is not modelled"),
     ],
 )  # fmt: skip
 def test_a_launch_that_cannot_be_read_is_refused(capplan, line, says):
@@ -459,6 +462,10 @@ def test_a_launch_that_cannot_be_read_is_refused(capplan, line, says):
         ("vllm serve o/n -tp 2 -dp 4 -ep", {"tensor_parallel": 2, "data_parallel": 4, "expert_parallel": 8}),
         ("docker run lmsysorg/sglang:v0.5.9-cu126 python3 -m sglang.launch_server --model-path o/n --tp 8 --dp 4 --enable-dp-attention --max-running-requests 64",
          {"engine": "sglang", "version": "0.5.9", "tensor_parallel": 2, "data_parallel": 4, "max_num_seqs": 16}),
+        ("trtllm-serve o/n --tp_size 4 --kv_cache_dtype fp8 --hf_revision main --num_serve_frontends 2 --grpc --telemetry",
+         {"tensor_parallel": 4, "kv_dtype": "fp8", "revision": "main", "data_parallel": 1}),
+        ("trtllm-serve o/n --tp_size 4 --enable_attention_dp --backend pytorch --kv_cache_dtype auto",
+         {"tensor_parallel": 1, "data_parallel": 4, "kv_dtype": None}),
     ],
 )  # fmt: skip
 def test_launches_as_people_write_them(line, read):

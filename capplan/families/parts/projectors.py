@@ -103,19 +103,35 @@ def phi4_audio(_config: Config, tower: Config, text: int) -> int:
 
 
 def nemotron_vision(config: Config, tower: Config, text: int) -> int:
-    """Return what joins Nemotron Omni's tower to the text: frames of video into it, a norm and two matrices out of it.
-
-    Another norm stands between them where the text predicts several tokens.
-    """
+    """Return what joins Nemotron Omni's tower to the text: frames of video into it, a norm and two matrices out of it."""
     tower.unused("video_temporal_patch_size")
     frames = tower.dimension("num_channels") * tower.dimension("patch_size") ** 2
     frames *= config.count("video_temporal_patch_size")
+    return frames * tower.dimension("hidden_size") + nemotron(config, tower, text)
+
+
+def nemotron(config: Config, _tower: Config, text: int) -> int:
+    """Return the projector of Nemotron's images: a norm and two matrices.
+
+    Another norm stands before them where the text predicts several tokens.
+    """
     hidden = config.dimension("vision_hidden_size", "vit_hidden_size")
     inputs = hidden * int(1 / config.ratio("downsample_ratio", default=0.5)) ** 2
     wide = config.dimension("projector_hidden_size")
     several = config.needed_section("text_config", "llm_config").count("num_nextn_predict_layers")
-    joined = inputs + inputs * wide + wide * text + (2 * hidden if several else 0)
-    return frames * tower.dimension("hidden_size") + joined
+    return inputs + inputs * wide + wide * text + (2 * hidden if several else 0)
+
+
+def hunyuan(_config: Config, tower: Config, text: int) -> int:
+    """Return the merger of Hunyuan OCR: a convolution over squares of patches, two matrices, two norms, four marks of an image."""
+    hidden, merge = (
+        tower.dimension("hidden_size", default=1152),
+        tower.dimension("spatial_merge_size", default=2),
+    )
+    merger = (
+        linear(merge * merge * hidden, 2 * hidden) + linear(2 * hidden, 4 * hidden) + linear(4 * hidden, text)
+    )
+    return merger + hidden + text + 4 * hidden + 3 * text
 
 
 def nemotron_audio(_config: Config, tower: Config, text: int) -> int:

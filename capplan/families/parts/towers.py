@@ -133,6 +133,24 @@ def minicpm_vision(vision: Config) -> int:
     return linear(inputs, hidden) + patches * hidden + blocks + 2 * hidden + merging
 
 
+def hunyuan(vision: Config) -> int:
+    """Return the parameters of the tower of Hunyuan OCR: biases everywhere, positions of its largest image and one more."""
+    hidden, wide = (
+        vision.dimension("hidden_size", default=1152),
+        vision.dimension("intermediate_size", default=4304),
+    )
+    patch = vision.dimension("patch_size", default=16)
+    positions = (vision.dimension("max_image_size", default=2048) // patch) ** 2 + 1
+    vision.unused(
+        "num_key_value_heads", "out_hidden_size", "text_hidden_size", "max_vit_seq_len", "img_max_token_num"
+    )
+    blocks = vision.layers() * encoder_block(
+        hidden, wide, heads=vision.dimension("num_attention_heads", default=16)
+    )
+    embedded = linear(vision.dimension("num_channels", default=3) * patch * patch, hidden)
+    return embedded + positions * hidden + blocks
+
+
 def dots_vit(vision: Config) -> int:
     """Return the parameters of the tower of dots.ocr with its merger: RMS norms, gated feed-forward."""
     hidden, wide = vision.dimension("embed_dim"), vision.dimension("intermediate_size")

@@ -249,8 +249,41 @@ def image_positions(vision: Config) -> int:
     return (vision.dimension("image_size") // vision.dimension("patch_size")) ** 2 + 1
 
 
+_NAMED_TOWERS = {
+    "vit_small_patch16_224": (384, 12, 1536),
+    "vit_base_patch16_224": (768, 12, 3072),
+    "vit_large_patch16_224": (1024, 24, 4096),
+    "vit_huge_patch16_224": (1280, 32, 5120),
+    "vit_so400m_patch16_224": (1152, 27, 4304),
+}
+"""Name of a tower -> hidden size, layers, width of the feed-forward: VIT_TIMM_DIM_BY_NAME, vllm/transformers_utils/configs/radio.py."""
+
+
+def _named_radio(vision: Config, args: Config) -> int:
+    """Return the parameters of a RADIO whose file names its shape, as vLLM allocates it: with a scale behind each half of a block."""
+    name = args.text("model", default="")
+    if name not in _NAMED_TOWERS:
+        raise args.error("model", f"{name!r} is not modelled", f"allowed: {', '.join(_NAMED_TOWERS)}")
+    hidden, layers, wide = _NAMED_TOWERS[name]
+    patch = vision.dimension("patch_size", default=16)
+    side = round(args.dimension("cpe_max_size", default=2048) / patch)
+    named = [
+        str(teacher.get("name")) for teacher in args.items("teachers") or () if isinstance(teacher, dict)
+    ]
+    tokens = len(set(named)) if args.flag("cls_token_per_teacher", default=False) else 1
+    multiple = args.optional("register_multiple")
+    prefix = tokens + (multiple - tokens % multiple if multiple else 0)
+    frames = vision.dimension("video_temporal_patch_size", default=1)
+    embedded = (3 * patch * patch * (1 + frames if frames > 1 else 1) + side * side + prefix) * hidden
+    vision.unused(*vision.values)
+    args.unused(*args.values)
+    return embedded + layers * (encoder_block(hidden, wide) + 2 * hidden)
+
+
 def radio(vision: Config) -> int:
     """Return the parameters of RADIO, without the projection of video frames, whose number the file of the whole model says."""
+    if (args := vision.section("args")) is not None:
+        return _named_radio(vision, args)
     hidden = vision.dimension("hidden_size")
     patch = vision.dimension("patch_size")
     inputs = vision.dimension("num_channels") * patch * patch

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from capplan.engine.lookup import unsupported_reason
+from capplan.engine.lookup import needed_cache_reason, unsupported_reason
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError, Reason, Refusal
 from capplan.hardware.device import Device
@@ -160,7 +160,10 @@ def _dtype_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
         return Reason(Refusal.KV_DTYPE, why)
     counted = dtype == "auto" or dtype in RECIPES or no_kernel_reason(dtype)
     run = None if counted else named_weight_format(dtype).dtype
-    return unsupported_reason(profile, layout.device.architecture, run, layout.kv_format)
+    architecture = layout.device.architecture
+    return unsupported_reason(profile, architecture, run, layout.kv_format) or needed_cache_reason(
+        profile, network.model_type, architecture.lower(), layout.kv_format
+    )
 
 
 def shardings(network: Network, ranges: Ranges) -> Iterable[Sharding]:
