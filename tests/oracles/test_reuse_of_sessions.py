@@ -46,7 +46,7 @@ def test_prompts_find_what_a_clock_for_every_prefix_finds(alive_s, ratio, shorte
     starts = random.uniform(0.0, len(turns) / (rate * ratio), 3000)
     at, events = 0.0, []
     for row, (session, place, tokens) in enumerate(
-        zip(turns.session.tolist(), turns.place.tolist(), turns.input_tokens.tolist(), strict=True)
+        zip(turns.session.tolist(), turns.turn.tolist(), turns.input_tokens.tolist(), strict=True)
     ):
         at = starts[session] if place == 0 else at + gaps[row]
         events.append((at, session, tokens))
@@ -146,7 +146,7 @@ def test_turns_that_are_dealt_out_find_what_their_replica_has():
     turns = drawn_turns(AGENT, 4000, np.random.default_rng(0))
     found = total = 0
     held: dict[int, int] = {}
-    for place, tokens in zip(turns.place.tolist(), turns.input_tokens.tolist(), strict=True):
+    for place, tokens in zip(turns.turn.tolist(), turns.input_tokens.tolist(), strict=True):
         held = held if place else {}
         replica = int(random.integers(3))
         found += max(held.get(replica, 0), min(AGENT.shared_tokens, tokens - 1))

@@ -15,8 +15,9 @@ from capplan.deploy.command_line import command_of, read_command_line, shell_tex
 from capplan.deploy.export import export_text
 from capplan.deploy.fleet_launch import fleet_launch
 from capplan.errors import InputError
+from capplan.fleet.plan import RoutedRequests
 from capplan.readers.plan_file import read_plan_file
-from capplan.readers.plan_record import RoutedRow, ServerRow
+from capplan.readers.plan_record import ServerRow
 from tests.plan_files import plan_in, with_changes
 from tests.published_fields import TABLE, kind_of
 from tests.published_fields import mismatch as published_mismatch
@@ -425,7 +426,7 @@ def mix(plans):
     groups = [
         whole.model_copy(
             update=row
-            | {"requests": RoutedRow(classes=(name,), request_fraction=0.5, above_tokens=None, up_to_tokens=None, max_model_len=4096)}
+            | {"requests": RoutedRequests(classes=(name,), request_fraction=0.5, above_tokens=None, up_to_tokens=None, max_model_len=4096)}
         )
         for name, row in rows
     ]  # fmt: skip

@@ -1,6 +1,7 @@
 """What both pools together bear, carry and lack, where it is given what a simulation would say: all of it can be worked out."""
 
 from itertools import product
+from math import inf
 from types import SimpleNamespace
 
 import pytest
@@ -23,8 +24,8 @@ class Told(Joint):
     ):  # fmt: skip
         self.most, self.misses, self.grows, self.links = (load, slowness), misses, grows, links
         self.linked, self.first_grows, self.runs = linked, first_grows, []
-        self.question = SimpleNamespace(slo=None)
-        self.peak = SimpleNamespace(missed=lambda _: at_peak)
+        self.question = SimpleNamespace(slo=SimpleNamespace(targets=(FIRST, LATER)))
+        self.peak = SimpleNamespace(seen=None, value=lambda target: inf if target in at_peak else 0.0)
 
     def missed(self, _pair, load=1.0, slowness=1.0):
         self.runs.append((load, slowness))
