@@ -61,7 +61,7 @@ class _Row(Record):
 
 _NO_MORE_THAN_ONE = re.compile(r"(probability|confidence|share|(?<!load_)fraction)$")
 """Names of numbers that are parts of a whole; the load of a link may be above its rate."""
-_RANGES = {float: Amount, int: Count}
+_RANGES = {float: Amount, int: Positive}
 
 
 class SeenRow(_Row):

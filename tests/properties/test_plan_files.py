@@ -112,3 +112,12 @@ def test_an_input_that_was_edited_is_found(folder, capsys):
         (folder / "plan.json").write_text(text.replace(was, now, 1))
         assert main(["report", "--plan", str(folder / "plan.json")]) == 2
         assert "was edited after it was written" in capsys.readouterr().err
+
+
+def test_a_step_of_no_gpus_is_not_one_that_was_written(folder, capsys):
+    envelope = json.loads((folder / "plan.json").read_text())
+    envelope["result"]["next_steps"]["surer"][0]["gpus"] = 0
+    envelope["result"]["plan_file"]["result_sha256"] = result_digest(envelope["result"])
+    (folder / "plan.json").write_text(json.dumps(envelope))
+    assert main(["report", "--plan", str(folder / "plan.json")]) == 2
+    assert "next_steps.surer[0].gpus" in capsys.readouterr().err
