@@ -30,9 +30,9 @@ LOADS = {
 
 
 IN_CLIENT = "_in_client"
-"""Ending of the load of runs whose client runs the engine in its own process, which no plan does ..."""
+"""Ending of the load of runs whose client runs the engine in its own process; no plan does."""
 TIMED_LOADS = ("open", "overload")
-"""... where that process has to send requests at their times as well; in a closed loop it waits for the engine."""
+"""Loads with intervals of their own for such runs: the process also sends requests at their times, which delays the engine."""
 
 
 def network_class(network: Network) -> str:

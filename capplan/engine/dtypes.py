@@ -75,7 +75,7 @@ TRTLLM_KV_DTYPES: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class CacheRule:
-    """The cache dtype that an engine takes for some models where nobody asks for one, and neither does the checkpoint."""
+    """The default cache dtype of an engine for some models: neither the user nor the checkpoint states one."""
 
     dtype: str
     models: frozenset[str]

@@ -128,7 +128,7 @@ def _jobs(of: Subject) -> list[Input]:
     ]  # fmt: skip
 
 
-def _held(of: PlanSubject) -> Stated:
+def _replicas_on_machines(of: PlanSubject) -> Stated:
     order = plan_order(of.plan)
     return Stated(None if order is None else sum(line.replicas for line in order.lines))
 
@@ -145,7 +145,7 @@ _OF_ANY_PLAN: Mapping[str, Callable[[PlanSubject], Stated]] = {
     "hours_to_repair": lambda of: Stated(of.plan.groups[0].survive.failures.repair_s / 3600.0),
     "machine_failures_per_month": lambda of: Stated(plan_failures_per_month(of.plan)),
     "link": _link,
-    "replicas_held": _held,
+    "replicas_held": _replicas_on_machines,
     "stated_spare_replicas": lambda of: Stated(of.plan.spare_replicas, f"scenario: {of.plan.groups[0].survive.key}"),
 }  # fmt: skip
 """Argument -> its value, of plans of any kind."""

@@ -334,7 +334,7 @@ def run_slowness(network_class: str, gpu: Device, efficiency: Efficiency, step_s
 
 
 def _slowness_of_row(predictions: Sequence[Prediction], calibration: Path | None) -> SlownessByStep:
-    """Return how slow the replica of a row may be; asked of rows that were predicted alone, which have a device and a class."""
+    """Return how slow the replica of a row may be, by the predicted time of a step; only predicted rows state their device and class."""
     groups = next((p.groups for p in predictions if p.groups), {})
 
     def slowness(step_s: float) -> Slowness:

@@ -3,9 +3,13 @@
 `make fuzz` asks new scenarios: see tests/fuzz/answers.py.
 """
 
-import pytest
+from random import Random
 
-from tests.fuzz.answers import KINDS, asked_question, laws
+import pytest
+import yaml
+
+from capplan.questions.fleet import fleet_for
+from tests.fuzz.answers import KINDS, asked_of, asked_question, laws, met_in_simulation, one_ladder, one_peak
 from tests.sweeps import long_but
 
 SAMPLE = {
@@ -35,6 +39,25 @@ bursts, which more replicas even out; in the mixed one a few long requests come 
 def test_the_laws_of_an_answer_hold(kind):
     text, random = asked_question(kind, SAMPLE[kind])
     assert laws(text, random) == [], text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [("classes", 820_005), ("mixed", 2), ("session-mixed", 1), ("session-users", 1), ("pools", 700), ("user-drafts", 1)],
+)  # fmt: skip
+def test_the_laws_hold_where_each_class_waits_outside_for_a_time_of_its_own(kind, number):
+    """Retrieval of 50 ms before the prompts of one class and of 150 ms before those of the other, both part of the SLO targets."""
+    text, _ = asked_question(kind, number)
+    said = yaml.safe_load(text)
+    for place, item in enumerate(said["traffic"]):
+        item["outside"] = {"time": f"{50 + 100 * place} ms"}
+    said["slo"]["outside"] = "included"
+    asked = asked_of(yaml.safe_dump(said))
+    answer = fleet_for(asked)
+    assert answer.chosen is not None
+    seed = Random(number).randint(1, 10**6)
+    assert [*met_in_simulation(asked, answer, seed), *one_peak(asked, answer), *one_ladder(answer)] == []
 
 
 def test_every_kind_of_scenario_is_asked():

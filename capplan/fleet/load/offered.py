@@ -364,7 +364,7 @@ class SamplePath:
 
     @cached_property
     def _untimed(self) -> Requests:
-        """The open-loop requests."""
+        """Open-loop requests without arrival times."""
         timed = [index for index, item in enumerate(self.demand.classes) if item.users is None]
         return drawn_requests(self.demand, self.arrivals, self.seed, self.longest, of=timed)
 

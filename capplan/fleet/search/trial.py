@@ -70,7 +70,7 @@ REGULARITY = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 REGULARITY_OF_BURSTS = tuple(
     sorted({*REGULARITY, *(3 * least // 4 for least in REGULARITY[:-2])}, reverse=True)
 )
-"""The same where arrivals come in bursts, and a half more replicas carry noticeably more each."""
+"""Classes for arrivals in bursts, each at most half as large again as the next smaller one: more replicas even out bursts, so each carries more."""
 LIKELY_REPLICAS = 16
 """The class of replica counts that is tried first."""
 MANY_USERS = 48
@@ -89,7 +89,7 @@ With open-loop traffic the number of replicas is known after fewer runs than it 
 STEADY_SHARE = 0.97
 """A run is steady if requests finish at no less than this fraction of the arrival rate; otherwise its queue grows."""
 STEADY_DEVIATIONS = 2.0
-"""Standard deviations of the requests in flight by which as many may be unfinished as have arrived since: a few long requests tell no more."""
+"""A run is steady too if what is left unfinished stays within this many standard deviations of the requests in flight."""
 
 
 @dataclass(frozen=True, slots=True)
