@@ -37,7 +37,7 @@ Price = Annotated[
         write_price=measure("--write-price", "USD_PER_MILLION", metavar="PRICE", says=f"{_OF} cache writes; default: that of input."),
         read_price=measure("--read-price", "USD_PER_MILLION", metavar="PRICE", says=f"{_OF} cache reads."),
         prices=typer.Option("--prices", metavar="FILE", help="Token-price YAML, or price file of LiteLLM or genai-prices, instead of the shipped list."),
-        date=typer.Option("--date", metavar="DAY", help="Of prices that do not state it: those of LiteLLM and genai-prices."),
+        date=typer.Option("--date", metavar="DAY", help="Date of a list that states none, such as the files of LiteLLM and genai-prices."),
     ),
 ]  # fmt: skip
 

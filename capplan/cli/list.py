@@ -36,7 +36,7 @@ Day = Annotated[
     typer.Option(
         "--date",
         metavar="DAY",
-        help="Day of a list that does not state it: LiteLLM's file, that of genai-prices.",
+        help="Date of a list that states none, such as the files of LiteLLM and genai-prices.",
     ),
 ]
 

@@ -1,5 +1,6 @@
 """docs/numbers.md: every number of a plan, from the table of quantities; written by `make docs`, compared by a test."""
 
+import re
 from pathlib import Path
 
 from capplan.explain.table import formula_in
@@ -43,6 +44,13 @@ def _formula(row: Quantity, entries: dict[tuple[str, str], str]) -> str:
     return f"[{text}]({link})" if link else text
 
 
+def _title(path: str) -> str:
+    """Return the heading of a number in tables; empty if it says no more than the path."""
+    title = screen_of(path.removesuffix(".*"), []).column()
+    said = title.partition(" (")[0].replace(".", " ").lower()
+    return "" if said == re.sub(r"[._*]+", " ", path).strip() else title
+
+
 def page(root: Path) -> str:
     """Return the text of the page."""
     entries = _entries(root)
@@ -51,8 +59,7 @@ def page(root: Path) -> str:
         letters = ", ".join(
             f"`{name}`{f' {letter}' if letter else ''}" for name, letter in row.arguments.items()
         )
-        title = screen_of(path.removesuffix(".*"), []).column()
-        cells = (f"`{path}`", unit_of(path), title, row.meaning, _formula(row, entries), letters)
+        cells = (f"`{path}`", unit_of(path), _title(path), row.meaning, _formula(row, entries), letters)
         rows.append(f"| {' | '.join(cells)} |")
     others = [
         f"| `{name}` | {argument.label} | {cell(argument.source)} |" for name, argument in ARGUMENTS.items()

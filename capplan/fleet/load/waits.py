@@ -1,4 +1,4 @@
-"""What users see of the latencies of an engine: each request waits outside as long as its class does, in the hour in which that shows most."""
+"""Latencies that users see: each request also waits outside as long as its class does; the hour that makes a latency largest counts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
