@@ -69,6 +69,13 @@ EAGER_LAYER_S, EAGER_EXPERTS_S, GRAPH_LAYER_S = 4.4e-4, 6.1e-4, 2e-4
 host of one H100 (calibrate/live/results/h100). 12.2 ms in 28 layers and 15.9 ms in 36 (dense), 50.4 ms in 48 (routed), 5.8 ms in 28
 (captured). Published rows hardly tell them: long prompts take longer than their launches."""
 
+EAGER_SCALED_S, EAGER_LATENT_S = 1.7e-4, 1.4e-3
+"""What a product of block-scaled fp8 and a layer with latent attention add: the same engine on another day's host. 40.4 ms in 36 layers
+with four such products (dense), 64.5 ms in 27 layers with latent attention, 26 of them routed. Four products in each of 48 routed layers
+took 97.5 ms, where these numbers make 83. Of published rows that no launch was measured on, they bring TTFT of MiniMax-M2.5 on vLLM
+0.17 from 23 to 11 % and of DeepSeek-R1 from 48 to 28 %; SGLang's TTFT of DeepSeek-R1 on H200 they would take from 6 to 120 %, so
+SGLang has none."""
+
 COMPILED_LAYER_S = 2e-5
 """Launching a layer from C++ (TensorRT-LLM): no measured row tells it apart from the rest of a step (an assumption)."""
 
@@ -158,8 +165,13 @@ def host_of(hosts: Hosts, era: Era) -> HostOverhead:
         fitted["ranks_s"] = 0.0
     if era[0] == "trtllm":
         return HostOverhead(eager_layer_s=COMPILED_LAYER_S, **fitted)
+    own = {"eager_latent_s": EAGER_LATENT_S, "eager_scaled_s": EAGER_SCALED_S} if era[0] == "vllm" else {}
     return HostOverhead(
-        eager_layer_s=EAGER_LAYER_S, eager_experts_s=EAGER_EXPERTS_S, graph_layer_s=GRAPH_LAYER_S, **fitted
+        eager_layer_s=EAGER_LAYER_S,
+        eager_experts_s=EAGER_EXPERTS_S,
+        graph_layer_s=GRAPH_LAYER_S,
+        **own,
+        **fitted,
     )
 
 

@@ -94,8 +94,7 @@ def replica_with(item: Item, host: HostOverhead) -> Replica:
     spec = item.replica.spec
     stream_s = host.stream_s if spec.profile.streams_in_engine else 0.0
     own = replace(host, graph_tokens=spec.profile.host.graph_tokens, stream_s=stream_s)
-    counts = len(spec.network.layers), spec.network.routed_layers
-    table = table_of_plan(with_host(item.replica.device_tables, own, *counts, offline=spec.offline), 0)
+    table = table_of_plan(with_host(item.replica.device_tables, own, spec.network, offline=spec.offline), 0)
     return replace(item.replica, table=table)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from calibrate.live.queueing import RecordedStep, measured, predicted_step_s, simulated
 from capplan.hardware.efficiency import Efficiency
+from capplan.model.weight_format import FORMATS
 from capplan.replica.replica import Replica, replica_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
@@ -29,6 +30,8 @@ KEPT = Path(__file__).parent / "results" / "h100"
 HARDWARE = "h100-sxm"
 STATISTICS = ("ttft_p50", "ttft_p95", "tpot_p50", "tpot_p95")
 COLUMNS = ("planned_s", "output_s", "sequences", "context", "prompts")
+CROWD = 64
+"""Sequences of a decode step that reach nearly all experts of a model of this size where they are spread."""
 BATCHES = (1, 4, 8, 16, 32, 64, 128)
 """Decode steps are grouped from one of these up to the next."""
 
@@ -40,7 +43,7 @@ def pack(raw: Path, to: Path) -> None:
         kept = to / folder.name
         kept.mkdir(parents=True, exist_ok=True)
         records = {
-            path.stem.removesuffix(".1"): json.loads(path.read_text()) for path in folder.glob("*.1.json")
+            path.stem.removesuffix(".1"): json.loads(path.read_text()) for path in folder.glob("*.[12].json")
         }
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -113,6 +116,11 @@ def replica(model: str, version: str) -> Replica:
     return replica_of(replace(spec, efficiency=_evenly_routed(spec.efficiency), offline=False))
 
 
+def with_cache(own: Replica, gib: float) -> Replica:
+    """Return the replica with the cache that an engine was given [GiB]."""
+    return replace(own, kv_blocks=int(own.kv_blocks * gib * 2**30 / float(own.memory.kv_bytes_available)))
+
+
 def _evenly_routed(efficiency: Efficiency) -> Efficiency:
     fits = {
         key: replace(fit, numbers={**fit.numbers, "router_skew": 0.0})
@@ -151,7 +159,7 @@ def load_rows(records: Mapping[str, Any], own: Replica) -> Iterator[dict[str, An
     """Yield measured and simulated TTFT and TPOT of each load [s]."""
     engine = EngineSetup(own.table, own.scheduling, own.kv_blocks)
     for name, record in sorted(
-        records.items(), key=lambda item: (item[0].split("-")[0], int(item[0].split("-")[1]))
+        records.items(), key=lambda item: (item[0].split("-")[0], float(item[0].split("-")[1]))
     ):
         seen, expected = measured(record), simulated(record, engine)
         row: dict[str, Any] = {"load": name, "requests": len(record["ttfts"])}
@@ -172,6 +180,24 @@ def paces(steps: Sequence[Timed], own: Replica) -> float:
     return seen / sum(predicted_step_s(step, clock) for _, _, step in steps)
 
 
+def crowded(steps: Sequence[Timed], own: Replica) -> bool:
+    """Return whether decode steps of 64 sequences are shorter than reading the experts that 64 even draws reach.
+
+    Some random weights send all tokens of a step to the same few experts, which no router of a trained model does.
+    """
+    experts = [layer.experts for layer in own.spec.network.layers if layer.experts is not None]
+    if not experts:
+        return False
+    reached = 1.0 - (1.0 - experts[0].experts_per_token / experts[0].experts) ** CROWD
+    read_bytes = reached * sum(
+        each.experts * elements * FORMATS[name].bytes_per_element
+        for each in experts
+        for name, elements, _ in each.matrices
+    )
+    alike = [step.seconds for _, _, step in steps if step.sequences == CROWD and not step.chunks]
+    return median(alike) < read_bytes / own.spec.device.memory_bytes_per_s
+
+
 Compared = dict[str, Any]
 """What one model did and what is predicted."""
 
@@ -179,16 +205,28 @@ Compared = dict[str, Any]
 def compared(folder: Path, about: Mapping[str, Any]) -> Compared:
     """Return what a model did and what is predicted."""
     own, steps = replica(folder.name, about["vllm"]), steps_of(folder)
+    if "cache_gib" in about[folder.name]:
+        own = with_cache(own, about[folder.name]["cache_gib"])
     records = json.loads(gzip.decompress((folder / "records.json.gz").read_bytes()))
     return {
         "model": folder.name.partition("--")[2],
         "cache": (about[folder.name]["kv_cache_tokens"], own.kv_blocks * own.scheduling.block_tokens),
+        "crowded": crowded(steps, own),
         "pace": paces(steps, own),
         "decodes": {batch: (seen, expected) for batch, _, seen, expected in decode_rows(steps, own)},
         "layers": len(own.spec.network.layers),
         "launches": launch_rows(steps, own.spec.profile.host.graph_tokens),
         "loads": {row["load"]: row for row in load_rows(records, own)},
     }
+
+
+Cell = Callable[[Compared], str]
+"""What stands in a row of the table for a model."""
+
+
+def _spread(cell: Cell) -> Cell:
+    """Return a cell that is empty for models whose random weights do not spread the tokens over the experts."""
+    return lambda found: "" if found["crowded"] else cell(found)
 
 
 def _error(pair: Sequence[float]) -> float:
@@ -210,7 +248,9 @@ def _launch(found: Compared) -> str:
 
 
 def _open(found: Compared, metric: str, load: str) -> str:
-    row = found["loads"][load]
+    row = found["loads"].get(load)
+    if row is None:
+        return ""
     return ", ".join(f"{_error(row[f'{metric}_{part}']):+.0%}" for part in ("p50", "p95"))
 
 
@@ -219,21 +259,38 @@ def _alone(found: Compared) -> str:
     return f"{1e3 * seen:.1f} ms, {1e3 * expected:.1f}"
 
 
-ROWS: tuple[tuple[str, Callable[[Compared], str]], ...] = (
+def _noise(found: Compared) -> str:
+    """Largest change of a load that was sent twice."""
+    loads = found["loads"]
+    twice = [(loads[name.removesuffix(".2")], row) for name, row in loads.items() if name.endswith(".2")]
+    if not twice:
+        return ""
+    changes = [
+        max(abs(second[key][0] / first[key][0] - 1.0) for first, second in twice)
+        for key in ("tpot_p50", "ttft_p50")
+    ]
+    return ", ".join(f"{change:.0%}" for change in changes)
+
+
+ROWS: tuple[tuple[str, Cell], ...] = (
     ("cache: printed by the engine, predicted", lambda found: "{:,}, {:,} tokens".format(*found["cache"])),
-    ("all steps, measured over predicted", lambda found: f"{found['pace']:.2f}"),
+    ("all steps, measured over predicted", _spread(lambda found: f"{found['pace']:.2f}")),
     ("decode step of 1 sequence: measured, predicted", lambda found: _decode(found, 1)),
-    ("of 8 to 15", lambda found: _decode(found, 8)),
-    ("of 32 to 63", lambda found: _decode(found, 32)),
-    ("of 128", lambda found: _decode(found, 128)),
+    ("of 8 to 15", _spread(lambda found: _decode(found, 8))),
+    ("of 32 to 63", _spread(lambda found: _decode(found, 32))),
+    ("of 128", _spread(lambda found: _decode(found, 128))),
     ("launches of a step with more than 512 tokens", _launch),
-    ("closed loops of 1 to 128 users: TPOT p50", lambda found: _range(found, "tpot_p50")),
-    ("the same: TTFT p50", lambda found: _range(found, "ttft_p50")),
-    ("open loop at 30 % of the highest rate: TPOT p50, p95", lambda found: _open(found, "tpot", "open-30")),
-    ("at 60 %", lambda found: _open(found, "tpot", "open-60")),
-    ("open loop at 30 %: TTFT p50, p95", lambda found: _open(found, "ttft", "open-30")),
-    ("at 60 %", lambda found: _open(found, "ttft", "open-60")),
+    ("closed loops of 1 to 128 users: TPOT p50", _spread(lambda found: _range(found, "tpot_p50"))),
+    ("the same: TTFT p50", _spread(lambda found: _range(found, "ttft_p50"))),
+    (
+        "open loop at 30 % of the highest rate: TPOT p50, p95",
+        _spread(lambda found: _open(found, "tpot", "open-30")),
+    ),
+    ("at 60 %", _spread(lambda found: _open(found, "tpot", "open-60"))),
+    ("open loop at 30 %: TTFT p50, p95", _spread(lambda found: _open(found, "ttft", "open-30"))),
+    ("at 60 %", _spread(lambda found: _open(found, "ttft", "open-60"))),
     ("one user: TTFT measured, predicted", _alone),
+    ("a closed loop again, with other prompts: TPOT p50, TTFT p50", _noise),
 )
 """Rows of the table, and what stands in them for a model."""
 

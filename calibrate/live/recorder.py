@@ -17,6 +17,9 @@ LOG = "CAPPLAN_STEP_LOG"
 ASYNCHRONOUS = "CAPPLAN_ASYNCHRONOUS"
 """Environment variable that keeps asynchronous scheduling on."""
 
+NO_CHAT = "CAPPLAN_NO_CHAT"
+"""Environment variable of a server that answers completions only."""
+
 LOOK_S = 5e-4
 """Of a step of 30 ms and more; it is in the times of the steps that are recorded."""
 
@@ -97,6 +100,16 @@ def wait_without_spinning() -> None:
     shm_broadcast.sched_yield = lambda: time.sleep(LOOK_S)
 
 
+def without_chat() -> None:
+    """Let a server of gpt-oss start without the tokens of its chat format, which are downloaded; loads are completions."""
+    from types import SimpleNamespace
+
+    from vllm.entrypoints.openai.parser import harmony_utils  # type: ignore[import-not-found]
+
+    none = SimpleNamespace(stop_tokens_for_assistant_actions=list)
+    harmony_utils.get_encoding = lambda: none
+
+
 def register() -> None:
     """Wrap four methods of the scheduler; vLLM calls this once in each of its processes."""
     path = os.environ.get(LOG)
@@ -106,6 +119,8 @@ def register() -> None:
         wait_without_spinning()
     if os.environ.get(ASYNCHRONOUS):
         keep_asynchronous()
+    if os.environ.get(NO_CHAT):
+        without_chat()
     from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found]
 
     if hasattr(Scheduler, "capplan_recorded"):

@@ -141,11 +141,12 @@ def running(
 ) -> Iterator[Live]:
     """Yield a server that answers, or fail after a time; see `started`."""
     with started(engine, model, folder, flags) as (live, process):
-        _await(process, live, within_s)
+        awaited(process, live, within_s)
         yield live
 
 
-def _await(process: subprocess.Popen[bytes], live: Live, within_s: float) -> None:
+def awaited(process: subprocess.Popen[bytes], live: Live, within_s: float) -> None:
+    """Return once a server answers; one that ended, or takes longer than a time [s], is an error with the end of its log."""
     until_s = time.monotonic() + within_s
     while not answers(live.url):
         if process.poll() is not None or time.monotonic() > until_s:

@@ -77,9 +77,10 @@ class Run:
 
     def replayed_s(self, host: HostOverhead) -> list[float]:
         """Return the replayed time of each value with these host times [s]."""
-        spec, network = self.replica.spec, self.replica.spec.network
-        counts = len(network.layers), network.routed_layers
-        table = table_of_plan(with_host(self.device_tables(host), host, *counts, offline=spec.offline), 0)
+        spec = self.replica.spec
+        table = table_of_plan(
+            with_host(self.device_tables(host), host, spec.network, offline=spec.offline), 0
+        )
         columns = metrics_of(outcome_of(self.benchmark, replace(self.replica, table=table)), spec.devices)
         return [_seconds(value.column, columns[value.column]) for value in self.values]
 

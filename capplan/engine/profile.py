@@ -77,6 +77,10 @@ class HostOverhead:
     """The same of what a layer with routed experts launches besides [s]: sorting tokens by expert, two grouped products, the sum."""
     graph_layer_s: float = 0.0
     """Time to launch one layer of a step with prompt tokens under piecewise CUDA graphs, whose attention is launched one by one [s]."""
+    eager_latent_s: float = 0.0
+    """The same as eager_experts_s of what a layer with latent attention launches besides [s]: expanding latents, joining halves of keys, two attentions."""
+    eager_scaled_s: float = 0.0
+    """The same of each matrix product whose inputs are quantised in blocks before it [s]; the products of all experts of a layer are two."""
     compute_rate_ratio: float = 1.0
     """Rate at which this engine's kernels compute on the device, over the rate that the kernels of its record or calibration reach."""
     memory_rate_ratio: float = 1.0
@@ -123,17 +127,26 @@ class HostOverhead:
         """
         return np.where(np.asarray(ranks) > 1, self.step_s + self.ranks_s, self.step_s)[()]
 
-    def launch_s(self, tokens: Number, layers: Number, routed_layers: Number = 0.0) -> Number:
+    def launch_s(
+        self,
+        tokens: Number,
+        layers: Number,
+        routed_layers: Number = 0.0,
+        latent_layers: Number = 0.0,
+        scaled_products: Number = 0.0,
+    ) -> Number:
         """Return the least time of a step with prompt tokens: that of its launches [s].
 
-            t = L t_layer + L_r t_experts beyond the captured tokens,   L t_piece up to them
+            t = L t_layer + L_r t_experts + L_l t_latent + P t_scaled beyond the captured tokens,   L t_piece up to them
 
         Parameters
         ----------
         tokens : [-]
             in the step
-        layers, routed_layers : [-]
-            L of the model, and L_r of them that have routed experts
+        layers, routed_layers, latent_layers : [-]
+            L of the model, L_r of them that have routed experts, L_l with latent attention
+        scaled_products : [-]
+            P, matrix products of block-scaled fp8 in all layers
 
         Examples
         --------
@@ -142,6 +155,7 @@ class HostOverhead:
         [9.6, 48.0]
         """
         eager_s = self.eager_layer_s * layers + self.eager_experts_s * routed_layers
+        eager_s = eager_s + self.eager_latent_s * latent_layers + self.eager_scaled_s * scaled_products
         return np.where(np.asarray(tokens) > self.graph_tokens, eager_s, self.graph_layer_s * layers)[()]
 
     def token_s(self, *, offline: bool) -> float:
@@ -243,6 +257,8 @@ class EngineProfile:
     graph_sizes: tuple[int, ...] = ()
     """Batches that are captured as CUDA graphs, to which smaller decode steps are padded; empty where an engine captures every
     eighth batch or so, which costs no time to speak of."""
+    graph_tokens_of: tuple[tuple[str, int], ...] = ()
+    """Largest captured batch and step of models of some types, where it is not that of all."""
     gathers_quantised: bool = False
     """Tokens are quantised before they are gathered for the experts with attention data parallelism; otherwise after it."""
     decode_group_exponent: float = 0.0

@@ -140,6 +140,7 @@ _V1 = replace(
     memory=_V1_MEMORY,
     doubles_graph_sequences=True,
     long_chunked_tokens=None,
+    graph_tokens_of=(("gpt_oss", 1024),),
 )
 
 VLLM: tuple[EngineProfile, ...] = (

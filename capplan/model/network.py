@@ -279,6 +279,31 @@ class Network:
         return sum(count for layer, count in self.distinct_layers if layer.experts is not None)
 
     @property
+    def latent_layers(self) -> int:
+        """Layers with latent attention."""
+        return sum(
+            count
+            for layer, count in self.distinct_layers
+            if any(mixer.description.expansion is not None for mixer in layer.mixers)
+        )
+
+    @property
+    def scaled_products(self) -> int:
+        """Matrix products of block-scaled fp8 in all layers, whose inputs are quantised in blocks first; the experts of a layer have two."""
+        return sum(
+            count
+            * (
+                sum(
+                    _in_blocks(projection.weight_format)
+                    for projection in layer.projections
+                    if projection.matmul
+                )
+                + (2 if layer.experts is not None and _in_blocks(layer.experts.weight_format) else 0)
+            )
+            for layer, count in self.distinct_layers
+        )
+
+    @property
     def routing(self) -> Routing:
         """How the experts of a token are chosen, in all layers alike."""
         routed = (layer.experts for layer, _ in self.distinct_layers if layer.experts is not None)
@@ -293,6 +318,10 @@ class Network:
         for key, count in Counter(map(id, self.layers)).items():
             counts[objects[key]] = counts.get(objects[key], 0) + count
         return tuple(counts.items())
+
+
+def _in_blocks(weight_format: str) -> bool:
+    return weight_format.startswith("fp8_block")
 
 
 def layer_counts(network: Network) -> tuple[tuple[Layer, int], ...]:

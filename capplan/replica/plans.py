@@ -219,9 +219,7 @@ def plans_tables(plans: Plans) -> PlansTables:
     )
     rates = stacked_rates([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
     device = device_tables(first.network, plans.launch, rates, knots, first.profile.graph_sizes)
-    network, host = first.network, first.profile.host
-    launched = len(network.layers) + (network.encoder.tower.layers if network.encoder else 0)
-    table = with_host(device, host, launched, network.routed_layers, offline=first.offline)
+    table = with_host(device, first.profile.host, first.network, offline=first.offline)
     each = [
         prompt_work_s_per_token(spec, labelled[at].rates) for spec, at in zip(plans.specs, index, strict=True)
     ]

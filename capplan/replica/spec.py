@@ -68,7 +68,9 @@ def network_as_served(network: Network, profile: EngineProfile) -> Network:
 def profile_as_served(
     profile: EngineProfile, network: Network, chunked_prefill: bool | None
 ) -> EngineProfile:
-    """Return the engine with or without chunked prefill, as asked; encoders and encoder-decoders read every prompt whole.
+    """Return the engine with or without chunked prefill, as asked, and with the graphs that it captures for the model.
+
+    Encoders and encoder-decoders read every prompt whole.
 
     Parameters
     ----------
@@ -85,7 +87,7 @@ def profile_as_served(
     ----------
     vLLM, "Pooling models default to using chunked prefill & prefix caching if supported" (causal attention alone supports
     them): https://github.com/vllm-project/vllm/pull/20930. Encoder-decoders run under CUDA graphs in decode steps alone (FULL_DECODE_ONLY):
-    `VllmConfig`, vllm/config/vllm.py.
+    `VllmConfig`, vllm/config/vllm.py. gpt-oss: `GptOssForCausalLMConfig`, vllm/model_executor/models/config.py.
     """
     if chunked_prefill and network.whole_prompts:
         raise InputError(
@@ -93,6 +95,15 @@ def profile_as_served(
         )
     if network.encoder is not None:
         profile = replace(profile, host=replace(profile.host, graph_tokens=0.0))
+    if most := dict(profile.graph_tokens_of).get(network.model_type):
+        profile = replace(
+            profile,
+            host=replace(profile.host, graph_tokens=float(most)),
+            tiers=tuple(
+                replace(tier, graph_max_sequences=most, wide_graph_max_sequences=most)
+                for tier in profile.tiers
+            ),
+        )
     if network.whole_prompts or chunked_prefill is False:
         return with_chunked_prefill(profile, on=False)
     return with_chunked_prefill(profile, on=True) if chunked_prefill else profile

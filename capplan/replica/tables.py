@@ -220,7 +220,7 @@ def _padded(sequences: Array, most: Array, groups: Number, graph_sizes: Sequence
 
 
 def with_host(
-    device: DeviceTables, host: HostOverhead, layers: int, routed_layers: int = 0, *, offline: bool = False
+    device: DeviceTables, host: HostOverhead, network: Network, *, offline: bool = False
 ) -> StepTable:
     """Return step tables with the time that the engine saves on kernels and the time that its host adds.
 
@@ -247,13 +247,17 @@ def with_host(
     per_sequence = host.token_s(offline=offline) * kernels.sequence_knots / device.groups[:, None]
     step_s = np.asarray(host.each_step_s(device.ranks))[:, None]
     of_batch = decode_ratio(kernels.sequence_knots, host.decode_ratios)
+    layers = len(network.layers) + (network.encoder.tower.layers if network.encoder else 0)
+    launch_s = host.launch_s(
+        kernels.token_knots, layers, network.routed_layers, network.latent_layers, network.scaled_products
+    )
     return replace(
         kernels,
         decode_s=(remaining("decode_s", *decode) + step_s + per_sequence) * of_batch,
         head_s=remaining("head_s", *prefill) + per_sequence,
         decode_attention_s=remaining("decode_attention_s", *decode) * of_batch[:, None],
         mixed_s=remaining("mixed_s", *prefill) + step_s,
-        launch_s=host.launch_s(kernels.token_knots, layers, routed_layers) + step_s,
+        launch_s=launch_s + step_s,
         prefill_attention_s=remaining("prefill_attention_s", *prefill),
         request_s=0.0 if offline else host.request_s,
     )

@@ -8,6 +8,7 @@ import pytest
 
 from calibrate.live.card_table import (
     KEPT,
+    crowded,
     decode_rows,
     launch_rows,
     load_rows,
@@ -15,15 +16,23 @@ from calibrate.live.card_table import (
     replica,
     steps_of,
     table,
+    with_cache,
 )
 
 MODELS = sorted(path.name for path in KEPT.iterdir() if path.is_dir())
 ABOUT = json.loads((KEPT / "about.json").read_text(encoding="utf-8"))
+IN_16_BITS = ["Qwen--Qwen3-0.6B", "Qwen--Qwen3-30B-A3B", "Qwen--Qwen3-8B"]
+CROWDED = ["Qwen--Qwen3-30B-A3B-FP8", "deepseek-ai--DeepSeek-V2-Lite"]
+"""Their random weights send all tokens of a step to the same experts."""
 
 
 @pytest.fixture(scope="module")
 def own():
-    return {name: replica(name, ABOUT["vllm"]) for name in MODELS}
+    found = {name: replica(name, ABOUT["vllm"]) for name in MODELS}
+    for name, own in found.items():
+        if "cache_gib" in ABOUT[name]:
+            found[name] = with_cache(own, ABOUT[name]["cache_gib"])
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +46,12 @@ def test_the_cache_that_the_engine_printed(name, own):
     assert tokens == pytest.approx(ABOUT[name]["kv_cache_tokens"], rel=5e-4)
 
 
-@pytest.mark.parametrize("name", MODELS)
+def test_random_weights_that_crowd_the_tokens_on_few_experts_are_found(own, steps):
+    """A step of 64 sequences of DeepSeek-V2-Lite takes 5.3 ms; its experts are 28.8 GB, 8.6 ms of reading."""
+    assert [name for name in MODELS if crowded(steps[name], own[name])] == CROWDED
+
+
+@pytest.mark.parametrize("name", IN_16_BITS)
 def test_steps_of_every_batch_and_all_of_them_together(name, own, steps):
     """Over the whole run 6 % at most; a batch up to 11 %, but for the smallest model, whose batches beyond 64 are 15 % too slow."""
     assert paces(steps[name], own[name]) == pytest.approx(1.0, abs=0.06)
@@ -47,20 +61,29 @@ def test_steps_of_every_batch_and_all_of_them_together(name, own, steps):
     assert max(np.abs(np.log(ratios))) < (0.15 if name.endswith("0.6B") else 0.11)
 
 
-def test_a_layer_takes_as_long_to_launch_in_models_of_any_width(own, steps):
-    """28 layers of 1,024 and 36 of 4,096; layers with routed experts launch more kernels."""
-    each = {}
+def test_decode_steps_of_one_sequence(own, steps):
+    """One sequence reads its own experts whatever the router does; fp8 in blocks without DeepGEMM is a fifth to a third slower than predicted."""
     for name in MODELS:
-        host = own[name].spec.profile.host
-        layers = len(own[name].spec.network.layers)
-        each[name] = np.median(launch_rows(steps[name], host.graph_tokens)["eager"]) / layers
-    host = own["Qwen--Qwen3-8B"].spec.profile.host
-    assert each["Qwen--Qwen3-0.6B"] == pytest.approx(host.eager_layer_s, rel=0.02)
-    assert each["Qwen--Qwen3-8B"] == pytest.approx(host.eager_layer_s, rel=0.02)
-    assert each["Qwen--Qwen3-30B-A3B"] == pytest.approx(host.eager_layer_s + host.eager_experts_s, rel=0.02)
+        _, _, seen, predicted = next(iter(decode_rows(steps[name], own[name])))
+        assert predicted == pytest.approx(seen, rel=0.32 if name.endswith("FP8") else 0.09), name
 
 
-@pytest.mark.parametrize("name", MODELS)
+def test_launches_of_a_layer(own, steps):
+    """Layers of 1,024 and 4,096 values take as long to launch; experts, latent attention and products of block-scaled fp8 add to it.
+
+    The numbers are medians of five of these models; the sixth, whose experts are in fp8, was not used, and takes 15 % less than measured.
+    """
+    for name in MODELS:
+        spec = own[name].spec
+        host, network = spec.profile.host, spec.network
+        seen = np.median(launch_rows(steps[name], host.graph_tokens)["eager"])
+        counts = len(network.layers), network.routed_layers, network.latent_layers, network.scaled_products
+        assert host.launch_s(8192.0, *counts) == pytest.approx(
+            seen, rel=0.15 if name == "Qwen--Qwen3-30B-A3B-FP8" else 0.03
+        ), name
+
+
+@pytest.mark.parametrize("name", IN_16_BITS)
 def test_open_loops_that_no_fit_saw(name, own):
     records = json.loads(gzip.decompress((KEPT / name / "records.json.gz").read_bytes()))
     for row in load_rows({key: value for key, value in records.items() if key.startswith("open")}, own[name]):

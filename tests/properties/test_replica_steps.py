@@ -178,7 +178,7 @@ def test_an_engine_saves_of_its_kernels_and_its_host_adds_to_them(ratio, offline
     slow = ideal_rates(bytes_per_s=1e9, flop_per_s=1e9)
     slow = replace(slow, elementwise=replace(slow.elementwise, floor_s=1e-5))
     device_only = tables(rates=slow)
-    found = with_host(device_only, host, 4, offline=offline)
+    found = with_host(device_only, host, NETWORK, offline=offline)
     each = 2e-6 if offline else 5e-6
     for name, least in (
         ("decode_s", device_only.unsaved), ("decode_attention_s", device_only.unsaved), ("head_s", device_only.floors),
@@ -197,9 +197,9 @@ def test_an_engine_saves_of_its_kernels_and_its_host_adds_to_them(ratio, offline
 
 def test_a_deployment_corrects_its_decode_steps_by_batch():
     device_only = tables()
-    usual = with_host(device_only, HostOverhead(step_s=1e-3), 4)
+    usual = with_host(device_only, HostOverhead(step_s=1e-3), NETWORK)
     host = HostOverhead(step_s=1e-3, decode_2_ratio=1.2, decode_4_ratio=0.8)
-    found = with_host(device_only, host, 4)
+    found = with_host(device_only, host, NETWORK)
     sequences = usual.sequence_knots
     between = np.sqrt(1.2 * 0.8)  # the ratio half-way between 2 and 4 sequences, in logarithms
     for batch, ratio in ((1.0, 1.0), (4.0, 0.8), (64.0, 1.0)):
@@ -215,7 +215,7 @@ def test_a_deployment_corrects_its_decode_steps_by_batch():
 def test_several_ranks_are_told_what_to_run(tensor, pipeline):
     host = HostOverhead(step_s=1e-3, ranks_s=4e-4)
     device_only = tables(tensor=tensor, pipeline=pipeline)
-    found = with_host(device_only, host, 4)
+    found = with_host(device_only, host, NETWORK)
     each = 1e-3 + (4e-4 if tensor * pipeline > 1 else 0.0)
     for name in ("decode_s", "mixed_s"):
         assert getattr(found, name) == near(getattr(device_only.kernels, name) + each)
@@ -224,7 +224,7 @@ def test_several_ranks_are_told_what_to_run(tensor, pipeline):
 def test_a_step_too_large_for_graphs_waits_for_its_launches():
     device_only = tables()
     host = HostOverhead(eager_layer_s=0.5, graph_tokens=16.0, step_s=0.1)
-    table = table_of_plan(with_host(device_only, host, 4), 0)
+    table = table_of_plan(with_host(device_only, host, NETWORK), 0)
     clock = StepClock(table)
     tokens = [int(knot) for knot in table.token_knots]
     for new in tokens:

@@ -81,9 +81,7 @@ def tables_of(network, gpu, sharding, engine, kv_format="bf16", kv_bytes=None, k
     size = kv_bytes_per_element(kv_format) if kv_bytes is None else kv_bytes
     launch = engine_launch(engine, sharding, 80e9, size, 8192.0, 1.0, 1.0).as_columns()
     tables = device_tables(network, launch, own.rates, knots)
-    return own.rates, table_of_plan(
-        with_host(tables, engine.host, len(network.layers), network.routed_layers), 0
-    )
+    return own.rates, table_of_plan(with_host(tables, engine.host, network), 0)
 
 
 def weight_floor_bytes(network, tokens, rates):

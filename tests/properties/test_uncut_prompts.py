@@ -47,9 +47,7 @@ def steps_of(name, place, tensor, engine, asked=None):
         knots = replace(knots, tokens=np.array(asked), new=np.array(asked))
     launch = engine_launch(own, sharding, 80e9, 2.0, LONGEST, 64.0, BUDGET).as_columns()
     device_only = device_tables(network, launch, rates, knots)
-    return rates, table_of_plan(
-        with_host(device_only, own.host, len(network.layers), network.routed_layers), 0
-    )
+    return rates, table_of_plan(with_host(device_only, own.host, network), 0)
 
 
 def attention_flop(network, new):
@@ -160,9 +158,7 @@ def pipeline_of(name, place, stages, budget):
     rates = step_rates(network, gpu, efficiency_for(gpu), profile=own, kv_format="bf16").rates
     launch = engine_launch(own, Sharding(1.0, float(stages)), 80e9, 2.0, 9000.0, 64.0, budget).as_columns()
     knots = step_knots(64.0, 32768.0, 9000.0, context_limits(network))
-    tables = with_host(
-        device_tables(network, launch, rates, knots), own.host, len(network.layers), network.routed_layers
-    )
+    tables = with_host(device_tables(network, launch, rates, knots), own.host, network)
     return EngineSetup(table_of_plan(tables, 0), Scheduling("mixed", 64, budget * stages), 10**6)
 
 
