@@ -197,7 +197,7 @@ def separated_table(predictions: Sequence[Prediction]) -> str:
 
 
 CHOICES_PICTURE = Path("pictures/choices.svg")
-"""What required confidence trades, beside the page."""
+"""What required confidence trades, next to the page."""
 CHOSEN_BY = ("model", "source")
 """What is left out of the predictions that the picture shows."""
 PREDICTED_TIME = "predicted time"

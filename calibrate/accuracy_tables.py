@@ -90,7 +90,7 @@ def serving_judgements(
     targets: Sequence[AccuracyTarget],
     ruled: Mapping[tuple[str, str, str, str], LeftOut],
 ) -> list[Judged]:
-    """Return the scores of replayed runs beside those with the rows' model left out of the fit."""
+    """Return the scores of replayed runs next to those with the rows' model left out of the fit."""
     out = []
     unseen = {key[1:]: found for key, found in ruled.items() if key[0] == "model"}
     for target in targets:
@@ -264,7 +264,7 @@ def reason_of(
     if size >= LEAST_GROUP and _off(middle) > 1.3 and (middle > 1.0) == (_ratio(prediction) > 1.0):
         found = f"its whole group of {size} is off, by {middle:.2g} in the middle: the setup, not the run"
     elif size >= LEAST_GROUP:
-        found = f"alone: the group of {size} is off by {middle:.2g} in the middle"
+        found = f"by itself: the group of {size} is off by {middle:.2g} in the middle"
     else:
         found = f"one of {size} such runs: no neighbours to tell"
     return f"{known}; {found}" if known else found

@@ -8,7 +8,7 @@ that the numbers below come from: published serving benchmarks, timed kernels, a
 (chosen by `python -m calibrate.choose_points`: spread over sources, devices, engines, model classes and loads with a fixed seed, never by error).
 
 An error is |predicted / measured - 1|. Rows are weighted by one over the rows of the same configuration, so that a long sweep counts once.
-Rows that are hard stay in; rows that are refused count against coverage.
+Rows that are hard stay in; rows that capplan rejects count against coverage.
 """
 
 RULERS_TEXT = """How well is a model predicted that no fit has seen? The numbers of the host are those that all other rows ask for, by one step of the
@@ -34,7 +34,7 @@ CHOICES_PICTURE_TEXT = """![Required confidence of 50 to 95 % against picks abov
 CERTAINTY = """What is uncertain of a plan is how fast its replicas are (`capplan/accuracy/slowness.py`). A replica whose every step takes s times as long
 does at r requests per second what the predicted one does at s times r, s times as slowly: it saturates earlier. A plan holds all its targets with
 the probability that s is at most the largest slowness at which they all still hold. That is one number for all latencies, so the probability
-is a joint one; for one target alone it is taken from the runs' own values of that latency.
+is a joint one; for a single target it is taken from the runs' own values of that latency.
 
 - The slowness of a measured open-loop run is the one at which its replay gives what was measured: for both latencies at once the larger of the two.
   Its logarithm is spread in proportion to sqrt(r² + ln(1 + h / step)²): what kernels are off by, and a host that takes some milliseconds more
@@ -78,7 +78,7 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
 - Host numbers are fitted by robust least squares on all rows at once, each kind of value (load and column) by its usual error, with the median of all
   eras of the same generation as a prior; no model of an era weighs more than a hundred rows (`calibrate/host_fit.py`). The CUDA-graph discount is fitted on current engines only. Their numbers are those of a fit of all eras;
   vLLM to 0.6 and TensorRT-LLM to 0.18 were fitted again by themselves when their decode attention was mended. In sample: numbers fitted on all rows. Left out: one
-  step from the numbers of all, as in the section on what was never fitted. Priors and usual errors leave the same rows out. Kernel numbers come from kernel timings alone and have seen no serving row, with three exceptions: how PCIe is shared by the
+  step from the numbers of all, as in the section on what was never fitted. Priors and usual errors leave the same rows out. Kernel numbers come only from kernel timings and have seen no serving row, with three exceptions: how PCIe is shared by the
   cards of a server was set on served rows of the L40S, the router skew of a served step on closed loops of three mixtures of experts, and how often decode
   attention of vLLM to 0.6 and of compiled TensorRT-LLM engines reads what query heads share on static batches and offline maxima.
 - Intervals are conformal over models and sources as units (`calibrate/interval_fit.py`): rows of one model under one source err together, so a unit weighs as
@@ -121,7 +121,7 @@ WEAK = """- **TTFT near saturation.** In an open loop a few percent of capacity 
 - **Large batches of latent attention in fp4.** DeepSeek over four GB200 is predicted 0.4 to 0.85 of what was measured: its experts take four times their
   memory traffic by the timings of CUTLASS, and what is measured is hardly above it. On MI355X, where no kernel was timed, 0.3.
 - **Not modelled in a replay**: multi-token prediction, LoRA, context parallelism, caches that are pulled between separate pools, power caps, several
-  models on a device. Rows of such runs are refused.
+  models on a device. capplan rejects rows of such runs.
 - **Do not use it** to choose between two kernels or two minor versions of an engine, to promise a p99 without a test under load, to compare
   plans that differ by less than their intervals, or for prices of anything but the hours of devices.
 """
@@ -129,7 +129,7 @@ WEAK = """- **TTFT near saturation.** In an open loop a few percent of capacity 
 SETTLE = """| doubt | measurement |
 | --- | --- |
 | host time of an engine version | decode steps of one small model at 1, 8, 64 and 256 sequences with the engine's own step log: slope and intercept are the two numbers |
-| what overlaps in a CUDA graph | one trace of a decode step under graphs beside the same kernels timed one by one |
+| what overlaps in a CUDA graph | one trace of a decode step under graphs next to the same kernels timed one by one |
 | TTFT of a closed loop | per-request times of one run, in order of arrival: burst and steady state apart |
 | offline maxima | TensorRT-LLM's iteration log of one run: batch, tokens and time of each step, at two lengths |
 | servers that embed the engine | steps of a small model at 1 and 64 sequences, with and without streaming, and the processor's name |

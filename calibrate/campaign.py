@@ -4,7 +4,7 @@
     python -m calibrate.campaign OUT --minutes 5     in less time
     bash calibrate/campaign.sh OUT                   the same where pydantic, PyYAML or scipy are not installed (see there)
 
-Each step is a process of its own: an error of CUDA that stays with its process costs that step alone. A step that takes too
+Each step is a process of its own: an error of CUDA that stays with its process costs only that step. A step that takes too
 long gets the signal of Ctrl-C, upon which it writes what it has. `summary.json` says what each step did and how long it took.
 """
 

@@ -1,4 +1,4 @@
-"""Choose the measured rows that the tests read where the large tables are not beside the project.
+"""Choose the measured rows that the tests read where the large tables are not next to the project.
 
     python -m calibrate.choose_rows FOLDER
 

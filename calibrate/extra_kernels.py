@@ -73,7 +73,7 @@ def mxfp4_experts(target: Target) -> Rows:
         what = {"what": "mxfp4 experts, unpacked", "tokens": count, "experts": experts, "way": way}
         yield what, [call], True
     yield (
-        {"what": "mxfp4 weights, unpacked alone", "experts": experts},
+        {"what": "mxfp4 weights, unpacked only", "experts": experts},
         [partial(unpacked, packed[0], table)],
         True,
     )

@@ -2,7 +2,7 @@
 
     python -m calibrate.fit_memory memory_measured.csv [folder of config.json files named owner--model.json]
 
-Fitted, per era of the engine: bytes of the sampler per logit, hidden-state tensors alive beside it, a constant;
+Fitted, per era of the engine: bytes of the sampler per logit, hidden-state tensors alive next to it, a constant;
 memory outside the tensor allocator on one and on several devices. Printed next to the numbers in use.
 """
 
@@ -159,7 +159,7 @@ def predictions(starts: Sequence[Start], numbers: Mapping[str, Fitted | None]) -
 
 
 def left_out(starts: Sequence[Start]) -> list[Prediction]:
-    """Return predictions of every model with numbers fitted on the other models alone."""
+    """Return predictions of every model with numbers fitted only on the other models."""
     records: list[Prediction] = []
     eras = sorted({start.era for start in starts})
     for model in sorted({start.row["model_hf_id"] for start in starts}):

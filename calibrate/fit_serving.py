@@ -7,7 +7,7 @@ capplan/accuracy/data. A fitted number belongs to an engine and a range of versi
 device or a row. All rows steer. Scores are reported in sample and left out, by four rulers: a group (source, model, device),
 a whole model, a whole device or a whole source is predicted with the numbers that all other rows ask for. Intervals rest on the
 predictions of models and of groups left out: who asks may ask for a model that was measured on another device, or for a new one. The search starts from the same numbers for all engines; with --again from the standing
-numbers, in fewer and smaller steps, after kernels have changed; with --eras= for some eras alone, after their kernels have
+numbers, in fewer and smaller steps, after kernels have changed; with --eras= for some eras only, after their kernels have
 changed: the numbers of all others stand. A full search takes half an hour on two cores.
 """
 
@@ -117,7 +117,7 @@ def predicted(
 
 
 def fitted(hosts: Hosts, rounds: int, trust: float, pool: ProcessPoolExecutor, eras: Collection[Era]) -> Fit:
-    """Return the best numbers of a few rounds, those that some eras alone tell, with the slopes of their rows there."""
+    """Return the best numbers of a few rounds, those that only some eras tell, with the slopes of their rows there."""
     best: Fit | None = None
     searched = keys_of(eras) - keys_of({era_of(item) for item in _ITEMS} - set(eras))
     places = [place for place, item in enumerate(_ITEMS) if era_of(item) in eras]

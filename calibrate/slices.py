@@ -24,7 +24,7 @@ an H200 NVL whose other slices were busy, sent in chunks of a fixed number of re
 second; the interval is that of a whole device before it is widened for a slice.
 
 """
-EMBEDDINGS = """Embeddings of 20 tokens with Qwen3-Embedding-8B took {low:.0f} to {high:.0f} sequences a second in all {runs} runs: on 60 or 132 multiprocessors, alone or
+EMBEDDINGS = """Embeddings of 20 tokens with Qwen3-Embedding-8B took {low:.0f} to {high:.0f} sequences a second in all {runs} runs: on 60 or 132 multiprocessors, by themselves or
 next to another model. The processor of the server set that rate, so these runs neither confirm nor contradict what is predicted of embeddings, and what is
 assumed of them stays as it was. Time slices and MPS: the same model next to embeddings made {sliced:.0f} tokens a second in time slices and {mps:.0f} under MPS (medians).
 """

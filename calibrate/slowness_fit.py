@@ -157,7 +157,7 @@ class Claim:
 
 
 def left_out_claims(runs: Sequence[SlowRun], left_out: str, host_s: float) -> list[Claim]:
-    """Return every measured run beside the distribution of all other groups, models or sources, where there is any.
+    """Return every measured run next to the distribution of all other groups, models or sources, where there is any.
 
     Parameters
     ----------

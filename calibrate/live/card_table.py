@@ -1,4 +1,4 @@
-"""What vLLM did on a GPU beside what is predicted: decode steps, launches, whole loads, cache: `python -m calibrate.live.card_table [FOLDER]`.
+"""What vLLM did on a GPU next to what is predicted: decode steps, launches, whole loads, cache: `python -m calibrate.live.card_table [FOLDER]`.
 
 Reads what `calibrate.live.card` wrote, packed by `calibrate.live.card_table --pack RAW [FOLDER]`; the kept records are those of an H100.
 """
@@ -144,7 +144,7 @@ def decode_rows(steps: Sequence[Timed], own: Replica) -> Iterator[tuple[int, int
 
 
 def launch_rows(steps: Sequence[Timed], graph_tokens: float) -> dict[str, list[float]]:
-    """Return how long the host launched each step with prompts [s]: until it looked for the output of the step before, or, under graphs, the whole of a short step alone."""
+    """Return how long the host launched each step with prompts [s]: until it looked for the output of the step before, or, under graphs, the whole of a short step."""
     found: dict[str, list[float]] = {"eager": [], "captured": []}
     for (_, before_s, _), (planned_s, output_s, step) in pairwise(steps):
         tokens = step.prompt_tokens + step.sequences

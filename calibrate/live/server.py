@@ -171,7 +171,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Run a command beside the engine; return how it ended."""
+    """Run a command next to the engine; return how it ended."""
     environment, folder = map(Path, words[:2])
     with running(on_processor(environment), write_model(folder / "tiny"), folder / "server", LIMITS):
         return subprocess.run(words[2:], check=False).returncode  # noqa: S603  # what was asked for

@@ -114,7 +114,7 @@ def deployment_of(row: Mapping[str, str], *, split: bool) -> Deployment:
     pulls = "p2p" in said or "pulled" in said or "+ pull" in said
     if pulls and (split or (row.get("kind") or "").strip() == "first_token"):
         raise InputError(
-            "router: a prompt that one engine pulls from another is replayed in a fleet without pools; alone it times the link"
+            "router: a prompt that one engine pulls from another is replayed in a fleet without pools; by itself it times the link"
         )
     size = _host_cache(row)
     text = (row.get("replicas") or "").strip()

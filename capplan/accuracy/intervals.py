@@ -42,7 +42,7 @@ class Interval:
 
     @property
     def few(self) -> bool:
-        """Return whether it rests on few models, or on one source alone."""
+        """Return whether it rests on few models, or on one source only."""
         return self.groups < LEAST_GROUPS or self.sources < LEAST_SOURCES
 
     def quantile(self, probability: float) -> float:

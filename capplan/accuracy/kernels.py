@@ -346,7 +346,7 @@ def predicted_latency(
 
     Returns
     -------
-    the latency and an empty reason, or None and why it is refused
+    the latency and an empty reason, or None and why capplan rejects it
     """
     case = kernel_case(row)
     if isinstance(case, str):

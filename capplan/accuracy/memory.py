@@ -259,8 +259,8 @@ def memory_predictions(
     ----------
     row : the measured row
     name : what to call it
-    predicted : None where the row is refused
-    reason : why it is refused
+    predicted : None if capplan rejects the row
+    reason : why capplan rejects it
 
     Returns
     -------

@@ -19,7 +19,7 @@ OPERATORS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_
 REPEATS = 15
 """Repeats of one message size; the same on all ranks."""
 CALLS = 20
-"""Calls of one repeat between two events: one alone would show the barrier before it and the start of the kernel."""
+"""Calls of one repeat between two events: a single one would show the barrier before it and the start of the kernel."""
 LONGEST_CALLS_S = 0.05
 TIMEOUT_S = 60.0
 """Time after which a rank that hears nothing of another one gives up."""

@@ -276,7 +276,7 @@ NOISE = 0.05
 NARROWED = 0.6
 """A number counts as constrained where the shapes narrow its prior to less than this fraction."""
 TAIL_WEIGHT = 0.25
-"""Weight of the 80th percentile of the errors beside their median, when choosing among fits."""
+"""Weight of the 80th percentile of the errors next to their median, when choosing among fits."""
 STARTS = (0.0, -1.4, -0.7, 0.3, 0.8)
 """Shifts of all logarithms from the priors, from which a fit starts."""
 REMARKED_BIAS = 0.15
@@ -307,7 +307,7 @@ def fit_all(
     machine : for the fields that are not fitted
     peaks : best measured rates, for the same
     family : numbers of another device of the architecture, as starting values
-    is_late : whether the time is up: the fits that are left start from the priors alone
+    is_late : whether the time is up: the fits that are left start from the priors only
     """
     for form in FORMS:
         kinds = {(m.dtype, library_of(m)) for m in fitting.measurements if m.operator in form.operators}

@@ -207,7 +207,7 @@ ARENA_FRACTION = 1.0 / 16.0
 """Maximum fraction of the usable memory for the random data of one dtype; there are up to six dtypes."""
 SLACK_RATIOS = {"cuda": 1.25, "cpu": 4.0}
 """Memory of one case over that of its operands: results of every rotated set, workspaces of libraries, and on a processor
-freed blocks that are not returned at once (seen: 0.9 GB beside the arenas, where the largest case has 0.27)."""
+freed blocks that are not returned at once (seen: 0.9 GB next to the arenas, where the largest case has 0.27)."""
 COLD_CACHES_CUDA = 4.0
 """Operands rotate over this many times the L2 size, so that they have been evicted when they are read again."""
 COLD_CACHES_CPU = 1.25
@@ -367,7 +367,7 @@ def _cuda(device: torch.device, *, force: bool) -> Target:
     if reason and not force:
         raise InputError(
             f"cuda:{index} ({properties.name}) is in use: {reason}\n"
-            "  timings beside another load do not describe the device; free it, or pass --force"
+            "  timings under another load do not describe the device; free it, or pass --force"
         )
     capability = capability_of(properties)
     abilities = abilities_of(capability)

@@ -273,11 +273,11 @@ class Progress:
 QUICK_BUDGET_S = {"cpu": 100.0, "cuda": 130.0}
 FULL_BUDGET_S = 700.0
 PASSES = {"cpu": 3, "cuda": 3}
-"""Passes over all cases, minutes apart: the load beside a processor comes and goes, the clock of a card too."""
+"""Passes over all cases, minutes apart: the load next to a processor comes and goes, the clock of a card too."""
 MOST_PASSES = {"cpu": 3, "cuda": 9}
 """The same where time is left: repeats on a card end as soon as they agree."""
 BUSY_LOAD_FRACTION = 0.5
-"""Load per processor from which a remark says that others use the machine; a processor is never idle, so it is not refused."""
+"""Load per processor from which a remark says that others use the machine; a processor is never idle, so capplan accepts it."""
 NO_FP8 = "processors have no fp8 products, and torch's emulation of them is a thousand times slower"
 PRODUCTS = {"matmul": ("rows", ""), "latent_bmm": ("tokens", "query_heads")}
 """Operators that show the arithmetic peak, and their sizes besides inputs and outputs."""
@@ -364,7 +364,7 @@ def calibrated(
         run.remark(words)
     beside = target.busy if target.is_cuda else load_beside()
     if beside:
-        run.remark(beside if not target.is_cuda else f"measured beside another load: {beside}")
+        run.remark(beside if not target.is_cuda else f"measured under another load: {beside}")
     budget_s = budget_of(target, quick=quick, minutes=minutes)
     started = time.monotonic()
     run.watch = Watch(target.sensors)

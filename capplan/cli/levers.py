@@ -1,4 +1,4 @@
-"""`capplan levers`: what each choice is worth, alone and combined."""
+"""`capplan levers`: what each choice is worth, separately and combined."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from capplan.cli.options import grouped
 Names = Annotated[
     list[str] | None,
     typer.Option(
-        "--lever", metavar="NAME", help="Try this lever alone, such as commitment; repeatable; default: all."
+        "--lever", metavar="NAME", help="Try only this lever, such as commitment; repeatable; default: all."
     ),
 ]
 
@@ -25,7 +25,7 @@ def command(
     offline: o.Offline = False,
     to: o.Output,
 ) -> int:
-    """Show what each change to a scenario is worth: GPUs, dollars, latency and risk of every lever alone, and the best combination."""
+    """Show what each change to a scenario is worth: GPUs, dollars, latency and risk of every lever separately, and of the best combination."""
     from capplan.questions.levers.answer import asked_levers, checked_names, levers_of
     from capplan.report.answers.levers import levers_answer
     from capplan.report.show import row_progress, show

@@ -1,4 +1,4 @@
-"""The options that commands share, alone and in groups: one name, one short form, one help line, and how their text is read.
+"""The options that commands share, one by one and in groups: one name, one short form, one help line, and how their text is read.
 
 A command takes one record for a group, and the parser sees an option for each of its fields.
 """

@@ -38,7 +38,7 @@ Page = Annotated[OutputFlags, Group("Output", form=_FORM, file=o.OUTPUT["file"])
 
 @dataclass(frozen=True, slots=True)
 class PageFlags:
-    """What a page has beside its plan."""
+    """What a page has in addition to its plan."""
 
     author: str | None = None
     date: str | None = None
@@ -61,7 +61,7 @@ Beside = Annotated[
         ),
         levers=typer.Option(
             "--levers",
-            help="Say what every lever is worth, alone and combined; takes a search for each of them.",
+            help="Say what every lever is worth, separately and combined; takes a search for each of them.",
         ),
         levers_file=typer.Option(
             "--levers-file",

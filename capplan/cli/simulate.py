@@ -87,7 +87,7 @@ Running = Annotated[
             "--prefill-replicas",
             of="replicas",
             most=100_000,
-            says="Replicas for prefill alone; with --decode-replicas and --kv-link.",
+            says="Replicas for prefill only; with --decode-replicas and --kv-link.",
         ),
         decode_replicas=whole(
             "--decode-replicas",

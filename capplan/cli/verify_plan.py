@@ -56,7 +56,7 @@ def command(
     offline: o.Offline = False,
     to: o.Output,
 ) -> int:
-    """Verify a plan with measured results: predicted beside measured, what to recalibrate, the scenario's next version; exits 4 if it does not hold."""
+    """Verify a plan with measured results: predicted next to measured, what to recalibrate, the scenario's next version; exits 4 if it does not hold."""
     from capplan.questions.plans.plan_verification import measured_result, planned, verified
     from capplan.readers.catalogue.efficiency import shipped_intervals
     from capplan.report.answers.verify_plan import verify_plan_answer

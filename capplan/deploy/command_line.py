@@ -485,7 +485,7 @@ def _with(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> Replica
         said = {**said, "max_num_batched_tokens": said["prefill_tokens"]}
     elif "prefill_tokens" in said:
         raise InputError(
-            f"{place}: {name('prefill_tokens')} limits the prompts of a step, which is not modelled beside chunks; give {name('max_num_batched_tokens')} instead"
+            f"{place}: {name('prefill_tokens')} limits the prompts of a step, which is not modelled together with chunks; give {name('max_num_batched_tokens')} instead"
         )
     counts: dict[str, Any] = {key: count(said[key], name(key), place) for key in _COUNTS if key in said}
     launch = replace(launch, **counts, revision=said.get("revision"))

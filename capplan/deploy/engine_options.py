@@ -66,13 +66,13 @@ def method_word(launch: ReplicaLaunch, drafts: Drafts) -> str:
 
 
 def _eagle_word(engine: str, word: str, draft: str) -> str:
-    """Return what an engine calls drafts of an EAGLE head; TensorRT-LLM knows those of EAGLE-3 alone, and needs no word for it."""
+    """Return what an engine calls drafts of an EAGLE head; TensorRT-LLM knows only those of EAGLE-3, and needs no word for it."""
     third = "eagle3" in draft.lower().replace("-", "")
     if engine != "trtllm":
         return f"{word}3" if third else word
     if not third:
         raise InputError(
-            f"trtllm: drafts by heads of EAGLE-3 alone, and {draft!r} does not say that it is one\n  name one: --draft OWNER/EAGLE3-NAME"
+            f"trtllm: drafts by heads of EAGLE-3 only, and {draft!r} does not say that it is one\n  name one: --draft OWNER/EAGLE3-NAME"
         )
     return word
 
@@ -152,7 +152,7 @@ def adapter_words(launch: ReplicaLaunch, adapters: Adapters) -> list[str]:
     Raises
     ------
     InputError
-        the version has no option for them, for their rank, or for the matrices that they stand beside
+        the version has no option for them, for their rank, or for the matrices that they stand next to
     """
     words = [
         *option(launch, "adapters", needed="LoRA adapters"),
@@ -166,7 +166,7 @@ def adapter_words(launch: ReplicaLaunch, adapters: Adapters) -> list[str]:
         words += option(launch, "sharded_adapters", needed="adapters split over ranks on both sides")
     modules = _module_words(launch.engine, adapters.modules)
     if modules:
-        named = option(launch, "adapter_modules", needed="adapters of some matrices alone")
+        named = option(launch, "adapter_modules", needed="adapters of some matrices only")
         words += [*named, *modules]
     return words
 
@@ -196,7 +196,7 @@ def _module_words(engine: str, modules: Sequence[str] | None) -> list[str]:
             continue
         if len(named) < len(parts):
             raise InputError(
-                f"vllm: holds {', '.join(parts)} as one matrix, and the plan has adapters of {', '.join(named)} alone\n"
+                f"vllm: holds {', '.join(parts)} as one matrix, and the plan has adapters of {', '.join(named)} only\n"
                 f"  plan with all of them in lora.modules, or without that key"
             )
         words = [word for word in words if word not in parts] + [name]

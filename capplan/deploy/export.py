@@ -208,7 +208,7 @@ _APPLY = {
     "kserve": "kubectl apply -f FILE",
     "llm-d": "helm install NAME llm-d-modelservice/llm-d-modelservice -f FILE",
     "dynamo": "kubectl apply -f FILE",
-    "keda": "kubectl apply -f FILE, beside the objects of --target k8s",
+    "keda": "kubectl apply -f FILE, next to the objects of --target k8s",
     "skypilot": "sky launch FILE, one task for each kind of machine",
     GRAFANA: "kubectl apply -f FILE, where the Prometheus operator and the dashboard sidecar of Grafana run",
 }

@@ -70,7 +70,7 @@ def _of_launch(read: ReadLaunch, source: str) -> Known:
         )
     if launch.role is not None:
         raise InputError(
-            "--from: it serves one phase alone, in a separate pool; write their scenario with fleet.disaggregation: only"
+            "--from: it serves one phase only, in a separate pool; write their scenario with fleet.disaggregation: only"
         )
     return Known(source, top, fleet=launch.degrees, remarks=tuple(remarks))
 
@@ -132,9 +132,9 @@ def launched_replica(
 
     Parameters
     ----------
-    model : whose config is read; beside a command line instead of the model that it names
+    model : whose config is read; together with a command line, instead of the model that it names
     launch : command line of an engine
-    serving : flags; those that stand for options of the command line must not be given beside it
+    serving : flags; those that stand for options of the command line must not be given together with it
     load : that it serves; prefixes hit only where they are cached
 
     Returns
@@ -165,7 +165,7 @@ def serving_flags(read: ReadLaunch) -> dict[str, Any]:
     Raises
     ------
     InputError
-        it drafts, keeps prefixes in host memory or serves one phase alone, which an estimate of one replica does not model
+        it drafts, keeps prefixes in host memory or serves one phase only, which an estimate of one replica does not model
     """
     launch = read.launch
     if launch.drafts is not None:
@@ -178,7 +178,7 @@ def serving_flags(read: ReadLaunch) -> dict[str, Any]:
         )
     if launch.role is not None:
         raise InputError(
-            "--launch: it serves one phase alone, which an estimate does not model; see: capplan simulate --help"
+            "--launch: it serves one phase only, which an estimate does not model; see: capplan simulate --help"
         )
     return {**launch.degrees, **launch.stated, **_adapter_flags(launch.adapters)}
 

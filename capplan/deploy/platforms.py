@@ -146,7 +146,7 @@ def _additional(group: Group) -> list[str]:
 
 
 def inference_services(fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
-    """Yield the LLMInferenceService of KServe; with pools, its prefill beside the decode of its top level; one for each group of a mix."""
+    """Yield the LLMInferenceService of KServe; with pools, its prefill next to the decode of its top level; one for each group of a mix."""
     _of_vllm(fleet, "kserve")
     for name, groups in _parts(fleet):
         yield _inference_service(fleet, name, groups)
@@ -316,7 +316,7 @@ def _dynamo_graph(fleet: FleetLaunch, name: str, groups: Sequence[Group]) -> dic
 
 
 def _dynamo_words(group: Group) -> list[str]:
-    """Return the options of a worker of Dynamo, which takes the model as an option and listens to its frontend alone."""
+    """Return the options of a worker of Dynamo, which takes the model as an option and listens only to its frontend."""
     options = [*container_command(group).options[: -2 * len(_OWN)]]
     if group.launch.engine == "vllm":
         options = ["--model", group.launch.model, *options]

@@ -200,6 +200,6 @@ def _host_cache_bytes(file: PlanFile, started: LaunchRow) -> float | None:
     if others:
         raise InputError(
             f"{file.path}: its plan keeps prefixes in {', '.join(others)}, and only host memory has an option of the engine\n"
-            "  plan with kv_offload of host alone, or add the connector of that tier by hand"
+            "  plan with kv_offload of host only, or add the connector of that tier by hand"
         )
     return started.kv_offload[0].capacity_bytes if started.kv_offload else None

@@ -1,4 +1,4 @@
-"""The YAML beside the options of `trtllm-serve`: what its command line has no option for, written and read."""
+"""The YAML next to the options of `trtllm-serve`: what its command line has no option for, written and read."""
 
 from collections.abc import Iterator
 from dataclasses import replace

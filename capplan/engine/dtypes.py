@@ -96,8 +96,8 @@ _GLM_5 = frozenset({"glm_moe_dsa", "glm5_next", "glm5_next_text"})
 _SM100 = frozenset({"blackwell", "grace-blackwell", "blackwell-ultra"})
 
 VLLM_V4_CACHE = CacheRule("fp8", _DEEPSEEK_V4, frozenset({"hopper", "blackwell-rtx"}), only=True)
-"""`_resolve_dsv4_kv_cache_dtype`, vllm/models/deepseek_v4/attention.py: the layout of FlashMLA, and of FlashInfer on consumer Blackwell, holds fp8
-alone; on B200 `auto` is the dtype of the model (pull requests 45091, 54233)."""
+"""`_resolve_dsv4_kv_cache_dtype`, vllm/models/deepseek_v4/attention.py: the layout of FlashMLA, and of FlashInfer on consumer Blackwell, holds only
+fp8; on B200 `auto` is the dtype of the model (pull requests 45091, 54233)."""
 VLLM_CACHE_RULES = (
     VLLM_V4_CACHE,
     CacheRule("fp8", _GLM_5, _SM100),

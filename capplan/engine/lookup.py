@@ -184,7 +184,7 @@ NEVER_TOKENS = 1 << 40
 
 
 def with_chunked_prefill(engine: EngineProfile, *, on: bool) -> EngineProfile:
-    """Return an engine that cuts prompts into chunks beside decoding sequences, or that takes every prompt whole.
+    """Return an engine that cuts prompts into chunks together with decoding sequences, or that takes every prompt whole.
 
     Examples
     --------
@@ -395,14 +395,14 @@ def needed_cache_reason(
     Examples
     --------
     >>> needed_cache_reason(profile("vllm"), "deepseek_v4", "hopper", "bf16").words
-    'vllm runs deepseek_v4 on hopper with a KV cache in fp8 alone'
+    'vllm runs deepseek_v4 on hopper with a KV cache in fp8 only'
     """
     rule = cache_rule(engine, model_type, architecture)
     if rule is None or not rule.only or rule.dtype == kv_dtype:
         return None
     return Reason(
         Refusal.KV_DTYPE,
-        f"{engine.engine} runs {model_type} on {architecture} with a KV cache in {rule.dtype} alone",
+        f"{engine.engine} runs {model_type} on {architecture} with a KV cache in {rule.dtype} only",
     )
 
 

@@ -231,7 +231,7 @@ class EngineProfile:
     host: HostOverhead = HostOverhead()
     """Host times of the version, from `host_times`; `lookup.profile` fills it in."""
     doubles_graph_sequences: bool = False
-    """Graphs are captured up to twice max_num_seqs (at most the tier's limit), not up to the limit alone."""
+    """Graphs are captured up to twice max_num_seqs (at most the tier's limit), not only up to the limit."""
     long_chunked_tokens: int | None = None
     """Prompts are split where the maximum context is above this, although `chunked` is false (vLLM V0)."""
     reserved_output_fraction: float = 0.0

@@ -172,7 +172,7 @@ def _outside(billed: _Billed) -> Input:
 def _time(use: ClassUse, label: str) -> tuple[Input, ...]:
     """Return the time of a replica that one request takes."""
     return (
-        input_of("p", "prefill_s", use.prefill_s, label, "its prompt of mean length alone in a step, all sequences of the request"),
+        input_of("p", "prefill_s", use.prefill_s, label, "its prompt of mean length by itself in a step, all sequences of the request"),
         input_of("d", "decode_s", use.decode_s, label, "its part of each decode step at the batch of the peak: (o - 1) t / n"),
     )  # fmt: skip
 

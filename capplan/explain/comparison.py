@@ -285,7 +285,7 @@ _OWN: Mapping[str, Callable[[_Compared], Explained]] = {
 
 
 def _break_even(compared: _Compared, api: ComparedApi) -> Explained:
-    """Explain the traffic from which on the own fleet never costs more: steps of whole replicas against a line."""
+    """Explain the traffic above which the self-hosted fleet never costs more: steps of whole replicas against a line."""
     own, rate = compared.comparison.own, api.breakeven_request_rate
     assert rate is not None
     groups = [
@@ -305,7 +305,7 @@ def _break_even(compared: _Compared, api: ComparedApi) -> Explained:
         *stated(compared.planned),
         input_of("y", "other_usd_per_month", total_usd(own.other), "config", "scenario: prices.other, of today; egress grows with traffic and support with machines"),
         input_of("c", "api_usd_per_month", of_api, "spec", f"{api.price.name}: its bill of today by the peak of today, in $ for each request a second; prefixes are found more often as traffic grows"),
-        input_of("o", "own_usd_per_month", at_rate, "derived", f"the own fleet at the break-even, {HOURS_PER_MONTH:g} h"),
+        input_of("o", "own_usd_per_month", at_rate, "derived", f"the self-hosted fleet at the break-even, {HOURS_PER_MONTH:g} h"),
     )  # fmt: skip
     formula = "least r from which on (1 + f) sum_k u_k(n_k) + p + y(r) <= c(r), n_k = ceil(r / l_k)"
     return explained("breakeven_request_rate", rate, formula, inputs, MONEY)

@@ -123,7 +123,7 @@ def _hours(key: str) -> Input:
 
 
 def _alone(mix: Mix, numbers: Mapping[Place, float], position: int, key: str, value: float) -> Explained:
-    """Explain what one commitment for all replicas would cost, or the mix beside it."""
+    """Explain what one commitment for all replicas would cost, or the mix next to it."""
     if position == len(mix.pure):
         total = Row("commitments", numbers).input("c", key)
         return explained(key, value, "c", (total,), MONEY)

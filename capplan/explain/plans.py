@@ -1,4 +1,4 @@
-"""Plans beside the recommended one, explained: the choices, the runners-up, and its next steps."""
+"""Plans next to the recommended one, explained: the choices, the runners-up, and its next steps."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -70,7 +70,7 @@ def _found(planned: Planned, path: str | None) -> Explained | dict[str, float]:
     if name not in groups_of(planned):
         there = ", ".join(groups_of(planned))
         raise InputError(
-            f"{path}: {planned.asked.scenario.name} does not ask for it\n  beside its plan there is: {there}"
+            f"{path}: {planned.asked.scenario.name} does not ask for it\n  in addition to its plan there is: {there}"
         )
     group = GROUPS[name](planned)
     places = {name_of((name, *place)): place for place in group.numbers}
@@ -165,7 +165,7 @@ def _list_answer(planned: Planned, numbers: Mapping[str, float], path: str | Non
         tables=(Table([_exact(row) for row in rows], title="What can be explained"),),
         csv_rows=rows,
         headline=f"{asked.scenario.name}: {purchase_text(planned.plan)}",
-        closing=() if path else (f"beside the plan, lists of their own: {', '.join(groups)}",),
+        closing=() if path else (f"in addition to the plan, lists of their own: {', '.join(groups)}",),
         assumptions=asked.assumptions,
         warnings=asked.warnings,
     )

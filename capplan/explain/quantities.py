@@ -1,4 +1,4 @@
-"""The quantities of a plan: every number in its row, by name, and the groups of numbers beside it."""
+"""The quantities of a plan: every number in its row, by name, and the groups of numbers next to it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -49,7 +49,7 @@ class _Run:
         return np.flatnonzero(counted)
 
     def row(self, place: Place) -> Row:
-        """Return the numbers beside the one at a place."""
+        """Return the numbers next to the one at a place."""
         return Row("simulate", self.numbers, place[:-1], self.label)
 
 
@@ -225,7 +225,7 @@ _COUNTED: Mapping[str, Callable[[_Run, Place, float], Explained]] = {
     "measured_from_s": _plain("end of the warm-up", "the run: docs/simulation.md"),
     "measured_until_s": _plain("last arrival, or when the first user found no request left", "the run: docs/simulation.md"),
     "finished": _plain("counted", "requests that got all their tokens"),
-    "shed": _plain("counted", "requests that were refused, or waited beyond their deadline"),
+    "shed": _plain("counted", "requests that were turned away, or waited beyond their deadline"),
     "unfinished": _plain("counted", "requests still under way at the end"),
     "seconds": _plain("end of the last step", "the run: docs/simulation.md"),
     "preemptions": _plain("counted", "requests that had to give their cache back and start again"),

@@ -18,7 +18,7 @@ _OTHER_TASKS = (
 def with_stated_head(network: Network, config: Config) -> Network:
     """Return the network with the head of its class: the LM head, a score for each label, or none.
 
-    A head that proposes tokens for another model is no model by itself, and is refused.
+    A head that proposes tokens for another model is no model by itself, and capplan rejects it.
     """
     name = stated_class(config)
     if any(part in name.lower() for part in _DRAFTS):

@@ -31,7 +31,7 @@ class ModelClass:
     ties: bool = True
     """Whether the class can share the embedding with the LM head."""
     ties_by_text: bool = False
-    """Whether it shares them where its text section alone says so."""
+    """Whether it shares them where only its text section says so."""
 
     def same(self, key: str) -> tuple[str, ...]:
         """Return the key and its other names, the key itself first."""

@@ -1,4 +1,4 @@
-"""What a scenario says about money beside the price of machines: people, overhead, how hosted APIs are used."""
+"""What a scenario says about money in addition to the price of machines: people, overhead, how hosted APIs are used."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from math import ceil
 
 @dataclass(frozen=True, slots=True)
 class OtherTerms:
-    """Prices of what a service takes beside GPUs and people; zero: it costs nothing, or nobody asked for it."""
+    """Prices of what a service takes in addition to GPUs and people; zero: it costs nothing, or nobody asked for it."""
 
     egress_usd_per_gb: float = 0.0
     bytes_per_token: float = 300.0
@@ -25,7 +25,7 @@ class OtherTerms:
 
 @dataclass(frozen=True, slots=True)
 class OwnTerms:
-    """What a fleet costs beside its machines."""
+    """What a fleet costs in addition to its machines."""
 
     people_usd_per_month: float = 0.0
     overhead_fraction: float = 0.0
@@ -74,7 +74,7 @@ class OwnTerms:
         ----------
         usd : [$]
             c.
-        includes : what the budget pays for beside the machines: `people` p, `overhead` f, and `other`: x, and the support plan s
+        includes : what the budget pays for in addition to the machines: `people` p, `overhead` f, and `other`: x, and the support plan s
         other_usd : [$]
             x, the lines of prices.other that do not follow the price of the machines
 
@@ -100,7 +100,7 @@ class BudgetTerms:
 
     usd_per_month: float
     includes: tuple[str, ...] = ()
-    """What it pays for beside the machines: people, overhead, other."""
+    """What it pays for in addition to the machines: people, overhead, other."""
     beside_usd_per_month: float = 0.0
     """What that takes of it."""
     usd_per_traffic: float = 0.0
@@ -234,7 +234,7 @@ class OwnedTerms:
 
 @dataclass(frozen=True, slots=True)
 class CommitmentTerms:
-    """Which commitments a scenario allows beside on demand, and within which limits its fleet is scaled."""
+    """Which commitments a scenario allows in addition to on-demand prices, and within which limits its fleet is scaled."""
 
     reserved_1y: ReservedTerms | None
     reserved_3y: ReservedTerms | None

@@ -188,7 +188,7 @@ class PlanOrder:
     gpus_idle: int
     """GPUs that no replica of the plan uses."""
     free_replicas: int
-    """Replicas that fit beside those of the plan, at no cost."""
+    """Replicas that fit next to those of the plan, at no cost."""
     placed: tuple[Placement, ...]
     """Replicas on each machine, group by group."""
     usd_per_hour: float

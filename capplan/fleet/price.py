@@ -284,7 +284,7 @@ class ChosenPrice:
             return "an estimate" if self.offers == 1 else f"{self.offers} estimates"
         if self.offers == 1:
             return "one offer"
-        return "mean of two offers" if self.offers == 2 else f"middle of {self.offers} offers"
+        return "mean of two offers" if self.offers == 2 else f"median of {self.offers} offers"
 
     @property
     def total_usd_per_hour(self) -> float:
@@ -478,7 +478,7 @@ def _origin(offers: Sequence[PriceRecord], chosen: Sequence[PriceRecord], *, nam
     only = f"{chosen[0].provider}, {chosen[0].date or 'date unknown'}"
     if len(offers) > 1:
         low, high = offers[0].usd_per_hour, offers[-1].usd_per_hour
-        return f"{only}; the middle of {len(offers)} providers, {low:.2f} to {high:.2f}"
+        return f"{only}; the median of {len(offers)} providers, {low:.2f} to {high:.2f}"
     return only if named else f"{only}; the only offer known"
 
 

@@ -53,7 +53,7 @@ class Stream:
     concurrency: int | None = None
     """Closed loop: requests at any time in the whole fleet."""
     crowd: Crowd | None = None
-    """Closed-loop users of the whole fleet, beside `requests`."""
+    """Closed-loop users of the whole fleet, in addition to `requests`."""
     routing: Routing | None = None
     """Routing policy; None: by prefix if prompts have block ids, else round-robin."""
     seed: int = 0

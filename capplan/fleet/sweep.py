@@ -39,7 +39,7 @@ Runner = Callable[[Sequence["Point"]], Iterator[tuple["Point", Row]]]
 
 @dataclass(frozen=True, slots=True)
 class DecodePool:
-    """What a plan with separate pools has beside its prefill replicas."""
+    """What a plan with separate pools has in addition to its prefill replicas."""
 
     spec: ReplicaSpec
     replicas: tuple[int, int]

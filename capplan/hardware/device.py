@@ -38,7 +38,7 @@ class Partition:
     starts: tuple[int, ...]
     """Memory slices of the device that an instance may begin at."""
     labels: Mapping[str, str]
-    """Field of a device -> spec | measured | assumed, for what the slice alone states."""
+    """Field of a device -> spec | measured | assumed, for what only the slice states."""
     figure_sources: Mapping[str, tuple[str, ...]]
     """Field of a device -> keys of `sources`, or 'assumed'."""
     sources: tuple[Source, ...]

@@ -71,7 +71,7 @@ class Efficiency:
     note: str = ""
     """Remarks about the fits."""
     merged: Assumption | None = None
-    """Set where a calibration replaced or scaled fits: says which, and what it left alone."""
+    """Set where a calibration replaced or scaled fits: says which, and what it left as it was."""
 
     foreign: bool = False
     """No device of this vendor was timed."""

@@ -109,7 +109,7 @@ def _largest(ways: set[Amounts]) -> tuple[Amounts, ...]:
 
 
 def least_devices(profiles: Sequence[Partition], wanted: Amounts) -> int:
-    """Return a lower bound on the devices that hold some instances: by compute, by memory, and by each profile alone.
+    """Return a lower bound on the devices that hold some instances: by compute, by memory, and by each profile by itself.
 
     Parameters
     ----------

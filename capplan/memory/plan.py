@@ -67,10 +67,10 @@ def cache_dtype(
 
 LIMITS = (
     "fits",
-    "weights alone exceed the memory that the engine may use",
+    "weights by themselves exceed the memory that the engine may use",
     "activations and runtime leave nothing for the KV cache",
     "the KV cache is smaller than one sequence of the maximum context",
-    "CUDA graphs and the sampler do not fit beside the KV cache",
+    "CUDA graphs and the sampler do not fit next to the KV cache",
 )
 """Reasons why a plan cannot start, by code."""
 

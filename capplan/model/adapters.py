@@ -1,4 +1,4 @@
-"""LoRA adapters: the low-rank matrices beside those of a network, what one of them holds, and how engines split them over ranks."""
+"""LoRA adapters: the low-rank matrices next to those of a network, what one of them holds, and how engines split them over ranks."""
 
 from dataclasses import replace
 
@@ -11,11 +11,11 @@ from capplan.numbers import Number
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """Every matrix of attention and feed-forward, as adapters name them."""
 _ADAPTED = frozenset({"attention", "ffn", "shared_expert"})
-"""Classes of matrices that adapters stand beside; routed experts, router, embedding and LM head stay as they are."""
+"""Classes of matrices that adapters stand next to; routed experts, router, embedding and LM head stay as they are."""
 
 
 def adapter_elements(inputs: Number, outputs: Number, rank: Number, parts: Number = 1.0) -> Number:
-    """Return the elements of the two low-rank matrices beside one matrix.
+    """Return the elements of the two low-rank matrices next to one matrix.
 
         e = r (p k + n)
 
@@ -48,11 +48,11 @@ def adapter_elements(inputs: Number, outputs: Number, rank: Number, parts: Numbe
 
 
 def adapted_matrices(layer: Layer, modules: tuple[str, ...]) -> list[tuple[Projection, int]]:
-    """Return the matrices of a layer that adapters stand beside, cut to their adapted outputs, each with its adapted parts.
+    """Return the matrices of a layer that adapters stand next to, cut to their adapted outputs, each with its adapted parts.
 
     Examples
     --------
-    Of one matrix for four heads of queries, two of keys and two of values, all as wide as one, queries and values alone:
+    Of one matrix for four heads of queries, two of keys and two of values, all as wide as one, queries and values only:
 
     >>> qkv = Projection("qkv", "attention", 8, 8, "columns", kv_outputs=4, kv_heads=2)
     >>> ((matrix, parts),) = adapted_matrices(Layer((Attention(4, 2, 1, 1),), (qkv,)), ("q_proj", "v_proj"))
@@ -90,7 +90,7 @@ def _parts(layer: Layer, projection: Projection) -> dict[str, int]:
 def rank_elements(
     matrix: Projection, parts: int, adapters: Adapters, tensor: Number
 ) -> tuple[Number, Number, Number]:
-    """Return the elements that one rank holds beside one matrix, and the widths that it reads and writes there.
+    """Return the elements that one rank holds next to one matrix, and the widths that it reads and writes there.
 
     The matrix that shrinks is whole on every rank where the inputs are, the one that expands where the outputs are; fully
     sharded, both are split.

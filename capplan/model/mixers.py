@@ -80,7 +80,7 @@ class Attention:
     index_heads: int = 0
     """Heads of a block-sparse indexer (MiniMax M3); 0 without one."""
     index_head_dim: int = 0
-    """Width of the single index key per token, cached beside keys and values in the same dtype."""
+    """Width of the single index key per token, cached next to keys and values in the same dtype."""
     index_top_tokens: int = 0
     """Tokens in the blocks that the indexer selects."""
     index_pool_tokens: int = 1

@@ -66,7 +66,7 @@ class Projection:
     split: Split
     """How tensor parallelism cuts it: columns (outputs), rows (inputs, then an all-reduce), none (replicated)."""
     bias: int = 0
-    """Bias elements, kept beside the matrix."""
+    """Bias elements, kept next to the matrix."""
     kv_outputs: int = 0
     """The part of `outputs` that belongs to KV heads: replicated where ranks outnumber KV heads."""
     kv_heads: int = 0
@@ -173,7 +173,7 @@ class Adapters:
     """Resident on a replica, each of the full rank."""
     rank: int
     modules: tuple[str, ...]
-    """Matrices that they stand beside, as q_proj."""
+    """Matrices that they stand next to, as q_proj."""
     format: str = "bf16"
     """Key of `weight_format.FORMATS`."""
     fully_sharded: bool = False

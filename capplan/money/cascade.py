@@ -1,4 +1,4 @@
-"""A cascade of two models against the large one alone: the cost of both at any share that is escalated, and where they are equal."""
+"""A cascade of two models against the large one by itself: the cost of both at any share that is escalated, and where they are equal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ def _below_one(fleet: OwnFleet, request_rate: float) -> Array:
 
 
 def breakeven_fraction(fleets: CascadeFleets, alone_usd: float) -> float | None:
-    """Return the share of escalated requests up to which a cascade never costs more than the large model alone.
+    """Return the share of escalated requests up to which a cascade never costs more than the large model only.
 
     Both fleets cost the same between two shares at which one of them grows or shrinks, so each step is looked at once.
 

@@ -128,7 +128,7 @@ def cheapest_mix(used: Array, offers: Sequence[Offer], devices: int) -> tuple[Mi
     """Return the cheapest way to pay for every replica, at the likely prices.
 
     The j-th replica runs for the share u_j of the time, whatever the others are paid by, so each takes the offer of least
-    f + v u_j: the screening curves of power plants. Where an offer may carry a part of the replicas alone, those that save
+    f + v u_j: the screening curves of power plants. Where an offer may carry only a part of the replicas, those that save
     most on it take it, which is the best choice because savings do not depend on each other.
 
     Parameters
@@ -216,11 +216,11 @@ def pure_usd_per_hour(used: Array, offer: Offer, devices: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """The cheapest mix for one plan, and what each commitment alone would cost."""
+    """The cheapest mix for one plan, and what each single commitment would cost."""
 
     parts: tuple[MixedPart, ...]
     pure: tuple[tuple[Offer, float], ...]
-    """Every offer with its cost per hour if it alone paid for all replicas; those that may not are left out."""
+    """Every offer with its cost per hour if it paid for all replicas by itself; those that may not are left out."""
     people_usd_per_hour: float = 0.0
     """Cost of the people who run owned devices."""
 

@@ -53,7 +53,7 @@ class OwnFleet:
     outside_usd: float = 0.0
     """Cost of retrieval and tools for today's requests."""
     other: tuple[CostLine, ...] = ()
-    """What today's service takes beside GPUs and people."""
+    """What today's service takes in addition to GPUs and people."""
 
     def other_usd(self, grows_with: str) -> float:
         """Return the lines of today's service that grow with something [$]."""
@@ -102,14 +102,14 @@ class ComparedApi:
     traffic: tuple[HostedTraffic, ...]
     """The same requests, and what its cache finds of prompts that repeat earlier ones."""
     breakeven_request_rate: float | None
-    """Peak rate from which on the own fleet never costs more; None where the API stays cheaper."""
+    """Peak rate above which the self-hosted fleet never costs more; None where the API stays cheaper."""
     ways: tuple[str, ...] = ()
     """How each class uses the cache: the cheapest way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The own fleet and the APIs, cheapest first."""
+    """The self-hosted fleet and the APIs, cheapest first."""
 
     plan: Plan
     own: OwnFleet
@@ -146,7 +146,7 @@ def own_fleet(
         of that, for each group of replicas: u(b), b replicas of today
     hours : [h]
         that machines are paid for, where today's cost nothing
-    other : what its service takes beside GPUs and people
+    other : what its service takes in addition to GPUs and people
 
     Returns
     -------
@@ -168,7 +168,7 @@ def own_fleet(
 def breakeven_rate(
     own_usd: Callable[[int], float], step_rates: Array, hosted_usd: Callable[[float], float]
 ) -> float | None:
-    """Return the peak rate from which on the own fleet never costs more than the API.
+    """Return the peak rate above which the self-hosted fleet never costs more than the API.
 
     The fleet costs the same on the whole step from r_(n-1) to r_n, an API more with every request. The fleet is dearer
     somewhere on the step n exactly where it is dearer just above r_(n-1), so the last such step has the answer.
@@ -186,7 +186,7 @@ def breakeven_rate(
 
     Examples
     --------
-    Replicas of $30 that carry 10 requests a second, beside people of $20, and an API at $5 for each request a second:
+    Replicas of $30 that carry 10 requests a second, in addition to people of $20, and an API at $5 for each request a second:
 
     >>> breakeven_rate(lambda n: 20.0 + 30.0 * n, 10.0 * np.arange(1000), lambda rate: 5.0 * rate)
     22.0
@@ -291,7 +291,7 @@ def _with_reuse(traffic: HostedTraffic, repeated: Repeated | None, price: TokenP
 
 
 def cost_lines(comparison: Comparison) -> tuple[Array, Array, dict[str, Array]]:
-    """Return peak rates, the cost of the own fleet at them, and that of each API [$], for a picture.
+    """Return peak rates, the cost of the self-hosted fleet at them, and that of each API [$], for a picture.
 
     The rates reach to twice today's peak, or beyond the furthest break-even within ten times of it.
     """

@@ -228,7 +228,7 @@ class Energy:
 
     @property
     def fullest(self) -> Servers:
-        """Return the servers whose full rack draws the most; of which one alone exceeds the limit, if there are such."""
+        """Return the servers whose full rack draws the most; of which a single one exceeds the limit, if there are such."""
         return max(self.servers, key=lambda one: (one.per_rack == 0, (one.per_rack or 1) * one.watts))
 
     @property

@@ -168,7 +168,7 @@ class TokenPrice:
     whole_units: bool = False
     """A prefix in common is stored at the second request that has it, so that the third finds it."""
     marked: bool = False
-    """Prefixes are found at marked ends alone: unmarked, one whose prompts go on differently is never found."""
+    """Prefixes are found only at marked ends: unmarked, one whose prompts go on differently is never found."""
     on_request: bool = False
     """Nothing is cached unless a request asks for it."""
     peak: PeakHours | None = None

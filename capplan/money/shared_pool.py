@@ -20,7 +20,7 @@ def devices_by_hour(replicas: Counts, devices_each: Sequence[int]) -> Counts:
 
         g_h = sum_i d_i max(n_i,h, n_i,h+1)
 
-    A replica that the next hour needs is started in this one, beside all that this one still needs.
+    A replica that the next hour needs is started in this one, next to all that this one still needs.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a service costs in all, line by line: its machines, the people who run it, and what it takes beside the GPUs."""
+"""What a service costs in all, line by line: its machines, the people who run it, and what it takes outside the GPUs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

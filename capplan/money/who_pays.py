@@ -56,7 +56,7 @@ class ClassUse:
     users: float | None = None
     requests_per_conversation: float | None = None
     outside_usd: float = 0.0
-    """Cost of all these requests beside the GPUs."""
+    """Cost of all these requests outside the GPUs."""
 
     @property
     def replica_s(self) -> float:

@@ -1,4 +1,4 @@
-"""LoRA adapters in a step: every token is multiplied by the two low-rank matrices of its own adapter, beside the matrix itself."""
+"""LoRA adapters in a step: every token is multiplied by the two low-rank matrices of its own adapter, next to the matrix itself."""
 
 import numpy as np
 
@@ -76,7 +76,7 @@ def sequences_with_slots(adapters: Number, slots: Number, adapted_fraction: Numb
 
 
 def adapter_flop(tokens: Number, elements: Number) -> Number:
-    """Return the arithmetic of the low-rank matrices beside one matrix.
+    """Return the arithmetic of the low-rank matrices next to one matrix.
 
         F = 2 T e
 
@@ -85,7 +85,7 @@ def adapter_flop(tokens: Number, elements: Number) -> Number:
     tokens : [-]
         T, with an adapter.
     elements : [-]
-        e, of one adapter beside this matrix, on this rank.
+        e, of one adapter next to this matrix, on this rank.
 
     Returns
     -------
@@ -113,7 +113,7 @@ def adapter_bytes(
     rank: Number,
     bytes_per_element: Number,
 ) -> Number:
-    """Return the traffic of the low-rank matrices beside one matrix.
+    """Return the traffic of the low-rank matrices next to one matrix.
 
         Q = D e b + T (2 k + 8 r + 4 n)
 
@@ -127,7 +127,7 @@ def adapter_bytes(
     adapters : [-]
         D, different ones in the step.
     elements : [-]
-        e, of one adapter beside this matrix, on this rank.
+        e, of one adapter next to this matrix, on this rank.
     inputs, outputs : [-]
         k and n of the rank.
     rank : [-]
@@ -155,7 +155,7 @@ def adapter_bytes(
 def adapter_time_s(
     flop: Number, moved_bytes: Number, elementwise: ElementwiseRates, matmul: MatmulRates
 ) -> Number:
-    """Return the time of the two kernels of the adapters beside one matrix.
+    """Return the time of the two kernels of the adapters next to one matrix.
 
         t = max(F / (P c), Q / (B e)) + 2 t_0
 

@@ -1,7 +1,7 @@
 """Attention over a window and compressed entries (DeepSeek V4), and sparse indexers: small heads that score every key, so that attention reads only the best.
 
 Attention over compressed entries is composed from the formulas of latent attention: all heads share one vector per token or entry,
-as in absorbed latent attention without a rotary part beside it. No such kernel was measured: the rates are those of latent attention, an assumption.
+as in absorbed latent attention without a rotary part next to it. No such kernel was measured: the rates are those of latent attention, an assumption.
 """
 
 import numpy as np

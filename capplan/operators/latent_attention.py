@@ -393,7 +393,7 @@ def mla_attention_decode_time_s(
     rates: LatentAttentionRates,
     query_tokens: Number = 1.0,
 ) -> Number:
-    """Return the time of the absorbed attention kernel alone.
+    """Return the time of the absorbed attention kernel by itself.
 
         t = soft_maximum(F / P, Q' / B) + t_0, with Q' as in `decode_scheduled_bytes`
 

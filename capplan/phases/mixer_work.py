@@ -224,7 +224,7 @@ def _compressed_prefill(mixer: CompressedAttention, chunk: Chunk) -> OperatorCos
 
 
 def _convolution(mixer: ShortConvolution, chunk: Chunk) -> OperatorCost:
-    """Return a convolution alone, in prefill and decode alike."""
+    """Return a convolution by itself, in prefill and decode alike."""
     rates = chunk.rates.linear_attention
     shape = (chunk.sequences, chunk.new, mixer.channels / chunk.tensor_parallel, float(mixer.kernel))
     moved = linear_attention.short_convolution_bytes(*shape)

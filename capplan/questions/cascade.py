@@ -1,4 +1,4 @@
-"""A cascade of two models -> its two fleets, the fleet of the large model alone, what they cost, and what users wait for."""
+"""A cascade of two models -> its two fleets, the fleet of the large model only, what they cost, and what users wait for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ Stages: TypeAlias = tuple[BoundedSpread, ...]
 
 @dataclass(frozen=True, slots=True)
 class PartFleet:
-    """One fleet of a cascade, or that of the large model alone."""
+    """One fleet of a cascade, or that of the large model only."""
 
     part: CascadePart
     asked: AskedFleet
@@ -72,7 +72,7 @@ class UserWait:
 
 @dataclass(frozen=True, slots=True)
 class CascadeAnswer:
-    """The fleets of a cascade, and the large model alone."""
+    """The fleets of a cascade, and the large model only."""
 
     scenario: Scenario
     terms: CascadeTerms
@@ -103,7 +103,7 @@ class CascadeAnswer:
         )
 
 
-ACCEPTED, ESCALATED, ALONE = "answered by the small model", "escalated", "large model alone"
+ACCEPTED, ESCALATED, ALONE = "answered by the small model", "escalated", "large model only"
 
 
 def cascade_for(parts_asked: PartsAsked) -> CascadeAnswer:

@@ -109,7 +109,7 @@ class Outlook:
     growth: Growth | None = None
     """Growth of the recommended plan, where the scenario states a growth."""
     assumptions: tuple[Assumption, ...] = ()
-    """What all of this rests on, beside the plan."""
+    """What all of this rests on, in addition to the plan."""
     warnings: tuple[str, ...] = ()
     cash: Cash | None = None
     """What the recommended plan pays in which month, where the scenario names commitments."""

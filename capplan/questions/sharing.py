@@ -36,7 +36,7 @@ _LITTLE = "[{request_rate: 0.001 req/s, input_tokens: 16, output_tokens: 16}]"
 
 @dataclass(frozen=True, slots=True)
 class SharingModel:
-    """One of the models, as it is searched in the pool and alone."""
+    """One of the models, as it is searched in the pool and by itself."""
 
     name: str
     asked: AskedFleet
@@ -54,7 +54,7 @@ class SharingModel:
         return next(iter(self.asked.question.networks.values())).name
 
     def plan_on(self, hardware: str) -> Plan | None:
-        """Return the cheapest plan on a device, however dear beside the best device; None where there is none."""
+        """Return the cheapest plan on a device, however dear compared with the best device; None where there is none."""
         if isinstance(self.fleets, FleetsByDevice):
             return self.fleets.plan(hardware)
         every = (*self.fleets.plans, *self.fleets.dear)

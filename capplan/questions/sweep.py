@@ -174,7 +174,7 @@ def _contender(plan: Plan, asked: AskedFleet) -> Contender:
 
 
 def _offered_rates(question: Question, seed: int, contender: Contender) -> list[float]:
-    """Return rates from near zero up to what one replica can serve, or the slower of both pools with its phase alone [1/s]."""
+    """Return rates from near zero up to what one replica can serve, or the slower of both pools with its phase by itself [1/s]."""
     pool = contender.decode
     if pool is None:
         return offered_rates(contender, question.demand, seed)

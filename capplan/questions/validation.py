@@ -72,7 +72,7 @@ def replica_of_result(result: BenchmarkResult, serving: ServingFlags) -> Replica
 
     Parameters
     ----------
-    result : with model, hardware, parallelism and engine, from its file or stated beside it
+    result : with model, hardware, parallelism and engine, from its file or stated together with it
     serving : everything else
 
     Returns

@@ -52,7 +52,7 @@ def is_gguf(path: Path) -> bool:
 
 @dataclass(slots=True)
 class _Cursor:
-    """A place in the header; everything that is read is there, or the file is refused."""
+    """A place in the header; everything that is read is there, or capplan rejects the file."""
 
     content: mmap
     file: str

@@ -15,7 +15,7 @@ AGAIN = "write it with: capplan levers --plan plan.json -o levers.json"
 
 
 class _Row(Record):
-    """A part of the answer; what is not read again is left alone."""
+    """A part of the answer; what is not read again stays as it is."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -38,7 +38,7 @@ class BaseRow(PricedRow):
 
 
 class LeverRow(_Row):
-    """One lever alone."""
+    """One lever by itself."""
 
     lever: str
     change: str
@@ -54,7 +54,7 @@ class LeverRow(_Row):
 
 
 class LeversRow(_Row):
-    """What every lever is worth, alone and combined."""
+    """What every lever is worth, separately and combined."""
 
     scenario: str
     base: BaseRow | None

@@ -77,7 +77,7 @@ class PlanFile:
     path: Path
     version: str
     scenario: Path
-    """Where it was, or else the file of this name beside the plan file."""
+    """Where it was, or else the file of this name next to the plan file."""
     settings: tuple[str, ...]
     """Keys of the scenario that were overridden, each KEY=VALUE."""
     result: Mapping[str, Any]

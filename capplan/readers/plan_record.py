@@ -54,7 +54,7 @@ def _follows(key: str, written: float | None, worked_out: float | None, how: str
 
 
 class _Row(Record):
-    """A part of the answer; figures that are not read again are left alone."""
+    """A part of the answer; figures that are not read again stay as they are."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 

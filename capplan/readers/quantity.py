@@ -273,7 +273,7 @@ def whole_number(text: object, unit: Unit, place: str = "", of: str = "") -> int
 
     Returns
     -------
-    The number; 2.5 is refused, 2.5k is not.
+    The number; capplan rejects 2.5 and accepts 2.5k.
 
     Examples
     --------

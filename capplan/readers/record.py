@@ -30,7 +30,7 @@ class Record(BaseModel):
 
 
 class OrNumber:
-    """Marks a record that may be written as one number: its schema has the number beside it."""
+    """Marks a record that may be written as one number: its schema has the number next to it."""
 
     @staticmethod
     def __get_pydantic_json_schema__(of: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The one way to open an input file (bounded, UTF-8, plain or gzip, refused with the reason when it is something else), and its rows as CSV or JSON.
 
 Hand-written JSON is read strictly (one object, no duplicate key, no NaN), that of tools leniently. The data files that ship with the package
-lie inside it when installed, beside it in a checkout.
+lie inside it when installed, next to it in a checkout.
 """
 
 import csv
@@ -64,14 +64,14 @@ def _is_safetensors(head: bytes) -> bool:
 
 def _what_it_is(head: bytes) -> str:
     if _is_safetensors(head):
-        return "a safetensors weights file; give the config.json beside it"
+        return "a safetensors weights file; give the config.json next to it"
     if b"\x00ustar" in head:
         return "a tar archive; unpack it and name one of its files"
     return next((what for magic, what in _MAGIC if head.startswith(magic)), "")
 
 
 class _Packed(gzip.GzipFile):
-    """A compressed file that is refused if it expands beyond reason."""
+    """capplan rejects a compressed file that expands beyond reason."""
 
     def __init__(self, name: str, raw: BufferedReader) -> None:
         """Unpack what an open file holds."""
@@ -278,9 +278,9 @@ def read_text(
     way_out : str
         One thing to do, added to the error of a missing file.
     max_bytes : [B]
-        A longer file is refused without reading it whole.
+        capplan rejects a longer file without reading it whole.
     unpacked : bool
-        Read what gzip packed; else such a file is refused.
+        Read what gzip packed; else capplan rejects such a file.
 
     Returns
     -------
@@ -487,7 +487,7 @@ def read_json(
     kind : str
         What the file should be, for the error, such as "a model's config.json".
     max_bytes : [B]
-        A longer file is refused.
+        capplan rejects a longer file.
     infinities : bool
         Read `Infinity` and `NaN`, which Python's writer of JSON leaves in files of other tools; whoever uses such
         a number has to refuse it.

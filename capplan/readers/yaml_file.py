@@ -1,7 +1,7 @@
 """YAML files, strictly: built from the parser's events, so that nothing in the file is ever executed.
 
 Plain scalars follow the core schema of YAML 1.2: `no` is a text, not false, and a date stays a
-text. Duplicate keys, tags, NaN, and aliases that blow up are refused with their line. What `yaml_text` writes
+text. Duplicate keys, tags, NaN, and aliases that blow up are errors with their line. What `yaml_text` writes
 reads back unchanged.
 """
 
@@ -90,7 +90,7 @@ class _Reader:
     events: Iterator[Any]
     most_nodes: int = MAX_NODES
     finite: bool = True
-    """Numbers that are not finite are refused."""
+    """Numbers that are not finite are errors."""
     nodes: int = 0
     lines: dict[KeyPath, int] = field(default_factory=dict)
     anchors: dict[str, _Anchor | None] = field(default_factory=dict)

@@ -85,8 +85,8 @@ def profile_as_served(
 
     References
     ----------
-    vLLM, "Pooling models default to using chunked prefill & prefix caching if supported" (causal attention alone supports
-    them): https://github.com/vllm-project/vllm/pull/20930. Encoder-decoders run under CUDA graphs in decode steps alone (FULL_DECODE_ONLY):
+    vLLM, "Pooling models default to using chunked prefill & prefix caching if supported" (only causal attention supports
+    them): https://github.com/vllm-project/vllm/pull/20930. Encoder-decoders run under CUDA graphs in decode steps only (FULL_DECODE_ONLY):
     `VllmConfig`, vllm/config/vllm.py. gpt-oss: `GptOssForCausalLMConfig`, vllm/model_executor/models/config.py.
     """
     if chunked_prefill and network.whole_prompts:
@@ -138,7 +138,7 @@ def served_context_tokens(spec: ReplicaSpec) -> int:
 
 
 def prompt_work_s_per_token(spec: ReplicaSpec, rates: StepRates) -> float:
-    """Return the time that a token of a prompt adds to a prefill beside its own, mean over the traffic [s].
+    """Return the time that a token of a prompt adds to a prefill in addition to its own, mean over the traffic [s].
 
     Raises
     ------

@@ -42,7 +42,7 @@ class DraftModel:
     spec: ReplicaSpec
     """Replica with the weight dtype and parallelism of the draft; everything else is as for the target."""
     weight_bytes: float | None = None
-    """Weights of the draft on one device, beside the target; None: all weights of the network."""
+    """Weights of the draft on one device, next to the target; None: all weights of the network."""
     caches: bool = True
     """Whether it has a separate KV cache."""
 
@@ -73,7 +73,7 @@ class SpeculationRow:
     target_step_s: float
     speedup: float
     fits: bool | None
-    """Whether this many sequences fit in memory beside both models; None without a model."""
+    """Whether this many sequences fit in memory next to both models; None without a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,7 @@ def breakeven_batch(batches: Array, best_speedup: Array) -> int | None:
 def target_and_draft_memory(
     target: Replica, draft: DraftModel | float, context_tokens: float, draft_tokens: int
 ) -> TargetAndDraftMemory:
-    """Return the memory of one device with the draft, and how many sequences fit beside both models.
+    """Return the memory of one device with the draft, and how many sequences fit next to both models.
 
     A recurrent state cannot be rolled back, so engines keep one for every draft token that may be accepted, and one more.
 

@@ -135,10 +135,10 @@ def _spread(time: Number, shape: tuple[int, ...]) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTables:
-    """Step times of the device alone, without host time."""
+    """Step times of only the device, without host time."""
 
     kernels: StepTable
-    """Sum of kernel times, each run alone."""
+    """Sum of kernel times, each run by itself."""
     floors: StepTable
     """Sum of their roofline times at datasheet rates."""
     unsaved: StepTable

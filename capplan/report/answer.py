@@ -20,7 +20,7 @@ class Table:
     shown: tuple[str, ...] = ()
     """Columns on screen, in order; empty shows all. CSV always has all."""
     titles: Mapping[str, str] = field(default_factory=dict)
-    """Column headings where the name alone does not read well."""
+    """Column headings where the name by itself does not read well."""
     assumed: frozenset[tuple[int, str]] = frozenset()
     """(row, column) of the cells that rest on a default nobody confirmed; marked with `*`."""
     spare: tuple[str, ...] = ()

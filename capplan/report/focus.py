@@ -93,7 +93,7 @@ def focus_text(
         "BillingPeriodStart": _stamp(start), "BillingPeriodEnd": _stamp(end), "ChargePeriodStart": _stamp(start),
         "ChargePeriodEnd": _stamp(end), "BillingAccountId": scenario, "BillingAccountName": scenario, "x_Model": model,
         "BillingCurrency": name, "ChargeCategory": "Usage", "ChargeClass": "", "ChargeFrequency": "Usage-Based",
-        "ProviderName": "own fleet", "PublisherName": "own fleet", "InvoiceIssuerName": "own fleet",
+        "ProviderName": "self-hosted fleet", "PublisherName": "self-hosted fleet", "InvoiceIssuerName": "self-hosted fleet",
         "ServiceCategory": "AI and Machine Learning", "ServiceSubcategory": "Generative AI", "ServiceName": "LLM serving",
         "Tags": "{}", "x_Gpus": 0.0,
     }  # fmt: skip

@@ -71,11 +71,11 @@ UNITS: Mapping[str, Unit] = {
 TITLES: Mapping[str, str] = {
     "adapter_bytes_per_gpu": "one adapter, per GPU",
     "adapter_elements": "elements of one LoRA adapter",
-    "adapters_that_fit": "adapters beside one sequence of maximum length",
+    "adapters_that_fit": "adapters next to one sequence of maximum length",
     "added_gpus": "GPUs to buy",
     "arrival_cv": "burstiness (cv)",
     "batch_mean": "mean batch in steps",
-    "breakeven_request_rate": "own is cheaper from",
+    "breakeven_request_rate": "fleet is cheaper from",
     "breakeven_requests": "pays from request",
     "burst_gpus": "GPUs for the burst",
     "burst_replicas": "replicas for the burst",

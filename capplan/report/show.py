@@ -98,7 +98,7 @@ def can_draw() -> bool:
 
 
 def beside(path: Path, suffix: str) -> dict[object, str]:
-    """Return the files that are there and may be written beside an answer, `NAME.TOPIC.suffix`, each with the option that does."""
+    """Return the files that are there and may be written next to an answer, `NAME.TOPIC.suffix`, each with the option that does."""
     try:
         found = sorted(path.resolve().parent.iterdir())
     except (OSError, RuntimeError):
@@ -228,7 +228,7 @@ def _encodable(text: str) -> str:
 
 @contextmanager
 def shown_anyway(answer: Answer, to: OutputFlags) -> Iterator[None]:
-    """Show an answer where a file beside it cannot be written, before the error says so."""
+    """Show an answer where a file next to it cannot be written, before the error says so."""
     try:
         yield
     except InputError:
@@ -254,7 +254,7 @@ def send(text: str, file: Path | None, headline: str = "", option: str = "--outp
     ----------
     text : to be written
     file : None: stdout
-    headline : of the text, which people at a terminal read beside the name of the file
+    headline : of the text, which people at a terminal read next to the name of the file
     option : that named the file, for the error
     """
     if file is None:

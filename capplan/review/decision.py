@@ -223,7 +223,7 @@ def choices_section(given: Findings) -> Section:
 
 
 def _either_way(given: Findings) -> Section:
-    """Return separate pools beside identical replicas, where the pools are recommended."""
+    """Return separate pools next to identical replicas, where the pools are recommended."""
     both, *_ = pools_tables(given.answer)
     titles = dict(both.titles) | {"way": ""}
     return Section(

@@ -31,7 +31,7 @@ _TITLES = {
 _FALLS = {
     "input length": "prompts rewritten, or less retrieved",
     "output length": "users get less text",
-    "traffic": "the rest is refused, cached or moved off the peak",
+    "traffic": "the rest is turned away, cached or moved off the peak",
     "price of a GPU": "the cheapest offer known, wherever it is",
 }
 """What it takes to lower one of the things that move the number."""
@@ -63,7 +63,7 @@ def saved_levers(path: Path, plan: Plan | None) -> LeversRow:
 
 
 def levers_section(given: Findings) -> Section:
-    """Return what every lever is worth, alone and combined, where that was asked for; else what the page itself computed."""
+    """Return what every lever is worth, separately and combined, where that was asked for; else what the page itself computed."""
     if given.levers is None:
         return _own_section(given)
     levers = given.levers
@@ -92,7 +92,7 @@ def levers_section(given: Findings) -> Section:
             _best_text(levers),
         ),
         tables=tuple(table for table in tables if table.rows),
-        pictures=(Bars("Saved by each lever alone", "usd_per_month", bars[:CHARTED]),) if bars else (),
+        pictures=(Bars("Saved by each lever separately", "usd_per_month", bars[:CHARTED]),) if bars else (),
     )
 
 

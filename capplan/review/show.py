@@ -184,7 +184,7 @@ def review_output(to: OutputFlags) -> OutputFlags:
 
 @contextmanager
 def written_with(to: OutputFlags) -> Iterator[None]:
-    """Refuse to read a file that stands beside the page under a name that its pictures or tables may take."""
+    """Refuse to read a file that stands next to the page under a name that its pictures or tables may take."""
     suffix = {"markdown": ".svg", "csv": ".csv"}.get(to.form or "")
     if to.file is None or suffix is None:
         yield
@@ -196,7 +196,7 @@ def written_with(to: OutputFlags) -> Iterator[None]:
 def show_review(review: Review, to: OutputFlags) -> int:
     """Print or write a review; its warnings go to stderr. Returns its exit code, 4 where there is no plan.
 
-    Beside a Markdown file stand its pictures, beside a CSV file of the plans one file for each other topic.
+    Next to a Markdown file stand its pictures, next to a CSV file of the plans one file for each other topic.
     """
     if to.form in {"table", "json", "csv"}:
         answer = review.answer
@@ -231,7 +231,7 @@ def topics(review: Review) -> Iterator[tuple[str, Sequence[Mapping[str, Any]]]]:
 
 
 def _pictures(review: Review, file: Path | None) -> list[tuple[Path, str]]:
-    """Return the pictures of a page in order, and the files beside it that they go to; none on stdout."""
+    """Return the pictures of a page in order, and the files next to it that they go to; none on stdout."""
     if file is None:
         return []
     return [

@@ -113,7 +113,7 @@ _OTHER_KEYS = {
 
 
 def own_terms(reading: Reading, prices: Prices) -> OwnTerms:
-    """Return what a fleet costs beside its machines; defaults of prices.other are assumptions."""
+    """Return what a fleet costs in addition to its machines; defaults of prices.other are assumptions."""
     stated = prices.other or OtherPrices()
     if (stated.cpu_nodes is None) != (stated.cpu_node is None) and not stated.defaults:
         missing, at = ("cpu_node", "cpu_nodes") if stated.cpu_node is None else ("cpu_nodes", "cpu_node")

@@ -73,7 +73,7 @@ def with_adapters(network: Network, terms: LoraTerms, prompt_tokens: float | Non
     """
     if network.encoder is not None:
         raise InputError(
-            f"{network.name}: adapters of an encoder-decoder are not modelled, since they stand beside its encoder too\n  leave them out"
+            f"{network.name}: adapters of an encoder-decoder are not modelled, since they stand next to its encoder too\n  leave them out"
         )
     modules = terms.modules or MODULES
     known = _modules_of(network)
@@ -100,7 +100,7 @@ def with_adapters(network: Network, terms: LoraTerms, prompt_tokens: float | Non
 
 
 def _modules_of(network: Network) -> set[str]:
-    """Return the names of the matrices of a network that an adapter can stand beside."""
+    """Return the names of the matrices of a network that an adapter can stand next to."""
     names = {f"{matrix.name}_proj" for layer in network.layers for matrix in layer.projections}
     every = (*MODULES, *names)
     return {
@@ -118,7 +118,7 @@ def adapter_assumptions(network: Network, place: str) -> tuple[Assumption, ...]:
         return ()
     said = [
         Assumption(
-            f"all {adapters.adapters} adapters are equally popular, which is the most of them in a step, and stand beside "
+            f"all {adapters.adapters} adapters are equally popular, which is the most of them in a step, and stand next to "
             f"{', '.join(adapters.modules)} in {adapters.format}; prefixes are shared by requests of one adapter only",
             place,
         ),
@@ -159,7 +159,7 @@ def asked_replica(
     ----------
     model : path, shipped id or alias, or hub id
     hardware : catalogue name or alias, or path of a hardware YAML
-    flags : how it is sharded, stored and run; parallelism that the model cannot be split by is refused
+    flags : how it is sharded, stored and run; capplan rejects parallelism that the model cannot be split by
     drafts : tokens are drafted and verified
 
     Returns
@@ -303,5 +303,5 @@ def _warnings(network: Network, max_model_len: int | None) -> tuple[str, ...]:
         said.append(f"max_model_len {max_model_len} exceeds the model's maximum of {limit} tokens")
     alone = next(filter(None, map(no_kernel_reason, stored_formats(network))), "")
     if alone:
-        said.append(f"memory alone is modelled with these weights, not speed: {alone}")
+        said.append(f"only memory is modelled with these weights, not speed: {alone}")
     return tuple(said)

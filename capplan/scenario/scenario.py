@@ -287,7 +287,7 @@ def mix_by(reading: Reading, file: ScenarioFile) -> MixBy:
         ("fleet.max_gpus", file.fleet.max_gpus is not None, "the cheapest fleets of the parts are found one by one, and the limit is on all of them; fleet.max_machines limits each kind"),
         ("budget and commitments", None not in (file.budget, file.commitments), "the mix is the cheapest by the price of prices.commitment, so none within a budget by commitments would not mean that there is none"),
         ("speculation.draft_step_time", file.speculation is not None and bool(file.speculation.draft_step_time), "a stated time is that of one kind of GPU; speculation.draft names a model whose time is predicted on each"),
-        ("cascade", file.cascade is not None, "its two models have fleets of their own, and each is searched alone"),
+        ("cascade", file.cascade is not None, "its two models have fleets of their own, and each is searched separately"),
         ("sharing", file.sharing is not None, "services share the GPUs of one fleet"),
     ):  # fmt: skip
         if given:

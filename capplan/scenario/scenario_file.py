@@ -70,7 +70,7 @@ class Cascade(Record):
     changes: Changed = Field(default_factory=dict)
     """Keys of the scenario that differ for the large one, nested as there; null takes a key away."""
     part: CascadePart | None = None
-    """Plan this fleet alone: first (small), second (large, what is escalated), alone (large, all requests)."""
+    """Plan only this fleet: first (small), second (large, what is escalated), alone (large, all requests)."""
 
 
 class SharedModel(Record):
@@ -97,7 +97,7 @@ class Sharing(Record):
     models: Annotated[list[SharedModel], Field(min_length=1, max_length=20)]
     """The others."""
     part: str | None = None
-    """Plan the fleet of this model alone, by its name; own: of the scenario's own model."""
+    """Plan only the fleet of this model, by its name; own: of the scenario's own model."""
 
 
 class Region(Record):
@@ -175,7 +175,7 @@ class Images(Record):
 
 
 class Outside(Record):
-    """What a request takes beside the GPUs: retrieval, tools, checks, each with its time and its price."""
+    """What a request takes outside the GPUs: retrieval, tools, checks, each with its time and its price."""
 
     time: SecondsOrZero | None = None
     """Time before the prompt of every request is sent, such as retrieval."""
@@ -221,13 +221,13 @@ class Traffic(Record):
     output_tokens: LengthRecord | None = None
     """Output length of a request."""
     reasoning_tokens: LengthRecord | None = None
-    """Tokens of reasoning before the answer, beside output_tokens; max is their budget."""
+    """Tokens of reasoning before the answer, in addition to output_tokens; max is their budget."""
     samples: Annotated[Whole, Field(ge=1, le=1000)] | None = None
     """Outputs of every request, for best-of-N or self-consistency; their prompt is computed once."""
     retries: Retries | None = None
     """Outputs that are not valid, and are asked for again."""
     images: Images | None = None
-    """Images beside the text of input_tokens; their tokens are added to it by the rule of the model."""
+    """Images in addition to the text of input_tokens; their tokens are added to it by the rule of the model."""
     documents: Annotated[Whole, Field(ge=1, le=10_000)] | None = None
     """Documents that a request has scored or embedded: each is a prompt of input_tokens, a reranker's with the query in it."""
     padded_batch: Annotated[Whole, Field(ge=1, le=10_000)] | None = None
@@ -235,7 +235,7 @@ class Traffic(Record):
     shared_prefix: SharedPrefix | None = None
     """Leading tokens that prompts have in common."""
     outside: Outside | None = None
-    """Time and money beside the GPUs, such as retrieval and tools."""
+    """Time and money outside the GPUs, such as retrieval and tools."""
     tenant: Annotated[str, Field(min_length=1, max_length=60)] | None = None
     """Tenant that pays for the class, for `capplan bill`."""
     region: Annotated[str, Field(min_length=1, max_length=60)] | None = None
@@ -338,7 +338,7 @@ class Fleet(Record):
     """Several fleets for one service, each on the GPUs that suit its requests: classes divides whole classes, lengths the prompts
     up to a length and longer ones, shares a share of every class, any tries all of them; off by default."""
     disaggregation: Annotated[Disaggregation | None, BeforeValidator(_switched_off)] = None
-    """Prefill and decode in separate pools: off, allowed (beside identical replicas), or only."""
+    """Prefill and decode in separate pools: off, allowed (in addition to identical replicas), or only."""
     prefill_hardware: Names | None = None
     """Devices of the prefill pool, written as hardware; if left out, those."""
     decode_hardware: Names | None = None
@@ -482,7 +482,7 @@ class ScenarioFile(Record):
     kv_offload: list[OffloadMemory] = Field(default_factory=list)
     """Offload tiers, fastest first; for traffic that records which prefixes are reused."""
     lora: Lora | None = None
-    """LoRA adapters beside the model."""
+    """LoRA adapters in addition to the model."""
     speculation: Speculation | None = None
     """Drafts that the target verifies several at a time."""
     cascade: Cascade | None = None
@@ -500,7 +500,7 @@ class ScenarioFile(Record):
     prices: Prices = Field(default_factory=Prices)
     """Prices, if they differ from the shipped ones."""
     commitments: Commitments | None = None
-    """Ways to pay beside prices.commitment; the cheapest mix for the load curve is then shown."""
+    """Ways to pay in addition to prices.commitment; the cheapest mix for the load curve is then shown."""
     currency: Currency | None = None
     """Currency in which totals are shown next to dollars."""
     budget: Budget | None = None
@@ -531,13 +531,13 @@ class Scenario(Purchase):
     max_num_batched_tokens: int | None
     calibration: str | None
     commitments: CommitmentTerms | None
-    """Ways to pay beside the one of `prices`; None: none are named."""
+    """Ways to pay in addition to the one of `prices`; None: none are named."""
     currency: tuple[str, float] | None
     """Name of a currency and the dollars that one unit of it costs, for totals."""
     budget: BudgetTerms | None
     """As the scenario states it."""
     own: OwnTerms
-    """Cost of the fleet beside its machines."""
+    """Cost of the fleet in addition to its machines."""
     power: PowerTerms | None
     """Power terms for the energy of the fleet; None: not asked for."""
     growth: tuple[float, ...]

@@ -40,7 +40,7 @@ def refuse_rare_users(reading: Reading, users: float | None, think_s: float | No
 
 
 def refuse_idle_time(reading: Reading, fraction: float, at: KeyPath) -> None:
-    """Refuse traffic whose mean is next to nothing beside its peak: its cost per token has no meaning."""
+    """Refuse traffic whose mean is tiny compared with its peak: its cost per token has no meaning."""
     if fraction < LEAST_MEAN_FRACTION:
         raise reading.refuse(
             at,
@@ -61,6 +61,6 @@ def warn_of_odd_targets(reading: Reading, targets: Sequence[Target]) -> None:
         for lower, higher in pairwise(by_percentile):
             if lower.limit_s > higher.limit_s:
                 reading.warnings.append(
-                    f"slo.{lower.key}: {lower.limit_s:g} s says nothing beside {higher.key} of {higher.limit_s:g} s, "
+                    f"slo.{lower.key}: {lower.limit_s:g} s says nothing compared with {higher.key} of {higher.limit_s:g} s, "
                     "which is stricter and covers more requests; are they swapped?"
                 )

@@ -498,7 +498,7 @@ def _check_times(model: str | None, hardware: str | None, flags: DraftFlags) -> 
     if flags.target_step_s is None and (model is None or hardware is None):
         missing = "MODEL" if model is None else "--hardware"
         raise InputError(
-            f"{missing} is missing: the target is a MODEL on a --hardware, or a --target-step-time beside --draft-step-time\n"
+            f"{missing} is missing: the target is a MODEL on a --hardware, or a --target-step-time together with --draft-step-time\n"
             "  e.g. capplan spec llama-3.1-70b --hardware h100 -tp 4 --draft llama-3.2-1b --acceptance 0.7"
         )
 

@@ -265,7 +265,7 @@ class FlatQueue:
         self.class_index[row] = self.offered_class[place]
 
     def receive(self) -> None:
-        """Enqueue the arrivals up to now; shed those that cannot run even alone."""
+        """Enqueue the arrivals up to now; shed those that cannot run even by themselves."""
         while self.next_s <= self.now_s:
             if self.ends_count and self.ends[self.first_end] <= self.next_s:
                 self.think()
@@ -292,7 +292,7 @@ class FlatQueue:
                 self.waiting += 1
 
     def too_long(self, row: int) -> bool:
-        """Return whether a request cannot run even alone."""
+        """Return whether a request cannot run even by itself."""
         tokens = self.prompt[row] - self.shared[row] + self.output[row] - 1
         if self.growth != 1.0:
             tokens += lrint(ceil(self.growth))
@@ -735,7 +735,7 @@ class FlatEngine(FlatSteps):
         return True
 
     def piece(self, row: int, budget: int) -> int:
-        """Return the prompt tokens that fit in the step; without chunking, a prompt that is alone may exceed the budget."""
+        """Return the prompt tokens that fit in the step; without chunking, a prompt that is the only one may exceed the budget."""
         new = self.prompt_now[row] - self.cached[row]
         if new <= budget:
             return new

@@ -88,7 +88,7 @@ def simulate_fleet(
 
     Parameters
     ----------
-    requests, engine : as for one engine; queue limits are per replica; static batching is refused.
+    requests, engine : as for one engine; queue limits are per replica; capplan rejects static batching.
     replicas, routing : [-]
         that serve from the start, and which of them gets a request (`ROUTINGS`).
     failures, autoscaling, hedging : what happens to replicas and requests; a removed replica finishes its requests first,
@@ -152,7 +152,7 @@ def simulate_disaggregated(
 
     Parameters
     ----------
-    prefill, decode : engines of each pool; static batching is refused. Prefill engines neither reserve blocks for
+    prefill, decode : engines of each pool; capplan rejects static batching. Prefill engines neither reserve blocks for
         output nor speculate; decode engines have no prefix cache.
     link, concurrency, crowd, until_s : between the pools; as for a fleet
     admission : to the prefill engines; priorities hold in both pools
@@ -209,7 +209,7 @@ def _checked(plan: EnginePlan) -> EnginePlan:
     check_fleet(plan.replicas, plan.routing, caching=plan.engine.caching is not None)
     if plan.engine.scheduling.policy == "static":
         raise InputError(
-            "static batching behind a router is not modelled\n  split the requests and simulate each engine alone"
+            "static batching behind a router is not modelled\n  split the requests and simulate each engine separately"
         )
     return plan
 

@@ -92,7 +92,7 @@ class Outcome:
     class_totals: dict[int, ClassTotals]
     """Totals of each traffic class, by its index."""
     admitted_tokens: NDArray[np.int64] | None = None
-    """Prompt tokens of each request, once for each admission; None where the engine keeps the sum alone."""
+    """Prompt tokens of each request, once for each admission; None where the engine keeps only the sum."""
     found_tokens: NDArray[np.int64] | None = None
     """Prompt tokens of each request that hit in the prefix cache, once for each admission."""
     hit_blocks: tuple[int, ...] = ()

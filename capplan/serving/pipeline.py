@@ -26,7 +26,7 @@ def prompt_micro_batch(
     longest_tokens : [tokens]
         n, of the longest prompt
     room_tokens : [tokens]
-        R, budget of a micro-batch left beside its decoding sequences; infinite without chunked prefill
+        R, budget of a micro-batch left next to its decoding sequences; infinite without chunked prefill
     stages : [-]
         p
 

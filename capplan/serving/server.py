@@ -446,7 +446,7 @@ class Server(EngineState):
         return max(steps, 1)
 
     def _piece(self, flight: InFlight, budget: int, *, alone: bool) -> int:
-        """Return the prompt tokens that fit in the step; without chunking, a prompt that is alone may exceed the budget."""
+        """Return the prompt tokens that fit in the step; without chunking, a prompt that is the only one may exceed the budget."""
         new = flight.prompt_tokens - flight.cached_tokens
         if new <= budget:
             return new
@@ -632,7 +632,7 @@ def simulate(
     concurrency : [-]
         closed loop with this many requests at any time, the next one sent as soon as one ends: a crowd of users without
         think time. Arrival times are not used then. None: open loop.
-    crowd : closed-loop users, beside the open-loop arrivals
+    crowd : closed-loop users, in addition to the open-loop arrivals
     until_s : [s]
         stop at the first end of a step from then on; requests that have arrived and are not done are unfinished, those that
         have not arrived are not in the outcome.

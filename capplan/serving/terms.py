@@ -92,7 +92,7 @@ class EngineTerms(Scheduling):
         return min(-(-max(tokens - flight.shared_tokens, 0) // self.block_tokens), whole)
 
     def too_long(self, flight: InFlight) -> bool:
-        """Return whether a request cannot run even alone."""
+        """Return whether a request cannot run even by itself."""
         flight.cached_tokens = min(flight.cached_tokens, flight.prompt_tokens - 1)
         overshoot = 0 if self.growth == 1.0 else ceil(self.growth)
         shared = 0 if flight.block_ids else self.shared_tokens(flight)

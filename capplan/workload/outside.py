@@ -1,4 +1,4 @@
-"""What requests take beside the devices that serve them: time that users wait, and money by the request."""
+"""What requests takes outside the devices that serve them: time that users wait, and money by the request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

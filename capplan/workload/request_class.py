@@ -78,7 +78,7 @@ class PromptImages:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What a request takes beside the GPUs."""
+    """What a request takes outside the GPUs."""
 
     wait_s: float = 0.0
     """Wait before the prompt of a request is sent; no device holds anything of it."""
@@ -139,9 +139,9 @@ class RequestClass:
     repeated_fraction: float = 0.0
     """Share of the prompts that repeat one just sent, by another sample or attempt, and hit in the cache as a whole."""
     outside: Outside = NOTHING_OUTSIDE
-    """Steps beside the GPUs; their wait is a part of `think_time_s` too, and of the think time of the sessions."""
+    """Steps outside the GPUs; their wait is a part of `think_time_s` too, and of the think time of the sessions."""
     images: PromptImages | None = None
-    """Images of a prompt beside the text; their tokens are part of input_tokens once a model is known."""
+    """Images of a prompt next to the text; their tokens are part of input_tokens once a model is known."""
     pooled: bool = False
     """Requests return a vector or a score at the end of prefill; there is no decode."""
     burst_ratio: float = 1.0

@@ -72,7 +72,7 @@ class RepeatedBlocks:
 
         Examples
         --------
-        Three blocks that were sent 1, 2 and 5 s ago, in a prompt of four, beside a prompt of one block that was sent before:
+        Three blocks that were sent 1, 2 and 5 s ago, in a prompt of four, next to a prompt of one block that was sent before:
 
         >>> trace = RepeatedBlocks(np.array([1.0, 2.0, 5.0, 3.0]), np.array([3, 1]), np.array([4, 1]), 1.0, 16)
         >>> trace.kept_from(32.0).ages_s.tolist(), trace.kept_from(32.0).blocks, trace.kept_from(0.0).blocks

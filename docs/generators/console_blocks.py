@@ -79,7 +79,7 @@ def printed(command: str, program: Callable[[list[str]], int], known: dict[str, 
     assert match is not None
     name, *words = shlex.split(match["words"])
     if name != "capplan" or {"|", ">", "&&"} & set(words):
-        raise ValueError(f"{command!r}: a marked block runs capplan alone")
+        raise ValueError(f"{command!r}: a marked block runs only capplan")
     known = {} if known is None else known
     if command not in known:
         out = io.StringIO()

@@ -86,7 +86,7 @@ def _caching(api: ComparedApi, prefix_tokens: float) -> str:
 
 
 def dearest_and_cheapest(apis: Sequence[ComparedApi], own_usd: float) -> tuple[float, float]:
-    """Return the dearest price of input of a model that costs less than the own fleet, and the cheapest of one that costs more."""
+    """Return the dearest price of input of a model that costs less than the self-hosted fleet, and the cheapest of one that costs more."""
     below = [api.price.rates.input for api in apis if api.bill.usd < own_usd]
     above = [api.price.rates.input for api in apis if api.bill.usd >= own_usd]
     return max(below), min(above)

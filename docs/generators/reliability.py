@@ -25,7 +25,7 @@ PROCESSES = """## Processes that end
 | the scheduler is killed | one line at once; what was finished is printed and kept in `--points` |
 | the scheduler is frozen | one line within 15 s |
 
-The address of the dashboard is printed when a cluster answers. A worker with another version of capplan is refused.
+The address of the dashboard is printed when a cluster answers. capplan rejects a worker with another version of capplan.
 """
 TESTED = """## Tested at every run
 
@@ -42,7 +42,7 @@ Each has a test that meets the fault itself, not a stand-in, but for the clock o
 | the clock jumps by 5 s or an hour, forward or back, in a calibration | no time is wrong; what the rest of the time does not allow is left out and named, or nothing is written (`tests/calibrate/test_pace.py`) |
 | a hub answers slowly, or sends a letter now and then for ever | one line after the limit of the client, or after a minute; Ctrl-C ends the wait (`tests/rules/test_hub_access.py`) |
 | the home folder is on a read-only disk | shipped models are read; for one of the hub a line names the cache and `HF_HOME` (the same file) |
-| versions and processes share a file of `--points` | rows of another version are left alone, a line that was cut costs its point, nothing is overwritten (`tests/properties/test_points_file.py`) |
+| versions and processes share a file of `--points` | rows of another version are not read, a line that was cut costs its point, nothing is overwritten (`tests/properties/test_points_file.py`) |
 | a plan file of another schema | one line with the version that wrote it and the way out (`tests/properties/test_plan_file_schema.py`) |
 | 50 threads of one process ask at once, from the first import on | the answers of one thread (`tests/rules/test_faults_of_machines.py`) |
 

@@ -81,8 +81,8 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "fleet.kv_link": "network",
         "fleet.kv_link_latency": "0 s",
         "fleet.network": "that of each device",
-        "fleet.weight_dtypes": "weight_dtype alone",
-        "fleet.kv_dtypes": "kv_dtype alone",
+        "fleet.weight_dtypes": "weight_dtype only",
+        "fleet.kv_dtypes": "kv_dtype only",
         "regions": "none",
         "regions.utc_offset": "0",
         "regions.delay": "needed where users of one region use machines in another",
@@ -356,7 +356,7 @@ Written by `python -m docs.generators.commands` (`make docs`) from the records t
 
 A scenario is one YAML file. It needs a name, a model and traffic; every other key has a default, which the answer lists under
 assumptions with the key that replaces it. Editors complete and check the file by its first line,
-`# yaml-language-server: $schema=docs/schema/scenario.json`. A file with mistakes is refused with a line for each of them.
+`# yaml-language-server: $schema=docs/schema/scenario.json`. capplan rejects a file with mistakes and prints a line for each of them.
 
 ```yaml
 name: support-chat
@@ -370,9 +370,9 @@ slo: {ttft_p95: 800 ms, tpot_p95: 40 ms}
 ```
 
 **Numbers and units.** Rates, lengths and counts read the same here and in flags: `10`, `10 rps`, `10 req/s` and `10/s` are one rate, `600/min` and
-`600 rpm` another way to write it, `32k`, `32K` and `32,000` one length, `2M` two million. A number alone is in the base unit: requests per second, tokens,
+`600 rpm` another way to write it, `32k`, `32K` and `32,000` one length, `2M` two million. A number without a unit is in the base unit: requests per second, tokens,
 hours of a day, a fraction of one. Times, bytes, dollars and watts need their unit (`800 ms`, `80 GB`, `2.5 $/h`), because a number
-alone could be several things. Upper and lower case count in units: `m` is a thousandth, `M` a million.
+without a unit could be several things. Upper and lower case count in units: `m` is a thousandth, `M` a million.
 
 ## The file
 
@@ -389,7 +389,7 @@ Say how often with one of `request_rate`, `users` with `think_time`, `requests` 
 
 A fleet is sized for the peak and paid at all hours, so a token costs more at the mean load than at the peak. Say the mean in one way: `mean_rate`
 (over all hours that are paid, weekends and nights included), `daily_curve`, or `active_hours` of every day. A trace has its own mean, which a
-`mean_rate` replaces where the trace shows a busy hour alone. A batch job (`requests` with `within`) is paid for while it runs.
+`mean_rate` replaces where the trace shows only a busy hour. A batch job (`requests` with `within`) is paid for while it runs.
 
 The shapes are assumptions, not measurements; `follow-the-sun` is `office` in three time zones, eight hours apart. 24 values of your own are better: of a
 trace longer than two days `capplan workload TRACE -o workload.yaml` writes them as `rate_by_hour`.

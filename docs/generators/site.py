@@ -36,7 +36,7 @@ REPORT = ("report", "support-chat", "--offline", "--author", "Platform team", "-
 """Command of the report that the site shows, without its file."""
 LIVE_REPORT = """# A live report
 
-`capplan report support-chat -o plan.html` writes this page as one file that opens offline. [Open it alone](examples/report.html),
+`capplan report support-chat -o plan.html` writes this page as one file that opens offline. [Open it by itself](examples/report.html),
 or read [how to write and read it](report.md).
 
 <iframe class="live" src="../examples/report.html" title="Report of support-chat"></iframe>

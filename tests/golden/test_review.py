@@ -232,7 +232,7 @@ def test_the_page_has_the_choices_the_price_of_certainty_and_the_devices_that_ar
     assert tight.endswith("4 GPUs are enough with a limit of 1.75 s, which saves $1,460 per month.")
     assert [(row["choice"], row["gpus"], row["slo_met_probability"]) for row in choices.rows] == [
         ("cheapest", 5, 0.85),
-        ("surest, for at most 25% more", 6, 0.94),
+        ("highest attainment, for at most 25% more", 6, 0.94),
         ("fewest GPUs", 5, 0.85),
     ]
     assert [(row["confidence"], row["gpus"], row["usd_per_month"]) for row in certainty.rows] == [
@@ -297,7 +297,7 @@ def test_without_targets_the_page_speaks_of_none(given):
     markdown = review_markdown(review)
     assert "No target is set" in review.decision
     assert "SLO attainment" not in markdown
-    assert "surest" not in markdown
+    assert "highest attainment" not in markdown
     assert "## Does it hold" not in markdown
     assert "required confidence costs" not in markdown
 

@@ -380,7 +380,7 @@ def test_commands_take_a_gguf_file(capplan, tmp_path):
     assert json.loads(capplan("kv-size", file, "--format", "json").out)["result"]["rows"]
     fit = capplan("fit", file, "--hardware", "l4", "--format", "json")
     assert fit.code == 0
-    assert "memory alone" in json.loads(fit.out)["warnings"][0]
+    assert "only memory" in json.loads(fit.out)["warnings"][0]
 
 
 @pytest.mark.parametrize("dtype", [None, "q4_k_m", "iq4_xs", "int2", "quip-2"])

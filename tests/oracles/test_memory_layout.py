@@ -73,7 +73,7 @@ def test_405b_in_bf16_does_not_fit_eight_h100_and_does_in_fp8():
         for variant in (network, in_weight_format(network, "fp8"))
     ]
     assert [bool(plan.fits) for plan in plans] == [False, True]
-    assert plans[0].limits == ("weights alone exceed the memory that the engine may use",)
+    assert plans[0].limits == ("weights by themselves exceed the memory that the engine may use",)
 
 
 def test_vllm_defaults_are_those_of_its_releases():

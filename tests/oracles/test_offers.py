@@ -80,10 +80,10 @@ def test_electricity_is_paid_beside_every_rent_and_no_discount_is_taken_off_it(c
         file="cloud/vms.csv", date="2026-11-01", electricity="0.2 $/kWh", facility_ratio=1.5,
     )  # fmt: skip
     alone = {row["commitment"]: row["usd_per_month"] / (2 * 730) for row in found["pure"]}
-    assert alone["on-demand alone"] == pytest.approx(0.8 + power)
-    assert alone["on-demand alone"] * 2 * 730 == pytest.approx(plan["usd_per_month"])
-    assert alone["reserved-1y alone"] == pytest.approx(0.8 * 0.6 + power)
-    assert alone["reserved-3y alone"] == pytest.approx(0.3 + power)
+    assert alone["on-demand only"] == pytest.approx(0.8 + power)
+    assert alone["on-demand only"] * 2 * 730 == pytest.approx(plan["usd_per_month"])
+    assert alone["reserved-1y only"] == pytest.approx(0.8 * 0.6 + power)
+    assert alone["reserved-3y only"] == pytest.approx(0.3 + power)
     assert alone["the mix"] == pytest.approx(0.3 + power)
 
 
@@ -94,7 +94,7 @@ def test_an_owned_device_by_hand(commitments):
         "facility_ratio": 1.5, "idle": "20 %", "people": "73 $/month",
     }  # fmt: skip
     found, _ = commitments({"owned": terms}, file="cloud/vms.csv", date="2026-11-01")
-    (owned,) = (row for row in found["pure"] if row["commitment"] == "owned alone")
+    (owned,) = (row for row in found["pure"] if row["commitment"] == "owned only")
     assert owned["usd_per_month"] == pytest.approx(730 * (2 * (1.0 + 0.4 + 0.15) + 0.1))
     assert owned["usd_per_year"] == pytest.approx(12 * owned["usd_per_month"])
 
@@ -104,7 +104,7 @@ def test_low_and_high_are_the_rents_of_the_other_offers(commitments, tmp_path):
     three_offers(tmp_path)
     power = KW * 0.5
     found, _ = commitments({"reserved_1y": {"discount": "50 %"}}, file="own.yaml", electricity="0.5 $/kWh")
-    (reserved,) = (row for row in found["pure"] if row["commitment"] == "reserved-1y alone")
+    (reserved,) = (row for row in found["pure"] if row["commitment"] == "reserved-1y only")
     shown = [reserved[f"usd_per_month{end}"] for end in ("_low", "", "_high")]
     assert shown == pytest.approx([2 * 730 * (0.5 * usd + power) for usd in (1, 2, 5)])
 

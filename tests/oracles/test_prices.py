@@ -117,7 +117,7 @@ def test_a_year_of_an_h100_counts_google_and_the_index_of_the_market():
     [
         ("a10g", "one offer", "AWS, 2026-07-20; the only offer known"),
         ("h100-nvl", "mean of two offers", "the mean of the two offers known, RunPod 3.19 (2026-11-09) and Azure 6.98"),
-        ("b300", "middle of 4 offers", "the middle of 4 providers, 7.40 to 17.80"),
+        ("b300", "median of 4 offers", "the median of 4 providers, 7.40 to 17.80"),
     ],
 )  # fmt: skip
 def test_what_a_price_rests_on_is_said(name, basis, said):

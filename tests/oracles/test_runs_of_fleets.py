@@ -108,7 +108,7 @@ def test_a_rate_under_limits_is_the_one_metric_of_its_row():
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"kind": "first_token", "prefix_state": "pulled from a peer"}, "alone it times the link"),
+        ({"kind": "first_token", "prefix_state": "pulled from a peer"}, "by itself it times the link"),
         ({"disagg": "1", "router": "precise+p2p"}, "without pools"),
         ({"isl": "", "length_distribution": "agentic traces"}, "simulate --trace"),
         ({"osl": ""}, "osl"),

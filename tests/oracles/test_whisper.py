@@ -92,7 +92,7 @@ def test_prompts_are_whole_and_not_reused():
         (["fit", "--hardware", "l4", "--pipeline-parallel", "2"], "pipeline stages"),
         (["fit", "--hardware", "l4", "--tensor-parallel", "3"], "heads"),
         (["fit", "--hardware", "l4", "--weight-dtype", "fp8"], "quantise its encoder too"),
-        (["fit", "--hardware", "l4", "--max-loras", "4"], "beside its encoder too"),
+        (["fit", "--hardware", "l4", "--max-loras", "4"], "next to its encoder too"),
     ],
 )
 def test_what_is_not_modelled_is_rejected(tmp_path, capplan, command, words):

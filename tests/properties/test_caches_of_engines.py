@@ -70,7 +70,7 @@ def test_the_dtype_that_is_asked_for_or_published_comes_first():
 
 
 def test_a_cache_that_the_engine_does_not_run_is_refused():
-    with pytest.raises(InputError, match="vllm runs deepseek_v4 on hopper with a KV cache in fp8 alone"):
+    with pytest.raises(InputError, match="vllm runs deepseek_v4 on hopper with a KV cache in fp8 only"):
         asked("deepseek-v4-flash", "vllm", None, "h200-sxm", kv_dtype="bf16")
 
 

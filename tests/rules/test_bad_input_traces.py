@@ -41,7 +41,7 @@ REFUSED = {
     "objects without lengths": (b'{"a": 1}\n{"a": 2}\n', "has no key 'arrival_s'"),
     "metrics without lengths": (b"up 1\nvllm:num_requests_running 3\n", "has no request lengths"),
     "lengths of ServeGen alone": (b"field,value,prob\ninput_tokens,3,1\n", "give its client file"),
-    "clients of ServeGen alone": (b"client,start_s,rate_rps,cv\n0,0,1,1\n", "expected beside it"),
+    "clients of ServeGen alone": (b"client,start_s,rate_rps,cv\n0,0,1,1\n", "expected next to it"),
     "no output anywhere": ((HEAD + "0,5,0\n1,5,0\n").encode(), "2 rows left out: no output token"),
 }
 

@@ -475,7 +475,7 @@ def test_the_package_itself_is_read_where_it_is_installed():
 def test_a_price_of_genai_prices_needs_its_date(genai, capplan):
     ran = capplan("compare", SMALL, "--api", "acme/nova", "--offline")
     assert ran.code == 2
-    assert "acme/nova is known to genai-prices alone, which does not date its prices" in ran.err
+    assert "acme/nova is known only to genai-prices, which does not date its prices" in ran.err
 
 
 def test_keys_of_the_scenario_are_not_overridden_beside_a_plan_file(capplan, tmp_path):

@@ -50,7 +50,7 @@ HOURS = "sharing={by: hour, models: [{name: guard, model: qwen3-4b, changes: {tr
         ([HALF, "sharing={by: device, models: [" + GUARD % "" + ", " + GUARD % "" + "]}"], "sharing.models[1].name: 'guard' names two models"),
         ([HALF, SHARING, "sharing.models[0].name=own"], "sharing.models[0].name: 'own' names two models"),
         ([HALF, SHARING, "sharing.models[0].modle=x"], "unknown key 'modle': did you mean 'model'?"),
-        ([HALF, SHARING, "sharing.models[0].changes={model: x}"], "sharing.models[0].changes.model: is not for one of the models alone"),
+        ([HALF, SHARING, "sharing.models[0].changes={model: x}"], "sharing.models[0].changes.model: is not for one of the models only"),
         ([HALF, SHARING, "sharing.part=gard"], "sharing.part: unknown model 'gard': did you mean 'guard'?"),
         ([HALF, SHARING, "sharing.part=guard"], "sharing.part: guard has no traffic, so it needs no fleet of its own"),
         ([HALF, SHARING, "traffic=[" + USERS + "]"], "traffic[0]: has users, sessions, a trace, a job or something outside, which are not modelled on shared devices"),

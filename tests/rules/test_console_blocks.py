@@ -94,7 +94,7 @@ def test_a_block_that_names_what_no_command_prints_is_refused():
 
 
 def test_a_block_runs_nothing_but_the_program():
-    with pytest.raises(ValueError, match="runs capplan alone"):
+    with pytest.raises(ValueError, match="runs only capplan"):
         with_output(f"{MARK}\n```console\n$ rm -r .\n```\n", main)
 
 

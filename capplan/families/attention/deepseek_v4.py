@@ -55,7 +55,7 @@ def _entry_tokens(config: Config, layers: int) -> list[int]:
     for i, ratio in enumerate(ratios[:layers]):
         if isinstance(ratio, bool) or ratio not in (0, 4, 128):
             raise config.error(
-                f"compress_ratios[{i}]", f"{ratio!r} is not modelled", "allowed: 0 (window alone), 4, 128"
+                f"compress_ratios[{i}]", f"{ratio!r} is not modelled", "allowed: 0 (window only), 4, 128"
             )
     return list(ratios[:layers])
 

@@ -90,7 +90,7 @@ class _Sources:
         for index, ratio in enumerate(ratios):
             if ratio not in (0, 1, 2):
                 raise config.error(
-                    f"compress_ratios[{index}]", f"{ratio} is not modelled", "allowed: 0 (window alone), 1, 2"
+                    f"compress_ratios[{index}]", f"{ratio} is not modelled", "allowed: 0 (window only), 1, 2"
                 )
         listed = []
         for key, other in (

@@ -146,7 +146,7 @@ def read_plain(config: Config, name: str) -> Network:
 
 
 def read_granite_moe(config: Config, name: str) -> Network:
-    """Return a Granite with experts in every layer; the shared variant has a dense part beside them."""
+    """Return a Granite with experts in every layer; the shared variant has a dense part next to them."""
     bias = config.flag("attention_bias", default=False)
     shape = heads(config)
     part = mixtral_mixture(config, shape.hidden_size, shared=config.count("shared_intermediate_size"))

@@ -29,7 +29,7 @@ def read_mllama(config: Config, name: str) -> Network:
         held = 2 * crossed * tokens * shape.kv_heads * shape.head_dim
         config.uncounted(
             f"an image of a request keeps the keys and values of up to {tokens:,} positions in {crossed} cross-attention layers: "
-            f"{held:,} elements beside the KV cache of the text, which alone is in the figures"
+            f"{held:,} elements next to the KV cache of the text, the only one in the figures"
         )
         return mllama_vision(vision) + linear(vision.dimension("vision_output_dim"), hidden)
 

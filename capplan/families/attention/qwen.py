@@ -60,7 +60,7 @@ def _parts(config: Config, shape: Heads, traits: Traits, layers: int, shared: in
 
 
 def read_qwen2_moe(config: Config, name: str) -> Network:
-    """Return a Qwen 1.5 or 2 with experts: a gated shared expert beside them."""
+    """Return a Qwen 1.5 or 2 with experts: a gated shared expert next to them."""
     shape = heads(config)
     layers = config.layers()
     traits = Traits(qkv_bias=config.flag("qkv_bias", default=True))
@@ -85,7 +85,7 @@ def read_qwen3_vl(config: Config, name: str) -> Network:
 
 
 def read_qwen2_vl(config: Config, name: str) -> Network:
-    """Return a Qwen 2-VL or 2.5-VL; older files have the text keys beside the vision section."""
+    """Return a Qwen 2-VL or 2.5-VL; older files have the text keys next to the vision section."""
     text = config.section("text_config")
     network = read_qwen2(text or config, name)
     tower = qwen2_vision if config.model_type == "qwen2_vl" else qwen2_5_vision

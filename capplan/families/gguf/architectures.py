@@ -82,7 +82,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         latent=True,
     ),
 }
-"""Architectures whose tensors are known; any other is refused."""
+"""Architectures whose tensors are known; capplan rejects any other."""
 
 _NULLABLE = frozenset({"q_lora_rank"})
 """Keys whose absence says null, not the default of the class: queries that are not compressed."""

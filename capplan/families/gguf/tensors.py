@@ -1,6 +1,6 @@
 """The tensors of a GGUF file held against a network: every element is accounted for, and its type becomes a format.
 
-A file whose tensors are not those of the network is refused, so that a family that differs in a detail never gives a wrong number.
+A file whose tensors are not those of the network is not read, so that a family that differs in a detail never gives a wrong number.
 Names: `MODEL_TENSORS` of the gguf package, https://github.com/ggml-org/llama.cpp (gguf-py).
 """
 
@@ -48,7 +48,7 @@ _VECTORS = re.compile(r".*\.bias|.*_norm\.weight|attn_sinks\.weight")
 _TABLES = re.compile(
     r"(blk\.\d+\.)?(rope_freqs|rope_factors_(long|short))\.weight|blk\.\d+\.exp_probs_b\.bias"
 )
-"""Tensors that the original model computes, or keeps beside its parameters."""
+"""Tensors that the original model computes, or keeps next to its parameters."""
 
 Formats = Counter[str]
 """Elements by block format."""

@@ -1,4 +1,4 @@
-"""Mamba alone (Mamba, Mamba-2, Falcon Mamba: no cache grows) and beside attention (Jamba, Bamba, Falcon-H1, Granite 4)."""
+"""Mamba by itself (Mamba, Mamba-2, Falcon Mamba: no cache grows) and next to attention (Jamba, Bamba, Falcon-H1, Granite 4)."""
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import (
@@ -177,7 +177,7 @@ def read_falcon_h1(config: Config, name: str) -> Network:
 
 
 def read_granite_hybrid(config: Config, name: str) -> Network:
-    """Return a Granite 4: Mamba-2 and attention layers, routed experts beside a shared feed-forward."""
+    """Return a Granite 4: Mamba-2 and attention layers, routed experts next to a shared feed-forward."""
     shape = heads(config)
     hidden = shape.hidden_size
     count = config.layers()

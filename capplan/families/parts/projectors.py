@@ -97,7 +97,7 @@ def phi4_vision(_config: Config, tower: Config, text: int) -> int:
 
 
 def phi4_audio(_config: Config, tower: Config, text: int) -> int:
-    """Return the projectors of Phi-4 Multimodal's sound: two matrices for sound alone and two beside an image."""
+    """Return the projectors of Phi-4 Multimodal's sound: two matrices for sound only and two next to an image."""
     frames = tower.dimension("downsample_rate", default=1)
     return 2 * (linear(frames * tower.dimension("hidden_size"), text) + linear(text, text))
 

@@ -1,4 +1,4 @@
-"""Vision towers: their parameters, held beside the text model; images.py says what they read and how long that takes."""
+"""Vision towers: their parameters, held next to the text model; images.py says what they read and how long that takes."""
 
 from math import prod
 

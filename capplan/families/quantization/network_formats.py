@@ -58,7 +58,7 @@ def quantised(
     network: Network,
     config: Mapping[str, Any],
     place: str = "config.json",
-    beside: tuple[str, Mapping[str, Any]] | None = None,
+    quantization_file: tuple[str, Mapping[str, Any]] | None = None,
 ) -> Network:
     """Return the network in the formats that its checkpoint is quantised in.
 
@@ -67,7 +67,7 @@ def quantised(
     network : the model, unquantised
     config : the parsed config.json
     place : the file, as errors name it
-    beside : name and content of the file beside it that states the quantisation, where there is one
+    quantization_file : name and content of the file next to it that states the quantisation, where there is one
 
     Returns
     -------
@@ -82,7 +82,7 @@ def quantised(
     >>> quantised(network, {"quantization_config": section}).layers[0].projections[0].weight_format
     'fp8_block'
     """
-    section = quantization_section(config, place, beside)
+    section = quantization_section(config, place, quantization_file)
     if section is None:
         return network
     return in_scheme(network, read_scheme(section, expert_dtype=_expert_dtype(config)))
@@ -271,7 +271,7 @@ def _mlx_format(values: Mapping[str, Any], place: str) -> str:
 
 
 def _mlx(section: Config) -> Scheme:
-    """Return the scheme of MLX: every matrix, the router, the embedding and the head; modules of other formats stand beside the default.
+    """Return the scheme of MLX: every matrix, the router, the embedding and the head; modules of other formats stand next to the default.
 
     A group has a scale and a bias of 16 bits each.
 

@@ -14,7 +14,7 @@ _LISTS = (
 )  # fmt: skip
 """Keys under which quantisers list such modules."""
 FILES = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
-"""Files beside config.json in which NVIDIA's quantiser, AutoGPTQ and AutoAWQ state what config.json may not."""
+"""Files next to config.json in which NVIDIA's quantiser, AutoGPTQ and AutoAWQ state what config.json may not."""
 _TEXT = re.compile(r"(?:text|llm|language|thinker|decoder|model|llm_model|language_model)(?:_config)?")
 """Sections of a file that hold a text model."""
 _DEEPEST = 3
@@ -34,7 +34,7 @@ def left_out(section: Config) -> Iterator[tuple[str, str]]:
 
 
 def quantization_section(
-    config: Mapping[str, Any], place: str, beside: tuple[str, Mapping[str, Any]] | None = None
+    config: Mapping[str, Any], place: str, quantization_file: tuple[str, Mapping[str, Any]] | None = None
 ) -> Config | None:
     """Return the section that states the quantisation, or None for an unquantised checkpoint.
 
@@ -42,7 +42,7 @@ def quantization_section(
     ----------
     config : the parsed config.json
     place : the file, as errors name it
-    beside : name and content of the first of `FILES` beside it, where there is one
+    quantization_file : name and content of the first of `FILES` next to it, where there is one
 
     Returns
     -------
@@ -61,7 +61,7 @@ def quantization_section(
             if not isinstance(values, Mapping):
                 raise InputError(f"{place}: {path}{key}: not an object")
             return Config(values, place, f"{path}{key}.")
-    return None if beside is None else _of_file(*beside)
+    return None if quantization_file is None else _of_file(*quantization_file)
 
 
 def _text_parts(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -77,7 +77,7 @@ def _text_parts(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, A
 
 
 def _of_file(name: str, values: Mapping[str, Any]) -> Config:
-    """Return the section of a file beside config.json: of NVIDIA's quantiser, or of early AutoGPTQ and AutoAWQ."""
+    """Return the section of a file next to config.json: of NVIDIA's quantiser, or of early AutoGPTQ and AutoAWQ."""
     inner = values.get("quantization", values)
     if not isinstance(inner, Mapping):
         raise InputError(f"{name}: quantization: not an object")

@@ -115,7 +115,7 @@ class Demand:
 
     @property
     def mix_depends_on_responses(self) -> bool:
-        """Return whether the classes' shares of the requests depend on response times: users beside any other class."""
+        """Return whether the classes' shares of the requests depend on response times: users next to any other class."""
         return bool(self.user_classes) and len(self.classes) > 1
 
     def responses_s(self, response_s: ResponseTimes) -> tuple[float, ...]:

@@ -56,7 +56,7 @@ class Operation:
 
     @property
     def is_dealt(self) -> bool:
-        """Return whether there is a router alone, which does not look at the replicas."""
+        """Return whether there is only a router, which does not look at the replicas."""
         return self == Operation(routing=self.routing) and self.routing in DEALT
 
     def pool_devices(self, prefill: ReplicaSpec) -> int:

@@ -28,7 +28,7 @@ Lacking = frozenset[Phase]
 FIRST_STRIDE = 1.0 / 16.0
 """The first stride adds this share of its replicas to a pool that is short; each later stride adds twice the share, up to all."""
 MOST_GROWN = 64
-"""A pool grows to at most this multiple of the replicas that its phase takes alone."""
+"""A pool grows to at most this multiple of the replicas that its phase takes by itself."""
 MOST_TRIED = 100
 """Most pairs that are tried; after so many the cheapest one so far counts, whatever is left to try."""
 ALONGSIDE = 1e-9
@@ -50,13 +50,13 @@ def cheapest_pair(
 
     The pool that is short grows by strides in proportion to its size until nothing is missing. Then either pool shrinks by
     bisection, and each cheaper pair that may still be enough is tried. What is missing with some replicas is missing with
-    fewer of either pool; a pair that lacks prefill replicas alone lacks them with any number of decode replicas.
+    fewer of either pool; a pair that lacks only prefill replicas lacks them with any number of decode replicas.
 
     Parameters
     ----------
     lacking : what a pair lacks
     start : [-]
-        replicas that either phase takes alone; nothing is tried if they cost too much
+        replicas that either phase takes by itself; nothing is tried if they cost too much
     costs : [$/h] or [-]
         a, b of one replica, positive
     joined : whether the link joins a pair; if it does not, it joins no larger one
@@ -376,7 +376,7 @@ class Joint:
         return ""
 
     def slowest(self, pair: Pair, asked: float, alone: Target | None = None) -> float:
-        """Return the largest factor by which all steps may be slower than predicted while the targets, or one `alone`, hold at the peak.
+        """Return the largest factor by which all steps may be slower than predicted while the targets, or one target, are met at the peak.
 
         What is asked for is tried first, so that a pair that was sized for it is never below it.
         """

@@ -1,6 +1,6 @@
 """The cheapest fleet with separate prefill and decode pools.
 
-Each phase alone is a question of the fleet search: prompts answered with one token under the targets of the first token,
+Each phase by itself is a question of the fleet search: prompts answered with one token under the targets of the first token,
 and prompts that are in the cache under the targets of the later tokens. Its layouts are bounded in closed form and
 simulated as those of any fleet, so a pair of pools costs nothing more to screen. What the search of either phase returns
 for a device is then simulated together, with the link, and the cheapest pair of replica counts is taken.
@@ -46,9 +46,9 @@ from capplan.serving.outcome import Spread
 from capplan.workload.outside import outside_use
 
 SHOWN = 3
-"""Pairs of devices that get a plan; the others cost more by what either phase takes alone. More are tried until one has a plan."""
+"""Pairs of devices that get a plan; the others cost more by what either phase takes by itself. More are tried until one has a plan."""
 NEAR = 1.25
-"""Layouts that cost under this many times the cheapest of their device for a phase alone are paired too ..."""
+"""Layouts that cost under this many times the cheapest of their device for a phase by itself are paired too ..."""
 NEAR_LAYOUTS = 3
 """... so many of each phase at most."""
 WORTH_SHOWING = 1.5
@@ -208,7 +208,7 @@ def _contenders(
 def _near(
     phase: Question, candidates: Sequence[ScreenedLayout], device: str, terms: Terms, rejected: Rejections
 ) -> list[Sized]:
-    """Return the layouts of a device that cost least for a phase alone, cheapest first; empty if none meets its targets.
+    """Return the layouts of a device that cost least for a phase by itself, cheapest first; empty if none meets its targets.
 
     Together with the other pool and the link another one may be cheaper, so those that cost little more are kept.
     """
@@ -223,7 +223,7 @@ def _near(
 
 
 def _cost(contender: Contender, terms: Terms) -> tuple[float, int, str]:
-    """Return the sort key of contenders: dollars of what either phase takes alone, then devices."""
+    """Return the sort key of contenders: dollars of what either phase takes by itself, then devices."""
     cost = sum(
         hourly(side, terms) * (side.busy + spares_of(side, side.busy, terms)) for side in contender.sides
     )
@@ -284,7 +284,7 @@ def _confirmed(
 
 
 def _unmet(joint: Joint, alone: Pair, demanded: Demanded) -> Reason:
-    """Return why no number of replicas was found, given what either phase takes alone."""
+    """Return why no number of replicas was found, given what either phase takes by itself."""
     words = joint.unlinked_reason(alone)
     if words:
         return Reason(Refusal.LINK_DOMAIN, words)
@@ -300,7 +300,7 @@ def _unsure(plan: Plan, question: Question) -> Reason | None:
     """Return that a plan does not reach the required confidence at its own load; None if it does, or without targets."""
     if not question.slo.targets or plan.slo_met_probability >= question.slo.confidence:
         return None
-    words = f"meets the targets at its own load with a probability of {plan.slo_met_probability:.0%} alone"
+    words = f"meets the targets at its own load with a probability of {plan.slo_met_probability:.0%} only"
     return Reason(Refusal.SIMULATION, words)
 
 

@@ -122,7 +122,7 @@ def smaller_chunks(question: Question, terms: Terms, now: Plan) -> tuple[Chunked
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One layout of either phase, each sized alone."""
+    """One layout of either phase, each sized separately."""
 
     prefill: Sized
     decode: Sized
@@ -134,7 +134,7 @@ class Contender:
 
     @property
     def alone(self) -> Pair:
-        """Replicas that either phase takes alone."""
+        """Replicas that either phase takes by itself."""
         return self.prefill.busy, self.decode.busy
 
     @property
@@ -220,7 +220,7 @@ class PoolsSizing:
         return self.contender.prefill.trial, self.contender.decode.trial
 
     def _from(self, alone: Sequence[int | None], demanded: Demanded) -> Pair | None:
-        """Return the cheapest pair from what either phase takes alone; None where one of them is never enough."""
+        """Return the cheapest pair from what either phase takes by itself; None where one of them is never enough."""
         prefill, decode = alone
         if prefill is None or decode is None:
             return None
@@ -315,7 +315,7 @@ def with_certainty_of_pools(
 
     Parameters
     ----------
-    answer : its certainty is that of identical replicas alone; empty where there are none
+    answer : its certainty is that of only identical replicas; empty where there are none
     question : of the whole fleet
     terms : headroom, spares and prices
     cache : runs of the search before

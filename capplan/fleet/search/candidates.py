@@ -148,7 +148,7 @@ def _experts_over_nodes(network: Network, sharding: Sharding) -> bool:
 
 
 def _dtype_reason(network: Network, layout: Layout, profile: EngineProfile) -> Reason | None:
-    """Return why an engine cannot run the dtypes; those whose memory alone is modelled are counted, not run."""
+    """Return why an engine cannot run the dtypes; those of which only the memory is modelled are counted, not run."""
     dtype = layout.weight_format
     if profile.engine == "trtllm" and any(
         name in BLOCK_DTYPES or "*" in name for name in stored_formats(network)

@@ -43,7 +43,7 @@ class Terms:
         return self.prices.get(device) is not None
 
     def spares(self, layout: Layout, busy: int) -> int:
-        """Return the spare replicas beside those that carry the peak: what the domains hold that may fail."""
+        """Return the spare replicas in addition to those that carry the peak: what the domains hold that may fail."""
         price = self.prices.get(layout.device.name)
         if price is None:
             return self.survive.least_spares(busy)
@@ -73,7 +73,7 @@ class Terms:
         return inf if price is None or gpus == inf else price.least_usd_per_hour(gpus)
 
     def most_busy(self, layout: Layout, usd_per_hour: float) -> float:
-        """Return the most replicas beside the spares that some dollars per hour pay for."""
+        """Return the most replicas in addition to the spares that some dollars per hour pay for."""
         price = self.prices.get(layout.device.name)
         if price is None:
             return 0.0
@@ -89,22 +89,22 @@ class Terms:
         return most_busy_for(cost, usd_per_hour + 1e-9)
 
     def busy_within(self, layout: Layout, gpus: float) -> float:
-        """Return an upper bound on the replicas beside the spares that so many GPUs hold; infinite for any number."""
+        """Return an upper bound on the replicas in addition to the spares that so many GPUs hold; infinite for any number."""
         return inf if gpus == inf else float(self.survive.most_busy(int(gpus // layout.devices)))
 
     def busy_allowed(self, layout: Layout) -> float:
-        """Return an upper bound on the replicas of a layout beside the spares that the limits on number and cost allow."""
+        """Return an upper bound on the replicas of a layout in addition to the spares that the limits on number and cost allow."""
         most = inf if self.max_devices is None else self.busy_within(layout, self.max_devices)
         return min(most, self.orderable_busy(layout), self.affordable_busy(layout))
 
     def orderable_busy(self, layout: Layout) -> float:
-        """Return how many replicas beside the spares the machines hold that may be ordered; infinite without a limit."""
+        """Return how many replicas in addition to the spares the machines hold that may be ordered; infinite without a limit."""
         price = self.prices.get(layout.device.name)
         node = layout.device.node_devices
         return inf if price is None else price.most_busy(layout.devices, node, self.survive)
 
     def affordable_busy(self, layout: Layout) -> float:
-        """Return how many replicas of a layout beside the spares the budget pays for; infinite without a budget."""
+        """Return how many replicas of a layout in addition to the spares the budget pays for; infinite without a budget."""
         if self.max_usd_per_hour is None:
             return inf
         return self.most_busy(layout, self.max_usd_per_hour)
@@ -334,7 +334,7 @@ class Search:
         paid: Callable[[Sized], float],
         under: float = inf,
     ) -> tuple[Sized, float] | None:
-        """Return the fleet that costs least below `under`, and that cost, where it does not follow from its devices alone.
+        """Return the fleet that costs least below `under`, and that cost, where it does not follow only from its devices.
 
         Parameters
         ----------
@@ -388,7 +388,7 @@ class Search:
         return self.terms.least_usd_per_hour(candidate.layout, gpus) if priced else gpus
 
     def _busy_within(self, candidate: ScreenedLayout, cost: float, *, priced: bool = True) -> float:
-        """Return the most replicas beside the spares that a cost pays for: dollars per hour, or GPUs."""
+        """Return the most replicas in addition to the spares that a cost pays for: dollars per hour, or GPUs."""
         layout = candidate.layout
         return self.terms.most_busy(layout, cost) if priced else self.terms.busy_within(layout, cost)
 

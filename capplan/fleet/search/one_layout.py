@@ -61,7 +61,7 @@ def replicas_of_layout(
 def _screened(
     question: Question, layout: Layout, weight_dtype: str, terms: Terms, cache: SearchCache | None
 ) -> tuple[Search, ScreenedLayout] | Reason:
-    """Return the search among one layout alone, whatever its latencies, or the reason why it cannot serve the model at all."""
+    """Return the search among one layout only, whatever its latencies, or the reason why it cannot serve the model at all."""
     degrees = layout.sharding
     loose = tuple(replace(target, limit_s=_ANY_LATENCY_S) for target in question.slo.targets)
     alone = replace(

@@ -246,7 +246,7 @@ def surest_within(pairs: Sequence[Pair], terms: Terms, ratio: float) -> Plan:
 
 
 def _busy_within(plan: Plan, terms: Terms, cost: float) -> int:
-    """Return how many replicas of a plan beside the spares a cost pays for, in dollars per hour or in GPUs, within its limits."""
+    """Return how many replicas of a plan in addition to the spares a cost pays for, in dollars per hour or in GPUs, within its limits."""
     layout, priced = plan.single.layout, plan.usd_per_hour is not None
     most = terms.most_busy(layout, cost) if priced else terms.busy_within(layout, cost)
     return int(min(most, terms.busy_allowed(layout)))

@@ -32,7 +32,7 @@ def target_values(
     slo : the targets
     until_s : [s]
         when the run was stopped; infinite where it ran to its end
-    gaps : mean and percentiles of the time between tokens [s], known of finished requests alone
+    gaps : mean and percentiles of the time between tokens [s], known only of finished requests
 
     Returns
     -------

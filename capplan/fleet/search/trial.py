@@ -496,7 +496,7 @@ class Trial:
 
     @property
     def _most_alike(self) -> float:
-        """Replicas up to which a short run stands for all of them: beside other requests, there is a user at each replica of a short run."""
+        """Replicas up to which a short run stands for all of them: next to other requests, there is a user at each replica of a short run."""
         return self.demand.users if self.demand.users and not self._all_users else inf
 
     @property
@@ -580,7 +580,7 @@ class Trial:
     def _requests(self, rate_per_s: float, *, short: bool) -> int:
         """Return the number of requests of a run at a rate.
 
-        Users of a slow class send few of the requests beside a quick class, so such a run is up to MOST_LENGTHENED times longer.
+        Users of a slow class send few of the requests next to a quick class, so such a run is up to MOST_LENGTHENED times longer.
         """
         full = self.question.requests
         needed = self._requests_of_steady_users(rate_per_s)

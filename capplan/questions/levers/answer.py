@@ -1,4 +1,4 @@
-"""What every lever of a scenario is worth, alone and combined: each a changed scenario put to the search of `fleet`."""
+"""What every lever of a scenario is worth, separately and combined: each a changed scenario put to the search of `fleet`."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -194,7 +194,7 @@ def asked_levers(
     Raises
     ------
     InputError
-        no scenario and no plan file, or keys overridden beside a plan file
+        no scenario and no plan file, or keys overridden together with a plan file
     """
     if plan is not None:
         if settings:
@@ -243,7 +243,7 @@ def levers_of(
     names: Sequence[str],
     progress: Callable[[int, int], None] | None = None,
 ) -> LeversAnswer:
-    """Return every lever alone, most saved first, and the best combination of those that save.
+    """Return every lever separately, most saved first, and the best combination of those that save.
 
     Parameters
     ----------
@@ -337,10 +337,10 @@ def _autoscaled(base: Base) -> list[LeverRow]:
 
 
 def _best(asking: Asking, base: Base, rows: Sequence[LeverRow]) -> Combination | None:
-    """Return the cheapest plan of all combinations of the levers that save alone; None where nothing meets the targets.
+    """Return the cheapest plan of all combinations of the levers that save separately; None where nothing meets the targets.
 
     A saving that rests on an estimated price is not combined. Lists of the search take all additions at once. Of the changes that exclude each other every selection is tried, fewest
-    changes first. What is tried depends on the scenario and on the levers allowed alone, so that one more lever adds
+    changes first. What is tried depends on the scenario and only on the levers that are allowed, so that one more lever adds
     combinations and takes none away.
     """
     saving = [

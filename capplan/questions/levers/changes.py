@@ -49,7 +49,7 @@ _ENGINE_KEPT = "none: an engine setting that can be turned back"
 
 
 def weight_dtypes(base: Base) -> list[Lever]:
-    """Return narrower weight dtypes, each alone."""
+    """Return narrower weight dtypes, each separately."""
     question = base.asked.question
     narrowest = min(weight_bytes(network) for network in question.networks.values())
     shipped = next(iter(question.networks.values()))
@@ -68,7 +68,7 @@ def weight_dtypes(base: Base) -> list[Lever]:
 
 
 def kv_dtypes(base: Base) -> list[Lever]:
-    """Return narrower dtypes of the KV cache, each alone."""
+    """Return narrower dtypes of the KV cache, each separately."""
     formats = base.asked.question.kv_formats
     narrowest = min(kv_bytes_per_element(name) for name in formats)
     return [
@@ -184,14 +184,18 @@ def _half_and_twice(base: Base, lever: str, key: str, risks: tuple[str, str]) ->
 
 
 def chunked_prefill(base: Base) -> list[Lever]:
-    """Return prompts in chunks beside decoding sequences, or whole ones where the plan as it is has chunks; slow."""
+    """Return prompts in chunks together with decoding sequences, or whole ones where the plan as it is has chunks; slow."""
     name, scheduling = "chunked-prefill", base.scheduling
     if base.apart:
-        why = "prompts have their own pool, where no sequence decodes beside them"
-        return [idle(name, "prompts in chunks beside decoding", why)]
+        why = "prompts have their own pool, where no sequence decodes next to them"
+        return [idle(name, "prompts in chunks together with decoding", why)]
     if scheduling is None:
         return [
-            idle(name, "prompts in chunks beside decoding", "there is no plan whose steps could be changed")
+            idle(
+                name,
+                "prompts in chunks together with decoding",
+                "there is no plan whose steps could be changed",
+            )
         ]
     if scheduling.policy == "mixed" and scheduling.chunked:
         now = base.asked.scenario.max_num_batched_tokens
@@ -206,7 +210,7 @@ def chunked_prefill(base: Base) -> list[Lever]:
     return [
         Lever(
             name,
-            "prompts in chunks beside decoding",
+            "prompts in chunks together with decoding",
             ("chunked_prefill=true",),
             risk,
             combines=True,
@@ -384,8 +388,8 @@ def _scaled(record: LengthFields) -> Iterator[str]:
 
 
 def admission_control(base: Base) -> list[Lever]:
-    """Return a fleet for most of the peak; the rest is refused, also from a mean that is above what is served."""
-    name, change = "admission-control", f"the busiest {1.0 - SERVED:.0%} of the peak is refused"
+    """Return a fleet for most of the peak; the rest is turned away, also from a mean that is above what is served."""
+    name, change = "admission-control", f"the busiest {1.0 - SERVED:.0%} of the peak is turned away"
     settings = []
     for index, item in enumerate(base.file.traffic):
         for key in ("request_rate", "users"):
@@ -397,9 +401,9 @@ def admission_control(base: Base) -> list[Lever]:
         if item.request_rate and item.mean_rate and item.mean_rate > SERVED * item.request_rate:
             settings.append(f"traffic[{index}].mean_rate={SERVED * item.request_rate!r} req/s")
     if any(item.request_rate is None and item.users is None for item in base.file.traffic):
-        why = "a rate or users are needed, of which a part can be refused; not a trace or a batch job"
+        why = "a rate or users are needed, of which a part can be turned away; not a trace or a batch job"
         return [idle(name, change, why)]
-    broken = f"{1.0 - SERVED:.0%} of the requests are refused at the peak"
+    broken = f"{1.0 - SERVED:.0%} of the requests are turned away at the peak"
     return [
         Lever(
             name,

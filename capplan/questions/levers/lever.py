@@ -1,4 +1,4 @@
-"""What one change to a question is worth: its plan beside that of the scenario as it is, and why it costs more."""
+"""What one change to a question is worth: its plan next to the plan of the scenario as it is, and why it costs more."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,7 +51,7 @@ class Lever:
 
 @dataclass(frozen=True, slots=True)
 class LeverRow:
-    """A lever, alone, and the plan of the changed question."""
+    """A lever by itself, and the plan of the changed question."""
 
     lever: Lever
     plan: Plan | None
@@ -93,7 +93,7 @@ class Combination:
 
 @dataclass(frozen=True, slots=True)
 class LeversAnswer:
-    """The plan as it is, every lever alone, and the best combination."""
+    """The plan as it is, every lever separately, and the best combination."""
 
     base: Plan | None
     rows: tuple[LeverRow, ...]

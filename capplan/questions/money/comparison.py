@@ -47,7 +47,7 @@ class AskedComparison:
 
     comparison: Comparison
     by_mix: bool
-    """The own machines are paid for by a mix of commitments."""
+    """The self-hosted machines are paid for by a mix of commitments."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
 
@@ -189,7 +189,7 @@ def _repeated(scenario: Scenario, response_s: ResponseTimes, longest: int) -> di
 def _assumptions(
     scenario: Scenario, prices: Sequence[TokenPrice], comparison: Comparison
 ) -> list[Assumption]:
-    """Return what the comparison rests on beside the plan."""
+    """Return what the comparison rests on in addition to the plan."""
     paid = (
         "paid for by the cheapest mix of commitments"
         if scenario.commitments
@@ -197,7 +197,7 @@ def _assumptions(
     )
     stated = [
         Assumption(
-            f"the own fleet is {paid}; at another rate it has the same layout and as many replicas as the rule of the plan "
+            f"the self-hosted fleet is {paid}; at another rate it has the same layout and as many replicas as the rule of the plan "
             "asks for, in the cheapest machines that hold them",
             "traffic[0].request_rate",
         )

@@ -122,7 +122,7 @@ def _servers(power: PowerTerms, group: Group, terms: EnergyTerms) -> tuple[Serve
 
 
 def _host_watts(group: Group) -> float | None:
-    """Return what the servers of an order draw beside the design power of their GPUs, for each GPU [W]; None if one does not state its power."""
+    """Return what the servers of an order draw in addition to the design power of their GPUs, for each GPU [W]; None if one does not state its power."""
     lines = group.order.lines if group.order is not None and _named(group) else ()
     walls = [(line, _wall_watts(line.machine.sku)) for line in lines]
     gpus = sum(line.count * line.machine.gpus for line in lines)

@@ -33,7 +33,7 @@ class PaidPlan:
     mix: Mix | None
     """Commitments that pay for the machines; None: rented at one price."""
     other: tuple[CostLine, ...]
-    """What the service takes beside GPUs and people, in the same time."""
+    """What the service takes in addition to GPUs and people, in the same time."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
 
@@ -115,7 +115,7 @@ def own_assumptions(scenario: Scenario) -> list[Assumption]:
     """Return the assumptions about costs other than machines."""
     stated = []
     if not scenario.own.people_usd_per_month:
-        stated.append(Assumption("nobody is paid for running the own fleet", "prices.people"))
+        stated.append(Assumption("nobody is paid for running the self-hosted fleet", "prices.people"))
     if not scenario.own.overhead_fraction:
         stated.append(Assumption("no overhead on the price of the machines", "prices.overhead"))
     return stated

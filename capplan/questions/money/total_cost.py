@@ -14,7 +14,7 @@ from capplan.scenario.money_terms import memory_usd_per_month
 def asked_other_lines(
     asked: AskedFleet, plan: Plan, machines_usd: float, hours: float
 ) -> tuple[CostLine, ...]:
-    """Return what a plan takes beside GPUs and people, in the hours that it is paid for.
+    """Return what a plan takes in addition to GPUs and people, in the hours that it is paid for.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def total_cost(
 
 
 def _order_lines(plan: Plan, hours: float) -> list[CostLine]:
-    """Return the machines of the order, and the electricity that is paid beside them."""
+    """Return the machines of the order, and the electricity that is paid in addition to them."""
     order = plan_order(plan)
     if order is None or plan.usd_per_hour is None:
         return []

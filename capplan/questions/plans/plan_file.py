@@ -166,7 +166,7 @@ def _survives(row: GroupRow, layout: Layout, asked: AskedFleet) -> Survival:
 
 
 def _group(row: GroupRow, file: PlanFile, asked: AskedFleet, drafts: int | None) -> Group:
-    """Return a group; older files state the drafts of the whole plan alone."""
+    """Return a group; older files state the drafts of the whole plan only."""
     layout = layout_of_row(row, file, asked)
     if row.draft_tokens is None and row.role != "prefill":
         row = row.model_copy(update={"draft_tokens": drafts})
@@ -261,7 +261,7 @@ def asked_of_plan(
 ) -> tuple[AskedFleet, FleetAnswer | None]:
     """Return the question of a scenario, or of the one a plan was made for, and the answer in the plan file.
 
-    Keys that `settings` override need a new search, so they are refused beside a plan file.
+    Keys that `settings` override need a new search, so capplan rejects them together with a plan file.
     """
     if plan is not None and settings:
         raise InputError(

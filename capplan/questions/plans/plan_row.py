@@ -228,7 +228,7 @@ def offers_row(plan: Plan) -> dict[str, Any] | None:
 
 
 def outside_row(plan: Plan) -> dict[str, Any] | None:
-    """Return what requests take beside the GPUs, and what users see with it; None where nothing is stated.
+    """Return what requests take outside the GPUs, and what users see with it; None where nothing is stated.
 
     To the latency of each request what its class waits is added.
     """

@@ -1,4 +1,4 @@
-"""Does a plan hold in reality: its replica predicted under the load of a measurement, beside what was measured."""
+"""Does a plan hold in reality: its replica predicted under the load of a measurement, next to what was measured."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -92,7 +92,7 @@ class MissedTarget:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Measurements of a plan beside its predictions."""
+    """Measurements of a plan next to its predictions."""
 
     result: BenchmarkResult
     replicas: int
@@ -220,7 +220,7 @@ def verified(
     replicas: int,
     intervals: Intervals,
 ) -> Verification:
-    """Return what was measured of a plan beside what is predicted for its replica under the same load.
+    """Return what was measured of a plan next to what is predicted for its replica under the same load.
 
     Parameters
     ----------
@@ -298,7 +298,7 @@ def _refuse_another_layout(plan: Plan, result: BenchmarkResult) -> None:
         if stated is not None and stated != int(own):
             raise InputError(
                 f"{result.path}: was measured with {name} {stated}, and the replicas of the plan have {own:g}\n"
-                "  compare it with a plan of that layout, or score it alone: capplan validate"
+                "  compare it with a plan of that layout, or score it by itself: capplan validate"
             )
 
 

@@ -66,7 +66,7 @@ def words_of(name: str) -> set[str]:
 def same_device(machine: Machine, device: Device) -> bool:
     """Return whether a device of the catalogue is the one that was measured.
 
-    Both names say the same (no word such as Ti, Max-Q or MIG on one side alone), the form factor is the same, the
+    Both names say the same (no word such as Ti, Max-Q or MIG on only one side), the form factor is the same, the
     multiprocessors are as many where the catalogue knows them, and the memory is about as large.
 
     Parameters
@@ -133,11 +133,11 @@ KIND = "a calibration YAML"
 WAY_OUT = "write one with: capplan calibrate -o FILE.calibration.yaml"
 HEADER = """\
 # What this machine reaches, measured by `capplan calibrate`. Fractions are of the best rates seen (peaks); times are in
-# seconds. Take it into any command with --calibration. A changed file is refused: measure again instead of editing.
+# seconds. Take it into any command with --calibration. capplan rejects a changed file: measure again instead of editing.
 """
 HOST_HEADER = """\
 # What an engine's host adds to its steps, refitted by `capplan calibrate --from` from results of a serving benchmark.
-# Take it into any command with --calibration. A changed file is refused: refit again instead of editing.
+# Take it into any command with --calibration. capplan rejects a changed file: refit again instead of editing.
 """
 MIGRATED = {
     1: "before host times and the tiles of processors; its kernels are read as they were fitted",

@@ -1,6 +1,6 @@
 """What was measured on one machine on one day, and the numbers fitted to it, host times of engines included: the schema of a calibration file.
 
-The file is these records as YAML: names, order, what is allowed and which figures are rounded stand here alone.
+The file is these records as YAML: names, order, what is allowed and which figures are rounded stand only here.
 """
 
 from collections.abc import Mapping
@@ -133,7 +133,7 @@ class Peaks:
     flop_per_s: Mapping[str, Rounded]
     """Best rate of each dtype."""
     link_bytes_per_s: Positive | None = None
-    """Best rate per rank and direction between the ranks of a group; None for one alone."""
+    """Best rate per rank and direction between the ranks of a group; None for a single one."""
     ranks: Annotated[int, Field(gt=0)] = 1
     """Ranks of the group."""
     node_ranks: Annotated[int, Field(gt=0)] = 1
@@ -342,7 +342,7 @@ def refuse_other_device(path: Path, host: "HostRefit", device: Device) -> None:
     if host.hardware != device.name:
         raise InputError(
             f"{path}: its host times were refitted on {host.hardware}, not on {device.name}\n"
-            f"  use it with {host.hardware} alone, or refit from results on {device.name}: capplan calibrate --from"
+            f"  use it with {host.hardware} only, or refit from results on {device.name}: capplan calibrate --from"
         )
 
 

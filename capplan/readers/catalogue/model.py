@@ -105,7 +105,7 @@ def model_source(name: str, revision: str | None = None) -> Source:
 
     if is_there(path_of(name)):
         what = "header" if is_gguf(path_of(name)) else "config"
-        return Source("model", f"{what} of {Path(name).name}", note="a file beside the scenario")
+        return Source("model", f"{what} of {Path(name).name}", note="a file next to the scenario")
     model = None if revision else shipped_id(name)
     if model is None:
         at = revision or "main"
@@ -169,8 +169,10 @@ def _from_path(path: Path) -> Network:
             "  give the folder of a Hugging Face model, the path of its config.json, or a GGUF file"
         )
     title = printable(whole_path(file.parent).name if file.name == "config.json" else file.stem)
-    beside = next(filter(is_there, map(file.with_name, FILES)), None)
-    return _network(read_json(file, kind=_KIND, infinities=True), title, printable(str(file)), beside)
+    quantization_file = next(filter(is_there, map(file.with_name, FILES)), None)
+    return _network(
+        read_json(file, kind=_KIND, infinities=True), title, printable(str(file)), quantization_file
+    )
 
 
 def _from_hub(name: str, revision: str | None, *, offline: bool) -> Network:
@@ -186,11 +188,19 @@ def _from_hub(name: str, revision: str | None, *, offline: bool) -> Network:
         one for one in FILES if one not in _NAMED_FOR or any(of in name.lower() for of in _NAMED_FOR[one])
     )
     asked = (hub_file(name, one, revision=revision, offline=offline, optional=True) for one in wanted)
-    beside = next(filter(None, asked), None)
-    return _network(read_json(file, kind=_KIND, infinities=True), name, f"{name}/config.json", beside)
+    quantization_file = next(filter(None, asked), None)
+    return _network(
+        read_json(file, kind=_KIND, infinities=True), name, f"{name}/config.json", quantization_file
+    )
 
 
-def _network(config: Mapping[str, Any], title: str, place: str, beside: Path | None = None) -> Network:
+def _network(
+    config: Mapping[str, Any], title: str, place: str, quantization_file: Path | None = None
+) -> Network:
     network = read_network(config, title, place)
-    scheme = (beside.name, read_json(beside, kind=f"a model's {beside.name}")) if beside else None
+    scheme = (
+        (quantization_file.name, read_json(quantization_file, kind=f"a model's {quantization_file.name}"))
+        if quantization_file
+        else None
+    )
     return replace(quantised(network, config, place, scheme), name=title)

@@ -76,7 +76,7 @@ def shipped_id(name: str) -> str | None:
 
     Parameters
     ----------
-    name : an id (owner/name), the name alone, or an alias
+    name : an id (owner/name), the name without its owner, or an alias
 
     Returns
     -------
@@ -96,7 +96,7 @@ def shipped_config(name: str) -> tuple[dict[str, Any], str] | None:
 
     Parameters
     ----------
-    name : an id (owner/name), the name alone, or an alias
+    name : an id (owner/name), the name without its owner, or an alias
 
     Returns
     -------

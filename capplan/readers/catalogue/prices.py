@@ -164,7 +164,7 @@ class PriceFile(Record):
 
 
 def _in_dollars(document: Document) -> Document:
-    """Return a price file with its prices in dollars; what is not written in its currency stays, and is refused later."""
+    """Return a price file with its prices in dollars; what is not written in its currency stays, and is rejected by a later check."""
     value = document.value
     stated = value.get("currency") if isinstance(value, dict) else None
     if not isinstance(stated, dict) or not isinstance(value.get("prices"), list):

@@ -663,7 +663,7 @@ def find_price(
         return listed
     if day is None and _knows_genai(provider, model):
         raise InputError(
-            f"--api: {name} is known to genai-prices alone, which does not date its prices\n"
+            f"--api: {name} is known only to genai-prices, which does not date its prices\n"
             "  say which day they are of: --set hosted.date=2026-11-01, or hosted: {date: 2026-11-01} in the scenario"
         )
     models = [price.model for price in known if price.provider.lower() == provider.lower()]

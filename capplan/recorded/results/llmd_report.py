@@ -1,4 +1,4 @@
-"""The llm-d benchmark report, versions 0.1 and 0.2: units are written beside every statistic."""
+"""The llm-d benchmark report, versions 0.1 and 0.2: units are written next to every statistic."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -72,7 +72,7 @@ def _second_version(document: ResultValues) -> BenchmarkResult:
 
 
 def _engine(engines: list[ResultValues], key: str, roles: Sequence[object]) -> str | None:
-    """Return the name of the engine, with a mark where prefill ran on engines of its own; a `decode` engine alone runs both."""
+    """Return the name of the engine, with a mark where prefill ran on engines of its own; a `decode` engine by itself runs both."""
     name = engines[0].text(key) if engines else None
     return f"{name}-disagg" if name and "prefill" in roles else name
 

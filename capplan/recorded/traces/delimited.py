@@ -25,7 +25,7 @@ ARRIVAL = ("arrival_s", "arrived_at", "arrival_time_s", "arrival_time", "timesta
 INPUT = ("input_tokens", "contexttokens", "input_toks", "input_length", "input_len", "num_prefill_tokens", "request tokens", "prompt_tokens", "prompt_len", "prompt tokens", "input")  # fmt: skip
 OUTPUT = ("output_tokens", "generatedtokens", "output_toks", "output_length", "output_len", "num_decode_tokens", "response tokens", "completion_tokens", "generated_tokens", "output")  # fmt: skip
 MOST_BAD_SHARE = 0.5
-"""A file is refused if a larger fraction of its rows are not requests."""
+"""capplan rejects a file if a larger fraction of its rows are not requests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""ServeGen: rates of clients in windows, and the distribution of lengths beside them."""
+"""ServeGen: rates of clients in windows, and the distribution of lengths next to them."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ def lengths_beside(clients: Path) -> Path:
     beside = clients.with_name(name)
     if name == clients.name or not is_there(beside):
         raise InputError(
-            f"{clients}: has client rates but no lengths; {beside.name} is expected beside it\n"
+            f"{clients}: has client rates but no lengths; {beside.name} is expected next to it\n"
             "  name the files NAME_clients.csv and NAME_length_hist.csv (columns field, value, prob)"
         )
     return beside

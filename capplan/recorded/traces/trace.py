@@ -304,7 +304,7 @@ def _measured(sums: Array) -> MeasuredLatency | None:
 MAX_REQUESTS = 2_000_000
 """Limit of a trace that is held in memory; a longer one is summarised by `capplan workload` first."""
 MOST_LINES = 2 * MAX_REQUESTS
-"""A table with more lines is refused before its rows are read."""
+"""capplan rejects a table with more lines before its rows are read."""
 WINDOW_S = 60.0
 """Peak rates are counted in windows of this length."""
 

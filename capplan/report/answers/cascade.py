@@ -1,4 +1,4 @@
-"""What `capplan fleet` shows of a cascade: its fleets against the large model alone, and what users wait for."""
+"""What `capplan fleet` shows of a cascade: its fleets against the large model only, and what users wait for."""
 
 import math
 from dataclasses import asdict
@@ -36,7 +36,7 @@ _TITLES = {
 
 
 def cascade_answer(found: CascadeAnswer) -> Answer:
-    """Return the fleets, the total against the large model alone, the break-even share, and the waits."""
+    """Return the fleets, the total against the large model only, the break-even share, and the waits."""
     cost = "usd_per_job" if found.alone.paid.of_job else "usd_per_month"
     rows = [_row(part, found, cost) for part in (*found.parts, found.alone)]
     together = {
@@ -70,7 +70,7 @@ def cascade_answer(found: CascadeAnswer) -> Answer:
 
 
 def _growth_rows(found: CascadeAnswer) -> list[dict[str, Any]]:
-    """Return the GPUs of each fleet and the cost of the cascade and of the large model alone, by month; empty without growth."""
+    """Return the GPUs of each fleet and the cost of the cascade and of the large model only, by month; empty without growth."""
     fleets = [(part, part.growth) for part in (*found.parts, found.alone) if part.growth is not None]
     return [
         {
@@ -86,7 +86,7 @@ def _growth_rows(found: CascadeAnswer) -> list[dict[str, Any]]:
 
 def _growth_title(rows: list[dict[str, Any]]) -> str:
     both, alone = (sum(row[key] for row in rows) for key in ("usd_per_month", "alone_usd_per_month"))
-    return f"Growth: {len(rows)} months cost ${both:,.0f}, and ${alone:,.0f} with the large model alone"
+    return f"Growth: {len(rows)} months cost ${both:,.0f}, and ${alone:,.0f} with the large model only"
 
 
 def _usd(usd: float, found: CascadeAnswer, cost: str) -> dict[str, float]:
@@ -152,7 +152,7 @@ def _headline(found: CascadeAnswer) -> str:
     span = "for the job" if found.alone.paid.of_job else "per month"
     usd, alone = found.usd, found.alone.paid.machines_usd
     bought = " and ".join(f"{purchase_text(part.plan)} for {part.model}" for part in found.parts)
-    return f"{found.scenario.name}: {bought}, ${usd:,.0f} {span}, {against_text(usd, alone)} {found.alone.model} alone (${alone:,.0f})"
+    return f"{found.scenario.name}: {bought}, ${usd:,.0f} {span}, {against_text(usd, alone)} {found.alone.model} for every request (${alone:,.0f})"
 
 
 def percent_below(share: float) -> str:
@@ -170,14 +170,14 @@ def _closing(found: CascadeAnswer) -> tuple[str, ...]:
     share, seen = found.breakeven_fraction, found.mean_waits_s[0]
     ways = {wait.who: wait for wait in found.waits}
     alone = ways[ALONE].first_token.mean_s
-    even = "the cascade costs more than the large model alone, however few requests are escalated"
+    even = "the cascade costs more than the large model only, however few requests are escalated"
     if share is not None:
-        even = f"up to an escalated share of {percent_below(share)} the cascade costs no more than the large model alone, if replicas carry as many requests as planned"
+        even = f"up to an escalated share of {percent_below(share)} the cascade costs no more than the large model only, if replicas carry as many requests as planned"
     lines = [even] if found.parts[0].part == "first" else []
     if ESCALATED in ways:
         extra = ways[ESCALATED].first_token.mean_s - alone
         lines.append(
-            f"escalated requests see their first token {extra:.3g} s later than at the large model alone; over all requests the mean is "
+            f"escalated requests see their first token {extra:.3g} s later than at the large model only; over all requests the mean is "
             f"{seen:.3g} s against {alone:.3g} s"
         )
     if ESCALATED in ways and found.terms.after == "answer":
@@ -190,6 +190,6 @@ def _closing(found: CascadeAnswer) -> tuple[str, ...]:
         *lines,
         *currency_texts(
             found.scenario.currency,
-            {"for both": found.usd, "for the large model alone": found.alone.paid.machines_usd},
+            {"for both": found.usd, "for the large model only": found.alone.paid.machines_usd},
         ),
     )

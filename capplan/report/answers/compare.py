@@ -1,4 +1,4 @@
-"""What `capplan compare` shows: a month of the own fleet and of hosted APIs, and where they cost the same."""
+"""What `capplan compare` shows: a month of the self-hosted fleet and of hosted APIs, and where they cost the same."""
 
 from dataclasses import asdict
 from typing import Any
@@ -22,7 +22,6 @@ _PARTS = (
 )
 _TITLES = {
     "api": "",
-    "caching": "",
     "provisioned_usd": "throughput",
     "date": "price of",
     "what": "",
@@ -70,13 +69,14 @@ def compare_answer(asked: AskedComparison, name: str, currency: tuple[str, float
                 shown=("api", "date", *parts, *used, cost, "breakeven_request_rate"),
                 titles=_TITLES,
             ),
-            Table(_own_rows(own, cost, by_mix=asked.by_mix), title="The own fleet", titles=_TITLES),
+            Table(_own_rows(own, cost, by_mix=asked.by_mix), title="The self-hosted fleet", titles=_TITLES),
         ),
         headline=_headline(comparison, name, of_job=of_job),
         closing=(
             *_closing(comparison),
             *currency_texts(
-                currency, {"for the own fleet": own.usd_today, f"for {best.price.name}": best.bill.usd}
+                currency,
+                {"for the self-hosted fleet": own.usd_today, f"for {best.price.name}": best.bill.usd},
             ),
         ),
         assumptions=asked.assumptions,
@@ -122,7 +122,7 @@ def _headline(comparison: Comparison, name: str, *, of_job: bool) -> str:
     own_text = f"{purchase_text(comparison.plan)} ${own.usd_today:,.0f} {span}"
     api_text = f"{best.price.name} ${best.bill.usd:,.0f}"
     if comparison.cheaper == "own":
-        return f"{name}: the own fleet is cheaper: {own_text}; {api_text}, {ratio}"
+        return f"{name}: the self-hosted fleet is cheaper: {own_text}; {api_text}, {ratio}"
     return f"{name}: {best.price.name} is cheaper: ${best.bill.usd:,.0f} {span}; {own_text}, {ratio}"
 
 
@@ -132,12 +132,12 @@ def _closing(comparison: Comparison) -> list[str]:
         rate = api.breakeven_request_rate
         if rate is None:
             lines.append(
-                f"no traffic is large enough for the own fleet to stay cheaper than {api.price.name}"
+                f"no traffic is large enough for the self-hosted fleet to stay cheaper than {api.price.name}"
             )
         else:
             times = rate / comparison.own.request_rate
             lines.append(
-                f"from a peak of {rate:.3g} req/s on, {times:.3g} times today's, the own fleet never costs more than {api.price.name}"
+                f"above a peak of {rate:.3g} req/s, {times:.3g} times today's, the self-hosted fleet never costs more than {api.price.name}"
             )
     outside = " + outside" if comparison.own.outside_usd else ""
     lines.append(

@@ -85,7 +85,7 @@ def _figures(fit: Fit) -> dict[str, Any]:
 
 
 def _adapter_figures(fit: Fit) -> dict[str, Any]:
-    """Return the memory of LoRA adapters, and how many would fit beside one sequence; nothing without them."""
+    """Return the memory of LoRA adapters, and how many would fit next to one sequence; nothing without them."""
     network, plan = fit.spec.network, fit.plan
     if network.adapters is None:
         return {}

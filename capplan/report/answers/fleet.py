@@ -130,7 +130,7 @@ def choice_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
         return []
     plans = {
         "cheapest": answer.choices.cheapest,
-        f"surest, for at most {SUREST_WITHIN - 1.0:.0%} more": answer.choices.surest,
+        f"highest attainment, for at most {SUREST_WITHIN - 1.0:.0%} more": answer.choices.surest,
         "fewest GPUs": answer.choices.fewest,
     }
     kv = several_kv_dtypes(answer.plans)
@@ -155,7 +155,7 @@ def decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
     names: tuple[str, ...] = ("choice", "hardware", "plan", "gpus", "usd_per_month", "slo_met_probability")
     rows = choice_rows(answer)
     if not promised:
-        names, rows = names[:-1], [row for row in rows if not row["choice"].startswith("surest")]
+        names, rows = names[:-1], [row for row in rows if not row["choice"].startswith("highest")]
     if any(row["usd_per_job"] for row in rows):
         names = tuple("usd_per_job" if name == "usd_per_month" else name for name in names)
     certain = [

@@ -167,7 +167,7 @@ def total_texts(plan: Plan | None, lines: Sequence[CostLine]) -> tuple[str, ...]
     )
 
 
-_NAMES = {"low": "lowest", "likely": "likely", "high": "highest"}
+_NAMES = {"low": "lowest", "likely": "median", "high": "highest"}
 _PERIODS = ("usd_per_month", "usd_per_year")
 
 
@@ -181,7 +181,7 @@ def _period_keys(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def offers_tables(plans: Sequence[Plan]) -> tuple[Table, ...]:
-    """Return every plan at the lowest, the likely and the highest offers, and who makes them; nothing where no price has a range."""
+    """Return every plan at the lowest, the median and the highest offers, and who makes them; nothing where no price has a range."""
     if not any(_has_range(plan) for plan in plans):
         return ()
     rows = []
@@ -194,7 +194,7 @@ def offers_tables(plans: Sequence[Plan]) -> tuple[Table, ...]:
     prices = {group.layout.device.name: group.price for plan in plans for group in plan.groups}
     makers = [row for name, price in prices.items() if price for row in _makers(name, price)]
     return (
-        Table(rows, title="Range of the offers: every plan at the lowest, the likely and the highest price", titles=_titles(rows),
+        Table(rows, title="Range of the offers: every plan at the lowest, the median and the highest price", titles=_titles(rows),
               spare=("plan", "usd_per_year.highest", "usd_per_year.lowest", "usd_per_year.likely")),
         Table(makers, title="Who makes these offers", titles={"offer": ""}),
     )  # fmt: skip
@@ -207,7 +207,7 @@ def _titles(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def _makers(device: str, price: ChosenPrice) -> list[dict[str, Any]]:
-    """Return the lowest, the likely and the highest offer of a device; one row where they are the same."""
+    """Return the lowest, the median and the highest offer of a device; one row where they are the same."""
     sides = SIDES if price.low_usd_per_hour < price.high_usd_per_hour else ("likely",)
     energy = price.energy_usd_per_hour or 0.0
     rows = []
@@ -292,10 +292,10 @@ def mix_totals(mix: Mix) -> dict[str, float]:
 
 
 def pure_rows(mix: Mix) -> list[dict[str, Any]]:
-    """Return what each commitment alone would cost, and the mix."""
+    """Return what each single commitment would cost, and the mix."""
     rows = [
         {
-            "commitment": f"{offer.name} alone",
+            "commitment": f"{offer.name} only",
             **_totals(usd, usd * offer.low_ratio, usd * offer.high_ratio),
         }
         for offer, usd in mix.pure
@@ -304,7 +304,7 @@ def pure_rows(mix: Mix) -> list[dict[str, Any]]:
 
 
 def commitments_result(mixes: tuple[AskedMix, ...]) -> dict[str, Any] | None:
-    """Return the mix of the recommended plan, each commitment alone, and the mixes of the other plans."""
+    """Return the mix of the recommended plan, each single commitment, and the mixes of the other plans."""
     if not mixes:
         return None
     mix = mixes[0].mix
@@ -333,7 +333,7 @@ def _plan_row(item: AskedMix) -> dict[str, Any]:
 
 
 def commitments_tables(mixes: tuple[AskedMix, ...]) -> tuple[Table, ...]:
-    """Return the mix of the recommended plan, against each commitment alone, and the mixes of other plans."""
+    """Return the mix of the recommended plan, against each single commitment, and the mixes of other plans."""
     if not mixes:
         return ()
     mix = mixes[0].mix
@@ -341,7 +341,7 @@ def commitments_tables(mixes: tuple[AskedMix, ...]) -> tuple[Table, ...]:
         Table(
             mix_rows(mix), title="Commitments: the cheapest mix for the load curve", titles=_COMMITMENT_TITLES
         ),
-        Table(pure_rows(mix), title="The mix against one commitment alone", titles=_COMMITMENT_TITLES),
+        Table(pure_rows(mix), title="The mix against one commitment", titles=_COMMITMENT_TITLES),
     ]
     if len(mixes) > 1:
         rows = sorted((_plan_row(item) for item in mixes), key=lambda row: float(row["usd_per_month"]))

@@ -1,4 +1,4 @@
-"""What `capplan levers` shows: the plan as it is, the best combination, and every lever alone."""
+"""What `capplan levers` shows: the plan as it is, the best combination, and every lever separately."""
 
 from collections.abc import Sequence
 from shlex import join
@@ -29,14 +29,14 @@ _TITLES = {
     "kept": "meets its SLO targets",
 }
 _COMBINED = Assumption(
-    "the best combination takes levers that save alone, keep targets and traffic, and need no capital or interruptible machines",
+    "the best combination takes levers that save separately, keep targets and traffic, and need no capital or interruptible machines",
     "--lever",
 )
 _ALONE = Assumption("every lever is sized by the same search as the plan as it is", "capplan fleet --set")
 
 
 def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
-    """Return the plan as it is, every lever alone, and the best combination; exit code 4 where nothing meets the targets."""
+    """Return the plan as it is, every lever separately, and the best combination; exit code 4 where nothing meets the targets."""
     rows = [_row(row) for row in answer.rows]
     tried = [_line(row) for row in answer.rows if row.plan is not None]
     missed = [_line(row) for row in answer.rows if row.applicable and row.plan is None]

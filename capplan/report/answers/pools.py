@@ -1,4 +1,4 @@
-"""What `capplan fleet` shows of separate prefill and decode pools, beside identical replicas."""
+"""What `capplan fleet` shows of separate prefill and decode pools, next to identical replicas."""
 
 from dataclasses import asdict
 from typing import Any

@@ -164,7 +164,7 @@ def _latency_rows(figures: Figures, itl_s: Spread | None) -> list[dict[str, Any]
 
 
 def overload(asked: AskedStream, utilisation: float) -> str | None:
-    """Return the warning about a rate that the replicas cannot serve; None if they can, or if users alone send requests, who wait."""
+    """Return the warning about a rate that the replicas cannot serve; None if they can, or if only users send requests, who wait."""
     if utilisation <= 1.0 or asked.stream.requests is None:
         return None
     return (

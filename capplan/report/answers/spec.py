@@ -14,7 +14,7 @@ _INDEPENDENT = Assumption(
     "--acceptance as measured by the engine",
 )
 MOST_ROUNDS = 16
-"""Rounds shown one by one; more are shown by their speedup alone."""
+"""Rounds shown one by one; more are shown only by their speedup."""
 
 _SHOWN = (
     "batch", "draft_tokens", "expected_tokens_per_round", "draft_s", "verify_s", "round_s", "target_step_s",

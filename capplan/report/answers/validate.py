@@ -76,7 +76,7 @@ def decision_scores(runs: Sequence[Run]) -> list[DecisionScore]:
 
 
 def decisions_result(scores: Sequence[DecisionScore]) -> dict[str, Any]:
-    """Return the score at the confidence of plans, with those of the other confidences and of the predicted times beside it."""
+    """Return the score at the confidence of plans, with those of the other confidences and of the predicted times next to it."""
     planned = next(score for score in scores if score.confidence == PLANNED_CONFIDENCE)
     return asdict(planned) | {"by_confidence": [asdict(score) for score in scores]}
 

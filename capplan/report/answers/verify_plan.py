@@ -1,4 +1,4 @@
-"""What `capplan verify-plan` shows: predicted beside measured, which targets held, and what to do next."""
+"""What `capplan verify-plan` shows: predicted next to measured, which targets held, and what to do next."""
 
 import math
 import shlex
@@ -46,7 +46,7 @@ _CAUSES = {
 def verify_plan_answer(
     asked: AskedFleet, plan: Plan, verification: Verification, results: tuple[Path, ...]
 ) -> Answer:
-    """Return a plan beside its measurement; exit code 4 where it is slower than predicted or misses a target."""
+    """Return a plan next to its measurement; exit code 4 where it is slower than predicted or misses a target."""
     result, verdict = verification.result, verification.verdict
     missed = [target for target in verification.targets if not target.holds]
     settings = next_settings(asked, verification)

@@ -129,7 +129,7 @@ def _money_text(amount: float, unit: str) -> str:
 
 
 def axis_title(name: str, values: Sequence[float], title: str | None = None) -> tuple[str, Screen]:
-    """Return the words beside an axis, with the unit, and the scale of its numbers."""
+    """Return the words next to an axis, with the unit, and the scale of its numbers."""
     screen = screen_of(name, values, title=title)
     return screen.column(), screen
 
@@ -158,7 +158,7 @@ def ticks(low: float, high: float, *, log: bool = False) -> tuple[float, ...]:
 
 
 def tick_text(value: float) -> str:
-    """Format a round number beside an axis.
+    """Format a round number next to an axis.
 
     Examples
     --------

@@ -23,7 +23,7 @@ from capplan.report.show import refuse_picture, write_whole
 from capplan.workload.statistics import WorkloadSummary
 
 _LETTERS = 8
-"""Size of the values beside bars."""
+"""Size of the values next to bars."""
 _SMALL = 6.5
 """Size of the names of points."""
 _NEAR = 0.25
@@ -131,7 +131,7 @@ def _tornado(axis: Any, chart: Tornado) -> None:
 
 
 def _name_points(axis: Any, line: Line, x: Sequence[float], y: Sequence[float]) -> None:
-    """Write the names of points beside them, once for those that lie on top of each other."""
+    """Write the names of points next to them, once for those that lie on top of each other."""
     groups: list[list[int]] = []
     for at in range(len(line.labels)):
         near = (g for g in groups if max(abs(log10(x[at] / x[g[0]])), abs(log10(y[at] / y[g[0]]))) < _NEAR)
@@ -327,11 +327,11 @@ def frontier_picture(path: Path, lines: Mapping[str, Sequence[Mapping[str, Any]]
 
 
 def cost_picture(path: Path, comparison: Comparison, title: str) -> None:
-    """Draw the cost of the own fleet, in steps, and that of each API over the peak rate."""
+    """Draw the cost of the self-hosted fleet, in steps, and that of each API over the peak rate."""
     rates, own, lines = cost_lines(comparison)
 
     def costs(axis: Any) -> None:
-        axis.plot(rates, own, label="own fleet", color="black", drawstyle="steps-pre")
+        axis.plot(rates, own, label="self-hosted fleet", color="black", drawstyle="steps-pre")
         for name, usd in lines.items():
             axis.plot(rates, usd, label=visible(name))
         axis.axvline(comparison.own.request_rate, linestyle=":", color="grey")

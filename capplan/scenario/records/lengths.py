@@ -80,7 +80,7 @@ def _check_order(record: LengthFields, quantiles: dict[str, float], refuse: Refu
         if name != "p50" and value > most:
             raise refuse(
                 f"{name} {value:g} is more than {most / record.mean:.3g} times the mean {record.mean:g}, which no lognormal distribution reaches; "
-                "give p50 beside p95 without the mean, or values, or a trace"
+                "give p50 together with p95 without the mean, or values, or a trace"
             )
     if not (record.min or 0) <= record.mean <= (record.max or math.inf):
         raise refuse(f"the mean {record.mean:g} lies outside min and max")

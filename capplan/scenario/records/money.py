@@ -132,7 +132,7 @@ class Owned(Record):
 
 
 class Commitments(Record):
-    """Which commitments are allowed beside on demand, and the limits of the autoscaler."""
+    """Which commitments are allowed in addition to on-demand prices, and the limits of the autoscaler."""
 
     reserved_1y: Reserved | None = None
     """Terms of a reservation for one year; {} takes listed offers, else the assumed discount."""
@@ -151,7 +151,7 @@ class Commitments(Record):
 
 
 class Currency(Record):
-    """A currency beside dollars."""
+    """A currency in addition to dollars."""
 
     name: Annotated[str, Field(min_length=1, max_length=12)]
     """Name of the currency, as shown."""
@@ -210,4 +210,4 @@ class Budget(Record):
     usd_per_month: UsdOfBudget
     """All devices, spares included: by the cheapest mix where commitments are named, else at the price of prices.commitment."""
     includes: list[Literal["people", "overhead", "other"]] = Field(default_factory=list)
-    """What the budget pays for beside the machines: prices.people, prices.overhead, prices.other."""
+    """What the budget pays for in addition to the machines: prices.people, prices.overhead, prices.other."""

@@ -65,7 +65,7 @@ def _of_engine(
         raise reading.refuse(
             ("slo", short.key),
             f"{short.limit_s:g} s are over before the prompt is sent: up to {longest:g} s are spent outside; "
-            "for a limit of the engine alone: outside: excluded",
+            "for a limit of the engine only: outside: excluded",
         )
     left = ", ".join(f"{target.key} of {target.limit_s - longest:g} s" for target in counted)
     some = (

@@ -16,7 +16,7 @@ from capplan.workload.request_class import RequestClass
 OF_ONE_FLEET = {cascade.AT: ("budget", "energy"), sharing.AT: ("budget", "growth", "energy")}
 """Section -> keys that are answered for one of its fleets at a time."""
 OF_ONE_MODEL = ("name", "description", "model", "revision", "traffic", sharing.SHARE, cascade.AT, sharing.AT)
-"""Keys that --set changes for the model of the scenario alone."""
+"""Keys that --set changes for the model of the scenario only."""
 
 
 def one_by_one(section: str) -> str:
@@ -28,7 +28,7 @@ def one_by_one(section: str) -> str:
 def several_terms(
     reading: Reading, file: ScenarioFile, classes: Sequence[RequestClass]
 ) -> CascadeTerms | SharingTerms | None:
-    """Return what a scenario says of further models; None where it has one alone.
+    """Return what a scenario says of further models; None where it has only one.
 
     Raises
     ------

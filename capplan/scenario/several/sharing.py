@@ -16,14 +16,14 @@ OWN = "own"
 SHARE = "gpu_memory_utilization"
 SAME = ("name", "description", "model", "revision", SHARE, AT, "cascade")
 """Keys that a model has its own key for, or that are about all of them."""
-UNSHARED = "has users, sessions, a trace, a job or something outside, which are not modelled on shared devices; give request_rate alone"
+UNSHARED = "has users, sessions, a trace, a job or something outside, which are not modelled on shared devices; give only request_rate"
 _WHOLE = {
     "hour": "by the hour each model has the whole device",
     "mig": "each model has slices of its own, whose size is part of their name",
 }
 _TOGETHER = ("commitments", "kv_offload", "speculation")
 _NOT_SHARED = {"hour": _TOGETHER, "device": _TOGETHER, "mig": ("commitments", "kv_offload")}
-"""Keys that are not modelled: each model alone on its slices may draft, and only a scenario of one model has commitments."""
+"""Keys that are not modelled: only each model on its slices may draft, and only a scenario of one model has commitments."""
 
 
 def sharing_terms(
@@ -51,7 +51,7 @@ def sharing_terms(
         names.append(model.name)
         same = next((key for key in model.changes if key in SAME), None)
         if same is not None:
-            raise reading.refuse((AT, "models", index, "changes", same), "is not for one of the models alone")
+            raise reading.refuse((AT, "models", index, "changes", same), "is not for one of the models only")
     idle = frozenset(item.name for item in sharing.models if "traffic" not in item.changes)
     if idle and sharing.by == "hour":
         raise reading.refuse(
@@ -86,7 +86,7 @@ def _memory_fractions(reading: Reading, file: ScenarioFile, sharing: Sharing) ->
 
 
 def is_unshared(item: RequestClass) -> bool:
-    """Return whether a kind of traffic is more than requests at a rate, whose load is that of the devices alone."""
+    """Return whether a kind of traffic is more than requests at a rate, whose load is only the load of the devices."""
     parts = (item.users, item.sessions, item.trace, item.job_requests)
     return item.outside != NOTHING_OUTSIDE or any(given is not None for given in parts)
 
