@@ -140,6 +140,11 @@ def explained_outside(of: PlanSubject, quantity: str) -> Explained:
     """Explain a quantity of what users wait for and pay for outside the GPUs."""
     _, key, *part = quantity.split(".")
     inputs, value = _of_scenario(of.plan), of.numbers[quantity]
+    if key.startswith("seen_by_class_s"):
+        statistic = part[1] if part[1] == "mean" else f"{part[1][1:]}th percentile"
+        formula = f"{statistic} of t_i + w over the requests i of the class at the peak"
+        at = int(key.partition("[")[2].removesuffix("]"))
+        return explained(quantity, value, formula, inputs[3 * at : 3 * at + 2], WORKLOADS)
     if part:
         metric = key.removeprefix("seen_")
         statistic = "mean" if part[0] == "mean" else f"{part[0][1:]}th percentile"

@@ -14,11 +14,13 @@ from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import Group as PlanGroup
 from capplan.fleet.plan import Plan
 from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.fleet.search.one_layout import is_searched_at_other_rates
 from capplan.money.commitments import HOURS_PER_YEAR, Mix, MixedPart, use_fractions
 from capplan.money.energy import Energy, kwh_per_million_tokens, occupied_fraction
+from capplan.questions.fleet import parts_of, replicas_by_group
 from capplan.questions.money.commitments import asked_mix
 from capplan.questions.money.energy import asked_energy
-from capplan.questions.outlook import asked_growth, grows_by_search
+from capplan.questions.outlook import asked_growth
 from capplan.report.answers.fleet_money import commitments_result
 from capplan.report.answers.fleet_outlook import energy_result, growth_result
 from capplan.report.quantities import MONEY
@@ -36,7 +38,8 @@ _SIDES = {"usd_per_month_low": "low_ratio", "usd_per_month_high": "high_ratio"}
 def commitments_group(planned: Planned) -> Group:
     """Return the mix of the recommended plan that `capplan fleet` prints, where the scenario names commitments."""
     scenario = planned.asked.scenario
-    asked = asked_mix(scenario, planned.plan, rate_line(scenario, planned.plan.responses_s))
+    line = rate_line(scenario, planned.plan.responses_s)
+    asked = asked_mix(scenario, planned.plan, line, replicas_by_group(planned.asked, planned.plan))
     result = commitments_result((asked,)) if asked else None
     numbers = {place: value for place, value in places_of(result) if place[0] != "plans"}
     return Group(
@@ -449,8 +452,10 @@ def _replicas(grown: _Grown, row: Row, place: Place, value: float) -> Explained:
     groups = grown.planned.plan.groups
     if place[-1] == "replicas" and len(groups) > 1:
         return explained("replicas", value, "of all groups", (), MONEY)
-    group = groups[int(place[-1]) if place[2] == "pool_replicas" else 0]
-    if grows_by_search(grown.planned.asked, grown.planned.plan):
+    at = int(place[-1]) if place[2] == "pool_replicas" else 0
+    group, asked = groups[at], grown.planned.asked
+    part = parts_of(asked, grown.planned.plan)[at][0] if grown.planned.plan.is_mix else asked
+    if is_searched_at_other_rates(group, part.question.demand):
         return _searched_replicas(group, row, value)
     planned = group.planned_request_rate_limit_per_replica
     source = "largest rate of a replica: as predicted less headroom, and with the confidence"

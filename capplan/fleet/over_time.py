@@ -1,5 +1,6 @@
 """Replicas over the time of a trace: autoscaled, static, and spare ones."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 
@@ -11,6 +12,8 @@ from capplan.fleet.plan import Group
 from capplan.numbers import Array
 
 Counts = NDArray[np.int64]
+ReplicasAt = Callable[[float], int]
+"""Request rate of the whole service [1/s] -> replicas of a group in service that meet the targets at that rate."""
 
 HOLD_S = 300.0
 """An autoscaler keeps a replica for this long after it was last needed: Kubernetes' default stabilisation window."""
@@ -108,6 +111,49 @@ def replicas_over_time(rates_per_s: Array, planned_per_s: float) -> Counts:
     """
     needed = np.ceil(rates_per_s / planned_per_s - 1e-9)
     return np.maximum(needed, 1.0).astype(np.int64)
+
+
+def replicas_by_window(rates_per_s: Array, replicas_at: ReplicasAt) -> Counts:
+    """Return the replicas needed in each window: never fewer in a busier one, and as found for the busiest.
+
+        n_i = min(s(r_i), n_j)   for r_i < r_j,   never fewer than for a lower rate
+
+    Windows between two that need as many replicas need no search.
+
+    Parameters
+    ----------
+    rates_per_s : [1/s]
+        r, by window
+    replicas_at : s
+
+    Returns
+    -------
+    [-]
+        n
+
+    Examples
+    --------
+    >>> replicas_by_window(np.array([9.0, 0.0, 4.0, 4.1]), lambda rate: max(1, ceil(rate / 4.0)))
+    array([3, 1, 1, 2])
+
+    References
+    ----------
+    Beyer et al. 2016, "Site Reliability Engineering", chapter 18.
+    """
+    distinct, window = np.unique(rates_per_s, return_inverse=True)
+    counts = np.zeros(distinct.size, dtype=np.int64)
+    counts[-1] = replicas_at(float(distinct[-1]))
+    counts[0] = min(replicas_at(float(distinct[0])), counts[-1])
+    between = [(0, distinct.size - 1)]
+    while between:
+        low, high = between.pop()
+        if counts[low] == counts[high]:
+            counts[low:high] = counts[high]
+        elif high - low > 1:
+            middle = (low + high) // 2
+            counts[middle] = np.clip(replicas_at(float(distinct[middle])), counts[low], counts[high])
+            between += [(low, middle), (middle, high)]
+    return np.asarray(counts[window], dtype=np.int64)
 
 
 def autoscaled_replicas(needed: Counts, lag: int, hold: int) -> Counts:
@@ -214,6 +260,7 @@ def paid_replicas(serving: Counts, start: int) -> Counts:
 def fleet_over_time(
     group: Group,
     line: RateLine,
+    replicas_at: ReplicasAt,
     *,
     start_up_s: float,
     burst_ratio: float,
@@ -222,9 +269,9 @@ def fleet_over_time(
 
     Parameters
     ----------
-    group : states the devices and the maximum rates of a replica
+    group : states the devices of a replica
     line : rates by window
-    headroom_fraction : [-]
+    replicas_at : rate of the whole service -> replicas of the group
     start_up_s : [s]
         from the decision to the first request served
     burst_ratio : [-]
@@ -234,15 +281,14 @@ def fleet_over_time(
     -------
     replicas by window and GPU-hours
     """
-    planned = group.total_rate_per_replica
-    needed = replicas_over_time(line.rates_per_s, planned)
+    needed = replicas_by_window(line.rates_per_s, replicas_at)
     start = ceil(start_up_s / line.window_s)
     auto = autoscaled_replicas(needed, start + 1, ceil(HOLD_S / line.window_s))
     total = float(line.rates_per_s.sum())
     late = float(line.rates_per_s[auto < needed].sum())
     devices = group.layout.devices
     peak = int(needed.max())
-    (burst,) = replicas_over_time(np.array([line.rates_per_s.max() * burst_ratio]), planned).tolist()
+    burst = max(replicas_at(float(line.rates_per_s.max()) * burst_ratio), peak)
     return OverTime(
         window_s=line.window_s,
         start_up_s=start_up_s,

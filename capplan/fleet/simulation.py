@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from capplan.assumption import Assumption
 from capplan.fleet.engine_options import EngineOptions, Engines, engines_of, with_named_blocks
 from capplan.fleet.load.offered import split_at_random, split_by_prefix, split_crowd, split_round_robin
-from capplan.fleet.load.waits import WaitedTimes, Waits
+from capplan.fleet.load.waits import WaitedTimes, Waits, seen_by_users
 from capplan.fleet.search.target_values import spared_time_s, target_values, undecided
 from capplan.numbers import Array
 from capplan.replica.replica import Replica
@@ -367,9 +367,9 @@ def _seen_by_users(
     if waits is None or not waits.are_unlike:
         return None
     of_class = columns["class_index"][rows]
-    return SeenByUsers(
-        WaitedTimes(waits, columns["ttft_s"][rows], of_class, engine.ttft_s).spread,
-        WaitedTimes(waits, columns["e2e_s"][rows], of_class, engine.e2e_s).spread,
+    return seen_by_users(
+        WaitedTimes(waits, columns["ttft_s"][rows], of_class, engine.ttft_s),
+        WaitedTimes(waits, columns["e2e_s"][rows], of_class, engine.e2e_s),
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capplan.fleet.over_time import replicas_over_time
+from capplan.fleet.over_time import ReplicasAt
 from capplan.fleet.plan import Plan, ordered_text
 from capplan.fleet.price import usd_per_month
 from capplan.money.commitments import Mix
@@ -95,7 +95,7 @@ def growth_of(
     plan: Plan,
     ratios: Array,
     mix_of_month: Callable[[float, Plan], Mix | None],
-    busy_at: Callable[[float], int] | None = None,
+    replicas_at: Sequence[ReplicasAt],
 ) -> Growth:
     """Return the fleets of successive months: the layout of the plan, as many replicas as the rule that sized it asks for.
 
@@ -107,23 +107,19 @@ def growth_of(
     ratios : [-]
         traffic of each month over today's
     mix_of_month : (ratio, plan of the month) -> the cheapest mix of that month, None without commitments
-    busy_at : ratio -> replicas in service, as a search at that traffic finds them; None: a replica carries what it carries today
+    replicas_at : of each group, the rate of the service -> replicas in service
 
     Returns
     -------
     Growth; replicas that are no longer needed are given back
     """
-    groups = plan.groups
     peak = plan.peak_requests_per_s
-    if busy_at is None:
-        needed = [replicas_over_time(peak * ratios, group.total_rate_per_replica) for group in groups]
-    else:
-        needed = [np.array([busy_at(ratio) for ratio in ratios.tolist()])]
+    needed = [[needed_at(peak * ratio) for ratio in ratios.tolist()] for needed_at in replicas_at]
     rows: list[GrowthMonth] = []
     mixes: list[Mix] = []
     before = plan
     for month, ratio in enumerate(ratios.tolist(), start=1):
-        grown = plan.resized([int(n[month - 1]) for n in needed])
+        grown = plan.resized([counts[month - 1] for counts in needed])
         counts = [group.replicas for group in grown.groups]
         mix = mix_of_month(ratio, grown)
         mixes += [] if mix is None else [mix]

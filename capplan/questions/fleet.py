@@ -1,7 +1,7 @@
 """A scenario -> the question that the fleet search answers: model, devices and engine looked up by name."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -13,6 +13,7 @@ from capplan.errors import InputError
 from capplan.families.head import pooled
 from capplan.fleet.decision import SUREST_WITHIN, fleet_decision
 from capplan.fleet.load.demand import Demand, demand_of
+from capplan.fleet.over_time import ReplicasAt
 from capplan.fleet.plan import FleetAnswer, Group, Plan
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_pools
@@ -21,6 +22,7 @@ from capplan.fleet.question import Question
 from capplan.fleet.search.candidates import Ranges
 from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
+from capplan.fleet.search.one_layout import replicas_at_rates
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.plan import cache_dtype
@@ -64,6 +66,8 @@ class AskedFleet:
     warnings: tuple[str, ...]
     published_formats: tuple[str, ...]
     """Weight formats of the checkpoint, most elements first."""
+    cache: SearchCache = field(default_factory=SearchCache, compare=False, repr=False)
+    """Replicas and simulations that all searches for this question share."""
 
 
 def _published(scenario: Scenario, *, offline: bool) -> Network:
@@ -289,6 +293,16 @@ def parts_of(asked: AskedFleet, plan: Plan) -> list[tuple[AskedFleet, Plan]]:
     return parts
 
 
+def replicas_by_group(asked: AskedFleet, plan: Plan) -> tuple[ReplicasAt, ...]:
+    """Return what finds the replicas of each group of a plan at another request rate of the service."""
+    parts = [part for part, _ in parts_of(asked, plan)] if plan.is_mix else [asked] * len(plan.groups)
+    terms, peak_per_s = terms_of(asked), plan.peak_requests_per_s
+    return tuple(
+        replicas_at_rates(part.question, group, peak_per_s, terms, asked.cache)
+        for part, group in zip(parts, plan.groups, strict=True)
+    )
+
+
 def requests_of(group: Group, classes: Sequence[RequestClass]) -> tuple[RequestClass, ...]:
     """Return the parts of classes that the router of a mix sends to a group; none if the group gets nothing of them."""
     requests = group.requests
@@ -308,7 +322,7 @@ def terms_of(asked: AskedFleet) -> Terms:
 
 def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
     """Return the fleets that serve a scenario within its limits, cheapest first, and what was rejected."""
-    terms, cache = terms_of(asked), SearchCache()
+    terms, cache = terms_of(asked), asked.cache
     budget = asked.scenario.budget_usd_per_month
     if asked.scenario.fleet.mix != "off":
         from capplan.questions.mix import with_mix
@@ -321,7 +335,7 @@ def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = N
         return answer
     if asked.scenario.commitments is not None:
         trials = partial(_trials, asked, terms, cache)
-        answer = within_budget(asked.scenario, answer, trials)
+        answer = within_budget(asked.scenario, answer, trials, partial(replicas_by_group, asked))
     elif answer.chosen is None:
         over = _either_way(asked, replace(terms, max_usd_per_hour=None), progress, cache)
         least = next(iter(over.plans), None)

@@ -187,12 +187,31 @@ def mix_plan(demand: Demand, parts: Sequence[Plan]) -> Plan:
         routing=parts[0].routing,
         outside=outside_use(demand.classes, responses_s, HOURS_PER_MONTH),
         unlike_waits=SeenByUsers(
-            worst([part.seen.ttft_s for part in parts]), worst([part.seen.e2e_s for part in parts])
+            worst([part.seen.ttft_s for part in parts]),
+            worst([part.seen.e2e_s for part in parts]),
+            _seen_by_class(demand, parts),
         )
         if waits_of(demand.classes).are_unlike
         else None,
         class_e2e_s=responses_s if len(demand.classes) > 1 else (),
     )
+
+
+def _seen_by_class(demand: Demand, parts: Sequence[Plan]) -> tuple[tuple[Spread, ...], tuple[Spread, ...]]:
+    """Return what the users of each class see: the largest of the groups that serve some of them."""
+    found: tuple[list[Spread], list[Spread]] = [], []
+    for item in demand.classes:
+        for place, latency in enumerate(("ttft_s", "e2e_s")):
+            seen = []
+            for part in parts:
+                names = part.single.requests.classes if part.single.requests else ()
+                if item.name in names:
+                    own = part.seen.by_class[place]
+                    seen.append(own[names.index(item.name)] if own else getattr(part.seen, latency))
+            found[place].append(
+                Spread(*(max(getattr(one, key.name) for one in seen) for key in fields(Spread)))
+            )
+    return tuple(found[0]), tuple(found[1])
 
 
 def _responses_s(demand: Demand, parts: Sequence[Plan]) -> tuple[float, ...]:

@@ -1,26 +1,22 @@
 """A plan and what follows from it: replicas over time, the cheapest mix of commitments, the fleets of the months to come."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from itertools import pairwise
-from math import ceil
 
 import numpy as np
 
 from capplan.assumption import Assumption
-from capplan.errors import Reason
-from capplan.fleet.over_time import OverTime, RateLine
+from capplan.fleet.over_time import OverTime, RateLine, ReplicasAt
 from capplan.fleet.plan import FleetAnswer, Plan
-from capplan.fleet.search.cheapest import busy_replicas
-from capplan.fleet.search.one_layout import trial_of
 from capplan.money.cash import Cash, cash_of
 from capplan.money.commitments import Mix
 from capplan.money.energy import Energy
 from capplan.money.growth import Growth, growth_of
 from capplan.money.total_cost import CostLine
-from capplan.questions.fleet import AskedFleet, terms_of
+from capplan.questions.fleet import AskedFleet, replicas_by_group
 from capplan.questions.money.commitments import AskedMix, asked_mix, paid_terms
 from capplan.questions.money.energy import AskedEnergy, asked_energy
 from capplan.questions.money.price_check import rent_warnings
@@ -35,45 +31,17 @@ def asked_growth(asked: AskedFleet, plan: Plan, line: RateLine | None) -> Growth
     scenario = asked.scenario
     if not scenario.growth:
         return None
-    mix = partial(_mix_of_month, scenario, line)
-    return growth_of(plan, np.array(scenario.growth), mix, _busy_at(asked, plan))
+    replicas_at = replicas_by_group(asked, plan)
+    mix = partial(_mix_of_month, scenario, line, replicas_at)
+    return growth_of(plan, np.array(scenario.growth), mix, replicas_at)
 
 
-def grows_by_search(asked: AskedFleet, plan: Plan) -> bool:
-    """Return whether a replica carries more in a larger fleet, so that the replicas of each month are searched.
-
-    Requests that are dealt in turn arrive more regularly at each of many replicas. Users and sessions stay at their replica; pools
-    grow by the load that both carry together.
-    """
-    demand = asked.question.demand
-    return len(plan.groups) == 1 and not demand.users and not demand.has_sessions
-
-
-def _busy_at(asked: AskedFleet, plan: Plan) -> Callable[[float], int] | None:
-    """Return how many replicas a search finds at a multiple of the traffic; None where a replica carries as much in a fleet of any size."""
-    if not grows_by_search(asked, plan):
-        return None
-    group, terms = plan.single, terms_of(asked)
-    trial = trial_of(asked.question, group.layout, group.weight_dtype, terms)
-    if isinstance(trial, Reason):
-        return None
-    confidence = asked.question.slo.confidence
-
-    def busy_at(ratio: float) -> int:
-        today = group.busy_replicas
-        if ratio == 1.0:
-            return today
-        found = busy_replicas(trial, trial.limits, confidence, terms, traffic_ratio=ratio)
-        carried = ceil(ratio * plan.peak_requests_per_s / group.total_rate_per_replica - 1e-9)
-        return carried if found is None else found
-
-    return busy_at
-
-
-def _mix_of_month(scenario: Scenario, line: RateLine | None, ratio: float, plan: Plan) -> Mix | None:
+def _mix_of_month(
+    scenario: Scenario, line: RateLine | None, replicas_at: Sequence[ReplicasAt], ratio: float, plan: Plan
+) -> Mix | None:
     """Return the cheapest mix of a month, at some times the traffic; None without commitments."""
     grown = None if line is None else replace(line, rates_per_s=line.rates_per_s * ratio)
-    asked = asked_mix(scenario, plan, grown)
+    asked = asked_mix(scenario, plan, grown, replicas_at)
     return None if asked is None else asked.mix
 
 
@@ -129,8 +97,9 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
     line = rate_line(scenario, chosen.responses_s)
     growth = asked_growth(asked, chosen, line)
     power = asked_energy(asked, chosen) or AskedEnergy(None)
-    mixes = _mixes(scenario, (chosen, *(plan for plan in answer.plans if plan != chosen)), line)
-    by_group = [group_over_time(scenario, group, line) for group in chosen.groups]
+    mixes = _mixes(asked, (chosen, *(plan for plan in answer.plans if plan != chosen)), line)
+    needs = zip(chosen.groups, replicas_by_group(asked, chosen), strict=True)
+    by_group = [group_over_time(scenario, group, line, replicas_at) for group, replicas_at in needs]
     over_time = tuple(item for item in by_group if item is not None)
     return Outlook(
         over_time[0] if len(over_time) == 1 else None,
@@ -170,6 +139,6 @@ def asked_cash(scenario: Scenario, mix: Mix, growth: Growth | None) -> Cash | No
     return cash_of(mixes, terms) if terms else None
 
 
-def _mixes(scenario: Scenario, plans: Sequence[Plan], line: RateLine | None) -> tuple[AskedMix, ...]:
-    asked = [asked_mix(scenario, plan, line) for plan in plans]
-    return tuple(item for item in asked if item is not None)
+def _mixes(asked: AskedFleet, plans: Sequence[Plan], line: RateLine | None) -> tuple[AskedMix, ...]:
+    mixes = [asked_mix(asked.scenario, plan, line, replicas_by_group(asked, plan)) for plan in plans]
+    return tuple(item for item in mixes if item is not None)

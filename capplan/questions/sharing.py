@@ -11,13 +11,13 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.decision import FleetsByDevice
 from capplan.fleet.order import Order
-from capplan.fleet.over_time import Counts, replicas_over_time
+from capplan.fleet.over_time import Counts, replicas_by_window
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.scenario import SharingTerms
 from capplan.fleet.survival import NO_LOSS
 from capplan.money.shared_pool import devices_by_hour, fewest_when_cut
-from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, terms_of
+from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, replicas_by_group, terms_of
 from capplan.questions.money.paid_plan import PaidPlan, paid_plan
 from capplan.questions.part_fleets import PartsAsked, assumptions_and_warnings
 from capplan.questions.plans.stated_order import stated_price
@@ -266,11 +266,11 @@ def _pool_on(hardware: str, models: Sequence[SharingModel], terms: SharingTerms)
     plans = [plan for model in models if (plan := model.plan_on(hardware))]
     if len(plans) < len(models):
         return None
-    replicas = np.array(
-        [_hourly_replicas(model.asked.scenario, plan) for model, plan in zip(models, plans, strict=True)]
-    )
     spares = [plan.spare_replicas * plan.single.layout.devices for plan in plans]
     if terms.by == "hour":
+        replicas = np.array(
+            [_hourly_replicas(model.asked, plan) for model, plan in zip(models, plans, strict=True)]
+        )
         gpus = devices_by_hour(replicas, [plan.single.layout.devices for plan in plans])
     else:
         replicas = np.repeat([[plan.single.busy_replicas] for plan in plans], HOURS, axis=1)
@@ -315,12 +315,13 @@ def _pool_of_slices(hardware: str, models: Sequence[SharingModel]) -> SharedPool
     )
 
 
-def _hourly_replicas(scenario: Scenario, plan: Plan) -> Counts:
-    """Return the replicas that a plan needs in each hour of a day, without spares, by the rule that sized it."""
-    line = rate_line(scenario)
-    peak = plan.single.request_rate_per_replica * plan.single.busy_replicas
-    rates = np.full(HOURS, peak) if line is None else line.rates_per_s[:: int(HOUR_S / WINDOW_S)]
-    return replicas_over_time(rates, plan.single.planned_request_rate_limit_per_replica)
+def _hourly_replicas(asked: AskedFleet, plan: Plan) -> Counts:
+    """Return the replicas that a plan needs in each hour of a day, without spares, by the test that sized it."""
+    line = rate_line(asked.scenario)
+    if line is None:
+        return np.full(HOURS, plan.single.busy_replicas)
+    (replicas_at,) = replicas_by_group(asked, plan)
+    return replicas_by_window(line.rates_per_s[:: int(HOUR_S / WINDOW_S)], replicas_at)
 
 
 def _stated(terms: SharingTerms) -> list[Assumption]:

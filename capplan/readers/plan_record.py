@@ -74,11 +74,30 @@ class SeenRow(_Row):
     p99: Amount | None = None
 
 
+class SpreadRow(_Row):
+    """A latency of the requests of one class."""
+
+    mean: Amount
+    p50: Amount
+    p90: Amount
+    p95: Amount
+    p99: Amount
+
+
+class SeenByClassRow(_Row):
+    """What the users of one class see at the peak."""
+
+    name: str
+    ttft_s: SpreadRow
+    e2e_s: SpreadRow
+
+
 class OutsideRow(_Row):
     """What requests wait for outside of the GPUs."""
 
     seen_ttft_s: SeenRow
     seen_e2e_s: SeenRow
+    seen_by_class_s: tuple[SeenByClassRow, ...] = Field(default=(), strict=False)
 
 
 class Stated:

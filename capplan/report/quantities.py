@@ -379,6 +379,7 @@ PLAN: Mapping[str, Quantity] = {
     "outside.mean_wait_s": Quantity("Mean wait of all requests outside the GPUs", "workload.outside.OutsideUse.mean_wait_s", {"outside": ""}, WORKLOADS),
     "outside.seen_ttft_s.*": Quantity("Time to the first token that users see, with the wait outside", "t + w", {"outside": "w"}, WORKLOADS, predicted=True),
     "outside.seen_e2e_s.*": Quantity("Time until the last token that users see, with the wait outside", "t + w", {"outside": "w"}, WORKLOADS, predicted=True),
+    "outside.seen_by_class_s": Quantity("Latencies that users of each class see at the peak, with the wait of the class outside", "t + w", {"outside": "w"}, WORKLOADS, predicted=True),
     "outside.usd_per_month": Quantity("Price of a month of what requests take outside the GPUs", "workload.outside.OutsideUse.usd", {"outside": ""}, WORKLOADS),
     "outside.usd_per_job": Quantity("Price of a job of what requests take outside the GPUs", "workload.outside.OutsideUse.usd", {"outside": ""}, WORKLOADS),
     "order.gpus": Quantity("GPUs of all machines", "sum of the machines of each kind times the GPUs of one", {"machines": ""}, MONEY),

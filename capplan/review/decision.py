@@ -8,6 +8,7 @@ from capplan.fleet.review import TargetMargin
 from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.report.answer import Table
 from capplan.report.answers.fleet import decision_tables
+from capplan.report.answers.fleet_money import class_texts
 from capplan.report.answers.fleet_words import measuring_texts, relaxation_text, sure, surer_text, tight_texts
 from capplan.report.answers.plan_words import budget_text, budget_texts, cost_texts, purchase_text
 from capplan.report.answers.pools import pools_closing, pools_tables
@@ -148,6 +149,7 @@ def verdicts_section(given: Findings) -> Section:
         "Does it hold",
         text=(
             *(f"{target_words(margin)}: {verdict(margin.met_probability)}." for margin in given.margins[0]),
+            *(f"{text}." for text in class_texts(given.chosen, given.asked.scenario.slo)),
             f"All targets together hold with a probability of {sure(chance)}, {enough} the {confidence:.0%} that the scenario asks for. "
             "Low and high are where 80 % of measured results of this kind lie.",
         ),

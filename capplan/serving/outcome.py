@@ -36,6 +36,8 @@ class SeenByUsers:
 
     ttft_s: Spread
     e2e_s: Spread
+    by_class: tuple[tuple[Spread, ...], tuple[Spread, ...]] = ((), ())
+    """TTFT and E2E of the requests of each class at the peak; empty if all wait equally long."""
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capplan.fleet.over_time import replicas_over_time
 from capplan.money.growth import grown_ratios, growth_of
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.outlook import outlook_of
@@ -27,6 +28,12 @@ growth: {per_month: 7 %, months: 24}
 
 def without_mix(*_):
     return None
+
+
+def by_the_rate(group):
+    """Replicas that all carry as much, whatever their number."""
+    each = group.total_rate_per_replica
+    return [lambda rate_per_s: int(replicas_over_time(np.array([rate_per_s]), each)[0])]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +62,7 @@ def test_a_plan_is_outgrown_in_the_month_of_the_closed_form(plan, growth, carrie
         planned_request_rate_limit_per_replica=carried,
     )  # fmt: skip
     some = replace(plan, groups=(group,))
-    found = growth_of(some, grown_ratios(growth, 120), without_mix)
+    found = growth_of(some, grown_ratios(growth, 120), without_mix, by_the_rate(group))
     room = busy * carried / rate
     lasts = floor(log(room) / log(1 + growth) + 1e-9) + 1
     assert found.outgrown_in_month == (lasts + 1 if lasts < 120 else None)
@@ -63,7 +70,7 @@ def test_a_plan_is_outgrown_in_the_month_of_the_closed_form(plan, growth, carrie
 
 @given(st.floats(0.0, 0.5), st.integers(2, 40))
 def test_what_is_bought_adds_up_and_costs_what_it_is(plan, growth, months):
-    found = growth_of(plan, grown_ratios(growth, months), without_mix)
+    found = growth_of(plan, grown_ratios(growth, months), without_mix, by_the_rate(plan.single))
     added = np.cumsum([row.added_gpus for row in found.months]) + plan.gpus
     assert added.tolist() == [row.gpus for row in found.months]
     assert found.usd == pytest.approx(sum(730 * 1.0 * row.gpus for row in found.months))

@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from capplan.fleet.load.waits import WaitedTimes, Waits
 from capplan.fleet.search.trial import Seen, latencies_of
 from capplan.library.simulated import SimulationRecords, simulation
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.readers.plan_file import read_plan_file
 from capplan.scenario.scenario import read_scenario
 from capplan.serving.gauges import WeightedHistogram
+from capplan.serving.outcome import spread
 from capplan.workload.daily_curve import HOURS, LEAST_PART, OFFICE, in_utc, together_at_peak
 from capplan.workload.length import fixed
 from capplan.workload.request_class import Outside, RequestClass, Target
@@ -383,6 +385,37 @@ def test_slower_steps_lengthen_the_engine_and_not_the_way():
     assert latencies.value(excluded, 2.0) == pytest.approx(4.0)
 
 
+@given(
+    st.lists(st.tuples(st.floats(0.0, 5.0), st.integers(0, 2)), min_size=1, max_size=60),
+    st.lists(st.floats(0.0, 1.0), min_size=3, max_size=3),
+)
+def test_the_users_of_a_class_see_the_percentiles_of_its_own_requests(requests, delays):
+    """Counted request by request; a class of which no request came is said to see what all users see."""
+    times, of_class = np.array([time for time, _ in requests]), np.array([place for _, place in requests])
+    waited = WaitedTimes(Waits(tuple(delays), ((1.0, 1.0, 1.0),)), times, of_class, spread(times))
+    for place, seen in enumerate(waited.by_class):
+        own = times[of_class == place]
+        if not own.size:
+            assert seen == waited.spread
+            continue
+        assert seen.mean == pytest.approx(own.mean() + delays[place])
+        for name in ("p50", "p90", "p95", "p99"):
+            exact = np.quantile(own, int(name[1:]) / 100, method="inverted_cdf")
+            assert getattr(seen, name) == pytest.approx(exact + delays[place])
+
+
+@pytest.mark.parametrize(
+    "quantity", ["outside.seen_by_class_s[2].ttft_s.p95", "outside.seen_by_class_s[0].e2e_s.mean"]
+)
+def test_what_the_users_of_a_class_see_is_explained(capplan, sun, quantity):
+    explained = capplan("explain", sun, quantity, "--offline", "--format", "json")
+    assert explained.code == 0, explained.err
+    found = json.loads(explained.out)["result"]
+    assert found["formula"].endswith("of t_i + w over the requests i of the class at the peak")
+    waits = [item["value"] for item in found["inputs"] if item["symbol"] == "w_k"]
+    assert waits == [0.16 if "[2]" in quantity else 0.09]
+
+
 @pytest.mark.parametrize("quantity", ["outside.seen_ttft_s.p95", "outside.seen_e2e_s.p50"])
 def test_a_percentile_with_unlike_delays_is_explained(capplan, sun, quantity):
     explained = capplan("explain", sun, quantity, "--offline", "--format", "json")
@@ -421,5 +454,20 @@ def test_a_plan_file_and_its_page_have_the_delay_of_each_region(capplan, north, 
     assert check.code == 0, check.err
     (row,) = (row for row in json.loads(check.out)["result"]["checks"] if row["what"] == "slo.ttft_p95")
     assert (row["limit"], row["value"]) == (pytest.approx(0.19), pytest.approx(seen, rel=1e-6))
+    by_class = chosen["outside"]["seen_by_class_s"]
+    assert [row["name"] for row in by_class] == ["west", "middle", "east"]
+    worst = max(by_class, key=lambda row: row["ttft_s"]["p95"])
+    assert worst["name"] == "east"
+    ends = [row["ttft_s"]["p95"] - delay for row, delay in zip(by_class, (0.07, 0.01, 0.12), strict=True)]
+    assert ends == pytest.approx([chosen["ttft_s"]["p95"]] * 3, rel=0.15)
+    text = (
+        f"of all classes east sees the largest ttft_p95 at the peak, {1e3 * worst['ttft_s']['p95']:,.0f} ms, "
+    )
+    assert text in capplan("fleet", north, "--offline", "--full", *words).out
+    html = tmp_path / "page.html"
+    assert capplan("report", "--plan", plan, "--offline", "-o", html).code == 0
+    assert text in html.read_text()
+    simulated = capplan("simulate", north, "--offline", *words).out
+    assert "the peak is simulated; capplan fleet also tests the hours in which" in simulated
     engine = chosen["ttft_s"]["p95"] + 0.19 - seen
     assert read_plan_file(plan).inputs.targets["ttft_p95"] == pytest.approx(engine)

@@ -9,7 +9,7 @@ import pytest
 
 from capplan.errors import InputError
 from capplan.fleet.order import Machine
-from capplan.fleet.over_time import RateLine, fleet_over_time
+from capplan.fleet.over_time import RateLine, fleet_over_time, replicas_over_time
 from capplan.fleet.search import cheapest
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.survival import Survival
@@ -160,16 +160,25 @@ def test_what_cannot_be_read_is_not_applicable(whole):
     assert "shared_prefix" in row.reason
 
 
+def by_the_rate(carried):
+    """Replicas that all carry as much, whatever their number."""
+    return lambda rate_per_s: int(replicas_over_time(np.array([rate_per_s]), carried)[0])
+
+
 def test_replicas_over_time_cost_what_runs_and_the_spares_at_all_hours(whole):
     plan = whole[1].plan
     carried = plan.single.planned_request_rate_limit_per_replica
     flat = RateLine(np.full(24, carried * plan.single.busy_replicas * 0.999), 3600.0)
     terms = {"start_up_s": 0.0, "burst_ratio": 1.0}
     for ahead in (False, True):
-        same = scaled_plan(plan, [fleet_over_time(plan.single, flat, **terms)], foreseen=ahead)
+        same = scaled_plan(
+            plan, [fleet_over_time(plan.single, flat, by_the_rate(carried), **terms)], foreseen=ahead
+        )
         assert same.usd_per_month == pytest.approx(plan.usd_per_month)
     half = RateLine(np.repeat([0.0, carried * 3 * 0.999], 12), 3600.0)
-    over = scaled_plan(plan, [fleet_over_time(plan.single, half, **terms)], foreseen=True)
+    over = scaled_plan(
+        plan, [fleet_over_time(plan.single, half, by_the_rate(carried), **terms)], foreseen=True
+    )
     orders = [plan.single.usd_per_hour_of(busy) for busy in (1, 3)]
     assert over.usd_per_hour == pytest.approx(sum(orders) / 2)
 
@@ -184,7 +193,7 @@ def test_an_autoscaler_pays_for_whole_machines(whole):
     group = replace(group, price=price, layout=replace(group.layout, device=node))
     carried = group.planned_request_rate_limit_per_replica
     half = RateLine(np.repeat([0.0, carried * 3.9], 12), 3600.0)
-    over_time = fleet_over_time(group, half, start_up_s=0.0, burst_ratio=1.0)
+    over_time = fleet_over_time(group, half, by_the_rate(carried), start_up_s=0.0, burst_ratio=1.0)
     scaled = scaled_plan(replace(plan, groups=(group,)), [over_time], foreseen=True)
     assert scaled.usd_per_hour == pytest.approx(10.0 * gpus)
 

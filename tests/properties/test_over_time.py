@@ -16,6 +16,8 @@ from capplan.fleet.over_time import (
     fleet_over_time,
     forecast_replicas,
     paid_replicas,
+    replicas_by_window,
+    replicas_over_time,
 )
 from capplan.fleet.search.recommended import planned_rate_limit
 from capplan.report.answers.fleet_outlook import over_time_result, over_time_tables
@@ -36,15 +38,48 @@ def test_an_autoscaler_is_a_delayed_maximum_worked_out_one_by_one(needed, lag, h
     assert forecast_replicas(needed, lag).tolist() == ahead
 
 
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=40),
+    st.lists(st.integers(1, 9), min_size=61, max_size=61),
+)
+def test_a_busier_window_never_has_fewer_replicas_whatever_is_found_at_each_rate(rates, found):
+    """Counts of noisy searches: as found in the busiest window, never more than found in any other, and never fewer than at a lower rate."""
+    counts = replicas_by_window(np.array(rates, dtype=float), lambda rate: found[int(rate)])
+    assert counts.max() == found[max(rates)]
+    order = np.argsort(rates, kind="stable")
+    assert (np.diff(counts[order]) >= 0).all()
+    assert counts[order[0]] == min(found[min(rates)], found[max(rates)])
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.floats(0, 200), min_size=1, max_size=60),
+    st.lists(st.floats(0.1, 60), min_size=1, max_size=12),
+)
+def test_each_window_has_what_a_search_at_its_own_rate_finds(rates, steps):
+    """Where more traffic never needs fewer replicas, no window differs from its own search, however few are searched."""
+    bounds = np.cumsum(steps)
+    asked = []
+
+    def search(rate_per_s):
+        asked.append(rate_per_s)
+        return 1 + int(np.searchsorted(bounds, rate_per_s))
+
+    counts = replicas_by_window(np.array(rates), search)
+    assert counts.tolist() == [1 + int(np.searchsorted(bounds, rate)) for rate in rates]
+    assert len(set(asked)) == len(asked) or len(rates) == 1 or len(set(rates)) == 1
+
+
 def over_time(rates, window_s=60.0, **changes):
     planned = changes.pop("planned", 1.6)
-    group = SimpleNamespace(
-        planned_request_rate_limit_per_replica=planned,
-        total_rate_per_replica=planned,
-        layout=SimpleNamespace(devices=4),
-    )
+    group = SimpleNamespace(layout=SimpleNamespace(devices=4))
     asked = {"start_up_s": 120.0, "burst_ratio": 1.5} | changes
-    return fleet_over_time(group, RateLine(np.array(rates), window_s), **asked)
+
+    def by_the_rate(rate_per_s):
+        return int(replicas_over_time(np.array([rate_per_s]), planned)[0])
+
+    return fleet_over_time(group, RateLine(np.array(rates), window_s), by_the_rate, **asked)
 
 
 rates = st.lists(st.floats(0, 50), min_size=2, max_size=60)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.numbers import Array
-from capplan.serving.outcome import Spread
+from capplan.serving.outcome import PERCENTILES, SeenByUsers, Spread
 from capplan.workload.request_class import RequestClass, Statistic
 
 HALVINGS = 40
@@ -143,8 +143,28 @@ class WaitedTimes:
         return high
 
     @property
+    def by_class(self) -> tuple[Spread, ...]:
+        """Mean and percentiles of what the users of each class see at the peak; those of all users for a class without requests."""
+        return tuple(
+            Spread(
+                mean + wait_s,
+                *(float(ordered[reached.searchsorted(part) - 1]) + wait_s for part in PERCENTILES),
+            )
+            if ordered.size
+            else self.spread
+            for mean, ordered, reached, wait_s in zip(
+                self._means, self._ordered, self._reached, self._waits.seconds, strict=True
+            )
+        )
+
+    @property
     def spread(self) -> Spread:
         """Mean and percentiles of what users see."""
         return Spread(
             self.value("mean"), self.value("p50"), self.value("p90"), self.value("p95"), self.value("p99")
         )
+
+
+def seen_by_users(ttft: WaitedTimes, e2e: WaitedTimes) -> SeenByUsers:
+    """Return what users see of two latencies: all of them, and those of each class."""
+    return SeenByUsers(ttft.spread, e2e.spread, (ttft.by_class, e2e.by_class))

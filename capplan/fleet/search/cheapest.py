@@ -221,12 +221,12 @@ class Search:
         self._trials: dict[int, Trial] = {}
         self._sizes: dict[tuple[int, float], Sized] = {}
         self._paths: SamplePaths = {}
-        self._cache = cache or SearchCache()
+        self.cache = cache or SearchCache()
 
     def trial(self, candidate: ScreenedLayout) -> Trial:
         """Return the trial of a candidate."""
         if id(candidate) not in self._trials:
-            self._trials[id(candidate)] = self._cache.trial(candidate, self.question, self._paths)
+            self._trials[id(candidate)] = self.cache.trial(candidate, self.question, self._paths)
         return self._trials[id(candidate)]
 
     def best_of(self, device: str, confidence: float, rejected: Rejections) -> Sized | None:

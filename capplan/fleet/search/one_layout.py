@@ -2,12 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import inf
+from functools import lru_cache
+from math import inf, isclose
+
+import numpy as np
 
 from capplan.errors import Reason
+from capplan.fleet.load.demand import Demand
+from capplan.fleet.over_time import ReplicasAt, replicas_over_time
+from capplan.fleet.plan import Group
 from capplan.fleet.question import Question
 from capplan.fleet.search.candidates import Layout
-from capplan.fleet.search.cheapest import Search, Terms
+from capplan.fleet.search.cheapest import Search, Terms, busy_replicas
 from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.recommended import met_probability
 from capplan.fleet.search.search_cache import SearchCache
@@ -81,6 +87,63 @@ def _screened(
     if not result.candidates:
         return max(result.rejected.items(), key=lambda entry: entry[1])[0][1]
     return Search(alone, result.candidates, terms, cache), result.candidates[0]
+
+
+def is_searched_at_other_rates(group: Group, demand: Demand) -> bool:
+    """Return whether a replica carries more in a larger fleet, so that the replicas for another load are searched.
+
+    Requests that are dealt in turn arrive more regularly at each of many replicas. Users and sessions stay at their replica; pools
+    are scaled by the load that both carry together.
+    """
+    return group.role == "serve" and any(
+        item.users is None and item.sessions is None for item in demand.classes
+    )
+
+
+def replicas_at_rates(
+    question: Question, group: Group, peak_per_s: float, terms: Terms, cache: SearchCache
+) -> ReplicasAt:
+    """Return what finds the replicas of a group that meet the targets at another rate of the service, by the test that sized the group.
+
+    At the peak it has the replicas of the plan, below it never more, above it never fewer. Nothing is simulated before a rate is asked about.
+
+    Parameters
+    ----------
+    question : of the requests that the group gets
+    group : with its replicas at the peak
+    peak_per_s : [1/s]
+        rate of the service that the group is sized for
+    terms : headroom
+    cache : replicas and runs of the search that sized the group
+
+    Returns
+    -------
+    rate -> replicas in service; as many as the planned rate of a replica asks for, if it is the same in a fleet of any size
+    """
+
+    @lru_cache
+    def trial() -> Trial | Reason:
+        return trial_of(question, group.layout, group.weight_dtype, terms, cache)
+
+    def searched(ratio: float) -> int | None:
+        if ratio == 0.0 or not is_searched_at_other_rates(group, question.demand):
+            return None
+        simulated = trial()
+        if isinstance(simulated, Reason):
+            return None
+        confidence = question.slo.confidence
+        return busy_replicas(simulated, simulated.limits, confidence, terms, traffic_ratio=ratio)
+
+    def replicas_at(rate_per_s: float) -> int:
+        busy, ratio = group.busy_replicas, rate_per_s / peak_per_s
+        if isclose(ratio, 1.0):
+            return busy
+        needed = searched(ratio)
+        if needed is None:
+            needed = int(replicas_over_time(np.array([rate_per_s]), group.total_rate_per_replica)[0])
+        return min(needed, busy) if ratio < 1.0 else max(needed, busy)
+
+    return replicas_at
 
 
 @dataclass(frozen=True, slots=True)

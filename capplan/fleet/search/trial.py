@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.load.demand import Demand, planned_demand
 from capplan.fleet.load.offered import WARM_UP_SHARE, SamplePath, dealt_arrival_cv, dealt_users
-from capplan.fleet.load.waits import WaitedTimes, waits_of
+from capplan.fleet.load.waits import WaitedTimes, seen_by_users, waits_of
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.search.layouts import ScreenedLayout, longest_responses_s, rate_slack
 from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states
@@ -148,7 +148,7 @@ class Latencies:
     @property
     def seen(self) -> SeenByUsers | None:
         """Latencies with the wait of each request; None if all wait equally long."""
-        return None if self.waited is None else SeenByUsers(*(times.spread for times in self.waited))
+        return None if self.waited is None else seen_by_users(*self.waited)
 
 
 SamplePaths = dict[tuple[tuple[float, ...], int, tuple[float, ...], float | None], SamplePath]

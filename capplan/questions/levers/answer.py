@@ -17,7 +17,7 @@ from capplan.fleet.search.cheapest import Search, layout_name
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import near_cheapest, plan_of, recommended
 from capplan.fleet.search.search_cache import SearchCache
-from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, terms_of
+from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, replicas_by_group, terms_of
 from capplan.questions.levers import changes
 from capplan.questions.levers.changes import routing, speculations
 from capplan.questions.levers.lever import (
@@ -113,7 +113,7 @@ class Asking:
         if asked.scenario.fleet.mix != "off":
             choices = fleet_for(asked).choices
             return (choices.recommended, choices.cheapest) if choices else (None, None)
-        affordable = mix_within_budget(asked.scenario)
+        affordable = mix_within_budget(asked.scenario, partial(replicas_by_group, asked))
         apart = next((plan for plan in self.pools(asked) if affordable(plan)), None)
         if apart is not None and _only_pools(asked):
             return apart, apart
@@ -145,7 +145,8 @@ class Asking:
         if asked.scenario.fleet.mix != "off":
             least = self.plans(asked)[1]
             return least if least is not None and cost_of(least) < under else None, asked.question
-        trials, affordable = self.trials(asked), mix_within_budget(asked.scenario)
+        trials = self.trials(asked)
+        affordable = mix_within_budget(asked.scenario, partial(replicas_by_group, asked))
         apart = next((plan for plan in self.pools(asked) if affordable(plan)), None)
         if apart is not None and cost_of(apart) < under:
             under = cost_of(apart)
@@ -322,7 +323,8 @@ def _autoscaled(base: Base) -> list[LeverRow]:
         return [lever_row(idle(name, next(iter(ways)), why), None, plan)]
     limits = replace(scenario.fleet, burst_ratio=1.0)
     followed = replace(scenario, fleet=limits)
-    parts = [group_over_time(followed, group, line) for group in plan.groups]
+    needs = zip(plan.groups, replicas_by_group(base.asked, plan), strict=True)
+    parts = [group_over_time(followed, group, line, replicas_at) for group, replicas_at in needs]
     over_time = [part for part in parts if part is not None]
     short = max(part.short_fraction for part in over_time)
     late = f"{short:.1%} of the requests arrive while replicas are still starting"

@@ -8,7 +8,7 @@ from math import inf
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.load.demand import Demand, demand_of
-from capplan.fleet.over_time import RateLine
+from capplan.fleet.over_time import RateLine, ReplicasAt
 from capplan.fleet.plan import (
     CarriedTraffic,
     Certainty,
@@ -70,19 +70,25 @@ def budgeted(
     return replace(scenario, budget=known), (Assumption(what, "budget.includes"),)
 
 
-def mix_usd_per_month(scenario: Scenario, plan: Plan, line: RateLine | None) -> float | None:
+GroupsAt = Callable[[Plan], Sequence[ReplicasAt]]
+"""A plan -> what finds the replicas of each of its groups at another request rate."""
+
+
+def mix_usd_per_month(
+    scenario: Scenario, plan: Plan, line: RateLine | None, replicas_at: Sequence[ReplicasAt]
+) -> float | None:
     """Return the cost of a plan by its cheapest mix under a load curve [$]; None where no commitments are named."""
-    asked = asked_mix(scenario, plan, line)
+    asked = asked_mix(scenario, plan, line, replicas_at)
     return None if asked is None else float(usd_per_month(asked.mix.usd_per_hour))
 
 
-def mix_within_budget(scenario: Scenario) -> Callable[[Plan], bool]:
+def mix_within_budget(scenario: Scenario, groups_at: GroupsAt) -> Callable[[Plan], bool]:
     """Return whether the cheapest mix of a plan is within the budget; any is where no budget or no commitments are stated."""
     budget = scenario.budget_usd_per_month
     if budget is None or scenario.commitments is None:
         return lambda _: True
     line = rate_line(scenario)
-    return lambda plan: (mix_usd_per_month(scenario, plan, line) or 0.0) <= most_usd(budget)
+    return lambda plan: (mix_usd_per_month(scenario, plan, line, groups_at(plan)) or 0.0) <= most_usd(budget)
 
 
 def mixed_plan(scenario: Scenario, trials: Search) -> Plan | None:
@@ -94,7 +100,9 @@ def mixed_plan(scenario: Scenario, trials: Search) -> Plan | None:
     return None if found is None else found[0]
 
 
-def within_budget(scenario: Scenario, answer: FleetAnswer, trials: Callable[[], Search]) -> FleetAnswer:
+def within_budget(
+    scenario: Scenario, answer: FleetAnswer, trials: Callable[[], Search], groups_at: GroupsAt
+) -> FleetAnswer:
     """Return an answer without the plans whose cheapest mix of commitments is over the budget.
 
     Where none of them is within it, every layout is looked at: one with more devices may have the cheaper mix.
@@ -104,6 +112,7 @@ def within_budget(scenario: Scenario, answer: FleetAnswer, trials: Callable[[], 
     scenario : with a budget and commitments
     answer : of a search without a budget, for the price of `prices.commitment` says nothing about a mix
     trials : the search that it is from
+    groups_at : a plan -> what finds its replicas at other rates
 
     Returns
     -------
@@ -111,11 +120,11 @@ def within_budget(scenario: Scenario, answer: FleetAnswer, trials: Callable[[], 
     """
     if not answer.plans:
         return answer
-    affordable, line = mix_within_budget(scenario), rate_line(scenario)
+    affordable, line = mix_within_budget(scenario, groups_at), rate_line(scenario)
     left = _affordable(answer, affordable, "mix of commitments")
     if left.chosen is not None:
         return left
-    paid = [mix_usd_per_month(scenario, plan, line) or 0.0 for plan in answer.plans]
+    paid = [mix_usd_per_month(scenario, plan, line, groups_at(plan)) or 0.0 for plan in answer.plans]
     best, least = min(zip(answer.plans, paid, strict=True), key=lambda pair: pair[1])
     found = cheapest_by_mix(scenario, trials(), line, least) if answer.alike else None
     if found is not None and affordable(found[0]):

@@ -9,7 +9,7 @@ import numpy as np
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.money_terms import CommitmentTerms, OwnedTerms, ReservedTerms
-from capplan.fleet.over_time import Counts, OverTime, RateLine
+from capplan.fleet.over_time import Counts, OverTime, RateLine, ReplicasAt
 from capplan.fleet.plan import Group, Plan, paid_by_the_gpu
 from capplan.fleet.price import (
     TERM_YEARS,
@@ -23,6 +23,7 @@ from capplan.fleet.price import (
 )
 from capplan.fleet.search.cheapest import Search, Sized, busy_bound
 from capplan.fleet.search.layouts import ScreenedLayout
+from capplan.fleet.search.one_layout import replicas_at_rates
 from capplan.fleet.search.recommended import plan_of
 from capplan.hardware.device import Device
 from capplan.money.cash import PaidTerm, tied_up_ratio
@@ -206,8 +207,18 @@ def paid_counts(group: Group, over_time: OverTime | None, terms: CommitmentTerms
     return np.asarray(running + group.spare_replicas, dtype=np.int64)
 
 
-def asked_mix(scenario: Scenario, plan: Plan, line: RateLine | None) -> AskedMix | None:
-    """Return the cheapest mix for a plan under a load curve, if there is one; None where the scenario names no commitments."""
+def asked_mix(
+    scenario: Scenario, plan: Plan, line: RateLine | None, replicas_at: Sequence[ReplicasAt]
+) -> AskedMix | None:
+    """Return the cheapest mix for a plan, under a load curve if there is one; None if the scenario names no commitments.
+
+    Parameters
+    ----------
+    scenario : with its commitments
+    plan : sized for the peak
+    line : load curve; None: every replica runs at all hours
+    replicas_at : of each group, the rate of the service -> replicas in service
+    """
     terms = scenario.commitments
     if terms is None:
         return None
@@ -216,8 +227,8 @@ def asked_mix(scenario: Scenario, plan: Plan, line: RateLine | None) -> AskedMix
     warnings: list[str] = []
     uses = []
     short = 0.0
-    for group in plan.groups:
-        over_time = group_over_time(scenario, group, line)
+    for group, needed_at in zip(plan.groups, replicas_at, strict=True):
+        over_time = group_over_time(scenario, group, line, needed_at)
         offers, stated, remarked = offers_for(scenario, group.layout.device, records)
         assumed += [*stated, _followed(over_time)]
         short = max(short, over_time.short_fraction if over_time else 0.0)
@@ -268,8 +279,11 @@ def cheapest_by_mix(
     confidence, plans = trials.question.slo.confidence, dict[int, Plan]()
 
     def paid(sized: Sized) -> float:
-        plans[id(sized)] = plan_of(sized, trials.terms)
-        asked = asked_mix(scenario, plans[id(sized)], line)
+        plan = plans[id(sized)] = plan_of(sized, trials.terms)
+        needed_at = replicas_at_rates(
+            trials.question, plan.single, plan.peak_requests_per_s, trials.terms, trials.cache
+        )
+        asked = asked_mix(scenario, plan, line, (needed_at,))
         return inf if asked is None else float(usd_per_month(asked.mix.usd_per_hour))
 
     least = least_usd_per_month(scenario, trials, line)

@@ -9,7 +9,7 @@ from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.money.commitments import Mix
 from capplan.money.total_cost import CostLine, total_usd
-from capplan.questions.fleet import AskedFleet
+from capplan.questions.fleet import AskedFleet, replicas_by_group
 from capplan.questions.money.commitments import AskedMix, asked_mix
 from capplan.questions.money.price_check import rent_warnings
 from capplan.questions.money.total_cost import asked_other_lines
@@ -78,7 +78,8 @@ def paid_plan(
         raise InputError(
             f"{scenario.path}: the price of {plan.hardware} is not known; give prices.per_gpu_hour"
         )
-    mix = asked_mix(scenario, plan, rate_line(scenario, plan.responses_s))
+    line = rate_line(scenario, plan.responses_s)
+    mix = asked_mix(scenario, plan, line, replicas_by_group(asked, plan))
     monthly = plan.usd_per_month if mix is None else float(usd_per_month(mix.mix.usd_per_hour))
     job = plan.money.usd_per_job if plan.money else None
     hours = (plan.money.job_hours if plan.money else None) or hours

@@ -13,7 +13,7 @@ from capplan.fleet.pools.search import pools_standing
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.search.one_layout import adequacy, trial_of
 from capplan.hardware.device import Device
-from capplan.questions.fleet import AskedFleet, parts_of, terms_of
+from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group, terms_of
 from capplan.questions.money.budget import mix_usd_per_month
 from capplan.questions.plans.plan_file import chosen_in
 from capplan.readers.catalogue.hardware import device
@@ -198,7 +198,8 @@ def _money(
         usd = float(usd_per_month(hourly))
         if asked.scenario.commitments is not None and chosen.weight_dtype in asked.question.networks:
             plan = chosen_in(file, asked)
-            usd = mix_usd_per_month(asked.scenario, plan, rate_line(asked.scenario, plan.responses_s)) or usd
+            line, needs = rate_line(asked.scenario, plan.responses_s), replicas_by_group(asked, plan)
+            usd = mix_usd_per_month(asked.scenario, plan, line, needs) or usd
         yield _at_most("budget.usd_per_month", budget, usd)
     for name in dict.fromkeys(row.hardware for row in rows):
         paid = next((row for row in file.inputs.prices if row.hardware == name), None)

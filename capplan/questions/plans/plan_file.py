@@ -234,7 +234,15 @@ def _seen(row: PlanRow, demand: Demand) -> SeenByUsers | None:
     rows = dict(row.outside.seen_ttft_s), dict(row.outside.seen_e2e_s)
     if None in (*rows[0].values(), *rows[1].values()):
         return None
-    return SeenByUsers(*(Spread(**values) for values in rows))
+    first, last = (Spread(**values) for values in rows)
+    classes = row.outside.seen_by_class_s
+    if [one.name for one in classes] != [item.name for item in demand.classes]:
+        return SeenByUsers(first, last)
+    by_class = (
+        tuple(Spread(**dict(one.ttft_s)) for one in classes),
+        tuple(Spread(**dict(one.e2e_s)) for one in classes),
+    )
+    return SeenByUsers(first, last, by_class)
 
 
 def _money(row: PlanRow) -> UnitCosts | None:

@@ -240,6 +240,10 @@ def outside_row(plan: Plan) -> dict[str, Any] | None:
         "mean_wait_s": use.mean_wait_s,
         "seen_ttft_s": asdict(plan.seen.ttft_s),
         "seen_e2e_s": asdict(plan.seen.e2e_s),
+        "seen_by_class_s": [
+            {"name": item.name, "ttft_s": asdict(ttft), "e2e_s": asdict(e2e)}
+            for item, ttft, e2e in zip(use.classes, *plan.seen.by_class, strict=False)
+        ],
         "usd_per_month": None if use.of_job else use.usd,
         "usd_per_job": use.usd if use.of_job else None,
     }

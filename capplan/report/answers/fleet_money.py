@@ -15,6 +15,7 @@ from capplan.questions.outlook import Outlook
 from capplan.questions.plans.plan_row import OWN_PRICE, offers_row
 from capplan.report.answer import Table
 from capplan.workload.outside import OutsideUse
+from capplan.workload.request_class import Slo
 
 _JSON_NAMES = {"per month": "per_month", "per year": "per_year", "per job": "per_job"}
 MONTHS_PER_YEAR = HOURS_PER_YEAR / HOURS_PER_MONTH
@@ -420,14 +421,31 @@ def outside_tables(plan: Plan | None) -> tuple[Table, ...]:
     )
 
 
+def class_texts(plan: Plan | None, slo: Slo) -> tuple[str, ...]:
+    """Return which users see the largest latency of each target that counts what they wait outside, if some wait longer than others."""
+    if plan is None or plan.outside is None or not any(plan.seen.by_class):
+        return ()
+    texts = []
+    for target in slo.targets:
+        if target.metric not in ("ttft", "e2e") or not target.outside_s:
+            continue
+        own = plan.seen.by_class[target.metric != "ttft"]
+        seen_s, name = max((float(getattr(one, target.statistic)), item.name) for one, item in zip(own, plan.outside.classes, strict=True))  # fmt: skip
+        held = "within" if seen_s <= target.stated_s else "above"
+        texts.append(
+            f"of all classes {name} sees the largest {target.key} at the peak, {1e3 * seen_s:,.0f} ms, {held} the target of {1e3 * target.stated_s:,.0f} ms, "
+            "which counts all requests of an hour together"
+        )
+    return tuple(texts)
+
+
 def outside_texts(plan: Plan | None) -> tuple[str, ...]:
     """Return what users wait for in all, and what is paid on top of the plan."""
     if plan is None or plan.outside is None:
         return ()
-    use, most = plan.outside, "" if len({item.wait_s for item in plan.outside.classes}) == 1 else "at most "
-    texts = []
+    use, texts = plan.outside, []
     if use.longest_wait_s:
-        seen = [f"{name} p95 {most}{1e3 * (spread.p95 + use.longest_wait_s):,.0f} ms" for name, spread in (("TTFT", plan.ttft_s), ("E2E", plan.e2e_s))]  # fmt: skip
+        seen = [f"{name} p95 {1e3 * spread.p95:,.0f} ms" for name, spread in (("TTFT", plan.seen.ttft_s), ("E2E", plan.seen.e2e_s))]  # fmt: skip
         texts.append(
             f"with what is outside users see {' and '.join(seen)}; the table of plans has the engine's part"
         )

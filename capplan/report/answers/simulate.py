@@ -59,7 +59,15 @@ def _waits(chosen: Chosen, outcome: FleetOutcome) -> dict[str, float]:
 
 
 def seen_texts(chosen: Chosen, outcome: FleetOutcome) -> tuple[str, ...]:
-    """Return what users see of each class whose requests wait before their prompts are sent."""
+    """Return what users see of each class whose requests wait before their prompts are sent, and which hour is simulated."""
+    by_hour = outcome.seen is not None and any(
+        item.hourly_rate_fractions for item in chosen.asked.scenario.classes
+    )
+    hours = "the peak is simulated; capplan fleet also tests the hours in which more of the requests are of the classes that wait longest"
+    return (*_seen_by_class(chosen, outcome), *((hours,) if by_hour else ()))
+
+
+def _seen_by_class(chosen: Chosen, outcome: FleetOutcome) -> tuple[str, ...]:
     return tuple(
         f"{name}: {1e3 * wait_s:,.0f} ms before the prompt is sent, so users see TTFT p95 {1e3 * (figures.ttft_s.p95 + wait_s):,.0f} ms "
         f"and E2E p95 {1e3 * (figures.e2e_s.p95 + wait_s):,.0f} ms"
