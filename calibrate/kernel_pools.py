@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from capplan.accuracy.kernel_rows import KernelCase
 
 EXPERT_LIBRARIES: Mapping[str, Mapping[str, float]] = {
-    "cutlass": {"tile_load_ratio": 0.0, "largest_tile_rows": 128.0},
-    "marlin": {"tile_load_ratio": 1.0, "largest_tile_rows": 64.0},
-    "triton": {"tile_load_ratio": 2.0, "largest_tile_rows": 64.0},
-    "trtllm-gen": {"tile_load_ratio": 1.0, "largest_tile_rows": 128.0},
+    "cutlass": {"tile_load_ratio": 0.0, "largest_tile_rows": 128.0, "pair_passes": 0.0},
+    "marlin": {"tile_load_ratio": 1.0, "largest_tile_rows": 64.0, "token_passes": 0.0},
+    "triton": {"tile_load_ratio": 2.0, "largest_tile_rows": 64.0, "token_passes": 0.0},
+    "trtllm-gen": {"tile_load_ratio": 1.0, "largest_tile_rows": 128.0, "pair_passes": 0.0},
 }
-"""Library of grouped matmuls -> how it chooses its tile; the best of a few on held-out shapes."""
+"""Library of grouped matmuls -> how it chooses its tile, the best of a few on held-out shapes, and which passes it has none of: the
+sources of vLLM and SGLang keep rows of all pairs for Triton and Marlin (`fused_moe.py`, `fused_marlin_moe.py`), and zero those of experts
+on other ranks."""
 
 
 WITHOUT_SPLITS = frozenset({"fp8", "fp8_block", "nvfp4", "int8"})
