@@ -102,9 +102,10 @@ def _bmm_s(a: Arguments, rates: Any) -> Number:
 
 
 def _experts_s(a: Arguments, rates: Any) -> Number:
+    pairs = a["tokens"] * a["experts_per_token"]
     loads = ExpertLoads(
         a["tokens"], a["routed"], a["hit"], tuple(a[tile_name(rows)] for rows, _ in EXPERT_TILES),
-        a["experts"], a["tokens"] * a["experts_per_token"] / a["experts_on_rank"],
+        a["experts"], pairs / a["experts_on_rank"], pairs,
     )  # fmt: skip
     return grouped_experts_time_s(
         loads,
@@ -229,7 +230,7 @@ PARTS: dict[tuple[str, str], Part] = {
     ("latent_attention", "prefill"): Part(_PREFILL, _latent_prefill_s),
     ("latent_attention", "decode"): Part(_DECODE, _latent_decode_s, _latent_bytes),
     ("latent_bmm", "bmm"): Part(("bmm_fraction", "bmm_memory_fraction", "bmm_floor_s"), _bmm_s),
-    ("experts", "experts"): Part((*_TILED, "routed_passes", "token_passes", "expert_s"), _experts_s, _experts_bytes),
+    ("experts", "experts"): Part((*_TILED, "routed_passes", "token_passes", "expert_s", "pair_passes"), _experts_s, _experts_bytes),
     ("linear_attention", "chunk"): Part(
         ("chunk_fraction", "chunk_memory_fraction", "chunk_state_passes", "chunk_step_s", "chunk_floor_s"), _chunk_s
     ),

@@ -104,7 +104,8 @@ class ExpertRates(TiledKernelRates):
     routed_passes: Number
     """Passes of 2 bytes over the tokens that this rank's experts receive: gather, activation, scatter."""
     token_passes: Number
-    """Passes of 2 bytes over all tokens of the group, wherever they are routed: quantise, combine."""
+    """Passes of 2 bytes over all tokens of the group, wherever they are routed: quantise, combine. Of libraries that keep
+    rows of this rank's pairs alone."""
     router_skew: Number
     """Variance of the experts' popularity over its mean squared: 0 uniform, -1 perfectly even. See
     `experts_hit`."""
@@ -115,6 +116,9 @@ class ExpertRates(TiledKernelRates):
     """Rows of the largest tile that the library has."""
     expert_s: Number = 0.0
     """Sorting and aligning of the tokens, for each expert."""
+    pair_passes: Number = 0.0
+    """Passes of 2 bytes over a row of every pair of a token and an expert, on this rank or not, where a library keeps all of them on
+    every rank (Triton, Marlin): zeros of experts that are elsewhere, activation, the sum over the experts of a token."""
 
 
 def experts_flop(
@@ -246,6 +250,8 @@ class ExpertLoads:
     """E, among which the tokens are sorted."""
     expected_load: Number
     """L, tokens per expert of this rank if all tokens were routed to this rank: T k / E_r."""
+    pairs: Number
+    """T k, of all tokens and their experts, on this rank or not."""
 
 
 def grouped_experts_time_s(
@@ -259,20 +265,21 @@ def grouped_experts_time_s(
 ) -> Number:
     """Return the time of the routed experts on one rank, given their loads.
 
-        t = tiled(R tokens, d to f) + tiled(R tokens, f to d) + (x_r R + x_t T) 2 d / B + t_0
+        t = tiled(R tokens, d to f) + tiled(R tokens, f to d) + (x_r R + x_t T) 2 d / B + x_p T k 2 (d + (2 + g) f) / B + t_0
 
-    Tiles have at least min(r L, r_max) rows.
+    Tiles have at least min(r L, r_max) rows. A row of a pair has (1 + g) f that the first product writes and the activation reads, f that
+    this writes and the second product reads, d that this writes and the sum reads: half of them is a pass.
 
     Parameters
     ----------
-    loads : R, T and L
+    loads : R, T, L and T k
     inputs, intermediate_size_on_rank : [-]
         d, width that an expert reads and writes, and f, inner width on this rank.
     gated : [-]
         1 for three matrices, 0 for two.
     weight_bytes_per_element, activation_bytes_per_element : [B]
         as the kernel reads them, scales included.
-    rates : what the device achieves; x_r is `routed_passes`, x_t `token_passes`, r `tile_load_ratio`, r_max `largest_tile_rows`
+    rates : what the device achieves; x_r is `routed_passes`, x_t `token_passes`, x_p `pair_passes`, r `tile_load_ratio`, r_max `largest_tile_rows`
 
     Returns
     -------
@@ -282,7 +289,7 @@ def grouped_experts_time_s(
     Examples
     --------
     >>> rates = ExpertRates(1e12, 1e3, 1.0, 1.0, 1.0, 8.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    >>> loads = ExpertLoads(tokens=1.0, routed=2.0, hit=2.0, row_tiles=(2.0,) * 5, experts=8.0, expected_load=0.25)
+    >>> loads = ExpertLoads(tokens=1.0, routed=2.0, hit=2.0, row_tiles=(2.0,) * 5, experts=8.0, expected_load=0.25, pairs=2.0)
     >>> round(float(grouped_experts_time_s(loads, 3.0, 5.0, 1.0, 1.0, 2.0, rates)), 3)
     0.674
 
@@ -303,10 +310,10 @@ def grouped_experts_time_s(
         row_bytes = loads.routed * width_in * activation_bytes_per_element
         product = TiledProduct(allowed, width_in, width_out, row_bytes, column_bytes, groups=loads.hit)
         total_s = total_s + tiled_time_s(product, EXPERT_TILES, (1.0,), rates.tile_rates())
-    passes = rates.routed_passes * loads.routed + rates.token_passes * loads.tokens
-    return (
-        total_s + passes * 2.0 * inputs / rates.bytes_per_s + rates.floor_s + rates.expert_s * loads.experts
-    )
+    moved = (rates.routed_passes * loads.routed + rates.token_passes * loads.tokens) * inputs
+    pair_width = inputs + (2.0 + gated) * intermediate_size_on_rank
+    moved = moved + rates.pair_passes * loads.pairs * pair_width
+    return total_s + moved * 2.0 / rates.bytes_per_s + rates.floor_s + rates.expert_s * loads.experts
 
 
 def experts_time_s(
@@ -379,4 +386,5 @@ def _busiest_loads(
     hit = np.maximum(np.minimum(hit, experts_on_rank), np.minimum(1.0, routed))
     load = routed / np.maximum(hit, 1e-9)
     row_tiles = tuple(hit * np.maximum(1.0, load / rows + 0.5) for rows, _ in EXPERT_TILES)
-    return ExpertLoads(tokens, routed, hit, row_tiles, experts, tokens * experts_per_token / experts_on_rank)
+    pairs = tokens * experts_per_token
+    return ExpertLoads(tokens, routed, hit, row_tiles, experts, pairs / experts_on_rank, pairs)

@@ -97,6 +97,23 @@ def test_kernels_of_one_library_share_a_pool_whatever_their_engine_and_device():
     assert known_numbers(case("marlin_moe", "w4a16"), {})["largest_tile_rows"] == 64.0
 
 
+def test_experts_of_triton_tell_how_long_marlin_sorts_tokens_among_experts():
+    marlin = KernelCase("h100-sxm", "experts", "w4a16", "sglang", "marlin_moe", "experts", {})
+    triton = replace(marlin, format="bf16", variant="fused_moe_triton")
+    assert pool_of(triton) < pool_of(marlin)
+    told = {"experts/bf16@sglang:flashinfer_cutlass_moe": {"expert_s": 1e-8}, triton.key: {"expert_s": 3e-8}}
+    assert known_numbers(marlin, told)["expert_s"] == 3e-8
+    assert "expert_s" not in known_numbers(triton, told | {triton.key: {}})
+    assert "expert_s" not in known_numbers(marlin, {})
+
+
+@pytest.mark.parametrize(("variant", "passes"), [("fused_moe_triton", "token_passes"), ("marlin_moe", "token_passes"), ("flashinfer_cutlass_moe", "pair_passes")])  # fmt: skip
+def test_a_library_has_passes_over_tokens_or_over_pairs(variant, passes):
+    case = KernelCase("h100-sxm", "experts", "bf16", "sglang", variant, "experts", {})
+    assert known_numbers(case, {})[passes] == 0.0
+    assert {"token_passes", "pair_passes"} - known_numbers(case, {}).keys()
+
+
 def test_a_ring_is_told_by_nccl_before_engines_use_it():
     case = KernelCase("h100-sxm", "link", "bf16", "vllm", "", "direct", {})
     nccl = replace(case, engine="nccl", part="nccl")

@@ -88,10 +88,25 @@ def test_loads_that_are_known_give_the_time_of_the_same_loads_guessed():
     even = replace(RATES, router_skew=-1.0)
     load = tokens * chosen / experts
     tiles = tuple(np.array(experts * max(1.0, load / rows + 0.5)) for rows, _ in EXPERT_TILES)
-    loads = ExpertLoads(tokens, tokens * chosen, experts, tiles, experts, load)
+    loads = ExpertLoads(tokens, tokens * chosen, experts, tiles, experts, load, tokens * chosen)
     known = grouped_experts_time_s(loads, 2048.0, 1024.0, 1.0, 1.0, 1.0, even)
     guessed = experts_time_s(tokens, experts, experts, chosen, 2048.0, 1024.0, 1.0, 1.0, 1.0, even)
     assert known == pytest.approx(guessed, rel=1e-9)
+
+
+@pytest.mark.parametrize("gated", [0.0, 1.0])
+def test_rows_of_all_pairs_take_their_time_on_every_rank(gated):
+    """Triton and Marlin write, activate and sum a row for each expert of a token, also of experts on other ranks."""
+    tokens, experts, chosen, inputs, width = 4096.0, 256.0, 8.0, 4096.0, 1024.0
+
+    def time_s(ranks, passes):
+        rates = replace(RATES, pair_passes=passes)
+        shape = (tokens, experts, experts / ranks, chosen, inputs, width, gated, 1.0, 1.0)
+        return experts_time_s(*shape, rates)
+
+    moved = 2.0 * tokens * chosen * (inputs + (2.0 + gated) * width)
+    for ranks in (1.0, 8.0, 64.0):
+        assert time_s(ranks, 3.0) - time_s(ranks, 0.0) == pytest.approx(3.0 * moved / RATES.bytes_per_s)
 
 
 def test_sorting_tokens_among_more_experts_takes_longer_by_a_constant_each():

@@ -329,8 +329,9 @@ def test_experts_bound_by_memory_move_their_weights_and_tokens():
     unfused = 2.0 * routed * 512.0
     assert experts_time_s(*shape, even) == near((moved + unfused) / 1e9)
     assert experts_time_s(*shape, replace(even, memory_fraction=0.5)) == near(2 * (moved + unfused) / 1e9)
-    passes = {"routed_passes": 3.0, "token_passes": 5.0, "floor_s": 1.0}
-    more = 2 * 256 * (3 * routed + 5 * 64) / 1e9 + 1.0
+    passes = {"routed_passes": 3.0, "token_passes": 5.0, "pair_passes": 7.0, "floor_s": 1.0}
+    pairs = 64 * 2 * (256 + 3 * 512)
+    more = 2 * (256 * (3 * routed + 5 * 64) + 7 * pairs) / 1e9 + 1.0
     assert experts_time_s(*shape, replace(even, **passes)) == near((moved + unfused) / 1e9 + more)
 
 
