@@ -4,7 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-PARTS = ("scheduler", "calibration", "loads", "fit", "table", "claims", "memory", "results")
+from calibrate.live.environment import beside
+
+PARTS = ("scheduler", "calibration", "loads", "fit", "table", "claims", "memory", "llamacpp", "results")
 
 
 def words_of(part: str, environment: str, folder: str) -> list[list[str]]:
@@ -43,6 +45,16 @@ def words_of(part: str, environment: str, folder: str) -> list[list[str]]:
         ],
         "claims": [["calibrate.live.claims", folder, fitted, environment]],
         "memory": [["calibrate.live.memory", environment, folder]],
+        "llamacpp": [
+            ["calibrate.live.llamacpp", str(beside(Path(environment))), f"{folder}/scheduler"],
+            [
+                "calibrate.live.llamacpp_loads",
+                str(beside(Path(environment))),
+                folder,
+                f"{folder}/device.calibration.yaml",
+            ],
+            ["calibrate.live.llamacpp_table", folder],
+        ],
         "results": [["calibrate.live.results", folder, environment]],
     }[part]
 

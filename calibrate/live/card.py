@@ -26,7 +26,7 @@ from typing import Any
 from calibrate.live.loads import Load, sent
 from calibrate.live.model import write_model
 from calibrate.live.recorder import NO_CHAT
-from calibrate.live.server import QUIET, Engine, NoServerError, awaited, started
+from calibrate.live.server import QUIET, Engine, NoServerError, await_answer, started
 from capplan.calibrate.endpoint.client import Endpoint, Question, answered, endpoint_of
 from capplan.calibrate.readings import tool_output
 from capplan.readers.catalogue.models import shipped_config
@@ -109,7 +109,7 @@ def measured(models: Sequence[str], folder: Path, seconds: float) -> dict[str, d
             )
         for name, (live, process) in starts:
             try:
-                awaited(process, live, START_S)
+                await_answer(process, live, START_S)
                 ready_s = time.monotonic()
                 _loads(replace(endpoint_of(live.url), model="tiny"), folder / name, ready_s + seconds)
                 about[name] = {"started_s": ready_s - begin_s, "ended_s": time.monotonic() - begin_s}

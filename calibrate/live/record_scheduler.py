@@ -20,9 +20,9 @@ def record(setting: Setting, environment: Path, folder: Path) -> Path:
     ) as live:
         server = replace(endpoint_of(live.url), model="tiny")
         answered(server, Question((5, 6, 7), 4))
-        rows = traffic(setting, server, seed=11)
-        wrong = [row.error for row in rows if row.error]
-        print(f"{setting.name}: {len(rows)} requests, {len(wrong)} errors {wrong[:2]}", flush=True)
+        sent = traffic(setting.traffic, server, seed=11)
+        wrong = [answer.error for _, answer in sent if answer.error]
+        print(f"{setting.name}: {len(sent)} requests, {len(wrong)} errors {wrong[:2]}", flush=True)
     shutil.copy(at / "steps.jsonl", folder / f"{setting.name}.jsonl")
     return folder / f"{setting.name}.jsonl"
 

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from calibrate.live.model import CONFIG
 from capplan.calibrate.endpoint.client import Answered, Endpoint, Question
@@ -17,6 +18,7 @@ SMALL = {
 }
 """Steps of a few milliseconds: the order of events is of interest here, not their time."""
 BLOCK = 32
+Exchange: TypeAlias = tuple[Question, Answered]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +81,17 @@ def _lengths(draw: random.Random) -> tuple[int, int]:
 
 def _open(
     server: Endpoint, draw: random.Random, count: int, rate: float, priority: Callable[[], int | None]
-) -> list[Answered]:
+) -> list[Exchange]:
     questions, times, now_s = [], [], 0.0
     for _ in range(count):
         prompt, output = _lengths(draw)
         questions.append(Question(tokens(draw, prompt), output, priority()))
         now_s += draw.expovariate(rate) * (0.2 if draw.random() < 0.7 else 2.8)
         times.append(now_s)
-    return open_loop(server, questions, times)
+    return list(zip(questions, open_loop(server, questions, times), strict=True))
 
 
-def shared(server: Endpoint, draw: random.Random) -> list[Answered]:
+def shared(server: Endpoint, draw: random.Random) -> list[Exchange]:
     """Send prompts that start with one of four system prompts."""
     heads = [tokens(draw, length) for length in (96, 200, 333, 64)]
     questions, times, now_s = [], [], 0.0
@@ -98,13 +100,16 @@ def shared(server: Endpoint, draw: random.Random) -> list[Answered]:
         questions.append(Question(heads[draw.randrange(4)] + tokens(draw, prompt // 2), output))
         now_s += draw.expovariate(45.0)
         times.append(now_s)
-    return open_loop(server, questions, times)
+    return list(zip(questions, open_loop(server, questions, times), strict=True))
 
 
-def sessions(server: Endpoint, draw: random.Random) -> list[Answered]:
+def sessions(server: Endpoint, draw: random.Random) -> list[Exchange]:
     """Let twelve users talk: each turn sends what was said before."""
+    asked: list[list[Question]] = []
 
     def turns() -> list[Question | Callable[[list[Answered]], Question]]:
+        mine: list[Question] = []
+        asked.append(mine)
         said: list[int] = []
         steps: list[Question | Callable[[list[Answered]], Question]] = []
         for _ in range(9):
@@ -114,23 +119,25 @@ def sessions(server: Endpoint, draw: random.Random) -> list[Answered]:
                 if answers:
                     said.extend(int(word[1:]) for word in answers[-1].text.split())
                 said.extend(new)
-                return Question(tuple(said), output)
+                mine.append(Question(tuple(said), output))
+                return mine[-1]
 
             steps.append(turn)
         return steps
 
-    return [row for rows in closed_loop(server, [turns() for _ in range(12)]) for row in rows]
+    answers = closed_loop(server, [turns() for _ in range(12)])
+    return [pair for mine, rows in zip(asked, answers, strict=True) for pair in zip(mine, rows, strict=True)]
 
 
-def traffic(setting: Setting, server: Endpoint, seed: int) -> list[Answered]:
-    """Send what the setting asks for."""
+def traffic(kind: str, server: Endpoint, seed: int) -> list[Exchange]:
+    """Send the traffic of a setting; return each request with its answer."""
     draw = random.Random(seed)  # lengths and times
-    if setting.traffic == "shared":
+    if kind == "shared":
         return shared(server, draw)
-    if setting.traffic == "sessions":
+    if kind == "sessions":
         return sessions(server, draw)
 
     def rank() -> int | None:
-        return draw.randrange(3) if setting.traffic == "priority" else None
+        return draw.randrange(3) if kind == "priority" else None
 
     return _open(server, draw, 200, 45.0, rank)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import URLError
@@ -125,12 +125,21 @@ def started(
     ]  # fmt: skip
     found = os.pathsep.join((str(folder / "plugin"), *filter(None, [engine.variables.get("PYTHONPATH")])))
     variables = {**os.environ, **engine.variables, "PYTHONPATH": found, LOG: str(live.steps.resolve())}
-    with live.log.open("w") as log:
-        process = subprocess.Popen(  # noqa: S603  # the words above
+    with launched(words, variables, live.log) as process:
+        yield live, process
+
+
+@contextlib.contextmanager
+def launched(
+    words: Sequence[str], variables: Mapping[str, str], printed: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a process that writes what it prints into a file; it and its own processes end with the block."""
+    with printed.open("w") as log:
+        process = subprocess.Popen(  # noqa: S603  # the words of the caller
             words, env=variables, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            yield live, process
+            yield process
         finally:
             _end(process)
 
@@ -141,12 +150,12 @@ def running(
 ) -> Iterator[Live]:
     """Yield a server that answers, or fail after a time; see `started`."""
     with started(engine, model, folder, flags) as (live, process):
-        awaited(process, live, within_s)
+        await_answer(process, live, within_s)
         yield live
 
 
-def awaited(process: subprocess.Popen[bytes], live: Live, within_s: float) -> None:
-    """Return once a server answers; one that ended, or takes longer than a time [s], is an error with the end of its log."""
+def await_answer(process: subprocess.Popen[bytes], live: Live, within_s: float) -> None:
+    """Wait until a server is ready; raise NoServerError with the end of its log if it ends before, or takes too long."""
     until_s = time.monotonic() + within_s
     while not answers(live.url):
         if process.poll() is not None or time.monotonic() > until_s:

@@ -15,7 +15,7 @@ from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.outcome import Ledger
 from capplan.serving.queue import Feed, WaitingLine
 from capplan.serving.requests import Admission, Counts, InFlight, Requests
-from capplan.serving.server import Server
+from capplan.serving.server import Server, SlotServer
 from capplan.serving.step_table import StepClock, StepTable
 from capplan.serving.terms import EngineSetup, engine_terms
 
@@ -24,8 +24,6 @@ MANY_BLOCKS = 1_000_000
 
 class WatchedServer(Server):
     """A server that writes down what each step works on."""
-
-    __slots__ = ("_gone", "steps")
 
     def __init__(self, *setup: object) -> None:
         """Start idle."""
@@ -52,6 +50,10 @@ class WatchedServer(Server):
         super()._decode(until_s, 1)
 
 
+class WatchedSlots(WatchedServer, SlotServer):
+    """The same of llama.cpp's server."""
+
+
 def unit_clock() -> StepClock:
     """Return a clock on which every step takes one unit of time."""
     one, zero = np.ones(1), np.zeros(1)
@@ -62,7 +64,7 @@ def simulated(log: StepLog) -> tuple[Step, ...]:
     """Return the steps that the simulator takes under the limits of a recorded run."""
     limits = log.limits
     scheduling = Scheduling(
-        "mixed", limits["max_num_seqs"], limits["max_num_batched_tokens"], limits["chunked"], limits["block_tokens"],
+        limits.get("policy", "mixed"), limits["max_num_seqs"], limits["max_num_batched_tokens"], limits["chunked"], limits["block_tokens"],
         asynchronous=limits["asynchronous"],
     )  # fmt: skip
     ahead = 1 if scheduling.asynchronous else 0
@@ -87,7 +89,8 @@ def simulated(log: StepLog) -> tuple[Step, ...]:
     admission = Admission(priority=tuple(priorities) if len(priorities) > 1 else ())
     terms, ledger = engine_terms(EngineSetup(unit_clock(), scheduling, blocks, caching=caching)), Ledger()
     line = WaitingLine(Feed(requests, priority=admission.priority), terms, ledger, admission)
-    server = WatchedServer(unit_clock(), terms, line, ledger)
+    kind = WatchedSlots if terms.policy == "slots" else WatchedServer
+    server = kind(unit_clock(), terms, line, ledger)
     server.advance()
     return tuple(server.steps)
 

@@ -108,8 +108,8 @@ Engine = Annotated[
         "Engine",
         scheduling=one_of(
             "--scheduling",
-            ("static", "dynamic", "continuous", "chunked", "prefill-first"),
-            says="static, dynamic (with a timeout), continuous (prompts not split), chunked or prefill-first; default: the engine's.",
+            ("static", "dynamic", "continuous", "chunked", "prefill-first", "slots"),
+            says="static, dynamic (with a timeout), continuous (prompts not split), chunked, prefill-first or slots (llama.cpp); default: the engine's.",
         ),
         batch_timeout_s=measure(
             "--batch-timeout",

@@ -14,7 +14,7 @@ from capplan.numbers import Number
 DECODE_BATCHES = (1, 2, 4, 8, 16, 32)
 """Sequences whose decode steps a deployment may correct; see `HostOverhead.decode_1_ratio`."""
 
-Policy: TypeAlias = Literal["mixed", "prefill_first", "static"]
+Policy: TypeAlias = Literal["mixed", "prefill_first", "slots", "static"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class Scheduling:
 
     mixed : decode tokens first, then prefill chunks up to the token budget, in one step (vLLM V1, TensorRT-LLM)
     prefill_first : waiting prompts are prefilled in separate steps before decoding continues (SGLang, vLLM V0)
+    slots : as mixed, but a request waits for one of max_num_seqs slots, each with an equal part of the cache, and pieces of prompts fill
+        the step in the order of their slots (llama.cpp's server)
     static : one batch starts and ends together
     """
 

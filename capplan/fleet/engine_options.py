@@ -22,7 +22,7 @@ from capplan.serving.block_cache import OffloadTier, PrefixCaching
 from capplan.serving.requests import Requests
 from capplan.serving.terms import EngineSetup
 
-Scheduler = Literal["static", "dynamic", "continuous", "chunked", "prefill-first"]
+Scheduler = Literal["static", "dynamic", "continuous", "chunked", "prefill-first", "slots"]
 
 
 BATCH_TIMEOUT_S = 0.1
@@ -106,6 +106,10 @@ def _caching(
     """Return the prefix cache and its offload tiers; None, as stated, if the requests or the engine have no matching blocks."""
     static = replica.scheduling.policy == "static"
     block = replica.scheduling.block_tokens
+    if sizes and replica.scheduling.policy == "slots":
+        raise InputError(
+            "--kv-offload: what slots hold is not offloaded in blocks\n  leave out --scheduling slots or --kv-offload"
+        )
     if id_tokens and id_tokens % block == 0 and not static:
         tiers = tuple(offload_tier(replica, size, id_tokens, prompt_tokens) for size in sizes)
         if tiers:
@@ -179,9 +183,10 @@ def _scheduling(replica: Replica, scheduler: Scheduler, stated: list[Assumption]
         "static": "static",
         "dynamic": "static",
         "prefill-first": "prefill_first",
+        "slots": "slots",
     }
     policy = policies.get(scheduler, "mixed")
-    chunked = scheduler == "chunked"
+    chunked = scheduler in {"chunked", "slots"}
     budget = scheduling.max_num_batched_tokens
     longest = served_context_tokens(replica.spec)
     if not chunked and budget < longest:
@@ -190,6 +195,14 @@ def _scheduling(replica: Replica, scheduler: Scheduler, stated: list[Assumption]
             Assumption(
                 f"max_num_batched_tokens is {budget}, the longest context, as there is no chunked prefill",
                 "--scheduling",
+            )
+        )
+    if policy == "slots":
+        each = replica.engine.kv_blocks // scheduling.max_num_seqs * scheduling.block_tokens
+        stated.append(
+            Assumption(
+                f"each of {scheduling.max_num_seqs} slots has {each:,} tokens of the cache; a longer request is shed",
+                "max_num_seqs",
             )
         )
     return replace(scheduling, policy=policy, chunked=chunked, max_num_batched_tokens=budget)

@@ -13,7 +13,7 @@ from capplan.serving.block_cache import BlockCache
 from capplan.serving.outcome import FINISHED, SHED, Ledger
 from capplan.serving.queue import Source, WaitingLine
 from capplan.serving.requests import Admission, InFlight
-from capplan.serving.server import Server
+from capplan.serving.server import continuous_server
 from capplan.serving.step_table import StepClock
 from capplan.serving.terms import (
     BY_LOAD,
@@ -146,7 +146,7 @@ class EngineInstance:
         self.link_free_s = 0.0
         self._inbox = Inbox()
         self._stalled = False
-        self.server = Server(
+        self.server = continuous_server(
             clock, terms, WaitingLine(self._inbox, terms, self.ledger, admission), self.ledger
         )
 

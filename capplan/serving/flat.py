@@ -50,7 +50,7 @@ def eligible(
             for part in parts
         )
         and any(isinstance(part, Requests) and len(part) for part in parts)
-        and rules.policy != "static"
+        and rules.policy in {"mixed", "prefill_first"}
         and not rules.asynchronous
         and engine.caching is None
         and (engine.tokens_per_step == 1.0 or engine.clock.stages == 1)

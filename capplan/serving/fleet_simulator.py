@@ -15,7 +15,7 @@ from capplan.serving.gauges import Gauges
 from capplan.serving.outcome import Ledger, Outcome
 from capplan.serving.queue import Feed, WaitingLine
 from capplan.serving.requests import Admission, Crowd, Requests, check_admission, offered
-from capplan.serving.server import ADMIT_ALL, Server
+from capplan.serving.server import ADMIT_ALL, continuous_server
 from capplan.serving.terms import (
     Autoscaling,
     EngineSetup,
@@ -184,6 +184,8 @@ def simulate_disaggregated(
         replace(plan, engine=replace(plan.engine, table=plan.engine.clock))
         for plan in (_checked(replace(prefill, engine=engine)), _checked(after))
     ]
+    if any(plan.engine.scheduling.policy == "slots" for plan in plans):
+        raise InputError("slots hand no prompt over: pools for prefill and decode are not modelled with them")
     check_link(link)
     requests, crowd = _offered(requests, concurrency, crowd, until_s, admission)
     pools = [(plan.engine, plan.routing) for plan in plans]
@@ -261,7 +263,8 @@ def _alone(
     else:
         feed = Feed(requests, delay_s=engine.clock.request_s, crowd=crowd, priority=admission.priority)
         terms, ledger = engine_terms(engine), Ledger()
-        server = Server(engine.clock, terms, WaitingLine(feed, terms, ledger, admission), ledger)
+        line = WaitingLine(feed, terms, ledger, admission)
+        server = continuous_server(engine.clock, terms, line, ledger)
         server.advance(until_s)
         outcome, gauges = ledger.outcome(server.now_s, [server.gauges]), server.gauges
         outcome = replace(outcome, hit_blocks=tuple(server.hits_by_tier))

@@ -250,6 +250,12 @@ class WaitingLine:
         heappop(self._heap)
         self.count -= 1
 
+    def take(self) -> InFlight:
+        """Remove and return the head."""
+        flight = self.head()
+        self.pop()
+        return flight
+
     def push(self, flight: InFlight) -> None:
         """Put a preempted request back."""
         self.count += 1

@@ -15,6 +15,7 @@ follows the real engines:
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
+from itertools import takewhile
 from math import ceil, inf, isnan
 
 from capplan.errors import InputError
@@ -148,8 +149,7 @@ class EngineState:
         for flight in running:
             self.cancel(flight)
         while line.count:
-            running.append(line.head())
-            line.pop()
+            running.append(line.take())
         return sorted(running, key=lambda flight: flight.key)
 
     def cancel(self, flight: InFlight) -> None:
@@ -610,6 +610,133 @@ class Server(EngineState):
         self._release(flight)
 
 
+class _Slot:
+    """One slot of a SlotServer."""
+
+    __slots__ = ("flight", "kept", "left_at")
+
+    def __init__(self) -> None:
+        self.flight: InFlight | None = None
+        """The request that has the slot."""
+        self.kept: list[int] = []
+        """Blocks of the prompt and response that the slot holds, or held last."""
+        self.left_at = -1
+        """Releases of slots before the last one of this slot; -1: it was never taken."""
+
+    def common_blocks(self, block_ids: Sequence[int]) -> int:
+        """Return how many leading blocks of a prompt the slot holds."""
+        same = (own == asked for own, asked in zip(self.kept, block_ids, strict=False))
+        return sum(takewhile(bool, same))
+
+
+class SlotServer(Server):
+    """llama.cpp's server: a request takes a slot with a part of the cache for itself, and pieces of prompts go in the order of slots.
+
+    A request that finds no slot is deferred. Each slot that is released calls one deferred request to the front of the queue, so
+    that of those called after one step the last goes first; what arrived during the step comes after them. A request takes the
+    free slot that holds most of its prompt if that is more than a tenth of it, otherwise the one that was released first.
+
+    References
+    ----------
+    `get_available_slot`, `update_slots` and `pop_deferred_task`, tools/server: https://github.com/ggml-org/llama.cpp.
+    """
+
+    __slots__ = ("_began_s", "_found_blocks", "_releases", "_slots", "_vacated")
+
+    LEAST_SIMILARITY = 0.1
+
+    def __init__(self, clock: StepClock, terms: EngineTerms, line: WaitingLine, ledger: Ledger) -> None:
+        """Start with empty slots."""
+        super().__init__(clock, terms, line, ledger)
+        self._cache = None
+        self._slots = [_Slot() for _ in range(terms.max_num_seqs)]
+        self._vacated: list[_Slot] = []
+        """Slots whose requests left since the last step was planned."""
+        self._releases = 0
+        self._began_s = 0.0
+        """When the last step began."""
+        self._found_blocks = 0
+
+    @property
+    def hits_by_tier(self) -> list[int]:
+        """Return the blocks that prompts found in their slots."""
+        return [self._found_blocks]
+
+    def hit_blocks(self, block_ids: Sequence[int], *, tiers: bool = True) -> int:  # noqa: ARG002  # there are none
+        """Return how many leading blocks of a prompt a slot holds, the best one that is free."""
+        return max((slot.common_blocks(block_ids) for slot in self._slots if slot.flight is None), default=0)
+
+    def _plan(self, *, admits: bool) -> list[tuple[InFlight, int]]:  # noqa: ARG002  # nothing is ever preempted
+        self._seat()
+        budget = self._budget()
+        chunks: list[tuple[InFlight, int]] = []
+        for flight in self._loading:
+            new = min(flight.prompt_tokens - flight.done_tokens, budget)
+            if new > 0:
+                chunks.append((flight, new))
+                budget -= new
+        return chunks
+
+    def _seat(self) -> None:
+        """Give free slots to waiting requests: first to those that the released slots call, then to the others in order."""
+        for slot in self._slots:
+            if slot in self._vacated:
+                slot.flight, slot.left_at = None, self._releases
+                self._releases += 1
+        line = self._line
+        called: list[InFlight] = []
+        while len(called) < len(self._vacated) and line.count and line.head().enqueued_s <= self._began_s:
+            called.append(line.take())
+        self._vacated.clear()
+        free = [slot for slot in self._slots if slot.flight is None]
+        while free and (called or line.count):
+            free.remove(self._take(called.pop() if called else line.take(), free))
+        self._loading = [
+            slot.flight
+            for slot in self._slots
+            if slot.flight is not None and slot.flight.index not in self._decoding
+        ]
+
+    def _take(self, flight: InFlight, free: Sequence[_Slot]) -> _Slot:
+        """Let a request take one of the free slots; return it."""
+        common = [slot.common_blocks(flight.block_ids) for slot in free]
+        found = max(common)
+        if found * self._terms.id_tokens > self.LEAST_SIMILARITY * flight.prompt_tokens:
+            slot = free[common.index(found)]
+            flight.cached_tokens = min(found * self._terms.id_tokens, flight.prompt_tokens - 1)
+            self._found_blocks += found
+        else:
+            slot = min(reversed(free), key=lambda candidate: candidate.left_at)
+        slot.flight, slot.kept = flight, list(flight.block_ids)
+        self._start(flight, *self._terms.blocks_of(flight))
+        return slot
+
+    def _work_on(self, chunks: Sequence[tuple[InFlight, int]]) -> None:
+        self._began_s = self.now_s
+        super()._work_on(chunks)
+        self._partial = None
+        self._loading = [flight for flight in self._loading if flight.done_tokens < flight.prompt_tokens]
+
+    def _decode(self, until_s: float, most: int) -> None:
+        start_s, step = self.now_s, self._step
+        super()._decode(until_s, most)
+        self._began_s = self.now_s - (self.now_s - start_s) / (self._step - step)
+
+    def _close(self, flight: InFlight) -> None:
+        self._slot_of(flight).kept.extend(flight.output_ids)
+        super()._close(flight)
+
+    def _release(self, flight: InFlight, worked_on: int | None = None) -> None:
+        super()._release(flight, worked_on)
+        slot = self._slot_of(flight)
+        if worked_on is not None:
+            del slot.kept[worked_on:]
+        self._vacated.append(slot)
+
+    def _slot_of(self, flight: InFlight) -> _Slot:
+        return next(slot for slot in self._slots if slot.flight is flight)
+
+
 ADMIT_ALL = Admission()
 
 
@@ -706,4 +833,10 @@ def new_server(
     line = WaitingLine(feed, terms, ledger, admission)
     if engine.scheduling.policy == "static":
         return StaticServer(engine.clock, terms, line, ledger, engine.batch_timeout_s)
-    return Server(engine.clock, terms, line, ledger)
+    return continuous_server(engine.clock, terms, line, ledger)
+
+
+def continuous_server(clock: StepClock, terms: EngineTerms, line: WaitingLine, ledger: Ledger) -> Server:
+    """Return the server of a policy with continuous batching, idle."""
+    kind = SlotServer if terms.policy == "slots" else Server
+    return kind(clock, terms, line, ledger)

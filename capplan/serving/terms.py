@@ -5,11 +5,14 @@ from dataclasses import dataclass, fields
 from math import ceil, inf, isnan
 from typing import Literal, NamedTuple
 
-from capplan.engine.profile import Scheduling
+from capplan.engine.profile import Policy, Scheduling
 from capplan.errors import InputError
 from capplan.serving.block_cache import PrefixCaching, check_prefix_caching
 from capplan.serving.requests import InFlight
 from capplan.serving.step_table import StepClock, StepTable
+
+MIXED: frozenset[Policy] = frozenset({"mixed", "slots"})
+"""Policies whose steps hold prompts and decoding sequences together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,11 @@ class EngineTerms(Scheduling):
     """Prompts with block ids share their blocks; None: only given cached tokens are shared."""
 
     @property
+    def sequence_blocks(self) -> int:
+        """Return the most blocks that one sequence may take."""
+        return self.kv_blocks // self.max_num_seqs if self.policy == "slots" else self.kv_blocks
+
+    @property
     def id_tokens(self) -> int:
         """Return the tokens per block id."""
         return self.caching.id_tokens if self.caching else self.block_tokens
@@ -71,7 +79,9 @@ class EngineTerms(Scheduling):
         return tokens if self.growth == 1.0 else ceil(tokens / self.growth - 1e-9)
 
     def shared_tokens(self, flight: InFlight) -> int:
-        """Return the prompt tokens in full blocks that a request shares through the prefix cache."""
+        """Return the prompt tokens in full blocks that a request shares through the prefix cache; slots share nothing."""
+        if self.policy == "slots":
+            return 0
         if self.caching and flight.block_ids:
             return len(flight.block_ids) * self.caching.id_tokens
         return flight.cached_tokens // self.block_tokens * self.block_tokens
@@ -97,7 +107,7 @@ class EngineTerms(Scheduling):
         overshoot = 0 if self.growth == 1.0 else ceil(self.growth)
         shared = 0 if flight.block_ids else self.shared_tokens(flight)
         tokens = flight.prompt_tokens - shared + flight.remaining_tokens - 1 + overshoot + flight.received
-        if -(-tokens // self.block_tokens) > self.kv_blocks:
+        if -(-tokens // self.block_tokens) > self.sequence_blocks:
             return True
         if flight.received or not isnan(flight.first_token_s):
             return False
@@ -126,7 +136,7 @@ def engine_terms(engine: EngineSetup) -> EngineTerms:
             f"query_tokens is {query_tokens}; it must be at least 1, and at least tokens_per_step ({tokens_per_step:g}) if above 1"
         )
     if (
-        scheduling.policy == "mixed"
+        scheduling.policy in MIXED
         and scheduling.max_num_batched_tokens < scheduling.max_num_seqs * query_tokens
     ):
         each = f" of {query_tokens} tokens each" if query_tokens > 1 else ""
@@ -134,13 +144,21 @@ def engine_terms(engine: EngineSetup) -> EngineTerms:
             f"max_num_batched_tokens ({scheduling.max_num_batched_tokens}) is less than max_num_seqs "
             f"({scheduling.max_num_seqs}){each}: the decoding sequences would not fit in a step"
         )
+    if scheduling.policy == "slots" and engine.kv_blocks < scheduling.max_num_seqs:
+        raise InputError(
+            f"kv_blocks is {engine.kv_blocks}: too few for a part of the cache for each of the {scheduling.max_num_seqs} slots"
+        )
+    if scheduling.policy == "slots" and scheduling.asynchronous:
+        raise InputError(
+            "asynchronous scheduling is not modelled with slots: llama.cpp plans a step when the one before it has ended"
+        )
     if not 0.0 <= reserved <= 1.0:
         raise InputError(f"reserved_output_fraction is {reserved}; it must be from 0 to 1")
     if engine.caching is not None:
         check_prefix_caching(engine.caching, scheduling.block_tokens)
     return EngineTerms(
         **{field.name: getattr(scheduling, field.name) for field in fields(scheduling)},
-        mixed=scheduling.policy == "mixed",
+        mixed=scheduling.policy in MIXED,
         kv_blocks=engine.kv_blocks,
         growth=tokens_per_step,
         query_tokens=query_tokens,

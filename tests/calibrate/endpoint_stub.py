@@ -17,9 +17,10 @@ class Stub(BaseHTTPRequestHandler):
 
     def do_GET(self):
         behaviour = self.server.behaviour
-        if self.path == "/metrics":
-            count = len(self.server.seen)
-            return self.whole(200, f'vllm:iteration_tokens_total_count{{engine="0"}} {count}.0\n'.encode())
+        if self.path in self.server.pages:
+            return self.whole(200, self.server.pages[self.path](len(self.server.seen)).encode())
+        if self.path.endswith("/metrics"):
+            return self.whole(404, b"")
         if behaviour == "no models":
             return self.whole(404, b"{}")
         if behaviour == "huge models":
@@ -128,13 +129,18 @@ class Stub(BaseHTTPRequestHandler):
         return self.piece(b"data: " + data + b"\n\n")
 
 
+PAGES = {"/metrics": lambda count: f'vllm:iteration_tokens_total_count{{engine="0"}} {count}.0\n'}
+"""What the server says of itself, by path, after a number of requests."""
+
+
 @contextlib.contextmanager
-def stub(behaviour="", *, prompt_s=0.004, token_s=0.001, hangs_s=5.0, elsewhere=9):
+def stub(behaviour="", *, prompt_s=0.004, token_s=0.001, hangs_s=5.0, elsewhere=9, pages=PAGES):
     """Yield a running server; `url` is its address, `took_s` what a token of each answer took on the machine at hand."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Stub)
     server.daemon_threads = True
     server.behaviour, server.seen, server.took_s, server.lock = behaviour, [], [], threading.Lock()
     server.prompt_s, server.token_s, server.hangs_s, server.elsewhere = prompt_s, token_s, hangs_s, elsewhere
+    server.pages = pages
     server.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()

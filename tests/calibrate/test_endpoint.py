@@ -5,10 +5,12 @@ import random
 import re
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from capplan.calibrate.endpoint.client import Question, answered, endpoint_of
+from capplan.calibrate.endpoint.own_counters import OwnCounters
 from capplan.calibrate.endpoint.probe import probed, prompts_for, served_model
 from capplan.calibrate.endpoint.series import closed_loop, designed, open_loop, shared_loop
 from capplan.cli.main import main
@@ -187,6 +189,92 @@ def test_a_server_that_stops_answering_costs_its_points_and_no_more():
     assert any("left out" in remark for remark in found.remarks)
 
 
+PAGES_OF_ENGINES = {
+    "vllm": (
+        "/metrics",
+        """vllm:iteration_tokens_total_count{{engine="0"}} {0}0
+vllm:num_preemptions_total{{engine="0"}} {0}
+vllm:prefix_cache_queries_total{{engine="0"}} {0}00
+vllm:prefix_cache_hits_total{{engine="0"}} {0}0
+vllm:spec_decode_num_accepted_tokens_total{{engine="0"}} {0}
+vllm:num_requests_running{{engine="0"}} {1}
+vllm:num_requests_running{{engine="1"}} 1
+vllm:num_requests_waiting{{engine="0"}} 0
+vllm:kv_cache_usage_perc{{engine="0"}} 0.25
+vllm:kv_cache_usage_perc{{engine="1"}} 0.5
+""",
+        {"steps": 30, "preemptions": 3, "prefix_queries": 300, "prefix_hits": 30, "accepted_drafts": 3},
+        {"running": 8, "waiting": 0, "cache_use": 0.5},
+    ),
+    "sglang": (
+        "/metrics",
+        """sglang:prompt_tokens_total{{model_name="tiny"}} {0}00
+sglang:cached_tokens_total{{model_name="tiny",cache_source="device"}} {0}
+sglang:cached_tokens_total{{model_name="tiny",cache_source="host"}} {0}
+sglang:num_running_reqs{{model_name="tiny"}} {1}
+sglang:num_queue_reqs{{model_name="tiny"}} 2
+sglang:token_usage{{model_name="tiny"}} 0.28
+""",
+        {"prefix_queries": 300, "prefix_hits": 6},
+        {"running": 7, "waiting": 2, "cache_use": 0.28},
+    ),
+    "trtllm": (
+        "/prometheus/metrics",
+        """trtllm_kv_cache_reused_blocks_total{{engine_type="trtllm"}} {0}
+trtllm_kv_cache_missed_blocks_total{{engine_type="trtllm"}} {0}0
+trtllm_num_requests_running{{engine_type="trtllm"}} {1}
+trtllm_kv_cache_utilization{{engine_type="trtllm"}} 0.75
+""",
+        {"prefix_queries": 33, "prefix_hits": 3},
+        {"running": 7, "cache_use": 0.75},
+    ),
+    "llama.cpp": (
+        "/metrics",
+        """# TYPE llamacpp:n_decode_total counter
+llamacpp:n_decode_total {0}0
+llamacpp:prompt_tokens_total {0}00
+llamacpp:prompt_tokens_cached_total {0}
+llamacpp:requests_processing {1}
+llamacpp:requests_deferred 1
+""",
+        {"steps": 30, "prefix_queries": 303, "prefix_hits": 3},
+        {"running": 7, "waiting": 1},
+    ),
+    "tgi": (
+        "/metrics",
+        """tgi_batch_inference_count{{method="prefill"}} {0}
+tgi_batch_inference_count{{method="decode"}} {0}0
+tgi_batch_current_size {1}
+tgi_queue_size 5
+""",
+        {"steps": 33},
+        {"running": 7, "waiting": 5},
+    ),
+    "none": ("/elsewhere", "", {}, {}),
+}
+
+
+@pytest.mark.parametrize("engine", PAGES_OF_ENGINES)
+def test_what_a_server_says_of_itself_is_read_by_the_names_of_its_engine(engine):
+    """Three requests later every counter has grown by three of its units; the highest number that was running is kept."""
+    path, page, counted, fullest = PAGES_OF_ENGINES[engine]
+    pages = {path: lambda count: page.format(count, 7 if count == 1 else 0)}
+    with stub(pages=pages) as server, OwnCounters(of(server), every_s=0.01) as own:
+        for sent in range(1, 4):
+            answered(of(server), ASKED)
+            while fullest and sent == 1 and own.fullest.get("running", 0.0) < 7.0:
+                time.sleep(0.01)
+    assert own.counted == counted
+    assert own.fullest == fullest
+
+
+@pytest.mark.parametrize("page", ["", "not numbers", "vllm:num_requests_running 1e\n", '{"iter": [1]}'])
+def test_a_page_without_counters_brings_none(page):
+    with stub(pages={"/metrics": lambda _: page}) as server, OwnCounters(of(server), every_s=0.01) as own:
+        answered(of(server), ASKED)
+    assert (own.counted, own.fullest) == ({}, {})
+
+
 def test_ctrl_c_keeps_what_was_measured():
     lines = []
 
@@ -203,8 +291,10 @@ def test_ctrl_c_keeps_what_was_measured():
 
 
 @pytest.mark.long
-def test_the_command_writes_a_calibration_that_estimate_uses(capplan, tmp_path):
+def test_the_command_writes_a_calibration_that_estimate_uses(capplan, tmp_path, monkeypatch):
+    """The key reaches the server, and neither the file nor the terminal."""
     path = tmp_path / "made.calibration.yaml"
+    monkeypatch.setenv("CAPPLAN_API_KEY", "sk-secret")
     model = ("--model", "qwen3-0.6b", "--hardware", "h100-sxm", "--offline")
     with stub(prompt_s=0.03, token_s=0.004) as server:
         ran = capplan(
@@ -220,6 +310,8 @@ def test_the_command_writes_a_calibration_that_estimate_uses(capplan, tmp_path):
             path,
         )
         assert ran.code == 0, ran.err
+        assert {sent["Authorization"] for sent, _ in server.seen} == {"Bearer sk-secret"}
+    assert "sk-secret" not in path.read_text() + ran.out + ran.err
     assert "closed loops and an open loop" in ran.err
     refit = read_calibration_file(path).host
     assert refit.hardware == "h100-sxm"
@@ -231,6 +323,39 @@ def test_the_command_writes_a_calibration_that_estimate_uses(capplan, tmp_path):
     assert ran.code == 0, ran.err
     said = json.loads(ran.out)["result"]["tpot_s"]["mean"]
     assert 0.9 * min(server.took_s) < said < 1.1 * max(server.took_s), "4 ms and a little on an idle machine"
+
+
+@pytest.mark.long
+def test_ctrl_c_writes_a_calibration_of_what_was_measured(capplan, tmp_path, monkeypatch):
+    path = tmp_path / "made.calibration.yaml"
+
+    def tell(line):
+        if line.startswith("4 of"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("capplan.cli.calibrate._tell", tell)
+    words = ("--model", "qwen3-0.6b", "--hardware", "h100-sxm", "--offline", "--minutes", "0.1", "-o", path)
+    with stub(prompt_s=0.03, token_s=0.004) as server:
+        ran = capplan("calibrate", "--endpoint", server.url, *words, "--format", "json")
+    found = json.loads(ran.out)["result"]
+    assert found["interrupted"]
+    assert (len(found["measured"]), read_calibration_file(path).host.results) == (3, 3)
+
+
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorials" / "calibrate-and-compare.md"
+
+
+@pytest.mark.long
+def test_the_commands_of_the_tutorial_run_against_a_server(capplan, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = re.findall(r"^capplan calibrate --endpoint .*", TUTORIAL.read_text(), re.MULTILINE)
+    assert [("--dry-run" in line, "-o " in line) for line in lines] == [(True, False), (False, True)]
+    with stub(prompt_s=0.02, token_s=0.002) as server:
+        for line in lines:
+            here = line.replace("http://localhost:8000", server.url).replace("--minutes 3", "--minutes 0.1")
+            ran = capplan(*here.split()[1:], "--offline")
+            assert ran.code == 0, ran.err
+    assert read_calibration_file(tmp_path / "server.calibration.yaml").host.hardware == "h100-sxm"
 
 
 def test_a_dry_run_sends_nothing_and_needs_no_server(capplan):

@@ -1,4 +1,7 @@
-"""The simulator takes the steps that a running engine took: vLLM 0.32.0 on a processor (`make live`) and 0.20.2 on an H100, recorded batch by batch."""
+"""The simulator takes the steps that a running engine took, recorded batch by batch.
+
+vLLM 0.32.0 and llama.cpp's server (`slots-...`) on a processor (`make live`), vLLM 0.20.2 on an H100.
+"""
 
 from pathlib import Path
 
@@ -25,12 +28,13 @@ def test_each_recorded_step_has_the_same_prompts_decodes_and_preemptions(path: P
 
 def test_the_runs_hold_what_they_are_about() -> None:
     logs = {name_of(path): read_packed(path) for path in RUNS}
-    assert len(logs) == 17
+    assert len(logs) == 26
     preempted = {name: sum(len(step.preempted) for step in log.steps) for name, log in logs.items()}
     assert min(preempted[name] for name in ("small-cache", "small-cache-128", "asynchronous-small")) >= 10
     hits = {
         name: sum(before > 0 for step in log.steps for _, _, before in step.prompts)
         for name, log in logs.items()
     }
-    assert min(hits["sessions"], hits["shared-prefix"]) >= 50
+    caching = ("sessions", "shared-prefix", "slots-sessions", "slots-sessions-few", "slots-shared-prefix")
+    assert min(hits[name] for name in caching) >= 50
     assert all(len(log.steps) > 300 for log in logs.values())

@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from capplan.calibrate.endpoint.client import Answered, Endpoint, Question, answered, fetched
+from capplan.calibrate.endpoint.own_counters import OwnCounters
 from capplan.calibrate.endpoint.series import (
     MOST_REQUESTS,
     OPEN_SHARE,
@@ -31,14 +31,6 @@ WORDS = ("river", "stone", "cloud", "paper", "light", "garden", "winter", "metal
 MOST_WRONG_SHARE = 0.5
 """Share of failed requests above which a point does not count."""
 LEAST_ANSWERS = 2
-COUNTERS = {
-    "steps": ("vllm:iteration_tokens_total_count",),
-    "preemptions": ("vllm:num_preemptions_total",),
-    "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
-    "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
-    "accepted_drafts": ("vllm:spec_decode_num_accepted_tokens_total",),
-}
-"""What is read of /metrics, by the names that servers give it."""
 
 
 @dataclass(slots=True)
@@ -49,7 +41,9 @@ class Probed:
     answers: list[tuple[str, list[Answered]]] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     counted: dict[str, float] = field(default_factory=dict)
-    """Difference of the server's own counters over the series."""
+    """By how much the server's own counters grew over the series."""
+    fullest: dict[str, float] = field(default_factory=dict)
+    """Its highest numbers of running and waiting requests and share of the cache in use."""
     stopped: bool = False
     """Ended by Ctrl-C."""
 
@@ -147,25 +141,25 @@ def probed(server: Endpoint, series: Series, tell: Callable[[str], None], seed: 
         found.remarks.append(
             "the server takes no token ids: prompts are words, and their lengths those that it counted"
         )
-    before, start_s = counters(server), time.monotonic()
-    try:
-        for number, point in enumerate(series.points):
-            tell(f"{number + 1} of {len(series.points) + 1}: {point.name}")
-            _closed(server, point, prompts, draw, series, found)
-            if _late(series, number, start_s):
-                skipped = len(series.points) - number - 1
-                found.remarks.append(
-                    f"out of time: {skipped} of {len(series.points)} closed loops were left out"
-                )
-                break
-        _open(server, prompts, draw, series, found, tell)
-    except KeyboardInterrupt:
-        found.stopped = True
-        found.remarks.append(
-            f"stopped by Ctrl-C after {len(found.results)} of {len(series.points) + 1} points"
-        )
-    after = counters(server)
-    found.counted = {name: after[name] - before[name] for name in after if name in before}
+    start_s = time.monotonic()
+    with OwnCounters(server) as own:
+        try:
+            for number, point in enumerate(series.points):
+                tell(f"{number + 1} of {len(series.points) + 1}: {point.name}")
+                _closed(server, point, prompts, draw, series, found)
+                if _late(series, number, start_s):
+                    skipped = len(series.points) - number - 1
+                    found.remarks.append(
+                        f"out of time: {skipped} of {len(series.points)} closed loops were left out"
+                    )
+                    break
+            _open(server, prompts, draw, series, found, tell)
+        except KeyboardInterrupt:
+            found.stopped = True
+            found.remarks.append(
+                f"stopped by Ctrl-C after {len(found.results)} of {len(series.points) + 1} points"
+            )
+    found.counted, found.fullest = own.counted, own.fullest
     return found
 
 
@@ -257,28 +251,3 @@ def _spread(values: Sequence[float]) -> Spread:
     if not values:
         return Spread()
     return Spread(float(np.mean(values)), *(float(np.percentile(values, part)) for part in (50, 90, 95, 99)))
-
-
-_SAMPLE = re.compile(r"^([A-Za-z_:][A-Za-z0-9_:]*)(?:\{[^}]*\})?\s+([0-9.eE+-]+)", re.MULTILINE)
-
-
-def counters(server: Endpoint) -> dict[str, float]:
-    """Return the sums of the server's own counters; those that it does not have are left out.
-
-    Examples
-    --------
-    >>> [(name, float(value)) for name, value in _SAMPLE.findall('vllm:num_preemptions_total{engine="0"} 3.0')]
-    [('vllm:num_preemptions_total', 3.0)]
-    """
-    sums: dict[str, float] = {}
-    for name, value in _SAMPLE.findall(fetched(server, "/metrics")):
-        try:
-            sums[name] = sums.get(name, 0.0) + float(value)
-        except ValueError:
-            continue
-    found = {}
-    for short, names in COUNTERS.items():
-        known = next((name for name in names if name in sums), None)
-        if known:
-            found[short] = sums[known]
-    return found

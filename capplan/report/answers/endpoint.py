@@ -69,7 +69,18 @@ def deployment_answer(found: Deployment, written: Path) -> Answer:
         )
     if counted.get("steps"):
         closing.insert(0, f"its own counters: {counted['steps']:,.0f} steps")
-    result = {**base.result, "endpoint": found.address, "measured": rows, "counted": counted}
+    fullest = found.probed.fullest
+    said = [f"{fullest[name]:,.0f} {name}" for name in ("running", "waiting") if name in fullest]
+    said += [f"{fullest['cache_use']:.0%} of the cache in use"] if "cache_use" in fullest else []
+    if said:
+        closing.insert(0, f"its own numbers at most: {', '.join(said)}")
+    result = {
+        **base.result,
+        "endpoint": found.address,
+        "measured": rows,
+        "counted": counted,
+        "fullest": fullest,
+    }
     return replace(
         base,
         result={**result, "interrupted": found.probed.stopped},
