@@ -9,8 +9,9 @@ from capplan.deploy.replica_launch import ReplicaLaunch, launch_of
 from capplan.deploy.written_text import checked_name
 from capplan.errors import InputError
 from capplan.fleet.order import OWN
+from capplan.fleet.search.candidates import DEGREES
 from capplan.readers.plan_file import AGAIN, PlanFile
-from capplan.readers.plan_record import GroupRow, LaunchRow, OrderedRow, ServerRow
+from capplan.readers.plan_record import LaunchRow, OrderedRow, ServerRow, StatedGroup
 from capplan.readers.record import validated
 from capplan.readers.yaml_file import Document
 from capplan.scenario.records.money import Commitments
@@ -29,7 +30,7 @@ RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 SLICE = re.compile(r"[0-9]+g\.[0-9]+gb(\.me)?")
 """MIG profile behind the name of a device, as NVIDIA's device plugin spells it; a device of one's own may have any name."""
 LONGEST_NAME = 40
-_LIMITS_FOLLOW = ("hardware", "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
+_LIMITS_FOLLOW = ("hardware", *DEGREES)
 """What the limits of an engine depend on."""
 
 
@@ -250,7 +251,7 @@ def _groups(
         )
 
 
-def _rule(row: GroupRow) -> str:
+def _rule(row: StatedGroup) -> str:
     """Return the requests that the router of a mix sends to a group, in words."""
     routed = row.requests
     assert routed is not None

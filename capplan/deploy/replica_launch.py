@@ -6,13 +6,13 @@ from typing import Any, Literal, TypeAlias
 from capplan.deploy.flag_table import engine_flags
 from capplan.errors import InputError
 from capplan.fleet.scenario import LoraTerms
+from capplan.fleet.search.candidates import DEGREES
 from capplan.readers.plan_file import AGAIN, PlanFile
-from capplan.readers.plan_record import GroupRow, LaunchRow
+from capplan.readers.plan_record import LaunchRow, StatedGroup
 from capplan.replica.speculation import CACHING
 
 Role: TypeAlias = Literal["prefill", "decode", "either"]
 SIXTEEN_BITS = ("bf16", "fp16")
-_DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 _STATED = (
     "revision", "weight_dtype", "kv_dtype", "engine", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "chunked_prefill",
 )  # fmt: skip
@@ -92,7 +92,7 @@ class ReplicaLaunch:
     @property
     def degrees(self) -> dict[str, int]:
         """Return how it is split, by the names of flags and scenario keys."""
-        return {name: getattr(self, name) for name in _DEGREES}
+        return {name: getattr(self, name) for name in DEGREES}
 
     @property
     def stated(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class ReplicaLaunch:
 
 def launch_of(
     file: PlanFile,
-    row: GroupRow,
+    row: StatedGroup,
     started: LaunchRow,
     *,
     checkpoint: str | None,
@@ -143,10 +143,7 @@ def launch_of(
         version=version,
         model=model,
         revision=None if checkpoint else inputs.model.revision,
-        **{
-            name: getattr(row, name)
-            for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
-        },
+        **{name: getattr(row, name) for name in DEGREES},
         weight_dtype=None if checkpoint else _made_by_the_engine(file, row.weight_dtype, started),
         kv_dtype=row.kv_dtype,
         max_model_len=(row.requests and row.requests.max_model_len) or started.max_model_len,
@@ -163,7 +160,7 @@ def launch_of(
     )
 
 
-def _drafts(file: PlanFile, row: GroupRow, started: LaunchRow, draft: str | None) -> Drafts | None:
+def _drafts(file: PlanFile, row: StatedGroup, started: LaunchRow, draft: str | None) -> Drafts | None:
     """Return how a group speculates, both pools alike where drafts have a KV cache; None where it does not."""
     speculation = started.speculation
     if speculation is None or (row.role == "prefill" and speculation.method not in CACHING):

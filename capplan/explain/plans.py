@@ -20,6 +20,7 @@ from capplan.fleet.search.cheapest import Sized
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import plan_of
 from capplan.questions.fleet import AskedFleet, terms_of
+from capplan.questions.plans.plan_file import layout_of
 from capplan.questions.plans.plan_row import certainty_row
 from capplan.report.answers.fleet import tight_target_result
 from capplan.report.answers.fleet_words import next_steps_result
@@ -65,7 +66,7 @@ def certainty_group(planned: Planned) -> Group:
     subjects = {
         name_of(("certainty", place)): cache(partial(sized_for, planned.asked, row))
         for place, row in enumerate(fleets)
-        if row.layout is not None
+        if row.has_layout
     }
     rows = [certainty_row(row) for row in fleets]
     return Group(dict(places_of(rows)), partial(_certain, planned, subjects), subjects)
@@ -87,7 +88,7 @@ def _certain(
             "capplan fleet sizes for the same few confidences, whatever the scenario asks for",
         )
         return explained(f"{group}.{key}", value, "c", (chosen,), METHODOLOGY)  # fmt: skip
-    if row.layout is None:
+    if not row.has_layout:
         sure = input_of("c", "confidence", row.confidence, "derived", f"explain {group}.confidence")
         plan = planned.answer.chosen
         formula = "of the cheapest fleet that meets all targets with probability c: the recommended one, of several groups"
@@ -106,12 +107,11 @@ def sized_for(asked: AskedFleet, row: Certainty) -> Subject:
         scenario=replace(asked.scenario, slo=replace(asked.scenario.slo, confidence=row.confidence)),
     )
     terms = terms_of(surer)
-    assert row.layout is not None
     assert row.weight_dtype is not None
     assert row.replicas is not None
     assert row.gpus is not None
     busy = row.replicas - (row.spare_replicas or 0)
-    trial = trial_of(surer.question, row.layout, row.weight_dtype, terms)
+    trial = trial_of(surer.question, layout_of(row, None, asked), row.weight_dtype, terms)
     if isinstance(trial, Reason):
         raise InputError(
             f"the layout of {row.gpus} x {row.hardware} no longer serves the model: {trial.words}"
@@ -144,10 +144,21 @@ def next_steps_group(planned: Planned) -> Group:
     if plan is None or steps is None:
         return Group(numbers, partial(_of_steps, planned, numbers))
     sizes = [
-        Certainty(step.confidence, plan.hardware, step.gpus, step.usd_per_month, step.gpus // plan.single.layout.devices, plan.spare_replicas, plan.single.layout, plan.single.weight_dtype)
+        Certainty(
+            step.confidence,
+            plan.hardware,
+            step.gpus,
+            step.usd_per_month,
+            gpus_per_replica=plan.single.gpus_per_replica,
+            replicas=step.gpus // plan.single.gpus_per_replica,
+            spare_replicas=plan.spare_replicas,
+            **plan.single.layout.degrees,
+            weight_dtype=plan.weight_dtype,
+            kv_dtype=plan.kv_dtype,
+        )
         for step in steps.surer
         if step.gpus is not None
-    ]  # fmt: skip
+    ]
     rows = [place for place, step in enumerate(steps.surer) if step.gpus is not None]
     subjects = {
         name_of(("next_steps", "surer", place)): cache(partial(sized_for, planned.asked, size))

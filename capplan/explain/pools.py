@@ -147,7 +147,9 @@ class PoolsSubject(PlanSubject):
         metric, _, statistic = quantity.partition(".")
         words = "mean" if statistic == "mean" else f"{statistic[1:]}th percentile" if statistic else metric
         inputs = [
-            input_of("N", "simulated_requests", self.plan.requests, "derived", "the requests of the peak"),
+            input_of(
+                "N", "simulated_requests", self.plan.simulated_requests, "derived", "the requests of the peak"
+            ),
             *(
                 input_of(
                     group.role[0].upper(),

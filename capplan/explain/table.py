@@ -94,7 +94,8 @@ def arguments(of: PlanSubject, name: str, letter: str) -> Iterable[Input]:
     if name == "slo":
         return of.limits()
     if name == "parallelism":
-        return _degrees(of)
+        degrees = of.plan.single.layout.degrees
+        return [input_of("", name, float(value), "derived", f"explain {name}") for name, value in degrees.items() if value != 1]  # fmt: skip
     if name == "jobs":
         return _jobs(of)
     return [_stated(name, letter, _OF_REPLICAS[name](of))]
@@ -104,17 +105,6 @@ def _stated(name: str, letter: str, stated: Stated) -> Input:
     known = ARGUMENTS[name]
     label, source = stated.label or known.label, stated.source or known.source
     return input_of(letter, stated.name or known.name or name, stated.value, label, source)
-
-
-def _degrees(of: Subject) -> list[Input]:
-    sharding = of.plan.single.layout.sharding
-    degrees = {
-        "tensor_parallel": sharding.tensor,
-        "pipeline_parallel": sharding.pipeline,
-        "expert_parallel": sharding.expert,
-        "data_parallel": sharding.data,
-    }
-    return [input_of("", name, float(value), "derived", f"explain {name}") for name, value in degrees.items() if value != 1]  # fmt: skip
 
 
 def _jobs(of: Subject) -> list[Input]:

@@ -291,8 +291,10 @@ def _certainty(confidence: float, fleet: Sized | None, terms: Terms) -> Certaint
         name,
         fleet.gpus,
         _usd_per_month(fleet, fleet.busy, terms),
+        gpus_per_replica=candidate.layout.devices,
         replicas=fleet.busy + spares,
         spare_replicas=spares,
-        layout=candidate.layout,
+        **candidate.layout.degrees,
         weight_dtype=candidate.weight_dtype,
+        kv_dtype=candidate.layout.kv_format,
     )

@@ -6,6 +6,7 @@ from math import isclose
 from typing import Literal, TypeAlias
 
 from capplan.accuracy.bounded import BoundedSpread
+from capplan.assumption import Label
 from capplan.errors import InputError
 from capplan.fleet.order import Machine, Order, OrderLine, Placement
 from capplan.fleet.pools.link import LinkTerms, LinkUse
@@ -51,48 +52,79 @@ class RoutedRequests:
         return ", ".join(self.classes)
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Identical replicas that do the same part of the work."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFigures:
+    """Identical replicas that do the same part of the work: what JSON and plan files hold of them as it is."""
 
     role: Role
     model: str
-    layout: Layout
-    """Layout of one replica."""
     weight_dtype: str
     replicas: int
     """Replicas of the group, spares included."""
     spare_replicas: int
     """Replicas of what may fail."""
-    survive: Survival
-    """What may fail while the other replicas carry the peak."""
     concurrency_per_replica: float
     """Mean number of requests in a replica at the peak, waiting ones included."""
     request_rate_per_replica: float
     """Requests per second of a replica at the peak, spares idle [req/s]."""
-    planned_request_rate_limit_per_replica: float
-    """Largest request rate of a replica, with headroom as predicted and with the required confidence [req/s]."""
-    kv_cache_tokens: float
-    """Tokens in the KV cache of one replica."""
-    label: str
-    """Whether the kernels of the device were measured, or are assumed."""
-    price: ChosenPrice | None
-    """Price of one GPU."""
     request_rate_limit_per_replica: float | None = None
     """Largest request rate at which the targets are met, as predicted [req/s]; None for one of several groups."""
     sure_request_rate_limit_per_replica: float | None = None
     """The same limit for a replica as slow as the required confidence allows for [req/s]; None for one of several groups."""
+    planned_request_rate_limit_per_replica: float
+    """Largest request rate of a replica, with headroom as predicted and with the required confidence [req/s]."""
+    kv_cache_tokens: float
+    """Tokens in the KV cache of one replica."""
+    label: Label
+    """Whether the kernels of the device were measured, or are assumed."""
     busy_fraction: float | None = None
     """Time in steps over time in service, mean over the replicas at the peak; None where it was not measured."""
-    requests: RoutedRequests | None = None
-    """Requests of one of several groups that serve; None: all of them."""
     draft_tokens: int | None = None
     """Tokens drafted in a speculative round; None without speculation, and for replicas that only prefill."""
+    requests: RoutedRequests | None = None
+    """Requests of one of several groups that serve; None: all of them."""
 
     @property
     def busy_replicas(self) -> int:
         """Replicas in service, without spares."""
         return self.replicas - self.spare_replicas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group(GroupFigures):
+    """The same replicas with their layout and what they cost."""
+
+    layout: Layout
+    """Layout of one replica."""
+    survive: Survival
+    """What may fail while the other replicas carry the peak."""
+    price: ChosenPrice | None
+    """Price of one GPU."""
+
+    @property
+    def hardware(self) -> str:
+        """Name of the device."""
+        return self.layout.device.name
+
+    @property
+    def gpus_per_replica(self) -> int:
+        """GPUs of one replica."""
+        return self.layout.devices
+
+    @property
+    def kv_dtype(self) -> str:
+        """What the KV cache is kept in."""
+        return self.layout.kv_format
+
+    @property
+    def usd_per_gpu_hour(self) -> float | None:
+        """Price of one GPU per hour, without electricity; None if it is unknown."""
+        return None if self.price is None else self.price.usd_per_hour
+
+    @property
+    def price_basis(self) -> str | None:
+        """Where the price is from, in words; None without one."""
+        return None if self.price is None else self.price.basis
 
     @property
     def gpus(self) -> int:
@@ -269,15 +301,14 @@ class Transfer:
     at_peak: LinkUse
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One way to serve the scenario: groups of identical replicas, what requests see at the peak, and what it costs."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFigures:
+    """What requests see of a plan at the peak, and what it costs: the part that JSON and plan files hold as it is."""
 
-    groups: tuple[Group, ...]
-    """One group that serves requests, a prefill and a decode pool, or the groups of a mix, each with requests of its own."""
     ttft_s: BoundedSpread
-    tpot_s: BoundedSpread
     e2e_s: BoundedSpread
+    class_e2e_mean_s: tuple[float, ...] = ()
+    """Mean response time of each class at the peak, where there are several [s]."""
     slo_met_probability: float
     """Probability that all targets hold together."""
     few_open_loops_measured: bool
@@ -286,29 +317,36 @@ class Plan:
     """Probability that each target is met, whether or not the others are; empty if nobody asked."""
     usd_per_hour: float | None
     """Cost per hour of the order, spares included; None if a price is unknown."""
-    money: UnitCosts | None = None
-    """Costs at the mean load; None without a price."""
-    usd_per_million_output_tokens: float | None = None
-    """Cost of a million output tokens at the peak."""
-    usd_per_million_tokens: float | None = None
-    """Cost of a million input and output tokens at the peak."""
     usd_per_month_low: float | None = None
     """Cost of these layouts if replicas turn out as fast as in the best tenth of the cases."""
     usd_per_month_high: float | None = None
     """Cost of these layouts if replicas turn out as slow as in the worst tenth; infinite if no number of replicas then meets the targets."""
+    usd_per_million_output_tokens: float | None = None
+    """Cost of a million output tokens at the peak."""
+    usd_per_million_tokens: float | None = None
+    """Cost of a million input and output tokens at the peak."""
+    routing: Routing = "round_robin"
     bottleneck: str | None = None
     checked: Literal["simulated", "closed form"] = "simulated"
-    routing: Routing = "round_robin"
+    simulated_requests: int | None = None
+    """Requests simulated at the peak, all of which the latencies count; None where it is not said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(PlanFigures):
+    """One way to serve the scenario: groups of identical replicas, what requests see at the peak, and what it costs."""
+
+    tpot_s: BoundedSpread
+    groups: tuple[Group, ...]
+    """One group that serves requests, a prefill and a decode pool, or the groups of a mix, each with requests of its own."""
+    money: UnitCosts | None = None
+    """Costs at the mean load; None without a price."""
     outside: OutsideUse | None = None
     """What requests take outside of the GPUs; None where nothing is stated."""
     unlike_waits: SeenByUsers | None = None
     """Latencies with the wait of each request outside; None if all wait equally long."""
-    class_e2e_s: tuple[float, ...] = ()
-    """Mean response time of each class at the peak, where there are several [s]."""
     transfer: Transfer | None = None
     """What moves KV caches between pools; None for one group."""
-    requests: int | None = None
-    """Requests simulated at the peak, all of which the latencies count; None where it is not said."""
 
     @property
     def single(self) -> Group:
@@ -372,12 +410,22 @@ class Plan:
     @property
     def responses_s(self) -> ResponseTimes:
         """Mean response times at the peak, for which users wait [s]."""
-        return self.class_e2e_s or self.e2e_s.mean
+        return self.class_e2e_mean_s or self.e2e_s.mean
 
     @property
     def hardware(self) -> str:
         """Names of the devices, each once."""
         return " + ".join(dict.fromkeys(group.layout.device.name for group in self.groups))
+
+    @property
+    def weight_dtype(self) -> str:
+        """Weight dtype of the last group: of separate pools, the one that decodes."""
+        return self.groups[-1].weight_dtype
+
+    @property
+    def kv_dtype(self) -> str:
+        """What the last group keeps its KV cache in."""
+        return self.groups[-1].kv_dtype
 
     @property
     def replicas(self) -> int:
@@ -504,11 +552,28 @@ class Certainty:
     """None: no plan reaches this confidence."""
     gpus: int | None
     usd_per_month: float | None
+    gpus_per_replica: int | None = None
+    """None, as the rest of the layout, where it has several groups."""
     replicas: int | None = None
-    """Spares included; None where it has separate pools."""
+    """Spares included."""
     spare_replicas: int | None = None
-    layout: Layout | None = None
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    expert_parallel: int | None = None
+    data_parallel: int | None = None
     weight_dtype: str | None = None
+    kv_dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise the error for a layout that is there in part."""
+        parts = (self.replicas, self.spare_replicas, self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.data_parallel, self.weight_dtype, self.kv_dtype)  # fmt: skip
+        if any(part is None for part in parts) and any(part is not None for part in parts):
+            raise ValueError("the layout of its replicas is there in part")
+
+    @property
+    def has_layout(self) -> bool:
+        """Whether all its replicas have one layout, which is stated."""
+        return self.kv_dtype is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -612,7 +677,7 @@ class PoolsSearch:
 
     rejected: tuple[Rejection, ...]
     evaluated: int
-    simulated: int
+    simulated_pairs: int
     """Pairs of replica counts that were simulated."""
     chunked: tuple[ChunkedPlan, ...] = ()
     """Fleets of identical replicas with smaller steps, which do for decoding what separate pools do."""

@@ -11,9 +11,9 @@ from capplan.workload.request_class import ResponseTimes
 class UnitCosts:
     """Cost per token, per job and per request, mean over the time that is paid for."""
 
-    usd_per_million_output_tokens: float | None
+    usd_per_million_output_tokens_at_mean: float | None
     """None where no tokens are generated."""
-    usd_per_million_tokens: float
+    usd_per_million_tokens_at_mean: float
     """Input and output together."""
     job_hours: float | None = None
     """Duration of a batch job; None for traffic without an end."""

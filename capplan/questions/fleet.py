@@ -278,7 +278,7 @@ def parts_of(asked: AskedFleet, plan: Plan) -> list[tuple[AskedFleet, Plan]]:
     Latencies of such a plan are still the bounds of all groups.
     """
     parts = []
-    responses = dict(zip((item.name for item in asked.scenario.classes), plan.class_e2e_s, strict=False))
+    responses = dict(zip((item.name for item in asked.scenario.classes), plan.class_e2e_mean_s, strict=False))
     for group in plan.groups:
         classes = requests_of(group, asked.scenario.classes)
         assert group.requests is not None
@@ -287,7 +287,7 @@ def parts_of(asked: AskedFleet, plan: Plan) -> list[tuple[AskedFleet, Plan]]:
             plan,
             groups=(replace(group, requests=None),),
             usd_per_hour=group.usd_per_hour,
-            class_e2e_s=tuple(responses[name] for name in whole) if len(whole) > 1 else (),
+            class_e2e_mean_s=tuple(responses[name] for name in whole) if len(whole) > 1 else (),
         )
         parts.append((part_of(asked, classes), alone))
     return parts

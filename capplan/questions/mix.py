@@ -162,7 +162,7 @@ def mix_plan(demand: Demand, parts: Sequence[Plan]) -> Plan:
     per_s = sum(shares)
     lengths, output = demand.lengths, demand.generated_tokens
     return Plan(
-        tuple(part.single for part in parts),
+        groups=tuple(part.single for part in parts),
         ttft_s=worst([part.ttft_s for part in parts]),
         tpot_s=worst([part.tpot_s for part in parts]),
         e2e_s=worst([part.e2e_s for part in parts]),
@@ -193,7 +193,7 @@ def mix_plan(demand: Demand, parts: Sequence[Plan]) -> Plan:
         )
         if waits_of(demand.classes).are_unlike
         else None,
-        class_e2e_s=responses_s if len(demand.classes) > 1 else (),
+        class_e2e_mean_s=responses_s if len(demand.classes) > 1 else (),
     )
 
 
@@ -224,7 +224,7 @@ def _responses_s(demand: Demand, parts: Sequence[Plan]) -> tuple[float, ...]:
             if requests is None or item.name not in requests.classes:
                 continue
             place = requests.classes.index(item.name)
-            means.append(part.class_e2e_s[place] if part.class_e2e_s else part.e2e_s.mean)
+            means.append(part.class_e2e_mean_s[place] if part.class_e2e_mean_s else part.e2e_s.mean)
             (mine,) = part_of_classes((item,), requests.above_tokens, requests.up_to_tokens, requests.share)
             weights.append(mine.request_rate_at(means[-1]))
         found.append(float(np.average(means, weights=weights)))

@@ -1,7 +1,8 @@
 """The schema of a plan file: type and range of every figure that is read back from it."""
 
 import re
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import reduce
 from math import isclose
 from operator import or_
@@ -14,6 +15,8 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     create_model,
     model_validator,
 )
@@ -21,14 +24,23 @@ from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_after_validator_function
 
 from capplan.accuracy.bounded import BoundedSpread
-from capplan.assumption import Label
+from capplan.errors import Refusal
 from capplan.fleet.engine_options import TierSize
-from capplan.fleet.plan import PHASES, NextSteps, Role, RoutedRequests, TightTarget, Uneconomical
+from capplan.fleet.plan import (
+    PHASES,
+    Certainty,
+    GroupFigures,
+    NextSteps,
+    PlanFigures,
+    TightTarget,
+    Uneconomical,
+)
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.scenario import LoraTerms
+from capplan.fleet.search.candidates import DEGREES, Rejection
+from capplan.fleet.unit_costs import UnitCosts
 from capplan.readers.record import LARGEST_WHOLE, Record, validated
 from capplan.readers.yaml_file import Document
-from capplan.serving.terms import Routing
 
 LARGEST = 1e18
 """Largest value of any figure of a plan, in base units."""
@@ -59,9 +71,13 @@ class _Row(Record):
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
-_NO_MORE_THAN_ONE = re.compile(r"(probability|confidence|share|(?<!load_)fraction)$")
+_NO_MORE_THAN_ONE = re.compile(r"(probability|probabilities|confidence|share|(?<!load_)fraction)$")
 """Names of numbers that are parts of a whole; the load of a link may be above its rate."""
 _RANGES = {float: Amount, int: Positive}
+_RANGE_OF_NAME: dict[str, Any] = dict.fromkeys(
+    ("spare_replicas", "simulated_requests", "count"), Count
+) | dict.fromkeys(DEGREES, Degree)
+"""Name -> its range, where whole numbers may be none or have a limit."""
 
 
 class SeenRow(_Row):
@@ -114,77 +130,73 @@ class Stated:
             for field in fields(of)
         }
         model = create_model(of.__name__, __base__=_Row, **stated)
-        return no_info_after_validator_function(lambda row: of(**dict(row)), handler.generate_schema(model))
+
+        def made(row: _Row) -> Any:
+            found = of(**dict(row))
+            if isinstance(found, (StatedGroup, StatedPlan)):
+                found.refuse_contradictions()
+            return found
+
+        return no_info_after_validator_function(made, handler.generate_schema(model))
 
 
-def _without_figures(written: object) -> object:
+def _reason(written: object) -> Refusal:
+    try:
+        return Refusal(str(written))
+    except ValueError:
+        raise ValueError(f"there is no reason {written!r}") from None
+
+
+def _stated_or_none(written: object) -> object:
     """Return None for a latency that no request has: the time between tokens where outputs have one, or none."""
     return None if written == dict.fromkeys(field.name for field in fields(BoundedSpread)) else written
 
 
 def _ranged(hint: Any, name: str) -> Any:
     """Return the type of a field with the range of its name, through unions and sequences."""
+    if name == "tpot_s":
+        return Annotated[Annotated[BoundedSpread, Stated()] | None, BeforeValidator(_stated_or_none)]
     if is_dataclass(hint):
         return Annotated[hint, Stated()]
     if hint in _RANGES:
-        return Probability if _NO_MORE_THAN_ONE.search(name) else _RANGES[hint]
+        return Probability if _NO_MORE_THAN_ONE.search(name) else _RANGE_OF_NAME.get(name) or _RANGES[hint]
+    if hint is Refusal:
+        return Annotated[Refusal, BeforeValidator(_reason)]
     if get_origin(hint) is tuple:
         part: Any = _ranged(get_args(hint)[0], name)
         return Annotated[tuple[part, ...], Field(strict=False)]
+    if get_origin(hint) is Mapping:
+        return dict[str, _ranged(get_args(hint)[1], name)]  # type: ignore[misc]
     if get_origin(hint) is UnionType:
         return reduce(or_, (_ranged(each, name) for each in get_args(hint)))
     return hint
 
 
-class GroupRow(_Row):
-    """One group of identical replicas of a plan."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedGroup(GroupFigures):
+    """One group of identical replicas as a plan file holds it, its layout in names and degrees."""
 
-    role: Role
-    model: str
     hardware: str
-    tensor_parallel: Degree
-    pipeline_parallel: Degree
-    expert_parallel: Degree
-    data_parallel: Degree
-    weight_dtype: str
+    gpus: int
+    gpus_per_replica: int
+    tensor_parallel: int
+    pipeline_parallel: int
+    expert_parallel: int
+    data_parallel: int
     kv_dtype: str
-    replicas: Positive
-    spare_replicas: Count
-    gpus: Positive
-    gpus_per_replica: Positive
-    concurrency_per_replica: Amount
-    request_rate_per_replica: Amount
-    request_rate_limit_per_replica: Amount | None
-    sure_request_rate_limit_per_replica: Amount | None
-    planned_request_rate_limit_per_replica: Amount
-    kv_cache_tokens: Amount
-    label: Label
-    busy_fraction: Probability | None
-    draft_tokens: Positive | None = None
-    """None in files that state it for the whole plan."""
-    usd_per_gpu_hour: Amount | None
-    requests: Annotated[RoutedRequests, Stated()] | None
-    """None for groups that all requests go to."""
+    usd_per_gpu_hour: float | None
+    price_basis: str | None = None
+    usd_per_hour: float | None = None
 
-    @property
-    def busy_replicas(self) -> int:
-        """Replicas in service."""
-        return self.replicas - self.spare_replicas
-
-    @model_validator(mode="after")
-    def _some_replicas_work(self) -> Self:
+    def refuse_contradictions(self) -> None:
+        """Raise the error for counts that contradict each other."""
         if self.spare_replicas >= self.replicas:
             raise ValueError(
                 f"{self.spare_replicas} of {self.replicas} replicas are spares, so none is at work"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _counts_follow(self) -> Self:
         each = self.tensor_parallel * self.pipeline_parallel * self.data_parallel
         _follows("gpus_per_replica", self.gpus_per_replica, each, "its parallelism makes")
         _follows("gpus", self.gpus, self.replicas * each, f"{self.replicas} replicas of {each} make")
-        return self
 
 
 class OrderedRow(_Row):
@@ -230,45 +242,27 @@ class OrderRow(_Row):
         return self
 
 
-class PlanRow(_Row):
-    """A plan; the keys that it repeats from its only group are extra ones."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedPlan(PlanFigures):
+    """A plan as a plan file holds it; what it repeats from its only group is checked and left out."""
 
     hardware: str
-    replicas: Positive
-    spare_replicas: Count
-    gpus: Positive
+    gpus: int
+    replicas: int
+    spare_replicas: int
     weight_dtype: str
     kv_dtype: str
-    ttft_s: Annotated[BoundedSpread, Stated()]
-    tpot_s: Annotated[Annotated[BoundedSpread, Stated()] | None, BeforeValidator(_without_figures)]
-    e2e_s: Annotated[BoundedSpread, Stated()]
-    class_e2e_mean_s: tuple[Amount, ...] = Field(strict=False)
-    """Mean response time of each class; empty if there is one class."""
-    slo_met_probability: Probability
-    few_open_loops_measured: bool
-    target_probabilities: dict[str, Probability]
-    usd_per_hour: Amount | None
-    usd_per_month: Amount | None
-    usd_per_month_low: Amount | None
-    usd_per_month_high: Amount | None
-    usd_per_million_output_tokens: Amount | None
-    usd_per_million_tokens: Amount | None
-    usd_per_million_output_tokens_at_mean: Amount | None
-    usd_per_million_tokens_at_mean: Amount | None
-    job_hours: Amount | None
-    usd_per_job: Amount | None
-    usd_per_thousand_requests: Amount | None
-    watts: Amount | None
-    draft_tokens: Positive | None
-    routing: Routing
-    bottleneck: str | None
-    checked: Literal["simulated", "closed form"]
-    groups: Annotated[list[GroupRow], Field(min_length=1)]
-    transfer: Annotated[LinkUse, Stated()] | None
+    tpot_s: BoundedSpread | None
+    """None where outputs have one token, or none."""
+    energy_usd_per_hour: float | None = None
+    usd_per_month: float | None
+    draft_tokens: int | None
+    watts: float | None
+    groups: tuple[StatedGroup, ...]
+    money: UnitCosts | None
+    """Costs at the mean load, whose keys stand beside the others; None without a price."""
+    transfer: LinkUse | None
     """None for plans without separate pools."""
-    simulated_requests: Count | None
     outside: OutsideRow | None = None
     """None if the scenario states nothing outside of the GPUs."""
     order: OrderRow | None
@@ -279,8 +273,10 @@ class PlanRow(_Row):
         """Whether prefill and decode have separate replicas."""
         return self.transfer is not None
 
-    @model_validator(mode="after")
-    def _groups_and_order_follow(self) -> Self:
+    def refuse_contradictions(self) -> None:
+        """Raise the error for figures that groups, transfer and order contradict."""
+        if not self.groups:
+            raise ValueError("a plan has one group of replicas or more")
         roles = tuple(group.role for group in self.groups)
         if self.has_pools != (roles == PHASES):
             raise ValueError(
@@ -300,10 +296,6 @@ class PlanRow(_Row):
             )
         for key in ("weight_dtype", "kv_dtype"):
             _same(key, getattr(self, key), getattr(self.groups[-1], key))
-        if len(self.groups) == 1:
-            for key, value in self.groups[0]:
-                if key in (self.model_extra or {}):
-                    _same(key, (self.model_extra or {})[key], value)
         _same("hardware", self.hardware, " + ".join(dict.fromkeys(row.hardware for row in self.groups)))
         if (order := self.order) is not None:
             _follows(
@@ -311,7 +303,12 @@ class PlanRow(_Row):
             )
             _follows("usd_per_hour", self.usd_per_hour, order.usd_per_hour, "its order costs")
             _follows("usd_per_month", self.usd_per_month, order.usd_per_month, "its order costs")
-        return self
+
+
+COMPOSED = ("groups", "money", "transfer", "outside", "order", *DEGREES)
+"""Fields of a plan or a group that its file writes by rules of their own."""
+_UNIT_COSTS = tuple(field.name for field in fields(UnitCosts))
+_OF_PLANS_TOO = tuple(field.name for field in fields(StatedPlan))
 
 
 def _same(key: str, written: object, of_groups: object) -> None:
@@ -320,46 +317,29 @@ def _same(key: str, written: object, of_groups: object) -> None:
         raise ValueError(f"{key} is {written!r}, and its groups have {of_groups!r}")
 
 
+def _read_plan(written: object, read: ValidatorFunctionWrapHandler) -> Any:
+    """Return a plan of a file: with its costs at the mean load as one value, and no repeated key that says other than its group."""
+    if not isinstance(written, Mapping):
+        return read(written)
+    costs = {name: written[name] for name in _UNIT_COSTS if name in written}
+    money = None if costs.get("usd_per_million_tokens_at_mean") is None else costs
+    plan = read({**written, "money": money} if len(costs) == len(_UNIT_COSTS) else written)
+    groups = written["groups"]
+    for key, value in groups[0].items() if len(groups) == 1 else ():
+        if key in written and key not in _OF_PLANS_TOO:
+            _same(key, written[key], value)
+    return plan
+
+
+PlanOfFile: TypeAlias = Annotated[StatedPlan, Stated(), WrapValidator(_read_plan)]
+
+
 class ChoicesRow(_Row):
     """The plans to choose from."""
 
-    cheapest: PlanRow
-    surest: PlanRow
-    fewest: PlanRow
-
-
-class RejectionRow(_Row):
-    """Candidates that were rejected for one reason."""
-
-    hardware: str
-    reason: str
-    count: Count
-    code: str
-
-
-class CertaintyRow(_Row):
-    """The cheapest fleet at one confidence."""
-
-    confidence: Probability
-    hardware: str | None
-    gpus: Count | None
-    usd_per_month: Amount | None
-    replicas: Positive | None = None
-    spare_replicas: Count | None = None
-    tensor_parallel: Degree | None = None
-    pipeline_parallel: Degree | None = None
-    expert_parallel: Degree | None = None
-    data_parallel: Degree | None = None
-    weight_dtype: str | None = None
-    kv_dtype: str | None = None
-
-    @model_validator(mode="after")
-    def _has_a_whole_layout_or_none(self) -> Self:
-        degrees = (self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.data_parallel)
-        parts = (self.replicas, self.spare_replicas, *degrees, self.weight_dtype, self.kv_dtype)
-        if any(part is None for part in parts) and any(part is not None for part in parts):
-            raise ValueError("the layout of its replicas is there in part")
-        return self
+    cheapest: PlanOfFile
+    surest: PlanOfFile
+    fewest: PlanOfFile
 
 
 class NamedFileRow(_Row):
@@ -459,7 +439,7 @@ class InputsRow(_Row):
 class DisaggregatedRow(_Row):
     """How separate pools were searched."""
 
-    rejected: list[RejectionRow]
+    rejected: tuple[Annotated[Rejection, Stated()], ...] = Field(strict=False)
     evaluated: Count
     simulated_pairs: Count
 
@@ -467,13 +447,13 @@ class DisaggregatedRow(_Row):
 class ResultRow(_Row):
     """The answer of a fleet search."""
 
-    plans: Annotated[list[PlanRow], Field(min_length=1)]
-    chosen: PlanRow
+    plans: Annotated[list[PlanOfFile], Field(min_length=1)]
+    chosen: PlanOfFile
     why: str | None
     choices: ChoicesRow | None
-    rejected: list[RejectionRow]
+    rejected: tuple[Annotated[Rejection, Stated()], ...] = Field(strict=False)
     evaluated: Count
-    certainty: list[CertaintyRow]
+    certainty: tuple[Annotated[Certainty, Stated()], ...] = Field(strict=False)
     uneconomical: list[Annotated[Uneconomical, Stated()]]
     tight_target: Annotated[TightTarget, Stated()] | None
     next_steps: Annotated[NextSteps, Stated()] | None

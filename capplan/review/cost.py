@@ -113,7 +113,7 @@ def _token_rows(plan: Plan) -> list[dict[str, Any]]:
     if plan.money is None or plan.usd_per_month is None:
         return []
     loads: list[tuple[str, float | None, float | None]] = [
-        (MEAN, plan.money.usd_per_million_output_tokens, plan.money.usd_per_million_tokens)
+        (MEAN, plan.money.usd_per_million_output_tokens_at_mean, plan.money.usd_per_million_tokens_at_mean)
     ]
     if plan.usd_per_million_tokens is not None:
         loads.append((PEAK, plan.usd_per_million_output_tokens, plan.usd_per_million_tokens))
@@ -141,7 +141,10 @@ def _job_rows(plan: Plan) -> list[dict[str, Any]]:
             "thousand_requests": money.usd_per_job / money.usd_per_thousand_requests,
             "usd_per_thousand_requests": money.usd_per_thousand_requests,
             **_million_tokens(
-                "job", money.usd_per_job, money.usd_per_million_output_tokens, money.usd_per_million_tokens
+                "job",
+                money.usd_per_job,
+                money.usd_per_million_output_tokens_at_mean,
+                money.usd_per_million_tokens_at_mean,
             ),
         }
     ]

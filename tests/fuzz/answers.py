@@ -198,7 +198,7 @@ def _as_slow(asked: AskedFleet, plan: Plan, slowness: float) -> Plan:
     trial = trial_of(asked.question, plan.single.layout, plan.single.weight_dtype, terms_of(asked))
     assert not isinstance(trial, Reason)
     waits = tuple(slowness * response_s for response_s in trial.fleet(busy, slowness).responses_s)
-    return replace(plan, class_e2e_s=waits)
+    return replace(plan, class_e2e_mean_s=waits)
 
 
 def sooner(crowd: Crowd, factor: float) -> Crowd:

@@ -62,13 +62,13 @@ def plan(asked, name, replicas, usd, *, ttft, tpot, sure):
     (device,) = (item for item in asked.question.devices if item.name == name)
     busy = replicas - 1
     group = Group(
-        "serve", "m", Layout(device, Sharding(), "bf16", "bf16"), weight_dtype="bf16", replicas=replicas, spare_replicas=1, survive=Survival("replica", 1),
+        role="serve", model="m", layout=Layout(device, Sharding(), "bf16", "bf16"), weight_dtype="bf16", replicas=replicas, spare_replicas=1, survive=Survival("replica", 1),
         concurrency_per_replica=16.0, request_rate_per_replica=32.0 / busy, request_rate_limit_per_replica=40.0 / busy,
         sure_request_rate_limit_per_replica=32.0 / (busy - 0.5), planned_request_rate_limit_per_replica=32.0 / busy,
         label="measured", kv_cache_tokens=400_000.0, price=asked.prices[name],
     )  # fmt: skip
     return Plan(
-        (group,), few_open_loops_measured=False,
+        groups=(group,), few_open_loops_measured=False,
         target_probabilities={target.key: min(sure + 0.02, 1.0) for target in asked.question.slo.targets},
         ttft_s=spread(ttft), tpot_s=spread(tpot), e2e_s=spread(200 * tpot), slo_met_probability=sure,
         usd_per_hour=usd * replicas,
@@ -258,8 +258,8 @@ def test_a_job_is_priced_as_a_job_wherever_the_page_speaks_of_money(given):
         replace(
             item,
             money=UnitCosts(
-                usd_per_million_output_tokens=1e6 * usd / (1e6 * 200),
-                usd_per_million_tokens=1e6 * usd / (1e6 * 1200),
+                usd_per_million_output_tokens_at_mean=1e6 * usd / (1e6 * 200),
+                usd_per_million_tokens_at_mean=1e6 * usd / (1e6 * 1200),
                 job_hours=10.0,
                 usd_per_job=usd,
                 usd_per_thousand_requests=usd / 1000.0,

@@ -378,10 +378,10 @@ def pools(plans):
     chosen = file.answer.chosen
     pool = {"replicas": 3, "spare_replicas": 1, "planned_request_rate_limit_per_replica": 0.0}
     groups = [
-        chosen.groups[0].model_copy(update=pool | {"role": "prefill", "tensor_parallel": 2}),
-        chosen.groups[0].model_copy(update=pool | {"role": "decode"}),
+        replace(chosen.groups[0], **pool, role="prefill", tensor_parallel=2),
+        replace(chosen.groups[0], **pool, role="decode"),
     ]
-    apart = chosen.model_copy(update={"groups": groups})
+    apart = replace(chosen, groups=tuple(groups))
     file = replace(file, answer=file.answer.model_copy(update={"chosen": apart}))
     return file, fleet_launch(file, image="r/n:1")
 
@@ -424,10 +424,7 @@ def mix(plans):
         ("documents", {"replicas": 2, "spare_replicas": 0, "tensor_parallel": 2, "planned_request_rate_limit_per_replica": 0.5}),
     ]  # fmt: skip
     groups = [
-        whole.model_copy(
-            update=row
-            | {"requests": RoutedRequests(classes=(name,), request_fraction=0.5, above_tokens=None, up_to_tokens=None, max_model_len=4096)}
-        )
+        replace(whole, **row, requests=RoutedRequests(classes=(name,), request_fraction=0.5, max_model_len=4096))
         for name, row in rows
     ]  # fmt: skip
     servers = [
@@ -435,7 +432,7 @@ def mix(plans):
         ServerRow(devices_per_server=4, vendor="NVIDIA"),
     ]
     launch = file.inputs.launch.model_copy(update={"servers": servers})
-    mixed = file.answer.chosen.model_copy(update={"groups": groups})
+    mixed = replace(file.answer.chosen, groups=tuple(groups))
     return replace(
         file,
         answer=file.answer.model_copy(update={"chosen": mixed}),
@@ -508,9 +505,7 @@ def device_ids(service):
 def test_groups_of_a_mix_ask_for_what_their_own_servers_have(mix):
     """Slices of one GPU beside whole ones of another, and GPUs of two vendors: neither is called what the other is."""
     chat, documents = mix.answer.chosen.groups
-    slices = mix.answer.chosen.model_copy(
-        update={"groups": [chat.model_copy(update={"hardware": "h100-sxm:1g.10gb"}), documents]}
-    )
+    slices = replace(mix.answer.chosen, groups=(replace(chat, hardware="h100-sxm:1g.10gb"), documents))
     sliced = replace(mix, answer=mix.answer.model_copy(update={"chosen": slices}))
     pods = [
         item
@@ -548,9 +543,7 @@ def test_pods_of_each_group_run_on_the_machines_that_were_ordered_for_it(mix, ta
     order = mix.answer.chosen.order.model_copy(update={"machines": lines})
     ordered = replace(
         mix,
-        answer=mix.answer.model_copy(
-            update={"chosen": mix.answer.chosen.model_copy(update={"order": order})}
-        ),
+        answer=mix.answer.model_copy(update={"chosen": replace(mix.answer.chosen, order=order)}),
     )
     text = export_text(ordered, fleet_launch(ordered, image="r/n:1" if target == "dynamo" else None), target)
     documents = [item for item in yaml.safe_load_all(text) if item["kind"] not in ("Service", "ConfigMap")]

@@ -63,7 +63,7 @@ def test_a_fleet_carries_its_peak_with_headroom_and_spares(asked, plans):
         busy = plan.replicas - plan.spare_replicas
         assert plan.spare_replicas == 2
         # Users wait for their answers, so their rate follows from the response time.
-        total = 30.0 + 600.0 / (20.0 + plan.class_e2e_s[1])
+        total = 30.0 + 600.0 / (20.0 + plan.class_e2e_mean_s[1])
         assert plan.single.request_rate_per_replica * busy == near(
             total, 0.04
         )  # drawn: 3 % is one standard error of 1,000 thoughts
@@ -86,7 +86,7 @@ def test_dollars_and_watts_are_of_all_devices_spares_included(asked, plans):
         assert plan.usd_per_month == near(730 * hourly)
         assert plan.watts == near(plan.gpus * WATTS[name])
         served = plan.single.request_rate_per_replica * plan.single.busy_replicas
-        asking = 600.0 / (20.0 + plan.class_e2e_s[1])
+        asking = 600.0 / (20.0 + plan.class_e2e_mean_s[1])
         outputs = (30.0 * 120 + asking * 60) / (30.0 + asking)
         assert plan.usd_per_million_output_tokens == near(hourly / (served * outputs * 3600) * 1e6)
         both = (30.0 * 900 + asking * prompt) / (30.0 + asking) + outputs
@@ -269,7 +269,9 @@ def test_a_plan_of_another_size_has_the_cost_and_the_power_of_that_size(path):
     assert twice.gpus == 2 * plan.gpus
     for name in ("usd_per_hour", "usd_per_month", "watts"):
         assert getattr(twice, name) == pytest.approx(2.0 * getattr(plan, name))
-    assert twice.money.usd_per_million_tokens == pytest.approx(2.0 * plan.money.usd_per_million_tokens)
+    assert twice.money.usd_per_million_tokens_at_mean == pytest.approx(
+        2.0 * plan.money.usd_per_million_tokens_at_mean
+    )
     assert twice.usd_per_month_low is None
     assert plan.resized([group.busy_replicas for group in plan.groups]).usd_per_month == pytest.approx(
         plan.usd_per_month

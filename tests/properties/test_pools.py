@@ -549,7 +549,7 @@ def test_users_of_pools_see_in_simulation_what_the_plan_says(tmp_path):
     assert outcome.all.requests_per_s == pytest.approx(peak, rel=0.03)
     assert outcome.all.tpot_s.p95 == pytest.approx(plan.tpot_s.p95, rel=0.05)
     assert outcome.all.ttft_s.mean <= 1.1 * plan.ttft_s.mean
-    assert outcome.classes["chat"].e2e_s.mean == pytest.approx(plan.class_e2e_s[0], rel=0.05)
+    assert outcome.classes["chat"].e2e_s.mean == pytest.approx(plan.class_e2e_mean_s[0], rel=0.05)
 
 
 @given(users=st.integers(1, 5000), think_s=st.floats(0.5, 100.0), response_s=st.floats(0.1, 30.0))

@@ -340,10 +340,10 @@ def _plan(
     slowest = max(joint.slowest(pair, asked), asked if joint.bears(pair, asked) else 0.0)
     together = _met_probability(slowness, slowest, asked, question.slo.confidence)
     return Plan(
-        (prefill, decode),
-        class_e2e_s=responses_s if len(responses_s) > 1 else (),
+        groups=(prefill, decode),
+        class_e2e_mean_s=responses_s if len(responses_s) > 1 else (),
         transfer=Transfer(joint.link, joint.link_use(pair, rate / joint.rate)),
-        requests=outcome.all.requests,
+        simulated_requests=outcome.all.requests,
         ttft_s=with_interval(outcome.all.ttft_s, "ttft", joint.prefill),
         tpot_s=with_interval(outcome.all.tpot_s, "tpot", joint.decode),
         e2e_s=with_interval(outcome.all.e2e_s, "e2e", joint.decode),

@@ -18,6 +18,9 @@ from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import named_weight_format, stored_formats
 
+DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
+"""Degrees of parallelism as scenario keys, flags and JSON name them, in the order of a `Sharding`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -32,6 +35,13 @@ class Layout:
     def devices(self) -> int:
         """Number of devices of one replica."""
         return int(self.sharding.devices)
+
+    @property
+    def degrees(self) -> dict[str, int]:
+        """Return the parallelism by the names of scenario keys and flags."""
+        sharding = self.sharding
+        degrees = (sharding.tensor, sharding.pipeline, sharding.expert, sharding.data)
+        return dict(zip(DEGREES, map(int, degrees), strict=True))
 
     def in_words(self, weight_dtype: str) -> str:
         """Return the parallelism and weight dtype of one replica, such as 'TP4 PP2, fp8'."""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.accuracy.slowness import Slowness
+from capplan.assumption import Label
 from capplan.errors import CapplanError, Reason, Refusal
 from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.load.demand import Demand
@@ -73,7 +74,7 @@ class ScreenedLayout:
     sure_share_bounds: Mapping[float, float]
     """Bound like `share_bound`, by confidence, for a replica as slow as that confidence allows for; 0 if it is out of reach."""
     kv_cache_tokens: float
-    label: str
+    label: Label
     usual_step_s: float
     """Time per output token at half of the largest rate, without drafts."""
     slowness: Slowness
@@ -243,7 +244,7 @@ class _Part:
     def _chosen(
         self,
         layouts: list[Layout],
-        labels: Sequence[str],
+        labels: Sequence[Label],
         state: SteadyState,
         cache_tokens: Array,
         rejected: Rejections,

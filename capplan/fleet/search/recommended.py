@@ -132,7 +132,7 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
         draft_tokens=trial.replica.draft_tokens,
     )
     return Plan(
-        (group,),
+        groups=(group,),
         ttft_s=_bounded(latencies.ttft_s, "ttft", trial),
         tpot_s=_bounded(latencies.tpot_s, "tpot", trial),
         e2e_s=_bounded(latencies.e2e_s, "e2e", trial),
@@ -149,7 +149,7 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
         routing=question.routing,
         outside=outside_use(demand.classes, latencies.responses_s, HOURS_PER_MONTH),
         unlike_waits=latencies.seen,
-        class_e2e_s=latencies.responses_s if len(demand.classes) > 1 else (),
+        class_e2e_mean_s=latencies.responses_s if len(demand.classes) > 1 else (),
     )
 
 

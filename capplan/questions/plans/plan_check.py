@@ -11,6 +11,7 @@ from capplan.fleet.order import OWN
 from capplan.fleet.plan import Plan
 from capplan.fleet.pools.search import pools_standing
 from capplan.fleet.price import usd_per_month
+from capplan.fleet.search.candidates import DEGREES
 from capplan.fleet.search.one_layout import adequacy, trial_of
 from capplan.hardware.device import Device
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group, terms_of
@@ -19,10 +20,9 @@ from capplan.questions.plans.plan_file import chosen_in
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import model_source
 from capplan.readers.plan_file import PlanFile
-from capplan.readers.plan_record import GroupRow, PlanRow
+from capplan.readers.plan_record import StatedGroup, StatedPlan
 from capplan.scenario.traffic import rate_line
 
-DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 _SURE_ENOUGH = 1e-9
 """Rounding of a probability."""
 
@@ -80,7 +80,7 @@ def check_plan(asked: AskedFleet, file: PlanFile, today: date, max_price_age_day
     return PlanCheck((*allowed, *measured, *_money(asked, file, chosen, today, max_price_age_days)))
 
 
-def _allowed(asked: AskedFleet, file: PlanFile, chosen: PlanRow) -> Iterator[Check]:
+def _allowed(asked: AskedFleet, file: PlanFile, chosen: StatedPlan) -> Iterator[Check]:
     """Yield what the scenario has to allow for the plan to be one of its candidates."""
     scenario, question, limits = asked.scenario, asked.question, asked.scenario.fleet
     model = model_source(scenario.model, scenario.file.revision).title
@@ -101,7 +101,9 @@ def _allowed(asked: AskedFleet, file: PlanFile, chosen: PlanRow) -> Iterator[Che
             yield replace(check, name=f"{name}: {check.name}") if name else check
 
 
-def _group_allowed(asked: AskedFleet, row: GroupRow, key: str, devices: Sequence[Device]) -> Iterator[Check]:
+def _group_allowed(
+    asked: AskedFleet, row: StatedGroup, key: str, devices: Sequence[Device]
+) -> Iterator[Check]:
     limits = asked.scenario.fleet
     yield _one_of(key, tuple(item.name for item in devices), row.hardware)
     for name in DEGREES:
@@ -176,7 +178,7 @@ def _measured(asked: AskedFleet, plan: Plan) -> Iterator[Check]:
 
 
 def _money(
-    asked: AskedFleet, file: PlanFile, chosen: PlanRow, today: date, max_price_age_days: int
+    asked: AskedFleet, file: PlanFile, chosen: StatedPlan, today: date, max_price_age_days: int
 ) -> Iterator[Check]:
     """Yield whether the price of the plan is still one, and its cost within the budget."""
     budget = asked.scenario.budget_usd_per_month
@@ -208,7 +210,7 @@ def _money(
             yield Check(f"price date of {name}", f"{max_price_age_days} days", day, age <= max_price_age_days)
 
 
-def _machines(asked: AskedFleet, chosen: PlanRow) -> Iterator[Check]:
+def _machines(asked: AskedFleet, chosen: StatedPlan) -> Iterator[Check]:
     """Yield whether the machines of an order are still sold, by the catalogue or the scenario's own prices."""
     sold = {item.sku for price in asked.prices.values() if price for item in price.machines}
     for line in chosen.order.machines if chosen.order else ():

@@ -1,12 +1,13 @@
 """A plan file -> the answer in it, without another search."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import inf, isclose, nan
 from pathlib import Path
+from typing import Any
 
 from capplan.accuracy.bounded import BoundedSpread
-from capplan.errors import InputError, Refusal, TargetError
+from capplan.errors import InputError, TargetError
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.waits import waits_of
 from capplan.fleet.plan import (
@@ -14,46 +15,34 @@ from capplan.fleet.plan import (
     Choices,
     FleetAnswer,
     Group,
+    GroupFigures,
     Plan,
+    PlanFigures,
     PoolsSearch,
     RoutedRequests,
     Transfer,
 )
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.price import HOURS_PER_MONTH
-from capplan.fleet.search.candidates import Layout, Rejection
+from capplan.fleet.search.candidates import DEGREES, Layout
 from capplan.fleet.survival import Survival
-from capplan.fleet.unit_costs import UnitCosts
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
-from capplan.questions.plans.plan_row import GROUP_FIGURES
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.plan_file import AGAIN, PlanFile, is_plan_file, read_plan_file
-from capplan.readers.plan_record import (
-    CertaintyRow,
-    DisaggregatedRow,
-    GroupRow,
-    PlanRow,
-    RejectionRow,
-)
+from capplan.readers.plan_record import StatedGroup, StatedPlan
 from capplan.scenario.reading import overridden
 from capplan.scenario.scenario import read_scenario, scenario_from
 from capplan.scenario.scenario_file import Scenario
 from capplan.serving.outcome import SeenByUsers, Spread
 from capplan.workload.outside import outside_use
 
-_OF_PLAN = (
-    "ttft_s", "e2e_s", "slo_met_probability", "few_open_loops_measured", "target_probabilities", "usd_per_hour", "usd_per_month_low",
-    "usd_per_million_output_tokens", "usd_per_million_tokens", "bottleneck", "checked", "routing",
-)  # fmt: skip
-"""Fields of a plan that its row has under the same name."""
-
 
 def answer_of(file: PlanFile, asked: AskedFleet) -> FleetAnswer:
     """Return the answer in a plan file; InputError where its targets are not those of the scenario, or its figures contradict each other."""
     _refuse_other_targets(file, asked)
-    found = file.answer
+    found, apart = file.answer, file.answer.disaggregated
     plans = tuple(_plan(row, file, asked) for row in found.plans)
     choices = None
     if found.choices is not None:
@@ -62,14 +51,14 @@ def answer_of(file: PlanFile, asked: AskedFleet) -> FleetAnswer:
         choices = Choices(cheapest, surest, fewest, recommended, found.why or "")
     return FleetAnswer(
         plans,
-        tuple(_rejection(row, file) for row in found.rejected),
+        found.rejected,
         found.evaluated,
         choices=choices,
-        certainty=tuple(_certainty(row, file, asked) for row in found.certainty),
+        certainty=found.certainty,
         uneconomical=tuple(found.uneconomical),
         tight=found.tight_target,
         next_steps=found.next_steps,
-        pools=_pools_search(found.disaggregated, file),
+        pools=PoolsSearch(apart.rejected, apart.evaluated, apart.simulated_pairs) if apart else None,
     )
 
 
@@ -100,41 +89,27 @@ def _unreadable(file: PlanFile, what: str) -> InputError:
     )
 
 
-def _rejection(row: RejectionRow, file: PlanFile) -> Rejection:
-    try:
-        code = Refusal(row.code)
-    except ValueError:
-        raise _unreadable(file, f"there is no reason {row.code!r}") from None
-    return Rejection(row.hardware, row.reason, row.count, code)
-
-
-def _pools_search(row: DisaggregatedRow | None, file: PlanFile) -> PoolsSearch | None:
-    """Return how separate pools were searched; None if they were not."""
-    if row is None:
-        return None
-    rejected = tuple(_rejection(item, file) for item in row.rejected)
-    return PoolsSearch(rejected, row.evaluated, row.simulated_pairs)
-
-
-def _plan(row: PlanRow, file: PlanFile, asked: AskedFleet) -> Plan:
+def _plan(row: StatedPlan, file: PlanFile, asked: AskedFleet) -> Plan:
     responses_s = row.class_e2e_mean_s or row.e2e_s.mean
     plan = Plan(
-        tuple(_group(group, file, asked, row.draft_tokens) for group in row.groups),
-        **{name: getattr(row, name) for name in _OF_PLAN},
+        groups=tuple(_group(group, file, asked, row.draft_tokens) for group in row.groups),
+        **_same_fields(PlanFigures, row) | {"usd_per_month_high": _high_usd_per_month(row)},
         tpot_s=row.tpot_s or BoundedSpread(nan, nan, nan, nan, nan, nan, nan),
-        money=_money(row),
-        usd_per_month_high=_high_usd_per_month(row),
+        money=row.money,
         outside=outside_use(asked.question.demand.classes, responses_s, HOURS_PER_MONTH),
         unlike_waits=_seen(row, asked.question.demand),
-        class_e2e_s=row.class_e2e_mean_s,
         transfer=_transfer(row.transfer, asked),
-        requests=row.simulated_requests,
     )
     if not _alike(plan.usd_per_month, row.usd_per_month):
         raise InputError(
             f"{file.path}: a plan of ${row.usd_per_hour} per hour has usd_per_month {row.usd_per_month}, and {HOURS_PER_MONTH:g} hours make {plan.usd_per_month}\n  {AGAIN}"
         )
     return plan
+
+
+def _same_fields(figures: type, row: StatedPlan | StatedGroup) -> dict[str, Any]:
+    """Return what a plan or a group has as its file holds it."""
+    return {field.name: getattr(row, field.name) for field in fields(figures)}
 
 
 def _alike(worked_out: float | None, written: float | None) -> bool:
@@ -156,7 +131,7 @@ def _transfer(use: LinkUse | None, asked: AskedFleet) -> Transfer | None:
     return Transfer(limits.link, use)
 
 
-def _survives(row: GroupRow, layout: Layout, asked: AskedFleet) -> Survival:
+def _survives(row: StatedGroup, layout: Layout, asked: AskedFleet) -> Survival:
     """Return what replicas of a row survive: as the scenario says, or their spares, if these are others."""
     stated, price = asked.scenario.fleet.survive, asked.prices.get(layout.device.name)
     busy, spares = row.busy_replicas, row.spare_replicas
@@ -165,25 +140,15 @@ def _survives(row: GroupRow, layout: Layout, asked: AskedFleet) -> Survival:
     return stated if planned == spares else Survival("replica", spares)
 
 
-def _group(row: GroupRow, file: PlanFile, asked: AskedFleet, drafts: int | None) -> Group:
+def _group(row: StatedGroup, file: PlanFile, asked: AskedFleet, drafts: int | None) -> Group:
     """Return a group; older files state the drafts of the whole plan only."""
-    layout = layout_of_row(row, file, asked)
+    layout = layout_of(row, file, asked)
     if row.draft_tokens is None and row.role != "prefill":
-        row = row.model_copy(update={"draft_tokens": drafts})
+        row = replace(row, draft_tokens=drafts)
     if row.requests is not None:
         _refuse_other_classes(row.requests, file, asked)
-    return Group(
-        row.role,
-        row.model,
-        layout,
-        row.weight_dtype,
-        row.replicas,
-        row.spare_replicas,
-        _survives(row, layout, asked),
-        price=asked.prices.get(layout.device.name),
-        requests=row.requests,
-        **{name: getattr(row, name) for name in GROUP_FIGURES},
-    )
+    price, survive = asked.prices.get(row.hardware), _survives(row, layout, asked)
+    return Group(**_same_fields(GroupFigures, row), layout=layout, survive=survive, price=price)
 
 
 def _refuse_other_classes(requests: RoutedRequests, file: PlanFile, asked: AskedFleet) -> None:
@@ -194,40 +159,24 @@ def _refuse_other_classes(requests: RoutedRequests, file: PlanFile, asked: Asked
             raise _unreadable(file, f"the scenario has no traffic {name!r}")
 
 
-def layout_of_row(row: GroupRow | CertaintyRow, file: PlanFile, asked: AskedFleet) -> Layout:
-    """Return the layout of a row that has one."""
+def layout_of(row: StatedGroup | Certainty, file: PlanFile | None, asked: AskedFleet) -> Layout:
+    """Return the layout that a group, or the cheapest fleet at one confidence, states in names and degrees."""
     known = {item.name: item for item in asked.question.devices}
     name, weights, kv = row.hardware or "", row.weight_dtype or "", row.kv_dtype or ""
-    if weights not in asked.question.networks:
+    if file is not None and weights not in asked.question.networks:
         raise _unreadable(file, f"the scenario has no weights in {weights!r}")
     kv_bytes_per_element(kv)  # an unknown dtype is an error
-    degrees = (row.tensor_parallel, row.pipeline_parallel, row.expert_parallel, row.data_parallel)
-    return Layout(
-        known.get(name) or device(name), Sharding(*(float(each or 1) for each in degrees)), weights, kv
-    )
+    sharding = Sharding(*(float(getattr(row, degree) or 1) for degree in DEGREES))
+    return Layout(known.get(name) or device(name), sharding, weights, kv)
 
 
-def _high_usd_per_month(row: PlanRow) -> float | None:
+def _high_usd_per_month(row: StatedPlan) -> float | None:
     """Return the high end of the cost, which a file with a low end leaves empty where no number of replicas is enough."""
     high = row.usd_per_month_high
     return inf if high is None and row.usd_per_month_low is not None else high
 
 
-def _certainty(row: CertaintyRow, file: PlanFile, asked: AskedFleet) -> Certainty:
-    """Return the cheapest fleet at one confidence; without its layout if it has separate pools."""
-    cost = Certainty(row.confidence, row.hardware, row.gpus, row.usd_per_month)
-    if row.kv_dtype is None or row.weight_dtype is None:
-        return cost
-    return replace(
-        cost,
-        replicas=row.replicas,
-        spare_replicas=row.spare_replicas,
-        layout=layout_of_row(row, file, asked),
-        weight_dtype=row.weight_dtype,
-    )
-
-
-def _seen(row: PlanRow, demand: Demand) -> SeenByUsers | None:
+def _seen(row: StatedPlan, demand: Demand) -> SeenByUsers | None:
     """Return the latencies with the wait of each request; None if all wait equally long, or a version stated only a part of them."""
     if row.outside is None or not waits_of(demand.classes).are_unlike:
         return None
@@ -243,18 +192,6 @@ def _seen(row: PlanRow, demand: Demand) -> SeenByUsers | None:
         tuple(Spread(**dict(one.e2e_s)) for one in classes),
     )
     return SeenByUsers(first, last, by_class)
-
-
-def _money(row: PlanRow) -> UnitCosts | None:
-    if row.usd_per_million_tokens_at_mean is None:
-        return None
-    return UnitCosts(
-        row.usd_per_million_output_tokens_at_mean,
-        row.usd_per_million_tokens_at_mean,
-        row.job_hours,
-        row.usd_per_job,
-        row.usd_per_thousand_requests,
-    )
 
 
 def scenario_beside(scenario: Path | None, file: PlanFile, settings: Sequence[str]) -> Scenario:

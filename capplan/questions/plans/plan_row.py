@@ -4,7 +4,7 @@ A plan file states scenario, files, model, engine, prices, and what the engines 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -17,22 +17,19 @@ from capplan.fleet.order import OrderLine
 from capplan.fleet.plan import Certainty, Group, Plan, plan_order
 from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.question import spec_of_layout
-from capplan.fleet.search.candidates import Layout
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.money.commitments import offered_costs
 from capplan.questions.fleet import AskedFleet
 from capplan.readers.catalogue.model import model_source
+from capplan.readers.plan_record import COMPOSED, StatedGroup, StatedPlan
 from capplan.readers.text_file import MAX_BYTES, digest, path_of, whole_path
 from capplan.replica.plans import engine_scheduling, plans_of
 
 MONTHS_PER_YEAR = 12.0
 OWN_PRICE = "the scenario"
 """Who offers a price that the scenario states."""
-GROUP_FIGURES = (
-    "concurrency_per_replica", "request_rate_per_replica", "request_rate_limit_per_replica", "sure_request_rate_limit_per_replica",
-    "planned_request_rate_limit_per_replica", "kv_cache_tokens", "label", "busy_fraction", "draft_tokens",
-)  # fmt: skip
-"""Fields of a group that its row has under the same name."""
+OF_ANY_FLEET = ("confidence", "hardware", "gpus", "usd_per_month")
+"""Keys of the cheapest fleet at one confidence that it has with several groups too."""
 OF_GROUPS_ALONE = ("role", "model", "busy_fraction", "requests")
 """Keys of a group that a plan of one group does not repeat."""
 
@@ -45,38 +42,13 @@ def plan_row(plan: Plan) -> dict[str, Any]:
     groups = [group_row(group) for group in plan.groups]
     first = groups[0] if len(groups) == 1 else {}
     return {
-        "hardware": plan.hardware,
-        "gpus": plan.gpus,
-        "replicas": plan.replicas,
-        "spare_replicas": plan.spare_replicas,
         **{key: value for key, value in first.items() if key not in OF_GROUPS_ALONE},
-        "weight_dtype": groups[-1]["weight_dtype"],
-        "kv_dtype": groups[-1]["kv_dtype"],
-        "ttft_s": asdict(plan.ttft_s),
-        "tpot_s": asdict(plan.tpot_s),
-        "e2e_s": asdict(plan.e2e_s),
-        "class_e2e_mean_s": list(plan.class_e2e_s),
-        "slo_met_probability": plan.slo_met_probability,
-        "few_open_loops_measured": plan.few_open_loops_measured,
-        "target_probabilities": dict(plan.target_probabilities),
-        "energy_usd_per_hour": plan.energy_usd_per_hour,
-        "usd_per_hour": plan.usd_per_hour,
-        "usd_per_month": plan.usd_per_month,
-        "usd_per_month_low": plan.usd_per_month_low,
-        "usd_per_month_high": _finite(plan.usd_per_month_high),
+        **_columns(StatedPlan, plan),
+        **(asdict(plan.money) if plan.money else dict.fromkeys(field.name for field in fields(UnitCosts))),
         "offers": offers_row(plan),
         "outside": outside_row(plan),
-        "usd_per_million_output_tokens": plan.usd_per_million_output_tokens,
-        "usd_per_million_tokens": plan.usd_per_million_tokens,
-        **_unit_costs(plan.money),
-        "draft_tokens": plan.draft_tokens,
-        "routing": plan.routing,
-        "watts": plan.watts,
-        "bottleneck": plan.bottleneck,
-        "checked": plan.checked,
         "groups": groups,
         "transfer": asdict(plan.transfer.at_peak) if plan.transfer else None,
-        "simulated_requests": plan.requests,
         "order": order_row(plan),
         "survival": survival_row(plan),
     }
@@ -84,23 +56,23 @@ def plan_row(plan: Plan) -> dict[str, Any]:
 
 def group_row(group: Group) -> dict[str, Any]:
     """Return one group of identical replicas of a plan."""
-    return {
-        "role": group.role,
-        "model": group.model,
-        "hardware": group.layout.device.name,
-        "gpus": group.gpus,
-        "gpus_per_replica": group.layout.devices,
-        "replicas": group.replicas,
-        "spare_replicas": group.spare_replicas,
-        **_degrees(group.layout),
-        "weight_dtype": group.weight_dtype,
-        "kv_dtype": group.layout.kv_format,
-        **{name: getattr(group, name) for name in GROUP_FIGURES},
-        "usd_per_gpu_hour": None if group.price is None else group.price.usd_per_hour,
-        "price_basis": None if group.price is None else group.price.basis,
-        "usd_per_hour": group.usd_per_hour,
-        "requests": None if group.requests is None else asdict(group.requests),
-    }
+    return _columns(StatedGroup, group) | group.layout.degrees
+
+
+def _columns(stated: type, of: Plan | Group) -> dict[str, Any]:
+    """Return what a plan file holds of a plan or a group under the names that it has there; what has no end is None."""
+    names = [field.name for field in fields(stated) if field.name not in COMPOSED]
+    return {name: _column(getattr(of, name)) for name in names}
+
+
+def _column(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple):
+        return list(value)
+    return None if value == inf else value
 
 
 def order_row(plan: Plan) -> dict[str, Any] | None:
@@ -169,46 +141,9 @@ def survival_row(plan: Plan) -> dict[str, Any] | None:
     }
 
 
-def _degrees(layout: Layout) -> dict[str, int]:
-    sharding = layout.sharding
-    return {
-        "tensor_parallel": int(sharding.tensor),
-        "pipeline_parallel": int(sharding.pipeline),
-        "expert_parallel": int(sharding.expert),
-        "data_parallel": int(sharding.data),
-    }
-
-
 def certainty_row(row: Certainty) -> dict[str, Any]:
-    """Return the cheapest fleet at one confidence; its layout is left out where it has separate pools."""
-    layout = row.layout
-    cost = {
-        "confidence": row.confidence,
-        "hardware": row.hardware,
-        "gpus": row.gpus,
-        "usd_per_month": row.usd_per_month,
-    }
-    if layout is None:
-        return cost
-    return cost | {
-        "gpus_per_replica": layout.devices,
-        "replicas": row.replicas,
-        "spare_replicas": row.spare_replicas,
-        **_degrees(layout),
-        "weight_dtype": row.weight_dtype,
-        "kv_dtype": layout.kv_format,
-    }
-
-
-def _unit_costs(money: UnitCosts | None) -> dict[str, float | None]:
-    """Return what a token, a request and a job cost; None without a price, or without a job."""
-    return {
-        "usd_per_million_output_tokens_at_mean": money.usd_per_million_output_tokens if money else None,
-        "usd_per_million_tokens_at_mean": money.usd_per_million_tokens if money else None,
-        "job_hours": money.job_hours if money else None,
-        "usd_per_job": money.usd_per_job if money else None,
-        "usd_per_thousand_requests": money.usd_per_thousand_requests if money else None,
-    }
+    """Return the cheapest fleet at one confidence; its layout is left out where it has several groups."""
+    return {name: value for name, value in asdict(row).items() if row.has_layout or name in OF_ANY_FLEET}
 
 
 def offers_row(plan: Plan) -> dict[str, Any] | None:
@@ -247,10 +182,6 @@ def outside_row(plan: Plan) -> dict[str, Any] | None:
         "usd_per_month": None if use.of_job else use.usd,
         "usd_per_job": use.usd if use.of_job else None,
     }
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or value == inf else value
 
 
 def plan_inputs(asked: AskedFleet, chosen: Plan | None) -> dict[str, Any]:

@@ -40,10 +40,10 @@ def cost_texts(plan: Plan) -> list[str]:
     """Return what a plan costs: a month and a million tokens at the mean load, or the job."""
     if plan.usd_per_month is None or plan.money is None:
         return ["price unknown"]
-    if plan.money.usd_per_million_output_tokens is None and plan.money.usd_per_job is None:
+    if plan.money.usd_per_million_output_tokens_at_mean is None and plan.money.usd_per_job is None:
         return [
             f"${plan.usd_per_month:,.0f} per month",
-            f"${plan.money.usd_per_million_tokens:.3g} per million tokens and ${plan.money.usd_per_thousand_requests:.3g} per thousand requests at the mean load",
+            f"${plan.money.usd_per_million_tokens_at_mean:.3g} per million tokens and ${plan.money.usd_per_thousand_requests:.3g} per thousand requests at the mean load",
         ]
     if plan.money.usd_per_job is not None and plan.money.job_hours is not None:
         return [
@@ -52,7 +52,7 @@ def cost_texts(plan: Plan) -> list[str]:
         ]
     return [
         f"${plan.usd_per_month:,.0f} per month",
-        f"${plan.money.usd_per_million_output_tokens:.3g} per million output tokens at the mean load",
+        f"${plan.money.usd_per_million_output_tokens_at_mean:.3g} per million output tokens at the mean load",
     ]
 
 

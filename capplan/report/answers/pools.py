@@ -50,7 +50,7 @@ def pools_result(answer: FleetAnswer) -> dict[str, Any] | None:
         "plans": [plan_row(plan) for plan in answer.with_pools],
         "rejected": [asdict(item) for item in answer.pools.rejected],
         "evaluated": answer.pools.evaluated,
-        "simulated_pairs": answer.pools.simulated,
+        "simulated_pairs": answer.pools.simulated_pairs,
         "smaller_chunks": [
             {
                 "max_num_batched_tokens": item.max_num_batched_tokens,
