@@ -309,7 +309,7 @@ def scheduling_for(benchmark: Benchmark, scheduling: Scheduling, longest_prompt:
 def replayed_columns(benchmark: Benchmark, servers: Servers) -> dict[str, float]:
     """Return the columns of a benchmark's row, as its engines would have produced them.
 
-    Of `online_rate_slo` the largest rate that they serve within the limits only.
+    Of `online_rate_slo` only the largest rate that they serve within the limits.
     """
     servers = _behind_front_end(benchmark, servers)
     if benchmark.kind == "online_rate_slo":

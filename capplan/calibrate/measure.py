@@ -273,7 +273,7 @@ class Progress:
 QUICK_BUDGET_S = {"cpu": 100.0, "cuda": 130.0}
 FULL_BUDGET_S = 700.0
 PASSES = {"cpu": 3, "cuda": 3}
-"""Passes over all cases, minutes apart: the load next to a processor comes and goes, the clock of a card too."""
+"""Passes over all cases, minutes apart: other load on a machine comes and goes, and so does the clock of a card."""
 MOST_PASSES = {"cpu": 3, "cuda": 9}
 """The same where time is left: repeats on a card end as soon as they agree."""
 BUSY_LOAD_FRACTION = 0.5

@@ -105,7 +105,7 @@ class Config:
     def uncounted(self, what: str) -> None:
         """Remark on a part of the model whose weights are not counted."""
         self.notes.append(what)
-        self.doubts.append(Assumption(what, "the config.json of only the text model"))
+        self.doubts.append(Assumption(what, "the config.json of the text model only"))
 
     def unused(self, *keys: str) -> None:
         """Declare keys that change neither parameters nor cache of this network, whatever they say."""

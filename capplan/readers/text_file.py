@@ -280,7 +280,7 @@ def read_text(
     max_bytes : [B]
         capplan rejects a longer file without reading it whole.
     unpacked : bool
-        Read what gzip packed; else capplan rejects such a file.
+        Read what gzip packed; if not set, such a file is an error.
 
     Returns
     -------

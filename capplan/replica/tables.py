@@ -135,7 +135,7 @@ def _spread(time: Number, shape: tuple[int, ...]) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTables:
-    """Step times of only the device, without host time."""
+    """Step times of the device, without host time."""
 
     kernels: StepTable
     """Sum of kernel times, each run by itself."""

@@ -315,7 +315,7 @@ def with_certainty_of_pools(
 
     Parameters
     ----------
-    answer : its certainty is that of only identical replicas; empty where there are none
+    answer : its certainty is that of identical replicas only; empty if there are none
     question : of the whole fleet
     terms : headroom, spares and prices
     cache : runs of the search before
