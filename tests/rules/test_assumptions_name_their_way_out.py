@@ -69,7 +69,7 @@ LINES = [
 ]
 OUTSIDE = {
     "a quantised checkpoint's own config", "Hedging in Python", "shared_prefix in the workload YAML",
-    "a config.json without them", "a run with lengths that do not vary", "results with the lengths of every request", "the config.json of only the text model",
+    "a config.json without them", "a run with lengths that do not vary", "results with the lengths of every request", "the config.json of the text model only",
 }  # fmt: skip
 """What replaces an assumption and is no flag, key or command of ours."""
 
