@@ -63,7 +63,7 @@ EXAMPLES = {
 
 _HEAD = """# Commands
 
-Written by `python -m docs.generators.commands` (`make docs`) from the commands themselves; do not edit.
+<!-- written by `make docs` from the commands themselves -->
 
 All commands but `init`, `export` and `mcp` take `--format table|json|csv|markdown` and `--output FILE`. Results go to stdout, warnings to
 stderr. JSON and CSV are in base units with full precision. Exit codes: 0 done, 2 bad input, 3 does not fit,

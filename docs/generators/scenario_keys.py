@@ -352,7 +352,7 @@ _TABLES = {
 }
 _PAGE = """# Scenario keys
 
-Written by `python -m docs.generators.commands` (`make docs`) from the records that read a scenario; do not edit.
+<!-- written by `make docs` from the records that read a scenario -->
 
 A scenario is one YAML file. It needs a name, a model and traffic; every other key has a default, which the answer lists under
 assumptions with the key that replaces it. Editors complete and check the file by its first line,

@@ -38,12 +38,14 @@ def prose(page: str) -> str:
 
 
 def texts(root: Path) -> Iterator[tuple[str, int, str]]:
-    """Yield file, line and text of everything that is looked at."""
+    """Yield file, first line and text of everything that is looked at: paragraphs of pages, and texts of the package."""
     pages = [root / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
     pages += sorted((root / "docs").rglob("*.md"))
     for page in pages:
-        for number, line in enumerate(prose(page.read_text(encoding="utf-8")).splitlines(), start=1):
-            yield page.relative_to(root).as_posix(), number, line
+        number = 1
+        for paragraph in re.split(r"(\n\s*\n)", prose(page.read_text(encoding="utf-8"))):
+            yield page.relative_to(root).as_posix(), number, paragraph
+            number += paragraph.count("\n")
     for path in sorted((root / "capplan").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
@@ -53,14 +55,15 @@ def texts(root: Path) -> Iterator[tuple[str, int, str]]:
 
 
 def findings(root: Path) -> list[str]:
-    """Return a line for each word that is not used, with its place and what stands instead."""
+    """Return a line for each word that is not used, with the place of its paragraph or text and what stands instead."""
     swap = vocabulary(root)
-    return [
-        f"{file}:{line}: write {instead!r} instead of {found[0]!r}"
-        for file, line, text in texts(root)
-        for pattern, instead in swap.items()
-        if (found := pattern.search(text))
-    ]
+    found = []
+    for file, line, text in texts(root):
+        words = " ".join(text.split())  # a phrase may go on in the next line
+        for pattern, instead in swap.items():
+            if match := pattern.search(words):
+                found.append(f"{file}:{line}: write {instead!r} instead of {match[0]!r}")
+    return found
 
 
 def main() -> int:

@@ -65,6 +65,7 @@ def test_a_collective_that_one_rank_lacks_is_skipped_by_all_and_the_rest_is_meas
     assert "{'gloo'}" in out
 
 
+@pytest.mark.long
 def test_a_rank_that_dies_ends_the_others_with_a_line():
     code, out = ranks(
         "import os\n"

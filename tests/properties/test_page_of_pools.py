@@ -105,6 +105,7 @@ def test_certainty_costs_more_the_surer_and_never_more_than_a_plan_that_is_as_su
     assert chosen["usd_per_month_low"] <= chosen["usd_per_month"] <= (chosen["usd_per_month_high"] or inf)
 
 
+@pytest.mark.long
 def test_what_moves_the_number_is_what_a_changed_scenario_would_get(plan, result, tables):
     """The scenario has one layout for either pool, so the page and `fleet` with these keys have the same replicas to find."""
     rows = {(row["what"], row["if_it_is"]): row for row in tables["What moves the number"][0]}

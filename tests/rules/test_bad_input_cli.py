@@ -195,6 +195,7 @@ def test_an_unknown_quantisation_is_refused(model):
     refused(model(quantization_config="fp8"), "quantization_config")
 
 
+@pytest.mark.long
 def test_the_list_of_models_leaves_out_what_is_not_modelled(capplan):
     ran = capplan("model", "--format", "json")
     assert ran.code == 0, ran.err

@@ -18,7 +18,6 @@ SAMPLE = {
     ROOT / name
     for name in (
         "README.md",
-        "docs/deploy.md",
         "docs/plans.md",
         "docs/report.md",
     )
@@ -98,6 +97,7 @@ def test_a_block_runs_nothing_but_the_program():
         with_output(f"{MARK}\n```console\n$ rm -r .\n```\n", main)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("shared_runs")
 def test_the_scenario_and_the_library_of_the_readme_run(tmp_path, monkeypatch, capsys, capplan):
     size_on_few_requests(monkeypatch)

@@ -54,6 +54,7 @@ def test_capplan_in_the_background_goes_on_after_ctrl_c(root, tmp_path):
     assert '"command": "model"' in out
 
 
+@pytest.mark.long
 def test_a_campaign_in_the_background_still_interrupts_a_step_that_takes_too_long(tmp_path, ignored):
     steps = [Step("slow", (sys.executable, "-c", SLEEPS), 1.5)]
     (done,) = campaign(tmp_path, steps, 1.0, lambda _line: None)

@@ -49,6 +49,7 @@ def test_no_row_was_chosen_by_its_prediction(root):
         assert all("validation" in line or "table" in line for line in imported)
 
 
+@pytest.mark.long
 def test_rows_are_those_that_the_seed_draws(shared, root):
     for chooser, folder in ((choose_rows, "data"), (choose_traces, "traces")):
         for name, rows in chooser.drawn_files(shared / folder).items():

@@ -176,6 +176,7 @@ def one_line_error(ran, *expected):
     return ran.err
 
 
+@pytest.mark.long
 def test_a_model_on_the_hub_is_read_and_then_kept_in_the_local_cache(asks, hub):
     first = asks("tiny/open", "--format", "json")
     assert first.code == 0, first.err
@@ -276,6 +277,7 @@ def test_a_hub_error_shows_its_status(asks_here):
     one_line_error(asks_here("tiny/broken"), "tiny/broken", "500")
 
 
+@pytest.mark.long
 def test_a_slow_hub_times_out(asks):
     one_line_error(asks("tiny/slow", HF_HUB_ETAG_TIMEOUT="1"), "tiny/slow", "did not answer in time")
 

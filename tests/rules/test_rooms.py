@@ -1,6 +1,7 @@
 """Who may import whom, and which room owns which library; read from the source, lazy imports included."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,18 +29,21 @@ FILES = [
 ]
 
 
+@cache
 def imported(path):
-    """Yield (module, whether it stands at the top of the file) of every import in a file."""
+    """Return (module, whether it stands at the top of the file) of every import in a file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     top = set(map(id, tree.body))
+    found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, id(node) in top) for alias in node.names)
+            found += [(alias.name, id(node) in top) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import; write capplan.ROOM.FILE"
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
-                yield (whole if node.module == "capplan" else str(node.module)), id(node) in top
+                found.append((whole if node.module == "capplan" else str(node.module), id(node) in top))
+    return found
 
 
 def room_of(path):

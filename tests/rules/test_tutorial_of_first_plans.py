@@ -13,6 +13,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "first-plan.
 TAKE_OFFLINE = ("init", "fleet", "levers")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("shared_runs")
 def test_every_command_of_the_tutorial_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -14,6 +14,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "from-a-plan
 TAKE_OFFLINE = ("fleet", "explain", "check")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("shared_runs")
 def test_every_command_of_the_tutorial_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
