@@ -19,10 +19,11 @@ _RESTS_ON = {
 """Setting that was assumed -> the columns that rest on it."""
 _TITLES = {
     "kv_bytes_per_token": "growth",
-    "engine_reserved_bytes_per_sequence": "reserved",
+    "kv_bytes_per_sequence": "used",
+    "engine_reserved_bytes_per_sequence": "allocated",
     "kv_bytes_total": "total",
-    "kv_bytes_per_gpu": "needed",
-    "engine_reserved_bytes_per_gpu": "reserved",
+    "kv_bytes_per_gpu": "used",
+    "engine_reserved_bytes_per_gpu": "allocated",
 }
 
 

@@ -114,7 +114,7 @@ def _closing(speculated: Speculation, *, stated: bool) -> str:
 
 
 _MEMORY_TITLES = {
-    "kv_bytes_available_per_gpu": "left for the caches of target and draft",
+    "kv_bytes_available_per_gpu": "available for the caches of target and draft",
     "context_tokens": "context of a sequence",
     "max_concurrency": "concurrent sequences with the draft",
 }
