@@ -105,7 +105,7 @@ class ExpertRates(TiledKernelRates):
     """Passes of 2 bytes over the tokens that this rank's experts receive: gather, activation, scatter."""
     token_passes: Number
     """Passes of 2 bytes over all tokens of the group, wherever they are routed: quantise, combine. Of libraries that keep
-    rows of this rank's pairs alone."""
+    rows of only this rank's pairs."""
     router_skew: Number
     """Variance of the experts' popularity over its mean squared: 0 uniform, -1 perfectly even. See
     `experts_hit`."""

@@ -260,7 +260,7 @@ class StatedPlan(PlanFigures):
     watts: float | None
     groups: tuple[StatedGroup, ...]
     money: UnitCosts | None
-    """Costs at the mean load, whose keys stand beside the others; None without a price."""
+    """Costs at the mean load, whose keys stand next to the others; None without a price."""
     transfer: LinkUse | None
     """None for plans without separate pools."""
     outside: OutsideRow | None = None
