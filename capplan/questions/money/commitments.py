@@ -220,7 +220,10 @@ def group_use(group: Group, running: Counts, offers: Sequence[Offer]) -> GroupUs
     """
     devices, node = group.layout.devices, group.layout.device.node_devices
     counts = np.unique(running).tolist()
-    orders = {busy: group.price and group.price.order(devices, node, busy, group.survive) for busy in counts}
+    orders = {
+        busy: group.price.order(devices, node, busy, group.survive) if group.price else None
+        for busy in counts
+    }
     bought = {busy: order.gpus for busy, order in orders.items() if order is not None}
     sizes = [line.machine.gpus for order in orders.values() if order is not None for line in order.lines]
     of_replicas = max(sizes, default=0) <= devices and all(
