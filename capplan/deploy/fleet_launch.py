@@ -30,6 +30,8 @@ RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 SLICE = re.compile(r"[0-9]+g\.[0-9]+gb(\.me)?")
 """MIG profile behind the name of a device, as NVIDIA's device plugin spells it; a device of one's own may have any name."""
 LONGEST_NAME = 40
+ROUNDED = 1e-5
+"""A rate is written with six digits, so it is taken this part lower."""
 _LIMITS_FOLLOW = ("hardware", *DEGREES)
 """What the limits of an engine depend on."""
 
@@ -54,6 +56,24 @@ class Group:
     """Requests that the router of a mix sends to it, in words; empty if all groups get the same."""
     request_fraction: float = 1.0
     """Share of all requests that it gets."""
+    hourly_loads: tuple[tuple[float, int], ...] = ()
+    """Request rate of the group, and the replicas without spares that it needs then; empty without a load curve."""
+
+    @property
+    def scaling_rate(self) -> float:
+        """Largest rate that each replica counts with, so that no hour has fewer than it needs [1/s].
+
+            c = min(c_0, min_i r_i / (n_i - 1)),   n_i > 1
+
+        A replica of a small fleet carries less than one of the whole fleet, and an autoscaler has one rate for all hours. With c it
+        has more than n_i - 1 replicas at r_i, and at the peak no more than the plan allows.
+        """
+        hourly = [rate / (needed - 1) for rate, needed in self.hourly_loads if needed > 1]
+        return (
+            min(self.planned_rate, *((1.0 - ROUNDED) * rate for rate in hourly))
+            if hourly
+            else self.planned_rate
+        )
 
     @property
     def busy_replicas(self) -> int:
@@ -248,7 +268,20 @@ def _groups(
             row.request_rate_limit_per_replica,
             _rule(row) if mixed else "",
             row.requests.request_fraction if row.requests else 1.0,
+            _hourly_loads(file, row, number - 1),
         )
+
+
+def _hourly_loads(file: PlanFile, row: StatedGroup, at: int) -> tuple[tuple[float, int], ...]:
+    """Return the distinct request rates of a group over time, and the replicas that it needs at each."""
+    hours = file.answer.over_time_of(at)
+    if hours is None:
+        return ()
+    fraction = row.requests.request_fraction if row.requests else 1.0
+    needed = (gpus // row.gpus_per_replica for gpus in hours.needed_gpus)
+    return tuple(
+        sorted({(fraction * rate, count) for rate, count in zip(hours.request_rate, needed, strict=False)})
+    )
 
 
 def _rule(row: StatedGroup) -> str:

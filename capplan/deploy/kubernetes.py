@@ -283,7 +283,7 @@ def scaled_objects(fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
 
 def _scaled_object(fleet: FleetLaunch, group: Group) -> dict[str, Any]:
     """Return what KEDA scales a deployment by: the rate of the requests that its own pods finish."""
-    rate = group.planned_rate
+    rate = group.scaling_rate
     if not rate > 0.0:
         raise InputError("keda: the plan states no rate of requests that a replica serves within its targets")
     least = fleet.least_replicas or group.spare_replicas + 1

@@ -163,7 +163,7 @@ def cash_of(mixes: Sequence[Mix], terms: Mapping[str, PaidTerm]) -> Cash:
             if term is None:
                 running += month_usd
                 continue
-            devices = part.replicas * part.devices
+            devices = part.gpus
             needed[part.offer.name] += devices
             used = part.usd_per_hour - part.offer.fixed_usd_per_hour * devices
             running += float(usd_per_month(used))

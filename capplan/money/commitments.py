@@ -83,18 +83,31 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class MixedPart:
-    """The replicas of a mix that are paid for in one way."""
+    """The replicas, or the machines, of a mix that are paid for in one way."""
 
     offer: Offer
-    replicas: int
+    units: int
+    """Replicas; or machines, if those of the order hold more than the replicas."""
     used_fraction: float
     """Mean share of the time in which they run."""
     usd_per_hour: float
-    """Cost of all devices of these replicas, mean over the time."""
+    """Cost of all devices of these units, mean over the time."""
     devices: int
-    """Devices of one replica."""
+    """Devices of one unit."""
     group: int = 0
     """Group of the plan: 0 for all replicas, or for prefill where decode is 1."""
+    of_replicas: bool = True
+    """Whether the units are replicas."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all units."""
+        return self.units * self.devices
+
+    @property
+    def replicas(self) -> int | None:
+        """Replicas that are paid for; None if machines are counted."""
+        return self.units if self.of_replicas else None
 
 
 def use_fractions(paid: Counts) -> Array:
@@ -239,14 +252,16 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class GroupUse:
-    """Replicas of one layout, and the ways to pay for them."""
+    """Replicas of one layout, or the machines that hold them, and the ways to pay for them."""
 
     used: Array
     """Share of the time in which each of them runs."""
     offers: Sequence[Offer]
     """As for `cheapest_mix`."""
     devices: int
-    """Devices of one replica."""
+    """Devices of one of them."""
+    of_replicas: bool = True
+    """Whether replicas are counted, not machines."""
 
 
 def mix_of(groups: Sequence[GroupUse], owned_people_usd_per_hour: float = 0.0) -> Mix:
@@ -275,7 +290,7 @@ def mix_of(groups: Sequence[GroupUse], owned_people_usd_per_hour: float = 0.0) -
 
 def _parts(groups: Sequence[GroupUse]) -> tuple[MixedPart, ...]:
     return tuple(
-        replace(part, group=place)
+        replace(part, group=place, of_replicas=group.of_replicas)
         for place, group in enumerate(groups)
         for part in cheapest_mix(group.used, group.offers, group.devices)
     )

@@ -444,6 +444,13 @@ class DisaggregatedRow(_Row):
     simulated_pairs: Count
 
 
+class OverTimeRow(_Row):
+    """Load and GPUs of a group over the windows of a curve or of a trace."""
+
+    request_rate: tuple[Amount, ...] = Field(strict=False)
+    needed_gpus: tuple[Positive, ...] = Field(strict=False)
+
+
 class ResultRow(_Row):
     """The answer of a fleet search."""
 
@@ -458,6 +465,14 @@ class ResultRow(_Row):
     tight_target: Annotated[TightTarget, Stated()] | None
     next_steps: Annotated[NextSteps, Stated()] | None
     disaggregated: DisaggregatedRow | None
+    over_time: OverTimeRow | dict[str, OverTimeRow] | None = None
+
+    def over_time_of(self, group: int) -> OverTimeRow | None:
+        """Return load and GPUs of a group of the chosen plan over time; None without a curve."""
+        if self.over_time is None or isinstance(self.over_time, OverTimeRow):
+            return self.over_time
+        rows = tuple(self.over_time.values())
+        return rows[group] if len(rows) == len(self.chosen.groups) else None
 
 
 class _OriginRow(_Row):

@@ -118,7 +118,7 @@ def _payments(asked: AskedBill, group: int) -> list[_Payment]:
             part.offer.name,
             part.usd_per_hour / total if total else 1.0 / len(parts),
             _CATEGORIES.get(part.offer.name, "Other"),
-            part.replicas * part.devices * asked.hours,
+            part.gpus * asked.hours,
         )
         for part in parts
     ]

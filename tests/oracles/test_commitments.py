@@ -16,6 +16,9 @@ from capplan.money.commitments import (
     pure_usd_per_hour,
     use_fractions,
 )
+from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.outlook import outlook_of
+from capplan.scenario.scenario import read_scenario
 
 USD = st.floats(0.0, 10.0)
 OFFERS = st.lists(st.tuples(USD, USD), min_size=1, max_size=3).map(
@@ -46,7 +49,7 @@ def brute_force(counts, offers, devices):
 def test_the_mix_is_the_best_of_all_assignments(counts, offers, spot, devices):
     every = [*offers, *([spot] if spot else [])]
     parts = cheapest_mix(use_fractions(counts), every, devices)
-    assert sum(part.replicas for part in parts) == counts.max()
+    assert sum(part.units for part in parts) == counts.max()
     assert sum(part.usd_per_hour for part in parts) == pytest.approx(brute_force(counts, every, devices))
 
 
@@ -93,7 +96,7 @@ def test_an_office_day_by_hand():
     used = use_fractions(counts)
     assert used.tolist() == pytest.approx([1.0, 10 / 24, 10 / 24, 10 / 24])
     mix = mix_of([GroupUse(used, [Offer("on-demand", 0.0, 3.0), Offer("reserved-1y", 2.0, 0.0)], 1)])
-    assert {part.offer.name: part.replicas for part in mix.parts} == {"on-demand": 3, "reserved-1y": 1}
+    assert {part.offer.name: part.units for part in mix.parts} == {"on-demand": 3, "reserved-1y": 1}
     assert mix.usd_per_hour == pytest.approx(2.0 + 3 * 3.0 * 10 / 24)
     assert {offer.name: usd for offer, usd in mix.pure} == pytest.approx(
         {"on-demand": 3.0 * (1 + 30 / 24), "reserved-1y": 8.0}
@@ -132,3 +135,53 @@ def test_people_are_paid_for_owned_devices_only_where_owning_still_pays():
     few, many = mix_of([GroupUse(used, offers, 1)], 5.0), mix_of([GroupUse(used, offers, 1)], 9.0)
     assert (few.usd_per_hour, few.people_usd_per_hour) == pytest.approx((9.0, 5.0))
     assert (many.usd_per_hour, many.people_usd_per_hour) == pytest.approx((12.0, 0.0))
+
+
+EIGHTS = """name: eights
+model: meta-llama/Llama-3.1-8B-Instruct
+traffic: [{request_rate: 45 req/s, daily_curve: office, input_tokens: 900, output_tokens: 150}]
+slo: {ttft_p95: 500 ms, tpot_p95: 30 ms}
+fleet: {hardware: [h200-sxm], tensor_parallel: 1, pipeline_parallel: 1, survive: {machine: 0}}
+prices: {provider: CoreWeave}
+commitments: {reserved_1y: {discount: 35 %}, spot: {most: 30 %}}
+"""
+
+
+@pytest.fixture(scope="module")
+def eights(tmp_path_factory):
+    """H200 that are sold in eights alone, for a day whose night needs a part of one machine."""
+    path = tmp_path_factory.mktemp("eights") / "eights.yaml"
+    path.write_text(EIGHTS)
+
+    def answer(*settings):
+        asked = asked_fleet(read_scenario(path, settings), offline=True)
+        found = fleet_for(asked)
+        return found.chosen, outlook_of(asked, found)
+
+    return answer
+
+
+@pytest.mark.usefixtures("few_requests", "shared_runs")
+@pytest.mark.parametrize("survive", ["{machine: 0}", "{machine: 1}"])
+def test_commitments_pay_for_the_whole_machines_of_the_order(eights, survive):
+    """On demand alone costs what the order costs, GPUs that stay idle included, and every way to pay takes whole machines."""
+    plan, outlook = eights(f"fleet.survive={survive}", "traffic[0].daily_curve=flat")
+    (mixed, *_) = outlook.mixes
+    on_demand = {offer.name: usd for offer, usd in mixed.mix.pure}["on-demand"]
+    assert on_demand == pytest.approx(plan.usd_per_hour)
+    for part in mixed.mix.parts:
+        assert (part.devices, part.gpus % 8, part.replicas) == (8, 0, None)
+    assert sum(part.gpus for part in mixed.mix.parts) == plan.single.order.gpus
+    assert not any("idle" in text for text in mixed.warnings)
+
+
+@pytest.mark.usefixtures("few_requests", "shared_runs")
+def test_a_night_pays_for_the_machines_that_its_replicas_need(eights):
+    """Window by window: the order of the replicas that run then, at the price on demand."""
+    plan, outlook = eights("traffic[0].request_rate=150 req/s")
+    group = plan.single
+    paid = np.clip(outlook.over_time.paid, 1, group.busy_replicas)
+    each = {busy: group.usd_per_hour_of(busy) for busy in np.unique(paid).tolist()}
+    on_demand = {offer.name: usd for offer, usd in outlook.mixes[0].mix.pure}["on-demand"]
+    assert len(set(each.values())) > 1
+    assert on_demand == pytest.approx(np.mean([each[busy] for busy in paid.tolist()]))

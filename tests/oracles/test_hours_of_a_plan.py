@@ -70,7 +70,7 @@ def test_growth_and_commitments_count_the_replicas_of_the_hours(day):
         outlook.mixes[0].mix.usd_per_hour * 730
     )
     running = (outlook.over_time.paid + plan.single.spare_replicas).mean()
-    billed = sum(part.replicas * part.used_fraction for part in outlook.mixes[0].mix.parts if part.replicas)
+    billed = sum(part.units * part.used_fraction for part in outlook.mixes[0].mix.parts)
     assert billed == pytest.approx(running)
 
 

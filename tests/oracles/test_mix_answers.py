@@ -222,6 +222,7 @@ def test_commitments_of_a_mix_are_those_of_its_groups(capplan, tmp_path):
         for name, hardware in ((CHAT, "l4"), (DOCUMENTS, "h100-sxm"))
     ]  # fmt: skip
     assert found["chosen"]["hardware"] == "l4 + h100-sxm"
+    assert {row["pool"] for row in found["commitments"]["rows"]} == {"chat", "documents"}
     assert found["commitments"]["usd_per_month"] == pytest.approx(sum(part["commitments"]["usd_per_month"] for part in parts), rel=1e-6)  # fmt: skip
 
 

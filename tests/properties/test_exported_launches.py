@@ -261,9 +261,38 @@ def test_scaling_has_as_many_replicas_at_the_peak_as_the_plan(capplan, plan):
     threshold = float(trigger["metadata"]["threshold"])
     spares = re.search(r"\+ (\d+) \* ([\d.]+)$", trigger["metadata"]["query"])
     wanted = result["plan_file"]["inputs"]["request_rate"] + int(spares[1]) * float(spares[2])
-    assert math.ceil(wanted / threshold * (1 - 1e-5)) == result["chosen"]["replicas"]
+    assert (
+        min(math.ceil(wanted / threshold * (1 - 1e-5)), scaled["spec"]["maxReplicaCount"])
+        == result["chosen"]["replicas"]
+    )
     assert (
         scaled["spec"]["minReplicaCount"] <= scaled["spec"]["maxReplicaCount"] == result["chosen"]["replicas"]
+    )
+
+
+def test_no_hour_is_scaled_below_the_replicas_that_it_needs(capplan, tmp_path):
+    """KEDA's own rule at the rate of each hour, for bursts that few replicas carry worse than many."""
+    scenario, plan = tmp_path / "day.yaml", tmp_path / "plan.json"
+    scenario.write_text(
+        "name: day\nmodel: meta-llama/Llama-3.1-8B-Instruct\n"
+        "traffic: [{request_rate: 30 req/s, arrival_cv: 2.5, daily_curve: office, input_tokens: 900, output_tokens: 150}]\n"
+        "slo: {ttft_p95: 500 ms, tpot_p95: 60 ms}\nfleet: {hardware: [l40s], tensor_parallel: 1, pipeline_parallel: 1}\n"
+    )
+    assert capplan("fleet", scenario, "--offline", "-o", plan).code == 0
+    result = json.loads(plan.read_text())["result"]
+    (scaled,) = yaml.safe_load_all(exported(capplan, plan, "keda"))
+    threshold = float(scaled["spec"]["triggers"][0]["metadata"]["threshold"])
+    hours, spares = result["over_time"], result["chosen"]["spare_replicas"]
+    needed = [gpus // result["chosen"]["gpus_per_replica"] for gpus in hours["needed_gpus"]]
+    kept = [
+        min(math.ceil(rate / threshold) + spares, scaled["spec"]["maxReplicaCount"])
+        for rate in hours["request_rate"]
+    ]
+    assert all(have >= count + spares for have, count in zip(kept, needed, strict=True))
+    planned = result["chosen"]["planned_request_rate_limit_per_replica"]
+    assert threshold < planned
+    assert any(
+        math.ceil(rate / planned) < count for rate, count in zip(hours["request_rate"], needed, strict=True)
     )
 
 

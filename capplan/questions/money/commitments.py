@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import gcd, inf
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.money_terms import CommitmentTerms, OwnedTerms, ReservedTerms
 from capplan.fleet.over_time import Counts, OverTime, RateLine, ReplicasAt
-from capplan.fleet.plan import Group, Plan, paid_by_the_gpu
+from capplan.fleet.plan import Group, Plan
 from capplan.fleet.price import (
     TERM_YEARS,
     ChosenPrice,
@@ -198,13 +198,42 @@ def offers_for(
     return offers, assumed, warnings
 
 
-def paid_counts(group: Group, over_time: OverTime | None, terms: CommitmentTerms) -> Counts:
-    """Return the replicas that are paid for in each window, spares included, within the limits of the autoscaler."""
+def running_counts(group: Group, over_time: OverTime | None, terms: CommitmentTerms) -> Counts:
+    """Return the replicas that run in each window, without spares, within the limits of the autoscaler."""
     if over_time is None:
-        return np.array([group.replicas])
+        return np.array([group.busy_replicas])
     most = terms.max_replicas or group.busy_replicas
-    running = np.clip(over_time.paid, terms.min_replicas, max(most, terms.min_replicas))
-    return np.asarray(running + group.spare_replicas, dtype=np.int64)
+    return np.clip(over_time.paid, terms.min_replicas, max(most, terms.min_replicas))
+
+
+def group_use(group: Group, running: Counts, offers: Sequence[Offer]) -> GroupUse:
+    """Return what is paid for of a group in each window: its replicas with the spares, or the machines that hold them, idle GPUs included.
+
+    Machines of several sizes count in units of the largest size that divides all of them.
+
+    Parameters
+    ----------
+    group : of the plan
+    running : [-]
+        replicas in service by window, without spares
+    offers : to pay for one GPU
+    """
+    devices, node = group.layout.devices, group.layout.device.node_devices
+    counts = np.unique(running).tolist()
+    orders = {
+        busy: group.price.order(devices, node, busy, group.survive) if group.price else None
+        for busy in counts
+    }
+    bought = {busy: order.gpus for busy, order in orders.items() if order is not None}
+    sizes = [line.machine.gpus for order in orders.values() if order is not None for line in order.lines]
+    of_replicas = max(sizes, default=0) <= devices and all(
+        gpus == (busy + group.spare_replicas) * devices for busy, gpus in bought.items()
+    )
+    if of_replicas or len(bought) < len(orders):
+        return GroupUse(use_fractions(running + group.spare_replicas), offers, devices)
+    each = gcd(*sizes)
+    units = np.array([bought[busy] // each for busy in running.tolist()])
+    return GroupUse(use_fractions(units), offers, each, of_replicas=False)
 
 
 def asked_mix(
@@ -233,13 +262,8 @@ def asked_mix(
         assumed += [*stated, _followed(over_time)]
         short = max(short, over_time.short_fraction if over_time else 0.0)
         warnings += [*remarked, *_capped(over_time, terms)]
-        used = use_fractions(paid_counts(group, over_time, terms))
-        uses.append(GroupUse(used, offers, group.layout.devices))
+        uses.append(group_use(group, running_counts(group, over_time, terms), offers))
     people = terms.owned.people_usd_per_month / float(usd_per_month(1.0)) if terms.owned else 0.0
-    if not paid_by_the_gpu([plan]):
-        warnings.append(
-            "commitments are priced by the GPU, and the plan is paid for in whole machines: GPUs that stay idle are not in the mix"
-        )
     return AskedMix(plan, mix_of(uses, people), short, tuple(dict.fromkeys(assumed)), (*remarks, *warnings))
 
 

@@ -106,7 +106,7 @@ def _mix_lines(mix: Mix, hours: float) -> list[CostLine]:
     """Return the parts of a mix, by the GPU hours that are paid for."""
     lines = []
     for part in mix.parts:
-        gpus, offer = part.replicas * part.devices, part.offer
+        gpus, offer = part.gpus, part.offer
         paid = float(gpus) if offer.fixed_usd_per_hour else gpus * part.used_fraction
         each = part.usd_per_hour / paid if paid else 0.0
         lines.append(

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from math import isclose
 from typing import Any
 
-from capplan.fleet.plan import PHASES, FleetAnswer, Plan
+from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES, ChosenPrice
 from capplan.money.cash import Cash
 from capplan.money.commitments import HOURS_PER_YEAR, Mix, named_offers, offered_costs
@@ -256,15 +256,14 @@ _COMMITMENT_TITLES = {
 }
 
 
-def mix_rows(mix: Mix) -> list[dict[str, Any]]:
-    """Return the parts of a mix, each with its price per device and hour and its cost."""
-    pools = any(part.group for part in mix.parts)
+def mix_rows(mix: Mix, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the parts of a mix, each with its price per device and hour and its cost, by the names of the groups if there are several."""
     return [
         {
-            **({"pool": PHASES[part.group]} if pools else {}),
+            **({"pool": names[part.group]} if len(names) > 1 else {}),
             "commitment": part.offer.name,
             "replicas": part.replicas,
-            "gpus": part.replicas * part.devices,
+            "gpus": part.gpus,
             "used_fraction": part.used_fraction,
             "usd_per_gpu_hour": part.offer.usd_per_hour(1.0),
             **_totals(
@@ -310,7 +309,7 @@ def commitments_result(mixes: tuple[AskedMix, ...]) -> dict[str, Any] | None:
         return None
     mix = mixes[0].mix
     return {
-        "rows": mix_rows(mix),
+        "rows": mix_rows(mix, mixes[0].plan.group_names),
         **mix_totals(mix),
         "short_fraction": mixes[0].short_fraction,
         "people_usd_per_month": mix.people_usd_per_hour * HOURS_PER_MONTH,
@@ -325,7 +324,7 @@ def _plan_row(item: AskedMix) -> dict[str, Any]:
         "plan": " + ".join(group.layout.in_words(group.weight_dtype) for group in item.plan.groups),
         "gpus": item.plan.gpus,
         "mix": " + ".join(
-            ", ".join(f"{p.replicas * p.devices} {p.offer.name}" for p in item.mix.parts if p.group == place)
+            ", ".join(f"{p.gpus} {p.offer.name}" for p in item.mix.parts if p.group == place)
             for place in range(len(item.plan.groups))
         ),
         **mix_totals(item.mix),
@@ -340,7 +339,9 @@ def commitments_tables(mixes: tuple[AskedMix, ...]) -> tuple[Table, ...]:
     mix = mixes[0].mix
     tables = [
         Table(
-            mix_rows(mix), title="Commitments: the cheapest mix for the load curve", titles=_COMMITMENT_TITLES
+            mix_rows(mix, mixes[0].plan.group_names),
+            title="Commitments: the cheapest mix for the load curve",
+            titles=_COMMITMENT_TITLES,
         ),
         Table(pure_rows(mix), title="The mix against one commitment", titles=_COMMITMENT_TITLES),
     ]
