@@ -10,7 +10,7 @@ import json
 import platform
 import sys
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,12 @@ def main(words: list[str]) -> int:
     folder, environment = map(Path, words)
     KEPT.mkdir(exist_ok=True)
     (KEPT / "about.json").write_text(json.dumps(about(environment), indent=1) + "\n", encoding="utf-8")
-    kinds = {"table": load_rows, "claims": claim_rows, "memory": list, "llamacpp/table": load_rows}
+    kinds: dict[str, Callable[[Any], Iterable[Mapping[str, Any]]]] = {
+        "table": load_rows,
+        "claims": claim_rows,
+        "memory": list,
+        "llamacpp/table": load_rows,
+    }
     for name, rows in kinds.items():
         path = folder / f"{name}.json"
         if path.exists():
