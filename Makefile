@@ -18,8 +18,8 @@
 #                 RECORD=1 (adds the cases to the figures of docs/reliability.md)
 #   make oracle   every model type of transformers against our reading of config.json; writes docs/models.md and the sample
 #                 that make test reads: SEED=1 CHANGED=2 (files with changed values for each type)
-#   make live     a running vLLM with random weights on this processor, in an environment of its own, next to what capplan predicts
-#                 (docs/live.md); about an hour on two cores; Linux, Python 3.11, 4 GB of disk: PARTS="scheduler loads"
+#   make live     a running vLLM and llama.cpp's server with random weights on this processor, each in an environment of its own, next to what capplan predicts
+#                 (docs/live.md); about an hour and a quarter on two cores; Linux, Python 3.11, 4 GB of disk: PARTS="scheduler loads"
 #                 LIVE_PYTHON=python3.11 TORCH_INDEX=URL (where pip finds a torch without CUDA, where it does not by itself)
 #   make constraints  write constraints/ anew: the versions that make plan and make test install, with the hashes of their files
 #   make installs     the lowest, tested and newest versions in empty environments, a build twice, the same bytes everywhere:

@@ -46,14 +46,14 @@ def words_of(part: str, environment: str, folder: str) -> list[list[str]]:
         "claims": [["calibrate.live.claims", folder, fitted, environment]],
         "memory": [["calibrate.live.memory", environment, folder]],
         "llamacpp": [
-            ["calibrate.live.llamacpp", str(beside(Path(environment))), f"{folder}/scheduler"],
+            ["calibrate.live.llamacpp", str(beside(Path(environment))), f"{folder}/slots"],
             [
                 "calibrate.live.llamacpp_loads",
                 str(beside(Path(environment))),
-                folder,
+                f"{folder}/llamacpp",
                 f"{folder}/device.calibration.yaml",
             ],
-            ["calibrate.live.llamacpp_table", folder],
+            ["calibrate.live.llamacpp_table", f"{folder}/llamacpp"],
         ],
         "results": [["calibrate.live.results", folder, environment]],
     }[part]

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from statistics import fmean, median
@@ -31,6 +31,24 @@ _EVENTS = {
     "computed": re.compile(r"^que  yield_to_que: done yielding to queue()"),
 }
 """Lines that are read, by what they tell; a batch that is computed in parts is one step."""
+
+
+def telling(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a log that are read here; the server also queues tasks for itself, which are left out."""
+    requests: set[str] = set()
+    for line in lines:
+        stamp = _LINE.match(line)
+        found = (
+            next((pattern.match(stamp[5]) for pattern in _EVENTS.values() if pattern.match(stamp[5])), None)
+            if stamp
+            else None
+        )
+        if found is None:
+            continue
+        if found.re is _EVENTS["sent"]:
+            requests.add(found[1])
+        if not found[1] or found[1] in requests:
+            yield line
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Loads of llama.cpp's server, measured and predicted: `python -m calibrate.live.llamacpp_table FOLDER`; writes FOLDER/llamacpp-table.json.
+"""Loads of llama.cpp's server, measured and predicted: `python -m calibrate.live.llamacpp_table FOLDER`; writes FOLDER/table.json.
 
 First with the server's own step times, so that what is left is the queue; then with the calibration that `capplan calibrate --endpoint` made.
 """
@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from calibrate.live.llamacpp_loads import BATCH_TOKENS, CONTEXT, SLOTS
+from calibrate.live.llamacpp_loads import BATCH_TOKENS, CONTEXT, LOADS, SLOTS
 from calibrate.live.llamacpp_log import ServerLog
-from calibrate.live.loads import CLOSED, OPEN
 from calibrate.live.queueing import (
+    ALONE,
     RecordedClock,
     calibrated_replica,
     pace,
@@ -27,29 +27,30 @@ SCHEDULING = Scheduling("slots", SLOTS, BATCH_TOKENS)
 KV_BLOCKS = SLOTS * CONTEXT // SCHEDULING.block_tokens
 
 
+def logs_of(folder: Path, name: str) -> list[ServerLog]:
+    """Return what the server did under a load, one log a repeat."""
+    paths = sorted(folder.glob(f"{name}.*.log"))
+    return [ServerLog(path.read_text(encoding="utf-8").splitlines()) for path in paths]
+
+
+def outside_s(folder: Path) -> float:
+    """Return what a request spends outside the steps before its first token [s], median over the repeats of single requests."""
+    pairs = zip(logs_of(folder, ALONE), records_of(folder, ALONE), strict=True)
+    return median(log.outside_s(record["ttfts"]) for log, record in pairs)
+
+
 def main(words: list[str]) -> int:
     """Print and write the tables."""
     folder = Path(words[0])
-    names = [f"llamacpp-{load.name}" for load in (CLOSED[0], CLOSED[-1], *OPEN)]
-    records = {name: found for name in names if (found := records_of(folder, name))}
-    logs = {}
-    for name in records:
-        paths = sorted(folder.glob(f"{name}.*.log"))
-        logs[name] = [ServerLog(path.read_text(errors="replace").splitlines()) for path in paths]
-    alone = names[0]
-    outside = [
-        log.outside_s(record["ttfts"]) for log, record in zip(logs[alone], records[alone], strict=True)
-    ]
-    print(f"outside the steps: {', '.join(f'{1e3 * seconds:.1f}' for seconds in outside)} ms a request")
-    steps = {name: [log.recorded_steps() for log in found] for name, found in logs.items()}
+    request_s = outside_s(folder)
+    print(f"outside the steps: {1e3 * request_s:.1f} ms a request")
+    records = {load.name: records_of(folder, load.name) for load in LOADS}
+    steps = {name: [log.recorded_steps() for log in logs_of(folder, name)] for name in records}
     own = {
-        name: [
-            EngineSetup(RecordedClock(recorded, median(outside)), SCHEDULING, KV_BLOCKS)
-            for recorded in repeats
-        ]
+        name: [EngineSetup(RecordedClock(taken, request_s), SCHEDULING, KV_BLOCKS) for taken in repeats]
         for name, repeats in steps.items()
     }
-    replica = calibrated_replica(folder / "llamacpp.calibration.yaml", folder / "llamacpp-tiny")
+    replica = calibrated_replica(folder / "endpoint.calibration.yaml", folder / "tiny")
     fitted = EngineSetup(replica.table, SCHEDULING, KV_BLOCKS)
     paces = {name: [pace(repeat, fitted.clock) for repeat in repeats] for name, repeats in steps.items()}
     tables = {
@@ -60,7 +61,7 @@ def main(words: list[str]) -> int:
     for title, rows in tables.items():
         printed(title, rows)
     print_steps("endpoint", steps, fitted.clock)
-    (folder / "llamacpp-table.json").write_text(json.dumps(tables, indent=1) + "\n")
+    (folder / "table.json").write_text(json.dumps(tables, indent=1) + "\n")
     return 0
 
 

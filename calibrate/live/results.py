@@ -10,16 +10,21 @@ import json
 import platform
 import sys
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from calibrate.live.environment import beside
 
 KEPT = Path(__file__).parent / "results"
 RECORDS = KEPT / "records.tar.gz"
 RAW = ("*.json", "steps.*.jsonl", "*.calibration.yaml", "tiny/config.json")
 """Raw records: of each load and each start, logs of steps, calibrations."""
-SOFTWARE = ("vllm", "torch", "transformers")
+SLOTS = KEPT / "llamacpp.tar.gz"
+RAW_OF_SLOTS = ("*.json", "*.[0-9].log", "*.calibration.yaml", "tiny/config.json")
+"""The same of llama.cpp's server, from a folder of its own."""
+SOFTWARE = ("vllm", "torch", "transformers", "xllamacpp")
 
 
 def about(environment: Path) -> dict[str, Any]:
@@ -30,7 +35,8 @@ def about(environment: Path) -> dict[str, Any]:
     versions = {
         name: path.name.removesuffix(".dist-info").partition("-")[2]
         for name in SOFTWARE
-        for path in environment.glob(f"lib/python*/site-packages/{name}-*.dist-info")
+        for place in (environment, beside(environment))
+        for path in place.glob(f"lib/python*/site-packages/{name}-*.dist-info")
     }
     return {
         "processor": named.get("model name", platform.processor()),
@@ -83,9 +89,9 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
             )
 
 
-def pack(folder: Path, to: Path = RECORDS) -> None:
+def pack(folder: Path, to: Path = RECORDS, patterns: Iterable[str] = RAW) -> None:
     """Write the raw records of a folder into one compressed file, the same bytes for the same records."""
-    files = sorted({path for pattern in RAW for path in folder.glob(pattern)})
+    files = sorted({path for pattern in patterns for path in folder.glob(pattern)})
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
         for path in files:
@@ -96,9 +102,9 @@ def pack(folder: Path, to: Path = RECORDS) -> None:
     to.write_bytes(gzip.compress(raw.getvalue(), mtime=0))
 
 
-def unpacked(to: Path) -> Path:
+def unpacked(to: Path, kept: Path = RECORDS) -> Path:
     """Write the raw records that are kept into a folder; return the folder."""
-    with tarfile.open(RECORDS) as archive:
+    with tarfile.open(kept) as archive:
         archive.extractall(to, filter="data")
     return to
 
@@ -108,11 +114,19 @@ def main(words: list[str]) -> int:
     folder, environment = map(Path, words)
     KEPT.mkdir(exist_ok=True)
     (KEPT / "about.json").write_text(json.dumps(about(environment), indent=1) + "\n", encoding="utf-8")
-    for name, rows in (("table", load_rows), ("claims", claim_rows), ("memory", list)):
+    kinds: dict[str, Callable[[Any], Iterable[Mapping[str, Any]]]] = {
+        "table": load_rows,
+        "claims": claim_rows,
+        "memory": list,
+        "llamacpp/table": load_rows,
+    }
+    for name, rows in kinds.items():
         path = folder / f"{name}.json"
         if path.exists():
-            write_rows(KEPT / f"{name}.csv", rows(json.loads(path.read_text(encoding="utf-8"))))
+            to = KEPT / f"{name.partition('/')[0]}.csv"
+            write_rows(to, rows(json.loads(path.read_text(encoding="utf-8"))))
     pack(folder)
+    pack(folder / "llamacpp", SLOTS, RAW_OF_SLOTS)
     return 0
 
 

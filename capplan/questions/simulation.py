@@ -106,7 +106,8 @@ def chosen_plan(
             raise _no_plan(asked)
         return chosen_of(asked, answer.chosen, replicas)
     question = asked.question
-    target = device(hardware) if hardware else question.devices[0]
+    own = {item.name: item for item in question.devices}
+    target = (own.get(hardware) or device(hardware)) if hardware else question.devices[0]
     if target.name not in question.efficiencies:
         calibration = Path(asked.scenario.calibration) if asked.scenario.calibration else None
         refitted_profile(calibration, question.profile, target)  # refuses host times of another device

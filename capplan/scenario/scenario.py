@@ -18,7 +18,7 @@ from capplan.hardware.networks import NETWORKS
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.plan import AUTO
 from capplan.model.weight_format import KV_FORMATS, named_weight_format
-from capplan.readers.catalogue.hardware import catalogue_name, device
+from capplan.readers.catalogue.hardware import catalogue_name, device, planned_device
 from capplan.readers.catalogue.machine_catalogue import known_machines
 from capplan.readers.catalogue.machines import (
     machine,
@@ -188,8 +188,10 @@ AS_PUBLISHED = "as-published"
 
 def _device(reading: Reading, at: KeyPath, name: str) -> Device | None:
     beside = reading.folder / name
+    stated = reading.document.value.get("calibration")
+    calibration = reading.resolved(stated) if isinstance(stated, str) else None
     try:
-        return device(str(beside) if name.lower().endswith((".yaml", ".yml")) else name)
+        return planned_device(str(beside) if name.lower().endswith((".yaml", ".yml")) else name, calibration)
     except InputError as error:
         raise reading.refuse(at, str(error)) from None
 

@@ -12,6 +12,7 @@ from capplan.errors import InputError
 from capplan.readers.calibration.file import calibration_text, read_calibration, read_calibration_file
 from capplan.readers.calibration.measured_device import device_from_calibration, efficiency_from_calibration
 from capplan.readers.calibration.record import SCHEMA_VERSION
+from capplan.readers.catalogue.hardware import planned_device
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = f"schema_version: {SCHEMA_VERSION}"
@@ -102,3 +103,60 @@ def test_an_efficiency_file_of_the_catalogue_is_not_mistaken_for_a_calibration()
     path = next((ROOT / "hardware_specs" / "efficiency").glob("*.yaml"))
     with pytest.raises(InputError, match="efficiency file of the catalogue"):
         read_calibration(path)
+
+
+XEON = ROOT / "calibrate" / "devices" / "intel-xeon-1-thread.calibration.yaml"
+ON_A_PROCESSOR = """name: small
+model: qwen3-0.6b
+calibration: {calibration}
+weight_dtype: bf16
+kv_dtype: bf16
+max_model_len: 2048
+max_num_seqs: 4
+traffic: [{{name: chat, request_rate: 0.02 req/s, input_tokens: 64, output_tokens: 8}}]
+fleet: {{hardware: [{hardware}]}}
+"""
+
+
+@pytest.mark.parametrize("hardware", ["cpu", "measured"])
+def test_a_scenario_for_a_processor_takes_the_kernels_of_its_calibration(capplan, tmp_path, hardware):
+    """The catalogue has a larger processor by the name of cpu, whose kernels are borrowed."""
+    path = tmp_path / "small.yaml"
+    path.write_text(ON_A_PROCESSOR.format(calibration=XEON, hardware=hardware))
+    words = (
+        "--hardware",
+        "cpu",
+        "--replicas",
+        "1",
+        "--until",
+        "200 s",
+        "--warm-up",
+        "0 s",
+        "--offline",
+        "--format",
+        "json",
+    )
+    ran = capplan("simulate", path, *words)
+    assert ran.code in (0, 4), ran.err
+    assert "borrowed" not in ran.out
+    load = (
+        "--concurrency",
+        "1",
+        "--input-tokens",
+        "64",
+        "--output-tokens",
+        "8",
+        "--offline",
+        "--format",
+        "json",
+    )
+    dtypes = ("--weight-dtype", "bf16", "--kv-dtype", "bf16", "--max-model-len", "2048")
+    alone = capplan("estimate", "qwen3-0.6b", "--hardware", "cpu", "--calibration", XEON, *dtypes, *load)
+    said = json.loads(alone.out)["result"]["tpot_s"]["mean"]
+    assert json.loads(ran.out)["result"]["tpot_s"]["p50"] == pytest.approx(said, rel=0.02)
+
+
+def test_a_calibration_of_a_card_leaves_the_processor_of_the_catalogue_as_it_is():
+    card = XEON.with_name("h100-sxm.calibration.yaml")
+    assert planned_device("cpu", str(card)).title == planned_device("cpu", None).title
+    assert planned_device("cpu", str(XEON)).title != planned_device("cpu", None).title

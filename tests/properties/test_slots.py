@@ -19,7 +19,7 @@ from capplan.serving.queue import Feed, WaitingLine
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.server import simulate
 from capplan.serving.step_table import StepTable
-from capplan.serving.terms import EngineSetup, KvLink, engine_terms
+from capplan.serving.terms import EngineSetup, Failure, Hedging, KvLink, engine_terms
 from tests.sweeps import examples
 
 ONE = np.array([1.0])
@@ -143,6 +143,29 @@ def test_replicas_behind_a_router_have_slots_too():
     requests = asked([10] * 6, [3] * 6, [0.0] * 6)
     run = simulate_fleet(requests, slots(1, 12), replicas=3, routing="least_loaded")
     assert sorted(run.outcome.e2e_s) == [3.0] * 3 + [6.0] * 3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_failures_and_copies_leave_no_slot_taken(seed):
+    """What a failed replica had is computed elsewhere, copies are cancelled in the middle, and everyone is served once."""
+    rng = np.random.default_rng(seed)
+    count = 40
+    ids = [[0, *range(100 * row, 100 * row + 4)] for row in range(count)]
+    requests = asked(
+        [24] * count,
+        rng.integers(1, 20, count),
+        np.cumsum(rng.exponential(1.0, count)),
+        ids,
+        [[] for _ in ids],
+    )
+    run = simulate_fleet(
+        requests, slots(2, 16, caching=PrefixCaching(4)), 3, routing="least_loaded",
+        failures=[Failure(9.5, 1, 5.0)], hedging=Hedging(3.0),
+    )  # fmt: skip
+    assert (run.outcome.status == FINISHED).all()
+    assert run.copied_requests
+    users = simulate(replace(requests, arrival_s=None), slots(2, 16), concurrency=5)
+    assert (users.status == FINISHED).all()
 
 
 def test_what_is_not_modelled_is_refused_with_the_reason(capsys, tmp_path):

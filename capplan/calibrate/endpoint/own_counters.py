@@ -93,7 +93,7 @@ class OwnCounters:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.counted: dict[str, float] = {}
-        """By how much each counter grew within the block."""
+        """Growth of each counter within the block."""
         self.fullest: dict[str, float] = {}
         """The highest reading of each kind."""
 

@@ -41,9 +41,9 @@ class Probed:
     answers: list[tuple[str, list[Answered]]] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     counted: dict[str, float] = field(default_factory=dict)
-    """By how much the server's own counters grew over the series."""
+    """Growth of the server's own counters over the series."""
     fullest: dict[str, float] = field(default_factory=dict)
-    """Its highest numbers of running and waiting requests and share of the cache in use."""
+    """The highest numbers of running and waiting requests and share of the cache in use that the server stated."""
     stopped: bool = False
     """Ended by Ctrl-C."""
 

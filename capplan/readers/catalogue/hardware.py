@@ -469,6 +469,27 @@ def named_device(hardware: str, calibration: str | os.PathLike[str] | None) -> D
     return device(hardware)
 
 
+def planned_device(hardware: str, calibration: str | None) -> Device:
+    """Return the device that a scenario names: the catalogue's, or the one that its calibration measured.
+
+    Parameters
+    ----------
+    hardware : name or path; cpu means the processor that the calibration measured, measured any device that it did
+    calibration : file, if any
+
+    Returns
+    -------
+    the device
+    """
+    if calibration is not None and hardware.lower() in MEASURED_NAMES:
+        from capplan.readers.calibration.file import read_calibration_file
+
+        kernels = read_calibration_file(calibration).kernels
+        if kernels is not None and (kernels.machine.device == "cpu" or hardware.lower() == "measured"):
+            return named_device(hardware, calibration)
+    return device(hardware)
+
+
 def device(name: str) -> Device:
     """Return a device by catalogue name, alias, or path of a hardware YAML; or a MIG slice of one, as in h100-sxm:3g.40gb.
 
