@@ -59,7 +59,7 @@ def test_prices_of_one_provider_and_of_any():
     assert aws.usd_per_hour == pytest.approx(6.88)
     assert [offer.date for offer in aws.records] == ["2026-11-09"]
     anyone = choose_price(RECORDS, "h100-sxm", PriceChoice())
-    assert re.search(r"the middle of [1-9]\d providers", anyone.assumption.what)
+    assert re.search(r"the median of [1-9]\d providers", anyone.assumption.what)
     assert anyone.low_usd_per_hour < anyone.usd_per_hour < anyone.high_usd_per_hour
     assert anyone.records[0].provider in anyone.assumption.what
 

@@ -34,8 +34,8 @@ def test_tokens_are_counted_at_the_mean_load_not_at_the_peak():
 def test_dollars_per_million_tokens_divide_an_hour_by_its_tokens():
     found = unit_costs_at_mean(demand(CHAT, CODE), 18.0, 0.0)
     # 220 token/s are 0.792 million an hour; 1,420 token/s are 5.112 million.
-    assert found.usd_per_million_output_tokens == near(18.0 / 0.792)
-    assert found.usd_per_million_tokens == near(18.0 / 5.112)
+    assert found.usd_per_million_output_tokens_at_mean == near(18.0 / 0.792)
+    assert found.usd_per_million_tokens_at_mean == near(18.0 / 5.112)
     assert (found.job_hours, found.usd_per_job, found.usd_per_thousand_requests) == (None, None, None)
 
 
