@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import yaml
 from capplan.errors import InputError
 from capplan.readers.calibration.file import calibration_text, read_calibration, read_calibration_file
 from capplan.readers.calibration.measured_device import device_from_calibration, efficiency_from_calibration
-from capplan.readers.calibration.record import SCHEMA_VERSION
+from capplan.readers.calibration.record import SCHEMA_VERSION, refitted_overhead
 from capplan.readers.catalogue.hardware import planned_device
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -160,3 +161,16 @@ def test_a_calibration_of_a_card_leaves_the_processor_of_the_catalogue_as_it_is(
     card = XEON.with_name("h100-sxm.calibration.yaml")
     assert planned_device("cpu", str(card)).title == planned_device("cpu", None).title
     assert planned_device("cpu", str(XEON)).title != planned_device("cpu", None).title
+
+
+def test_host_times_of_an_earlier_version_are_read(tmp_path):
+    """The fit of the live vLLM was written before a step waited for the launches of quantised products and latent attention."""
+    with tarfile.open(ROOT / "calibrate" / "live" / "results" / "records.tar.gz") as packed:
+        member = next(item for item in packed.getmembers() if item.name.endswith("fitted.calibration.yaml"))
+        text = packed.extractfile(member).read().decode()
+    assert "eager_latent_s" not in text
+    path = tmp_path / "fitted.calibration.yaml"
+    path.write_text(text)
+    host = refitted_overhead(read_calibration_file(path).host)
+    assert (host.eager_latent_s, host.eager_scaled_s) == (0.0, 0.0)
+    assert host.step_s > 0.0

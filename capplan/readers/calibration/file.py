@@ -139,6 +139,8 @@ HOST_HEADER = """\
 # What an engine's host adds to its steps, refitted by `capplan calibrate --from` from results of a serving benchmark.
 # Take it into any command with --calibration. capplan rejects a changed file: refit again instead of editing.
 """
+LATER = ("stream_s", "eager_experts_s", "graph_layer_s", "eager_latent_s", "eager_scaled_s")
+"""Numbers of `HostOverhead` that host times of earlier versions lack; they were 0 when those were fitted."""
 MIGRATED = {
     1: "before host times and the tiles of processors; its kernels are read as they were fitted",
     2: "before libraries and clock readings; its kernels are read as they were fitted",
@@ -261,7 +263,7 @@ def _migration(document: Document) -> tuple[str, ...]:
 
 
 def _checked_host(host: HostRefit, document: Document) -> HostRefit:
-    """Return the refitted host times, each known to this version and given once; older files lack streams and ratios, which are 1."""
+    """Return the refitted host times, each known to this version and given once; older files lack some, which keep their defaults."""
     for name, number in host.numbers.items():
         for end in ("value", "low", "high"):
             if getattr(number, end) < 0:
@@ -271,7 +273,7 @@ def _checked_host(host: HostRefit, document: Document) -> HostRefit:
         f.name: f.default
         for f in fields(HostOverhead)
         if isinstance(f.default, float)
-        and (f.name == "stream_s" or (f.name.endswith("_ratio") and "excess" not in f.name))
+        and (f.name in LATER or (f.name.endswith("_ratio") and "excess" not in f.name))
     }
     lacking = {
         name: value for name, value in later.items() if name not in host.numbers and name not in host.kept
