@@ -266,43 +266,41 @@ def conformal_intervals(kinds: Kinds) -> tuple[dict[str, Interval], dict[tuple[s
     """
     scores = left_out_scores(kinds)
     found = regime_intervals([own for kind in kinds.values() for own in kind])
+    every = {ruler: np.ones(own.weights.size, dtype=bool) for ruler, own in scores.items()}
     intervals = {}
     for key, entry in found.items():
-        pool = _pool(scores, "/".join(key.split("/")[:2]))
+        pool = _pool(scores, "/".join(key.split("/")[:2]), every)
         intervals[key] = stretched_by(entry, {level: _stretch(scores, level, pool) for level in LEVELS})
     coverage: dict[tuple[str, str], Coverage] = {}
     for statistic in sorted({str(name) for own in scores.values() for name in own.statistics}):
-        mine = {ruler: own.statistics == statistic for ruler, own in scores.items()}
-        pool = _pool(scores, statistic)
-        for ruler in scores:
-            if mine[ruler].any():
-                coverage[ruler, statistic] = _coverage(scores, ruler, mine[ruler], pool)
+        for ruler, own in scores.items():
+            mine = own.statistics == statistic
+            if mine.any():
+                coverage[ruler, statistic] = _coverage(scores, ruler, mine, statistic)
     reached = within_reach(intervals, kinds)
     return {key: with_prediction(entry) for key, entry in reached.items()}, coverage
 
 
-def _pool(scores: Mapping[str, Scores], name: str) -> dict[str, Array]:
+def _pool(scores: Mapping[str, Scores], name: str, left: Mapping[str, Array]) -> dict[str, Array]:
     """Return which scores stretch a regime: those of its statistic and load, of its quantity under the load if they are few, else all.
 
     Parameters
     ----------
     scores : by ruler
     name : statistic and load, several statistics of a quantity and a load (`tpot_middle/open`), or a quantity
+    left : by ruler, the scores that there are
     """
     statistic, _, load = name.partition("/")
     quantity = statistic.partition("_")[0]
 
     def named(*wanted: str) -> dict[str, Array]:
-        return {
-            ruler: np.array([name in wanted for name in own.statistics.tolist()])
-            for ruler, own in scores.items()
-        }
+        return {ruler: left[ruler] & np.isin(own.statistics, wanted) for ruler, own in scores.items()}
 
     of_quantity = tuple(
         {
-            str(own)
+            own
             for entry in scores.values()
-            for own in entry.statistics
+            for own in np.unique(entry.statistics).tolist()
             if own.partition("/")[0].partition("_")[0] == quantity and own.partition("/")[2] == load
         }
     )
@@ -310,7 +308,7 @@ def _pool(scores: Mapping[str, Scores], name: str) -> dict[str, Array]:
     for pool in (named(*middle) if statistic.endswith("_middle") else named(name), named(*of_quantity)):
         if max(int(kept.sum()) for kept in pool.values()) >= FEW_VALUES:
             return pool
-    return {ruler: np.array([True] * own.weights.size) for ruler, own in scores.items()}
+    return dict(left)
 
 
 def with_prediction(entry: Interval) -> Interval:
@@ -349,19 +347,22 @@ def within_reach(intervals: Mapping[str, Interval], kinds: Kinds) -> dict[str, I
     }
 
 
-def _coverage(scores: Mapping[str, Scores], ruler: str, kept: Array, pool: Mapping[str, Array]) -> Coverage:
-    """Return the share of left-out values inside at each level, each with the stretch that all other units of the pool ask for."""
+def _coverage(scores: Mapping[str, Scores], ruler: str, kept: Array, statistic: str) -> Coverage:
+    """Return the share of left-out values inside at each level, each with the stretch that all other units ask for.
+
+    What stretches them is chosen among what is left without them, as for an interval of those who have measured no more: where nearly all values
+    of a statistic are of one source, the two of another source stretch nothing.
+    """
     own = scores[ruler]
     weights = np.zeros(kept.size)
     weights[kept] = capped_weights(own.weights[kept], own.units[kept])
     inside = dict.fromkeys(LEVELS, 0.0)
     for part in np.unique(own.parts[kept]):
-        others = {
-            name: pool[name] & np.array([residual.parts[ruler] != part for residual in entry.residuals])
+        left = {
+            name: np.array([residual.parts[ruler] != part for residual in entry.residuals])
             for name, entry in scores.items()
         }
-        if not any(chosen.any() for chosen in others.values()):
-            others = {name: entry.parts != part for name, entry in scores.items()}
+        others = _pool(scores, statistic, left)
         theirs = kept & (own.parts == part)
         for level in LEVELS:
             stretch = _stretch(scores, level, others)

@@ -95,6 +95,23 @@ def test_an_interval_of_one_source_spans_that_of_others_too():
     assert interval_of(regime_intervals(careful + wider), keys).high_ratio > 1.29
 
 
+def test_two_values_of_a_second_source_stretch_no_interval_of_the_first():
+    """All but two means are of one source. Without it, what stretches its intervals are the tails that others measured, not the two."""
+    rng = np.random.default_rng(11)
+
+    def of(statistic, source, logs):
+        keys = regime_keys("tpot", "closed", "dense", "measured", statistic)
+        return [
+            replace(own, parts=own.parts | {"source": source}, name=(f"{source} {own.name[1]}", statistic))
+            for own in residuals(logs, keys)
+        ]
+
+    entries = of("mean", "one", rng.normal(0.0, 0.1, 400)) + of("mean", "two", [0.0, 0.001])
+    entries += of("p99", "two", rng.normal(0.0, 0.1, 200)) + of("p99", "three", rng.normal(0.0, 0.1, 200))
+    _, coverage = conformal_intervals(dict.fromkeys(UNITS, entries))
+    assert coverage["source", "tpot_mean/closed"].held[0.5] == pytest.approx(0.5, abs=0.15)
+
+
 @given(st.floats(0.3, 3.0))
 def test_an_interval_holds_its_own_prediction(bias):
     """All models measure more, or less, than predicted: the median says so, and the ends still enclose the prediction."""
