@@ -54,14 +54,14 @@ def command(
 ) -> int:
     """Show what prompt caching at a hosted API saves for a shared prefix, and from which request on it pays."""
     from capplan.money.hosted import cached_prefix
-    from capplan.questions.money.cache_price import cache_price
+    from capplan.questions.money.comparison import cache_price
     from capplan.questions.money.price_check import (
         age_warnings,
         change_warnings,
         current_day,
         life_warnings,
     )
-    from capplan.report.answers.cache import cache_answer
+    from capplan.report.answers.compare import cache_answer
     from capplan.report.show import show
 
     today = current_day()

@@ -27,7 +27,7 @@ def command(
     from capplan.questions.plans.plan_check import check_plan
     from capplan.questions.plans.plan_file import scenario_beside
     from capplan.readers.plan_file import read_plan_file
-    from capplan.report.answers.check import check_answer
+    from capplan.report.answers.plan_files import check_answer
     from capplan.report.show import show
 
     file = read_plan_file(plan_file)

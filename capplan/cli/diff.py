@@ -26,7 +26,7 @@ After = Annotated[
 def command(*, before: Before, after: After, offline: o.Offline = False, to: o.Output) -> int:
     """Show what changed between two scenarios or plans: inputs, GPUs, dollars, latency and SLO attainment."""
     from capplan.questions.difference import both_sides
-    from capplan.report.answers.diff import diff_answer
+    from capplan.report.answers.plan_files import diff_answer
     from capplan.report.show import row_progress, show
 
     with row_progress("plans") as progress:

@@ -41,7 +41,7 @@ def command(
     from capplan.deploy.known_deployment import launched_replica
     from capplan.readers.catalogue.efficiency import shipped_intervals
     from capplan.replica.replica import replica_of
-    from capplan.report.answers.estimate import estimate_answer
+    from capplan.report.answers.replica import estimate_answer
     from capplan.report.charts.of_answers import compute_dtype_of, roofline_chart
     from capplan.report.charts.static import chart_picture
     from capplan.report.show import show, shown_anyway

@@ -16,7 +16,7 @@ def command(
     """Show whether a model fits, what uses the memory, and how many sequences there is room for."""
     from capplan.fleet.fit import fit
     from capplan.readers.catalogue.hardware import device, device_names
-    from capplan.report.answers.fit import fit_answer, waterfall
+    from capplan.report.answers.replica import fit_answer, waterfall
     from capplan.report.charts.of_answers import memory_chart
     from capplan.report.charts.static import chart_picture
     from capplan.report.show import show, shown_anyway

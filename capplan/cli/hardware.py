@@ -24,7 +24,7 @@ Name = Annotated[
 def command(*, name: Name = None, to: o.Output) -> int:
     """List the devices of the catalogue, or show a device or a machine with its sources."""
     from capplan.readers.catalogue.hardware import device, device_names, slices
-    from capplan.report.answers.hardware import device_answer, devices_answer, machine_answer
+    from capplan.report.answers.catalogue import device_answer, devices_answer, machine_answer
     from capplan.report.show import show
 
     if name is None:

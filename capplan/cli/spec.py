@@ -112,7 +112,7 @@ def command(
 ) -> int:
     """Show the speedup of speculative decoding by batch size and draft length, and where it stops paying off."""
     from capplan.replica.speculation import BATCHES, DRAFT_TOKENS, speculation
-    from capplan.report.answers.spec import spec_answer
+    from capplan.report.answers.replica import spec_answer
     from capplan.report.show import show
     from capplan.scenario.speculation import asked_speculation
 

@@ -109,7 +109,7 @@ def command(
     from capplan.fleet.search.workers import LostWorkersError, executor, finished_points
     from capplan.questions.sweep import asked_sweep
     from capplan.readers.point_file import PointFile
-    from capplan.report.answers.sweep import by_plan, sweep_answer
+    from capplan.report.answers.simulate import by_plan, sweep_answer
     from capplan.report.charts.static import frontier_picture
     from capplan.report.show import row_progress, say, show, shown_anyway
 

@@ -59,7 +59,7 @@ def command(
     """Verify a plan with measured results: predicted next to measured, what to recalibrate, the scenario's next version; exits 4 if it does not hold."""
     from capplan.questions.plans.plan_verification import measured_result, planned, verified
     from capplan.readers.catalogue.efficiency import shipped_intervals
-    from capplan.report.answers.verify_plan import verify_plan_answer
+    from capplan.report.answers.plan_files import verify_plan_answer
     from capplan.report.show import show
 
     _refuse_other_source(results, endpoint, minutes, interval, replicas)

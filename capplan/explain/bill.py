@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from capplan.explain.quantities import Group, Planned, Row
-from capplan.explain.record import Explained, Input, explained, formula_of, input_of
-from capplan.explain.subject import Place, places_of
+from capplan.explain.subject import Explained, Input, Place, explained, formula_of, input_of, places_of
 from capplan.fleet.money_terms import OwnTerms
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.money.who_pays import ClassUse, Share, by_tenant
-from capplan.questions.money.paid_plan import PaidPlan, paid_plan
 from capplan.questions.money.price_check import current_day
-from capplan.questions.money.who_pays import AskedBill, asked_bill
+from capplan.questions.money.who_pays import AskedBill, PaidPlan, asked_bill, paid_plan
 from capplan.report.answers.bill import bill_answer
 from capplan.report.quantities import MONEY
 from capplan.scenario.money_terms import memory_usd_per_month

@@ -8,8 +8,7 @@ import numpy as np
 
 from capplan.explain.bill import machines, stated, with_people
 from capplan.explain.quantities import Group, Planned, Row
-from capplan.explain.record import Explained, Input, explained, formula_of, input_of
-from capplan.explain.subject import Place, places_of
+from capplan.explain.subject import Explained, Input, Place, explained, formula_of, input_of, places_of
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.money.comparison import ComparedApi, Comparison

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-from capplan.explain.record import Explained, Input, explained, formula_of, input_of
-from capplan.explain.subject import PlanSubject, Subject
+from capplan.explain.subject import Explained, Input, PlanSubject, Subject, explained, formula_of, input_of
 from capplan.explain.table import formula_in
 from capplan.fleet.order import OWN, Machine
 from capplan.fleet.plan import Plan, paid_by_the_gpu, plan_order

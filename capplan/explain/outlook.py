@@ -7,8 +7,16 @@ from functools import partial
 import numpy as np
 
 from capplan.explain.quantities import Group, Planned, Row
-from capplan.explain.record import Explained, Input, explained, formula_of, input_of, worked
-from capplan.explain.subject import Place, places_of
+from capplan.explain.subject import (
+    Explained,
+    Input,
+    Place,
+    explained,
+    formula_of,
+    input_of,
+    places_of,
+    worked,
+)
 from capplan.fleet.money_terms import PowerTerms
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import Group as PlanGroup

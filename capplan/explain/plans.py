@@ -13,8 +13,18 @@ from capplan.explain.quantities import (
     explained_quantity,
     subject_of,
 )
-from capplan.explain.record import Explained, Input, explained, input_of, within
-from capplan.explain.subject import Place, Subject, name_of, places_of, plan_places
+from capplan.explain.subject import (
+    Explained,
+    Input,
+    Place,
+    Subject,
+    explained,
+    input_of,
+    name_of,
+    places_of,
+    plan_places,
+    within,
+)
 from capplan.fleet.plan import Certainty, Plan
 from capplan.fleet.search.cheapest import Sized
 from capplan.fleet.search.one_layout import trial_of

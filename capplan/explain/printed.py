@@ -10,12 +10,10 @@ from capplan.explain.comparison import comparison_group
 from capplan.explain.outlook import commitments_group, energy_group, growth_group
 from capplan.explain.plans import PLANS, next_steps_group, of_plan, tight_target_group
 from capplan.explain.quantities import Group, Planned, subject_of
-from capplan.explain.record import Explained, Input, labelled
 from capplan.explain.simulated import simulation_group
-from capplan.explain.subject import name_of
+from capplan.explain.subject import Explained, Input, labelled, name_of
 from capplan.report.answer import Answer, Table
-from capplan.report.answers.fleet_words import next_steps_result
-from capplan.report.answers.plan_words import purchase_text
+from capplan.report.answers.fleet_words import next_steps_result, purchase_text
 from capplan.report.screen_units import is_number, unit_of
 
 GROUPS: Mapping[str, Callable[[Planned], Group]] = {

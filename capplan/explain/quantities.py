@@ -6,12 +6,10 @@ from functools import partial
 from typing import TypeAlias
 
 from capplan.errors import unknown
-from capplan.explain import memory, money, serving
-from capplan.explain.mix import MixSubject
-from capplan.explain.pools import PoolsSubject
-from capplan.explain.record import Explained, Input, explained, input_of
-from capplan.explain.subject import Place, Subject, name_of
-from capplan.explain.table import tabled
+from capplan.explain import money
+from capplan.explain.several_groups import MixSubject, PoolsSubject
+from capplan.explain.subject import Explained, Input, Place, Subject, explained, input_of, name_of
+from capplan.explain.table import RULES, by_the_engine, latency, probability, tabled
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.report.quantities import CHOSEN, METHODOLOGY, quantity_of
@@ -29,15 +27,15 @@ def subject_of(asked: AskedFleet, plan: Plan) -> AnySubject:
 
 _Explain = Callable[[str], Explained]
 _BESIDE_THE_TABLE: Mapping[str, Callable[[Subject, str, _Explain], Explained | None]] = {
-    **dict.fromkeys(("ttft_s", "tpot_s", "e2e_s"), lambda of, path, _: serving.latency(of, path)),
-    **dict.fromkeys(("slo_met_probability", "target_probabilities"), lambda of, path, _: serving.probability(of, path)),
+    **dict.fromkeys(("ttft_s", "tpot_s", "e2e_s"), lambda of, path, _: latency(of, path)),
+    **dict.fromkeys(("slo_met_probability", "target_probabilities"), lambda of, path, _: probability(of, path)),
     **dict.fromkeys(("order.gpus", "order.usd_per_hour"), lambda of, path, _: money.line_by_line(of, path)),
     "usd_per_gpu_hour": lambda of, _path, _: money.usd_per_gpu_hour(of),
     "usd_per_hour": lambda of, _path, explain: money.of_an_order(explain) if of.price.machines else None,
     "usd_per_thousand_requests": lambda of, _path, explain: money.per_thousand_requests(of, explain),
     "offers": money.at_an_offer,
     "outside": lambda of, path, _: money.explained_outside(of, path),
-    **dict.fromkeys(memory.RULES, lambda of, path, _: memory.by_the_engine(of, path)),
+    **dict.fromkeys(RULES, lambda of, path, _: by_the_engine(of, path)),
 }  # fmt: skip
 """Quantity, or the first part of its path -> what the table of quantities cannot say of it: which offers, machines, operators and measured
 results it rests on; None where the table says it for this plan."""

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.explain.quantities import Group, Planned, Row
-from capplan.explain.record import Explained, Input, explained, input_of
-from capplan.explain.subject import Place, places_of
+from capplan.explain.subject import Explained, Input, Place, explained, input_of, places_of
 from capplan.fleet.load.waits import waits_of
 from capplan.fleet.simulation import FleetOutcome, arrived_in, finished_in, goodput_limits, request_columns
 from capplan.library.simulated import Simulation, SimulationRecords, simulation

@@ -1,21 +1,46 @@
 """Numbers of a plan as the table of quantities explains them: the formula of a function, with the value and the origin of each argument."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from capplan.explain.record import Explained, Input, explained, formula_of, input_of, is_written
-from capplan.explain.subject import PlanSubject, Subject
+import numpy as np
+
+from capplan.accuracy.bounded import load_interval
+from capplan.explain.subject import (
+    Explained,
+    Input,
+    PlanSubject,
+    Subject,
+    explained,
+    formula_of,
+    input_of,
+    is_written,
+)
 from capplan.fleet.availability import plan_failures_per_month
 from capplan.fleet.load.demand import planned_demand
+from capplan.fleet.load.offered import WARM_UP_SHARE
 from capplan.fleet.plan import plan_order
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.search.recommended import RANGE
 from capplan.fleet.unit_costs import mean_tokens_per_s
+from capplan.model.adapters import adapter_bytes_per_rank
 from capplan.model.parameters import parameters, weight_bytes_by_class
 from capplan.model.weight_format import kv_bytes_per_element
+from capplan.replica.estimate import breakdown_of
+from capplan.replica.load import Load
+from capplan.replica.plans import plans_of
 from capplan.replica.spec import served_context_tokens
-from capplan.report.quantities import ARGUMENTS, MEMORY, Quantity, quantity_of
+from capplan.report.quantities import (
+    ACCURACY,
+    ARGUMENTS,
+    KERNELS,
+    MEMORY,
+    PLAN,
+    SIMULATION,
+    Quantity,
+    quantity_of,
+)
 
 
 class Stated(NamedTuple):
@@ -210,3 +235,203 @@ _OF_REPLICAS: Mapping[str, Callable[[Subject], Stated]] = {
     "weight_bytes": lambda of: Stated(sum(weight_bytes_by_class(of.spec.network).values()), format_source(of, "weight_dtype")),
 }  # fmt: skip
 """Argument -> its value, of plans of identical replicas."""
+
+
+_Formula = tuple[str, str]
+"""A formula and its letters."""
+_BUDGETS: Mapping[str, tuple[_Formula, _Formula]] = {
+    "utilisation": (("u M", "uM"), ("U - w - a - r", "Uwar")),
+    "static_fraction": (("u (M - r)", "uMr"), ("U - w", "Uw")),
+    "free_fraction": (("M - r", "Mr"), ("u (U - w - a)", "uUwa")),
+}
+"""How an engine divides a device -> what it may use, and what of it is left for the cache."""
+_BY_LETTER = {
+    "U": "usable_bytes_per_gpu",
+    "w": "weight_bytes_per_gpu",
+    "a": "activation_bytes_per_gpu",
+    "r": "non_torch_bytes_per_gpu",
+    "g": "cuda_graph_bytes_per_gpu",
+}
+_Found = tuple[str, list[Input]]
+
+
+def _stated_by_engine(of: Subject, quantity: str) -> _Found:
+    """Return formula and arguments as the table has them."""
+    row = PLAN[quantity]
+    inputs = [item for name, letter in row.arguments.items() for item in arguments(of, name, letter)]
+    return formula_in(row), inputs
+
+
+def _of_a_budget(of: Subject, letters: str) -> list[Input]:
+    """Return the letters of a budget: of the device, and what is held of it."""
+    launch = plans_of([of.spec]).launch
+    total = float(np.ravel(launch.device_memory_bytes)[0])
+    fraction = float(np.ravel(launch.memory_fraction)[0])
+    stated = f"gpu_memory_utilization, else that of {of.engine}"
+    visible = [
+        input_of("M", "memory_bytes", total, "spec", f"capplan hardware {of.spec.device.name}"),
+        of.of_scenario("u", "gpu_memory_utilization_fraction", fraction, stated),
+    ]
+    held = [
+        input_of(letter, name, of.numbers[name], "derived", f"explain {name}")
+        for letter, name in _BY_LETTER.items()
+    ]
+    return [item for item in (*visible, *held) if item.symbol in letters]
+
+
+def _usable(of: Subject) -> _Found:
+    (formula, letters), _ = _BUDGETS[of.spec.profile.memory.budget]
+    return formula, _of_a_budget(of, letters)
+
+
+def _available(of: Subject) -> _Found:
+    rules = of.spec.profile.memory
+    _, (formula, letters) = _BUDGETS[rules.budget]
+    estimate = rules.budgeted_graph_fraction
+    if rules.budget != "utilisation" or not estimate:
+        return formula, _of_a_budget(of, letters)
+    part = input_of("e", "budgeted_graph_fraction", estimate, "assumed", of.engine)
+    return f"{formula} - e g", [*_of_a_budget(of, f"{letters}g"), part]
+
+
+def _weights(of: Subject) -> _Found:
+    formula, inputs = _stated_by_engine(of, "weight_bytes_per_gpu")
+    formula = f"{formula}, of the fullest rank, each matrix in bytes of its format, scales included"
+    adapters = of.spec.network.adapters
+    if adapters is None:
+        return formula, inputs
+    each = float(np.asarray(adapter_bytes_per_rank(of.spec.network, of.spec.sharding)))
+    stated = "scenario: lora.max_loras; unless stated, the default of the engine"
+    slots = input_of("s", "max_loras", adapters.slots, "config", stated)
+    one = input_of("x", "adapter_bytes", each, "derived", "capplan fit")
+    return f"{formula}, and s x of adapters", [*inputs, slots, one]
+
+
+def _graphs(of: Subject) -> _Found:
+    formula, inputs = _stated_by_engine(of, "cuda_graph_bytes_per_gpu")
+    if any(layer.experts for layer in of.spec.network.layers):
+        logged = f"{MEMORY}: logged starts of {of.engine}; of a captured size"
+        experts = of.spec.profile.memory.graph_expert_bytes
+        formula = f"{formula} + x n"
+        inputs = [*inputs, input_of("x", "graph_expert_bytes", experts, "measured", logged)]
+    return f"{formula}, n sizes captured for s sequences", inputs
+
+
+def _of_an_encoder(formula: str, letters: Mapping[str, str]) -> Callable[[Subject], _Found | None]:
+    """Return the explanation of what holds for encoders, which cache nothing; None for other models, which the table explains."""
+
+    def found(of: Subject) -> _Found | None:
+        if not of.spec.network.bidirectional:
+            return None
+        return formula, [item for name, letter in letters.items() for item in arguments(of, name, letter)]
+
+    return found
+
+
+RULES: Mapping[str, Callable[[Subject], _Found | None]] = {
+    "usable_bytes_per_gpu": _usable,
+    "weight_bytes_per_gpu": _weights,
+    "cuda_graph_bytes_per_gpu": _graphs,
+    "kv_bytes_available_per_gpu": _available,
+    "max_concurrency": _of_an_encoder("s, as an encoder caches nothing", {"max_num_seqs": "s"}),
+    "kv_cache_tokens": _of_an_encoder(
+        "s n: an encoder caches nothing, so all sequences have room", {"max_num_seqs": "s", "max_model_len": "n"}
+    ),
+}  # fmt: skip
+"""Figure of memory -> its formula and inputs by the rules of the engine."""
+
+
+def by_the_engine(of: Subject, quantity: str) -> Explained | None:
+    """Explain a figure of memory by the rules of the engine; None for one that the table explains."""
+    found = RULES[quantity](of)
+    return None if found is None else explained(quantity, of.numbers[quantity], *found, MEMORY)
+
+
+BOUNDS = {"low": "low_ratio", "high": "high_ratio"}
+
+
+def latency(of: Subject, path: str) -> Explained:
+    """Explain a statistic of a latency: that of a simulation, whose steps are sums of operators; or an end of the interval around the mean."""
+    metric, _, statistic = path.partition(".")
+    if statistic in BOUNDS:
+        return end_of_interval(of, metric, statistic)
+    value = float(getattr(getattr(of.latencies, metric), statistic))
+    warm = f"requests of a simulated run, the first {WARM_UP_SHARE:.0%} left out"
+    inputs = (
+        input_of(
+            "r",
+            "request_rate_per_replica",
+            of.trial.total_rate / of.busy,
+            "derived",
+            "explain request_rate_per_replica",
+        ),
+        input_of("n", "busy_replicas", of.busy, "derived", "explain replicas, without spares"),
+        input_of("N", "requests", of.asked.question.requests, "derived", warm),
+        input_of(
+            "T", "kv_cache_tokens", of.plan.single.kv_cache_tokens, "derived", "explain kv_cache_tokens"
+        ),
+    )
+    what = "mean" if statistic == "mean" else f"{statistic[1:]}th percentile"
+    formula = (
+        f"{what} over N requests that arrive at r; each step takes the sum of its operators and of the host"
+    )
+    steps = tuple(operators(of))
+    return explained(
+        f"{metric}.{statistic}", value, formula, inputs, SIMULATION, label=of.plan.single.label, steps=steps
+    )
+
+
+def operators(of: Subject) -> Iterator[Explained]:
+    """Yield the operators of one prefill and one decode step at the mean load, slowest first."""
+    now, profile = of.latencies, of.asked.question.profile
+    lengths = of.trial.demand.at_responses(now.responses_s).lengths
+    load = Load(int(lengths.input_tokens), int(lengths.output_tokens), request_rate=now.requests_per_s)
+    rows = breakdown_of(of.trial.replica, load, now.requests_per_s * now.e2e_s.mean)
+    for row in sorted(rows, key=lambda row: -row.seconds):
+        inputs = (
+            input_of("F", "flop", row.flop, "derived", "config.json of the model, at the mean load"),
+            input_of("Q", "moved_bytes", row.bytes, "derived", "config.json of the model, at the mean load"),
+        )
+        host = f"per step and per sequence, fitted for {profile.engine} {profile.version}"
+        formula = host if row.operator == "host" else f"t(F, Q), bound by {row.bound}: {of.kernels}"
+        yield explained(
+            f"{row.phase}.{row.operator}_s", row.seconds, formula, inputs, KERNELS, label=of.plan.single.label
+        )
+
+
+def end_of_interval(of: Subject, metric: str, end: str) -> Explained:
+    """Explain an end of the interval around a mean."""
+    mean = latency(of, f"{metric}.mean")
+    interval = load_interval(of.asked.question.intervals, metric.removesuffix("_s"), "open", of.trial.replica)
+    ratio = float(getattr(interval, BOUNDS[end]))
+    source = f"measured over predicted, {interval.n} results in {interval.groups} groups"
+    inputs = (
+        input_of("m", f"{metric}.mean", mean.value, mean.label, f"explain {metric}.mean"),
+        input_of("q", BOUNDS[end], ratio, "measured", source),
+    )
+    return explained(f"{metric}.{end}", mean.value * ratio, "m q", inputs, ACCURACY, steps=(mean,))
+
+
+def probability(of: Subject, quantity: str) -> Explained:
+    """Explain the probability that one target, or all together, hold."""
+    key = quantity.partition(".")[2]
+    trial, slowness = of.trial, of.trial.candidate.slowness
+    targets = {target: limit for target, limit in trial.limits.items() if key in ("", target.key)}
+    value = of.plan.target_probabilities[key] if key else of.plan.slo_met_probability
+    slowest = trial.slowest(of.busy, targets)
+    rows = f"{slowness.rows} measured open-loop runs in {slowness.groups} groups"
+    inputs = (
+        input_of(
+            "s",
+            "slowest_ratio",
+            slowest,
+            of.plan.single.label,
+            "largest factor on every step at which the targets hold",
+        ),
+        input_of(
+            "F", "slowness", None, "measured", f"distribution of measured over predicted step times: {rows}"
+        ),
+        *of.limits(key),
+    )
+    formula = "P = F(s)" + (", at least that of all targets together" if key else "")
+    return explained(quantity, value, formula, inputs, ACCURACY)

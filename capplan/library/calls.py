@@ -292,7 +292,7 @@ def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> R
     from capplan.accuracy.bounded import bounded_estimate
     from capplan.readers.catalogue.efficiency import shipped_intervals
     from capplan.replica.replica import replica_of
-    from capplan.report.answers.estimate import estimate_answer
+    from capplan.report.answers.replica import estimate_answer
     from capplan.scenario.replica import asked_replica
 
     of_load = {field.name for field in fields(LoadFlags)}

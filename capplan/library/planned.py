@@ -5,16 +5,13 @@ from collections.abc import Callable, Sequence
 
 from capplan.errors import InputError
 from capplan.fleet.scenario import SharingTerms
-from capplan.questions.cascade import cascade_for
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.money.price_check import current_day
 from capplan.questions.outlook import outlook_of
-from capplan.questions.part_fleets import PartsAsked
-from capplan.questions.sharing import sharing_for
+from capplan.questions.several_models import PartsAsked, cascade_for, sharing_for
 from capplan.report.answer import Answer
-from capplan.report.answers.cascade import cascade_answer
 from capplan.report.answers.fleet import fleet_answer
-from capplan.report.answers.sharing import sharing_answer
+from capplan.report.answers.several_models import cascade_answer, sharing_answer
 from capplan.report.charts.of_answers import fleet_charts
 from capplan.report.charts.records import Chart
 from capplan.scenario.scenario import read_scenario

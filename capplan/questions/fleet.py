@@ -43,7 +43,7 @@ from capplan.replica.speculation import DraftPlan
 from capplan.scenario.records.traffic_line import with_image_tokens, with_image_work
 from capplan.scenario.replica import adapter_assumptions, with_adapters
 from capplan.scenario.scenario_file import Scenario
-from capplan.scenario.several.models import refuse_several
+from capplan.scenario.several import refuse_several
 from capplan.scenario.speculation import drafting_of
 from capplan.serving.terms import BY_LOAD
 from capplan.workload.multiples import part_of_classes

@@ -9,8 +9,17 @@ from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.report.answer import Table
 from capplan.report.answers.fleet import decision_tables
 from capplan.report.answers.fleet_money import class_texts
-from capplan.report.answers.fleet_words import measuring_texts, relaxation_text, sure, surer_text, tight_texts
-from capplan.report.answers.plan_words import budget_text, budget_texts, cost_texts, purchase_text
+from capplan.report.answers.fleet_words import (
+    budget_text,
+    budget_texts,
+    cost_texts,
+    measuring_texts,
+    purchase_text,
+    relaxation_text,
+    sure,
+    surer_text,
+    tight_texts,
+)
 from capplan.report.answers.pools import pools_closing, pools_tables
 from capplan.report.charts.of_answers import certainty_chart
 from capplan.report.screen_units import screen_of, shown_number

@@ -1,24 +1,302 @@
-"""What can be done about the number, in a review: the levers of the scenario, or what the page computed by itself."""
+"""What moves the number in a review, and what can be done about it: the levers of the scenario, or what the page computed by itself."""
 
+from collections import Counter
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from capplan.errors import InputError
 from capplan.fleet.plan import FleetAnswer, Plan
-from capplan.fleet.price import HOURS_PER_MONTH
-from capplan.fleet.sensitivity import paid_hours
+from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
+from capplan.fleet.search.recommended import DEAR
+from capplan.fleet.sensitivity import FEW_RATIOS, Swing, Turn, WhatIf, paid_hours
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.levers.answer import Asking, checked_names, levers_beside, levers_of
 from capplan.questions.plans.plan_row import plan_row
+from capplan.questions.sensitivity import CHANGE, Sensitivity
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.readers.levers_file import AGAIN, LeverRow, LeversRow, levers_row, read_levers_file
 from capplan.report.answer import Table
+from capplan.report.answers.fleet_money import (
+    cash_tables,
+    cash_texts,
+    commitments_closing,
+    commitments_tables,
+    currency_texts,
+    paid_usd,
+)
+from capplan.report.answers.fleet_outlook import energy_tables, growth_closing, growth_tables
+from capplan.report.answers.fleet_words import layout_text, unsure
 from capplan.report.answers.levers import levers_answer
-from capplan.report.charts.records import Bar, Bars
+from capplan.report.charts.records import Bar, Bars, Line, Lines, Tornado, Turned, amount_text
 from capplan.report.data_text import plain
 from capplan.report.show import row_progress
 from capplan.review.findings import Findings, Section
-from capplan.review.moves import money_key, planned_usd
+
+
+def outlook_section(given: Findings) -> Section:
+    """Return the cheapest mix of commitments, the fleet of each month and the energy, where the scenario asks for them."""
+    scenario, outlook = given.asked.scenario, given.outlook
+    return Section(
+        "Commitments, growth and energy",
+        tables=(
+            *commitments_tables(outlook.mixes),
+            *growth_tables(outlook.growth),
+            *cash_tables(outlook.cash),
+            *energy_tables(outlook.energy),
+        ),
+        lines=(
+            *commitments_closing(outlook.mixes),
+            *currency_texts(scenario.currency, paid_usd(given.answer, outlook)),
+            *growth_closing(outlook.growth, scenario),
+            *cash_texts(outlook.cash),
+        ),
+    )
+
+
+TRAFFIC = "If traffic changes"
+"""Title of the section with the slider."""
+FEW_OFFERS = 3
+"""A price from fewer offers is a risk."""
+_SHOWN_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+def by_plan(plan: Plan) -> str:
+    """Return the name of a plan in charts: device and layout, without the number of devices."""
+    return f"{plan.hardware} {layout_text(plan)}"
+
+
+def money_key(plan: Plan) -> str:
+    """Return the column of what a plan is paid for: a job or a month."""
+    return "usd_per_job" if plan.money is not None and plan.money.usd_per_job is not None else "usd_per_month"
+
+
+def moves_section(given: Findings) -> Section:
+    """Return how far the cost moves if one thing turns out otherwise."""
+    plan, swings = given.chosen, given.sensitivity.swings
+    if plan is None or not swings:
+        return Section("What moves the number")
+    key = money_key(plan)
+    rows = [row for swing in swings for row in _swing_rows(swing, plan, key)]
+    text = (
+        f"One thing at a time, everything else as planned: traffic and lengths {CHANGE:.0%} lower and higher, the cheapest and the dearest offer of "
+        "the device, and replicas as fast and as slow as the best and the worst tenth of measured cases. The layout stays; its replicas "
+        "are counted again by the same simulation.",
+        *(
+            ["Lengths of sessions follow from their turns, and are left out."]
+            if given.asked.question.demand.has_sessions
+            else []
+        ),
+    )
+    return Section(
+        "What moves the number",
+        text=text,
+        tables=(Table(rows, titles={key: "cost", f"more_{key}": "more than planned"}),),
+        pictures=_tornado(plan, swings, key),
+    )
+
+
+def _swing_rows(swing: Swing, plan: Plan, key: str) -> list[dict[str, Any]]:
+    planned = planned_usd(plan)
+    return [
+        {
+            "what": swing.what,
+            "if_it_is": turn.change,
+            "gpus": turn.gpus,
+            key: turn.usd,
+            f"more_{key}": None if turn.usd is None or planned is None else turn.usd - planned,
+        }
+        for turn in (swing.low, swing.high)
+    ]
+
+
+def planned_usd(plan: Plan) -> float | None:
+    """Return what a plan costs for its job or a month."""
+    return None if plan.usd_per_hour is None else plan.usd_per_hour * paid_hours(plan)
+
+
+def _tornado(plan: Plan, swings: tuple[Swing, ...], key: str) -> tuple[Tornado, ...]:
+    planned = planned_usd(plan)
+    if planned is None:
+        turned = [_turned(swing, swing.low.gpus, swing.high.gpus) for swing in swings]
+        return (Tornado("GPUs if one thing turns out otherwise", "gpus", float(plan.gpus), tuple(turned)),)
+    turned = [_turned(swing, swing.low.usd, swing.high.usd) for swing in swings]
+    return (Tornado("Cost if one thing turns out otherwise", key, planned, tuple(turned)),)
+
+
+def _turned(swing: Swing, low: float | None, high: float | None) -> Turned:
+    return Turned(swing.what, low, high, _end_name(swing.low), _end_name(swing.high))
+
+
+def _end_name(turn: Turn) -> str:
+    return turn.change.replace("as fast as the ", "").replace("as slow as the ", "")
+
+
+def traffic_section(given: Findings) -> Section:
+    """Return every plan at other traffic, which the page lets a reader slide."""
+    plan = given.chosen
+    if plan is None or not given.sensitivity.what_if:
+        return Section(TRAFFIC)
+    key = money_key(plan)
+    rows = [
+        {
+            "traffic_ratio": point.traffic_ratio,
+            "request_rate": point.request_rate,
+            "plan": by_plan(each),
+            "gpus": point.gpus,
+            key: point.usd,
+        }
+        for each, points in given.sensitivity.what_if
+        for point in points
+        if point.traffic_ratio in _SHOWN_RATIOS or len(points) == len(FEW_RATIOS)
+    ]
+    lines = tuple(
+        Line(
+            by_plan(each),
+            tuple(point.request_rate for point in points),
+            tuple(point.usd or 0.0 for point in points),
+            labels=tuple(point_text(point, key) for point in points),
+        )
+        for each, points in given.sensitivity.what_if
+        if charted(each, given.sensitivity)
+    )
+    first = given.sensitivity.what_if[0][1][0]
+    today = first.request_rate / first.traffic_ratio
+    picture = Lines(
+        "Cost by peak traffic", "request_rate", key, lines, mark=today, mark_name="today", x_title="peak traffic",
+        y_title="cost",
+    )  # fmt: skip
+    return Section(
+        TRAFFIC,
+        text=(
+            "The layout of a plan stays, and its replicas are counted again at every traffic by the simulation that sized it, with the same "
+            "headroom, confidence and spares: every point is a simulation.",
+        ),
+        tables=(
+            Table(
+                rows,
+                titles={"traffic_ratio": "times today", "request_rate": "peak", key: "cost"},
+            ),
+        ),
+        pictures=(picture,) if lines else (),
+    )
+
+
+def charted(plan: Plan, sensitivity: Sensitivity) -> bool:
+    """Return whether a plan has a line in the chart: its price is known, and it is not so expensive that it flattens the other lines."""
+    costs = [each.usd_per_month for each, _ in sensitivity.what_if if each.usd_per_month is not None]
+    return plan.usd_per_month is not None and plan.usd_per_month <= DEAR * min(costs)
+
+
+def what_if_rows(sensitivity: Sensitivity) -> list[dict[str, Any]]:
+    """Return every plan at every traffic that the slider of the page goes to."""
+    return [
+        {
+            "hardware": plan.hardware,
+            "plan": layout_text(plan),
+            "traffic_ratio": point.traffic_ratio,
+            "request_rate": point.request_rate,
+            "gpus": point.gpus,
+            money_key(plan): point.usd,
+        }
+        for plan, points in sensitivity.what_if
+        for point in points
+    ]
+
+
+def point_text(point: WhatIf, key: str) -> str:
+    """Return a plan at some traffic in words."""
+    cost = "" if point.usd is None else f", {amount_text(key, point.usd, point.usd)}"
+    return f"{point.request_rate:.3g} req/s ({point.traffic_ratio:.2f} times today): {point.gpus} GPUs{cost}"
+
+
+def risks_section(given: Findings) -> Section:
+    """Return what may go wrong, from what the plan rests on."""
+    plan = given.chosen
+    if plan is None:
+        return Section("Risks")
+    lines = [*_speed_risks(given, plan), *_price_risks(plan), *_operation_risks(given, plan)]
+    return Section("Risks", lines=(*lines, *given.asked.warnings))
+
+
+def _speed_risks(given: Findings, plan: Plan) -> list[str]:
+    lines = []
+    if given.margins[0]:
+        lines.append(
+            f"Replicas may be slower than predicted: with a probability of {unsure(plan.slo_met_probability)} a target is missed at the peak."
+        )
+    if plan.usd_per_month_high == inf:
+        lines.append(
+            "In the worst tenth of the cases no number of replicas of this layout that was tried meets the targets."
+        )
+    unmeasured = " and ".join(
+        dict.fromkeys(group.layout.device.name for group in plan.groups if group.label == "assumed")
+    )
+    if unmeasured:
+        lines.append(
+            f"Kernels of {unmeasured} were not measured but borrowed; capplan calibrate on that GPU replaces them in at most 12 minutes."
+        )
+    if plan.few_open_loops_measured:
+        lines.append(
+            "Few results of similar networks were measured under open load: the probabilities rest on a widened spread."
+        )
+    return lines
+
+
+def _price_risks(plan: Plan) -> list[str]:
+    """Return the risks of the prices, once for each device."""
+    gpus: Counter[str] = Counter()
+    for group in plan.groups:
+        gpus[group.layout.device.name] += group.gpus
+    prices = {group.layout.device.name: group.price for group in plan.groups}
+    return [line for name, price in prices.items() for line in _price_risk(name, gpus[name], price)]
+
+
+def _price_risk(name: str, gpus: int, price: ChosenPrice | None) -> list[str]:
+    if price is None:
+        return [f"No price of {name} is known."]
+    lines = []
+    if price.offers < FEW_OFFERS and price.records:
+        lines.append(f"The price of {name} is {price.basis}: ask for a quote before deciding.")
+    dates = [record.date for record in price.records if record.date]
+    if dates:
+        lines.append(
+            f"The price is of {max(dates)}; availability of {gpus} x {name} is not known to capplan."
+        )
+    return lines
+
+
+def _operation_risks(given: Findings, plan: Plan) -> list[str]:
+    limits, lines = given.asked.scenario.fleet, []
+    spare = min(group.spare_replicas for group in plan.groups)
+    if plan.is_mix:
+        counts = [
+            f"{group.spare_replicas} of {group.replicas} on {group.layout.device.name}"
+            for group in plan.groups
+        ]
+        lines.append(
+            f"Spare replicas: {' and '.join(counts)}. A group does not stand in for the other: without a spare one, its part of the peak is "
+            "not carried while a replica fails or is updated."
+        )
+    elif not spare:
+        lines.append("There is no spare replica: while one fails or is updated, the peak is not carried.")
+    elif not plan.has_pools:
+        lines.append(
+            f"{spare} of {plan.replicas} replicas may be down at the peak; a further one costs the headroom, then the targets."
+        )
+    else:
+        lines.append(
+            f"{spare} replica{'s' if spare > 1 else ''} of each pool may be down at the peak; a further one costs the headroom, then the targets. "
+            "A pool does not stand in for the other."
+        )
+    carried = plan.carried_requests_per_s(limits.headroom_fraction)
+    lines.append(
+        f"Traffic above {carried:.3g} req/s ({carried / plan.peak_requests_per_s - 1.0:+.0%} over the peak that was planned for) is more than "
+        f"the busy replicas are predicted to carry{' within the targets' if given.margins[0] else ''}; "
+        f"a new replica takes {limits.start_up_s:g} s to start."
+    )
+    return lines
+
 
 CHARTED = 10
 """Levers in the chart, most saved first."""

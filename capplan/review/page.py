@@ -9,10 +9,10 @@ from capplan.assumption import Assumption
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import assumed_kernels, fleet_answer
 from capplan.report.answers.fleet_outlook import over_time_assumptions, over_time_parts
-from capplan.review import decision, evidence, levers, moves, plans, workload
-from capplan.review.cost import cost_section, total_section
+from capplan.review import decision, evidence, levers, plans
 from capplan.review.findings import Findings, Review, Section
-from capplan.review.moves import outlook_section
+from capplan.review.levers import outlook_section
+from capplan.review.plans import cost_section, total_section
 
 
 def review_of(given: Findings) -> Review:
@@ -46,14 +46,14 @@ def _first_screen(given: Findings) -> list[Section]:
 
 
 def _middle(given: Findings) -> list[Section]:
-    sections = [workload.workload_section(given), workload.over_time_section(given)]
+    sections = [evidence.workload_section(given), evidence.over_time_section(given)]
     if given.chosen is not None:
         sections.append(plans.plans_section(given))
     sections += [plans.uneconomical_section(given), evidence.rejections_section(given)]
     sections += [
-        moves.moves_section(given),
-        moves.traffic_section(given),
-        moves.risks_section(given),
+        levers.moves_section(given),
+        levers.traffic_section(given),
+        levers.risks_section(given),
         levers.levers_section(given),
     ]
     if given.chosen is None:
@@ -143,7 +143,7 @@ def _answer(given: Findings, said: str, sections: Sequence[Section], rows: list[
         ],
         "author": given.written.author,
         "date": given.written.date,
-        "what_if": moves.what_if_rows(given.sensitivity),
+        "what_if": levers.what_if_rows(given.sensitivity),
         "sections": [
             {"title": section.title, "tables": [list(table.rows) for table in section.tables]}
             for section in sections

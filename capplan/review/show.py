@@ -21,7 +21,7 @@ from capplan.report.safe_text import html_words, markdown_paragraph, markdown_wo
 from capplan.report.show import beside, refuse_losing, say_warnings, send, show, write_whole
 from capplan.report.tables import grid_of, markdown_table
 from capplan.review.findings import Review, Section, anchor
-from capplan.review.moves import TRAFFIC, by_plan, charted, money_key, point_text, what_if_rows
+from capplan.review.levers import TRAFFIC, by_plan, charted, money_key, point_text, what_if_rows
 from capplan.review.plans import WHY
 from capplan.scenario.flags import OutputFlags
 

@@ -15,7 +15,7 @@ from capplan.readers.text_file import is_there
 from capplan.recorded.traces.trace import trace_summary
 from capplan.scenario.records.traffic_line import with_image_tokens
 from capplan.scenario.scenario import read_scenario
-from capplan.scenario.several.models import refuse_several
+from capplan.scenario.several import refuse_several
 from capplan.scenario.written.workload_file import is_workload
 from capplan.serving.requests import Requests
 from capplan.workload.statistics import Omissions, TracePart, WorkloadSummary

@@ -47,7 +47,7 @@ from capplan.scenario.records.traffic_line import pooled_traffic
 from capplan.scenario.regions import located, survival
 from capplan.scenario.replica import lora_terms
 from capplan.scenario.scenario_file import Fleet, Scenario, ScenarioFile, Speculation
-from capplan.scenario.several.models import (
+from capplan.scenario.several import (
     asks_for_a_part,
     of_all,
     part_document,

@@ -11,7 +11,7 @@ import pytest
 from capplan.cli.main import main
 from capplan.explain.printed import printed
 from capplan.explain.quantities import Planned
-from capplan.explain.record import Explained
+from capplan.explain.subject import Explained
 from capplan.questions.fleet import asked_fleet, part_of
 from capplan.questions.plans.plan_file import answered, asked_of_plan
 from capplan.questions.plans.plan_verification import planned

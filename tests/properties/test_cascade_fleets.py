@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from capplan.report.answers.cascade import percent_below
+from capplan.report.answers.several_models import percent_below
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 CASCADE = """name: two

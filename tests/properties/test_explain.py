@@ -9,8 +9,7 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.explain.quantities import explained_quantity
-from capplan.explain.record import formula_of, symbols_of
-from capplan.explain.subject import HELD, Subject
+from capplan.explain.subject import HELD, Subject, formula_of, symbols_of
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.report.quantities import quantity_of
 from capplan.scenario.scenario import read_scenario

@@ -13,7 +13,7 @@ from capplan.fleet.search.layouts import search
 from capplan.fleet.search.trial import Trial
 from capplan.money.shared_pool import devices_by_hour
 from capplan.questions.fleet import asked_fleet
-from capplan.questions.sharing import sliced_scenario
+from capplan.questions.several_models import sliced_scenario
 from capplan.scenario.scenario import read_scenario
 from capplan.workload.request_class import Target
 from tests.slower import made_slower

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from capplan.explain.record import symbols_of
+from capplan.explain.subject import symbols_of
 from capplan.explain.table import formula_in, function_of
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.readers.plan_record import StatedGroup, StatedPlan

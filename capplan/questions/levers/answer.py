@@ -19,7 +19,7 @@ from capplan.fleet.search.recommended import near_cheapest, plan_of, recommended
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, replicas_by_group, terms_of
 from capplan.questions.levers import changes
-from capplan.questions.levers.changes import routing, speculations
+from capplan.questions.levers.changes import REGIONS, region_rows, routing, speculations
 from capplan.questions.levers.lever import (
     Base,
     Combination,
@@ -36,8 +36,6 @@ from capplan.questions.levers.lever import (
     scaled_plan,
     why_dearer,
 )
-from capplan.questions.levers.regions import NAME as REGIONS
-from capplan.questions.levers.regions import region_rows
 from capplan.questions.money.budget import mix_within_budget, mixed_plan
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.questions.plans.plan_over_time import group_over_time

@@ -4,15 +4,17 @@ Engine: dtypes, prefix cache, speculation, scheduling. Purchase: layouts, device
 requests, refused ones, and machines switched off at night.
 """
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import get_args
 
 from capplan.engine.lookup import unsupported_reason
-from capplan.errors import InputError, Reason
+from capplan.errors import CapplanError, InputError, Reason
 from capplan.fleet.engine_options import tier_in_tokens
-from capplan.fleet.plan import Plan
+from capplan.fleet.load.demand import demand_of_classes
+from capplan.fleet.plan import Plan, RoutedRequests
 from capplan.fleet.price import choose_price
 from capplan.fleet.question import spec_of_layout
 from capplan.fleet.search.cheapest import Sized, busy_replicas
@@ -21,8 +23,10 @@ from capplan.fleet.search.recommended import plan_of
 from capplan.model.network import Network
 from capplan.model.parameters import weight_bytes
 from capplan.model.weight_format import in_weight_format, kv_bytes_per_element, named_weight_format
-from capplan.questions.fleet import PIPELINE_PARALLEL, TENSOR_PARALLEL, terms_of
-from capplan.questions.levers.lever import Base, Lever, first_line, idle, merged_settings
+from capplan.questions.fleet import PIPELINE_PARALLEL, TENSOR_PARALLEL, AskedFleet, terms_of
+from capplan.questions.levers.lever import Base, Lever, LeverRow, first_line, idle, lever_row, merged_settings
+from capplan.questions.mix import mix_plan
+from capplan.questions.money.energy import asked_energy
 from capplan.readers.catalogue.hardware import device_names
 from capplan.readers.catalogue.offer_terms import Commitment, Term
 from capplan.readers.catalogue.prices import price_records, read_prices
@@ -619,3 +623,88 @@ def _kept_by_sessions(base: Base, busy: int) -> str:
                 f"dealt out in turn to {busy}, those of {item.name} would find {dealt:.0%} of their prompt tokens instead of {kept:.0%}"
             )
     return "; ".join([said, *found])
+
+
+REGIONS, EACH = "regions", "a fleet in each region, for its own users"
+Planned = Callable[[Sequence[str]], tuple[AskedFleet, Plan | None]]
+"""A question with more keys overridden, and its plan; None if no plan meets the targets."""
+
+
+def region_rows(planned: Planned, base: Base) -> list[LeverRow]:
+    """Return the other places for the machines of all users, and a fleet in each region.
+
+    Parameters
+    ----------
+    planned : asks a changed scenario
+    base : the scenario as it is: one fleet
+    """
+    names, why = [region.name for region in base.file.regions], ""
+    if len(names) < 2:
+        why = "the scenario has fewer than two regions; see regions and traffic[].region"
+    elif base.file.fleet.serves == "location":
+        why = "the fleet serves the users of one region; leave fleet.serves out"
+    if why:
+        return [lever_row(idle(REGIONS, EACH, why), None, base.plan)]
+    return [*_elsewhere(planned, base, names), _in_each(planned, base, names)]
+
+
+def kg_co2_per_month(asked: AskedFleet, plan: Plan | None) -> float | None:
+    """Return the carbon dioxide of the electricity of a plan; None if a scenario does not state what it takes to say it."""
+    found = None if plan is None else asked_energy(asked, plan)
+    return None if found is None or found.energy is None else found.energy.kg_co2
+
+
+def _elsewhere(planned: Planned, base: Base, names: Sequence[str]) -> Iterator[LeverRow]:
+    """Yield one fleet for the users of all regions, with its machines in each region; the plan as it is is left out."""
+    for name in names:
+        settings = (f"fleet.location={json.dumps(name)}",)
+        risk = "users of other regions wait longer for a first token: the delay is a part of the targets"
+        lever = Lever(REGIONS, f"one fleet for all users, in {name}", settings, risk)
+        try:
+            asked, plan = planned(settings)
+        except CapplanError as error:
+            yield lever_row(idle(REGIONS, lever.change, first_line(error)), None, base.plan)
+            continue
+        if asked.scenario.classes == base.asked.scenario.classes:  # where the machines are
+            continue
+        row = lever_row(lever, plan, base.plan, "no plan meets the targets")
+        yield replace(row, kg_co2_per_month=kg_co2_per_month(asked, plan))
+
+
+def _in_each(planned: Planned, base: Base, names: Sequence[str]) -> LeverRow:
+    """Return the fleets of all regions together, each sized for the busiest hour of its own users."""
+    homes = {item.region for item in base.file.traffic}
+    parts: dict[str, tuple[AskedFleet, Plan]] = {}
+    risk = "users are sent to the fleet of their region; plan each with fleet.serves=location and fleet.location=REGIONS"
+    for name in names:
+        if name not in homes:
+            continue
+        try:
+            asked, plan = planned((f"fleet.location={json.dumps(name)}", "fleet.serves=location"))
+        except CapplanError as error:
+            return lever_row(idle(REGIONS, EACH, first_line(error)), None, base.plan)
+        if plan is None:
+            return lever_row(
+                Lever(REGIONS, EACH, risk=risk), None, base.plan, f"no plan meets the targets in {name}"
+            )
+        parts[name] = asked, plan
+    if any(len(plan.groups) > 1 for _, plan in parts.values()):
+        why = "fleets of separate pools or of a mix are not added up; plan each with fleet.serves=location"
+        return lever_row(idle(REGIONS, EACH, why), None, base.plan)
+    fleets = ", ".join(f"{plan.gpus} x {plan.hardware} in {name}" for name, (_, plan) in parts.items())
+    lever = Lever(REGIONS, f"a fleet in each region: {fleets}", risk=risk)
+    each = [kg_co2_per_month(*part) for part in parts.values()]
+    kg = None if None in each else sum(filter(None, each))
+    return replace(lever_row(lever, _together(parts), base.plan), kg_co2_per_month=kg)
+
+
+def _together(parts: dict[str, tuple[AskedFleet, Plan]]) -> Plan:
+    """Return the fleets of several regions as one plan, each with the requests of its own users."""
+    total = sum(plan.peak_requests_per_s for _, plan in parts.values())
+    classes = tuple(item for asked, _ in parts.values() for item in asked.scenario.classes)
+    plans = []
+    for asked, plan in parts.values():
+        names = tuple(item.name for item in asked.scenario.classes)
+        requests = RoutedRequests(names, plan.peak_requests_per_s / total)
+        plans.append(replace(plan, groups=(replace(plan.single, requests=requests),)))
+    return mix_plan(demand_of_classes(classes), plans)

@@ -7,7 +7,7 @@ from capplan.money.who_pays import Share, by_tenant
 from capplan.questions.money.who_pays import AskedBill
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import currency_texts
-from capplan.report.answers.plan_words import purchase_text
+from capplan.report.answers.fleet_words import purchase_text
 
 IDLE = "idle"
 """Name of the line of GPUs that wait for requests."""

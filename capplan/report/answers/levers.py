@@ -7,15 +7,13 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.fleet.plan import Plan
 from capplan.questions.levers.answer import Asking
+from capplan.questions.levers.changes import REGIONS, kg_co2_per_month
 from capplan.questions.levers.lever import Base, Combination, LeverRow, LeversAnswer, worth_usd_per_byte_month
-from capplan.questions.levers.regions import NAME as REGIONS
-from capplan.questions.levers.regions import kg_co2_per_month
 from capplan.questions.plans.plan_row import plan_row
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import assumed_kernels
-from capplan.report.answers.fleet_words import sure, thin_texts
-from capplan.report.answers.plan_words import cost_texts, layout_text, purchase_text
+from capplan.report.answers.fleet_words import cost_texts, layout_text, purchase_text, sure, thin_texts
 from capplan.report.answers.pools import pool_text
 
 _SHOWN = (

@@ -5,7 +5,7 @@ from typing import Any
 from capplan.fleet.plan import FleetAnswer, Mix, Plan, RoutedRequests
 from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table
-from capplan.report.answers.plan_words import purchase_text, router_text
+from capplan.report.answers.fleet_words import purchase_text, router_text
 
 
 def mix_result(answer: FleetAnswer) -> dict[str, Any] | None:

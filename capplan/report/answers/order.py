@@ -8,8 +8,7 @@ from capplan.fleet.availability import plan_availability
 from capplan.fleet.order import OWN, OrderLine
 from capplan.fleet.plan import Plan, plan_order
 from capplan.fleet.price import usd_per_month
-from capplan.questions.plans.plan_row import order_row
-from capplan.questions.plans.stated_order import stated_order
+from capplan.questions.plans.plan_row import order_row, stated_order
 from capplan.report.answer import Table
 
 _TITLES = {

@@ -103,7 +103,7 @@ def memory_chart(device: str, steps: Sequence[Mapping[str, Any]]) -> Bars:
     Parameters
     ----------
     device : its name
-    steps : rows of `answers.fit.waterfall`, the first of which is the whole
+    steps : rows of `answers.replica.waterfall`, the first of which is the whole
     """
     parts = tuple(
         (str(row["what"]), abs(float(row["memory_bytes"])))

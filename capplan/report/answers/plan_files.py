@@ -1,0 +1,488 @@
+"""What commands show of a plan that is there: whether it holds (`check`), what changed (`diff`), and predicted beside measured (`verify-plan`)."""
+
+import math
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from capplan.assumption import Assumption
+from capplan.calibrate.endpoint.deployment import Deployment
+from capplan.calibrate.endpoint.series import Series
+from capplan.fleet.plan import Plan
+from capplan.questions.difference import Change, Side, changes
+from capplan.questions.fleet import AskedFleet
+from capplan.questions.plans.plan_check import Check, PlanCheck
+from capplan.questions.plans.plan_verification import LATENCIES, PROMETHEUS, Verification, next_settings
+from capplan.readers.catalogue.scenarios import scenario_word
+from capplan.readers.plan_file import PlanFile
+from capplan.report.answer import Answer, Table
+from capplan.report.answers.calibrate import refit_answer
+from capplan.report.screen_units import is_number, screen_of, shown_money, shown_number
+
+_UNITS = {"slo.confidence": "confidence_fraction", "budget.usd_per_month": "usd_per_month"}
+"""Check -> the name that says its unit; latencies are in seconds, the others are counts and words."""
+
+
+def check_answer(asked: AskedFleet, file: PlanFile, checked: PlanCheck) -> Answer:
+    """Return whether a plan meets its checks; exit code 4 if it does not."""
+    failures, chosen = checked.failures, file.answer.chosen
+    plan = f"{chosen.gpus} x {chosen.hardware}"
+    missed = ", ".join(_missed(check) for check in failures)
+    name = asked.scenario.name
+    return Answer(
+        command="check",
+        result={
+            "holds": not failures,
+            "failures": [_failure(check) for check in failures],
+            "checks": [{**_failure(check), "holds": check.holds} for check in checked.checks],
+            "scenario": name,
+            "plan": str(file.path),
+        },
+        tables=(
+            Table(
+                [_check_row(check) for check in checked.checks],
+                title=f"Checks of the plan of {plan}",
+                titles={"holds": "met"},
+            ),
+        ),
+        csv_rows=[{**_failure(check), "holds": check.holds} for check in checked.checks],
+        headline=f"{name}: the plan of {plan} no longer meets {missed}"
+        if failures
+        else f"{name}: the plan of {plan} meets every check",
+        closing=(f"search again: capplan fleet {scenario_word(asked.scenario.path)} -o {file.path}",)
+        if failures
+        else (),
+        assumptions=asked.assumptions,
+        warnings=(*file.data_remarks, *asked.warnings),
+        exit_code=4 if failures else 0,
+    )
+
+
+def _failure(check: Check) -> dict[str, Any]:
+    return {"what": check.name, "limit": check.limit, "value": check.value}
+
+
+def _check_row(check: Check) -> dict[str, Any]:
+    limit, value, unit = _shown(check)
+    return {"what": check.name, "limit": limit, "value": value, "unit": unit, "holds": check.holds}
+
+
+def _missed(check: Check) -> str:
+    limit, value, unit = _shown(check)
+    if check.name == "capacity":
+        return f"capacity ({value} replicas needed, {limit} at work)"
+    return (
+        check.name if limit == "-" else f"{check.name} ({value}, limit {limit}{f' {unit}' if unit else ''})"
+    )
+
+
+def _shown(check: Check) -> tuple[str, str, str]:
+    """Return limit, value and their unit as on screen."""
+    latency = check.name.startswith("slo.") and check.name not in _UNITS
+    screen = screen_of("s" if latency else _UNITS.get(check.name, "count"), [check.limit, check.value])
+    unit = "replicas" if check.name == "capacity" else screen.unit
+
+    def text(value: Any) -> str:
+        if not is_number(value):
+            return (
+                "-"
+                if value is None
+                else ", ".join(map(str, value))
+                if isinstance(value, list)
+                else str(value)
+            )
+        return shown_money(value, unit) if unit.startswith("$") else shown_number(value, screen.factor)
+
+    return text(check.limit), text(check.value), unit
+
+
+_PLAN = (
+    "hardware", "replicas", "spare_replicas", "gpus_per_replica", "tensor_parallel", "pipeline_parallel", "expert_parallel",
+    "data_parallel", "weight_dtype", "kv_dtype", "draft_tokens", "usd_per_gpu_hour",
+    *(
+        f"pools.{pool}.{key}"
+        for pool in ("prefill", "decode")
+        for key in ("hardware", "replicas", "gpus_per_replica", "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
+    ),
+)  # fmt: skip
+"""Keys of a plan that are shown only where they differ."""
+_RESULTS = {
+    "gpus": "gpus",
+    "usd_per_month": "usd_per_month",
+    "usd_per_month_low": "usd_per_month_low",
+    "usd_per_month_high": "usd_per_month_high",
+    "usd_per_million_output_tokens_at_mean": "usd_per_million_output_tokens_at_mean",
+    "ttft_s.p95": "ttft_p95_s",
+    "tpot_s.p95": "tpot_p95_s",
+    "slo_met_probability": "confidence",
+}
+"""Keys of a plan that are always shown -> their names here."""
+_HEADINGS = {
+    "confidence": "SLO attainment (%)",
+    "usd_per_month_low": "$/month at best",
+    "usd_per_month_high": "$/month at worst",
+}
+
+
+def diff_answer(before: Side, after: Side) -> Answer:
+    """Return what changed; exit code 4 where no plan meets the targets afterwards."""
+    found = changes(before, after)
+    plan = {name: _pair(before, after, name) for name in _PLAN}
+    plan["order"] = {"before": _ordered(before.chosen), "after": _ordered(after.chosen)}
+    plan = {name: pair for name, pair in plan.items() if "." not in name or any(pair.values())}
+    results = {name: _pair(before, after, key) for key, name in _RESULTS.items()}
+    moved = {name: pair for name, pair in plan.items() if pair["before"] != pair["after"]}
+    known = set(before.assumptions)
+    return Answer(
+        command="diff",
+        result={
+            "before": {"file": str(before.path), "scenario": before.inputs["content"].get("name")},
+            "after": {"file": str(after.path), "scenario": after.inputs["content"].get("name")},
+            "changes": [{"path": c.path, "before": c.before, "after": c.after} for c in found],
+            "plan": plan,
+            **results,
+        },
+        tables=tuple(
+            table
+            for table in (
+                Table(
+                    [_diff_row(name, pair) for name, pair in (*results.items(), *moved.items())],
+                    title="The plan",
+                ),
+                Table([_changed(change) for change in found], title="Inputs"),
+            )
+            if table.rows
+        ),
+        csv_rows=[
+            *({"path": c.path, "before": c.before, "after": c.after} for c in found),
+            *({"path": f"plan.{name}", **pair} for name, pair in (*results.items(), *plan.items())),
+        ],
+        headline=_headline(before, after, results),
+        closing=(
+            "before: " + _named(before),
+            "after: " + _named(after),
+        ),
+        assumptions=tuple(item for item in after.assumptions if item not in known),
+        warnings=tuple(dict.fromkeys((*before.warnings, *after.warnings))),
+        exit_code=4 if after.chosen is None else 0,
+    )
+
+
+def _ordered(chosen: Mapping[str, Any] | None) -> str | None:
+    """Return the machines of a plan, as an order names them; None without a plan, and if GPUs are bought by the piece."""
+    lines = ((chosen or {}).get("order") or {}).get("machines", ())
+    return ", ".join(f"{line['count']} x {line['sku']}" for line in lines if line["sku"]) or None
+
+
+def _named(side: Side) -> str:
+    return f"{side.inputs['content'].get('name')} ({side.path}), by capplan {side.version}"
+
+
+def _pair(before: Side, after: Side, key: str) -> dict[str, Any]:
+    return {"before": _value(before.chosen, key), "after": _value(after.chosen, key)}
+
+
+def _value(chosen: Mapping[str, Any] | None, key: str) -> Any:
+    value: Any = chosen
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _diff_row(name: str, pair: Mapping[str, Any]) -> dict[str, str]:
+    """Return a quantity of both plans as text, with its change: absolute, and as a share of what it was."""
+    values = [pair["before"], pair["after"]]
+    numbers = [float(value) for value in values if is_number(value)]
+    screen = screen_of("confidence_fraction" if name == "confidence" else name, numbers)
+    row = {"quantity": _HEADINGS.get(name) or screen.column(numbers=bool(numbers))}
+    row |= {side: _text(pair[side], screen.unit, screen.factor) for side in ("before", "after")}
+    if len(numbers) < 2:
+        return {**row, "change": "", "share": ""}
+    change = numbers[1] - numbers[0]
+    sign = "+" if change > 0 else "-" if change < 0 else ""
+    size = abs(change) if isinstance(pair["after"], float) else round(abs(change))
+    return {
+        **row,
+        "change": sign + _text(size, screen.unit, screen.factor) if change else "-",
+        "share": f"{change / numbers[0]:+.1%}" if change and numbers[0] and name != "confidence" else "",
+    }
+
+
+def _text(value: Any, unit: str, factor: float) -> str:
+    if not is_number(value):
+        return "-" if value is None else str(value)
+    return shown_money(value, unit) if unit.startswith("$") else shown_number(value, factor)
+
+
+def _changed(change: Change) -> dict[str, str]:
+    return {"key": change.path, "before": _written(change.before), "after": _written(change.after)}
+
+
+def _written(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return ", ".join("-" if item is None else str(item) for item in value)
+    return str(value)
+
+
+def _headline(before: Side, after: Side, results: Mapping[str, Mapping[str, Any]]) -> str:
+    name = after.inputs["content"].get("name")
+    if after.chosen is None:
+        return f"{name}: no plan meets the targets afterwards"
+    if before.chosen is None:
+        return f"{name}: a plan meets the targets now: {_fleet(after.chosen)}"
+    if before.chosen == after.chosen:
+        return f"{name}: the plan stays {_fleet(after.chosen)}"
+    return (
+        f"{name}: {_cost_change(results['usd_per_month'])}; {_fleet(before.chosen)} -> {_fleet(after.chosen)}"
+    )
+
+
+def _cost_change(usd: Mapping[str, Any]) -> str:
+    if usd["before"] is None or usd["after"] is None:
+        return "cost unknown"
+    change = usd["after"] - usd["before"]
+    if not change:
+        return f"${usd['after']:,.0f} per month as before"
+    share = f", {change / usd['before']:+.1%}" if usd["before"] else ""
+    return f"{'+' if change > 0 else '-'}${abs(change):,.0f} per month (${usd['before']:,.0f} -> ${usd['after']:,.0f}{share})"
+
+
+def _fleet(chosen: Mapping[str, Any]) -> str:
+    return f"{chosen['gpus']} x {chosen['hardware']}"
+
+
+_WORDS = {
+    "holds": "what was measured lies in the intervals of the prediction",
+    "slower": "it is slower than the interval of the prediction",
+    "faster": "it is faster than the interval of the prediction, so the plan may buy more than is needed",
+}
+_LENGTHS = {
+    "of the plan": Assumption(
+        "the run had the traffic of the plan at its own rate: lengths, arrivals and prefixes are those of the scenario; "
+        "the intervals include by how much runs of as many requests differ",
+        "results with the lengths of every request",
+    ),
+    "of the results": Assumption(
+        "the requests are those that the results list; prefixes hit as in the plan", "results without them"
+    ),
+    "fixed": Assumption(
+        "the mean lengths of the results are not those of the plan, so all requests have these mean lengths",
+        "results with the lengths of every request",
+    ),
+}
+"""What is predicted, by whose lengths it has."""
+_RATES = {"output_tokens_per_s": "tokens/s", "requests_per_s": "req/s"}
+_CAUSES = {
+    "ttft_s": "time to first token: prefill kernels, the wait in the queue and the host, per request",
+    "tpot_s": "time per output token: decode kernels and the host, per step",
+    "e2e_s": "end-to-end latency: follows from the other two",
+    "output_tokens_per_s": "throughput: follows from the latencies of a closed loop",
+    "requests_per_s": "throughput: follows from the latencies of a closed loop",
+}
+
+
+def verify_plan_answer(
+    asked: AskedFleet, plan: Plan, verification: Verification, results: tuple[Path, ...]
+) -> Answer:
+    """Return a plan next to its measurement; exit code 4 where it is slower than predicted or misses a target."""
+    result, verdict = verification.result, verification.verdict
+    missed = [target for target in verification.targets if not target.holds]
+    settings = next_settings(asked, verification)
+    rows = [
+        {name: getattr(row, name) for name in ("quantity", "predicted", "low", "high", "measured", "inside")}
+        for row in verification.rows
+    ]
+    load = (
+        f"{result.request_rate_per_s:.4g} req/s"
+        if result.request_rate_per_s
+        else f"{result.concurrency:.4g} requests in flight"
+        if result.concurrency
+        else "all requests at once"
+    )
+    of = f"{verification.replicas} replica{'s' if verification.replicas > 1 else ''}"
+    return Answer(
+        command="verify-plan",
+        result={
+            "rows": rows,
+            "targets": [
+                {"target": t.target, "limit_s": t.limit_s, "measured_s": t.measured_s, "holds": t.holds}
+                for t in verification.targets
+            ],
+            "verdict": verdict,
+            "lengths": verification.lengths,
+            "recalibrate": list(verification.culprits),
+            "next_settings": list(settings),
+        },
+        tables=(
+            Table([_measured_row(row) for row in rows], title=f"Predicted and measured, {load} on {of}"),
+            *([Table([_target(t.target, t.limit_s, t.measured_s, holds=t.holds) for t in verification.targets], title="Targets of the plan")]
+              if verification.targets else []),
+        ),
+        csv_rows=rows,
+        headline=f"{asked.scenario.name}: {_WORDS[verdict]}"
+        + (f"; missed: {', '.join(target.target for target in missed)}" if missed else ""),
+        closing=tuple(_closing(asked, plan, verification, settings, results)),
+        assumptions=(*asked.assumptions, _LENGTHS[verification.lengths]),
+        warnings=(*asked.warnings, *result.notes),
+        exit_code=4 if verdict == "slower" or missed else 0,
+    )  # fmt: skip
+
+
+def _measured_row(row: dict[str, Any]) -> dict[str, Any]:
+    latency = str(row["quantity"]).partition(".")[0] in LATENCIES
+    screen = screen_of("s" if latency else "count", [row["predicted"], row["measured"]])
+    shown = {
+        name: shown_number(row[name], screen.factor) for name in ("predicted", "low", "high", "measured")
+    }
+    return {
+        "quantity": row["quantity"],
+        **shown,
+        "unit": screen.unit if latency else _RATES[str(row["quantity"])],
+        "inside": row["inside"],
+    }
+
+
+def _target(name: str, limit_s: float, measured_s: float, *, holds: bool) -> dict[str, Any]:
+    screen = screen_of("s", [limit_s, measured_s])
+    return {
+        "target": name,
+        "limit": shown_number(limit_s, screen.factor),
+        "measured": shown_number(measured_s, screen.factor),
+        "unit": screen.unit,
+        "holds": holds,
+    }
+
+
+def _closing(
+    asked: AskedFleet,
+    plan: Plan,
+    verification: Verification,
+    settings: tuple[str, ...],
+    results: tuple[Path, ...],
+) -> list[str]:
+    """Return what to recalibrate, and the next version of the scenario."""
+    said = [
+        f"recalibrate: {cause}" for cause in dict.fromkeys(_CAUSES[name] for name in verification.culprits)
+    ]
+    own = [
+        "--model",
+        asked.scenario.model,
+        "--hardware",
+        plan.single.layout.device.name,
+        "-o",
+        "own.calibration.yaml",
+    ]
+    said += _machines(plan, verification)
+    if verification.verdict != "holds" and not results:
+        words = ["capplan", "calibrate", "--endpoint", verification.result.path, *own]
+        said.append(f"with this server: {shlex.join(words)}")
+    elif verification.verdict != "holds" and verification.result.tool != PROMETHEUS:
+        words = ["capplan", "calibrate", "--from", str(results[0]), *own]
+        said.append(f"with this result: {shlex.join(words)}")
+    elif verification.verdict != "holds":
+        said.append(
+            "with a benchmark of the same server: capplan calibrate --from RESULT -o own.calibration.yaml"
+        )
+    if settings:
+        words = [part for setting in settings for part in ("--set", setting)]
+        said.append(
+            f"next version: {'capplan fleet ' + scenario_word(asked.scenario.path) + ' ' + shlex.join(words)}"
+        )
+    return said
+
+
+def _machines(plan: Plan, verification: Verification) -> list[str]:
+    """Return what a slower replica means for their number: steps that take s times as long carry 1/s of the load."""
+    row = next((row for row in verification.rows if row.quantity == "e2e_s.mean"), None)
+    if verification.verdict != "slower" or row is None or row.measured <= row.predicted:
+        return []
+    slowness = row.measured / row.predicted
+    needed = math.ceil(plan.single.busy_replicas * slowness - 1e-9)
+    return [
+        f"a replica takes {slowness:.3g} times as long as predicted: about {needed} busy replicas instead of {plan.single.busy_replicas} "
+        "for the same latencies; a new plan with a calibration says it exactly"
+    ]
+
+
+def series_answer(address: str, series: Series) -> Answer:
+    """Return what a series would send; nothing has been sent."""
+    rows = [
+        {
+            "point": number + 1,
+            "concurrency": point.concurrency,
+            "input_tokens": point.input_tokens,
+            "output_tokens": point.output_tokens,
+            "seconds": series.point_s,
+        }
+        for number, point in enumerate(series.points)
+    ]
+    (least_in, least_out), (most_in, most_out) = series.least_tokens, series.most_tokens
+    numbers = {
+        "seconds": series.seconds,
+        "most_requests": series.most_requests,
+        "least_input_tokens": least_in,
+        "least_output_tokens": least_out,
+        "most_input_tokens": most_in,
+        "most_output_tokens": most_out,
+    }
+    return Answer(
+        command="calibrate",
+        result={"endpoint": address, **numbers, "rows": rows},
+        tables=(Table(rows, title="Closed loops; an open loop follows"),),
+        headline=f"{address}: {len(rows)} closed loops and an open loop, {series.seconds / 60.0:.3g} min",
+        closing=(
+            f"at most {most_in:,} input and {most_out:,} output tokens in {series.most_requests:,} requests; "
+            f"a slow server gets {least_in:,} and {least_out:,} or fewer",
+            f"a hosted endpoint bills at most {most_in / 1e6:.2f} x its price per million input tokens, and "
+            f"{most_out / 1e6:.2f} x its price per million output tokens",
+            "nothing was sent",
+        ),
+    )
+
+
+def deployment_answer(found: Deployment, written: Path) -> Answer:
+    """Return what was measured of a server, and the refit on it."""
+    base = refit_answer(found.refit, written)
+    rows = [
+        {
+            "point": result.path,
+            "requests": result.requests,
+            "ttft_s.p50": result.ttft_s.p50,
+            "ttft_s.p95": result.ttft_s.p95,
+            "tpot_s.p50": result.tpot_s.p50,
+            "tpot_s.p95": result.tpot_s.p95,
+            "output_tokens_per_s": result.output_tokens_per_s,
+        }
+        for result in found.probed.results
+    ]
+    counted = found.probed.counted
+    closing = list(base.closing)
+    if counted.get("prefix_queries"):
+        share = counted.get("prefix_hits", 0.0) / counted["prefix_queries"]
+        closing.insert(
+            0, f"its own counters: {share:.1%} of prompt tokens hit the prefix cache during the series"
+        )
+    if counted.get("steps"):
+        closing.insert(0, f"its own counters: {counted['steps']:,.0f} steps")
+    fullest = found.probed.fullest
+    said = [f"{fullest[name]:,.0f} {name}" for name in ("running", "waiting") if name in fullest]
+    said += [f"{fullest['cache_use']:.0%} of the cache in use"] if "cache_use" in fullest else []
+    if said:
+        closing.insert(0, f"its own numbers at most: {', '.join(said)}")
+    result = {
+        **base.result,
+        "endpoint": found.address,
+        "measured": rows,
+        "counted": counted,
+        "fullest": fullest,
+    }
+    return replace(
+        base,
+        result={**result, "interrupted": found.probed.stopped},
+        tables=(Table(rows, title="Measured"), *base.tables),
+        closing=tuple(closing),
+    )

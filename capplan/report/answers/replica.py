@@ -1,0 +1,381 @@
+"""What commands show of one replica: what it delivers (`estimate`), what its memory holds (`fit`), and what drafts gain (`spec`)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from capplan.accuracy.bounded import BoundedEstimate
+from capplan.accuracy.intervals import LEAST_GROUPS, LEAST_SOURCES
+from capplan.assumption import Assumption
+from capplan.fleet.fit import Fit, adapter_bytes_on_fullest_rank
+from capplan.model.adapters import network_adapter_elements
+from capplan.replica.estimate import Estimate
+from capplan.replica.load import Load
+from capplan.replica.plans import engine_scheduling, replica_scheduling
+from capplan.replica.replica import Replica
+from capplan.replica.spec import ReplicaSpec, served_context_tokens
+from capplan.replica.speculation import DraftModel, Speculation
+from capplan.report.answer import Answer, Table
+
+_BREAKDOWN = ("phase", "operator", "seconds", "flop", "bytes", "flop_per_byte", "bound")
+_LENGTHS = Assumption(
+    "every request has the mean input and output length", "capplan simulate with a scenario"
+)
+
+
+def estimate_answer(
+    replica: Replica,
+    load: Load,
+    bounded: BoundedEstimate,
+    assumptions: Sequence[Assumption],
+    warnings: Sequence[str],
+) -> Answer:
+    """Return latency, throughput and the operators they are made of."""
+    estimated, spec = bounded.estimate, replica.spec
+    spreads = {"ttft_s": bounded.ttft_s, "tpot_s": bounded.tpot_s, "e2e_s": bounded.e2e_s}
+    latency = [
+        {"quantity": name.removesuffix("_s").upper()}
+        | {f"{key}_s": value for key, value in asdict(spread).items()}
+        for name, spread in spreads.items()
+    ]
+    figures = _estimated_figures(estimated)
+    breakdown = [
+        {**asdict(row), "flop_per_byte": row.flop / row.bytes if row.bytes else None}
+        for row in estimated.breakdown
+    ]
+    place = {
+        "model": spec.network.name,
+        "hardware": spec.device.name,
+        "gpus": spec.devices,
+        "label": replica.label,
+    }
+    bounds = {
+        "output_tokens_per_s_low": estimated.output_tokens_per_s * bounded.throughput.low_ratio,
+        "output_tokens_per_s_high": estimated.output_tokens_per_s * bounded.throughput.high_ratio,
+    }
+    result = {**place, **{name: asdict(spread) for name, spread in spreads.items()}, **bounds, **figures}
+    asked = f"concurrency {load.concurrency}" if load.concurrency else f"{load.request_rate:g} req/s"
+    out = load.output_tokens if spec.network.generates else "a vector or a score"
+    steps = (
+        "Prefill of one prompt, and one decode step" if spec.network.generates else "Prefill of one prompt"
+    )
+    return Answer(
+        command="estimate",
+        result={**result, "breakdown": breakdown},
+        tables=(
+            Table(
+                latency, title="Latency (low and high: 80 % interval of the mean)", spare=("p90_s", "p50_s")
+            ),
+            Table([figures], title="Throughput", upright=True),
+            Table(breakdown, title=steps, shown=_BREAKDOWN),
+        ),
+        csv_rows=(result,),
+        headline=(
+            f"{spec.network.name} on {spec.devices} x {spec.device.name}, {spec.profile.engine} "
+            f"{spec.profile.version}: {asked}, {load.input_tokens} tokens in, {out} out"
+        ),
+        assumptions=(_LENGTHS, *assumptions, *replica.rates.assumptions),
+        warnings=(*warnings, *_problems(load, bounded)),
+    )
+
+
+def _estimated_figures(estimated: Estimate) -> dict[str, Any]:
+    return {
+        "output_tokens_per_s": estimated.output_tokens_per_s,
+        "total_tokens_per_s": estimated.total_tokens_per_s,
+        "requests_per_s": estimated.requests_per_s,
+        "output_tokens_per_s_per_gpu": estimated.output_tokens_per_s_per_gpu,
+        "concurrency": estimated.concurrency,
+        "bottleneck": estimated.bottleneck,
+        "saturated": estimated.saturated,
+        "kv_occupancy_fraction": estimated.kv_occupancy_fraction,
+        "preemptions": estimated.preemptions,
+    }
+
+
+def _problems(load: Load, bounded: BoundedEstimate) -> list[str]:
+    problems = []
+    if bounded.estimate.saturated:
+        problems.append(
+            f"{load.request_rate:g} req/s is more than the replica can serve: it saturates at "
+            f"{bounded.estimate.requests_per_s:.3g} req/s, and the queue grows without bound"
+        )
+    if bounded.unmeasured:
+        problems.append(
+            "no measured result is close to this operating point: the intervals are at their widest"
+        )
+    elif bounded.fewest_models < LEAST_GROUPS or bounded.fewest_sources < LEAST_SOURCES:
+        few = f"{bounded.fewest_models} model{'s' if bounded.fewest_models > 1 else ''}"
+        if bounded.fewest_models >= LEAST_GROUPS:
+            few = "one source"
+        problems.append(
+            f"an interval rests on measured results of {few} only, so it is at least as wide as that of wider regimes"
+        )
+    return problems
+
+
+DOES_NOT_FIT = 3
+
+
+def fit_answer(fit: Fit, assumptions: Sequence[Assumption], warnings: Sequence[str]) -> Answer:
+    """Return the budget of the fullest device, the capacity, and what would make it fit where it does not."""
+    figures = _memory_figures(fit)
+    spec = fit.spec
+    place = f"{spec.devices} x {spec.device.name}"
+    verdict = "fits" if fit.fits else "does not fit"
+    changes = [asdict(change) for change in fit.changes]
+    steps = waterfall(fit)
+    hidden = _IN_WATERFALL | (_OF_CACHES if spec.network.bidirectional else set())
+    tables = [
+        Table(
+            [figures],
+            upright=True,
+            shown=tuple(k for k in figures if k not in hidden),
+            titles=_WATERFALL_TITLES,
+        ),
+        Table(steps, title="Memory of one GPU"),
+    ]
+    if changes:
+        tables.append(Table(changes, title="Any of these makes it fit"))
+    closing = (
+        ()
+        if fit.fits or changes
+        else ("no single change and no pair of changes makes it fit on one link domain",)
+    )
+    return Answer(
+        command="fit",
+        result={**figures, "limits": list(fit.plan.limits), "changes": changes, "waterfall": steps},
+        tables=tuple(tables),
+        headline=f"{spec.network.name} {verdict} on {place}",
+        closing=(*(f"limit: {limit}" for limit in fit.plan.limits), *closing),
+        assumptions=tuple(assumptions),
+        warnings=tuple(warnings),
+        exit_code=0 if fit.fits else DOES_NOT_FIT,
+    )
+
+
+def _memory_figures(fit: Fit) -> dict[str, Any]:
+    plan, spec = fit.plan, fit.spec
+    scheduling = replica_scheduling(engine_scheduling(spec), spec.sharding)
+    amounts = {
+        name: float(np.asarray(getattr(plan, name)))
+        for name in (
+            "weight_bytes", "activation_bytes", "non_torch_bytes", "cuda_graph_bytes", "usable_bytes",
+            "kv_bytes_available", "kv_cache_tokens", "max_concurrency", "reserved_bytes_per_sequence",
+        )
+    }  # fmt: skip
+    return {
+        "fits": fit.fits,
+        "model": spec.network.name,
+        "hardware": spec.device.name,
+        "gpus": spec.devices,
+        "engine": spec.profile.engine,
+        "engine_version": spec.profile.asked_version or spec.profile.version,
+        "kv_dtype": spec.kv_format,
+        "max_model_len": served_context_tokens(spec),
+        "max_num_seqs": scheduling.max_num_seqs,
+        "max_num_batched_tokens": scheduling.max_num_batched_tokens,
+        "device_memory_bytes": fit.device_memory_bytes,
+        "usable_bytes_per_gpu": amounts["usable_bytes"],
+        "weight_bytes_per_gpu": amounts["weight_bytes"],
+        "activation_bytes_per_gpu": amounts["activation_bytes"],
+        "non_torch_bytes_per_gpu": amounts["non_torch_bytes"],
+        "cuda_graph_bytes_per_gpu": amounts["cuda_graph_bytes"],
+        "kv_bytes_available_per_gpu": amounts["kv_bytes_available"],
+        "kv_cache_tokens": 0 if spec.network.bidirectional else int(max(0.0, amounts["kv_cache_tokens"])),
+        "max_concurrency": max(0.0, amounts["max_concurrency"]),
+        "reserved_bytes_per_sequence": amounts["reserved_bytes_per_sequence"],
+        "longest_context_tokens": fit.longest_context_tokens,
+        **_adapter_figures(fit),
+    }
+
+
+def _adapter_figures(fit: Fit) -> dict[str, Any]:
+    """Return the memory of LoRA adapters, and how many would fit next to one sequence; nothing without them."""
+    network, plan = fit.spec.network, fit.plan
+    if network.adapters is None:
+        return {}
+    each = adapter_bytes_on_fullest_rank(network, fit.spec.sharding)
+    left = float(np.asarray(plan.kv_bytes_available)) - float(np.asarray(plan.reserved_bytes_per_sequence))
+    return {
+        "adapter_elements": network_adapter_elements(network, network.adapters),
+        "adapter_bytes_per_gpu": each,
+        "max_loras": network.adapters.slots,
+        "lora_bytes_per_gpu": network.adapters.slots * each,
+        "adapters_that_fit": max(int(network.adapters.slots + left / each), 0),
+    }
+
+
+_IN_WATERFALL = {
+    "device_memory_bytes", "usable_bytes_per_gpu", "weight_bytes_per_gpu", "activation_bytes_per_gpu",
+    "non_torch_bytes_per_gpu", "cuda_graph_bytes_per_gpu", "kv_bytes_available_per_gpu",
+}  # fmt: skip
+_OF_CACHES = {"kv_dtype", "kv_cache_tokens", "reserved_bytes_per_sequence"}
+"""Figures that say nothing where nothing is cached."""
+_WATERFALL_TITLES = {
+    "max_model_len": "maximum sequence length",
+    "max_num_seqs": "maximum sequences per step",
+    "max_num_batched_tokens": "maximum tokens per step",
+    "kv_cache_tokens": "capacity of the KV cache",
+    "max_concurrency": "concurrent sequences of maximum length",
+}
+
+
+def waterfall(fit: Fit) -> list[dict[str, Any]]:
+    """Return what comes off the device's memory, line by line, down to the cache, in the order of the engine."""
+    plan, rules = fit.plan, fit.spec.profile.memory
+    total = fit.device_memory_bytes
+    available = float(np.asarray(plan.kv_bytes_available))
+    runtime = ("kernels, handles, collectives", -float(np.asarray(plan.non_torch_bytes)))
+    weights = ("weights", -float(np.asarray(plan.weight_bytes)))
+    activations = ("peak activations", -float(np.asarray(plan.activation_bytes)))
+    if rules.budget == "utilisation":
+        expected = rules.budgeted_graph_fraction * float(np.asarray(plan.cuda_graph_bytes))
+        graphs = [("CUDA graphs, as the engine estimates them", -expected)] if expected else []
+        kept = ("kept free by the memory fraction", float(np.asarray(plan.usable_bytes)) - total)
+        steps = [kept, weights, activations, runtime, *graphs]
+    elif rules.budget == "static_fraction":
+        reserved = float(np.asarray(plan.usable_bytes)) - total - runtime[1]
+        steps = [runtime, ("set aside for activations and CUDA graphs", reserved), weights]
+    else:
+        left = total + runtime[1] + weights[1] + activations[1]
+        steps = [runtime, weights, activations, ("kept free by the memory fraction", available - left)]
+    left_bytes = total
+    rows = [{"what": "visible to a process", "memory_bytes": total, "left_bytes": total}]
+    for what, amount in steps:
+        left_bytes += amount
+        rows.append({"what": what, "memory_bytes": amount, "left_bytes": left_bytes})
+    rest = "free: an encoder has no KV cache" if fit.spec.network.bidirectional else "KV cache"
+    return [*rows, {"what": rest, "memory_bytes": available, "left_bytes": None}]
+
+
+_INDEPENDENT = Assumption(
+    "every draft token is accepted with the same probability, whatever its position and the other tokens",
+    "--acceptance as measured by the engine",
+)
+MOST_ROUNDS = 16
+"""Rounds shown one by one; more are shown only by their speedup."""
+
+_SHOWN = (
+    "batch", "draft_tokens", "expected_tokens_per_round", "draft_s", "verify_s", "round_s", "target_step_s",
+    "speedup", "fits",
+)  # fmt: skip
+_SPEC_TITLES = {
+    "draft_tokens": "drafts",
+    "fits": "fits in memory",
+}
+
+
+def spec_answer(
+    speculated: Speculation,
+    target: ReplicaSpec | float,
+    draft: DraftModel | float,
+    assumptions: Sequence[Assumption],
+    warnings: Sequence[str],
+) -> Answer:
+    """Return rounds by batch and draft length, the best of each batch, and the memory of both models."""
+    rows = [asdict(row) for row in speculated.rows]
+    best = [asdict(row) for row in speculated.best]
+    shown = tuple(name for name in _SHOWN if name != "fits" or speculated.memory is not None)
+    memory = _memory_rows(speculated)
+    tables = []
+    if len(best) > 1 and len(rows) > len(best):
+        tables.append(
+            Table(best, title="Best draft length at every batch size", shown=shown, titles=_SPEC_TITLES)
+        )
+    if len(rows) > MOST_ROUNDS:
+        tables.append(_speedups(rows))
+    else:
+        tables.append(Table(rows, title="Rounds", shown=shown, titles=_SPEC_TITLES))
+    if memory:
+        tables.append(Table([memory], title="Memory of one GPU", upright=True, titles=_MEMORY_TITLES))
+    result: dict[str, Any] = {
+        "target": _name(target),
+        "draft": _name(draft),
+        "label": speculated.label,
+        "rows": rows,
+        "best_draft_tokens": speculated.best_draft_tokens,
+        "best": best,
+        "breakeven_batch": speculated.breakeven_batch,
+        "largest_batch": speculated.largest_batch,
+        "memory": memory,
+    }
+    return Answer(
+        command="spec",
+        result=result,
+        tables=tuple(tables),
+        csv_rows=rows,
+        headline=_headline(speculated, target, draft),
+        closing=(_closing(speculated, stated=isinstance(target, float)),),
+        assumptions=(_INDEPENDENT, *assumptions, *speculated.assumptions),
+        warnings=tuple(warnings),
+    )
+
+
+def _speedups(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return one line per batch with the speedup of every draft length; CSV and JSON have every round."""
+    lines: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        line = lines.setdefault(row["batch"], {"batch": row["batch"]})
+        line[f"drafts {row['draft_tokens']}"] = row["speedup"]
+    return Table(list(lines.values()), title="Speedup by batch size and draft tokens")
+
+
+def _name(part: ReplicaSpec | DraftModel | float) -> str | None:
+    if isinstance(part, float):
+        return None
+    return part.spec.network.name if isinstance(part, DraftModel) else part.network.name
+
+
+def _headline(speculated: Speculation, target: ReplicaSpec | float, draft: DraftModel | float) -> str:
+    first = speculated.best[0]
+    what = f"{_name(draft) or 'a draft of given step time'} drafting for {_name(target) or 'a target of given step time'}"
+    place = "" if isinstance(target, float) else f" on {target.devices} x {target.device.name}"
+    at = "" if isinstance(target, float) else f" at batch {first.batch}"
+    return (
+        f"{what}{place}: {first.speedup:.3g}x{at} with {first.draft_tokens} draft "
+        f"{'token' if first.draft_tokens == 1 else 'tokens'} per round"
+    )
+
+
+def _closing(speculated: Speculation, *, stated: bool) -> str:
+    batch, most = speculated.breakeven_batch, speculated.largest_batch
+    if stated:
+        return (
+            "speculation does not pay off"
+            if batch is not None
+            else "speculation pays off at any batch size, because the step times given do not depend on it"
+        )
+    if batch is None:
+        return f"speculation pays off at every batch size that fits, up to {most}"
+    if batch > most:
+        return (
+            f"speculation pays off at every batch size that fits, up to {most}; from {batch} on it would not"
+        )
+    return f"from batch size {batch} on, speculation does not pay off"
+
+
+_MEMORY_TITLES = {
+    "kv_bytes_available_per_gpu": "available for the caches of target and draft",
+    "context_tokens": "context of a sequence",
+    "max_concurrency": "concurrent sequences with the draft",
+}
+
+
+def _memory_rows(speculated: Speculation) -> dict[str, Any] | None:
+    both = speculated.memory
+    if both is None:
+        return None
+    return {
+        "target_weight_bytes_per_gpu": both.target_weight_bytes,
+        "draft_weight_bytes_per_gpu": both.draft_weight_bytes,
+        "kv_bytes_available_alone_per_gpu": both.kv_bytes_alone,
+        "kv_bytes_available_per_gpu": both.kv_bytes_left,
+        "target_kv_bytes_per_sequence_per_gpu": both.target_bytes_per_sequence,
+        "draft_kv_bytes_per_sequence_per_gpu": both.draft_bytes_per_sequence,
+        "context_tokens": both.context_tokens,
+        "max_concurrency_alone": both.max_sequences_alone,
+        "max_concurrency": both.max_sequences,
+    }

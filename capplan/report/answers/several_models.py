@@ -1,0 +1,406 @@
+"""What `capplan fleet` shows of several models: those that share devices, and a cascade of a small one before a large one."""
+
+import math
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+from capplan.fleet.order import Order
+from capplan.fleet.plan import Plan
+from capplan.fleet.price import usd_per_month
+from capplan.money.cascade import Wait
+from capplan.questions.plans.plan_row import machine_rows, plan_row
+from capplan.questions.several_models import (
+    ALONE,
+    ESCALATED,
+    CascadeAnswer,
+    PartFleet,
+    SharedPool,
+    SharingAnswer,
+    SharingModel,
+    UserWait,
+)
+from capplan.report.answer import Answer, Table
+from capplan.report.answers.fleet_money import currency_texts
+from capplan.report.answers.fleet_words import against_text, layout_text, purchase_text
+from capplan.report.answers.order import lines_texts, ordered_texts, stated_order_row
+from capplan.scenario.several import one_by_one
+
+_SHARED_TITLES = {
+    "model": "",
+    "replica": "layout",
+    "request_rate": "peak",
+    "alone": "a fleet of its own",
+    "slice": "MIG slice",
+    "cut": "cut into",
+    "hour": "",
+}
+
+
+def sharing_answer(found: SharingAnswer) -> Answer:
+    """Return the pool, its models, and the fleets that it takes the place of."""
+    rows = [
+        _shared_row(found, model, plan) for model, plan in zip(found.models, found.pool.plans, strict=True)
+    ]
+    columns = (
+        "model",
+        "network",
+        "request_rate",
+        "memory_fraction",
+        "slice",
+        "replica",
+        "replicas",
+        "ttft_p95_s",
+        "tpot_p95_s",
+        "slo_met_probability",
+    )
+    known = tuple(name for name in columns if any(row[name] is not None for row in rows))
+    return Answer(
+        command="fleet",
+        result=_shared_result(found, rows),
+        tables=(
+            Table(
+                rows,
+                title=f"In the pool of {found.pool.gpus} x {found.pool.hardware}",
+                shown=known,
+                titles=_SHARED_TITLES,
+                assumed=_assumed(found),
+                spare=("network", "replica"),
+            ),
+            *_hours(found),
+            *_cut(found),
+            Table(
+                _apart(found),
+                title="A fleet for each",
+                shown=("model", "alone", "gpus", "usd_per_month"),
+                titles=_SHARED_TITLES,
+            ),
+        ),
+        headline=_shared_headline(found),
+        closing=(
+            *_slices_text(found),
+            *_ordered_texts(found.pool),
+            one_by_one("sharing"),
+            *currency_texts(found.scenario.currency, {"per month": found.pool.usd_per_month}),
+        ),
+        assumptions=found.assumptions,
+        warnings=found.warnings,
+    )
+
+
+def _shared_row(found: SharingAnswer, model: SharingModel, plan: Plan) -> dict[str, Any]:
+    at = found.models.index(model)
+    idle = model.paid is None
+    return {
+        "model": model.name,
+        "network": model.network_name,
+        "request_rate": None
+        if idle
+        else sum(item.request_rate_at() for item in model.asked.question.demand.classes),
+        "memory_fraction": model.memory_fraction,
+        "slice": plan.hardware.partition(":")[2] or None,
+        "replica": layout_text(plan),
+        "replicas": int(found.pool.hourly_replicas[at].max()),
+        "ttft_p95_s": None if idle else plan.ttft_s.p95 * found.slices,
+        "tpot_p95_s": None if idle else plan.tpot_s.p95 * found.slices,
+        "slo_met_probability": None if idle else plan.slo_met_probability,
+    }
+
+
+def _slices_text(found: SharingAnswer) -> tuple[str, ...]:
+    """Return what the latencies of slices stand for; nothing where a device has one model at a time."""
+    if found.slices == 1:
+        return ()
+    return (
+        f"TTFT and TPOT are those of a device that all {found.slices} models keep busy; while the others pause, a step takes down to "
+        f"1/{found.slices} of the time",
+    )
+
+
+def _ordered_texts(pool: SharedPool) -> tuple[str, ...]:
+    """Return the machines of the pool, and those to order today."""
+    order, today = pool.order, pool.stated_order
+    return lines_texts(order.lines if order else (), today.lines if today else ())
+
+
+def _order_row(order: Order | None, hardware: str) -> dict[str, Any] | None:
+    """Return the machines of a pool with the keys of JSON; None without an order."""
+    if order is None:
+        return None
+    return {
+        "machines": machine_rows(order.lines, hardware),
+        "gpus": order.gpus,
+        "usd_per_hour": order.usd_per_hour,
+        "usd_per_month": float(usd_per_month(order.usd_per_hour)),
+    }
+
+
+def _hours(found: SharingAnswer) -> tuple[Table, ...]:
+    """Return the replicas of each model in the hours of a day, where devices are moved between them."""
+    if found.terms.by != "hour":
+        return ()
+    pool = found.pool
+    rows = [
+        {"hour": hour}
+        | {model.name: int(pool.hourly_replicas[at, hour]) for at, model in enumerate(found.models)}
+        | {"gpus": int(gpus)}
+        for hour, gpus in enumerate(pool.hourly_gpus)
+    ]
+    return (
+        Table(rows, title="Replicas by the hour, and GPUs for this hour and the next", titles=_SHARED_TITLES),
+    )
+
+
+def _cut(found: SharingAnswer) -> tuple[Table, ...]:
+    """Return what the GPUs are cut into, those cut alike in one row; nothing where they are whole."""
+    alike = Counter(found.pool.cut)
+    rows = [{"gpus": gpus, "cut": " + ".join(slices)} for slices, gpus in alike.items()]
+    return (Table(rows, title="How the GPUs are cut, without spares", titles=_SHARED_TITLES),) if rows else ()
+
+
+def _assumed(found: SharingAnswer) -> frozenset[tuple[int, str]]:
+    """Return the latencies that rest on kernels that were not measured on the device."""
+    names = ("ttft_p95_s", "tpot_p95_s", "slo_met_probability")
+    rows = [index for index, plan in enumerate(found.pool.plans) if plan.single.label == "assumed"]
+    return frozenset((index, name) for index in rows for name in names)
+
+
+def _apart(found: SharingAnswer) -> list[dict[str, Any]]:
+    rows = [
+        {
+            "model": model.name,
+            "alone": purchase_text(model.paid.plan),
+            "gpus": model.paid.plan.gpus,
+            "usd_per_month": model.paid.machines_usd,
+        }
+        for model in found.models
+        if model.paid
+    ]
+    return [*rows, {"model": "together", "alone": None, **_apart_in_all(found)}]
+
+
+def _apart_in_all(found: SharingAnswer) -> dict[str, float]:
+    """Return the devices and the cost of the fleets that the pool takes the place of."""
+    return {
+        "gpus": sum(paid.plan.gpus for paid in found.apart),
+        "usd_per_month": sum(paid.machines_usd for paid in found.apart),
+    }
+
+
+def _shared_result(found: SharingAnswer, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    pool = found.pool
+    return {
+        "scenario": found.scenario.name,
+        "sharing": {
+            "by": found.terms.by,
+            "hardware": pool.hardware,
+            "gpus": pool.gpus,
+            "spare_gpus": pool.spare_gpus,
+            "gpus_by_hour": pool.hourly_gpus.tolist(),
+            "usd_per_month": pool.usd_per_month,
+            "usd_per_gpu_hour": None if pool.price is None else pool.price.total_usd_per_hour,
+            "order": _order_row(pool.order, pool.hardware),
+            "stated_order": _order_row(pool.stated_order, pool.hardware),
+            "cut": [list(slices) for slices in pool.cut],
+            **{f"apart_{name}": value for name, value in _apart_in_all(found).items()},
+        },
+        "models": [
+            {
+                **row,
+                "replicas_by_hour": hours.tolist(),
+                "alone": plan_row(model.paid.plan) if model.paid else None,
+            }
+            for row, hours, model in zip(rows, pool.hourly_replicas, found.models, strict=True)
+        ],
+    }
+
+
+def _shared_headline(found: SharingAnswer) -> str:
+    pool, apart = found.pool, _apart_in_all(found)
+    usd = pool.usd_per_month
+    spare = f" ({pool.spare_gpus} of them spare)" if pool.spare_gpus else ""
+    return (
+        f"{found.scenario.name}: {pool.gpus} x {pool.hardware}{spare} for {len(found.models)} models, ${usd:,.0f} per month, {against_text(usd, apart['usd_per_month'])} a fleet for "
+        f"each ({apart['gpus']} GPUs, ${apart['usd_per_month']:,.0f})"
+    )
+
+
+_NAMES = {"first": "small model", "second": "large model", "alone": ALONE}
+_WAITS = (
+    "who",
+    "share_fraction",
+    *(f"{end}_s.{key}" for end in ("first_token", "answer") for key in ("mean", "nine_in_ten")),
+)
+_CASCADE_TITLES = {
+    "fleet": "",
+    "request_rate": "peak",
+    "first_gpus": "small model (GPUs)",
+    "second_gpus": "large model (GPUs)",
+    "alone_gpus": f"{ALONE} (GPUs)",
+    "alone_usd_per_month": ALONE,
+    "who": "",
+    "first_token_s.mean": "first token, mean",
+    "first_token_s.nine_in_ten": "nine in ten within",
+    "answer_s.mean": "whole answer, mean",
+    "answer_s.nine_in_ten": "nine in ten within",
+}
+
+
+def cascade_answer(found: CascadeAnswer) -> Answer:
+    """Return the fleets, the total against the large model only, the break-even share, and the waits."""
+    cost = "usd_per_job" if found.alone.paid.of_job else "usd_per_month"
+    rows = [_cascade_row(part, found, cost) for part in (*found.parts, found.alone)]
+    together = {
+        "fleet": "both",
+        "request_rate": found.alone.request_rate,
+        "gpus": sum(part.plan.gpus for part in found.parts),
+        **_usd(found.usd, found, cost),
+    }
+    waits = [_wait_row(wait) for wait in found.waits]
+    grown = _growth_rows(found)
+    shown = ("fleet", "model", "request_rate", "purchase", "gpus", cost, "usd_per_thousand_requests")
+    promised = ("slo_met_probability",) if found.scenario.slo.targets else ()
+    return Answer(
+        command="fleet",
+        result=_cascade_result(found, waits, grown, cost),
+        tables=(
+            Table(
+                [*rows[:-1], *([together] if len(found.parts) > 1 else []), rows[-1]],
+                title="Fleets",
+                shown=(*shown, *promised),
+                titles=_CASCADE_TITLES,
+            ),
+            Table(waits, title="What users wait for", shown=_WAITS, titles=_CASCADE_TITLES),
+            *([Table(grown, title=_growth_title(grown), titles=_CASCADE_TITLES)] if grown else []),
+        ),
+        headline=_cascade_headline(found),
+        closing=_closing(found),
+        assumptions=found.assumptions,
+        warnings=found.warnings,
+    )
+
+
+def _growth_rows(found: CascadeAnswer) -> list[dict[str, Any]]:
+    """Return the GPUs of each fleet and the cost of the cascade and of the large model only, by month; empty without growth."""
+    fleets = [(part, part.growth) for part in (*found.parts, found.alone) if part.growth is not None]
+    return [
+        {
+            "month": row[-1].month,
+            "request_rate": row[-1].request_rate,
+            **{f"{part.part}_gpus": month.gpus for (part, _), month in zip(fleets, row, strict=True)},
+            "usd_per_month": sum(month.paid_usd or 0.0 for month in row[:-1]),
+            "alone_usd_per_month": row[-1].paid_usd,
+        }
+        for row in zip(*(growth.months for _, growth in fleets), strict=True)
+    ]
+
+
+def _growth_title(rows: list[dict[str, Any]]) -> str:
+    both, alone = (sum(row[key] for row in rows) for key in ("usd_per_month", "alone_usd_per_month"))
+    return f"Growth: {len(rows)} months cost ${both:,.0f}, and ${alone:,.0f} with the large model only"
+
+
+def _usd(usd: float, found: CascadeAnswer, cost: str) -> dict[str, float]:
+    return {cost: usd, "usd_per_thousand_requests": 1000.0 * usd / found.requests}
+
+
+def _cascade_row(part: PartFleet, found: CascadeAnswer, cost: str) -> dict[str, Any]:
+    return {
+        "fleet": _NAMES[part.part],
+        "model": part.model,
+        "request_rate": part.request_rate,
+        "purchase": purchase_text(part.plan),
+        "gpus": part.plan.gpus,
+        **_usd(part.paid.machines_usd, found, cost),
+        "slo_met_probability": part.plan.slo_met_probability,
+    }
+
+
+def _wait_row(wait: UserWait) -> dict[str, Any]:
+    return {
+        "who": wait.who,
+        "share_fraction": wait.fraction,
+        "first_token_s": _wait(wait.first_token),
+        "answer_s": _wait(wait.answer),
+    }
+
+
+def _wait(wait: Wait) -> dict[str, float]:
+    return {"mean": wait.mean_s, "nine_in_ten": wait.nine_in_ten_s}
+
+
+def _cascade_result(
+    found: CascadeAnswer, waits: list[dict[str, Any]], grown: list[dict[str, Any]], cost: str
+) -> dict[str, Any]:
+    seen, whole = found.mean_waits_s
+    return {
+        "scenario": found.scenario.name,
+        "cascade": {
+            **asdict(found.terms),
+            **_usd(found.usd, found, cost),
+            "gpus": sum(part.plan.gpus for part in found.parts),
+            "first_token_s": seen,
+            "answer_s": whole,
+            "breakeven_fraction": found.breakeven_fraction,
+        },
+        "fleets": [
+            {
+                "part": part.part,
+                "model": part.model,
+                "request_rate": part.request_rate,
+                **_usd(part.paid.machines_usd, found, cost),
+                "plan": plan_row(part.plan),
+                "stated_order": stated_order_row(part.plan),
+            }
+            for part in (*found.parts, found.alone)
+        ],
+        "waits": waits,
+        "growth": grown or None,
+    }
+
+
+def _cascade_headline(found: CascadeAnswer) -> str:
+    span = "for the job" if found.alone.paid.of_job else "per month"
+    usd, alone = found.usd, found.alone.paid.machines_usd
+    bought = " and ".join(f"{purchase_text(part.plan)} for {part.model}" for part in found.parts)
+    return f"{found.scenario.name}: {bought}, ${usd:,.0f} {span}, {against_text(usd, alone)} {found.alone.model} for every request (${alone:,.0f})"
+
+
+def percent_below(share: float) -> str:
+    """Return a share in percent, rounded down to a tenth: what holds up to the share holds up to the percentage.
+
+    Examples
+    --------
+    >>> percent_below(0.81996), percent_below(0.283), percent_below(0.9999), percent_below(1.0)
+    ('81.9%', '28.3%', '99.9%', '100%')
+    """
+    return f"{math.floor(1e3 * share + 1e-9) / 10:.4g}%"
+
+
+def _closing(found: CascadeAnswer) -> tuple[str, ...]:
+    share, seen = found.breakeven_fraction, found.mean_waits_s[0]
+    ways = {wait.who: wait for wait in found.waits}
+    alone = ways[ALONE].first_token.mean_s
+    even = "the cascade costs more than the large model only, however few requests are escalated"
+    if share is not None:
+        even = f"up to an escalated share of {percent_below(share)} the cascade costs no more than the large model only, if replicas carry as many requests as planned"
+    lines = [even] if found.parts[0].part == "first" else []
+    if ESCALATED in ways:
+        extra = ways[ESCALATED].first_token.mean_s - alone
+        lines.append(
+            f"escalated requests see their first token {extra:.3g} s later than at the large model only; over all requests the mean is "
+            f"{seen:.3g} s against {alone:.3g} s"
+        )
+    if ESCALATED in ways and found.terms.after == "answer":
+        lines.append(
+            "nine in ten within: of requests that pass two stages a bound, the sum of both 95th percentiles"
+        )
+    lines += ordered_texts([part.plan for part in found.parts])
+    lines.append(one_by_one("cascade"))
+    return (
+        *lines,
+        *currency_texts(
+            found.scenario.currency,
+            {"for both": found.usd, "for the large model only": found.alone.paid.machines_usd},
+        ),
+    )

@@ -1,1 +1,0 @@
-"""Several models in one scenario: cascades, shared devices, slices of them."""
