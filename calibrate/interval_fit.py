@@ -294,7 +294,10 @@ def _pool(scores: Mapping[str, Scores], name: str, left: Mapping[str, Array]) ->
     quantity = statistic.partition("_")[0]
 
     def named(*wanted: str) -> dict[str, Array]:
-        return {ruler: left[ruler] & np.isin(own.statistics, wanted) for ruler, own in scores.items()}
+        return {
+            ruler: np.logical_and(left[ruler], np.isin(own.statistics, wanted))
+            for ruler, own in scores.items()
+        }
 
     of_quantity = tuple(
         {

@@ -1,4 +1,4 @@
-"""What `capplan compare` shows: a month of the own fleet and of hosted APIs, and where they cost the same; and `capplan cache`: a prefix that an API keeps."""
+"""What `capplan compare` shows: a month of the self-hosted fleet and of hosted APIs, and where they cost the same; and `capplan cache`: a prefix that an API keeps."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

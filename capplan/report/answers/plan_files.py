@@ -1,4 +1,4 @@
-"""What commands show of a plan that is there: whether it holds (`check`), what changed (`diff`), and predicted beside measured (`verify-plan`)."""
+"""What commands show of a plan that is there: whether it holds (`check`), what changed (`diff`), and predicted next to measured (`verify-plan`)."""
 
 import math
 import shlex
