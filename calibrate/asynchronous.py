@@ -20,7 +20,7 @@ from capplan.engine.lookup import version_key
 from capplan.errors import CapplanError
 from capplan.questions.benchmark_spec import benchmark_servers
 from capplan.questions.validation import is_core
-from capplan.recorded.measured.table import measured_table
+from capplan.recorded.measured import measured_table
 
 DEFAULT_SINCE = {"vllm": (0, 14, 0), "sglang": (0, 4, 0), "trtllm": (1, 0, 0)}
 """Engine -> release since which it plans a step while the one before it runs, unless told otherwise.

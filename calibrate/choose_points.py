@@ -19,7 +19,7 @@ from pathlib import Path
 
 from capplan.accuracy.benchmark import DATASETS, LIMITS
 from capplan.questions.validation import BUILT_IN_POINTS, is_core
-from capplan.recorded.measured.table import measured_table
+from capplan.recorded.measured import measured_table
 
 POINTS = 200
 SEED = 20261121

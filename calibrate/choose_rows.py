@@ -18,7 +18,7 @@ from pathlib import Path
 
 from calibrate.choose_points import KEPT, Row, Spread, chosen_rows
 from capplan.questions.validation import BUILT_IN_POINTS, is_core
-from capplan.recorded.measured.table import measured_table
+from capplan.recorded.measured import measured_table
 
 SEED = 20261122
 CHOSEN = Path(__file__).resolve().parents[1] / "tests" / "data"

@@ -34,7 +34,7 @@ from capplan.model.weight_format import FORMATS
 from capplan.numbers import GIB, Number
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
-from capplan.recorded.measured.table import measured_table
+from capplan.recorded.measured import measured_table
 
 ENOUGH_FOR_ALL = 12
 """Starts below which only the bytes of the sampler are fitted."""

@@ -61,7 +61,7 @@ from capplan.accuracy.serving import prediction_keys
 from capplan.engine.host_times import HOST_TIMES
 from capplan.engine.profile import HostOverhead
 from capplan.errors import InputError
-from capplan.recorded.measured.table import measured_table
+from capplan.recorded.measured import measured_table
 
 GRAPH_TOKENS = {"vllm": {"0.8.0": 512.0, "0.11.1": 512.0, "0.19.0": 512.0}}
 """Largest mixed step under piecewise CUDA graphs: an engine default, not fitted."""

@@ -28,7 +28,7 @@ from capplan.readers.catalogue.efficiency import (
     shipped_efficiencies,
 )
 from capplan.readers.catalogue.hardware import device
-from capplan.recorded.measured.table import measured_table
+from capplan.recorded.measured import measured_table
 
 TABLES = ("kernels_measured.csv", "kernels_more.csv.gz")
 EVERY = 5

@@ -387,7 +387,7 @@ def host_file():
 
 def completed(table, row):
     """Return a row of a table with what its notes say in columns of their own."""
-    from capplan.recorded.measured.table import with_run_columns, with_start_columns
+    from capplan.recorded.measured import with_run_columns, with_start_columns
 
     complete = {"runs": with_run_columns, "starts": with_start_columns}.get(table)
     return complete(row) if complete else row

@@ -63,8 +63,12 @@ def command(
     from capplan.readers.catalogue.scenarios import shipped_scenarios
     from capplan.readers.text_file import is_there
     from capplan.report.show import refuse_existing, say, write_new
-    from capplan.scenario.written.first_scenario import Known, checked_scenario_text, copied_scenario_text
-    from capplan.scenario.written.use_cases import with_use_case
+    from capplan.scenario.written.first_scenario import (
+        Known,
+        checked_scenario_text,
+        copied_scenario_text,
+        with_use_case,
+    )
 
     refuse_existing(file)
     if use_case and source in shipped_scenarios():

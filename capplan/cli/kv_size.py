@@ -43,7 +43,7 @@ def command(
 ) -> int:
     """Show the KV cache and state bytes of a model, as needed and as the engine reserves them."""
     from capplan.memory.kv_size import kv_sizes
-    from capplan.model.heads import refuse_heads
+    from capplan.model.sharding import refuse_heads
     from capplan.readers.catalogue.model import read_model
     from capplan.report.answers.kv_size import kv_answer
     from capplan.report.show import show, shown_anyway

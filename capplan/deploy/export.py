@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from capplan import __version__
-from capplan.deploy.command_line import CONFIG_FILE, Command, command_of, shell_text
+from capplan.deploy.command_line import CONFIG_FILE, Command, command_of, comment, shell_text
 from capplan.deploy.fleet_launch import FleetLaunch, Group
 from capplan.deploy.kubernetes import container_command, kubernetes_objects, scaled_objects, server_words
 from capplan.deploy.platforms import (
@@ -18,7 +18,6 @@ from capplan.deploy.platforms import (
     inference_services,
     skypilot_tasks,
 )
-from capplan.deploy.written_text import comment
 from capplan.errors import InputError, unknown
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.readers.plan_file import PlanFile

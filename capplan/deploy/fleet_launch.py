@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from capplan.deploy.command_line import checked_name
 from capplan.deploy.replica_launch import ReplicaLaunch, launch_of
-from capplan.deploy.written_text import checked_name
 from capplan.errors import InputError
 from capplan.fleet.order import OWN
 from capplan.fleet.search.candidates import DEGREES

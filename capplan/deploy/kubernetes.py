@@ -5,10 +5,9 @@ from ipaddress import IPv4Address
 from pathlib import PurePosixPath
 from typing import Any
 
-from capplan.deploy.command_line import CONFIG_FILE, Command, command_of
+from capplan.deploy.command_line import CONFIG_FILE, Command, command_of, unexpanded
 from capplan.deploy.engine_options import option
 from capplan.deploy.fleet_launch import FleetLaunch, Group
-from capplan.deploy.written_text import unexpanded
 from capplan.errors import InputError
 
 PORT = 8000

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from capplan.deploy.command_line import CONFIG_FILE
+from capplan.deploy.command_line import CONFIG_FILE, refuse_variables, unexpanded
 from capplan.deploy.fleet_launch import FleetLaunch, Group
 from capplan.deploy.kubernetes import (
     CONFIG_FOLDER,
@@ -13,7 +13,6 @@ from capplan.deploy.kubernetes import (
     pod,
     program_and_arguments,
 )
-from capplan.deploy.written_text import refuse_variables, unexpanded
 from capplan.errors import InputError
 from capplan.fleet.order import ANY_REGION, OWN
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, ge
 
 from capplan.errors import InputError, TargetError, unknown
 from capplan.fleet.plan import FleetAnswer, Plan
-from capplan.library.simulated import SimulationRecords, simulated
+from capplan.library.runs import SimulationRecords, simulated
 from capplan.memory.kv_size import kv_sizes
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.ranges import Text, check_list

@@ -14,7 +14,7 @@ from capplan.model.block_formats import BLOCK_DTYPES, blend_shares, block_bits
 from capplan.model.block_recipes import RECIPES, in_recipe
 from capplan.model.formatted import experts_in, with_formats
 from capplan.model.network import Experts, Network
-from capplan.model.stated_bits import CODEBOOKS, MIXTURE, SCALES_OF_INT2, coded_bits
+from capplan.model.stored_tensor import CODEBOOKS, MIXTURE, SCALES_OF_INT2, coded_bits
 from capplan.numbers import Number
 
 QUANTISED_CLASSES = frozenset({"attention", "ffn", "expert", "shared_expert"})

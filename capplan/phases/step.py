@@ -11,8 +11,7 @@ from capplan.operators.adapters import adapter_bytes, adapter_flop, adapter_time
 from capplan.operators.collective import all_gather_time_s, all_reduce_time_s, point_to_point_time_s
 from capplan.phases.cost import OperatorCost, StepRates, summed
 from capplan.phases.mixer_work import decode_cost, prefill_cost
-from capplan.phases.token_work import ACTIVATION_BYTES, head_costs, layer_costs
-from capplan.phases.vision_work import encoder_costs
+from capplan.phases.token_work import ACTIVATION_BYTES, encoder_costs, head_costs, layer_costs
 
 
 def adapter_costs(

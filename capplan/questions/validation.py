@@ -26,7 +26,7 @@ from capplan.questions.benchmark_spec import benchmark_servers
 from capplan.readers.catalogue.efficiency import efficiency_by, shipped_slowness, timed_efficiency
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
-from capplan.recorded.measured.table import MeasuredKind, impossible_number, measured_table
+from capplan.recorded.measured import MeasuredKind, impossible_number, measured_table
 from capplan.recorded.results.read import read_results
 from capplan.recorded.results.record import BenchmarkResult
 from capplan.replica.replica import Replica

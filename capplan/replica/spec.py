@@ -11,7 +11,7 @@ from capplan.model.adapters import adapter_bytes_per_rank
 from capplan.model.network import Attention, Network
 from capplan.model.sharding import Sharding
 from capplan.phases.cost import StepRates, total_s
-from capplan.phases.vision_work import tower_costs
+from capplan.phases.token_work import tower_costs
 
 
 @dataclass(frozen=True, slots=True)

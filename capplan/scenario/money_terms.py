@@ -27,7 +27,7 @@ from capplan.money.growth import grown_ratios
 from capplan.readers.catalogue.hardware import device, normalised
 from capplan.readers.catalogue.prices import price_records, read_prices
 from capplan.readers.yaml_file import KeyPath
-from capplan.scenario.reading import Reading
+from capplan.scenario.reading import MOST_RATE_PER_S, Reading
 from capplan.scenario.records.money import (
     Budget,
     Commitments,
@@ -42,7 +42,6 @@ from capplan.scenario.records.money import (
     Spot,
 )
 from capplan.scenario.scenario_file import Prices, Scenario, ScenarioFile
-from capplan.scenario.sense import MOST_RATE_PER_S
 from capplan.workload.request_class import RequestClass
 
 

@@ -13,8 +13,7 @@ from capplan.fleet.engine_options import TierSize
 from capplan.fleet.order import OWN, Machine, MachineLimits
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.scenario import FleetLimits, MixBy, PoolsLimits, SpeculationPlan
-from capplan.hardware.device import Device
-from capplan.hardware.networks import NETWORKS
+from capplan.hardware.device import NETWORKS, Device
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.plan import AUTO
 from capplan.model.weight_format import KV_FORMATS, named_weight_format

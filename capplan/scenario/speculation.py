@@ -7,9 +7,8 @@ from pathlib import Path
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.scenario import SpeculationPlan
-from capplan.model.heads import refuse_heads
 from capplan.model.network import Network
-from capplan.model.sharding import Sharding
+from capplan.model.sharding import Sharding, refuse_heads
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.yaml_file import KeyPath

@@ -9,7 +9,7 @@ from capplan.fleet.over_time import RateLine
 from capplan.numbers import Array
 from capplan.readers.yaml_file import KeyPath
 from capplan.recorded.traces.trace import read_trace
-from capplan.scenario.reading import Reading
+from capplan.scenario.reading import Reading, plausible_rate, refuse_idle_time, refuse_rare_users
 from capplan.scenario.records.lengths import lengths
 from capplan.scenario.records.traffic_line import (
     MULTIPLES,
@@ -24,7 +24,6 @@ from capplan.scenario.records.traffic_line import (
     with_outside,
 )
 from capplan.scenario.scenario_file import Scenario, SharedPrefix, Traffic
-from capplan.scenario.sense import plausible_rate, refuse_idle_time, refuse_rare_users
 from capplan.scenario.written.workload_file import (
     MEANS,
     is_workload,

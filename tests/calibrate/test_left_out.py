@@ -49,7 +49,7 @@ from capplan.engine.host_times import FITTED, HOST_TIMES
 from capplan.errors import InputError
 from capplan.questions.validation import BUILT_IN_POINTS, validation
 from capplan.readers.catalogue.efficiency import shipped_intervals
-from capplan.recorded.measured.table import measured_table
+from capplan.recorded.measured import measured_table
 from capplan.report.charts.svg import svg_file
 
 

@@ -25,7 +25,7 @@ from capplan.accuracy.replay import Servers, replayed_columns
 from capplan.accuracy.slowness import PROBABILITIES, slowness_of
 from capplan.questions.validation import BUILT_IN_POINTS
 from capplan.readers.catalogue.efficiency import SLOWNESS_FILE, shipped_slowness
-from capplan.recorded.measured.table import measured_table
+from capplan.recorded.measured import measured_table
 from capplan.workload.request_class import Target
 
 JUDGED = (0.5, 0.7, 0.8, 0.9)

@@ -34,7 +34,7 @@ from capplan.readers.catalogue.token_prices import json_prices, litellm_prices, 
 from capplan.readers.plan_file import read_plan_file, result_digest
 from capplan.readers.point_file import PointFile
 from capplan.readers.yaml_file import parse_yaml
-from capplan.recorded.measured.table import measured_table
+from capplan.recorded.measured import measured_table
 from capplan.recorded.results.read import read_results
 from capplan.recorded.traces.trace import read_trace, workload_of
 from capplan.scenario.scenario import read_scenario

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from capplan.families.parts.images import FAMILIES
 from capplan.fleet.load.demand import demand_of
 from capplan.model.images import ImageWork, image_tokens, image_work
-from capplan.phases.vision_work import tower_costs
+from capplan.phases.token_work import tower_costs
 from capplan.questions.fleet import asked_fleet
 from capplan.readers.catalogue.model import read_model
 from capplan.replica.replica import replica_of

@@ -11,7 +11,7 @@ from capplan.accuracy.score import scored
 from capplan.errors import CapplanError
 from capplan.questions.validation import BUILT_IN_POINTS, is_core, validation
 from capplan.readers.catalogue.efficiency import shipped_intervals
-from capplan.recorded.measured.table import measured_table
+from capplan.recorded.measured import measured_table
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from capplan.accuracy.score import scores_by_metric
 from capplan.errors import CapplanError
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
-from capplan.recorded.measured.table import with_start_columns
+from capplan.recorded.measured import with_start_columns
 
 LAUNCH = ("engine", "engine_version", "model_hf_id", "quantization", "kv_cache_dtype", "gpu", "tp", "pp",
           "max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens")  # fmt: skip

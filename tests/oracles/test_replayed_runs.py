@@ -17,7 +17,7 @@ from capplan.questions.validation import BUILT_IN_POINTS
 from capplan.readers.catalogue.efficiency import PCIE_CROWDING_EXPONENT, efficiency_for, shipped_efficiencies
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.recipes import recipe_columns, recipe_file, recipe_settings
-from capplan.recorded.measured.table import measured_rows, with_run_columns
+from capplan.recorded.measured import measured_rows, with_run_columns
 from capplan.replica.replica import replica_of
 
 CLOSED = {

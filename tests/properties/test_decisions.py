@@ -17,7 +17,7 @@ from capplan.questions.benchmark_spec import benchmark_servers
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.validation import BUILT_IN_POINTS, run_slowness
 from capplan.readers.yaml_file import parse_yaml
-from capplan.recorded.measured.table import measured_table
+from capplan.recorded.measured import measured_table
 from capplan.scenario.scenario import scenario_from
 from capplan.workload.request_class import Target
 

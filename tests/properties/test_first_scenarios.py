@@ -18,8 +18,14 @@ from capplan.readers.catalogue.scenarios import described, scenario_word, shippe
 from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.flags import USE_CASES, FirstScenario
 from capplan.scenario.scenario import DEFAULT_HARDWARE, read_scenario, scenario_from
-from capplan.scenario.written.first_scenario import ASSUMED, QUESTIONS, Known, answers_of, first_scenario_text
-from capplan.scenario.written.use_cases import CASES
+from capplan.scenario.written.first_scenario import (
+    ASSUMED,
+    CASES,
+    QUESTIONS,
+    Known,
+    answers_of,
+    first_scenario_text,
+)
 from tests.sweeps import size_on_few_requests
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from capplan.cli.main import main
+from capplan.deploy.command_line import unexpanded
 from capplan.deploy.export import ENGINES, TARGETS, export_text
 from capplan.deploy.fleet_launch import fleet_launch
-from capplan.deploy.written_text import unexpanded
 from capplan.errors import InputError
 from capplan.readers.plan_file import read_plan_file
 from tests.plan_files import plan_in, with_changes

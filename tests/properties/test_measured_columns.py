@@ -15,7 +15,7 @@ from capplan.questions.validation import validation
 from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
-from capplan.recorded.measured.table import NOTED, with_run_columns, with_start_columns
+from capplan.recorded.measured import NOTED, with_run_columns, with_start_columns
 
 PACKAGE = Path(__file__).resolve().parents[2] / "capplan"
 RUN = {

@@ -33,7 +33,7 @@ from capplan.fleet.search.candidates import Layout
 from capplan.fleet.search.layouts import RATE_SLACK, search
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import capacity_per_s
-from capplan.hardware.networks import NETWORKS
+from capplan.hardware.device import NETWORKS
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import asked_fleet, fleet_for, terms_of
 from capplan.questions.simulation import asked_stream, chosen_of, operation_of_plan

@@ -18,8 +18,8 @@ from capplan.memory.pool import (
     packed_layout,
     summed_capacity,
 )
-from capplan.model.heads import head_reason
 from capplan.model.network import Attention, CompressedAttention
+from capplan.model.sharding import head_reason
 from capplan.operators.compressed_attention import visible_pairs, visible_vectors
 from capplan.phases.mixer_work import decode_cost, prefill_cost
 from capplan.readers.catalogue.efficiency import efficiency_for

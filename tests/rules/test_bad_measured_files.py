@@ -11,7 +11,7 @@ from capplan.cli.main import main
 from capplan.errors import InputError
 from capplan.questions.validation import BUILT_IN_POINTS, validation
 from capplan.readers.catalogue.efficiency import shipped_intervals
-from capplan.recorded.measured.table import measured_kind, measured_rows
+from capplan.recorded.measured import measured_kind, measured_rows
 from tests.sweeps import examples
 
 SERVING = {

@@ -9,7 +9,7 @@ from capplan.accuracy.serving import COLUMNS
 from capplan.questions.validation import validation
 from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.readers.catalogue.recipes import RunColumns
-from capplan.recorded.measured.table import NEEDED, NOTED, RANGES, with_start_columns
+from capplan.recorded.measured import NEEDED, NOTED, RANGES, with_start_columns
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "measured-results.md").read_text(encoding="utf-8")
 

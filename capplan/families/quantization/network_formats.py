@@ -23,7 +23,7 @@ from capplan.families.quantization.section import LEFT_OUT, left_out, quantizati
 from capplan.model.block_formats import blend_name
 from capplan.model.formatted import experts_in, with_formats
 from capplan.model.network import Experts, Network, Projection
-from capplan.model.stated_bits import coded_bits
+from capplan.model.stored_tensor import coded_bits
 from capplan.model.weight_format import QUANTISED_CLASSES
 
 METHODS = (

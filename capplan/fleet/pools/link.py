@@ -8,8 +8,7 @@ import numpy as np
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
 from capplan.fleet.engine_options import links_of
-from capplan.hardware.device import Device
-from capplan.hardware.networks import NETWORKS
+from capplan.hardware.device import NETWORKS, Device
 from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes_per_sequence
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.replica.spec import ReplicaSpec

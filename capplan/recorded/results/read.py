@@ -6,16 +6,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from capplan.errors import InputError
-from capplan.recorded.results import (
-    aiperf,
-    guidellm,
-    inference_perf,
-    llama_bench,
-    llmd_report,
-    sglang,
-    trtllm,
-    vllm,
-)
+from capplan.recorded.results import engines, load_generators
 from capplan.recorded.results.record import CLOCK_STEP_S, BenchmarkResult, RequestRecord, result_objects
 from capplan.workload.statistics import LONGEST_TOKENS
 
@@ -112,26 +103,26 @@ def request_log(path: str | Path) -> tuple[RequestRecord, ...]:
 def _whole_file(values: Sequence[Mapping[str, Any]], path: str) -> list[BenchmarkResult] | None:
     first = values[0]
     if "metadata" in first and "metrics" in first and "benchmarks" not in first:
-        return [aiperf.log_result(values, path)]
+        return [load_generators.aiperf_log(values, path)]
     if "Metric" in first and "avg" in first:
-        return [aiperf.csv_result(values, path)]
+        return [load_generators.aiperf_csv(values, path)]
     return None
 
 
 _Reader: TypeAlias = Callable[[Mapping[str, Any], str], BenchmarkResult | list[BenchmarkResult]]
 _TOOLS: tuple[tuple[set[str], set[str], _Reader], ...] = (
-    ({"benchmarks"}, set(), guidellm.report_results),
-    ({"version", "scenario"}, {"metrics", "results"}, llmd_report.report_result),
-    ({"successes", "load_summary"}, set(), inference_perf.stage_result),
-    ({"engine"}, {"world_info", "performance"}, trtllm.report_result),
-    (set(), {"n_prompt", "n_gen", "avg_ns"}, llama_bench.row_result),
-    ({"request_throughput.*"}, set(), aiperf.summary_result),
-    ({"hw", "conc"}, set(), vllm.inferencex_result),
-    ({"avg_latency"}, set(), vllm.latency_result),
-    ({"elapsed_time", "num_requests"}, set(), vllm.throughput_result),
-    ({"batch_size", "input_len"}, set(), sglang.one_batch_results),
-    (set(), {"total_throughput", "mean_e2e_latency_ms", "sharegpt_output_len"}, sglang.serving_result),
-    (set(), {"completed", "mean_ttft_ms", "output_throughput", "num_prompts"}, vllm.serve_result),
+    ({"benchmarks"}, set(), load_generators.guidellm_report),
+    ({"version", "scenario"}, {"metrics", "results"}, load_generators.llmd_report),
+    ({"successes", "load_summary"}, set(), load_generators.inference_perf_stage),
+    ({"engine"}, {"world_info", "performance"}, engines.trtllm_report),
+    (set(), {"n_prompt", "n_gen", "avg_ns"}, engines.llama_bench_result),
+    ({"request_throughput.*"}, set(), load_generators.aiperf_summary),
+    ({"hw", "conc"}, set(), engines.inferencex_row),
+    ({"avg_latency"}, set(), engines.vllm_latency),
+    ({"elapsed_time", "num_requests"}, set(), engines.vllm_throughput),
+    ({"batch_size", "input_len"}, set(), engines.sglang_one_batch),
+    (set(), {"total_throughput", "mean_e2e_latency_ms", "sharegpt_output_len"}, engines.sglang_serving),
+    (set(), {"completed", "mean_ttft_ms", "output_throughput", "num_prompts"}, engines.vllm_serve),
 )
 """Keys that a tool's object has, keys of which it has at least one, and its reader; the first that fits is taken. `.*`
 marks a key that holds an object."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.numbers import Array
-from capplan.recorded.traces import agents, delimited, json_lines, prometheus, servegen
+from capplan.recorded.traces import delimited, json_lines, prometheus, servegen
 from capplan.recorded.traces.rows import LONGEST_S, YEAR_S, Columns, Row, blocks_of, head_of, parts_of
 from capplan.serving.prefix_cache import HitCurve, hit_curve, policy_hit_fractions
 from capplan.serving.requests import Requests
@@ -109,7 +109,7 @@ class TraceFile:
         if self.format == "log":
             rows = json_lines.log_rows(self.path, self.omissions)
         elif self.format == "Weka":
-            rows = agents.weka_rows(self.path, self.omissions)
+            rows = json_lines.weka_rows(self.path, self.omissions)
         elif self.format in ("Mooncake", "Qwen-Bailian", "JSON lines"):
             rows = json_lines.object_rows(self.path, self.omissions)
         else:
@@ -120,7 +120,7 @@ class TraceFile:
     def block_tokens(self) -> int:
         """Return the tokens of one hashed block; 0 where the file has no hashes."""
         if self.format == "Weka":
-            return agents.weka_block_tokens(self.path)
+            return json_lines.weka_block_tokens(self.path)
         if self.format not in ("Mooncake", "Qwen-Bailian"):
             return 0
         return json_lines.block_tokens_of(json_lines.sample_of(self.path))

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from capplan.scenario.reading import Reading
+from capplan.scenario.reading import Reading, warn_of_odd_targets
 from capplan.scenario.scenario_file import Promise
-from capplan.scenario.sense import warn_of_odd_targets
 from capplan.workload.request_class import METRICS, STATISTICS, RequestClass, Slo, Target
 
 _WAITED = ("ttft", "e2e")

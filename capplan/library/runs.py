@@ -1,18 +1,28 @@
-"""A fleet that is simulated: plan, stream, engine and operation put together, run, and told."""
+"""What `capplan.plan` and `capplan.simulate` return: plans and simulations as tables of pandas."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from capplan.assumption import Assumption
+from capplan.errors import InputError
 from capplan.fleet.load.routed import Operation, most_replicas, run_fleet, run_mix
 from capplan.fleet.plan import FleetAnswer
+from capplan.fleet.scenario import SharingTerms
 from capplan.fleet.simulation import FleetOutcome
 from capplan.questions import simulation as inputs
-from capplan.questions.fleet import AskedFleet
+from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
+from capplan.questions.money.price_check import current_day
+from capplan.questions.outlook import outlook_of
+from capplan.questions.several_models import PartsAsked, cascade_for, sharing_for
 from capplan.replica.replica import replica_of
 from capplan.report.answer import Answer
+from capplan.report.answers.fleet import fleet_answer
+from capplan.report.answers.several_models import cascade_answer, sharing_answer
 from capplan.report.answers.simulate import simulate_answer, warn_of_overload
+from capplan.report.charts.of_answers import fleet_charts
+from capplan.report.charts.records import Chart
 from capplan.scenario.engine_use import engine_use_of
 from capplan.scenario.flags import (
     EngineFlags,
@@ -21,6 +31,39 @@ from capplan.scenario.flags import (
     RequestFlags,
     SpeculationFlags,
 )
+from capplan.scenario.scenario import read_scenario
+
+
+def planned(
+    path: str | os.PathLike[str],
+    settings: Sequence[str],
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    pictured: bool,
+    offline: bool,
+) -> tuple[Answer, list[Chart]]:
+    """Return the fleets that serve a scenario, and their charts.
+
+    Parameters
+    ----------
+    path : of the scenario
+    settings : keys that are overridden, each KEY=VALUE
+    progress : of each search; called with the plans that are done, and all of them
+    pictured : whether charts are asked for, which only one fleet has
+    offline : never open a connection
+    """
+    scenario = read_scenario(path, settings)
+    if scenario.several is not None:
+        if pictured:
+            raise InputError(f"--plot: draws one fleet, and {scenario.path} has several")
+        parts = PartsAsked(path, tuple(settings), current_day(), progress, offline)
+        if isinstance(scenario.several, SharingTerms):
+            return sharing_answer(sharing_for(parts)), []
+        return cascade_answer(cascade_for(parts)), []
+    asked = asked_fleet(scenario, offline=offline)
+    answer = fleet_for(asked, progress)
+    outlook = outlook_of(asked, answer, current_day())
+    return fleet_answer(asked, answer, outlook, settings), fleet_charts(answer, outlook)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Results of `vllm bench serve`, `vllm bench latency`, `vllm bench throughput`, and of InferenceX, which rewrites them."""
+"""Results of the benchmark tools of engines: vLLM, SGLang, TensorRT-LLM and llama.cpp."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,6 +12,96 @@ from capplan.recorded.results.record import (
     Spread,
     engine_of_backend,
 )
+
+LLAMA_BENCH = "llama-bench"
+
+
+def llama_bench_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
+    """Return one row; ``avg_ns`` is the time of the whole test, ``n_depth`` the context already in the cache."""
+    document = ResultValues(path, values)
+    prompt = document.needed("n_prompt", tool=LLAMA_BENCH)
+    generated = document.needed("n_gen", tool=LLAMA_BENCH)
+    if not prompt and not generated:
+        raise InputError(f"{document.where('n_prompt')} and n_gen are 0, so this row measured nothing")
+    seconds = document.needed("avg_ns", tool=LLAMA_BENCH) * 1e-9
+    depth = document.number("n_depth") or 0.0
+    tokens_per_s = document.number("avg_ts")
+    result_kind: Any = "static_batch" if prompt and generated else "prefill" if prompt else "decode"
+    mean_context = depth + generated / 2.0 if result_kind == "decode" else depth
+    return BenchmarkResult(
+        tool=LLAMA_BENCH,
+        path=path,
+        kind=result_kind,
+        model=document.text("model_type", "model_filename"),
+        engine="llama.cpp",
+        hardware=document.text("gpu_info", "cpu_info"),
+        concurrency=1.0,
+        requests=1,
+        input_tokens=prompt,
+        output_tokens=generated,
+        context_tokens=mean_context,
+        ttft_s=Spread(seconds) if result_kind == "prefill" else Spread(),
+        tpot_s=Spread(seconds / generated) if result_kind == "decode" else Spread(),
+        e2e_s=Spread(seconds) if result_kind == "static_batch" else Spread(),
+        output_tokens_per_s=tokens_per_s if result_kind == "decode" else None,
+        total_tokens_per_s=tokens_per_s,
+    )
+
+
+TRTLLM_BENCH = "trtllm-bench"
+
+
+def trtllm_report(values: Mapping[str, Any], path: str) -> BenchmarkResult:
+    """Return the run of one report; latencies there are in milliseconds."""
+    document = ResultValues(path, values)
+    engine, world = document.at("engine"), document.at("world_info")
+    requests, performance = document.at("request_info"), document.at("performance")
+    streaming = document.at("streaming_metrics")
+    count = requests.needed("num_requests", tool=TRTLLM_BENCH)
+    if count == 0:
+        raise InputError(f"{path}: request_info.num_requests is 0, so this run measured nothing")
+    performance.needed("total_latency_ms", tool=TRTLLM_BENCH)
+    rate = world.number("issue_rate", minimum=-1.0)
+    return BenchmarkResult(
+        tool=TRTLLM_BENCH,
+        path=path,
+        kind="serving" if streaming.values else "offline",
+        model=engine.text("model"),
+        engine="trtllm",
+        engine_version=engine.text("version"),
+        hardware=document.at("machine").text("name"),
+        tensor_parallel=world.count("tp_size"),
+        pipeline_parallel=world.count("pp_size"),
+        expert_parallel=_positive(world.number("ep_size", minimum=-1.0)),
+        concurrency=requests.number("avg_num_concurrent_requests"),
+        request_rate_per_s=rate if rate and rate > 0 else None,
+        requests=round(count),
+        input_tokens=requests.number("avg_input_length"),
+        output_tokens=requests.number("avg_output_length"),
+        ttft_s=_spread(streaming, "avg_ttft_ms", "ttft_percentiles"),
+        tpot_s=_spread(streaming, "avg_tpot_ms", "tpot_percentiles"),
+        e2e_s=_spread(performance, "avg_request_latency_ms", "request_latency_percentiles_ms"),
+        requests_per_s=performance.number("request_throughput_req_s"),
+        output_tokens_per_s=performance.number("system_output_throughput_tok_s"),
+        total_tokens_per_s=performance.number("system_total_throughput_tok_s"),
+        accepted_tokens_per_step=document.at("decoding_stats", "acceptance_length_percentiles").number(
+            "average"
+        ),
+    )
+
+
+def _positive(value: float | None) -> int | None:
+    return round(value) if value and value > 0 else None
+
+
+def _spread(document: ResultValues, mean_name: str, percentiles_name: str) -> Spread:
+    percentiles = document.at(percentiles_name)
+    spread = percentiles.spread(1e-3, {p: (p,) for p in ("p50", "p90", "p95", "p99")})
+    mean = document.number(mean_name)
+    if mean is None:
+        mean = percentiles.number("average")
+    return Spread(None if mean is None else mean * 1e-3, spread.p50, spread.p90, spread.p95, spread.p99)
+
 
 SERVE = "vllm bench serve"
 LATENCY = "vllm bench latency"
@@ -30,7 +120,7 @@ def latency_names(quantity: str) -> dict[str, tuple[str, ...]]:
     return names | {p: (f"{p}_{quantity}", f"{p}.0_{quantity}") for p in ("p90", "p95", "p99")}
 
 
-def serve_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
+def vllm_serve(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one run of `vllm bench serve`, with or without details.
 
     Version 0.8.5 writes ``request_goodput:`` with a trailing colon; keys are read without it.
@@ -115,7 +205,7 @@ def _notes(document: ResultValues) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def latency_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
+def vllm_latency(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one run of `vllm bench latency`: batches that start and end together.
 
     The file holds neither batch size nor lengths; they have to be given separately.
@@ -135,7 +225,7 @@ def latency_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     )
 
 
-def throughput_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
+def vllm_throughput(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one run of `vllm bench throughput`: all requests at once, input and output tokens together."""
     document = ResultValues(path, values)
     elapsed = document.needed("elapsed_time", tool=THROUGHPUT)
@@ -155,7 +245,7 @@ def throughput_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     )
 
 
-def inferencex_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
+def inferencex_row(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one aggregated row of InferenceX (formerly InferenceMAX): vLLM's keys in seconds, rates per GPU."""
     document = ResultValues(path, values)
     tensor = document.count("tp")
@@ -187,4 +277,72 @@ def inferencex_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
         output_tokens_per_s=per_device * devices,
         total_tokens_per_s=None if total is None else total * devices,
         notes=("isl and osl are nominal: the lengths sent are uniform on 0.8 to 1 times them",),
+    )
+
+
+SERVING = "sglang bench_serving"
+ONE_BATCH = "sglang bench_one_batch"
+
+
+def sglang_serving(values: Mapping[str, Any], path: str) -> BenchmarkResult:
+    """Return one run of `bench_serving`."""
+    document = ResultValues(path, values)
+    limited = document.number("max_concurrency")
+    result = BenchmarkResult(
+        **measures(document, SERVING),
+        model=document.text("model_id", "model"),
+        engine=engine_of_backend(document.text("backend")),
+        concurrency=document.number("concurrency") if limited is None else limited,
+        e2e_s=document.spread(1e-3, latency_names("e2e_latency_ms")),
+        total_tokens_per_s=document.number("total_throughput"),
+        accepted_tokens_per_step=document.number("accept_length"),
+    )
+    return replace(result, log=request_log(document))
+
+
+def sglang_one_batch(values: Mapping[str, Any], path: str) -> list[BenchmarkResult]:
+    """Return the prefill and the decode of one line of `bench_one_batch`: no server, no scheduler.
+
+    The line of `bench_one_batch_server` has the whole latency instead; it is one static batch.
+    """
+    document = ResultValues(path, values)
+    batch = document.needed("batch_size", tool=ONE_BATCH)
+    tokens_in = document.needed("input_len", tool=ONE_BATCH)
+    tokens_out = document.needed("output_len", tool=ONE_BATCH)
+    shared = BenchmarkResult(
+        tool=ONE_BATCH,
+        path=path,
+        engine="sglang",
+        model=document.text("model_path", "model"),
+        concurrency=batch,
+        requests=round(batch),
+        input_tokens=tokens_in,
+        output_tokens=tokens_out,
+    )
+    if document.number("prefill_latency") is None:
+        return [_server_result(document, shared)]
+    prefill = document.needed("prefill_latency", tool=ONE_BATCH)
+    results = [replace(shared, kind="prefill", ttft_s=Spread(prefill, prefill), context_tokens=0.0)]
+    decode = document.number("median_decode_latency")
+    if decode:
+        step = Spread(decode, decode)
+        results.append(replace(shared, kind="decode", tpot_s=step, context_tokens=tokens_in + tokens_out / 2))
+    return results
+
+
+def _server_result(document: ResultValues, shared: BenchmarkResult) -> BenchmarkResult:
+    latency = document.needed("latency", tool="sglang bench_one_batch_server")
+    ttft = document.number("last_ttft")
+    gaps = (shared.output_tokens or 1.0) - 1.0
+    tpot = None if ttft is None or gaps <= 0 else (latency - ttft) / gaps
+    return replace(
+        shared,
+        tool="sglang bench_one_batch_server",
+        kind="static_batch",
+        e2e_s=Spread(latency),
+        ttft_s=Spread(ttft),
+        tpot_s=Spread(tpot),
+        output_tokens_per_s=document.number("output_throughput"),
+        total_tokens_per_s=document.number("overall_throughput"),
+        accepted_tokens_per_step=document.number("acc_length"),
     )

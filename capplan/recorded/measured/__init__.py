@@ -1,1 +1,0 @@
-"""Tables of measured results, and impossible values in them."""
