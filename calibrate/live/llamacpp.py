@@ -132,9 +132,9 @@ def recorded(setting: Slots, folder: Path) -> StepLog:
         return ServerLog(lines).step_log(limits, spoken)
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Record each setting, and print how many of its steps the simulator takes."""
-    environment, folder = map(Path, words[:2])
+    environment, folder = map(Path, arguments[:2])
     for setting in SETTINGS:
         try:
             record(setting, environment, folder)
@@ -149,8 +149,8 @@ def main(words: list[str]) -> int:
             f"{setting.name:22} {len(log.requests):8} {result.steps:6} {result.equal:6} {in_order.equal:8}  "
             f"{'none' if result.exact else result.first}"
         )
-        if "--pack" in words:
-            write_packed(log, Path(words[words.index("--pack") + 1]) / f"{setting.name}.json.gz")
+        if "--pack" in arguments:
+            write_packed(log, Path(arguments[arguments.index("--pack") + 1]) / f"{setting.name}.json.gz")
     return 0
 
 

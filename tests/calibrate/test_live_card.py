@@ -22,6 +22,8 @@ from calibrate.live.card_table import (
 MODELS = sorted(path.name for path in KEPT.iterdir() if path.is_dir())
 ABOUT = json.loads((KEPT / "about.json").read_text(encoding="utf-8"))
 IN_16_BITS = ["Qwen--Qwen3-0.6B", "Qwen--Qwen3-30B-A3B", "Qwen--Qwen3-8B"]
+MEDIAN_ERRORS = {"Qwen--Qwen3-0.6B": 0.1, "Qwen--Qwen3-30B-A3B": 0.131, "Qwen--Qwen3-8B": 0.035}
+"""Of TPOT in open loops, at most: the mixture's is 13.04 % too long at 60 %, as on the page."""
 CROWDED = ["Qwen--Qwen3-30B-A3B-FP8", "deepseek-ai--DeepSeek-V2-Lite"]
 """Their random weights send all tokens of a step to the same experts."""
 
@@ -87,7 +89,7 @@ def test_launches_of_a_layer(own, steps):
 def test_open_loops_that_no_fit_saw(name, own):
     records = json.loads(gzip.decompress((KEPT / name / "records.json.gz").read_bytes()))
     for row in load_rows({key: value for key, value in records.items() if key.startswith("open")}, own[name]):
-        for key, most in (("tpot_p50", 0.131), ("tpot_p95", 0.2)):
+        for key, most in (("tpot_p50", MEDIAN_ERRORS[name]), ("tpot_p95", 0.2)):
             seen, predicted = row[key]
             assert predicted == pytest.approx(seen, rel=most), (row["load"], key)
 
