@@ -90,17 +90,17 @@ def without_plan(device: Device, result: SearchResult, rejected: Rejections, tri
     name = device.name
     mine = [item for item in trials.candidates if item.layout.device.name == name]
     if mine and any(count and key[0] == name and key[1].code in _LIMITS for key, count in rejected.items()):
-        return _plain(name, _limited(name, trials))
+        return Uneconomical(name, reason=_limited(name, trials))
     if mine and trials.question.slo.targets:
         nearest = max(mine, key=lambda item: item.share_bound / item.layout.devices)
         line = _missed(trials.trial(nearest), trials)
-        return line or _plain(
-            name, "the load of a single user is more than one replica serves within the targets"
+        return line or Uneconomical(
+            name, reason="the load of a single user is more than one replica serves within the targets"
         )
     near = [item for item in result.relaxations if item.layout.device.name == name]
     if near:
         return _screened(name, min(near, key=lambda item: item.needed_s / item.limit_s))
-    return _plain(name, _refused(device, rejected, trials.question))
+    return Uneconomical(name, reason=_refused(device, rejected, trials.question))
 
 
 def _unheld(name: str, held: float, price: ChosenPrice, trials: Search) -> str:
@@ -141,10 +141,6 @@ def _unlimited_order(candidate: ScreenedLayout, price: ChosenPrice, trials: Sear
     assert order is not None
     words = " and ".join(f"{line.count} x {line.machine.sku}" for line in order.lines)
     return f"it takes {words}, {order.gpus} GPUs"
-
-
-def _plain(name: str, reason: str) -> Uneconomical:
-    return Uneconomical(name, None, None, None, None, (), reason=reason)
 
 
 def _limited(name: str, trials: Search) -> str:

@@ -589,14 +589,14 @@ class Uneconomical:
     """A device that was asked for and has no plan among those shown: its best plan costs too much, or it has none."""
 
     hardware: str
-    target: str | None
+    target: str | None = None
     """The target that leaves a replica of it the least room; None where no target decides."""
-    value_s: float | None
+    value_s: float | None = None
     """The targeted latency on an idle replica."""
-    limit_s: float | None
-    gpus: int | None
+    limit_s: float | None = None
+    gpus: int | None = None
     """GPUs of its best plan; None: it has no plan."""
-    gpus_at: tuple[Relaxed, ...]
+    gpus_at: tuple[Relaxed, ...] = ()
     """GPUs that are enough at looser limits."""
     usd_per_month: float | None = None
     """Cost of its best plan."""

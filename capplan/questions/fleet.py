@@ -14,7 +14,7 @@ from capplan.families.head import pooled
 from capplan.fleet.decision import SUREST_WITHIN, fleet_decision
 from capplan.fleet.load.demand import Demand, demand_of
 from capplan.fleet.over_time import ReplicasAt
-from capplan.fleet.plan import FleetAnswer, Group, Plan
+from capplan.fleet.plan import FleetAnswer, Group, Plan, Uneconomical
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_pools
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
@@ -36,7 +36,7 @@ from capplan.questions.money.budget import (
 )
 from capplan.readers.calibration.record import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_by, shipped_intervals, shipped_slowness
-from capplan.readers.catalogue.machines import machine_prices
+from capplan.readers.catalogue.machines import machine_prices, unsold_devices
 from capplan.readers.catalogue.model import read_model
 from capplan.replica.spec import network_as_served, profile_as_served, refuse_prefixes
 from capplan.replica.speculation import DraftPlan
@@ -62,6 +62,8 @@ class AskedFleet:
     scenario: Scenario
     question: Question
     prices: dict[str, ChosenPrice | None]
+    unsold: dict[str, str]
+    """Devices that no machine that may be ordered has, each with the reason; the question is not about them."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
     published_formats: tuple[str, ...]
@@ -221,11 +223,18 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     hosts = [refitted_profile(calibration, engine, device) for device in limits.devices]
     engine, host_assumptions, host_warnings = hosts[0] if hosts else (engine, (), ())
     prices, price_warnings = machine_prices(scenario)
+    unsold = unsold_devices(scenario)
+    sold = tuple(item for item in limits.hardware if item.name not in unsold)
+    if not sold:
+        raise InputError(
+            f"{scenario.path}: fleet.hardware: {', '.join(unsold)}: {next(iter(unsold.values()))}\n"
+            f"  find machines with: capplan list machines {next(iter(unsold))}"
+        )
     warnings += _without_effect(scenario, demand)
     _refuse_short_steps(scenario, tokens, whole=first.whole_prompts or scenario.file.chunked_prefill is False)
     question = Question(
         networks={name: network_as_served(network, engine) for name, network in networks.items()},
-        devices=limits.hardware,
+        devices=sold,
         efficiencies={device.name: efficiency_by(calibration, device) for device in limits.devices},
         kv_formats=kv_formats,
         profile=engine,
@@ -256,6 +265,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
         scenario,
         question,
         prices,
+        unsold,
         (*scenario.assumptions, *assumed, *kv_assumed, *context_assumed, *draft_assumed, *stated, *paid),
         (*scenario.warnings, *warnings, *host_warnings, *price_warnings),
         stored_formats(published),
@@ -351,15 +361,22 @@ def _trials(asked: AskedFleet, terms: Terms, cache: SearchCache) -> Search:
     return Search(asked.question, search(asked.question).candidates, terms, cache)
 
 
+def _with_unsold(answer: FleetAnswer, asked: AskedFleet) -> FleetAnswer:
+    """Return an answer with a line for each device that no machine that may be ordered has."""
+    lines = tuple(Uneconomical(name, reason=reason) for name, reason in asked.unsold.items())
+    return replace(answer, uneconomical=(*answer.uneconomical, *lines))
+
+
 def _either_way(
     asked: AskedFleet, terms: Terms, progress: Callable[[int, int], None] | None, cache: SearchCache
 ) -> FleetAnswer:
     """Return the fleets of identical replicas, and those with separate pools, as far as a scenario allows either."""
     limits = asked.scenario.fleet.pools
     if limits is None:
-        return fleet_decision(asked.question, terms, progress, cache)
+        return _with_unsold(fleet_decision(asked.question, terms, progress, cache), asked)
     plans, searched = pools_decision(asked.question, limits, terms, progress=progress, cache=cache)
     alike = FleetAnswer((), (), 0) if limits.only else fleet_decision(asked.question, terms, progress, cache)
+    alike = _with_unsold(alike, asked)
     if alike.chosen is not None:
         searched = replace(searched, chunked=smaller_chunks(asked.question, terms, alike.chosen))
     answer = with_pools(replace(alike, pools=searched), plans, SUREST_WITHIN)

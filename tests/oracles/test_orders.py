@@ -281,6 +281,28 @@ def test_machines_that_serve_nothing_and_machines_without_a_price_are_said(cappl
     )
 
 
+def test_a_gpu_that_no_named_machine_has_is_not_planned(capplan):
+    """A p5.48xlarge has H100: a B200 cannot be ordered in it, whatever it would cost elsewhere."""
+    words = ("fleet", SMALL, "--offline", "--set", "prices={}", "--set", "fleet.machines=[p5.48xlarge]")
+    both = capplan(*words, "--hardware", "h100-sxm", "--hardware", "b200", "--format", "json")
+    found = json.loads(both.out)["result"]
+    assert {plan["hardware"] for plan in found["plans"]} == {"h100-sxm"}
+    (row,) = [row for row in found["uneconomical"] if row["hardware"] == "b200"]
+    assert row["reason"] == "no machine that may be ordered has it: p5.48xlarge"
+    assert "b200" not in both.err
+    none = capplan(*words, "--hardware", "b200")
+    assert (none.code, none.out) == (2, "")
+    assert "fleet.hardware: b200: no machine that may be ordered has it: p5.48xlarge" in none.err
+    assert "capplan list machines b200" in none.err
+
+
+def test_a_gpu_with_a_price_by_hand_is_planned_whatever_machines_are_named(capplan):
+    words = ("--hardware", "b200", "--set", "fleet.machines=[p5.48xlarge]")
+    by_hand = ("--set", "prices={per_gpu_hour: {b200: 4 $/h}}", "--format", "json")
+    ran = capplan("fleet", SMALL, "--offline", *words, *by_hand)
+    assert {plan["hardware"] for plan in json.loads(ran.out)["result"]["plans"]} == {"b200"}
+
+
 def test_own_servers_that_cannot_run_the_dtype_are_said_in_one_line(capplan):
     """A V100 has neither FP8 matrix units nor kernels that read FP8 weights."""
     ran = capplan(
@@ -401,9 +423,10 @@ def test_what_cannot_be_ordered_is_refused(capplan, key, value, said):
     assert "Traceback" not in ran.err
 
 
-def test_a_device_that_nobody_sells_there_has_no_price(capplan):
-    ran = capplan("fleet", SMALL, "--offline", "--set", "prices={}", "--set", "fleet.providers=[CoreWeave]")
-    assert "no machine with l4 is listed on-demand for CoreWeave" in ran.err
+def test_a_device_that_nobody_sells_there_has_no_plan(capplan):
+    words = ("--offline", "--set", "prices={}", "--set", "fleet.providers=[CoreWeave]", "--full")
+    ran = capplan("fleet", SMALL, *words)
+    assert "l4 has no plan: no machine that may be ordered has it: CoreWeave" in ran.out
 
 
 def test_a_plan_file_keeps_its_order_and_check_explain_and_export_read_it(capplan, eight, tmp_path):

@@ -184,7 +184,7 @@ def _over_budget(plans: Sequence[Plan], kept: Sequence[Plan], what: str) -> tupl
     left = {plan.hardware for plan in kept}
     reason = f"the {what} of each of its plans is over the budget"
     names = dict.fromkeys(plan.hardware for plan in plans if plan.hardware not in left)
-    return tuple(Uneconomical(name, None, None, None, None, (), reason=reason) for name in names)
+    return tuple(Uneconomical(name, reason=reason) for name in names)
 
 
 def _dropped(plans: Sequence[Plan], kept: Sequence[Plan]) -> tuple[Rejection, ...]:

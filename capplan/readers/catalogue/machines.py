@@ -67,6 +67,37 @@ def sizes_at(provider: str, device: str) -> dict[int, str]:
     return sizes
 
 
+def unsold_devices(scenario: Purchase) -> dict[str, str]:
+    """Return the devices that no machine that may be ordered has, each with the reason; none if the scenario names no machines.
+
+    A device with a price by hand, and one in machines that are there already, may be had anyway.
+    """
+    limits = scenario.fleet.machines
+    if not limits.named:
+        return {}
+    skus, sellers = ({normalised(name) for name in names} for names in (limits.skus, limits.providers))
+    to_be_had = {item.device for item in limits.own} | set(scenario.prices.overrides)
+    to_be_had |= {
+        known.record.device
+        for known in known_machines()
+        if (not skus or normalised(known.record.sku) in skus)
+        and (not sellers or normalised(known.provider) in sellers)
+        and (not limits.regions or any(offer.region in limits.regions for offer in known.record.offers))
+    }
+    reason = f"no machine that may be ordered has it: {_named(limits)}"
+    return {
+        device.name: reason
+        for device in scenario.fleet.devices
+        if device.partition is None and device.name not in to_be_had
+    }
+
+
+def _named(limits: MachineLimits) -> str:
+    return " and ".join(
+        ", ".join(names) for names in (limits.skus, limits.providers, limits.regions) if names
+    )
+
+
 def machine_prices(scenario: Purchase) -> tuple[dict[str, ChosenPrice | None], tuple[str, ...]]:
     """Return the price of each device that a scenario allows, with the machines in which it is sold, and the warnings.
 
@@ -77,9 +108,10 @@ def machine_prices(scenario: Purchase) -> tuple[dict[str, ChosenPrice | None], t
     limits, records = scenario.fleet.machines, records_of(scenario)[0]
     found: dict[str, ChosenPrice | None] = {}
     more: list[str] = []
+    unsold = unsold_devices(scenario)
     for device in scenario.fleet.devices:
-        price = chosen[device.name]
-        if device.partition is None and limits.named:
+        price = None if device.name in unsold else chosen[device.name]
+        if device.partition is None and limits.named and device.name not in unsold:
             price, missing = _named_price(device.name, price, scenario)
             more += missing
         elif device.partition is None and price is not None:
@@ -109,12 +141,9 @@ def _named_price(
     if stated is not None and price is not None:
         return replace(price, machines=tuple(replace(m, usd_per_hour=stated * m.gpus) for m in machines)), []
     if not machines:
-        asked = " and ".join(
-            ", ".join(names) for names in (limits.skus, limits.providers, limits.regions) if names
-        )
         known = sorted({item.provider for item in sold_machines(device, terms.commitment)})
         return None, [
-            f"no machine with {device} is listed {terms.commitment} for {asked}, so its cost is left out (listed at: "
+            f"no machine with {device} is listed {terms.commitment} for {_named(limits)}, so its cost is left out (listed at: "
             f"{', '.join(known) or 'nobody'})"
         ]
     each = sorted((item.usd_per_hour / item.gpus, item.sku, item) for item in machines)
