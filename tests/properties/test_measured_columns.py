@@ -130,4 +130,4 @@ def test_the_column_of_notes_is_read_at_the_edge_alone():
                 key = node.args[0] if node.args else None
             if isinstance(key, ast.Constant) and key.value == "notes":
                 reading.append(path.relative_to(PACKAGE).as_posix())
-    assert set(reading) == {"recorded/measured/table.py"}
+    assert set(reading) == {"recorded/measured.py"}
