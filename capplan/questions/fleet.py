@@ -24,6 +24,7 @@ from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.one_layout import replicas_at_rates
 from capplan.fleet.search.search_cache import SearchCache
+from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.plan import cache_dtype
 from capplan.model.network import Network
@@ -201,6 +202,17 @@ def _without_effect(scenario: Scenario, demand: Demand) -> list[str]:
     return warnings
 
 
+def _sold(scenario: Scenario, unsold: Mapping[str, str]) -> tuple[Device, ...]:
+    """Return the devices that may be had; InputError if there is none."""
+    devices = tuple(item for item in scenario.fleet.hardware if item.name not in unsold)
+    if not devices:
+        raise InputError(
+            f"{scenario.path}: fleet.hardware: {', '.join(unsold)}: {next(iter(unsold.values()))}\n"
+            f"  find machines with: capplan list machines {next(iter(unsold))}"
+        )
+    return devices
+
+
 def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     """Return the question that a scenario asks; InputError where it is not valid, or asks for several fleets."""
     refuse_several(scenario)
@@ -222,19 +234,12 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     limits = scenario.fleet
     hosts = [refitted_profile(calibration, engine, device) for device in limits.devices]
     engine, host_assumptions, host_warnings = hosts[0] if hosts else (engine, (), ())
-    prices, price_warnings = machine_prices(scenario)
-    unsold = unsold_devices(scenario)
-    sold = tuple(item for item in limits.hardware if item.name not in unsold)
-    if not sold:
-        raise InputError(
-            f"{scenario.path}: fleet.hardware: {', '.join(unsold)}: {next(iter(unsold.values()))}\n"
-            f"  find machines with: capplan list machines {next(iter(unsold))}"
-        )
+    unsold, (prices, price_warnings) = unsold_devices(scenario), machine_prices(scenario)
     warnings += _without_effect(scenario, demand)
     _refuse_short_steps(scenario, tokens, whole=first.whole_prompts or scenario.file.chunked_prefill is False)
     question = Question(
         networks={name: network_as_served(network, engine) for name, network in networks.items()},
-        devices=sold,
+        devices=_sold(scenario, unsold),
         efficiencies={device.name: efficiency_by(calibration, device) for device in limits.devices},
         kv_formats=kv_formats,
         profile=engine,
