@@ -73,7 +73,7 @@ def test_decode_steps_of_one_sequence(own, steps):
 def test_launches_of_a_layer(own, steps):
     """Layers of 1,024 and 4,096 values take as long to launch; experts, latent attention and products of block-scaled fp8 add to it.
 
-    The numbers are medians of five of these models; the sixth, whose experts are in fp8, was not used, and takes 15 % less than measured.
+    The numbers are medians of five of these models; the sixth, whose experts are in fp8, was not used, and its launches are predicted 15 % too short.
     """
     for name in MODELS:
         spec = own[name].spec

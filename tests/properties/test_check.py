@@ -204,3 +204,18 @@ def test_a_mistake_is_one_line(folder, monkeypatch, capsys, words, said):
     error = capsys.readouterr().err
     assert said in error
     assert "Traceback" not in error
+
+
+def test_a_plan_of_a_device_with_a_file_of_its_own_is_checked(capplan, tmp_path, root):
+    card = tmp_path / "mycard.yaml"
+    l40s = (root / "hardware_specs" / "l40s.yaml").read_text(encoding="utf-8")
+    card.write_text(l40s.replace("name: l40s", "name: mycard").replace("NVIDIA L40S", "My card"))
+    scenario, plan = tmp_path / "small.yaml", tmp_path / "plan.json"
+    scenario.write_text(
+        SCENARIO.replace("[l4, l40s]", "[mycard.yaml]").replace(
+            "{file: prices.yaml}", "{per_gpu_hour: {mycard: 1 $/h}}"
+        )
+    )
+    assert capplan("fleet", scenario, "--offline", "-o", plan).code == 0
+    checked = capplan("check", "--plan", plan, "--offline")
+    assert (checked.code, checked.err) == (0, "")

@@ -17,7 +17,6 @@ from capplan.hardware.device import Device
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group, terms_of
 from capplan.questions.money.budget import mix_usd_per_month
 from capplan.questions.plans.plan_file import chosen_in
-from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import model_source
 from capplan.readers.plan_file import PlanFile
 from capplan.readers.plan_record import StatedGroup, StatedPlan
@@ -183,16 +182,19 @@ def _money(
     """Yield whether the price of the plan is still one, and its cost within the budget."""
     budget = asked.scenario.budget_usd_per_month
     rows = chosen.groups
+    nodes = {device.name: device.node_devices for device in asked.scenario.fleet.devices}
     hourly: float | None = 0.0
     for name, row in {row.hardware: row for row in rows}.items():
         price = asked.prices.get(name)
         if price is None and row.usd_per_gpu_hour is not None:
             yield Check(f"prices.{name}", row.usd_per_gpu_hour, None, holds=False)
     for row in rows:
-        price, node = asked.prices.get(row.hardware), device(row.hardware).node_devices
+        price = asked.prices.get(row.hardware)
         busy, survive = row.busy_replicas, asked.scenario.fleet.survive
         usd_per_hour = (
-            price.order_usd_per_hour(row.gpus_per_replica, node, busy, survive=survive) if price else None
+            price.order_usd_per_hour(row.gpus_per_replica, nodes[row.hardware], busy, survive=survive)
+            if price
+            else None
         )
         hourly = None if hourly is None or usd_per_hour is None else hourly + usd_per_hour
     yield from _machines(asked, chosen)
