@@ -70,7 +70,7 @@ host of one H100 (calibrate/live/results/h100). 12.2 ms in 28 layers and 15.9 ms
 (captured). Published rows hardly tell them: long prompts take longer than their launches."""
 
 EAGER_SCALED_S, EAGER_LATENT_S = 1.7e-4, 1.4e-3
-"""What a product of block-scaled fp8 and a layer with latent attention add: the same engine on another day's host. 40.4 ms in 36 layers
+"""What a product of block-scaled fp8 and a layer with latent attention add: the same engine on another host of the same kind. 40.4 ms in 36 layers
 with four such products (dense), 64.5 ms in 27 layers with latent attention, 26 of them routed. Four products in each of 48 routed layers
 took 97.5 ms, where these numbers make 83. Of published rows that no launch was measured on, they bring TTFT of MiniMax-M2.5 on vLLM
 0.17 from 23 to 11 % and of DeepSeek-R1 from 48 to 28 %; SGLang's TTFT of DeepSeek-R1 on H200 they would take from 6 to 120 %, so
