@@ -28,7 +28,7 @@ def test_each_recorded_step_has_the_same_prompts_decodes_and_preemptions(path: P
 
 def test_the_runs_hold_what_they_are_about() -> None:
     logs = {name_of(path): read_packed(path) for path in RUNS}
-    assert len(logs) == 26
+    assert len(logs) == 29
     preempted = {name: sum(len(step.preempted) for step in log.steps) for name, log in logs.items()}
     assert min(preempted[name] for name in ("small-cache", "small-cache-128", "asynchronous-small")) >= 10
     hits = {
