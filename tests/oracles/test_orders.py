@@ -303,6 +303,15 @@ def test_a_gpu_with_a_price_by_hand_is_planned_whatever_machines_are_named(cappl
     assert {plan["hardware"] for plan in json.loads(ran.out)["result"]["plans"]} == {"b200"}
 
 
+def test_a_gpu_in_servers_that_are_there_is_planned_on_them_only(capplan):
+    """One server of eight B200 is there, and none may be ordered."""
+    words = ("--hardware", "b200", "--set", "prices={}", "--set", "fleet.machines=[p5.48xlarge]")
+    words = (*words, "--set", "fleet.own={p6-b200.48xlarge: 1}", "--set", "fleet.spare_replicas=0")
+    ran = capplan("fleet", SMALL, "--offline", *words, "--format", "json")
+    plans = json.loads(ran.out)["result"]["plans"]
+    assert {(plan["hardware"], plan["usd_per_hour"]) for plan in plans} == {("b200", 0.0)}
+
+
 def test_own_servers_that_cannot_run_the_dtype_are_said_in_one_line(capplan):
     """A V100 has neither FP8 matrix units nor kernels that read FP8 weights."""
     ran = capplan(

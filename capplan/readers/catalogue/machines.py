@@ -140,6 +140,9 @@ def _named_price(
     )
     if stated is not None and price is not None:
         return replace(price, machines=tuple(replace(m, usd_per_hour=stated * m.gpus) for m in machines)), []
+    there = tuple(item for item in limits.own if item.device == device)
+    if not machines and there and price is not None:
+        return replace(price, machines=there), []
     if not machines:
         known = sorted({item.provider for item in sold_machines(device, terms.commitment)})
         return None, [
@@ -222,7 +225,7 @@ def _sizes(
 def _limited(price: ChosenPrice, device: str, limits: MachineLimits) -> ChosenPrice:
     """Return a price whose machines are at most as many as a scenario allows, after those that it has."""
     most = {normalised(sku): count for sku, count in limits.most}
-    own = tuple(item for item in limits.own if item.device == device)
+    own = tuple(item for item in limits.own if item.device == device and item not in price.machines)
     if not own and not most:
         return price
     machines = price.machines or tuple(
