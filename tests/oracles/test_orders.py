@@ -455,6 +455,22 @@ def test_a_plan_file_keeps_its_order_and_check_explain_and_export_read_it(cappla
     assert bill["usd_per_month"] == pytest.approx(chosen["usd_per_month"])
 
 
+def test_bill_and_compare_state_the_order_that_they_pay(capplan, eight, tmp_path):
+    """The lines of the plan file, in JSON and in words."""
+    plan = tmp_path / "plan.json"
+    assert capplan("fleet", SMALL, "--offline", *eight, "--hardware", "l40s", "-o", plan).code == 0
+    order = json.loads(plan.read_text())["result"]["chosen"]["order"]
+    said = f"order: {order['machines'][0]['count']} x eight at P, $8.00 per hour each, price of 2026-11-01 (not stated: region)"
+    asked = ("--plan", plan, "--offline")
+    compare = (*asked, "--api", "openai/gpt-5-mini")
+    for command, words, keys in (("bill", asked, ()), ("compare", compare, ("own",))):
+        result = json.loads(capplan(command, *words, "--format", "json").out)["result"]
+        for key in keys:
+            result = result[key]
+        assert result["order"] == order
+        assert said in " ".join(capplan(command, *words).out.split())
+
+
 def test_lists_and_machines_are_shown(capplan):
     rows = json.loads(capplan("list", "machines", "p5", "--format", "json").out)["result"]["rows"]
     assert {row["machine"] for row in rows} >= {"p5.48xlarge", "p5.4xlarge"}
