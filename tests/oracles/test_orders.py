@@ -525,14 +525,3 @@ def test_an_order_is_exported_for_skypilot_and_named_in_every_export(capplan, ei
     assert capplan("fleet", SMALL, "--offline", "-o", pieces).code == 0
     ran = capplan("export", "--plan", pieces, "--target", "skypilot")
     assert (ran.code, "is not a machine that SkyPilot starts" in ran.err) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("providers", "[AWS]"), ("own", "{8 x l40s: 1}"), ("max_machines", "{p5.48xlarge: 1}")]
-)
-def test_commitments_and_named_machines_are_refused_together(capplan, key, value):
-    ran = capplan(
-        "fleet", SMALL, "--offline", "--set", "commitments={spot: {}}", "--set", f"fleet.{key}={value}"
-    )
-    assert ran.code == 2
-    assert f"fleet.{key}: names machines, and commitments are priced by the GPU" in ran.err
