@@ -1,5 +1,6 @@
 """Commitments against every assignment there is, the annuity tables of finance, and a day worked out by hand."""
 
+import json
 from itertools import product
 
 import numpy as np
@@ -188,6 +189,30 @@ def test_a_night_pays_for_the_machines_that_its_replicas_need(eights):
     on_demand = {offer.name: usd for offer, usd in outlook.mixes[0].mix.pure}["on-demand"]
     assert len(set(each.values())) > 1
     assert on_demand == pytest.approx(np.mean([each[busy] for busy in paid.tolist()]))
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("few_requests", "shared_runs")
+@pytest.mark.parametrize("settings", [(), ("traffic[0].request_rate=90 req/s",), ("fleet.spare_replicas=2", "prices.provider=Lambda")])  # fmt: skip
+def test_the_recommended_plan_is_the_cheapest_as_it_is_paid(capplan, settings):
+    """Of all plans with their own mixes, unless another costs under 5 % more and is 5 points surer; levers begin at the same plan."""
+    path = "scenarios/commitments.yaml"
+    asked = asked_fleet(read_scenario(path, settings), offline=True)
+    found = fleet_for(asked)
+    chosen, *others = outlook_of(asked, found).mixes
+    assert others
+    assert chosen.plan is found.chosen
+    for other in others:
+        assert chosen.mix.usd_per_hour < 1.05 * other.mix.usd_per_hour
+        if other.mix.usd_per_hour < chosen.mix.usd_per_hour:
+            assert chosen.plan.slo_met_probability >= other.plan.slo_met_probability + 0.05
+    words = ("--offline", *(word for key in settings for word in ("--set", key)))
+    said = " ".join(capplan("fleet", path, *words).out.split())
+    assert f"GPUs cost ${chosen.mix.usd_per_hour * 730:,.0f} per month" in said
+    base = json.loads(capplan("levers", path, *words, "--lever", "kv-dtype", "--format", "json").out)[
+        "result"
+    ]["base"]
+    assert (base["hardware"], base["gpus"]) == (chosen.plan.hardware, chosen.plan.gpus)
 
 
 NAMED = """name: named

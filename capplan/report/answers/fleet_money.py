@@ -360,6 +360,14 @@ def commitments_tables(mixes: tuple[AskedMix, ...]) -> tuple[Table, ...]:
     return tuple(tables)
 
 
+def commitments_text(mixes: tuple[AskedMix, ...]) -> tuple[str, ...]:
+    """Return in one line how the recommended plan is paid for, and what it then costs; nothing without commitments."""
+    if not mixes:
+        return ()
+    row = _plan_row(mixes[0])
+    return (f"commitments: {row['mix']} GPUs cost ${row['usd_per_month']:,.0f} per month",)
+
+
 def commitments_closing(mixes: tuple[AskedMix, ...]) -> tuple[str, ...]:
     """Return the totals of the mix in words, and a plan that its mix makes cheaper."""
     if not mixes:
