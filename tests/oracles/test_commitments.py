@@ -193,7 +193,7 @@ def test_a_night_pays_for_the_machines_that_its_replicas_need(eights):
 
 @pytest.mark.long
 @pytest.mark.usefixtures("few_requests", "shared_runs")
-@pytest.mark.parametrize("settings", [(), ("traffic[0].request_rate=90 req/s",), ("fleet.spare_replicas=2", "prices.provider=Lambda")])  # fmt: skip
+@pytest.mark.parametrize("settings", [(), ("traffic[0].request_rate=90 req/s",), ("fleet.spare_replicas=2", "prices.provider=Lambda", "fleet.hardware=[h100-sxm]")])  # fmt: skip
 def test_the_recommended_plan_is_the_cheapest_as_it_is_paid(capplan, settings):
     """Of all plans with their own mixes, unless another costs under 5 % more and is 5 points surer; levers begin at the same plan."""
     path = "scenarios/commitments.yaml"
