@@ -1,6 +1,7 @@
 """Commitments against every assignment there is, the annuity tables of finance, and a day worked out by hand."""
 
 import json
+import re
 from itertools import product
 
 import numpy as np
@@ -258,6 +259,7 @@ def test_named_machines_are_paid_at_their_own_prices_of_each_commitment(named):
     assert len({part.offer.name for part in mixed.mix.parts}) > 1
     for part in mixed.mix.parts:
         assert part.offer.usd_per_hour(1.0) == pytest.approx(listed[part.offer.name])
+        assert re.fullmatch(r"GCP, 2026-\d\d-\d\d", part.offer.origin)
     assert sum(part.gpus for part in mixed.mix.parts) == plan.single.order.gpus
 
 

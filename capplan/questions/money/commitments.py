@@ -38,6 +38,7 @@ from capplan.money.commitments import (
     annuity_usd_per_hour,
     least_usd_per_hour,
     mix_of,
+    named_offers,
     use_fractions,
 )
 from capplan.questions.plans.plan_over_time import group_over_time
@@ -83,7 +84,7 @@ def _of_listed(name: str, price: ChosenPrice, *, fixed: bool, ratio: float = 1.0
         0.0 if fixed else usd,
         low_ratio=low / usd,
         high_ratio=high / usd,
-        origin=price.basis,
+        origin=named_offers(price.records) if price.offers == 1 and not price.estimated else price.basis,
     )
 
 
