@@ -52,9 +52,8 @@ def fleet_decision(
     Searches of similar questions share what they simulate by the same `cache`. Where commitments pay for plans, as `paid` says, the
     recommended one is the cheapest of those found by that cost.
     """
-    result = search(question)
-    trials = Search(question, result.candidates, terms, cache)
-    rejected, done = result.rejected.copy(), 0
+    result, done = search(question), 0
+    trials, rejected = Search(question, result.candidates, terms, cache), result.rejected.copy()
     steps = len(question.devices) + 1 + len(CONFIDENCES)
 
     def step() -> None:
