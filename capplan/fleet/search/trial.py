@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.load.demand import Demand, planned_demand
-from capplan.fleet.load.offered import WARM_UP_SHARE, SamplePath, dealt_arrival_cv, dealt_users
+from capplan.fleet.load.offered import (
+    WARM_UP_SHARE,
+    SamplePath,
+    dealt_arrival_cv,
+    dealt_users,
+    matters,
+    user_share_of,
+)
 from capplan.fleet.load.waits import WaitedTimes, seen_by_users, waits_of
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.search.layouts import ScreenedLayout, longest_responses_s, rate_slack
@@ -37,8 +44,6 @@ from capplan.serving.steady_state import SteadyState
 from capplan.serving.terms import EngineSetup
 from capplan.workload.request_class import RequestClass, ResponseTimes, Target
 
-FEW = 0.05
-"""Fraction of the requests below which open-loop or users' requests end no run: without them its load is almost the same."""
 LEAST_SEEN = 0.5
 """Fraction of the requests that a run looks at in any case, warm-up included, however many users it has."""
 STEPS_PER_DOUBLING = 32
@@ -57,6 +62,8 @@ FULL_SLACK = 2.0 ** (2.0 / STEPS_PER_DOUBLING)
 """Factor between two loads that surely differ in a full run: two steps of the scale, where noise makes up for a part of one."""
 SHORT_REQUESTS_PER_USER = 4
 """Requests of each user that a short run must hold: with fewer, the initial burst of users dominates, and a longer run is simulated."""
+MOST_OUTLASTING = 2.0
+"""Factor by which the requests of users may last longer than the open-loop ones next to them, before a run is repeated with fewer of them."""
 MOST_LENGTHENED = 4
 """Largest factor by which a run is longer than asked for, so that the users of a slow class send several requests each."""
 MOST_DOUBLINGS = 60.0
@@ -252,7 +259,7 @@ def demand_at_replica(
 
 
 def _seen_in(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: float) -> Seen:
-    """Return what requests saw from the end of the warm-up until the open-loop or the users' requests run out, a FEW of them aside.
+    """Return what requests saw from the end of the warm-up until the open-loop or the users' requests run out, if these matter.
 
     Parameters
     ----------
@@ -264,15 +271,16 @@ def _seen_in(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: 
     """
     arrival = outcome.arrival_s
     by_users = np.array([item.users is not None for item in demand.classes])[outcome.class_index]
+    tokens = outcome.input_tokens + outcome.output_tokens
     end = float(arrival.max())
-    if np.mean(~by_users) >= FEW:
+    if matters(~by_users, tokens):
         end = float(arrival[~by_users].max())
-    if crowd is not None and np.mean(by_users) >= FEW:
+    if crowd is not None and matters(by_users, tokens):
         end = min(
             end,
             max(users_idle_from_s(outcome, by_users, crowd), float(arrival[int(LEAST_SEEN * arrival.size)])),
         )
-    begin = float(arrival[int(WARM_UP_SHARE * arrival.size)])
+    begin = float(arrival[int(WARM_UP_SHARE * np.count_nonzero(arrival <= end))])
     seen = (arrival >= begin) & (arrival <= end)
     counted = float(np.count_nonzero(seen)) / max(end - begin, 1e-12)
     return Seen(
@@ -284,6 +292,17 @@ def _seen_in(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: 
         counted if demand.users else rate_per_s,
         is_steady(arrival[~by_users], (arrival + outcome.e2e_s)[~by_users]),
     )
+
+
+def _sent_share(seen: Seen, demand: Demand) -> float | None:
+    """Return the share of the requests of a run that users sent, others sent too; None if all are of one kind."""
+    by_users = np.array([item.users is not None for item in demand.classes])[seen.class_index]
+    counts = np.count_nonzero(by_users), np.count_nonzero(~by_users)
+    return user_share_of(counts[0] / counts[1]) if all(counts) else None
+
+
+def _odds(share: float) -> float:
+    return share / (1.0 - share)
 
 
 def users_idle_from_s(outcome: Outcome, by_users: NDArray[np.bool_], crowd: Crowd) -> float:
@@ -584,9 +603,13 @@ class Trial:
         """
         full = self.question.requests
         needed = self._requests_of_steady_users(rate_per_s)
+        share = rate_per_s / self.total_rate
         few = min(SHORT_REQUESTS, full)
         while short and few < full:
-            if needed <= self._path(self.demand, few, rate_per_s / self.total_rate, None).of_users:
+            if (
+                needed
+                <= self._path(self.demand, few, self._lightest_user_share(self.demand, few, share)).of_users
+            ):
                 return few
             few *= 2
         if len(self.demand.user_classes) < 2:
@@ -604,22 +627,29 @@ class Trial:
         ]
         return SHORT_REQUESTS_PER_USER * rate_per_s / self.total_rate * max(cycles, default=0.0)
 
-    def _path(self, demand: Demand, count: int, share: float, users: Sequence[int] | None) -> SamplePath:
-        """Return the draw for a replica: users' requests and others last equally long there, so that neither part runs out first."""
+    def _path(self, demand: Demand, count: int, user_share: float | None = None) -> SamplePath:
+        """Return the draw in which users send a share of the requests; None: the share at the lightest load."""
         q = self.question
-        timed_too = bool(demand.users) and not self._all_users
-        response_s = self.responses_s if timed_too else demand.responses_s(0.0)
+        response_s = (
+            demand.responses_s(0.0) if user_share is None and not self._is_mixed else self.responses_s
+        )
+        key = (demand.hit_fractions, count, response_s, user_share)
+        if key not in self._paths:
+            self._paths[key] = SamplePath(
+                demand, count=count, seed=q.seed, longest=q.max_model_len, routing=q.routing, response_s=response_s,
+                user_share=user_share,
+            )  # fmt: skip
+        return self._paths[key]
 
-        def path(user_share: float | None) -> SamplePath:
-            key = (demand.hit_fractions, count, response_s, user_share)
-            if key not in self._paths:
-                self._paths[key] = SamplePath(
-                    demand, count=count, seed=q.seed, longest=q.max_model_len, routing=q.routing, response_s=response_s,
-                    user_share=user_share,
-                )  # fmt: skip
-            return self._paths[key]
+    def _lightest_user_share(
+        self, demand: Demand, count: int, share: float, users: Sequence[int] | None = None
+    ) -> float | None:
+        """Return the share of the requests at a replica that users send at the lightest load; None if all requests are of one kind."""
+        return self._path(demand, count).user_share_at(share, users) if self._is_mixed else None
 
-        return path(path(None).user_share_at(share, users)) if timed_too else path(None)
+    @property
+    def _is_mixed(self) -> bool:
+        return bool(self.demand.users) and not self._all_users
 
     def _simulated(
         self,
@@ -630,11 +660,24 @@ class Trial:
         count: int,
         users: Sequence[int] | None = None,
     ) -> Seen:
+        """Return what requests see at one replica: users' requests and others last about equally long there, so that neither part runs out first.
+
+        How many requests users send is known after a run: where they send far fewer than at the lightest load, it is repeated with a
+        draw of as many.
+        """
         share = rate_per_s / self.total_rate
-        path = self._path(demand, count, share, users)
-        offered = path.offered(share, replicas=replicas, slowness=slowness, users=users)
-        outcome = simulate(offered.requests, self._engine(demand), crowd=offered.crowd)
-        return _seen_in(outcome, demand, offered.crowd, rate_per_s * slowness)
+        user_share = self._lightest_user_share(demand, count, share, users)
+        while True:
+            path = self._path(demand, count, user_share)
+            offered = path.offered(share, replicas=replicas, slowness=slowness, users=users)
+            outcome = simulate(offered.requests, self._engine(demand), crowd=offered.crowd)
+            seen = _seen_in(outcome, demand, offered.crowd, rate_per_s * slowness)
+            fitting = _sent_share(seen, demand)
+            if user_share is None or fitting is None:
+                return seen
+            if _odds(user_share) <= MOST_OUTLASTING * _odds(fitting):
+                return seen
+            user_share = fitting
 
     def _engine(self, demand: Demand) -> EngineSetup:
         """Return the engine, whose requests wait for what a demand loads from offload tiers."""
