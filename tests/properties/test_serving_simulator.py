@@ -82,6 +82,7 @@ class Reference:
         self.preemptions = self.steps = self.prefill_tokens = self.cached_tokens = 0
         self.busy_s = self.sequences_s = 0.0
         self.since_look, self.held, self.gathered, self.released = 0, None, None, False
+        self.skipped = None
 
     def release(self, at_s):
         if self.closed:
@@ -204,6 +205,21 @@ class Reference:
         self.running.remove(request)
         self.release(self.now)
 
+    def without_a_block(self):
+        """Deal blocks for the next token in order of admission, as vLLM does; return who comes after a request that gave up its own, or None."""
+        order = [r for r in self.running if r.computed >= r.target]
+        for place, request in enumerate(order):
+            while request in self.running:
+                served = [r for r in order[: place + 1] if r in self.running]
+                more = sum(self.own(r, r.computed + 1) - self.own(r, r.computed) for r in served)
+                if self.used() + more <= self.capacity:
+                    break
+                victims = set(map(id, self.running))
+                self.preempt()
+                if id(request) in victims - set(map(id, self.running)):
+                    return order[place + 1 :]
+        return None
+
     def preempt(self):
         if self.admission.priority:
             victim = max(self.running, key=lambda r: (r.priority, r.index))
@@ -247,6 +263,10 @@ class Reference:
     def make_room(self):
         """Preempt until all decoding sequences have room for a token and a prompt under way for its next piece."""
         before = self.preemptions
+        if self.admission.priority and self.scheduling.policy == "mixed":
+            self.skipped = self.without_a_block()
+            if self.skipped is not None:
+                return True
         while any(r.computed >= r.target for r in self.running) and self.used(extra=1) > self.capacity:
             self.preempt()
         while any(r.computed < r.target for r in self.running):
@@ -303,8 +323,9 @@ class Reference:
     def step(self):
         s = self.scheduling
         preempted = self.make_room()
-        decoding = [r for r in self.running if r.computed >= r.target]
-        chunks = self.prompts(decoding, admits=not preempted)
+        skipped, self.skipped = self.skipped, None
+        decoding = [r for r in self.running if r.computed >= r.target and r not in (skipped or [])]
+        chunks = self.prompts(decoding, admits=not preempted) if skipped is None else []
         if not chunks and not decoding:
             return preempted
         if chunks and s.policy == "prefill_first":
