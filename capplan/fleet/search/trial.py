@@ -62,10 +62,10 @@ FULL_SLACK = 2.0 ** (2.0 / STEPS_PER_DOUBLING)
 """Factor between two loads that surely differ in a full run: two steps of the scale, where noise makes up for a part of one."""
 SHORT_REQUESTS_PER_USER = 4
 """Requests of each user that a short run must hold: with fewer, the initial burst of users dominates, and a longer run is simulated."""
-MOST_OUTLASTING = 2.0
-"""Factor by which the requests of users may last longer than the open-loop ones next to them, before a run is repeated with fewer of them."""
+LEAST_OTHERS = 3000
+"""Open-loop requests of a run next to those of users: fewer long ones differ by several percent from run to run."""
 MOST_LENGTHENED = 4
-"""Largest factor by which a run is longer than asked for, so that the users of a slow class send several requests each."""
+"""Largest factor by which a run is longer than asked for, so that the users of a slow class send several requests each, and LEAST_OTHERS arrive."""
 MOST_DOUBLINGS = 60.0
 """Most doublings of slowness beyond the last load tried, where latencies hardly grow with it: more than any replica is slow, and still a number."""
 USER_SLACK = 4.0
@@ -599,7 +599,8 @@ class Trial:
     def _requests(self, rate_per_s: float, *, short: bool) -> int:
         """Return the number of requests of a run at a rate.
 
-        Users of a slow class send few of the requests next to a quick class, so such a run is up to MOST_LENGTHENED times longer.
+        Users of a slow class send few of the requests next to a quick class, and few requests may arrive next to quick users: such runs
+        are up to MOST_LENGTHENED times longer.
         """
         full = self.question.requests
         needed = self._requests_of_steady_users(rate_per_s)
@@ -612,10 +613,13 @@ class Trial:
             ):
                 return few
             few *= 2
-        if len(self.demand.user_classes) < 2:
-            return full
-        doublings = ceil(log2(min(max(needed / full, 1.0), MOST_LENGTHENED)))
-        return full << doublings
+        lacking = needed / full if len(self.demand.user_classes) > 1 else 1.0
+        if self._is_mixed:
+            others = self._path(
+                self.demand, full, self._lightest_user_share(self.demand, full, share)
+            ).arrivals
+            lacking = max(lacking, LEAST_OTHERS / max(others, 1))
+        return full << ceil(log2(min(max(lacking, 1.0), MOST_LENGTHENED)))
 
     def _requests_of_steady_users(self, rate_per_s: float) -> float:
         """Return how many requests users send at a rate until each of them, of the slowest class too, has sent some."""
@@ -662,8 +666,8 @@ class Trial:
     ) -> Seen:
         """Return what requests see at one replica: users' requests and others last about equally long there, so that neither part runs out first.
 
-        How many requests users send is known after a run: where they send far fewer than at the lightest load, it is repeated with a
-        draw of as many.
+        How many requests users send is known after a run: where it is less than half as many as at the lightest load, the run is repeated
+        with half as many, or a quarter, ..., so that loads next to each other share a draw.
         """
         share = rate_per_s / self.total_rate
         user_share = self._lightest_user_share(demand, count, share, users)
@@ -675,9 +679,10 @@ class Trial:
             fitting = _sent_share(seen, demand)
             if user_share is None or fitting is None:
                 return seen
-            if _odds(user_share) <= MOST_OUTLASTING * _odds(fitting):
+            halvings = int(log2(_odds(user_share) / _odds(fitting)))
+            if halvings <= 0:
                 return seen
-            user_share = fitting
+            user_share = user_share_of(_odds(user_share) / 2.0**halvings)
 
     def _engine(self, demand: Demand) -> EngineSetup:
         """Return the engine, whose requests wait for what a demand loads from offload tiers."""
