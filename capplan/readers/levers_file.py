@@ -71,14 +71,10 @@ class _File(_Row):
     result: LeversRow
 
 
-def read_levers_file(path: Path) -> LeversRow:
-    """Return a saved answer; InputError where the file is none, or a figure in it is not one."""
+def read_levers_file(path: Path) -> dict[str, Any]:
+    """Return the result of a saved answer; InputError where the file is none, or a figure in it is not one."""
     envelope = read_json(path, kind="the levers of a plan, as capplan levers -o levers.json writes them")
     if envelope.get("command") != "levers" or not isinstance(envelope.get("result"), dict):
         raise InputError(f"{path}: is not an answer of capplan levers\n  {AGAIN}")
-    return validated(_File, Document(str(path), {"result": envelope["result"]}, {})).result
-
-
-def levers_row(result: dict[str, Any]) -> LeversRow:
-    """Return an answer that was not written to a file."""
-    return validated(LeversRow, Document("levers", result, {}))
+    validated(_File, Document(str(path), {"result": envelope["result"]}, {}))
+    return dict(envelope["result"])
