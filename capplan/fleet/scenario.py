@@ -89,19 +89,6 @@ class SpeculationPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class LoraTerms:
-    """LoRA adapters as written in a scenario or in flags."""
-
-    adapters: int
-    slots: int
-    rank: int
-    modules: tuple[str, ...] | None = None
-    """None: all of attention and feed-forward."""
-    fully_sharded: bool = False
-    adapted_fraction: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class CascadeTerms:
     """A large model that some of the requests are escalated to, as written in a scenario."""
 

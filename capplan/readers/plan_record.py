@@ -8,7 +8,7 @@ from math import isclose
 from operator import or_
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Self, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import (
     BeforeValidator,
@@ -36,9 +36,10 @@ from capplan.fleet.plan import (
     Uneconomical,
 )
 from capplan.fleet.pools.link import LinkUse
-from capplan.fleet.scenario import LoraTerms
 from capplan.fleet.search.candidates import DEGREES, Rejection
 from capplan.fleet.unit_costs import UnitCosts
+from capplan.model.network import LoraTerms
+from capplan.numbers import Spread
 from capplan.readers.record import LARGEST_WHOLE, Record, validated
 from capplan.readers.yaml_file import Document
 
@@ -80,47 +81,12 @@ _RANGE_OF_NAME: dict[str, Any] = dict.fromkeys(
 """Name -> its range, where whole numbers may be none or have a limit."""
 
 
-class SeenRow(_Row):
-    """A latency with what each request waits outside; the percentiles that are not stated were not counted by that version."""
-
-    mean: Amount
-    p50: Amount | None = None
-    p90: Amount | None = None
-    p95: Amount
-    p99: Amount | None = None
-
-
-class SpreadRow(_Row):
-    """A latency of the requests of one class."""
-
-    mean: Amount
-    p50: Amount
-    p90: Amount
-    p95: Amount
-    p99: Amount
-
-
-class SeenByClassRow(_Row):
-    """What the users of one class see at the peak."""
-
-    name: str
-    ttft_s: SpreadRow
-    e2e_s: SpreadRow
-
-
-class OutsideRow(_Row):
-    """What requests wait for outside of the GPUs."""
-
-    seen_ttft_s: SeenRow
-    seen_e2e_s: SeenRow
-    seen_by_class_s: tuple[SeenByClassRow, ...] = Field(default=(), strict=False)
-
-
 class Stated:
     """Marks a dataclass of the answer that a file holds as it is: each field by its type, each number in the range of its name."""
 
     def __get_pydantic_core_schema__(self, of: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return the schema of the fields, and the dataclass made of them."""
+        of = get_origin(of) or of
         hints = get_type_hints(of)
         stated: dict[str, Any] = {
             field.name: (
@@ -156,6 +122,8 @@ def _ranged(hint: Any, name: str) -> Any:
     """Return the type of a field with the range of its name, through unions and sequences."""
     if name == "tpot_s":
         return Annotated[Annotated[BoundedSpread, Stated()] | None, BeforeValidator(_stated_or_none)]
+    if isinstance(hint, TypeVar):
+        return _ranged(hint.__constraints__[0], name)
     if is_dataclass(hint):
         return Annotated[hint, Stated()]
     if hint in _RANGES:
@@ -170,6 +138,25 @@ def _ranged(hint: Any, name: str) -> Any:
     if get_origin(hint) is UnionType:
         return reduce(or_, (_ranged(each, name) for each in get_args(hint)))
     return hint
+
+
+_Latency: TypeAlias = Annotated[Spread[float], Stated()]
+
+
+class SeenByClassRow(_Row):
+    """What the users of one class see at the peak."""
+
+    name: str
+    ttft_s: _Latency
+    e2e_s: _Latency
+
+
+class OutsideRow(_Row):
+    """What requests wait for outside of the GPUs."""
+
+    seen_ttft_s: _Latency
+    seen_e2e_s: _Latency
+    seen_by_class_s: tuple[SeenByClassRow, ...] = Field(default=(), strict=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

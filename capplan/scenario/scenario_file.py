@@ -13,13 +13,13 @@ from capplan.fleet.scenario import (
     CascadeStage,
     CascadeTerms,
     Disaggregation,
-    LoraTerms,
     MixBy,
     Purchase,
     SharedBy,
     SharingTerms,
     SpeculationPlan,
 )
+from capplan.model.network import LoraTerms
 from capplan.readers.catalogue.offer_terms import Commitment, Day, Term
 from capplan.readers.record import (
     COUNT_SCHEMA,

@@ -25,7 +25,7 @@ from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.questions.simulation import responses_s
 from capplan.recorded.results.read import read_results
-from capplan.recorded.results.record import BenchmarkResult, Spread
+from capplan.recorded.results.record import BenchmarkResult, latency
 from capplan.recorded.traces.trace import format_of, workload_of
 from capplan.replica.estimate import estimate
 from capplan.replica.load import Load
@@ -204,9 +204,9 @@ def _of_counters(paths: Sequence[Path], interval_s: float | None) -> tuple[Bench
         requests=summary.requests,
         input_tokens=summary.input_tokens.mean,
         output_tokens=summary.output_tokens.mean,
-        ttft_s=Spread(seen.ttft_s),
-        tpot_s=Spread(seen.tpot_s),
-        e2e_s=Spread(seen.e2e_s),
+        ttft_s=latency(seen.ttft_s),
+        tpot_s=latency(seen.tpot_s),
+        e2e_s=latency(seen.e2e_s),
         requests_per_s=summary.rate.mean,
     )
     return result, summary.prefix_hit_fraction or 0.0

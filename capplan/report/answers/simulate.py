@@ -10,12 +10,13 @@ from capplan.assumption import Assumption
 from capplan.fleet.load.routed import Operation
 from capplan.fleet.simulation import Figures, FleetOutcome
 from capplan.fleet.sweep import Row, summaries
+from capplan.numbers import Spread
 from capplan.questions.simulation import AskedStream, Chosen
 from capplan.questions.sweep import AskedSweep
 from capplan.replica.spec import ReplicaSpec
 from capplan.report.answer import Answer, Table
 from capplan.serving.fleet_simulator import FleetRun
-from capplan.serving.outcome import Spread, joint_timeline
+from capplan.serving.outcome import joint_timeline
 from capplan.workload.request_class import Slo
 
 _TITLES = {
@@ -163,7 +164,7 @@ def _replica_rows(replicas: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _latency_rows(figures: Figures, itl_s: Spread | None) -> list[dict[str, Any]]:
+def _latency_rows(figures: Figures, itl_s: Spread[float] | None) -> list[dict[str, Any]]:
     spreads = {"TTFT": figures.ttft_s, "TPOT": figures.tpot_s, "E2E": figures.e2e_s, "queue": figures.queue_s}
     if itl_s is not None:
         spreads["ITL"] = itl_s
