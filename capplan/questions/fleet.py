@@ -330,7 +330,7 @@ def terms_of(asked: AskedFleet) -> Terms:
     """Return headroom, spares, prices, the size limit and the budget of a scenario; commitments are judged by their mix instead."""
     limits, budget = asked.scenario.fleet, asked.scenario.budget_usd_per_month
     terms = Terms(limits.headroom_fraction, limits.survive, asked.prices, limits.max_devices)
-    if budget is None or asked.scenario.commitments is not None:
+    if budget is None or asked.scenario.file.commitments is not None:
         return terms
     return replace(terms, max_usd_per_hour=budget / HOURS_PER_MONTH)
 
@@ -348,7 +348,7 @@ def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = N
     answer = _either_way(asked, terms, progress, cache)
     if budget is None:
         return answer
-    if asked.scenario.commitments is not None:
+    if asked.scenario.file.commitments is not None:
         trials = partial(_trials, asked, terms, cache)
         answer = within_budget(asked.scenario, answer, trials, partial(replicas_by_group, asked))
     elif answer.chosen is None:

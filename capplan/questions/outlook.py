@@ -58,7 +58,7 @@ def growth_assumptions(scenario: Scenario, growth: Growth) -> tuple[Assumption, 
     if any(row.pool_replicas for row in growth.months):
         what = "all groups of replicas grow alike, by the load that they carry together"
         stated.append(Assumption(what, "growth.rates"))
-    if scenario.commitments is not None:
+    if scenario.file.commitments is not None:
         what = "each month has the cheapest mix for its own load; what is reserved or owned once stays, for the load grows"
         stated.append(Assumption(what, "commitments"))
     return tuple(stated)
@@ -133,9 +133,9 @@ CASH_MONTHS = 12
 
 def asked_cash(scenario: Scenario, mix: Mix, growth: Growth | None) -> Cash | None:
     """Return what is paid in which month: by the mixes of a growth, else by today's for a year; None if every month pays alike."""
-    assert scenario.commitments is not None
+    assert scenario.file.commitments is not None
     mixes = growth.mixes if growth is not None else (mix,) * CASH_MONTHS
-    terms = paid_terms(scenario.commitments, mixes)
+    terms = paid_terms(scenario.file.commitments, mixes)
     return cash_of(mixes, terms) if terms else None
 
 

@@ -219,7 +219,15 @@ def sources_section(given: Findings) -> Section:
     devices = devices_of(given)
     for device in given.asked.question.devices:
         if device.name in devices or not devices:
-            rows += _device_rows(device)
+            rows += [
+                {
+                    "what": device.name,
+                    "title": source.title,
+                    "date": source.checked,
+                    "where": source.url or source.note,
+                }
+                for source in device.sources
+            ]
             rows += _efficiency_rows(given, device)
     prices = price_rows(given)
     titles = {"low_usd_per_gpu_hour": "lowest", "high_usd_per_gpu_hour": "highest"}
@@ -238,18 +246,6 @@ def _engine_row(profile: EngineProfile) -> dict[str, Any]:
     if version != profile.version:
         what += f"; {profile.version} is the nearest version known"
     return {"what": "engine", "title": f"{profile.engine} {version}", "date": None, "where": what}
-
-
-def _device_rows(device: Device) -> list[dict[str, Any]]:
-    return [
-        {
-            "what": device.name,
-            "title": source.title,
-            "date": source.checked,
-            "where": source.url or source.note,
-        }
-        for source in device.sources
-    ]
 
 
 def _efficiency_rows(given: Findings, device: Device) -> list[dict[str, Any]]:

@@ -417,7 +417,14 @@ def _own_section(given: Findings) -> Section:
     if plan is None or plan.usd_per_hour is None:
         return Section("Levers")
     planned = planned_usd(plan) or 0.0
-    options = [*_lever_turns(given), *_lever_choices(given, plan)]
+    options = [
+        *[
+            (f"{swing.what} {swing.low.change}", swing.low.gpus, swing.low.usd, _FALLS[swing.what])
+            for swing in given.sensitivity.swings
+            if swing.what in _FALLS and swing.low.gpus is not None and swing.low.usd is not None
+        ],
+        *_lever_choices(given, plan),
+    ]
     key = money_key(plan)
     rows = [
         {"lever": what, "gpus": gpus, key: usd, "saved_usd": planned - usd, "price_to_pay": risk}
@@ -436,14 +443,6 @@ def _own_section(given: Findings) -> Section:
         tables=(Table(rows, titles={key: "cost", "price_to_pay": "what it takes"}),) if rows else (),
         code=(f"capplan levers {scenario_word(given.asked.scenario.path)}",),
     )
-
-
-def _lever_turns(given: Findings) -> list[tuple[str, int, float, str]]:
-    return [
-        (f"{swing.what} {swing.low.change}", swing.low.gpus, swing.low.usd, _FALLS[swing.what])
-        for swing in given.sensitivity.swings
-        if swing.what in _FALLS and swing.low.gpus is not None and swing.low.usd is not None
-    ]
 
 
 def _lever_choices(given: Findings, plan: Plan) -> list[tuple[str, int, float, str]]:

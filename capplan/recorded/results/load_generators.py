@@ -52,7 +52,7 @@ def aiperf_summary(values: Mapping[str, Any], path: str) -> BenchmarkResult:
         path=path,
         model=_model(document),
         concurrency=_concurrency(document),
-        request_rate_per_s=_request_rate(document),
+        request_rate_per_s=_inputs(document, "request_rate", "rate"),
         requests=document.at("request_count").count("avg"),
         input_tokens=tokens_in,
         output_tokens=tokens_out,
@@ -184,10 +184,6 @@ def _inputs(document: ResultValues, *keys: str) -> float | None:
 def _concurrency(document: ResultValues) -> float | None:
     stated = _inputs(document, "concurrency")
     return document.at("effective_concurrency").number("avg") if stated is None else stated
-
-
-def _request_rate(document: ResultValues) -> float | None:
-    return _inputs(document, "request_rate", "rate")
 
 
 def _model(document: ResultValues) -> str | None:

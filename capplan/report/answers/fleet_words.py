@@ -369,7 +369,7 @@ def budget_text(scenario: Scenario) -> str:
 def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
     """Return what the cheapest plan costs where none is within the budget, and by what a plan within it is paid."""
     budget, usd = asked.scenario.budget_usd_per_month, answer.over_budget_usd_per_month
-    by_mix = asked.scenario.commitments is not None
+    by_mix = asked.scenario.file.commitments is not None
     if budget is not None and by_mix and answer.chosen is not None:
         return (f"with its mix of commitments it is within {budget_text(asked.scenario)}",)
     if budget is None or answer.over_budget is None or usd is None:

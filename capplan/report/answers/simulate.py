@@ -155,15 +155,6 @@ def several_counts(operation: Operation | None, run: FleetRun | None) -> str:
     return ""
 
 
-def _replica_rows(replicas: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the figures of each replica, labelled so that people can tell replicas apart."""
-    return [
-        {"replica": " ".join(str(row[key]) for key in ("pool", "replica") if row[key] is not None)}
-        | {key: value for key, value in row.items() if key not in {"pool", "replica"}}
-        for row in replicas
-    ]
-
-
 def _latency_rows(figures: Figures, itl_s: Spread[float] | None) -> list[dict[str, Any]]:
     spreads = {"TTFT": figures.ttft_s, "TPOT": figures.tpot_s, "E2E": figures.e2e_s, "queue": figures.queue_s}
     if itl_s is not None:
@@ -252,7 +243,18 @@ def _tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> list[Tab
         events = {key: value for key, value in result["operation"].items() if key != "replicas"}
         tables += [
             Table([events], title="Operation", upright=True),
-            Table(_replica_rows(replicas), title="Replicas"),
+            Table(
+                [
+                    {
+                        "replica": " ".join(
+                            str(row[key]) for key in ("pool", "replica") if row[key] is not None
+                        )
+                    }
+                    | {key: value for key, value in row.items() if key not in {"pool", "replica"}}
+                    for row in replicas
+                ],
+                title="Replicas",
+            ),
         ]
     tables.append(Table(result["timeline"], title="Over time, all replicas"))
     if targets:
