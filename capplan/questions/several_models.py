@@ -22,10 +22,16 @@ from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.scenario import CascadePart, SharingTerms
 from capplan.fleet.survival import NO_LOSS
 from capplan.fleet.unit_costs import mean_requests_per_s
-from capplan.money.cascade import CascadeFleets, Wait, breakeven_fraction, wait_of_stages
 from capplan.money.comparison import OwnFleet, own_fleet
 from capplan.money.growth import Growth
-from capplan.money.shared_pool import devices_by_hour, fewest_when_cut
+from capplan.money.several_models import (
+    CascadeFleets,
+    Wait,
+    breakeven_fraction,
+    devices_by_hour,
+    fewest_when_cut,
+    wait_of_stages,
+)
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, replicas_by_group, terms_of
 from capplan.questions.money.who_pays import PaidPlan, paid_plan
 from capplan.questions.outlook import asked_growth, growth_assumptions

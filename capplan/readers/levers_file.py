@@ -3,24 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict
-
 from capplan.errors import InputError
-from capplan.readers.plan_record import Amount, Count, Probability
-from capplan.readers.record import Record, validated
+from capplan.readers.plan_record import Amount, AnswerRow, Count, Probability
+from capplan.readers.record import validated
 from capplan.readers.text_file import read_json
 from capplan.readers.yaml_file import Document
 
 AGAIN = "write it with: capplan levers --plan plan.json -o levers.json"
 
 
-class _Row(Record):
-    """A part of the answer; what is not read again stays as it is."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-
-class PricedRow(_Row):
+class PricedRow(AnswerRow):
     """What a page says of a plan."""
 
     hardware: str
@@ -37,7 +29,7 @@ class BaseRow(PricedRow):
     slo_met_probability: Probability
 
 
-class LeverRow(_Row):
+class LeverRow(AnswerRow):
     """One lever by itself."""
 
     lever: str
@@ -53,7 +45,7 @@ class LeverRow(_Row):
     risk: str | None
 
 
-class LeversRow(_Row):
+class LeversRow(AnswerRow):
     """What every lever is worth, separately and combined."""
 
     scenario: str
@@ -67,7 +59,7 @@ class LeversRow(_Row):
     combinations: Count
 
 
-class _File(_Row):
+class _File(AnswerRow):
     result: LeversRow
 
 

@@ -66,7 +66,7 @@ def _follows(key: str, written: float | None, worked_out: float | None, how: str
         raise ValueError(f"{key} is {written}, and {how} {worked_out}")
 
 
-class _Row(Record):
+class AnswerRow(Record):
     """A part of the answer; figures that are not read again stay as they are."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
@@ -95,9 +95,9 @@ class Stated:
             )
             for field in fields(of)
         }
-        model = create_model(of.__name__, __base__=_Row, **stated)
+        model = create_model(of.__name__, __base__=AnswerRow, **stated)
 
-        def made(row: _Row) -> Any:
+        def made(row: AnswerRow) -> Any:
             found = of(**dict(row))
             if isinstance(found, (StatedGroup, StatedPlan)):
                 found.refuse_contradictions()
@@ -143,7 +143,7 @@ def _ranged(hint: Any, name: str) -> Any:
 _Latency: TypeAlias = Annotated[Spread[float], Stated()]
 
 
-class SeenByClassRow(_Row):
+class SeenByClassRow(AnswerRow):
     """What the users of one class see at the peak."""
 
     name: str
@@ -151,7 +151,7 @@ class SeenByClassRow(_Row):
     e2e_s: _Latency
 
 
-class OutsideRow(_Row):
+class OutsideRow(AnswerRow):
     """What requests wait for outside of the GPUs."""
 
     seen_ttft_s: _Latency
@@ -186,7 +186,7 @@ class StatedGroup(GroupFigures):
         _follows("gpus", self.gpus, self.replicas * each, f"{self.replicas} replicas of {each} make")
 
 
-class OrderedRow(_Row):
+class OrderedRow(AnswerRow):
     """Machines of one kind in an order."""
 
     sku: str | None
@@ -200,7 +200,7 @@ class OrderedRow(_Row):
     source: str | None
 
 
-class PlacementRow(_Row):
+class PlacementRow(AnswerRow):
     """Machines with equally many replicas."""
 
     sku: str | None
@@ -209,7 +209,7 @@ class PlacementRow(_Row):
     machines_per_replica: Positive
 
 
-class OrderRow(_Row):
+class OrderRow(AnswerRow):
     """The machines of a plan."""
 
     machines: list[OrderedRow]
@@ -321,7 +321,7 @@ def _read_plan(written: object, read: ValidatorFunctionWrapHandler) -> Any:
 PlanOfFile: TypeAlias = Annotated[StatedPlan, Stated(), WrapValidator(_read_plan)]
 
 
-class ChoicesRow(_Row):
+class ChoicesRow(AnswerRow):
     """The plans to choose from."""
 
     cheapest: PlanOfFile
@@ -329,7 +329,7 @@ class ChoicesRow(_Row):
     fewest: PlanOfFile
 
 
-class NamedFileRow(_Row):
+class NamedFileRow(AnswerRow):
     """A file that a scenario names, and its content at the time."""
 
     key: str
@@ -337,7 +337,7 @@ class NamedFileRow(_Row):
     sha256: str | None
 
 
-class ModelRow(_Row):
+class ModelRow(AnswerRow):
     """The model, and where its config was read."""
 
     name: str
@@ -345,14 +345,14 @@ class ModelRow(_Row):
     source: str
 
 
-class EngineRow(_Row):
+class EngineRow(AnswerRow):
     """The engine that was modelled."""
 
     name: Literal["vllm", "sglang", "trtllm"]
     version: str
 
 
-class PriceRow(_Row):
+class PriceRow(AnswerRow):
     """The price of a device, and the offers that it comes from."""
 
     hardware: str
@@ -367,7 +367,7 @@ class PriceRow(_Row):
     sources: list[str]
 
 
-class SpeculationRow(_Row):
+class SpeculationRow(AnswerRow):
     """How the replicas speculate."""
 
     method: str
@@ -375,14 +375,14 @@ class SpeculationRow(_Row):
     draft_tokens: Count | None
 
 
-class ServerRow(_Row):
+class ServerRow(AnswerRow):
     """The servers of a group."""
 
     devices_per_server: Positive
     vendor: str
 
 
-class LaunchRow(_Row):
+class LaunchRow(AnswerRow):
     """What one engine of the chosen plan is started with."""
 
     max_model_len: Count
@@ -405,7 +405,7 @@ class LaunchRow(_Row):
     kv_offload: list[Annotated[TierSize, Stated()]]
 
 
-class InputsRow(_Row):
+class InputsRow(AnswerRow):
     """What a plan was made from, so that it can be read, checked and explained without the files of that day."""
 
     content: dict[str, Any]
@@ -423,7 +423,7 @@ class InputsRow(_Row):
     launch: LaunchRow | None
 
 
-class DisaggregatedRow(_Row):
+class DisaggregatedRow(AnswerRow):
     """How separate pools were searched."""
 
     rejected: tuple[Annotated[Rejection, Stated()], ...] = Field(strict=False)
@@ -431,14 +431,14 @@ class DisaggregatedRow(_Row):
     simulated_pairs: Count
 
 
-class OverTimeRow(_Row):
+class OverTimeRow(AnswerRow):
     """Load and GPUs of a group over the windows of a curve or of a trace."""
 
     request_rate: tuple[Amount, ...] = Field(strict=False)
     needed_gpus: tuple[Positive, ...] = Field(strict=False)
 
 
-class ResultRow(_Row):
+class ResultRow(AnswerRow):
     """The answer of a fleet search."""
 
     plans: Annotated[list[PlanOfFile], Field(min_length=1)]
@@ -462,7 +462,7 @@ class ResultRow(_Row):
         return rows[group] if len(rows) == len(self.chosen.groups) else None
 
 
-class _OriginRow(_Row):
+class _OriginRow(AnswerRow):
     """The part of the origin that holds the inputs."""
 
     inputs: InputsRow

@@ -47,7 +47,7 @@ def outlook_section(given: Findings) -> Section:
         ),
         lines=(
             *commitments_closing(outlook.mixes),
-            *currency_texts(scenario.currency, paid_usd(given.answer, outlook)),
+            *currency_texts(scenario.file.currency, paid_usd(given.answer, outlook)),
             *growth_closing(outlook.growth, scenario),
             *cash_texts(outlook.cash),
         ),

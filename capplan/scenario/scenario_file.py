@@ -42,6 +42,7 @@ from capplan.readers.record import (
     UsdPerKwh,
     UsdPerMonth,
     Whole,
+    WholeTokens,
     one_or_more,
 )
 from capplan.replica.speculation import Method
@@ -133,7 +134,7 @@ MOST_CLASSES = 1_000
 """Kinds of requests of one scenario; 500 open ones take a fleet some seconds."""
 MOST_REGIONS = 100
 Count = Annotated[Whole, Field(ge=1, le=1_000_000_000)]
-Limit = Annotated[Tokens, Field(le=1_000_000_000)]
+Limit = Annotated[WholeTokens, Field(le=1_000_000_000)]
 Counts = Annotated[
     list[Count],
     BeforeValidator(_as_list),
@@ -527,11 +528,7 @@ class Scenario(Purchase):
     kv_dtypes: tuple[str, ...]
     """`auto`: the checkpoint's KV dtype, else what the engine takes for the model whatever the device, else the activation dtype."""
     engine: str
-    max_model_len: int | None
-    max_num_batched_tokens: int | None
     calibration: str | None
-    currency: tuple[str, float] | None
-    """Name of a currency and the dollars that one unit of it costs, for totals."""
     budget: BudgetTerms | None
     """As the scenario states it."""
     own: OwnTerms

@@ -397,7 +397,7 @@ def asked_speculation(
         )
     if flags.method is not None:
         method: Method = next(known for known in OF_ITSELF if known == flags.method)
-        plan = Speculation(acceptance=list(fractions), method=method)
+        plan = Speculation(method=method).model_copy(update={"acceptance": list(fractions)})
         drafting, assumed = drafting_of(plan, asked.spec.network, offline=serving.offline)
         return AskedSpeculation(
             asked.spec,

@@ -8,7 +8,7 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.fleet.over_time import Counts, OverTime, RateLine, ReplicasAt
+from capplan.fleet.over_time import Counts, OverTime, RateLine, ReplicasAt, fleet_over_time
 from capplan.fleet.plan import Group, Plan
 from capplan.fleet.price import (
     TERM_YEARS,
@@ -35,7 +35,6 @@ from capplan.money.commitments import (
     mix_of,
     use_fractions,
 )
-from capplan.questions.plans.plan_over_time import group_over_time
 from capplan.readers.catalogue.prices import records_of
 from capplan.scenario.records.money import Commitments, Owned, Reserved
 from capplan.scenario.scenario_file import Scenario
@@ -342,3 +341,15 @@ def least_usd_per_month(
         return float(usd_per_month(hourly))
 
     return least
+
+
+def group_over_time(
+    scenario: Scenario, group: Group, line: RateLine | None, replicas_at: ReplicasAt
+) -> OverTime | None:
+    """Return the replicas of a plan, or of one pool of it, over a load curve; None without one."""
+    if line is None:
+        return None
+    limits = scenario.fleet
+    return fleet_over_time(
+        group, line, replicas_at, start_up_s=limits.start_up_s, burst_ratio=limits.burst_ratio
+    )  # fmt: skip

@@ -8,6 +8,7 @@ from capplan.questions.money.who_pays import AskedBill
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import currency_texts
 from capplan.report.answers.fleet_words import purchase_text
+from capplan.scenario.records.money import Currency
 
 IDLE = "idle"
 """Name of the line of GPUs that wait for requests."""
@@ -23,7 +24,7 @@ def bill_answer(
     asked: AskedBill,
     name: str,
     written: str | None,
-    currency: tuple[str, float] | None,
+    currency: Currency | None,
     month: tuple[int, int] | None = None,
 ) -> Answer:
     """Return what each class and tenant pays, and the cost of a request, a user and a thousand conversations."""

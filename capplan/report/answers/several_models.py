@@ -8,7 +8,7 @@ from typing import Any
 from capplan.fleet.order import Order
 from capplan.fleet.plan import Plan
 from capplan.fleet.price import usd_per_month
-from capplan.money.cascade import Wait
+from capplan.money.several_models import Wait
 from capplan.questions.plans.plan_row import machine_rows, plan_row
 from capplan.questions.several_models import (
     ALONE,
@@ -79,7 +79,7 @@ def sharing_answer(found: SharingAnswer) -> Answer:
             *_slices_text(found),
             *_ordered_texts(found.pool),
             one_by_one("sharing"),
-            *currency_texts(found.scenario.currency, {"per month": found.pool.usd_per_month}),
+            *currency_texts(found.scenario.file.currency, {"per month": found.pool.usd_per_month}),
         ),
         assumptions=found.assumptions,
         warnings=found.warnings,
@@ -396,7 +396,7 @@ def _closing(found: CascadeAnswer) -> tuple[str, ...]:
     return (
         *lines,
         *currency_texts(
-            found.scenario.currency,
+            found.scenario.file.currency,
             {"for both": found.usd, "for the large model only": found.alone.paid.machines_usd},
         ),
     )
