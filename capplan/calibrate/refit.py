@@ -17,7 +17,7 @@ from capplan.engine.profile import DECODE_BATCHES, PROMPT_TOKENS, EngineProfile,
 from capplan.errors import CapplanError, InputError
 from capplan.numbers import Array
 from capplan.readers.calibration.record import FittedNumber, HostRefit, ResultPoint
-from capplan.recorded.results.record import BenchmarkResult, Spread
+from capplan.recorded.results.record import BenchmarkResult, Latency
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.tables import DeviceTables, table_of_plan, with_host
@@ -197,7 +197,7 @@ def _values(result: BenchmarkResult) -> tuple[Value, ...]:
     return ()
 
 
-def _value(name: str, spread: Spread, weight: float) -> Value | None:
+def _value(name: str, spread: Latency, weight: float) -> Value | None:
     for statistic, seconds in (("mean", spread.mean), ("p50", spread.p50)):
         if seconds and np.isfinite(seconds):
             return Value(f"{name}_s", f"{name}_ms_{statistic}", seconds, weight)

@@ -19,7 +19,7 @@ from capplan.fleet.load.offered import (
 )
 from capplan.fleet.load.waits import WaitedTimes, Waits, seen_by_users
 from capplan.fleet.search.target_values import spared_time_s, target_values, undecided
-from capplan.numbers import Array
+from capplan.numbers import Array, Spread
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec
 from capplan.serving.fleet_simulator import FleetRun
@@ -30,7 +30,6 @@ from capplan.serving.outcome import (
     ClassTotals,
     Outcome,
     SeenByUsers,
-    Spread,
     histogram_spread,
     joint_timeline,
     slo_met,
@@ -107,10 +106,10 @@ class Figures:
     finished: int
     shed: int
     unfinished: int
-    ttft_s: Spread
-    tpot_s: Spread
-    e2e_s: Spread
-    queue_s: Spread
+    ttft_s: Spread[float]
+    tpot_s: Spread[float]
+    e2e_s: Spread[float]
+    queue_s: Spread[float]
     input_tokens_per_s: float
     """Prompts, whether computed or found in a cache."""
     output_tokens_per_s: float
@@ -133,7 +132,7 @@ class FleetOutcome:
     """Start of the time that rates and latencies are of: the end of the warm-up."""
     until_s: float
     """End of that time: the last arrival, or when the first user found no request left; what follows is the drain."""
-    itl_s: Spread
+    itl_s: Spread[float]
     prefix_hit_fraction: float
     preemptions: int
     kv_occupancy_mean: float

@@ -26,18 +26,12 @@ from capplan.fleet.load.waits import WaitedTimes, seen_by_users, waits_of
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.search.layouts import ScreenedLayout, longest_responses_s, rate_slack
 from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states
+from capplan.numbers import Spread
 from capplan.replica.plans import plans_of
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.tables import table_of_plans
 from capplan.serving.gauges import WeightedHistogram
-from capplan.serving.outcome import (
-    Outcome,
-    SeenByUsers,
-    Spread,
-    histogram_spread,
-    spread,
-    weighted_spread,
-)
+from capplan.serving.outcome import Outcome, SeenByUsers, histogram_spread, spread, weighted_spread
 from capplan.serving.requests import Crowd
 from capplan.serving.server import simulate
 from capplan.serving.steady_state import SteadyState
@@ -103,11 +97,11 @@ STEADY_DEVIATIONS = 2.0
 class Latencies:
     """Latencies of one replica at one load, without the warm-up; ITL is that of the whole run."""
 
-    ttft_s: Spread
-    tpot_s: Spread
+    ttft_s: Spread[float]
+    tpot_s: Spread[float]
     itl: tuple[tuple[WeightedHistogram, float], ...]
     """Values of each kind of replica, and the ratio by which their weights count."""
-    e2e_s: Spread
+    e2e_s: Spread[float]
     requests_per_s: float
     steady: bool
     """Whether the queue stays bounded."""

@@ -85,7 +85,7 @@ def mix_usd_per_month(
 def mix_within_budget(scenario: Scenario, groups_at: GroupsAt) -> Callable[[Plan], bool]:
     """Return whether the cheapest mix of a plan is within the budget; any is where no budget or no commitments are stated."""
     budget = scenario.budget_usd_per_month
-    if budget is None or scenario.commitments is None:
+    if budget is None or scenario.file.commitments is None:
         return lambda _: True
     line = rate_line(scenario)
     return lambda plan: (mix_usd_per_month(scenario, plan, line, groups_at(plan)) or 0.0) <= most_usd(budget)
@@ -94,7 +94,7 @@ def mix_within_budget(scenario: Scenario, groups_at: GroupsAt) -> Callable[[Plan
 def mixed_plan(scenario: Scenario, trials: Search) -> Plan | None:
     """Return the plan of the cheapest mix within the budget, of all layouts; None without a budget or commitments, or where none is."""
     budget = scenario.budget_usd_per_month
-    if budget is None or scenario.commitments is None:
+    if budget is None or scenario.file.commitments is None:
         return None
     found = cheapest_by_mix(scenario, trials, rate_line(scenario), most_usd(budget))
     return None if found is None else found[0]
@@ -225,7 +225,7 @@ def carried_traffic(
             else replace(terms, max_usd_per_hour=budget / HOURS_PER_MONTH)
         )
         trials = Search(asked, search(asked).candidates, paid, cache)
-        if scenario.commitments is not None:
+        if scenario.file.commitments is not None:
             return cheapest_by_mix(scenario, trials, _line_part(line, share), most_usd(budget))
         sized = trials.cheapest(question.slo.confidence)
         plan = None if sized is None else plan_of(sized, paid)
