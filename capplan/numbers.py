@@ -1,12 +1,12 @@
-"""The number type of every formula, and the sizes of the element types.
+"""The number type of every formula, the statistics of a quantity, and the sizes of the element types.
 
 Inside the package everything is in base units: seconds, bytes, FLOP, tokens, watts, dollars.
 A formula takes numbers or numpy arrays that broadcast and returns the same.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,24 @@ GIB = 2.0**30
 """[B]"""
 
 T = TypeVar("T")
+Value = TypeVar("Value", float, Array, float | None)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread(Generic[Value]):
+    """Mean and percentiles of one quantity: nan if nothing was measured, None if a file does not state it."""
+
+    mean: Value
+    p50: Value
+    p90: Value
+    p95: Value
+    p99: Value
+
+    def scaled(self, factor: float) -> "Spread[Value]":
+        """Return the spread of a factor times the quantity."""
+        values: Any = (self.mean, self.p50, self.p90, self.p95, self.p99)
+        scaled: list[Any] = [None if value is None else factor * value for value in values]
+        return Spread(*scaled)
 
 
 def stacked(values: Sequence[T], index: NDArray[np.intp]) -> T:

@@ -54,7 +54,7 @@ def write_model(folder: Path, config: dict[str, Any] = CONFIG) -> Path:
     """Write config and tokenizer into a folder; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    tokens = {f"w{number}": number for number in range(config["vocab_size"])}
+    tokens = {f"w{number}": number for number in range(config.get("text_config", config)["vocab_size"])}
     model = {"type": "WordLevel", "vocab": tokens, "unk_token": "w0"}
     (folder / "tokenizer.json").write_text(json.dumps({**TOKENIZER, "model": model}))
     (folder / "tokenizer_config.json").write_text(json.dumps(SPECIAL, indent=1) + "\n")

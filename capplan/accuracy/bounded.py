@@ -15,21 +15,21 @@ from capplan.accuracy.intervals import (
 )
 from capplan.accuracy.serving import engine_generation, network_class
 from capplan.hardware.device import Device
+from capplan.numbers import Spread
 from capplan.replica.estimate import Estimate, estimate
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica
-from capplan.serving.outcome import Spread
 
 
 @dataclass(frozen=True, slots=True)
-class BoundedSpread(Spread):
+class BoundedSpread(Spread[float]):
     """Mean and percentiles of a latency, and the 80 % interval of its mean, in seconds."""
 
     low: float
     high: float
 
 
-def bounded(spread: Spread, interval: Interval) -> BoundedSpread:
+def bounded(spread: Spread[float], interval: Interval) -> BoundedSpread:
     """Return a latency with the interval of its mean."""
     low, high = spread.mean * interval.low_ratio, spread.mean * interval.high_ratio
     return BoundedSpread(**asdict(spread), low=low, high=high)

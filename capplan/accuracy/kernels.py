@@ -1,7 +1,9 @@
 """Predicted times of timed kernels, through the same operators that every step is summed from."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -38,67 +40,14 @@ class Part:
     """Bytes that a loop over the same operands could keep in L2."""
 
 
-def _matmul_s(a: Arguments, rates: Any) -> Number:
-    return matmul_time_s(
-        a["rows"], a["inputs"], a["outputs"], a["weight_bytes"], a["activation_bytes"], rates
-    )
+def _applied(formula: Callable[..., Any], columns: Sequence[str | float], a: Arguments, *rates: Any) -> Any:
+    """Return a formula of columns by name and of numbers, with the rates of the kernel for a time."""
+    return formula(*(a[column] if isinstance(column, str) else column for column in columns), *rates)
 
 
-def _matmul_bytes(a: Arguments) -> Number:
-    return matmul_bytes(a["rows"], a["inputs"], a["outputs"], a["weight_bytes"], a["activation_bytes"])
-
-
-def _prefill_s(a: Arguments, rates: Any) -> Number:
-    return attention.prefill_attention_time_s(
-        a["sequences"], a["new_tokens"], a["past_tokens"], a["query_heads"], a["kv_heads"], a["head_dim"],
-        a["head_dim"], a["window_tokens"], a["kv_bytes"], rates,
-    )  # fmt: skip
-
-
-def _decode_shape(a: Arguments) -> tuple[Any, Any, Any, Any, Any, Any, Any, Any]:
-    return (
-        a["sequences"], a["context_tokens"], a["query_heads"], a["kv_heads"], a["head_dim"], a["head_dim"],
-        a["window_tokens"], a["kv_bytes"],
-    )  # fmt: skip
-
-
-def _decode_s(a: Arguments, rates: Any) -> Number:
-    return attention.decode_attention_time_s(*_decode_shape(a), rates)
-
-
-def _decode_bytes(a: Arguments) -> Number:
-    return attention.decode_attention_bytes(*_decode_shape(a))
-
-
-def _latent_prefill_s(a: Arguments, rates: Any) -> Number:
-    return latent_attention.mla_prefill_time_s(
-        a["sequences"], a["new_tokens"], a["past_tokens"], a["query_heads"], DEEPSEEK["kv_lora"], DEEPSEEK["rope"],
-        DEEPSEEK["nope"], DEEPSEEK["value"], a["kv_bytes"], rates,
-    )  # fmt: skip
-
-
-def _latent_decode_s(a: Arguments, rates: Any) -> Number:
-    return latent_attention.mla_attention_decode_time_s(
-        a["sequences"], a["context_tokens"], a["query_heads"], DEEPSEEK["kv_lora"], DEEPSEEK["rope"], a["kv_bytes"],
-        rates,
-    )  # fmt: skip
-
-
-def _latent_bytes(a: Arguments) -> Number:
-    return latent_attention.mla_decode_bytes(
-        a["sequences"],
-        a["context_tokens"],
-        a["query_heads"],
-        DEEPSEEK["kv_lora"],
-        DEEPSEEK["rope"],
-        a["kv_bytes"],
-    )
-
-
-def _bmm_s(a: Arguments, rates: Any) -> Number:
-    return latent_attention.mla_bmm_time_s(
-        a["tokens"], a["query_heads"], a["inputs"], a["outputs"], a["weight_bytes"], rates
-    )
+def _of(formula: Callable[..., Any], *columns: str | float) -> Callable[..., Any]:
+    """Return the formula as a function of the arguments of a case."""
+    return partial(_applied, formula, columns)
 
 
 def _experts_s(a: Arguments, rates: Any) -> Number:
@@ -125,20 +74,6 @@ def _experts_bytes(a: Arguments) -> Number:
     return moved
 
 
-def _chunk_s(a: Arguments, rates: Any) -> Number:
-    return linear_attention.gated_delta_prefill_time_s(
-        a["sequences"], a["new_tokens"], a["key_heads"], a["value_heads"], a["key_head_dim"], a["value_head_dim"],
-        a["state_bytes"], rates,
-    )  # fmt: skip
-
-
-def _recurrent_s(a: Arguments, rates: Any) -> Number:
-    return linear_attention.gated_delta_decode_time_s(
-        a["sequences"], a["key_heads"], a["value_heads"], a["key_head_dim"], a["value_head_dim"], a["state_bytes"],
-        rates,
-    )  # fmt: skip
-
-
 def _recurrent_bytes(a: Arguments) -> Number:
     state = a["value_heads"] * a["key_head_dim"] * a["value_head_dim"] * a["state_bytes"]
     moved: Number = 2.0 * a["sequences"] * state
@@ -153,23 +88,6 @@ def _convolution_s(a: Arguments, rates: Any) -> Number:
     )
 
 
-def _update_s(a: Arguments, rates: Any) -> Number:
-    return linear_attention.short_convolution_time_s(a["sequences"], 1.0, a["channels"], a["taps"], rates)
-
-
-def _convolution_bytes(a: Arguments) -> Number:
-    return linear_attention.short_convolution_bytes(a["sequences"], a["new_tokens"], a["channels"], a["taps"])
-
-
-def _elementwise_s(a: Arguments, rates: Any) -> Number:
-    return elementwise_time_s(a["moved_bytes"], rates)
-
-
-def _moved_bytes(a: Arguments) -> Number:
-    moved: Number = a["moved_bytes"]
-    return moved
-
-
 def _nccl_s(a: Arguments, rates: Any) -> Number:
     # the kernels of engines are not in NCCL
     rates = replace(rates, one_shot_floor_s=NEVER_S, two_shot_floor_s=NEVER_S)
@@ -182,34 +100,20 @@ def _nccl_s(a: Arguments, rates: Any) -> Number:
     return np.where(operation == 0.0, collective.all_reduce_time_s(ranks, message, rates), other_s)
 
 
-def _all_reduce_s(a: Arguments, rates: Any) -> Number:
-    return collective.all_reduce_time_s(a["ranks"], a["message_bytes"], rates)
+def _exchange_s(floor: str, a: Arguments, rates: Any) -> Any:
+    columns = ("tokens", "ranks", "experts_per_token", "inputs", "sent_bytes")
+    return _applied(collective.expert_exchange_time_s, columns, a, getattr(rates, floor), rates)
 
 
-def _dispatch_s(a: Arguments, rates: Any) -> Number:
-    return collective.expert_exchange_time_s(
-        a["tokens"],
-        a["ranks"],
-        a["experts_per_token"],
-        a["inputs"],
-        a["sent_bytes"],
-        rates.dispatch_floor_s,
-        rates,
-    )
-
-
-def _combine_s(a: Arguments, rates: Any) -> Number:
-    return collective.expert_exchange_time_s(
-        a["tokens"],
-        a["ranks"],
-        a["experts_per_token"],
-        a["inputs"],
-        a["sent_bytes"],
-        rates.combine_floor_s,
-        rates,
-    )
-
-
+_MATMUL = ("rows", "inputs", "outputs", "weight_bytes", "activation_bytes")
+_HEADS = ("query_heads", "kv_heads", "head_dim", "head_dim", "window_tokens", "kv_bytes")
+_DECODED = ("sequences", "context_tokens", *_HEADS)
+_LATENT = ("sequences", "context_tokens", "query_heads", DEEPSEEK["kv_lora"], DEEPSEEK["rope"], "kv_bytes")
+_LATENT_WIDTHS = (DEEPSEEK["kv_lora"], DEEPSEEK["rope"], DEEPSEEK["nope"], DEEPSEEK["value"])
+_DELTA = ("key_heads", "value_heads", "key_head_dim", "value_head_dim", "state_bytes")
+_CONVOLUTION_BYTES = _of(
+    linear_attention.short_convolution_bytes, "sequences", "new_tokens", "channels", "taps"
+)
 _TILED = (
     "compute_fraction", "memory_fraction", "sharpness", "floor_s", "tile_edge", "start_inputs", "wave_fraction",
     "starved_exponent",
@@ -224,32 +128,35 @@ _DECODE = (
 )  # fmt: skip
 
 PARTS: dict[tuple[str, str], Part] = {
-    ("matmul", "matmul"): Part((*_TILED, "sustained_loss", "quantise_passes"), _matmul_s, _matmul_bytes),
-    ("attention", "prefill"): Part((*_PREFILL, "wide_head_exponent"), _prefill_s),
-    ("attention", "decode"): Part(_DECODE, _decode_s, _decode_bytes),
-    ("latent_attention", "prefill"): Part(_PREFILL, _latent_prefill_s),
-    ("latent_attention", "decode"): Part(_DECODE, _latent_decode_s, _latent_bytes),
-    ("latent_bmm", "bmm"): Part(("bmm_fraction", "bmm_memory_fraction", "bmm_floor_s"), _bmm_s),
+    ("matmul", "matmul"): Part((*_TILED, "sustained_loss", "quantise_passes"), _of(matmul_time_s, *_MATMUL), _of(matmul_bytes, *_MATMUL)),
+    ("attention", "prefill"): Part((*_PREFILL, "wide_head_exponent"), _of(attention.prefill_attention_time_s, "sequences", "new_tokens", "past_tokens", *_HEADS)),
+    ("attention", "decode"): Part(_DECODE, _of(attention.decode_attention_time_s, *_DECODED), _of(attention.decode_attention_bytes, *_DECODED)),
+    ("latent_attention", "prefill"): Part(
+        _PREFILL, _of(latent_attention.mla_prefill_time_s, "sequences", "new_tokens", "past_tokens", "query_heads", *_LATENT_WIDTHS, "kv_bytes")
+    ),
+    ("latent_attention", "decode"): Part(_DECODE, _of(latent_attention.mla_attention_decode_time_s, *_LATENT), _of(latent_attention.mla_decode_bytes, *_LATENT)),
+    ("latent_bmm", "bmm"): Part(("bmm_fraction", "bmm_memory_fraction", "bmm_floor_s"), _of(latent_attention.mla_bmm_time_s, "tokens", "query_heads", "inputs", "outputs", "weight_bytes")),
     ("experts", "experts"): Part((*_TILED, "routed_passes", "token_passes", "expert_s", "pair_passes"), _experts_s, _experts_bytes),
     ("linear_attention", "chunk"): Part(
-        ("chunk_fraction", "chunk_memory_fraction", "chunk_state_passes", "chunk_step_s", "chunk_floor_s"), _chunk_s
+        ("chunk_fraction", "chunk_memory_fraction", "chunk_state_passes", "chunk_step_s", "chunk_floor_s"),
+        _of(linear_attention.gated_delta_prefill_time_s, "sequences", "new_tokens", *_DELTA),
     ),
-    ("linear_attention", "recurrent"): Part(("decode_fraction", "decode_floor_s"), _recurrent_s, _recurrent_bytes),
+    ("linear_attention", "recurrent"): Part(("decode_fraction", "decode_floor_s"), _of(linear_attention.gated_delta_decode_time_s, "sequences", *_DELTA), _recurrent_bytes),
     ("linear_attention", "convolution"): Part(
-        ("convolution_fraction", "convolution_pad_tokens", "convolution_floor_s"), _convolution_s, _convolution_bytes
+        ("convolution_fraction", "convolution_pad_tokens", "convolution_floor_s"), _convolution_s, _CONVOLUTION_BYTES
     ),
-    ("linear_attention", "update"): Part(("update_fraction", "update_floor_s"), _update_s, _convolution_bytes),
-    ("elementwise", "elementwise"): Part(("memory_fraction", "floor_s"), _elementwise_s, _moved_bytes),
+    ("linear_attention", "update"): Part(("update_fraction", "update_floor_s"), _of(linear_attention.short_convolution_time_s, "sequences", 1.0, "channels", "taps"), _CONVOLUTION_BYTES),
+    ("elementwise", "elementwise"): Part(("memory_fraction", "floor_s"), _of(elementwise_time_s, "moved_bytes"), itemgetter("moved_bytes")),
     ("link", "nccl"): Part(
         ("ring_fraction", "ring_step_s", "ring_floor_s", "ring_ramp_bytes", "crowding_exponent", "multicast_fraction",
          "multicast_floor_s", "all_to_all_fraction", "all_to_all_step_s"), _nccl_s,
     ),
     ("link", "direct"): Part(
         ("one_shot_fraction", "one_shot_step_s", "one_shot_floor_s", "two_shot_fraction", "two_shot_step_s",
-         "two_shot_floor_s", "direct_crowding_exponent"), _all_reduce_s,
+         "two_shot_floor_s", "direct_crowding_exponent"), _of(collective.all_reduce_time_s, "ranks", "message_bytes"),
     ),
-    ("link", "dispatch"): Part(("exchange_fraction", "dispatch_floor_s"), _dispatch_s),
-    ("link", "combine"): Part(("combine_floor_s",), _combine_s),
+    ("link", "dispatch"): Part(("exchange_fraction", "dispatch_floor_s"), partial(_exchange_s, "dispatch_floor_s")),
+    ("link", "combine"): Part(("combine_floor_s",), partial(_exchange_s, "combine_floor_s")),
 }  # fmt: skip
 """Kernel and part -> the numbers that its timings determine, and the operator that is timed."""
 

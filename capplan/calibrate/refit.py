@@ -13,11 +13,11 @@ from scipy.optimize import least_squares
 
 from capplan.accuracy.benchmark import MOST_REQUESTS, Benchmark, Kind
 from capplan.accuracy.replay import ONLINE_REQUESTS_PER_CLIENT, SERVER_KINDS, metrics_of, outcome_of
-from capplan.engine.profile import DECODE_BATCHES, EngineProfile, HostOverhead
+from capplan.engine.profile import DECODE_BATCHES, PROMPT_TOKENS, EngineProfile, HostOverhead
 from capplan.errors import CapplanError, InputError
 from capplan.numbers import Array
 from capplan.readers.calibration.record import FittedNumber, HostRefit, ResultPoint
-from capplan.recorded.results.record import BenchmarkResult, Spread
+from capplan.recorded.results.record import BenchmarkResult, Latency
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.tables import DeviceTables, table_of_plan, with_host
@@ -197,7 +197,7 @@ def _values(result: BenchmarkResult) -> tuple[Value, ...]:
     return ()
 
 
-def _value(name: str, spread: Spread, weight: float) -> Value | None:
+def _value(name: str, spread: Latency, weight: float) -> Value | None:
     for statistic, seconds in (("mean", spread.mean), ("p50", spread.p50)):
         if seconds and np.isfinite(seconds):
             return Value(f"{name}_s", f"{name}_ms_{statistic}", seconds, weight)
@@ -258,6 +258,7 @@ FREE = {
     "memory_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
     "link_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
     **{f"decode_{batch}_ratio": Free(1.0, 0.03, 0.1, is_ratio=True) for batch in DECODE_BATCHES},
+    **{f"prompt_{tokens}_ratio": Free(1.0, 0.03, 0.1, is_ratio=True) for tokens in PROMPT_TOKENS},
 }
 """Fields of `HostOverhead` that results constrain. Rates have those of the datasheet or the calibration as prior. The others stay: launches outside graphs (eager_layer_s, graph_tokens), streaming of an embedded engine (stream_s)."""
 NAMES = tuple(FREE)
@@ -429,13 +430,19 @@ class _Problem:
 
     @property
     def fixed(self) -> frozenset[str]:
-        """Return the ratios of decode steps that are not fitted: batches beyond all concurrencies, and all of them on GPUs.
+        """Return the ratios of steps that are not fitted: batches beyond all concurrencies, tokens beyond all budgets, and all of them on GPUs.
 
         The records of GPUs are of the kernels that engines run there, a calibration of a processor is of torch's own.
         """
         on_processors = all(run.replica.spec.device.architecture == "cpu" for run in self.runs)
         most = max(run.result.concurrency or np.inf for run in self.runs) if on_processors else 0.0
-        return frozenset(f"decode_{batch}_ratio" for batch in DECODE_BATCHES if batch >= 2.0 * most)
+        budget = (
+            max(run.replica.scheduling.max_num_batched_tokens for run in self.runs) if on_processors else 0
+        )
+        return frozenset(
+            [f"decode_{batch}_ratio" for batch in DECODE_BATCHES if batch >= 2.0 * most]
+            + [f"prompt_{tokens}_ratio" for tokens in PROMPT_TOKENS if tokens >= 2 * budget]
+        )
 
     @property
     def unreached(self) -> frozenset[str]:

@@ -67,8 +67,8 @@ def command(
         bill = asked_bill(asked, answer or fleet_for(asked, progress), current_day(), period)
     if focus and period:
         text = focus_text(
-            bill, asked.scenario.name, asked.scenario.model, period, asked.scenario.currency, by
+            bill, asked.scenario.name, asked.scenario.model, period, asked.scenario.file.currency, by
         )
         send(text, focus, option="--focus")
     written = str(focus) if focus else None
-    return show(bill_answer(bill, asked.scenario.name, written, asked.scenario.currency, period), to)
+    return show(bill_answer(bill, asked.scenario.name, written, asked.scenario.file.currency, period), to)

@@ -42,7 +42,7 @@ def command(
     with row_progress("plans") as progress:
         answer = answer or fleet_for(asked, progress)
     compared = asked_comparison(asked, answer, prices, current_day())
-    shown = compare_answer(compared, asked.scenario.name, asked.scenario.currency)
+    shown = compare_answer(compared, asked.scenario.name, asked.scenario.file.currency)
     if picture:
         with shown_anyway(shown, to):
             cost_picture(picture, compared.comparison, asked.scenario.name)

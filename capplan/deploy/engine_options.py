@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from capplan.deploy.flag_table import count, engine_flags, json_object
-from capplan.deploy.replica_launch import Adapters, Drafts, ReplicaLaunch
+from capplan.deploy.replica_launch import Drafts, ReplicaLaunch
 from capplan.errors import InputError
 from capplan.model.adapters import MODULES
+from capplan.model.network import LoraTerms
 
 
 def option(launch: ReplicaLaunch, key: str, value: object = None, *, needed: str = "") -> list[str]:
@@ -146,7 +147,7 @@ LOADED_BY = {
 """Engine -> how adapters get into it, which no plan knows."""
 
 
-def adapter_words(launch: ReplicaLaunch, adapters: Adapters) -> list[str]:
+def adapter_words(launch: ReplicaLaunch, adapters: LoraTerms) -> list[str]:
     """Return the options of vLLM or SGLang for the adapters of a replica.
 
     Raises
@@ -160,8 +161,8 @@ def adapter_words(launch: ReplicaLaunch, adapters: Adapters) -> list[str]:
         *option(launch, "adapter_rank", adapters.rank, needed="the rank of the adapters"),
     ]
     _refuse_rank(launch, adapters.rank)
-    if adapters.in_host_memory > adapters.slots:
-        words += option(launch, "host_adapters", adapters.in_host_memory, needed="adapters in host memory")
+    if adapters.adapters > adapters.slots:
+        words += option(launch, "host_adapters", adapters.adapters, needed="adapters in host memory")
     if adapters.fully_sharded:
         words += option(launch, "sharded_adapters", needed="adapters split over ranks on both sides")
     modules = _module_words(launch.engine, adapters.modules)
@@ -203,7 +204,7 @@ def _module_words(engine: str, modules: Sequence[str] | None) -> list[str]:
     return words
 
 
-def read_adapters(engine: str, said: Mapping[str, str], place: str) -> Adapters | None:
+def read_adapters(engine: str, said: Mapping[str, str], place: str) -> LoraTerms | None:
     """Return the adapters that the options of vLLM or SGLang make room for; None where they are not turned on.
 
     Parameters
@@ -222,10 +223,10 @@ def read_adapters(engine: str, said: Mapping[str, str], place: str) -> Adapters 
         )
     slots = count(said.get("adapter_slots", _USUAL_SLOTS[engine]), names["adapter_slots"], place)
     held = said.get("host_adapters")
-    return Adapters(
+    return LoraTerms(
         slots=slots,
         rank=count(said.get("adapter_rank", _USUAL_RANK), names["adapter_rank"], place),
-        in_host_memory=max(slots, len(paths)) if held is None else count(held, names["host_adapters"], place),
+        adapters=max(slots, len(paths)) if held is None else count(held, names["host_adapters"], place),
         modules=_modules(said.get("adapter_modules", "").split()),
         fully_sharded="sharded_adapters" in said,
     )
@@ -243,7 +244,7 @@ def _modules(words: Iterable[str]) -> tuple[str, ...] | None:
     )
 
 
-def adapter_config(adapters: Adapters) -> dict[str, Any]:
+def adapter_config(adapters: LoraTerms) -> dict[str, Any]:
     """Return `lora_config` of TensorRT-LLM; InputError for adapters that it has no key for."""
     modules = adapters.modules or MODULES
     strange = [name for name in modules if name not in _TRTLLM_MODULES]
@@ -254,11 +255,11 @@ def adapter_config(adapters: Adapters) -> dict[str, Any]:
         "lora_target_modules": [_TRTLLM_MODULES[name] for name in modules],
         "max_lora_rank": adapters.rank,
         "max_loras": adapters.slots,
-        "max_cpu_loras": adapters.in_host_memory,
+        "max_cpu_loras": adapters.adapters,
     }
 
 
-def read_adapter_config(config: object, place: str) -> Adapters:
+def read_adapter_config(config: object, place: str) -> LoraTerms:
     """Return the adapters of `lora_config` of TensorRT-LLM; InputError where it says less or more."""
     values = dict(config) if isinstance(config, dict) else {}
     if set(values) != set(_CONFIG):
@@ -270,4 +271,4 @@ def read_adapter_config(config: object, place: str) -> Adapters:
     if not isinstance(modules, list) or not set(modules) <= set(names):
         raise InputError(f"{place}: lora_config.lora_target_modules: known: {', '.join(names)}")
     slots, rank, held = (count(str(values[key]), f"lora_config.{key}", place) for key in _CONFIG[1:])
-    return Adapters(slots, rank, held, _modules(names[word] for word in modules))
+    return LoraTerms(held, slots, rank, _modules(names[word] for word in modules))

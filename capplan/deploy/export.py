@@ -92,7 +92,8 @@ def _planned_rules(file: PlanFile, fleet: FleetLaunch) -> Iterator[dict[str, Any
 
 def _measured_rules(file: PlanFile, fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
     """Yield what the engines report, under names of the same form."""
-    of = _selector(fleet)
+    services = "|".join(group.name for group in fleet.groups)
+    of = f'{{service=~"{services}"}}'
     (finished,) = _of_engine(FINISHED, fleet)
     yield _rule(_SEEN.format("requests_per_second"), f"sum(rate({finished}{of}[{WINDOW}]))", fleet)
     running = _RUNNING[fleet.engine]
@@ -104,11 +105,6 @@ def _measured_rules(file: PlanFile, fleet: FleetLaunch) -> Iterator[dict[str, An
         names = _of_engine(_LATENCIES["tpot" if metric == "itl" else metric][1], fleet)
         value = " or ".join(_statistic(name, statistic, of) for name in names)
         yield _rule(_SEEN.format("latency_seconds"), value, fleet, latency=key)
-
-
-def _selector(fleet: FleetLaunch) -> str:
-    names = "|".join(group.name for group in fleet.groups)
-    return f'{{service=~"{names}"}}'
 
 
 def _of_engine(names: Sequence[str], fleet: FleetLaunch) -> list[str]:
@@ -254,8 +250,9 @@ def export_text(file: PlanFile, fleet: FleetLaunch, target: str) -> str:
 
 
 def _header(file: PlanFile, fleet: FleetLaunch, target: str) -> Iterator[str]:
-    inputs = file.inputs
-    yield f"{inputs.content.get('name')}: {_purchase(file)}; written by capplan {__version__} from {file.path.name}"
+    inputs, plan = file.inputs, file.answer.chosen
+    bought = f"{plan.gpus} x {plan.hardware} in {plan.replicas} replicas, {plan.spare_replicas} of them spare"
+    yield f"{inputs.content.get('name')}: {bought}; written by capplan {__version__} from {file.path.name}"
     yield f"{inputs.engine.name} {inputs.engine.version}, {inputs.model.name}, at a peak of {inputs.request_rate:.4g} req/s"
     limits = ", ".join(f"{key} {limit * 1e3:.4g} ms" for key, limit in inputs.targets.items())
     if limits:
@@ -271,11 +268,6 @@ def _header(file: PlanFile, fleet: FleetLaunch, target: str) -> Iterator[str]:
     if target in _APPLY:
         of_mix = fleet.is_mix and target in _APPLY_MIX
         yield f"apply: {(_APPLY_MIX if of_mix else _APPLY)[target]}"
-
-
-def _purchase(file: PlanFile) -> str:
-    chosen = file.answer.chosen
-    return f"{chosen.gpus} x {chosen.hardware} in {chosen.replicas} replicas, {chosen.spare_replicas} of them spare"
 
 
 def _ordered(line: OrderedRow) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from capplan.deploy.command_line import ReadLaunch, read_command_line
-from capplan.deploy.replica_launch import Adapters
 from capplan.errors import InputError, unknown
+from capplan.model.network import LoraTerms
 from capplan.numbers import GIB
 from capplan.readers.catalogue.scenarios import shipped_scenarios
 from capplan.readers.text_file import first_bytes, is_there, path_of
@@ -75,10 +75,10 @@ def _of_launch(read: ReadLaunch, source: str) -> Known:
     return Known(source, top, fleet=launch.degrees, remarks=tuple(remarks))
 
 
-def _lora(adapters: Adapters) -> dict[str, object]:
+def _lora(adapters: LoraTerms) -> dict[str, object]:
     """Return the key lora of a scenario; what is its default is left out."""
     said: dict[str, object] = {
-        "adapters": adapters.in_host_memory,
+        "adapters": adapters.adapters,
         "max_loras": adapters.slots,
         "max_lora_rank": adapters.rank,
     }
@@ -183,7 +183,7 @@ def serving_flags(read: ReadLaunch) -> dict[str, Any]:
     return {**launch.degrees, **launch.stated, **_adapter_flags(launch.adapters)}
 
 
-def _adapter_flags(adapters: Adapters | None) -> dict[str, Any]:
+def _adapter_flags(adapters: LoraTerms | None) -> dict[str, Any]:
     """Return the slots for adapters in the words of capplan's own options; all of them are taken to be in use."""
     if adapters is None:
         return {}

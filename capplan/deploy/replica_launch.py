@@ -5,8 +5,8 @@ from typing import Any, Literal, TypeAlias
 
 from capplan.deploy.flag_table import engine_flags
 from capplan.errors import InputError
-from capplan.fleet.scenario import LoraTerms
 from capplan.fleet.search.candidates import DEGREES
+from capplan.model.network import LoraTerms
 from capplan.readers.plan_file import AGAIN, PlanFile
 from capplan.readers.plan_record import LaunchRow, StatedGroup
 from capplan.replica.speculation import CACHING
@@ -32,21 +32,6 @@ class Drafts:
     draft: str | None
     """Checkpoint of the draft."""
     draft_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Adapters:
-    """Room for LoRA adapters in a replica."""
-
-    slots: int
-    """Adapters on its devices at once."""
-    rank: int
-    in_host_memory: int
-    """Adapters in host memory, those in the slots included."""
-    modules: tuple[str, ...] | None = None
-    """Matrices with an adapter, in the order of `MODULES`; None: all of attention and feed-forward."""
-    fully_sharded: bool = False
-    """Both low-rank matrices are split over tensor-parallel ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +62,7 @@ class ReplicaLaunch:
     """Whether prompts are cut into chunks that share their steps with decoding; None: as the engine does."""
     pooling: bool = False
     """It answers prompts with vectors or scores."""
-    adapters: Adapters | None = None
+    adapters: LoraTerms | None = None
     drafts: Drafts | None = None
     host_cache_bytes: float | None = None
     """Bytes of host memory for prefixes, of the whole replica."""
@@ -153,7 +138,7 @@ def launch_of(
         prefix_caching=started.prefix_caching,
         chunked_prefill=started.chunked_prefill,
         pooling=started.runner == "pooling",
-        adapters=None if started.adapters is None else _adapters(started.adapters),
+        adapters=started.adapters,
         drafts=_drafts(file, row, started, draft),
         host_cache_bytes=None if row.role == "decode" else _host_cache_bytes(file, started),
         role=None if row.role == "serve" else row.role,
@@ -169,11 +154,6 @@ def _drafts(file: PlanFile, row: StatedGroup, started: LaunchRow, draft: str | N
     if count is None:
         raise InputError(f"{file.path}: its plan does not say how many tokens are drafted\n  {AGAIN}")
     return Drafts(speculation.method, draft or speculation.draft, count)
-
-
-def _adapters(row: LoraTerms) -> Adapters:
-    modules = None if row.modules is None else tuple(row.modules)
-    return Adapters(row.slots, row.rank, row.adapters, modules, row.fully_sharded)
 
 
 def _made_by_the_engine(file: PlanFile, dtype: str, started: LaunchRow) -> str | None:

@@ -13,6 +13,8 @@ from capplan.numbers import Number
 
 DECODE_BATCHES = (1, 2, 4, 8, 16, 32)
 """Sequences whose decode steps a deployment may correct; see `HostOverhead.decode_1_ratio`."""
+PROMPT_TOKENS = (128, 512, 2048)
+"""Tokens whose steps with prompts a deployment may correct; see `HostOverhead.prompt_128_ratio`."""
 
 Policy: TypeAlias = Literal["mixed", "prefill_first", "slots", "static"]
 
@@ -99,6 +101,12 @@ class HostOverhead:
     decode_32_ratio: float = 1.0
     """The same of 32 sequences and more."""
 
+    prompt_128_ratio: float = 1.0
+    """The same of the matrix products of a step with 128 tokens, prompts among them, and fewer; between the named tokens it is interpolated."""
+    prompt_512_ratio: float = 1.0
+    prompt_2048_ratio: float = 1.0
+    """The same of 2,048 tokens and more."""
+
     @property
     def rate_ratios(self) -> tuple[float, float, float]:
         """Return the ratios of compute, memory and links."""
@@ -112,10 +120,16 @@ class HostOverhead:
             self.decode_8_ratio, self.decode_16_ratio, self.decode_32_ratio,
         )  # fmt: skip
 
+    @property
+    def prompt_ratios(self) -> tuple[float, ...]:
+        """Return the ratios of steps with prompts at PROMPT_TOKENS."""
+        return self.prompt_128_ratio, self.prompt_512_ratio, self.prompt_2048_ratio
+
     def of_version(self) -> tuple[float, ...]:
         """Return the numbers that a version of an engine has, in order: all but those of one deployment."""
         own = {"compute_rate_ratio", "memory_rate_ratio", "link_rate_ratio"}
         own |= {f"decode_{batch}_ratio" for batch in DECODE_BATCHES}
+        own |= {f"prompt_{tokens}_ratio" for tokens in PROMPT_TOKENS}
         return tuple(getattr(self, f.name) for f in fields(self) if f.name not in own)
 
     def each_step_s(self, ranks: Number) -> Number:

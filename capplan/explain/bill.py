@@ -114,21 +114,14 @@ def _explain(billed: _Billed, place: Place, value: float) -> Explained:
         return explained(key, value, "h", (paid_for,), MONEY)
     if key == "idle_usd":
         return _idle(billed)
-    inputs = (*_all(billed), _outside(billed))
-    return explained(key, billed.asked.bill.usd, "C + x", inputs, MONEY, steps=(with_people(billed.planned),))
+    cost = with_people(billed.planned)
+    machines_usd = billed.asked.bill.machines_usd
+    machines = input_of("C", cost.quantity, machines_usd, cost.label, "explain bill.usd_per_month")
+    return explained(key, billed.asked.bill.usd, "C + x", (machines, _outside(billed)), MONEY, steps=(cost,))
 
 
 def _renamed(item: Input) -> Input:
     return input_of(item.symbol, item.source.removeprefix("explain "), item.value, item.label, item.source)
-
-
-def _all(billed: _Billed) -> tuple[Input, ...]:
-    cost = with_people(billed.planned)
-    return (
-        input_of(
-            "C", cost.quantity, billed.asked.bill.machines_usd, cost.label, "explain bill.usd_per_month"
-        ),
-    )
 
 
 def _idle(billed: _Billed) -> Explained:

@@ -17,7 +17,6 @@ from capplan.explain.subject import (
     places_of,
     worked,
 )
-from capplan.fleet.money_terms import PowerTerms
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import Group as PlanGroup
 from capplan.fleet.plan import Plan
@@ -32,6 +31,7 @@ from capplan.questions.outlook import asked_growth
 from capplan.report.answers.fleet_money import commitments_result
 from capplan.report.answers.fleet_outlook import energy_result, growth_result
 from capplan.report.quantities import MONEY
+from capplan.scenario.records.money import Power
 from capplan.scenario.traffic import rate_line
 
 
@@ -226,9 +226,9 @@ def _per_million(energy: Energy, row: Row, key: str) -> Explained:
 def _phase(planned: Planned, energy: Energy, position: int, key: str) -> Explained:
     phase = energy.phases[position]
     doing = phase.phase.rpartition(" ")[2]
-    power = planned.asked.scenario.power or PowerTerms()
+    power = planned.asked.scenario.file.energy or Power()
     if key == "watts_per_gpu":
-        measured = getattr(power, f"{doing}_watts") is not None
+        measured = getattr(power.measured, doing) is not None
         source = (
             f"{_POWER}.measured.{doing}"
             if measured
@@ -476,7 +476,11 @@ def _replicas(grown: _Grown, row: Row, place: Place, value: float) -> Explained:
         row.input("r", "request_rate"),
         input_of("c", "planned_request_rate_per_replica", planned, group.label, source),
         input_of(
-            "s", "spare_replicas", _spares(group, planned, row), "config", f"scenario: {group.survive.key}"
+            "s",
+            "spare_replicas",
+            group.spares_for(int(replicas_over_time(np.array([row.value("request_rate")]), planned)[0])),
+            "config",
+            f"scenario: {group.survive.key}",
         ),
     )
     needed = formula_of(replicas_over_time).rpartition("= ")[2].replace("r_i", "r")
@@ -492,11 +496,6 @@ def _searched_replicas(group: PlanGroup, row: Row, value: float) -> Explained:
         input_of("s", "spare_replicas", value - busy, "config", f"scenario: {group.survive.key}"),
     )  # fmt: skip
     return explained("replicas", value, "n + s", inputs, MONEY)
-
-
-def _spares(group: PlanGroup, planned_rate: float, row: Row) -> int:
-    """Return the spare replicas of the busy ones that the traffic of a month takes."""
-    return group.spares_for(int(replicas_over_time(np.array([row.value("request_rate")]), planned_rate)[0]))
 
 
 def _cost(grown: _Grown, row: Row, value: float) -> Explained:

@@ -39,9 +39,9 @@ def groups_of(planned: Planned) -> tuple[str, ...]:
         "plans": bool(answer.plans),
         "next_steps": next_steps_result(answer) is not None,
         "tight_target": answer.tight is not None,
-        "energy": scenario.power is not None,
+        "energy": scenario.file.energy is not None,
         "growth": bool(scenario.growth),
-        "commitments": scenario.commitments is not None,
+        "commitments": scenario.file.commitments is not None,
     }
     return tuple(name for name in GROUPS if there.get(name, True))
 
@@ -88,11 +88,6 @@ def _found(planned: Planned, path: str | None) -> Explained | dict[str, float]:
     return below
 
 
-def is_of_another_plan(path: str) -> bool:
-    """Return whether a number is not one of the recommended plan, nor follows from it."""
-    return _first(path) in PLANS
-
-
 def _first(path: str) -> str:
     return path.partition(".")[0].partition("[")[0]
 
@@ -116,7 +111,7 @@ def explain_answer(planned: Planned, quantity: str | None) -> Answer:
     explained = printed(planned, quantity)
     if isinstance(explained, dict):
         return _list_answer(planned, explained, quantity)
-    of_fleet = "" if is_of_another_plan(explained.quantity) else f"of {fleet}; "
+    of_fleet = "" if _first(explained.quantity) in PLANS else f"of {fleet}; "
     inputs = [_input_row(each) for each in explained.inputs]
     steps = [
         {**_listed(step), "inputs": [_input_row(each) for each in step.inputs]} for step in explained.steps

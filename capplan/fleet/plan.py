@@ -14,7 +14,8 @@ from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.survival import NO_LOSS, Survival
 from capplan.fleet.unit_costs import UnitCosts
-from capplan.serving.outcome import SeenByUsers, Spread
+from capplan.numbers import Spread
+from capplan.serving.outcome import SeenByUsers
 from capplan.serving.terms import Routing
 from capplan.workload.outside import OutsideUse
 from capplan.workload.request_class import ResponseTimes, Target

@@ -9,7 +9,6 @@ from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.survival import Survival
 from capplan.hardware.device import Device
-from capplan.replica.speculation import Method
 from capplan.serving.terms import Routing
 from capplan.workload.request_class import RequestClass, Slo
 
@@ -67,55 +66,6 @@ class FleetLimits:
         pools = self.pools
         both = (*pools.prefill_devices, *pools.decode_devices) if pools else ()
         return tuple({device.name: device for device in (*self.hardware, *both)}.values())
-
-
-@dataclass(frozen=True, slots=True)
-class SpeculationPlan:
-    """Speculative decoding as written in a scenario."""
-
-    acceptance_fractions: tuple[float, ...]
-    """One for all positions, or one for each."""
-    draft_tokens: int | None
-    """None: as many as are best at the load."""
-    draft: str | None = None
-    """Draft model."""
-    draft_step_s: float | None = None
-    """Time of one draft, where it is stated."""
-    method: Method = "draft-model"
-    verified_tokens: int | None = None
-    """Tokens that the target verifies in one round, if drafts form a tree."""
-    exit_layers: int | None = None
-    """Layers that draft, where the target exits early."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoraTerms:
-    """LoRA adapters as written in a scenario or in flags."""
-
-    adapters: int
-    slots: int
-    rank: int
-    modules: tuple[str, ...] | None = None
-    """None: all of attention and feed-forward."""
-    fully_sharded: bool = False
-    adapted_fraction: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class CascadeTerms:
-    """A large model that some of the requests are escalated to, as written in a scenario."""
-
-    model: str
-    escalated_fraction: float
-    after: CascadeStage
-    """Whether the small model answers every request first, or a router sends each to one of the two."""
-    verdict_s: float
-    """Time that the judge or the router takes, for every request."""
-
-    @property
-    def first_fraction(self) -> float:
-        """Share of the requests that the small model answers."""
-        return 1.0 if self.after == "answer" else 1.0 - self.escalated_fraction
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,16 @@ from numpy.typing import NDArray
 
 from capplan.assumption import Assumption
 from capplan.fleet.engine_options import EngineOptions, Engines, engines_of, with_named_blocks
-from capplan.fleet.load.offered import split_at_random, split_by_prefix, split_crowd, split_round_robin
+from capplan.fleet.load.offered import (
+    matters,
+    split_at_random,
+    split_by_prefix,
+    split_crowd,
+    split_round_robin,
+)
 from capplan.fleet.load.waits import WaitedTimes, Waits, seen_by_users
 from capplan.fleet.search.target_values import spared_time_s, target_values, undecided
-from capplan.numbers import Array
+from capplan.numbers import Array, Spread
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec
 from capplan.serving.fleet_simulator import FleetRun
@@ -24,7 +30,6 @@ from capplan.serving.outcome import (
     ClassTotals,
     Outcome,
     SeenByUsers,
-    Spread,
     histogram_spread,
     joint_timeline,
     slo_met,
@@ -76,10 +81,12 @@ class Stream:
         asked = self.crowd.requests if self.crowd else None
         return len(self.requests or ()) + (len(asked) if isinstance(asked, Requests) else 0)
 
-    @property
-    def crowd_share(self) -> float:
-        """Return the share of the requests that users send."""
-        return 1.0 - len(self.requests or ()) / max(self.requests_drawn, 1)
+    def of_crowd(self, class_index: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which requests users send, by their classes."""
+        if self.crowd is None or self.requests is None:
+            return np.full(class_index.size, self.crowd is not None)
+        assert isinstance(self.crowd.requests, Requests)
+        return np.isin(class_index, self.crowd.requests.column("class_index"))
 
     @property
     def representative(self) -> Requests:
@@ -99,10 +106,10 @@ class Figures:
     finished: int
     shed: int
     unfinished: int
-    ttft_s: Spread
-    tpot_s: Spread
-    e2e_s: Spread
-    queue_s: Spread
+    ttft_s: Spread[float]
+    tpot_s: Spread[float]
+    e2e_s: Spread[float]
+    queue_s: Spread[float]
     input_tokens_per_s: float
     """Prompts, whether computed or found in a cache."""
     output_tokens_per_s: float
@@ -125,7 +132,7 @@ class FleetOutcome:
     """Start of the time that rates and latencies are of: the end of the warm-up."""
     until_s: float
     """End of that time: the last arrival, or when the first user found no request left; what follows is the drain."""
-    itl_s: Spread
+    itl_s: Spread[float]
     prefix_hit_fraction: float
     preemptions: int
     kv_occupancy_mean: float
@@ -284,8 +291,6 @@ def simulated_fleet(
 
 
 _COLUMNS = ("status", "queue_s", "ttft_s", "tpot_s", "e2e_s", "input_tokens", "output_tokens", "class_index", "arrival_s")  # fmt: skip
-MOSTLY = 0.5
-"""Share of the requests that users send from which the load ends with the requests of the users."""
 
 
 def fleet_outcome(
@@ -314,7 +319,8 @@ def fleet_outcome(
     columns = request_columns(parts, stream.waits)
     # Replicas that are down do not see the rest of the load, which belongs to the run.
     over_s = max(seconds, float(np.max(columns["arrival_s"], initial=0.0)))
-    last_s = [float(part.arrival_s.max()) for part in parts if part.arrival_s.size]
+    by_users = [part.arrival_s[stream.of_crowd(part.class_index)] for part in parts]
+    last_s = [float(arrival.max()) for arrival in by_users if arrival.size]
     begin, end = measured_time(columns, stream, min(over_s, until_s), last_s)
     done = finished_in(columns, begin, end)
     if not done.any():  # shorter than one response: the time until the last of them counts
@@ -408,8 +414,8 @@ def measured_time(
 ) -> tuple[float, float]:
     """Return from when until when a run is measured [s].
 
-    It begins when the warm-up of the stream is over, and ends with the load: at the last arrival, or, where most requests are
-    those of users, when the first of them found no request left. Users who stay at a replica run out of requests there, those of
+    It begins when the warm-up of the stream is over, and ends when a part of the load that matters is over: at the last open-loop
+    arrival, or when the first user found no request left. Users who stay at a replica run out of requests there, those of
     busier replicas later than others: the run ends when the first replica has none left.
 
     Parameters
@@ -419,20 +425,23 @@ def measured_time(
     stopped_s : [s]
         when the run ended
     last_s : [s]
-        last arrival at each replica whose load is its own
+        last request of a user at each replica whose load is its own
     """
     arrival = columns["arrival_s"]
     if not arrival.size:
         return 0.0, stopped_s
     end = float(arrival.max())
-    if stream.crowd is not None and (stream.requests is None or stream.crowd_share >= MOSTLY):
-        ends = np.sort(arrival + np.nan_to_num(columns["e2e_s"]))
+    of_crowd = stream.of_crowd(columns["class_index"])
+    tokens = columns["input_tokens"] + columns["output_tokens"]
+    end = float(arrival.max())
+    if stream.crowd is not None and matters(~of_crowd, tokens):
+        end = float(arrival[~of_crowd].max())
+    if stream.crowd is not None and matters(of_crowd, tokens):
+        ends = np.sort((arrival + np.nan_to_num(columns["e2e_s"]))[of_crowd])
         after = ends.size - stream.crowd.first_turns().size
-        end = float(ends[after]) if 0 <= after < ends.size else end
-        end = min(last_s) if len(last_s) > 1 else end
-    elif stream.crowd is not None and stream.requests is not None and stream.requests.arrival_s is not None:
-        end = float(np.max(stream.requests.arrival_s))
-    begin = max(stream.warm_up_s, float(np.quantile(arrival, stream.warm_up_share)))
+        idle_s = float(ends[after]) if 0 <= after < ends.size else float(arrival[of_crowd].max())
+        end = min(end, *(last_s if len(last_s) > 1 else [idle_s]))
+    begin = max(stream.warm_up_s, float(np.quantile(arrival[arrival <= end], stream.warm_up_share)))
     end = min(end, stopped_s)
     return (begin, end) if begin < end else (0.0, stopped_s)
 

@@ -398,7 +398,7 @@ def compare(
     asked = _asked(scenario, offline=offline)
     prices = asked_prices(apis, asked)
     compared = asked_comparison(asked, fleet_for(asked), prices, current_day())
-    return Result(compare_answer(compared, asked.scenario.name, asked.scenario.currency))
+    return Result(compare_answer(compared, asked.scenario.name, asked.scenario.file.currency))
 
 
 def _refuse_options(given: Mapping[str, object], options: type) -> None:

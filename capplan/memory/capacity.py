@@ -12,7 +12,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.errors import Reason, Refusal
 from capplan.hardware.device import Device
 from capplan.memory.launch import Launch
-from capplan.memory.layer_groups import CacheKind, cache_kinds
+from capplan.memory.layer_groups import cache_kinds
 from capplan.memory.pool import (
     block_capacity,
     compressed_layers,
@@ -285,7 +285,14 @@ def cache_capacity(
         kinds = [replace(kind, kind="full") if kind.kind == "window" else kind for kind in kinds]
     if rules.budget != "utilisation":
         if network.encoder is not None:
-            kinds = _with_slots_of_encoder(kinds, network.encoder.tower.layers)
+            kinds = [
+                *kinds,
+                *(
+                    replace(kind, layers=network.encoder.tower.layers)
+                    for kind in kinds
+                    if kind.kind == "source"
+                ),
+            ]
         held = [
             replace(k, token_bytes=k.token_bytes * layer_share, state_bytes=k.state_bytes * layer_share)
             for k in kinds
@@ -295,11 +302,6 @@ def cache_capacity(
     layout = grouped_layout(kinds, launch.block_tokens, context, step, layer_share)
     tokens, sequences = block_capacity(kv_bytes_available, layout, context, rules)
     return CacheCapacity(tokens, sequences, layout.sequence_blocks * layout.block_bytes)
-
-
-def _with_slots_of_encoder(kinds: list[CacheKind], layers: int) -> list[CacheKind]:
-    """Return the kinds with the layers of the encoder, for which SGLang allocates slots that nothing uses (`num_attention_layers`)."""
-    return [*kinds, *(replace(kind, layers=layers) for kind in kinds if kind.kind == "source")]
 
 
 def encoder_reason(network: Network, profile: EngineProfile) -> Reason | None:

@@ -120,7 +120,8 @@ def kv_sizes(
     if step_tokens is None:
         step_tokens = scheduling(rules, _USUAL_DEVICE_BYTES).max_num_batched_tokens
         assumptions = (*assumptions, *_assumed_steps(network, step_tokens))
-    tried = list(contexts) or _usual_contexts(network)
+    most = network.max_context_tokens or _USUAL_CONTEXTS[-1]
+    tried = list(contexts) or [*(tokens for tokens in _USUAL_CONTEXTS if tokens < most), most]
     rows = _rows(network, tried, sequences, dtype, tensor_parallel, rules, step_tokens)
     if kv_bytes_per_element(dtype) > float(index_bytes_per_element(np.inf)) and has_fp8_index_keys(network):
         what = f"index keys counted in {dtype} like the rest, as in reference implementations; engines store them in fp8"
@@ -141,11 +142,6 @@ def _assumed_steps(network: Network, step_tokens: int) -> tuple[Assumption, ...]
         return ()
     what = f"steps of {step_tokens} tokens, the engine's default on an 80 GB device"
     return (Assumption(what, "--max-num-batched-tokens", "max_num_batched_tokens"),)
-
-
-def _usual_contexts(network: Network) -> list[int]:
-    most = network.max_context_tokens or _USUAL_CONTEXTS[-1]
-    return [tokens for tokens in _USUAL_CONTEXTS if tokens < most] + [most]
 
 
 def _rows(

@@ -1,7 +1,5 @@
 """The parts of the memory of one rank, each summed over the layers of a stage."""
 
-from typing import Protocol
-
 import numpy as np
 
 from capplan.engine.profile import EngineProfile
@@ -17,6 +15,7 @@ from capplan.memory.activations import (
     sampler_peak_bytes,
 )
 from capplan.memory.capacity import Stage
+from capplan.memory.launch import Launch
 from capplan.model.network import Layer, Network, layer_counts
 from capplan.model.parameters import weight_bytes_per_rank
 from capplan.model.sharding import Sharding, expert_bytes_per_rank, rank_outputs
@@ -31,38 +30,6 @@ _STATE_INPUTS = {"in_proj": 4.0, "in_proj_qkvz": 4.0}
 
 FUSED_EXPERT_FORMATS = frozenset({"mxfp4"})
 """Expert formats whose kernels gather and scatter inside the matmul and need no intermediate buffers."""
-
-
-class Settings(Protocol):
-    """The sizes in a launch; see `launch.Launch`."""
-
-    @property
-    def tensor(self) -> Number:
-        """Tensor-parallel ranks."""
-
-    @property
-    def expert(self) -> Number:
-        """Expert groups."""
-
-    @property
-    def data(self) -> Number:
-        """Attention data-parallel groups."""
-
-    @property
-    def block_tokens(self) -> Number:
-        """Tokens of a cache block."""
-
-    @property
-    def max_model_len(self) -> Number:
-        """Maximum context."""
-
-    @property
-    def max_num_seqs(self) -> Number:
-        """Sequences that may run."""
-
-    @property
-    def max_num_batched_tokens(self) -> Number:
-        """Token budget of a step."""
 
 
 def padded_rows(rows: int, multiple: int, tensor_parallel: Number) -> Number:
@@ -216,7 +183,7 @@ def intermediate_elements(layer: Layer, tensor_parallel: Number) -> Number:
     return widest
 
 
-def rank_activation_bytes(stage: Stage, network: Network, launch: Settings, profile: EngineProfile) -> Number:
+def rank_activation_bytes(stage: Stage, network: Network, launch: Launch, profile: EngineProfile) -> Number:
     """Return the activation peak of one rank: in the widest layer or in the sampler, whichever is larger.
 
         A = max(layer + buffers, sampler + hidden states + resident buffers) + images + stage input and output
@@ -274,7 +241,7 @@ def rank_activation_bytes(stage: Stage, network: Network, launch: Settings, prof
     return peak if stage.alone else peak + 2.0 * states
 
 
-def _expert_buffers(layer: Layer, launch: Settings, element: float) -> Number:
+def _expert_buffers(layer: Layer, launch: Launch, element: float) -> Number:
     experts = layer.experts
     if experts is None or experts.weight_format in FUSED_EXPERT_FORMATS:
         return 0.0
@@ -284,7 +251,7 @@ def _expert_buffers(layer: Layer, launch: Settings, element: float) -> Number:
     return expert_workspace_bytes(tokens, experts.experts_per_token, width, experts.inputs, element)
 
 
-def _workspace_of_cached(layer: Layer, launch: Settings, element: float) -> Number:
+def _workspace_of_cached(layer: Layer, launch: Launch, element: float) -> Number:
     """Return the workspace into which prefill gathers cached context: latents to expand, entries of mixed pages."""
     size: Number = 0.0
     for description in (mixer.description for mixer in layer.mixers):
@@ -305,7 +272,7 @@ def _workspace_of_cached(layer: Layer, launch: Settings, element: float) -> Numb
     return size
 
 
-def rank_graph_bytes(stage: Stage, network: Network, launch: Settings, profile: EngineProfile) -> Number:
+def rank_graph_bytes(stage: Stage, network: Network, launch: Launch, profile: EngineProfile) -> Number:
     """Return the memory of the CUDA graphs of one rank of a stage.
 
     Parameters
@@ -340,7 +307,7 @@ def rank_graph_bytes(stage: Stage, network: Network, launch: Settings, profile: 
     return graph_bytes(float(len(stage.network.layers)), sizes, rules.graph_bytes_per_layer, base)
 
 
-def warmup_bytes(network: Network, launch: Settings, profile: EngineProfile) -> Number:
+def warmup_bytes(network: Network, launch: Launch, profile: EngineProfile) -> Number:
     """Return what must be left free for the sampler to warm up once cache and graphs are in place.
 
         F = s (w v + e)

@@ -111,7 +111,7 @@ def rank_elements(
     A matrix of 8 x 12 on four ranks: r (8 + 12 / 4), or r (8 + 12) / 4 fully sharded.
 
     >>> columns = Projection("up", "ffn", 8, 12, "columns")
-    >>> [rank_elements(columns, 1, Adapters(1, 1, 2, ("up_proj",), "bf16", full), 4.0)[0] for full in (False, True)]
+    >>> [rank_elements(columns, 1, Adapters(1, 1, 2, ("up_proj",), full), 4.0)[0] for full in (False, True)]
     [22.0, 10.0]
 
     References

@@ -32,6 +32,7 @@ __all__ = [
     "LatentAttention",
     "Layer",
     "LinearAttention",
+    "LoraTerms",
     "Mixer",
     "Network",
     "Projection",
@@ -164,22 +165,29 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Adapters:
-    """LoRA adapters that are served with a network."""
+class LoraTerms:
+    """LoRA adapters that a scenario, flags or the command line of an engine ask for."""
 
     adapters: int
-    """Adapters of the traffic, equally popular."""
+    """Adapters of the traffic, equally popular, all of them in the memory of the host."""
     slots: int
     """Resident on a replica, each of the full rank."""
     rank: int
-    modules: tuple[str, ...]
-    """Matrices that they stand next to, as q_proj."""
-    format: str = "bf16"
-    """Key of `weight_format.FORMATS`."""
+    modules: tuple[str, ...] | None = None
+    """Matrices that they stand next to, as q_proj; None: all of attention and feed-forward."""
     fully_sharded: bool = False
     """Both low-rank matrices are split over tensor-parallel ranks, instead of one of them."""
     adapted_fraction: float = 1.0
     """Fraction of the requests that use an adapter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters(LoraTerms):
+    """LoRA adapters that are served with a network, next to matrices that it has."""
+
+    modules: tuple[str, ...]
+    format: str = "bf16"
+    """Key of `weight_format.FORMATS`."""
     prompt_tokens: float | None = None
     """Mean prompt tokens computed per request; None if unknown, and no adapter is ever missing."""
 

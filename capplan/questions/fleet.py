@@ -151,10 +151,10 @@ def wanted_context(
 ) -> tuple[int, list[Assumption], list[str]]:
     """Return the scenario's context, else one with room for 99.9 % of the requests."""
     most = network.max_context_tokens
-    if scenario.max_model_len is not None:
-        over = most is not None and scenario.max_model_len > most
-        text = f"max_model_len {scenario.max_model_len} exceeds the model's maximum of {most} tokens"
-        return scenario.max_model_len, [], [text] if over else []
+    if scenario.file.max_model_len is not None:
+        over = most is not None and scenario.file.max_model_len > most
+        text = f"max_model_len {scenario.file.max_model_len} exceeds the model's maximum of {most} tokens"
+        return scenario.file.max_model_len, [], [text] if over else []
     wanted = LONGEST_STEP * ceil(longest_request / LONGEST_STEP)
     tokens = wanted if most is None else min(wanted, most)
     room = "room for 99.9% of the requests"
@@ -176,7 +176,7 @@ def _drafting(
 
 def _refuse_short_steps(scenario: Scenario, context_tokens: int, *, whole: bool) -> None:
     """Raise the error for steps that never take the longest prompts, where they are read whole."""
-    budget = scenario.max_num_batched_tokens
+    budget = scenario.file.max_num_batched_tokens
     if whole and budget is not None and budget < context_tokens:
         raise InputError(
             f"{scenario.path}: max_num_batched_tokens: {budget} is below the context of {context_tokens}, and prompts are "
@@ -258,7 +258,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
         max_model_len=tokens,
         routing=limits.routing or "round_robin",
         max_num_seqs=scenario.file.max_num_seqs,
-        max_num_batched_tokens=scenario.max_num_batched_tokens,
+        max_num_batched_tokens=scenario.file.max_num_batched_tokens,
         gpu_memory_utilization=scenario.file.gpu_memory_utilization,
         drafting=drafting,
     )
@@ -331,7 +331,7 @@ def terms_of(asked: AskedFleet) -> Terms:
     """Return headroom, spares, prices, the size limit and the budget of a scenario; commitments are judged by their mix instead."""
     limits, budget = asked.scenario.fleet, asked.scenario.budget_usd_per_month
     terms = Terms(limits.headroom_fraction, limits.survive, asked.prices, limits.max_devices)
-    if budget is None or asked.scenario.commitments is not None:
+    if budget is None or asked.scenario.file.commitments is not None:
         return terms
     return replace(terms, max_usd_per_hour=budget / HOURS_PER_MONTH)
 
@@ -349,7 +349,7 @@ def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = N
     answer = _either_way(asked, terms, progress, cache)
     if budget is None:
         return answer
-    if asked.scenario.commitments is not None:
+    if asked.scenario.file.commitments is not None:
         trials = partial(_trials, asked, terms, cache)
         answer = within_budget(asked.scenario, answer, trials, partial(replicas_by_group, asked))
     elif answer.chosen is None:

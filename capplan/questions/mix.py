@@ -32,8 +32,9 @@ from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.recommended import confirmed
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.unit_costs import unit_costs_at_mean
+from capplan.numbers import Spread
 from capplan.questions.fleet import AskedFleet, part_of, terms_of
-from capplan.serving.outcome import SeenByUsers, Spread
+from capplan.serving.outcome import SeenByUsers
 from capplan.workload.multiples import below_and_above, divisible, part_of_classes, share_of, thresholds
 from capplan.workload.outside import outside_use
 from capplan.workload.request_class import RequestClass
@@ -44,7 +45,7 @@ THRESHOLDS = (0.25, 0.5, 0.75, 0.9, 0.95)
 LAST_REPLICAS = 3
 """Replicas, or machines, of the cheapest fleet of a device whose place other devices are tried in."""
 
-_Spread = TypeVar("_Spread", Spread, BoundedSpread)
+_Spread = TypeVar("_Spread", Spread[float], BoundedSpread)
 
 Group = tuple[tuple[str, ...], frozenset[str]]
 """Labels of parts of classes, and the devices that another group has."""
@@ -197,9 +198,11 @@ def mix_plan(demand: Demand, parts: Sequence[Plan]) -> Plan:
     )
 
 
-def _seen_by_class(demand: Demand, parts: Sequence[Plan]) -> tuple[tuple[Spread, ...], tuple[Spread, ...]]:
+def _seen_by_class(
+    demand: Demand, parts: Sequence[Plan]
+) -> tuple[tuple[Spread[float], ...], tuple[Spread[float], ...]]:
     """Return what the users of each class see: the largest of the groups that serve some of them."""
-    found: tuple[list[Spread], list[Spread]] = [], []
+    found: tuple[list[Spread[float]], list[Spread[float]]] = [], []
     for item in demand.classes:
         for place, latency in enumerate(("ttft_s", "e2e_s")):
             seen = []

@@ -17,11 +17,10 @@ from capplan.money.energy import Energy
 from capplan.money.growth import Growth, growth_of
 from capplan.money.total_cost import CostLine
 from capplan.questions.fleet import AskedFleet, replicas_by_group
-from capplan.questions.money.commitments import AskedMix, asked_mix, paid_terms
+from capplan.questions.money.commitments import AskedMix, asked_mix, group_over_time, paid_terms
 from capplan.questions.money.energy import AskedEnergy, asked_energy
 from capplan.questions.money.price_check import rent_warnings
 from capplan.questions.money.total_cost import total_cost
-from capplan.questions.plans.plan_over_time import group_over_time
 from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.traffic import rate_line
 
@@ -58,7 +57,7 @@ def growth_assumptions(scenario: Scenario, growth: Growth) -> tuple[Assumption, 
     if any(row.pool_replicas for row in growth.months):
         what = "all groups of replicas grow alike, by the load that they carry together"
         stated.append(Assumption(what, "growth.rates"))
-    if scenario.commitments is not None:
+    if scenario.file.commitments is not None:
         what = "each month has the cheapest mix for its own load; what is reserved or owned once stays, for the load grows"
         stated.append(Assumption(what, "commitments"))
     return tuple(stated)
@@ -97,7 +96,9 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
     line = rate_line(scenario, chosen.responses_s)
     growth = asked_growth(asked, chosen, line)
     power = asked_energy(asked, chosen) or AskedEnergy(None)
-    mixes = _mixes(asked, (chosen, *(plan for plan in answer.plans if plan != chosen)), line)
+    plans = (chosen, *(plan for plan in answer.plans if plan != chosen))
+    mixed = (asked_mix(scenario, plan, line, replicas_by_group(asked, plan)) for plan in plans)
+    mixes = tuple(mix for mix in mixed if mix is not None)
     needs = zip(chosen.groups, replicas_by_group(asked, chosen), strict=True)
     by_group = [group_over_time(scenario, group, line, replicas_at) for group, replicas_at in needs]
     over_time = tuple(item for item in by_group if item is not None)
@@ -133,12 +134,7 @@ CASH_MONTHS = 12
 
 def asked_cash(scenario: Scenario, mix: Mix, growth: Growth | None) -> Cash | None:
     """Return what is paid in which month: by the mixes of a growth, else by today's for a year; None if every month pays alike."""
-    assert scenario.commitments is not None
+    assert scenario.file.commitments is not None
     mixes = growth.mixes if growth is not None else (mix,) * CASH_MONTHS
-    terms = paid_terms(scenario.commitments, mixes)
+    terms = paid_terms(scenario.file.commitments, mixes)
     return cash_of(mixes, terms) if terms else None
-
-
-def _mixes(asked: AskedFleet, plans: Sequence[Plan], line: RateLine | None) -> tuple[AskedMix, ...]:
-    mixes = [asked_mix(asked.scenario, plan, line, replicas_by_group(asked, plan)) for plan in plans]
-    return tuple(item for item in mixes if item is not None)

@@ -19,13 +19,19 @@ from capplan.fleet.order import Order
 from capplan.fleet.over_time import Counts, replicas_by_window
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.price import ChosenPrice, usd_per_month
-from capplan.fleet.scenario import CascadePart, CascadeTerms, SharingTerms
+from capplan.fleet.scenario import CascadePart, SharingTerms
 from capplan.fleet.survival import NO_LOSS
 from capplan.fleet.unit_costs import mean_requests_per_s
-from capplan.money.cascade import CascadeFleets, Wait, breakeven_fraction, wait_of_stages
 from capplan.money.comparison import OwnFleet, own_fleet
 from capplan.money.growth import Growth
-from capplan.money.shared_pool import devices_by_hour, fewest_when_cut
+from capplan.money.several_models import (
+    CascadeFleets,
+    Wait,
+    breakeven_fraction,
+    devices_by_hour,
+    fewest_when_cut,
+    wait_of_stages,
+)
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, replicas_by_group, terms_of
 from capplan.questions.money.who_pays import PaidPlan, paid_plan
 from capplan.questions.outlook import asked_growth, growth_assumptions
@@ -33,7 +39,7 @@ from capplan.questions.plans.plan_row import stated_price
 from capplan.readers.catalogue.hardware import device, partitions
 from capplan.readers.catalogue.machines import machine_prices
 from capplan.scenario.scenario import read_scenario
-from capplan.scenario.scenario_file import Scenario
+from capplan.scenario.scenario_file import Cascade, Scenario
 from capplan.scenario.several import UNSHARED, in_slices, is_unshared
 from capplan.scenario.traffic import HOUR_S, WINDOW_S, rate_line
 from capplan.workload.request_class import Slo
@@ -128,7 +134,7 @@ class CascadeAnswer:
     """The fleets of a cascade, and the large model only."""
 
     scenario: Scenario
-    terms: CascadeTerms
+    terms: Cascade
     parts: tuple[PartFleet, ...]
     """Fleets of the cascade; a fleet that no request reaches is left out."""
     alone: PartFleet
@@ -171,8 +177,8 @@ def cascade_for(parts_asked: PartsAsked) -> CascadeAnswer:
     """
     scenario = parts_asked.scenario()
     terms = scenario.several
-    assert isinstance(terms, CascadeTerms)
-    reached = {"first": terms.first_fraction, "second": terms.escalated_fraction, "alone": 1.0}
+    assert isinstance(terms, Cascade)
+    reached = {"first": terms.first_fraction, "second": terms.escalated, "alone": 1.0}
     found: dict[CascadePart, PartFleet] = {}
     for part in get_args(CascadePart):
         if reached[part]:
@@ -220,7 +226,7 @@ def _late(scenario: Scenario, waits: Sequence[UserWait]) -> list[str]:
     return late
 
 
-def _stated_terms(terms: CascadeTerms) -> list[Assumption]:
+def _stated_terms(terms: Cascade) -> list[Assumption]:
     who = "judge" if terms.after == "answer" else "router"
     return [
         Assumption(f"the {who} costs nothing, and runs on other machines", "cascade.verdict_time"),
@@ -240,7 +246,7 @@ def _requests(alone: PartFleet) -> float:
     return mean_requests_per_s(demand, alone.plan.responses_s) * SECONDS_PER_HOUR * alone.paid.hours
 
 
-def _breakeven(terms: CascadeTerms, found: dict[CascadePart, PartFleet], alone: PartFleet) -> float | None:
+def _breakeven(terms: Cascade, found: dict[CascadePart, PartFleet], alone: PartFleet) -> float | None:
     """Return the break-even share, the large model in the layout of its share or in that of all requests."""
     if "first" not in found:
         return None
@@ -249,21 +255,19 @@ def _breakeven(terms: CascadeTerms, found: dict[CascadePart, PartFleet], alone: 
     return breakeven_fraction(fleets, alone.paid.machines_usd)
 
 
-def _waits(
-    terms: CascadeTerms, found: dict[CascadePart, PartFleet], alone: PartFleet
-) -> tuple[UserWait, ...]:
+def _waits(terms: Cascade, found: dict[CascadePart, PartFleet], alone: PartFleet) -> tuple[UserWait, ...]:
     """Return what users wait for on each way that requests take."""
     judged = terms.after == "answer"
     waits = []
-    if "first" in found and terms.escalated_fraction < 1.0:
+    if "first" in found and terms.escalated < 1.0:
         plan = found["first"].plan
         seen = plan.e2e_s if judged else plan.ttft_s
-        waits.append(_way(ACCEPTED, 1.0 - terms.escalated_fraction, terms.verdict_s, (seen,), (plan.e2e_s,)))
+        waits.append(_way(ACCEPTED, 1.0 - terms.escalated, terms.verdict_time, (seen,), (plan.e2e_s,)))
     if "second" in found:
         before = (found["first"].plan.e2e_s,) if judged else ()
         plan = found["second"].plan
         ends = (*before, plan.ttft_s), (*before, plan.e2e_s)
-        waits.append(_way(ESCALATED, terms.escalated_fraction, terms.verdict_s, *ends))
+        waits.append(_way(ESCALATED, terms.escalated, terms.verdict_time, *ends))
     waits.append(_way(ALONE, 1.0, 0.0, (alone.plan.ttft_s,), (alone.plan.e2e_s,)))
     return tuple(waits)
 

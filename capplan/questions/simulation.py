@@ -346,8 +346,8 @@ def _replayed(chosen: Chosen, trace: Trace, seconds: float | None) -> AskedStrea
     most = chosen.spec.network.max_context_tokens
     longest = int((trace.input_tokens + trace.output_tokens).max())
     context = max(chosen.spec.max_model_len or 0, 1024 * -(-longest // 1024))
-    if chosen.asked.scenario.max_model_len is not None:
-        context = chosen.asked.scenario.max_model_len
+    if chosen.asked.scenario.file.max_model_len is not None:
+        context = chosen.asked.scenario.file.max_model_len
     context = min(context, most) if most else context
     drawn = trace.requests()
     kept = drawn.input_tokens < context

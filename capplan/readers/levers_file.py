@@ -3,24 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict
-
 from capplan.errors import InputError
-from capplan.readers.plan_record import Amount, Count, Probability
-from capplan.readers.record import Record, validated
+from capplan.readers.plan_record import Amount, AnswerRow, Count, Probability
+from capplan.readers.record import validated
 from capplan.readers.text_file import read_json
 from capplan.readers.yaml_file import Document
 
 AGAIN = "write it with: capplan levers --plan plan.json -o levers.json"
 
 
-class _Row(Record):
-    """A part of the answer; what is not read again stays as it is."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-
-class PricedRow(_Row):
+class PricedRow(AnswerRow):
     """What a page says of a plan."""
 
     hardware: str
@@ -37,7 +29,7 @@ class BaseRow(PricedRow):
     slo_met_probability: Probability
 
 
-class LeverRow(_Row):
+class LeverRow(AnswerRow):
     """One lever by itself."""
 
     lever: str
@@ -53,7 +45,7 @@ class LeverRow(_Row):
     risk: str | None
 
 
-class LeversRow(_Row):
+class LeversRow(AnswerRow):
     """What every lever is worth, separately and combined."""
 
     scenario: str
@@ -67,18 +59,14 @@ class LeversRow(_Row):
     combinations: Count
 
 
-class _File(_Row):
+class _File(AnswerRow):
     result: LeversRow
 
 
-def read_levers_file(path: Path) -> LeversRow:
-    """Return a saved answer; InputError where the file is none, or a figure in it is not one."""
+def read_levers_file(path: Path) -> dict[str, Any]:
+    """Return the result of a saved answer; InputError where the file is none, or a figure in it is not one."""
     envelope = read_json(path, kind="the levers of a plan, as capplan levers -o levers.json writes them")
     if envelope.get("command") != "levers" or not isinstance(envelope.get("result"), dict):
         raise InputError(f"{path}: is not an answer of capplan levers\n  {AGAIN}")
-    return validated(_File, Document(str(path), {"result": envelope["result"]}, {})).result
-
-
-def levers_row(result: dict[str, Any]) -> LeversRow:
-    """Return an answer that was not written to a file."""
-    return validated(LeversRow, Document("levers", result, {}))
+    validated(_File, Document(str(path), {"result": envelope["result"]}, {}))
+    return dict(envelope["result"])

@@ -8,7 +8,7 @@ from math import isclose
 from operator import or_
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Self, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import (
     BeforeValidator,
@@ -36,9 +36,10 @@ from capplan.fleet.plan import (
     Uneconomical,
 )
 from capplan.fleet.pools.link import LinkUse
-from capplan.fleet.scenario import LoraTerms
 from capplan.fleet.search.candidates import DEGREES, Rejection
 from capplan.fleet.unit_costs import UnitCosts
+from capplan.model.network import LoraTerms
+from capplan.numbers import Spread
 from capplan.readers.record import LARGEST_WHOLE, Record, validated
 from capplan.readers.yaml_file import Document
 
@@ -65,7 +66,7 @@ def _follows(key: str, written: float | None, worked_out: float | None, how: str
         raise ValueError(f"{key} is {written}, and {how} {worked_out}")
 
 
-class _Row(Record):
+class AnswerRow(Record):
     """A part of the answer; figures that are not read again stay as they are."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
@@ -80,47 +81,12 @@ _RANGE_OF_NAME: dict[str, Any] = dict.fromkeys(
 """Name -> its range, where whole numbers may be none or have a limit."""
 
 
-class SeenRow(_Row):
-    """A latency with what each request waits outside; the percentiles that are not stated were not counted by that version."""
-
-    mean: Amount
-    p50: Amount | None = None
-    p90: Amount | None = None
-    p95: Amount
-    p99: Amount | None = None
-
-
-class SpreadRow(_Row):
-    """A latency of the requests of one class."""
-
-    mean: Amount
-    p50: Amount
-    p90: Amount
-    p95: Amount
-    p99: Amount
-
-
-class SeenByClassRow(_Row):
-    """What the users of one class see at the peak."""
-
-    name: str
-    ttft_s: SpreadRow
-    e2e_s: SpreadRow
-
-
-class OutsideRow(_Row):
-    """What requests wait for outside of the GPUs."""
-
-    seen_ttft_s: SeenRow
-    seen_e2e_s: SeenRow
-    seen_by_class_s: tuple[SeenByClassRow, ...] = Field(default=(), strict=False)
-
-
 class Stated:
     """Marks a dataclass of the answer that a file holds as it is: each field by its type, each number in the range of its name."""
 
     def __get_pydantic_core_schema__(self, of: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return the schema of the fields, and the dataclass made of them."""
+        of = get_origin(of) or of
         hints = get_type_hints(of)
         stated: dict[str, Any] = {
             field.name: (
@@ -129,9 +95,9 @@ class Stated:
             )
             for field in fields(of)
         }
-        model = create_model(of.__name__, __base__=_Row, **stated)
+        model = create_model(of.__name__, __base__=AnswerRow, **stated)
 
-        def made(row: _Row) -> Any:
+        def made(row: AnswerRow) -> Any:
             found = of(**dict(row))
             if isinstance(found, (StatedGroup, StatedPlan)):
                 found.refuse_contradictions()
@@ -156,6 +122,8 @@ def _ranged(hint: Any, name: str) -> Any:
     """Return the type of a field with the range of its name, through unions and sequences."""
     if name == "tpot_s":
         return Annotated[Annotated[BoundedSpread, Stated()] | None, BeforeValidator(_stated_or_none)]
+    if isinstance(hint, TypeVar):
+        return _ranged(hint.__constraints__[0], name)
     if is_dataclass(hint):
         return Annotated[hint, Stated()]
     if hint in _RANGES:
@@ -170,6 +138,25 @@ def _ranged(hint: Any, name: str) -> Any:
     if get_origin(hint) is UnionType:
         return reduce(or_, (_ranged(each, name) for each in get_args(hint)))
     return hint
+
+
+_Latency: TypeAlias = Annotated[Spread[float], Stated()]
+
+
+class SeenByClassRow(AnswerRow):
+    """What the users of one class see at the peak."""
+
+    name: str
+    ttft_s: _Latency
+    e2e_s: _Latency
+
+
+class OutsideRow(AnswerRow):
+    """What requests wait for outside of the GPUs."""
+
+    seen_ttft_s: _Latency
+    seen_e2e_s: _Latency
+    seen_by_class_s: tuple[SeenByClassRow, ...] = Field(default=(), strict=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +186,7 @@ class StatedGroup(GroupFigures):
         _follows("gpus", self.gpus, self.replicas * each, f"{self.replicas} replicas of {each} make")
 
 
-class OrderedRow(_Row):
+class OrderedRow(AnswerRow):
     """Machines of one kind in an order."""
 
     sku: str | None
@@ -213,7 +200,7 @@ class OrderedRow(_Row):
     source: str | None
 
 
-class PlacementRow(_Row):
+class PlacementRow(AnswerRow):
     """Machines with equally many replicas."""
 
     sku: str | None
@@ -222,7 +209,7 @@ class PlacementRow(_Row):
     machines_per_replica: Positive
 
 
-class OrderRow(_Row):
+class OrderRow(AnswerRow):
     """The machines of a plan."""
 
     machines: list[OrderedRow]
@@ -334,7 +321,7 @@ def _read_plan(written: object, read: ValidatorFunctionWrapHandler) -> Any:
 PlanOfFile: TypeAlias = Annotated[StatedPlan, Stated(), WrapValidator(_read_plan)]
 
 
-class ChoicesRow(_Row):
+class ChoicesRow(AnswerRow):
     """The plans to choose from."""
 
     cheapest: PlanOfFile
@@ -342,7 +329,7 @@ class ChoicesRow(_Row):
     fewest: PlanOfFile
 
 
-class NamedFileRow(_Row):
+class NamedFileRow(AnswerRow):
     """A file that a scenario names, and its content at the time."""
 
     key: str
@@ -350,7 +337,7 @@ class NamedFileRow(_Row):
     sha256: str | None
 
 
-class ModelRow(_Row):
+class ModelRow(AnswerRow):
     """The model, and where its config was read."""
 
     name: str
@@ -358,14 +345,14 @@ class ModelRow(_Row):
     source: str
 
 
-class EngineRow(_Row):
+class EngineRow(AnswerRow):
     """The engine that was modelled."""
 
     name: Literal["vllm", "sglang", "trtllm"]
     version: str
 
 
-class PriceRow(_Row):
+class PriceRow(AnswerRow):
     """The price of a device, and the offers that it comes from."""
 
     hardware: str
@@ -380,7 +367,7 @@ class PriceRow(_Row):
     sources: list[str]
 
 
-class SpeculationRow(_Row):
+class SpeculationRow(AnswerRow):
     """How the replicas speculate."""
 
     method: str
@@ -388,14 +375,14 @@ class SpeculationRow(_Row):
     draft_tokens: Count | None
 
 
-class ServerRow(_Row):
+class ServerRow(AnswerRow):
     """The servers of a group."""
 
     devices_per_server: Positive
     vendor: str
 
 
-class LaunchRow(_Row):
+class LaunchRow(AnswerRow):
     """What one engine of the chosen plan is started with."""
 
     max_model_len: Count
@@ -418,7 +405,7 @@ class LaunchRow(_Row):
     kv_offload: list[Annotated[TierSize, Stated()]]
 
 
-class InputsRow(_Row):
+class InputsRow(AnswerRow):
     """What a plan was made from, so that it can be read, checked and explained without the files of that day."""
 
     content: dict[str, Any]
@@ -436,7 +423,7 @@ class InputsRow(_Row):
     launch: LaunchRow | None
 
 
-class DisaggregatedRow(_Row):
+class DisaggregatedRow(AnswerRow):
     """How separate pools were searched."""
 
     rejected: tuple[Annotated[Rejection, Stated()], ...] = Field(strict=False)
@@ -444,14 +431,14 @@ class DisaggregatedRow(_Row):
     simulated_pairs: Count
 
 
-class OverTimeRow(_Row):
+class OverTimeRow(AnswerRow):
     """Load and GPUs of a group over the windows of a curve or of a trace."""
 
     request_rate: tuple[Amount, ...] = Field(strict=False)
     needed_gpus: tuple[Positive, ...] = Field(strict=False)
 
 
-class ResultRow(_Row):
+class ResultRow(AnswerRow):
     """The answer of a fleet search."""
 
     plans: Annotated[list[PlanOfFile], Field(min_length=1)]
@@ -475,7 +462,7 @@ class ResultRow(_Row):
         return rows[group] if len(rows) == len(self.chosen.groups) else None
 
 
-class _OriginRow(_Row):
+class _OriginRow(AnswerRow):
     """The part of the origin that holds the inputs."""
 
     inputs: InputsRow

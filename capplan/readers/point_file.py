@@ -8,8 +8,8 @@ from typing import IO, Any
 
 from capplan.errors import InputError
 from capplan.fleet.sweep import Point, Row
+from capplan.numbers import Spread
 from capplan.readers.text_file import numbered_blocks
-from capplan.serving.outcome import Spread
 
 LARGEST_BYTES = 500_000_000
 """Largest size of a file of finished points; 1,000 points take 1 MB."""

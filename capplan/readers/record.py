@@ -104,63 +104,37 @@ def _whole(written: object) -> object:
         return written
 
 
-_bytes = _quantity_type(q.BYTES, above=0)
-_bytes_per_s = _quantity_type(q.BYTES_PER_S, above=0)
-_flop_per_s = _quantity_type(q.FLOP_PER_S, above=0)
-_seconds = _quantity_type(q.SECONDS, above=0)
-_waiting = _quantity_type(q.SECONDS, low=0)
-_start_up = _quantity_type(q.SECONDS, low=0, high=86_400)
-_fraction = _quantity_type(q.FRACTION, low=0, high=1)
-_share = _quantity_type(q.FRACTION, above=0, high=1)
-_confidence = _quantity_type(q.CONFIDENCE, above=0, below=1)
-_discount = _quantity_type(q.FRACTION, low=0, below=1)
-_headroom = _quantity_type(q.FRACTION, low=0, high=0.95)
-_rate = _quantity_type(q.REQUESTS_PER_S, above=0)
-_rate_or_none = _quantity_type(q.REQUESTS_PER_S, low=0)
-_hours = _quantity_type(q.HOURS_PER_DAY, above=0, high=24)
 _tokens = _quantity_type(q.TOKENS, above=0, high=MOST_COUNTED)
-_count = _quantity_type(q.COUNT, above=0, high=MOST_COUNTED)
-_usd_per_hour = _quantity_type(q.USD_PER_HOUR, above=0)
-_usd_per_mtok = _quantity_type(q.USD_PER_MILLION_TOKENS, low=0)
-_usd_per_paid_mtok = _quantity_type(q.USD_PER_MILLION_TOKENS, above=0)
-_usd_per_mtok_hour = _quantity_type(q.USD_PER_MILLION_TOKENS_HOUR, low=0)
-_budget = _quantity_type(q.BUDGET, above=0)
-_usd = _quantity_type(q.USD, above=0)
-_usd_each = _quantity_type(q.USD_EACH, low=0, high=1e6)
-_years = _quantity_type(q.YEARS, above=0, high=100)
-_usd_per_month = _quantity_type(q.USD_PER_MONTH, low=0)
-_usd_per_kwh = _quantity_type(q.USD_PER_KWH, low=0)
-_kg_per_kwh = _quantity_type(q.KG_PER_KWH, low=0)
-_watts = _quantity_type(q.WATTS, above=0)
 
-Bytes: TypeAlias = Annotated[float, *_bytes]
-BytesPerS: TypeAlias = Annotated[float, *_bytes_per_s]
-FlopPerS: TypeAlias = Annotated[float, *_flop_per_s]
-Seconds: TypeAlias = Annotated[float, *_seconds]
-SecondsOrZero: TypeAlias = Annotated[float, *_waiting]
-StartUp: TypeAlias = Annotated[float, *_start_up]
-Fraction: TypeAlias = Annotated[float, *_fraction]
-Share: TypeAlias = Annotated[float, *_share]
-Confidence: TypeAlias = Annotated[float, *_confidence]
-Discount: TypeAlias = Annotated[float, *_discount]
-Headroom: TypeAlias = Annotated[float, *_headroom]
-RequestsPerS: TypeAlias = Annotated[float, *_rate]
-RequestsPerSOrZero: TypeAlias = Annotated[float, *_rate_or_none]
-HoursPerDay: TypeAlias = Annotated[float, *_hours]
+Bytes: TypeAlias = Annotated[float, *_quantity_type(q.BYTES, above=0)]
+BytesPerS: TypeAlias = Annotated[float, *_quantity_type(q.BYTES_PER_S, above=0)]
+FlopPerS: TypeAlias = Annotated[float, *_quantity_type(q.FLOP_PER_S, above=0)]
+Seconds: TypeAlias = Annotated[float, *_quantity_type(q.SECONDS, above=0)]
+SecondsOrZero: TypeAlias = Annotated[float, *_quantity_type(q.SECONDS, low=0)]
+StartUp: TypeAlias = Annotated[float, *_quantity_type(q.SECONDS, low=0, high=86_400)]
+Fraction: TypeAlias = Annotated[float, *_quantity_type(q.FRACTION, low=0, high=1)]
+Share: TypeAlias = Annotated[float, *_quantity_type(q.FRACTION, above=0, high=1)]
+Confidence: TypeAlias = Annotated[float, *_quantity_type(q.CONFIDENCE, above=0, below=1)]
+Discount: TypeAlias = Annotated[float, *_quantity_type(q.FRACTION, low=0, below=1)]
+Headroom: TypeAlias = Annotated[float, *_quantity_type(q.FRACTION, low=0, high=0.95)]
+RequestsPerS: TypeAlias = Annotated[float, *_quantity_type(q.REQUESTS_PER_S, above=0)]
+RequestsPerSOrZero: TypeAlias = Annotated[float, *_quantity_type(q.REQUESTS_PER_S, low=0)]
+HoursPerDay: TypeAlias = Annotated[float, *_quantity_type(q.HOURS_PER_DAY, above=0, high=24)]
 Tokens: TypeAlias = Annotated[float, *_tokens]
-Number: TypeAlias = Annotated[float, *_count]
-UsdPerHour: TypeAlias = Annotated[float, *_usd_per_hour]
-UsdPerMillionTokens: TypeAlias = Annotated[float, *_usd_per_mtok]
-UsdPerPaidMillionTokens: TypeAlias = Annotated[float, *_usd_per_paid_mtok]
-UsdPerMillionTokensHour: TypeAlias = Annotated[float, *_usd_per_mtok_hour]
-UsdOfBudget: TypeAlias = Annotated[float, *_budget]
-Usd: TypeAlias = Annotated[float, *_usd]
-UsdEach: TypeAlias = Annotated[float, *_usd_each]
-Years: TypeAlias = Annotated[float, *_years]
-UsdPerMonth: TypeAlias = Annotated[float, *_usd_per_month]
-UsdPerKwh: TypeAlias = Annotated[float, *_usd_per_kwh]
-KgPerKwh: TypeAlias = Annotated[float, *_kg_per_kwh]
-Watts: TypeAlias = Annotated[float, *_watts]
+WholeTokens: TypeAlias = Annotated[int, *_tokens]
+Number: TypeAlias = Annotated[float, *_quantity_type(q.COUNT, above=0, high=MOST_COUNTED)]
+UsdPerHour: TypeAlias = Annotated[float, *_quantity_type(q.USD_PER_HOUR, above=0)]
+UsdPerMillionTokens: TypeAlias = Annotated[float, *_quantity_type(q.USD_PER_MILLION_TOKENS, low=0)]
+UsdPerPaidMillionTokens: TypeAlias = Annotated[float, *_quantity_type(q.USD_PER_MILLION_TOKENS, above=0)]
+UsdPerMillionTokensHour: TypeAlias = Annotated[float, *_quantity_type(q.USD_PER_MILLION_TOKENS_HOUR, low=0)]
+UsdOfBudget: TypeAlias = Annotated[float, *_quantity_type(q.BUDGET, above=0)]
+Usd: TypeAlias = Annotated[float, *_quantity_type(q.USD, above=0)]
+UsdEach: TypeAlias = Annotated[float, *_quantity_type(q.USD_EACH, low=0, high=1e6)]
+Years: TypeAlias = Annotated[float, *_quantity_type(q.YEARS, above=0, high=100)]
+UsdPerMonth: TypeAlias = Annotated[float, *_quantity_type(q.USD_PER_MONTH, low=0)]
+UsdPerKwh: TypeAlias = Annotated[float, *_quantity_type(q.USD_PER_KWH, low=0)]
+KgPerKwh: TypeAlias = Annotated[float, *_quantity_type(q.KG_PER_KWH, low=0)]
+Watts: TypeAlias = Annotated[float, *_quantity_type(q.WATTS, above=0)]
 
 
 COUNT_SCHEMA: dict[str, Any] = {

@@ -6,13 +6,13 @@ from math import isnan
 import numpy as np
 
 from capplan.model.weight_format import kv_bytes_per_element
-from capplan.numbers import Array
+from capplan.numbers import Array, Spread
 from capplan.phases.cost import Bound, OperatorCost, bound
 from capplan.phases.step import decode_step_costs, prefill_step_costs
 from capplan.replica.load import Load, check_load
 from capplan.replica.replica import Replica
 from capplan.replica.spec import refuse_prefixes, served_context_tokens
-from capplan.serving.outcome import Outcome, Spread, spread
+from capplan.serving.outcome import Outcome, spread
 from capplan.serving.requests import Requests
 from capplan.serving.server import simulate
 
@@ -36,9 +36,9 @@ class OperatorRow:
 class Estimate:
     """Steady state of one replica under a load."""
 
-    ttft_s: Spread
-    tpot_s: Spread
-    e2e_s: Spread
+    ttft_s: Spread[float]
+    tpot_s: Spread[float]
+    e2e_s: Spread[float]
     output_tokens_per_s: float
     total_tokens_per_s: float
     requests_per_s: float

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from capplan.engine.profile import DECODE_BATCHES, HostOverhead
+from capplan.engine.profile import DECODE_BATCHES, PROMPT_TOKENS, HostOverhead
 from capplan.memory.capacity import stage_shares
 from capplan.memory.launch import Launch
 from capplan.model.network import Network, layer_counts
@@ -224,9 +224,9 @@ def with_host(
 ) -> StepTable:
     """Return step tables with the time that the engine saves on kernels and the time that its host adds.
 
-        D = u + r_d (k - u) + t_step + S t_seq / g,   M = f + r_p (k - f) + t_step,   L = t_launch + t_step
+        D = u + r_d (k - u) + t_step + S t_seq / g,   M = q(T) (f + r_p (k - f)) + t_step,   L = t_launch + t_step
 
-    and D and decode attention times q(S), the ratio of decode steps at S sequences,
+    and D and decode attention times q(S), the ratios of decode steps at S sequences and of steps with prompts at T tokens,
     with k the sum of kernel times, f their floors, u the time that cannot overlap; t_step includes what ranks_s adds where
     a model is split over several devices, g the groups of data-parallel attention: each group has a scheduler of its own, which handles
     its own sequences. A ratio r above 1 adds
@@ -246,7 +246,8 @@ def with_host(
     prefill = (device.floors, host.prefill_excess_ratio)
     per_sequence = host.token_s(offline=offline) * kernels.sequence_knots / device.groups[:, None]
     step_s = np.asarray(host.each_step_s(device.ranks))[:, None]
-    of_batch = decode_ratio(kernels.sequence_knots, host.decode_ratios)
+    of_batch = ratio_at(kernels.sequence_knots, DECODE_BATCHES, host.decode_ratios)
+    of_tokens = ratio_at(kernels.token_knots, PROMPT_TOKENS, host.prompt_ratios)
     layers = len(network.layers) + (network.encoder.tower.layers if network.encoder else 0)
     launch_s = host.launch_s(
         kernels.token_knots, layers, network.routed_layers, network.latent_layers, network.scaled_products
@@ -256,24 +257,26 @@ def with_host(
         decode_s=(remaining("decode_s", *decode) + step_s + per_sequence) * of_batch,
         head_s=remaining("head_s", *prefill) + per_sequence,
         decode_attention_s=remaining("decode_attention_s", *decode) * of_batch[:, None],
-        mixed_s=remaining("mixed_s", *prefill) + step_s,
+        mixed_s=remaining("mixed_s", *prefill) * of_tokens + step_s,
         launch_s=launch_s + step_s,
         prefill_attention_s=remaining("prefill_attention_s", *prefill),
         request_s=0.0 if offline else host.request_s,
     )
 
 
-def decode_ratio(sequences: Number, ratios: Sequence[float]) -> Array:
-    """Return by what a deployment's decode step at a batch differs from the predicted one.
+def ratio_at(size: Number, sizes: Sequence[float], ratios: Sequence[float]) -> Array:
+    """Return by what a deployment's step of a size differs from the predicted one.
 
-        ln q(S) = linear in ln S between ln q(1), ln q(2), ln q(4), ...
+        ln q(n) = linear in ln n between ln q(n_1), ln q(n_2), ...
 
     Parameters
     ----------
-    sequences : [-]
-        S; below 1 and beyond the last batch the outermost ratio holds.
+    size : [-]
+        n, sequences or tokens of a step; below the first and beyond the last of the sizes the outermost ratio applies.
+    sizes : [-]
+        n_1, n_2, ..., in order: DECODE_BATCHES or PROMPT_TOKENS.
     ratios : [-]
-        q at DECODE_BATCHES.
+        q at each of them.
 
     Returns
     -------
@@ -282,15 +285,15 @@ def decode_ratio(sequences: Number, ratios: Sequence[float]) -> Array:
 
     Examples
     --------
-    >>> decode_ratio(np.array([1.0, 2.0, 100.0]), (1.0, 1.2, 0.8, 1.0, 1.0, 1.0)).tolist()
-    [1.0, 1.2, 1.0]
+    >>> ratio_at(np.array([1.0, 2.0, 100.0]), (1, 2, 4), (1.0, 1.2, 0.8)).tolist()
+    [1.0, 1.2, 0.8]
 
     References
     ----------
     Press et al. 2007, "Numerical Recipes", section 3.2.
     """
-    knots = np.log(np.asarray(DECODE_BATCHES, dtype=np.float64))
-    logs = np.interp(np.log(np.maximum(sequences, 1.0)), knots, np.log(np.asarray(ratios)))
+    knots = np.log(np.asarray(sizes, dtype=np.float64))
+    logs = np.interp(np.log(np.maximum(size, 1.0)), knots, np.log(np.asarray(ratios)))
     return np.asarray(np.exp(logs))
 
 

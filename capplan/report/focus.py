@@ -17,6 +17,7 @@ from capplan.money.total_cost import Sold
 from capplan.money.who_pays import Share
 from capplan.questions.money.who_pays import AskedBill
 from capplan.report.data_text import csv_cell
+from capplan.scenario.records.money import Currency
 
 COLUMNS = (
     "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart",
@@ -65,7 +66,7 @@ def focus_text(
     scenario: str,
     model: str,
     month: tuple[int, int],
-    currency: tuple[str, float] | None,
+    currency: Currency | None,
     by: str = "class",
 ) -> str:
     """Return a bill as FOCUS CSV.
@@ -76,7 +77,7 @@ def focus_text(
     scenario : its name, which stands for the account
     model : that is served
     month : year and month
-    currency : name of a currency and the dollars that one unit of it costs; None: US dollars
+    currency : None: US dollars
     by : what a row is of: `class` of requests, or `machine`
 
     Returns
@@ -88,7 +89,7 @@ def focus_text(
     writer.writeheader()
     start = datetime(*month, 1, tzinfo=UTC)
     end = datetime(month[0] + month[1] // 12, month[1] % 12 + 1, 1, tzinfo=UTC)
-    name, usd_each = currency or ("USD", 1.0)
+    name, usd_each = (currency.name, currency.usd) if currency else ("USD", 1.0)
     same = {
         "BillingPeriodStart": _stamp(start), "BillingPeriodEnd": _stamp(end), "ChargePeriodStart": _stamp(start),
         "ChargePeriodEnd": _stamp(end), "BillingAccountId": scenario, "BillingAccountName": scenario, "x_Model": model,

@@ -87,14 +87,9 @@ def refuse_picture(path: Path, option: str = "--plot") -> None:
     """Raise the error for a picture that could not be drawn: its suffix, the library that draws, its folder."""
     if path.suffix.lower() not in PICTURES:
         raise InputError(f"{option}: {path.name!r} is not one of {', '.join(PICTURES)}; e.g. picture.svg")
-    if not can_draw():
+    if find_spec("matplotlib") is None:
         raise InputError(f"{option} needs matplotlib\n  install it: pip install 'capplan[plot]'")
     refuse_unwritable(path, option)
-
-
-def can_draw() -> bool:
-    """Return whether the library that draws pictures is installed."""
-    return find_spec("matplotlib") is not None
 
 
 def beside(path: Path, suffix: str) -> dict[object, str]:

@@ -215,21 +215,28 @@ def assumptions_section(given: Findings, assumptions: Sequence[Assumption]) -> S
 
 def sources_section(given: Findings) -> Section:
     """Return where prices, datasheets, model, engine and efficiencies come from, with their dates."""
-    rows = [_model_row(given), _engine_row(given.asked.question.profile)]
+    model = given.model_source
+    rows = [
+        {"what": "model", "title": model.title, "date": None, "where": model.url or model.note},
+        _engine_row(given.asked.question.profile),
+    ]
     devices = devices_of(given)
     for device in given.asked.question.devices:
         if device.name in devices or not devices:
-            rows += _device_rows(device)
+            rows += [
+                {
+                    "what": device.name,
+                    "title": source.title,
+                    "date": source.checked,
+                    "where": source.url or source.note,
+                }
+                for source in device.sources
+            ]
             rows += _efficiency_rows(given, device)
     prices = price_rows(given)
     titles = {"low_usd_per_gpu_hour": "lowest", "high_usd_per_gpu_hour": "highest"}
     priced = (Table(prices, title="Prices of a GPU-hour", titles=titles),) if prices else ()
     return Section("Sources", tables=(*priced, Table(rows, title="Models, devices, engines")))
-
-
-def _model_row(given: Findings) -> dict[str, Any]:
-    source = given.model_source
-    return {"what": "model", "title": source.title, "date": None, "where": source.url or source.note}
 
 
 def _engine_row(profile: EngineProfile) -> dict[str, Any]:
@@ -238,18 +245,6 @@ def _engine_row(profile: EngineProfile) -> dict[str, Any]:
     if version != profile.version:
         what += f"; {profile.version} is the nearest version known"
     return {"what": "engine", "title": f"{profile.engine} {version}", "date": None, "where": what}
-
-
-def _device_rows(device: Device) -> list[dict[str, Any]]:
-    return [
-        {
-            "what": device.name,
-            "title": source.title,
-            "date": source.checked,
-            "where": source.url or source.note,
-        }
-        for source in device.sources
-    ]
 
 
 def _efficiency_rows(given: Findings, device: Device) -> list[dict[str, Any]]:

@@ -4,7 +4,9 @@ Every writer (Markdown, HTML, terminal, CSV, JSON) prints this one structure.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.question import Question
@@ -13,7 +15,6 @@ from capplan.hardware.device import Source
 from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.questions.outlook import Outlook, outlook_of
 from capplan.questions.sensitivity import Sensitivity, sensitivity_of
-from capplan.readers.levers_file import LeversRow
 from capplan.report.answer import Answer, Table
 from capplan.report.charts.records import Chart
 
@@ -73,7 +74,7 @@ class Findings:
     """Commitments, growth and energy of the plans, and their replicas over time."""
     sensitivity: Sensitivity = field(default_factory=Sensitivity)
     written: Written = field(default_factory=Written)
-    levers: LeversRow | None = None
+    levers: Mapping[str, Any] | None = None
     """What every lever is worth, where that was asked for."""
 
     @property
@@ -96,7 +97,7 @@ def findings(
     source: Source,
     written: Written | None = None,
     *,
-    levers: LeversRow | None = None,
+    levers: Mapping[str, Any] | None = None,
     others: bool = True,
 ) -> Findings:
     """Return everything that a review needs to know about the plans of a search.

@@ -1,6 +1,7 @@
 """What moves the number in a review, and what can be done about it: the levers of the scenario, or what the page computed by itself."""
 
 from collections import Counter
+from collections.abc import Mapping
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from capplan.questions.levers.answer import Asking, checked_names, levers_beside
 from capplan.questions.plans.plan_row import plan_row
 from capplan.questions.sensitivity import CHANGE, Sensitivity
 from capplan.readers.catalogue.scenarios import scenario_word
-from capplan.readers.levers_file import AGAIN, LeverRow, LeversRow, levers_row, read_levers_file
+from capplan.readers.levers_file import AGAIN, BaseRow, LeverRow, read_levers_file
 from capplan.report.answer import Table
 from capplan.report.answers.fleet_money import (
     cash_tables,
@@ -29,7 +30,6 @@ from capplan.report.answers.fleet_outlook import energy_tables, growth_closing, 
 from capplan.report.answers.fleet_words import layout_text, unsure
 from capplan.report.answers.levers import levers_answer
 from capplan.report.charts.records import Bar, Bars, Line, Lines, Tornado, Turned, amount_text
-from capplan.report.data_text import plain
 from capplan.report.show import row_progress
 from capplan.review.findings import Findings, Section
 
@@ -47,7 +47,7 @@ def outlook_section(given: Findings) -> Section:
         ),
         lines=(
             *commitments_closing(outlook.mixes),
-            *currency_texts(scenario.currency, paid_usd(given.answer, outlook)),
+            *currency_texts(scenario.file.currency, paid_usd(given.answer, outlook)),
             *growth_closing(outlook.growth, scenario),
             *cash_texts(outlook.cash),
         ),
@@ -306,6 +306,8 @@ _TITLES = {
     "risk": "what it takes",
     "reason": "why",
 }
+_LEFT = ("lever", "change", "reason")
+_TRIED = tuple(key for key in LeverRow.model_fields if key not in ("applicable", "reason"))
 _FALLS = {
     "input length": "prompts rewritten, or less retrieved",
     "output length": "users get less text",
@@ -317,7 +319,7 @@ _FALLS = {
 
 def wanted_levers(
     asking: Asking | None, file: Path | None, asked: AskedFleet, answer: FleetAnswer
-) -> LeversRow | None:
+) -> Mapping[str, Any] | None:
     """Return what every lever is worth: tried by searches of its own, or as saved in a file; None where neither is wanted."""
     if file is not None:
         return saved_levers(file, answer.chosen)
@@ -326,15 +328,16 @@ def wanted_levers(
     _, base = levers_beside(asking, asked, answer)
     with row_progress("levers") as progress:
         tried = levers_of(asking, base, checked_names(None), progress)
-    return levers_row(plain(levers_answer(asking, base, tried).result))
+    result: Mapping[str, Any] = levers_answer(asking, base, tried).result
+    return result
 
 
-def saved_levers(path: Path, plan: Plan | None) -> LeversRow:
+def saved_levers(path: Path, plan: Plan | None) -> Mapping[str, Any]:
     """Return the levers in a file; InputError where the plan that they were tried on is not the one of the page."""
     levers = read_levers_file(path)
-    now = None if plan is None else plan_row(plan)
-    if levers.base is None or now is None or any(now[key] != value for key, value in levers.base):
-        was = "no plan" if levers.base is None else f"{levers.base.gpus} x {levers.base.hardware}"
+    base, now = levers["base"], None if plan is None else plan_row(plan)
+    if base is None or now is None or any(now[key] != base[key] for key in BaseRow.model_fields):
+        was = "no plan" if base is None else f"{base['gpus']} x {base['hardware']}"
         here = "no plan" if plan is None else f"{plan.gpus} x {plan.hardware}"
         raise InputError(f"{path}: was written for another plan ({was}, and the page has {here})\n  {AGAIN}")
     return levers
@@ -345,14 +348,21 @@ def levers_section(given: Findings) -> Section:
     if given.levers is None:
         return _own_section(given)
     levers = given.levers
-    tried = [row for row in levers.levers if row.gpus is not None]
-    missed = [_why(row) for row in levers.levers if row.applicable and row.gpus is None]
-    idle = [_why(row) for row in levers.levers if not row.applicable]
+    tried = [
+        {key: row[key] for key in _TRIED} | {"confidence_fraction": row["confidence"]}
+        for row in levers["levers"]
+        if row["gpus"] is not None
+    ]
+    left = [row for row in levers["levers"] if row["gpus"] is None]
+    missed, idle = (
+        [{key: row[key] for key in _LEFT} for row in left if row["applicable"] is applied]
+        for applied in (True, False)
+    )
     shown = ("lever", "change", "gpus", "usd_per_month", "usd_per_month_saved", "ttft_p95_s", "tpot_p95_s", "confidence_fraction", "risk")  # fmt: skip
     tables = (
         Table(_compared(levers), title="As it is, and at best", titles=_TITLES),
         Table(
-            [_line(row) for row in tried],
+            tried,
             title="Each lever separately, most saved first",
             shown=shown,
             titles=_TITLES,
@@ -360,8 +370,8 @@ def levers_section(given: Findings) -> Section:
         Table(missed, title="No plan meets the targets", titles=_TITLES),
         Table(idle, title="Levers that do not apply, or were not tried", titles=_TITLES),
     )
-    saving = [(row, row.usd_per_month_saved) for row in tried]
-    bars = tuple(Bar(row.change, (("saved", usd),)) for row, usd in saving if usd is not None and usd > 0.0)
+    saving = [(row["change"], row["usd_per_month_saved"]) for row in tried]
+    bars = tuple(Bar(change, (("saved", usd),)) for change, usd in saving if usd is not None and usd > 0.0)
     return Section(
         "Levers",
         text=(
@@ -374,26 +384,19 @@ def levers_section(given: Findings) -> Section:
     )
 
 
-def _line(row: LeverRow) -> dict[str, Any]:
-    return {**row.model_dump(exclude={"applicable", "reason"}), "confidence_fraction": row.confidence}
-
-
-def _why(row: LeverRow) -> dict[str, Any]:
-    return {"lever": row.lever, "change": row.change, "reason": row.reason}
-
-
-def _compared(levers: LeversRow) -> list[dict[str, Any]]:
+def _compared(levers: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the plan as it is and the best one."""
-    before = levers.base_usd_per_month
+    before = levers["base_usd_per_month"]
+    best = levers["best"] if levers["best_levers"] else None
     plans = {
-        "as it is": (levers.base, before),
-        "best combination": (levers.best if levers.best_levers else None, levers.best_usd_per_month),
+        "as it is": (levers["base"], before),
+        "best combination": (best, levers["best_usd_per_month"]),
     }
     return [
         {
             "choice": name,
-            "hardware": plan.hardware,
-            "gpus": plan.gpus,
+            "hardware": plan["hardware"],
+            "gpus": plan["gpus"],
             "usd_per_month": usd,
             "usd_per_month_saved": None if before is None or usd is None else before - usd,
         }
@@ -402,10 +405,10 @@ def _compared(levers: LeversRow) -> list[dict[str, Any]]:
     ]
 
 
-def _best_text(levers: LeversRow) -> str:
-    if not levers.best_levers:
-        return f"No combination of them costs less ({levers.combinations} were tried)."
-    return f"The best of {levers.combinations} combinations: {', '.join(levers.best_levers)}."
+def _best_text(levers: Mapping[str, Any]) -> str:
+    if not levers["best_levers"]:
+        return f"No combination of them costs less ({levers['combinations']} were tried)."
+    return f"The best of {levers['combinations']} combinations: {', '.join(levers['best_levers'])}."
 
 
 def _own_section(given: Findings) -> Section:
@@ -414,7 +417,14 @@ def _own_section(given: Findings) -> Section:
     if plan is None or plan.usd_per_hour is None:
         return Section("Levers")
     planned = planned_usd(plan) or 0.0
-    options = [*_lever_turns(given), *_lever_choices(given, plan)]
+    options = [
+        *[
+            (f"{swing.what} {swing.low.change}", swing.low.gpus, swing.low.usd, _FALLS[swing.what])
+            for swing in given.sensitivity.swings
+            if swing.what in _FALLS and swing.low.gpus is not None and swing.low.usd is not None
+        ],
+        *_lever_choices(given, plan),
+    ]
     key = money_key(plan)
     rows = [
         {"lever": what, "gpus": gpus, key: usd, "saved_usd": planned - usd, "price_to_pay": risk}
@@ -433,14 +443,6 @@ def _own_section(given: Findings) -> Section:
         tables=(Table(rows, titles={key: "cost", "price_to_pay": "what it takes"}),) if rows else (),
         code=(f"capplan levers {scenario_word(given.asked.scenario.path)}",),
     )
-
-
-def _lever_turns(given: Findings) -> list[tuple[str, int, float, str]]:
-    return [
-        (f"{swing.what} {swing.low.change}", swing.low.gpus, swing.low.usd, _FALLS[swing.what])
-        for swing in given.sensitivity.swings
-        if swing.what in _FALLS and swing.low.gpus is not None and swing.low.usd is not None
-    ]
 
 
 def _lever_choices(given: Findings, plan: Plan) -> list[tuple[str, int, float, str]]:

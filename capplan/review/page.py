@@ -18,7 +18,14 @@ from capplan.review.plans import cost_section, total_section
 def review_of(given: Findings) -> Review:
     """Return the page: the decision first, then why, what moves it and what may go wrong, then its evidence and sources."""
     said = decision.decision_sentence(given)
-    first = _kept(_first_screen(given))
+    first = _kept(
+        [
+            decision.decision_section(given),
+            decision.verdicts_section(given),
+            decision.certainty_section(given),
+            decision.choices_section(given),
+        ]
+    )
     kept = (*first, *_kept([*_middle(given), *_appendix(given)]))
     return Review(
         given.asked.scenario.name,
@@ -34,15 +41,6 @@ def review_of(given: Findings) -> Review:
 def _kept(sections: Sequence[Section]) -> tuple[Section, ...]:
     """Return the sections that have something to say."""
     return tuple(section for section in sections if section != Section(section.title))
-
-
-def _first_screen(given: Findings) -> list[Section]:
-    return [
-        decision.decision_section(given),
-        decision.verdicts_section(given),
-        decision.certainty_section(given),
-        decision.choices_section(given),
-    ]
 
 
 def _middle(given: Findings) -> list[Section]:

@@ -270,7 +270,11 @@ def cost_section(given: Findings) -> Section:
     powered = given.asked.scenario.prices.usd_per_kwh is not None
     plans = given.plans[:CHARTED]
     of_job = by_the_job(plans)
-    devices = [row for plan in plans for row in _devices_rows(plan, powered=powered, of_job=of_job)]
+    devices = [
+        _devices_row(plan, group, name, powered=powered, of_job=of_job)
+        for plan in plans
+        for group, name in zip(plan.groups, plan.group_names, strict=True)
+    ]
     tokens = [row for plan in plans for row in (_job_rows(plan) if of_job else _token_rows(plan))]
     way = "cost per hour is the price of whole machines, as in the order; "
     if paid_by_the_gpu(plans):
@@ -324,14 +328,6 @@ def _electricity_text(given: Findings) -> str:
         f" Electricity is maximum power x {prices.facility_ratio:g} (facility ratio) x {prices.usd_per_kwh:g} $/kWh, on top of "
         "the price; leave it out where the price of a rented GPU-hour already includes it."
     )
-
-
-def _devices_rows(plan: Plan, *, powered: bool, of_job: bool) -> list[dict[str, Any]]:
-    """Return the devices of each group of a plan and their cost."""
-    return [
-        _devices_row(plan, group, name, powered=powered, of_job=of_job)
-        for group, name in zip(plan.groups, plan.group_names, strict=True)
-    ]
 
 
 def _devices_row(plan: Plan, group: Group, name: str, *, powered: bool, of_job: bool) -> dict[str, Any]:

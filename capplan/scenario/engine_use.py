@@ -8,13 +8,12 @@ from capplan.errors import InputError, unknown
 from capplan.fleet.engine_options import EngineOptions, TierSize
 from capplan.fleet.load.routed import Operation
 from capplan.fleet.pools.link import LinkTerms
-from capplan.fleet.scenario import SpeculationPlan
 from capplan.hardware.device import NETWORKS
 from capplan.readers.quantity import BYTES, BYTES_PER_S, SECONDS, quantity
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.flags import EngineFlags, OperationFlags, SpeculationFlags
-from capplan.scenario.scenario_file import Scenario
+from capplan.scenario.scenario_file import Scenario, Speculation
 from capplan.scenario.speculation import draft_beside, drafting_of, with_acceptance
 from capplan.serving.terms import ROUTINGS, Autoscaling, Failure, Hedging, Routing
 
@@ -181,7 +180,7 @@ def engine_use_of(
     return use, stated
 
 
-def _speculation(said: SpeculationPlan | None, flags: SpeculationFlags) -> SpeculationPlan | None:
+def _speculation(said: Speculation | None, flags: SpeculationFlags) -> Speculation | None:
     """Return the speculation of the scenario, overridden by the flags."""
     if flags == SpeculationFlags():
         return said
@@ -196,33 +195,30 @@ def _speculation(said: SpeculationPlan | None, flags: SpeculationFlags) -> Specu
     acceptance = flags.acceptance_fraction
     if acceptance is None and said is None:
         raise InputError("speculation needs the fraction of draft tokens that are accepted: --acceptance 0.7")
-    default = SpeculationPlan((0.0,), None) if said is None else said
-    stated = replace(
-        default,
-        acceptance_fractions=default.acceptance_fractions if acceptance is None else (acceptance,),
-        draft_tokens=flags.draft_tokens or default.draft_tokens,
-    )
-    if not given:
-        return stated
-    return replace(
-        stated, draft=flags.draft, draft_step_s=flags.draft_step_s, method="draft-model", exit_layers=None
-    )
+    default = Speculation() if said is None else said
+    stated: dict[str, Any] = {
+        "acceptance": default.acceptance if acceptance is None else [acceptance],
+        "draft_tokens": flags.draft_tokens or default.draft_tokens,
+    }
+    if given:
+        stated |= {"draft": flags.draft, "draft_step_time": flags.draft_step_s}
+        stated |= {"method": "draft-model", "exit_layers": None}
+    return default.model_copy(update=stated)
 
 
 def _drafting(
-    plan: SpeculationPlan, target: ReplicaSpec, *, offline: bool
+    plan: Speculation, target: ReplicaSpec, *, offline: bool
 ) -> tuple[DraftPlan, tuple[Assumption, ...]]:
     plan, assumed = with_acceptance(plan, target.network)
-    fractions = plan.acceptance_fractions
-    most = DRAFT_TOKENS if len(fractions) == 1 else len(fractions)
+    most = DRAFT_TOKENS if len(plan.acceptance) == 1 else len(plan.acceptance)
     tokens = plan.draft_tokens or min(DRAFT_TOKENS, most)
     drafting, stated = drafting_of(plan, target.network, offline=offline)
     if plan.draft is not None:
         _, stated = draft_beside(plan.draft, target, offline=offline)
-    elif plan.draft_step_s is not None:
+    elif plan.draft_step_time is not None:
         stated = (
             Assumption(
-                f"one step of the draft takes {plan.draft_step_s * 1e3:g} ms, as given, and no memory",
+                f"one step of the draft takes {plan.draft_step_time * 1e3:g} ms, as given, and no memory",
                 "--draft-step-time, --draft",
             ),
         )

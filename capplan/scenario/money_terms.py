@@ -10,15 +10,10 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.fleet.money_terms import (
     BudgetTerms,
-    CommitmentTerms,
     HostedTerms,
     OtherTerms,
-    OwnedTerms,
     OwnTerms,
-    PowerTerms,
     ProvisionedTerms,
-    ReservedTerms,
-    SpotTerms,
 )
 from capplan.fleet.plan import Plan
 from capplan.fleet.price import PriceChoice
@@ -33,13 +28,8 @@ from capplan.scenario.records.money import (
     Commitments,
     Growth,
     Hosted,
-    MeasuredPower,
     OtherPrices,
-    Owned,
-    Power,
     Provisioned,
-    Reserved,
-    Spot,
 )
 from capplan.scenario.scenario_file import Prices, Scenario, ScenarioFile
 from capplan.workload.request_class import RequestClass
@@ -138,75 +128,8 @@ def own_terms(reading: Reading, prices: Prices) -> OwnTerms:
     return OwnTerms(people, prices.overhead or 0.0, prices.host_memory_per_gb, other, people_assumed)
 
 
-def commitment_terms(record: Commitments | None) -> CommitmentTerms | None:
-    """Return the commitments of a scenario, their defaults filled in; None where it names none."""
-    if record is None:
-        return None
-    return CommitmentTerms(
-        reserved_1y=_reserved(record.reserved_1y),
-        reserved_3y=_reserved(record.reserved_3y),
-        spot=_spot(record.spot),
-        owned=_owned(record.owned),
-        min_replicas=record.min_replicas or 1,
-        max_replicas=record.max_replicas,
-        interest_fraction=record.interest or 0.0,
-    )
-
-
-def _reserved(record: Reserved | None) -> ReservedTerms | None:
-    return None if record is None else ReservedTerms(record.discount, record.price, record.upfront or 0.0)
-
-
-def _spot(record: Spot | None) -> SpotTerms | None:
-    if record is None:
-        return None
-    defaults = SpotTerms()
-    return SpotTerms(
-        _or(record.headroom, defaults.headroom_fraction), _or(record.most, defaults.most_fraction)
-    )
-
-
-def _owned(record: Owned | None) -> OwnedTerms | None:
-    if record is None:
-        return None
-    defaults = OwnedTerms(record.capex)
-    return OwnedTerms(
-        record.capex,
-        life_years=_or(record.life, defaults.life_years),
-        interest_fraction=_or(record.interest, defaults.interest_fraction),
-        upkeep_fraction=_or(record.upkeep, defaults.upkeep_fraction),
-        usd_per_kwh=record.electricity,
-        facility_ratio=_or(record.facility_ratio, defaults.facility_ratio),
-        idle_fraction=_or(record.idle, defaults.idle_fraction),
-        watts=record.power,
-        people_usd_per_month=_or(record.people, defaults.people_usd_per_month),
-        residual_fraction=_or(record.residual, defaults.residual_fraction),
-    )
-
-
 def _or(given: float | None, otherwise: float) -> float:
     return otherwise if given is None else given
-
-
-def power_terms(record: Power | None, facility_ratio: float | None) -> PowerTerms | None:
-    """Return what a scenario says of power; None where it does not ask for energy."""
-    if record is None:
-        return None
-    ratio = record.facility_ratio if record.facility_ratio is not None else facility_ratio
-    measured, defaults = record.measured or MeasuredPower(), PowerTerms()
-    return PowerTerms(
-        idle_fraction=record.idle,
-        decode_fraction=record.decode,
-        prefill_fraction=record.prefill,
-        idle_watts=measured.idle,
-        decode_watts=measured.decode,
-        prefill_watts=measured.prefill,
-        host_fraction=record.host,
-        facility_ratio=_or(ratio, defaults.facility_ratio),
-        kg_co2_per_kwh=record.grid,
-        rack_limit_watts=record.rack_limit,
-        gpus_per_server=record.gpus_per_server or defaults.gpus_per_server,
-    )
 
 
 def note_odd_hosted(reading: Reading, file: ScenarioFile) -> None:
@@ -221,7 +144,7 @@ def note_odd_hosted(reading: Reading, file: ScenarioFile) -> None:
 
 def _note_unused_interest(reading: Reading, section: Commitments | None) -> None:
     """Note interest on upfront parts if no reservation has one."""
-    if section is None or section.interest is None:
+    if section is None or "interest" not in section.model_fields_set:
         return
     if not any(item and item.upfront for item in (section.reserved_1y, section.reserved_3y)):
         at: KeyPath = ("commitments", "interest")
@@ -250,17 +173,12 @@ def note_odd_money(reading: Reading, file: ScenarioFile) -> None:
         reading.note(reading.refuse(at, f"{most} is below min_replicas of {least}"), at)
     power = file.energy
     for phase in ("idle", "decode", "prefill"):
-        if (
-            power
-            and power.measured
-            and getattr(power, phase) is not None
-            and getattr(power.measured, phase) is not None
-        ):
+        if power and getattr(power, phase) is not None and getattr(power.measured, phase) is not None:
             at = ("energy", phase)
             reading.note(
                 reading.refuse(at, f"is measured too, in energy.measured.{phase}; leave one of them out"), at
             )
-    if power and power.gpus_per_server is not None and power.rack_limit is None:
+    if power and "gpus_per_server" in power.model_fields_set and power.rack_limit is None:
         at = ("energy", "gpus_per_server")
         reading.note(
             reading.refuse(at, "belongs to rack_limit, and none is given; e.g. rack_limit: 40 kW"), at

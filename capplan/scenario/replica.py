@@ -8,7 +8,6 @@ from capplan.engine.lookup import own_sequences, profile
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError, unknown
 from capplan.families.head import pooled
-from capplan.fleet.scenario import LoraTerms
 from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
@@ -17,7 +16,7 @@ from capplan.memory.layer_groups import narrow_states
 from capplan.memory.plan import cache_dtype
 from capplan.memory.pool import layout_assumptions
 from capplan.model.adapters import MODULES, adapted_matrices
-from capplan.model.network import Adapters, Network
+from capplan.model.network import Adapters, LoraTerms, Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
 from capplan.operators.adapters import sequences_with_slots
@@ -91,9 +90,9 @@ def with_adapters(network: Network, terms: LoraTerms, prompt_tokens: float | Non
             terms.slots,
             terms.rank,
             tuple(name for name in modules if name in known),
-            network.activation_format,
             terms.fully_sharded,
             terms.adapted_fraction,
+            network.activation_format,
             prompt_tokens,
         ),
     )

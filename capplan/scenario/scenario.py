@@ -12,7 +12,7 @@ from capplan.errors import InputError, together, unknown
 from capplan.fleet.engine_options import TierSize
 from capplan.fleet.order import OWN, Machine, MachineLimits
 from capplan.fleet.pools.link import LinkTerms
-from capplan.fleet.scenario import FleetLimits, MixBy, PoolsLimits, SpeculationPlan
+from capplan.fleet.scenario import FleetLimits, MixBy, PoolsLimits
 from capplan.hardware.device import NETWORKS, Device
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.plan import AUTO
@@ -31,13 +31,11 @@ from capplan.readers.yaml_file import Document, KeyPath, read_yaml
 from capplan.scenario.engine_use import link_terms_of, network_bytes_per_s
 from capplan.scenario.money_terms import (
     budget_terms,
-    commitment_terms,
     growth_ratios,
     hosted_terms,
     note_odd_hosted,
     note_odd_money,
     own_terms,
-    power_terms,
     price_choice,
 )
 from capplan.scenario.reading import Reading, overridden, scenario_record
@@ -53,7 +51,7 @@ from capplan.scenario.several import (
     refuse_with_slices,
     several_terms,
 )
-from capplan.scenario.speculation import speculation_plan
+from capplan.scenario.speculation import resolved_speculation
 from capplan.scenario.traffic import request_classes
 from capplan.workload.request_class import RequestClass, Slo, without_prefix_cache
 
@@ -366,9 +364,10 @@ def _tiers(reading: Reading, file: ScenarioFile) -> tuple[TierSize, ...]:
     return tiers
 
 
-def _speculation(reading: Reading, section: Speculation | None) -> SpeculationPlan | None:
-    draft = _model(reading, section.draft) if section and section.draft else None
-    return speculation_plan(reading, section, draft)
+def _speculation(reading: Reading, section: Speculation | None) -> Speculation | None:
+    if section is None:
+        return None
+    return resolved_speculation(reading, section, _model(reading, section.draft) if section.draft else None)
 
 
 def _classes(reading: Reading, file: ScenarioFile, *, pooled: bool) -> tuple[RequestClass, ...]:
@@ -418,15 +417,10 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         weight_dtypes=weight_dtypes,
         kv_dtypes=kv_dtypes,
         engine=engine,
-        max_model_len=int(file.max_model_len) if file.max_model_len else None,
-        max_num_batched_tokens=int(file.max_num_batched_tokens) if file.max_num_batched_tokens else None,
         calibration=reading.resolved(file.calibration) if file.calibration else None,
         price_file=reading.resolved(file.prices.file) if file.prices.file else None,
         price_date=file.prices.date,
-        commitments=commitment_terms(file.commitments),
-        currency=(file.currency.name, file.currency.usd) if file.currency else None,
         budget=budget,
-        power=power_terms(file.energy, file.prices.facility_ratio),
         growth=growth,
         own=own,
         hosted=hosted_terms(reading, file.hosted),

@@ -7,19 +7,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from capplan.assumption import Assumption
-from capplan.fleet.money_terms import BudgetTerms, CommitmentTerms, HostedTerms, OwnTerms, PowerTerms
+from capplan.fleet.money_terms import BudgetTerms, HostedTerms, OwnTerms
 from capplan.fleet.scenario import (
     CascadePart,
     CascadeStage,
-    CascadeTerms,
     Disaggregation,
-    LoraTerms,
     MixBy,
     Purchase,
     SharedBy,
     SharingTerms,
-    SpeculationPlan,
 )
+from capplan.model.network import LoraTerms
 from capplan.readers.catalogue.offer_terms import Commitment, Day, Term
 from capplan.readers.record import (
     COUNT_SCHEMA,
@@ -44,6 +42,7 @@ from capplan.readers.record import (
     UsdPerKwh,
     UsdPerMonth,
     Whole,
+    WholeTokens,
     one_or_more,
 )
 from capplan.replica.speculation import Method
@@ -63,14 +62,19 @@ class Cascade(Record):
     """Branch, tag or commit of the large model on the hub."""
     escalated: Fraction
     """Share of the requests that the large one answers."""
-    after: CascadeStage | None = None
+    after: CascadeStage = "answer"
     """Moment at which a request is escalated: after the whole response of the small model, or after the verdict of a router before it."""
-    verdict_time: SecondsOrZero | None = None
+    verdict_time: SecondsOrZero = 0.0
     """Time of the judge or of the router for every request, on other machines than the fleets."""
     changes: Changed = Field(default_factory=dict)
     """Keys of the scenario that differ for the large one, nested as there; null takes a key away."""
     part: CascadePart | None = None
     """Plan only this fleet: first (small), second (large, what is escalated), alone (large, all requests)."""
+
+    @property
+    def first_fraction(self) -> float:
+        """Share of the requests that the small model answers."""
+        return 1.0 if self.after == "answer" else 1.0 - self.escalated
 
 
 class SharedModel(Record):
@@ -130,7 +134,7 @@ MOST_CLASSES = 1_000
 """Kinds of requests of one scenario; 500 open ones take a fleet some seconds."""
 MOST_REGIONS = 100
 Count = Annotated[Whole, Field(ge=1, le=1_000_000_000)]
-Limit = Annotated[Tokens, Field(le=1_000_000_000)]
+Limit = Annotated[WholeTokens, Field(le=1_000_000_000)]
 Counts = Annotated[
     list[Count],
     BeforeValidator(_as_list),
@@ -371,17 +375,14 @@ class OffloadMemory(Record):
 class Speculation(Record):
     """Speculative decoding: where drafts come from, and how many are accepted."""
 
-    method: Method | None = None
+    method: Method = "draft-model"
     """Where drafts come from: another model, a head on the target, the prompt (ngram), or the target's first layers."""
-    acceptance: (
-        Annotated[
-            list[Fraction],
-            BeforeValidator(_as_list),
-            Field(min_length=1, max_length=64),
-            one_or_more(FRACTION_SCHEMA),
-        ]
-        | None
-    ) = None
+    acceptance: Annotated[
+        list[Fraction],
+        BeforeValidator(_as_list),
+        Field(min_length=1, max_length=64),
+        one_or_more(FRACTION_SCHEMA),
+    ] = Field(default_factory=list)
     """Probability that a draft token is accepted, given that all before it were: one, or one for each position."""
     metrics: Annotated[Names, Field(max_length=2)] | None = None
     """Instead of acceptance: Prometheus text of a server that speculates, relative to this file; two scrapes count what lies between."""
@@ -527,26 +528,19 @@ class Scenario(Purchase):
     kv_dtypes: tuple[str, ...]
     """`auto`: the checkpoint's KV dtype, else what the engine takes for the model whatever the device, else the activation dtype."""
     engine: str
-    max_model_len: int | None
-    max_num_batched_tokens: int | None
     calibration: str | None
-    commitments: CommitmentTerms | None
-    """Ways to pay in addition to the one of `prices`; None: none are named."""
-    currency: tuple[str, float] | None
-    """Name of a currency and the dollars that one unit of it costs, for totals."""
     budget: BudgetTerms | None
     """As the scenario states it."""
     own: OwnTerms
     """Cost of the fleet in addition to its machines."""
-    power: PowerTerms | None
-    """Power terms for the energy of the fleet; None: not asked for."""
     growth: tuple[float, ...]
     """Traffic of successive months over that of the first, which is today's; empty: not stated."""
     hosted: HostedTerms
-    speculation: SpeculationPlan | None
+    speculation: Speculation | None
+    """As the scenario states it, with the path of its draft and what its metrics count."""
     lora: LoraTerms | None
     """LoRA adapters that are served with the model."""
-    several: CascadeTerms | SharingTerms | None
+    several: Cascade | SharingTerms | None
     """More models than `model`; None where it is the only one."""
     assumptions: tuple[Assumption, ...]
     """The defaults of keys that the file does not have."""

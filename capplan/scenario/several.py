@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from capplan.errors import InputError, unknown
-from capplan.fleet.scenario import CascadePart, CascadeTerms, SharingTerms
+from capplan.fleet.scenario import CascadePart, SharingTerms
 from capplan.hardware.device import Device
 from capplan.readers.catalogue.hardware import partitioned_devices, slices
 from capplan.readers.yaml_file import Document, KeyPath
@@ -19,16 +19,10 @@ SAME_FOR_BOTH = ("name", "description", "model", "revision", "traffic", CASCADE)
 """Keys that the large model cannot have otherwise, or has its own key for."""
 
 
-def cascade_terms(
+def _check_cascade(
     reading: Reading, file: ScenarioFile, cascade: Cascade, classes: Sequence[RequestClass]
-) -> CascadeTerms:
-    """Return the cascade of a scenario, its defaults filled in.
-
-    Raises
-    ------
-    InputError
-        of what is not modelled with one
-    """
+) -> None:
+    """Reject what is not modelled with a cascade, and state its defaults."""
     for index, item in enumerate(classes):
         if (why := _not_split(item)) is not None:
             raise reading.refuse((CASCADE,), f"traffic[{index}] {why}")
@@ -40,14 +34,11 @@ def cascade_terms(
     if same is not None:
         own = f"; give cascade.{same}" if same in ("model", "revision") else ""
         raise reading.refuse((CASCADE, "changes", same), f"is the same for both models{own}")
-    if cascade.after is None:
+    if "after" not in cascade.model_fields_set:
         reading.assume("the small model answers every request in full before it is judged", "cascade.after")
-    if cascade.verdict_time is None:
+    if "verdict_time" not in cascade.model_fields_set:
         reading.assume("the verdict on an answer, or on a request, takes no time", "cascade.verdict_time")
     reading.assume("requests that are escalated are as long as all others", "cascade.escalated")
-    return CascadeTerms(
-        cascade.model, cascade.escalated, cascade.after or "answer", cascade.verdict_time or 0.0
-    )
 
 
 def _not_split(item: RequestClass) -> str | None:
@@ -77,24 +68,24 @@ def cascade_part_document(document: Document, scenario: Scenario, part: CascadeP
     InputError
         no request reaches this fleet
     """
-    terms, cascade = scenario.several, document.value[CASCADE]
-    assert isinstance(terms, CascadeTerms)
-    share = {"first": terms.first_fraction, "second": terms.escalated_fraction, "alone": 1.0}[part]
+    terms, written = scenario.several, document.value[CASCADE]
+    assert isinstance(terms, Cascade)
+    share = {"first": terms.first_fraction, "second": terms.escalated, "alone": 1.0}[part]
     if share == 0.0:
         raise InputError(
             f"{document.place((CASCADE, 'part'))}: no request reaches the {part} fleet at an escalated share of "
-            f"{terms.escalated_fraction:g}"
+            f"{terms.escalated:g}"
         )
     changes = {}
     if part != "first":
         changes = {
-            **cascade.get("changes", {}),
-            "model": cascade["model"],
-            "revision": cascade.get("revision"),
+            **written.get("changes", {}),
+            "model": written["model"],
+            "revision": written.get("revision"),
         }
     made = derived(document, CASCADE, changes, (CASCADE, "changes"))
     pairs = zip(document.value["traffic"], scenario.classes, strict=True)
-    made.value["traffic"] = [_share_of(written, item, share) for written, item in pairs]
+    made.value["traffic"] = [_share_of(line, item, share) for line, item in pairs]
     return made
 
 
@@ -248,7 +239,7 @@ def one_by_one(section: str) -> str:
 
 def several_terms(
     reading: Reading, file: ScenarioFile, classes: Sequence[RequestClass]
-) -> CascadeTerms | SharingTerms | None:
+) -> Cascade | SharingTerms | None:
     """Return what a scenario says of further models; None where it has only one.
 
     Raises
@@ -267,7 +258,8 @@ def several_terms(
     if given and section.part is None:
         raise reading.refuse((at,), f"has several fleets, and {given[0]} is of one; {one_by_one(at)}")
     if file.cascade is not None:
-        return cascade_terms(reading, file, file.cascade, classes)
+        _check_cascade(reading, file, file.cascade, classes)
+        return file.cascade
     assert file.sharing is not None
     return sharing_terms(reading, file, file.sharing, classes)
 
@@ -275,7 +267,7 @@ def several_terms(
 def refuse_several(scenario: Scenario) -> None:
     """Raise the error for a scenario of several fleets where a question is about one."""
     if scenario.several is not None:
-        section = CASCADE if isinstance(scenario.several, CascadeTerms) else SHARING
+        section = CASCADE if isinstance(scenario.several, Cascade) else SHARING
         raise InputError(
             f"{scenario.path}: {section}: has several fleets, which capplan fleet plans together; every command answers for\n"
             f"  {one_by_one(section)}"
@@ -294,7 +286,7 @@ def _part(document: Document, section: str) -> str | None:
 
 def part_document(document: Document, scenario: Scenario) -> Document:
     """Return the ordinary scenario of the fleet that a document asks for; `scenario` was read from it without mistakes."""
-    if isinstance(scenario.several, CascadeTerms):
+    if isinstance(scenario.several, Cascade):
         return cascade_part_document(document, scenario, document.value[CASCADE]["part"])
     return model_document(document, scenario, document.value[SHARING]["part"])
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.fleet.scenario import SpeculationPlan
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding, refuse_heads
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
@@ -166,10 +165,8 @@ OF_ITSELF: tuple[Method, ...] = ("eagle", "mtp", "dspark", "medusa", "ngram")
 """Methods that need neither a draft model nor the time of a draft."""
 
 
-def speculation_plan(
-    reading: Reading, section: Speculation | None, draft: str | None
-) -> SpeculationPlan | None:
-    """Return the speculation that a scenario states; without an acceptance where it states none.
+def resolved_speculation(reading: Reading, section: Speculation, draft: str | None) -> Speculation:
+    """Return the speculation of a scenario with what its metrics count; without an acceptance where it states none.
 
     Parameters
     ----------
@@ -182,10 +179,7 @@ def speculation_plan(
     InputError
         half a method, or two
     """
-    if section is None:
-        return None
-    method = section.method or "draft-model"
-    _check_source(reading, section, method)
+    _check_source(reading, section, section.method)
     fractions = _acceptance(reading, section)
     tokens = section.draft_tokens
     if len(fractions) > 1 and (tokens or 0) > len(fractions):
@@ -193,25 +187,15 @@ def speculation_plan(
         raise reading.refuse(
             at, f"{tokens} drafts need as many acceptances, one for each position; there are {len(fractions)}"
         )
-    return SpeculationPlan(
-        fractions,
-        tokens,
-        draft,
-        section.draft_step_time,
-        method,
-        section.verified_tokens,
-        section.exit_layers,
-    )
+    return section.model_copy(update={"acceptance": fractions, "draft": draft})
 
 
-def _acceptance(reading: Reading, section: Speculation) -> tuple[float, ...]:
+def _acceptance(reading: Reading, section: Speculation) -> list[float]:
     """Return the acceptance that a scenario states, or that an engine counted; none where the published one is used."""
-    if section.acceptance is not None and section.metrics is not None:
+    if section.acceptance and section.metrics is not None:
         raise reading.refuse(("speculation", "metrics"), "acceptance is stated already; give one of them")
-    if section.acceptance is not None:
-        return tuple(section.acceptance)
     if section.metrics is None:
-        return ()
+        return section.acceptance
     paths = [Path(reading.resolved(name)) for name in section.metrics]
     seen = accepted_drafts(paths, section.draft_tokens)
     shares = ", ".join(f"{fraction:.1%}" for fraction in seen.fractions)
@@ -219,10 +203,10 @@ def _acceptance(reading: Reading, section: Speculation) -> tuple[float, ...]:
         f"drafts are accepted with {shares} probability, given those before them: {paths[-1].name} counted {seen.counted}",
         "speculation.acceptance",
     )
-    return seen.fractions
+    return list(seen.fractions)
 
 
-def with_acceptance(plan: SpeculationPlan, target: Network) -> tuple[SpeculationPlan, tuple[Assumption, ...]]:
+def with_acceptance(plan: Speculation, target: Network) -> tuple[Speculation, tuple[Assumption, ...]]:
     """Return a speculation with the published acceptance of its method on a target, where it states none, and what was assumed.
 
     Raises
@@ -231,7 +215,7 @@ def with_acceptance(plan: SpeculationPlan, target: Network) -> tuple[Speculation
         No acceptance of the method is published for the target or its kin, or for fewer drafts than are wanted.
     """
     stated: list[Assumption] = []
-    if not plan.acceptance_fractions:
+    if not plan.acceptance:
         known = published_acceptance(plan.method, target)
         if known is None:
             raise InputError(not_published(plan.method, target))
@@ -242,11 +226,12 @@ def with_acceptance(plan: SpeculationPlan, target: Network) -> tuple[Speculation
                 f"speculation.draft_tokens: {tokens} is above {positions}, for as many drafts is an acceptance published: {known.source}\n"
                 "  state your own: acceptance: 0.7"
             )
-        plan = replace(
-            plan,
-            acceptance_fractions=known.acceptance_fractions,
-            draft_tokens=tokens,
-            verified_tokens=plan.verified_tokens or known.verified_tokens,
+        plan = plan.model_copy(
+            update={
+                "acceptance": list(known.acceptance_fractions),
+                "draft_tokens": tokens,
+                "verified_tokens": plan.verified_tokens or known.verified_tokens,
+            }
         )
         stated.append(known.assumption)
     if plan.draft_tokens is None:
@@ -275,7 +260,7 @@ def _check_source(reading: Reading, section: Speculation, method: Method) -> Non
 
 
 def drafting_of(
-    plan: SpeculationPlan, target: Network, *, offline: bool
+    plan: Speculation, target: Network, *, offline: bool
 ) -> tuple[DraftPlan, tuple[Assumption, ...]]:
     """Return how replicas of a target draft, and what was assumed.
 
@@ -299,14 +284,14 @@ def drafting_of(
     plan, accepted = with_acceptance(plan, target)
     drafting = DraftPlan(
         plan.method,
-        plan.acceptance_fractions,
+        tuple(plan.acceptance),
         plan.draft_tokens,
         plan.verified_tokens,
         network,
-        plan.draft_step_s,
+        plan.draft_step_time,
         plan.exit_layers,
     )
-    return drafting, (*accepted, _COST_OF[plan.method] if plan.draft_step_s is None else _AS_GIVEN)
+    return drafting, (*accepted, _COST_OF[plan.method] if plan.draft_step_time is None else _AS_GIVEN)
 
 
 def check_vocabulary(draft: Network, target: Network, place: str, instead: str) -> None:
@@ -412,7 +397,7 @@ def asked_speculation(
         )
     if flags.method is not None:
         method: Method = next(known for known in OF_ITSELF if known == flags.method)
-        plan = SpeculationPlan(fractions, None, None, None, method, None, None)
+        plan = Speculation(method=method).model_copy(update={"acceptance": list(fractions)})
         drafting, assumed = drafting_of(plan, asked.spec.network, offline=serving.offline)
         return AskedSpeculation(
             asked.spec,

@@ -14,7 +14,7 @@ from capplan.numbers import Array
 from capplan.serving.flat_core import FlatEngine, FlatLimits, FlatRequests, FlatRouter
 from capplan.serving.gauges import Gauges, WeightedHistogram
 from capplan.serving.outcome import FINISHED, SHED, ClassTotals, Ledger, Outcome
-from capplan.serving.requests import NO_REQUESTS, Admission, Counts, Crowd, Requests, check_requests
+from capplan.serving.requests import BEGIN_S, NO_REQUESTS, Admission, Counts, Crowd, Requests, check_requests
 from capplan.serving.step_table import (
     StepClock,
     StepTable,
@@ -134,6 +134,7 @@ def _limits_and_tables(
     indices = [part.class_index for part in parts if part.class_index is not None]
     limits = FlatLimits(
         clock.request_s,
+        BEGIN_S,
         terms.max_num_seqs,
         terms.max_num_batched_tokens,
         terms.chunked,

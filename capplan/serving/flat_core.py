@@ -46,6 +46,8 @@ class FlatLimits(NamedTuple):
     """The set-up of the engine."""
 
     delay_s: float
+    begin_s: float
+    """Time between the first requests of two users."""
     max_num_seqs: int
     max_num_batched_tokens: int
     chunked: bool
@@ -77,7 +79,7 @@ class FlatRequests(NamedTuple):
     """Arrival times, then think times; prompt, output and cached tokens; class."""
     arrivals: int
     turns: Integers
-    """Group of each user who takes a request at time zero, in order."""
+    """Group of each user, in the order in which they begin."""
     group_requests: Integers
     """Number of requests of each group."""
     most_asked: int
@@ -100,7 +102,8 @@ class FlatQueue:
             self.prompt, self.output = array("q", bytes(8 * count)), array("q", bytes(8 * count))
             self.cached, self.class_index = array("q", bytes(8 * count)), array("q", bytes(8 * count))
         self.users, self.arrivals, self.arrived, self.asked = users, arrivals, 0, arrivals
-        self.ends, self.first_end, self.ends_count = array("d", bytes(8 * users)), 0, users
+        self.ends = array("d", [user * limits.begin_s for user in range(users)])
+        self.first_end, self.ends_count = 0, users
         bounds, reached = array("q", [arrivals]), arrivals
         for rows in group_requests:
             reached += rows
@@ -124,8 +127,6 @@ class FlatQueue:
         self.ranked_heap, self.ranked_count = array("q", bytes(8 * (self.max_num_seqs + 2))), 0
         self.over, self.last_over, self.last_over_s = 0, 0, -1.0
         self.now_s, self.next_s = 0.0, float("inf")
-        while self.ends_count:
-            self.think()
         self.find_next()
 
     def send(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.numbers import Array, Number
+from capplan.numbers import Array, Number, Spread
 from capplan.serving.gauges import OCCUPANCY_BINS, Gauges, Timeline, WeightedHistogram, weighted_percentile
 from capplan.serving.requests import InFlight
 
@@ -20,23 +20,12 @@ NEGLIGIBLE_FRACTION = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """Mean and percentiles of one quantity; nan where nothing was measured."""
-
-    mean: float
-    p50: float
-    p90: float
-    p95: float
-    p99: float
-
-
-@dataclass(frozen=True, slots=True)
 class SeenByUsers:
     """Latencies from the moment that users ask: with what each request waits before its prompt is sent."""
 
-    ttft_s: Spread
-    e2e_s: Spread
-    by_class: tuple[tuple[Spread, ...], tuple[Spread, ...]] = ((), ())
+    ttft_s: Spread[float]
+    e2e_s: Spread[float]
+    by_class: tuple[tuple[Spread[float], ...], tuple[Spread[float], ...]] = ((), ())
     """TTFT and E2E of the requests of each class at the peak; empty if all wait equally long."""
 
 
@@ -116,7 +105,7 @@ class Outcome:
         return self.count(FINISHED) / self.seconds if self.seconds else 0.0
 
 
-def spread(values: Array) -> Spread:
+def spread(values: Array) -> Spread[float]:
     """Return mean and percentiles of the finite values.
 
     Parameters
@@ -126,7 +115,7 @@ def spread(values: Array) -> Spread:
 
     Returns
     -------
-    Spread in the unit of the values
+    Spread[float] in the unit of the values
 
     Examples
     --------
@@ -144,7 +133,7 @@ def spread(values: Array) -> Spread:
     return Spread(mean, *(float(q) for q in np.quantile(known, PERCENTILES, overwrite_input=True)))
 
 
-def weighted_spread(values: Array, weights: Array) -> Spread:
+def weighted_spread(values: Array, weights: Array) -> Spread[float]:
     """Return mean and percentiles of the finite values, each of which stands for `weights` of its kind.
 
         q_i = (w_1 + ... + w_(i-1)) / (w_1 + ... + w_(n-1)),   linear in between
@@ -158,7 +147,7 @@ def weighted_spread(values: Array, weights: Array) -> Spread:
 
     Returns
     -------
-    Spread in the unit of the values
+    Spread[float] in the unit of the values
 
     Examples
     --------
@@ -180,7 +169,7 @@ def weighted_spread(values: Array, weights: Array) -> Spread:
     return Spread(float(np.average(ordered, weights=share)), *(float(q) for q in middle))
 
 
-def histogram_spread(histogram: WeightedHistogram) -> Spread:
+def histogram_spread(histogram: WeightedHistogram) -> Spread[float]:
     """Return mean and percentiles of a weighted histogram."""
     return Spread(histogram.mean(), *(histogram.percentile(fraction) for fraction in PERCENTILES))
 

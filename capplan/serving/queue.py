@@ -12,7 +12,15 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.numbers import Array
 from capplan.serving.outcome import Ledger
-from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, InFlight, Requests, check_requests
+from capplan.serving.requests import (
+    BEGIN_S,
+    NO_REQUESTS,
+    Admission,
+    Crowd,
+    InFlight,
+    Requests,
+    check_requests,
+)
 from capplan.serving.terms import EngineTerms
 
 Row: TypeAlias = tuple[float, int, int, int, int, list[int], list[int]]
@@ -24,7 +32,7 @@ NO_ROW: Row = (inf, 0, 0, 0, 0, [], [])
 class Feed:
     """Yields requests in the order in which they reach the queue: arrival time plus front-end delay.
 
-    At time zero each user of a crowd takes one request. When it ends, the user takes the next request of the own group,
+    Users of a crowd begin one after the other, BEGIN_S apart, each with one request. When it ends, the user takes the next request of the own group,
     thinks for the time that goes with it, and sends it. Ends may be reported late (a shed request arrived before the step that
     just ended), so the user takes the next request only when the queue has reached the time of the end.
     """
@@ -63,14 +71,12 @@ class Feed:
         self._to_ask = [_rows(part.requests, self.PART_REQUESTS, part) for part in parts]
         self._next_asked = [next(rows, NO_ROW) for rows in self._to_ask]
         self._left = inf if crowd is None or crowd.most_requests is None else float(crowd.most_requests)
-        self._ends: deque[tuple[float, int]] = deque()
+        begins = [] if crowd is None else enumerate(crowd.first_turns().tolist())
+        self._ends = deque((user * BEGIN_S, group) for user, group in begins if self._has_next(group))
         self._thinking: list[tuple[float, int, int, Row]] = []
         self._taken = 0
         self.index = 0
         self.next_s = inf
-        for group in [] if crowd is None else crowd.first_turns().tolist():
-            if self._has_next(group):
-                self._think(0.0, group)
         self._find_next()
 
     def take(self) -> InFlight | None:

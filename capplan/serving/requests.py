@@ -91,6 +91,10 @@ NO_REQUESTS = Requests(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 """No open-loop arrivals."""
 
 
+BEGIN_S = 1e-4
+"""Time between the first requests of two users: a client sends one after the other, so an idle engine begins with the first by itself."""
+
+
 class UserGroup(NamedTuple):
     """Users of one class, who send the requests of this class only."""
 
@@ -110,7 +114,7 @@ class Crowd:
     users: int
     """Users of all groups; those beyond the number of requests stay idle."""
     think_s: Array | None = None
-    """Think time by request, from time zero or from the end (finished or shed) of the user's previous request; None: zero."""
+    """Think time by request, from the user's beginning (BEGIN_S after that of the user before) or from the end (finished or shed) of the user's previous request; None: zero."""
     groups: tuple[UserGroup, ...] = ()
     """Users by class, with the requests of each class; empty: any user takes any request, in order."""
     most_requests: int | None = None
@@ -145,7 +149,7 @@ class Crowd:
         ]
 
     def first_turns(self) -> Counts:
-        """Return the group of each user who takes a request at time zero, in order; large groups take turns more often.
+        """Return the group of each user, in the order in which they begin; large groups take turns more often.
 
         Examples
         --------

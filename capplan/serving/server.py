@@ -54,6 +54,7 @@ class EngineState:
         "_loading",
         "_looked",
         "_partial",
+        "_paused",
         "_planned_s",
         "_released",
         "_serial",
@@ -100,6 +101,8 @@ class EngineState:
         self._gaps = TokenGaps()
         self._planned_s = 0.0
         """When the step that comes next is planned, with asynchronous scheduling: when the one before it began."""
+        self._paused: list[tuple[InFlight, float]] = []
+        """Sequences that miss the step that comes next, with the time of their latest token."""
         self._ended: list[InFlight] = []
         """Requests that ended with the last step and keep seat and blocks while the next one is planned."""
 
@@ -200,6 +203,9 @@ class EngineState:
     def _join(self, flight: InFlight) -> None:
         flight.base = flight.prompt_tokens - flight.shared_tokens - self._counter
         flight.end_step = self._step + self._terms.decode_steps(flight.remaining_tokens)
+        self._decode_from_here(flight)
+
+    def _decode_from_here(self, flight: InFlight) -> None:
         self._kv.join(flight.base)
         self._shared += flight.shared_tokens
         self._decoding[flight.index] = flight
@@ -254,20 +260,21 @@ class Server(EngineState):
             if feed.next_s <= seen_s or line.deadlines:
                 line.receive(seen_s)
             preempted = self._make_room()
-            chunks = self._plan(admits=not preempted)
+            chunks = [] if self._paused else self._plan(admits=not preempted)
             if self._terms.asynchronous and self._waits_for_output(idle=not (chunks or self._decoding)):
-                continue
-            if chunks:
+                pass
+            elif chunks:
                 self._work_on(chunks)
             elif self._decoding:
                 self._decode(until_s, 1 if preempted else 0)
             elif preempted:
-                continue
+                pass
             elif min(feed.next_s, self.loaded_s) < until_s:
                 self.now_s = max(min(feed.next_s, self.loaded_s), self.now_s)
                 self._filled = 0.0
             else:
                 return
+            self._resume()
         line.receive(self.now_s)
 
     def _waits_for_output(self, *, idle: bool) -> bool:
@@ -284,7 +291,7 @@ class Server(EngineState):
     def _make_room(self) -> bool:
         """Preempt until every decoding sequence has room for its next token, and the next piece of a prompt for its blocks.
 
-        Return whether any was preempted.
+        Return whether any was preempted. With priorities the one that is preempted may be admitted before the one that lacks a block.
         """
         terms, kv, preempted = self._terms, self._kv, False
         while kv.sequences:
@@ -294,12 +301,74 @@ class Server(EngineState):
                 break
             if kv.blocks(after) + self._held <= self._cap:
                 break
-            self._preempt()
             preempted = True
-        while self._partial is not None and not self._extends(self._partial):
+            if self._line.priorities and terms.mixed:
+                self._deal_blocks()
+                break
+            self._preempt()
+        while self._partial is not None and not self._paused and not self._extends(self._partial):
             self._preempt()
             preempted = True
         return preempted
+
+    def _deal_blocks(self) -> None:
+        """Give sequences the block for their next token in the order of admission; where none is left, the lowest priority is preempted.
+
+        If that is the sequence itself, the plan of the step ends with it: those admitted after it miss the step.
+
+        References
+        ----------
+        `Scheduler.schedule`, vllm/v1/core/sched/scheduler.py: https://github.com/vllm-project/vllm.
+        """
+        after = int((self._step + 1) * self._terms.growth)
+        left = self._cap - self._held - self._kv.blocks(self._counter)
+        decoding = list(self._decoding.values())
+        for place, flight in enumerate(decoding):
+            if flight.index not in self._decoding:
+                continue
+            lacks = self._blocks_of(flight, after) - self._blocks_of(flight, self._counter)
+            while lacks > left:
+                lowest = self._lowest()
+                if lowest is self._partial:
+                    left += lowest.blocks
+                else:
+                    left += self._blocks_of(lowest, after if lowest in decoding[:place] else self._counter)
+                self._preempt()
+                if lowest is flight:
+                    self._pause(decoding[place + 1 :])
+                    return
+            left -= lacks
+
+    def _blocks_of(self, flight: InFlight, counter: int) -> int:
+        """Return the blocks of a decoding sequence at a value of the counter."""
+        return -(-(flight.base + counter) // self._kv.block_tokens)
+
+    def _pause(self, flights: Sequence[InFlight]) -> None:
+        """Keep sequences out of the next step, with their blocks."""
+        for flight in flights:
+            if flight.index in self._decoding:
+                place = list(self._decoding).index(flight.index)
+                self._paused.append((flight, self._gaps.since_s(place, self.now_s)))
+                self._gaps.forget(place)
+                self._leave(flight)
+                flight.blocks = self._blocks_of(flight, self._counter)
+                self._held += flight.blocks
+                flight.base += self._counter
+                flight.end_step -= self._step
+                flight.serial = -1
+        self._drop_stale()
+
+    def _resume(self) -> None:
+        """Let the paused sequences decode again."""
+        for flight, since_s in self._paused:
+            self._held -= flight.blocks
+            if not self._gaps.groups:
+                self._gaps.wait(len(self._decoding), self.now_s)
+            self._gaps.wait(1, since_s)
+            flight.base -= self._counter
+            flight.end_step += self._step
+            self._decode_from_here(flight)
+        self._paused.clear()
 
     def _extends(self, flight: InFlight) -> bool:
         """Take the blocks for the next piece of a prompt; return False if there are too few."""
@@ -322,15 +391,17 @@ class Server(EngineState):
         terms = self._terms
         return terms.max_num_batched_tokens - (len(self._decoding) * terms.query_tokens if terms.mixed else 0)
 
-    def _preempt(self) -> None:
-        """Preempt the request of the lowest priority that was admitted last: send it back to the queue."""
-        flight = self._partial
+    def _lowest(self) -> InFlight:
+        """Return the running request of the lowest priority that was admitted last."""
+        partial = self._partial
         if self._line.priorities and self._decoding:
             last = max(self._decoding.values(), key=lambda running: running.key)
-            if flight is None or last.key > flight.key:
-                flight = last
-        elif flight is None:
-            flight = next(reversed(self._decoding.values()))
+            return last if partial is None or last.key > partial.key else partial
+        return next(reversed(self._decoding.values())) if partial is None else partial
+
+    def _preempt(self) -> None:
+        """Preempt the request of the lowest priority that was admitted last: send it back to the queue."""
+        flight = self._lowest()
         if self._gaps.groups and flight is not self._partial:
             self._gaps.forget(list(self._decoding).index(flight.index))
         self._give_up(flight)

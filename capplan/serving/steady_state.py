@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.numbers import Array, Number
+from capplan.numbers import Array, Number, Spread
 
 StepFunction: TypeAlias = Callable[[Array, Array, Array, Array], Array]
 """(decoding sequences, mean context, prefill tokens in the step, number of prompts they belong to) -> step time [s].
@@ -198,28 +198,12 @@ NORMAL_QUANTILES = (0.0, 1.2815515655446004, 1.6448536269514722, 2.3263478740408
 
 
 @dataclass(frozen=True, slots=True)
-class LatencySpread:
-    """Mean and percentiles, arrays over plans [s]."""
-
-    mean: Array
-    p50: Array
-    p90: Array
-    p95: Array
-    p99: Array
-
-    def scaled(self, factor: float) -> "LatencySpread":
-        """Return the spread of a factor times the latency."""
-        values = (self.mean, self.p50, self.p90, self.p95, self.p99)
-        return LatencySpread(*(factor * value for value in values))
-
-
-@dataclass(frozen=True, slots=True)
 class SteadyState:
     """Steady-state latencies and rates, arrays over plans."""
 
-    ttft_s: LatencySpread
-    tpot_s: LatencySpread
-    e2e_s: LatencySpread
+    ttft_s: Spread[Array]
+    tpot_s: Spread[Array]
+    e2e_s: Spread[Array]
     requests_per_s: Array
     wait_s: Array
     """Mean time from the arrival of a request until its prefill begins [s]."""
@@ -260,11 +244,11 @@ def most_sequences(lengths: Lengths, limits: Limits) -> Array:
     return np.asarray(np.minimum(seats, limits.max_num_batched_tokens / (1.0 + per_round)))
 
 
-def _lognormal(mean: Array, variance: Array) -> LatencySpread:
+def _lognormal(mean: Array, variance: Array) -> Spread[Array]:
     log_variance = np.log1p(variance / np.square(mean))
     middle = np.log(mean) - log_variance / 2.0
     spread = np.sqrt(log_variance)
-    return LatencySpread(mean, *(np.exp(middle + z * spread) for z in NORMAL_QUANTILES))
+    return Spread(mean, *(np.exp(middle + z * spread) for z in NORMAL_QUANTILES))
 
 
 def screened(step_s: StepFunction, lengths: Lengths, limits: Limits, sequences: Number) -> SteadyState:

@@ -172,18 +172,14 @@ def together_at_peak(curves: Array, work: Array) -> tuple[Array, int | None]:
     return np.ones(len(curves)), None
 
 
-def _follow_the_sun() -> tuple[float, ...]:
-    return relative_to_peak(
-        [sum(OFFICE[(hour + zone) % HOURS] for zone in TIME_ZONES) for hour in range(HOURS)]
-    )
-
-
 SHAPES: Mapping[str, tuple[float, ...]] = MappingProxyType(
     {
         "flat": (1.0,) * HOURS,
         "office": OFFICE,
         "evening": EVENING,
-        "follow-the-sun": _follow_the_sun(),
+        "follow-the-sun": relative_to_peak(
+            [sum(OFFICE[(hour + zone) % HOURS] for zone in TIME_ZONES) for hour in range(HOURS)]
+        ),
     }
 )
 """Name -> of every hour from midnight, the rate over the peak."""

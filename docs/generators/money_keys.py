@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from capplan.fleet.money_terms import OtherTerms, OwnedTerms, SpotTerms
+from capplan.fleet.money_terms import OtherTerms
 from capplan.money.energy import DECODE_FRACTION, HOST_FRACTION, IDLE_FRACTION, PREFILL_FRACTION
 from capplan.questions.money.commitments import RESERVED_DISCOUNTS
 from capplan.scenario.money_terms import ASSUMED_OTHER, MONTHS
+from capplan.scenario.records.money import Owned, Spot
 
-_OWNED = OwnedTerms(1.0)
+_OWNED, _SPOT = Owned.model_validate({"capex": "1 $", "electricity": "0.1 $/kWh"}), Spot()
 _SHOWN = {
     "egress_per_gb": "{:.2f} $",
     "load_balancers": "{:g} $/month",
@@ -35,17 +36,17 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "commitments.owned": "not allowed",
         **{f"commitments.{term}.price": "a listed offer, else the discount" for term in ("reserved_1y", "reserved_3y")},
         **{f"commitments.{name.replace('-', '_')}.discount": f"a listed offer, else {off:.0%}" for name, off in RESERVED_DISCOUNTS.items()},
-        "commitments.spot.headroom": f"{SpotTerms().headroom_fraction:.0%}",
-        "commitments.spot.most": f"{SpotTerms().most_fraction:.0%}",
-        "commitments.owned.life": f"{_OWNED.life_years:g} years",
+        "commitments.spot.headroom": f"{_SPOT.headroom:.0%}",
+        "commitments.spot.most": f"{_SPOT.most:.0%}",
+        "commitments.owned.life": f"{_OWNED.life:g} years",
         "commitments.owned.residual": "nothing",
         **{f"commitments.{term}.upfront": "nothing" for term in ("reserved_1y", "reserved_3y")},
         "commitments.interest": "not counted",
-        "commitments.owned.interest": f"{_OWNED.interest_fraction:.0%}",
-        "commitments.owned.upkeep": f"{_OWNED.upkeep_fraction:.0%}",
+        "commitments.owned.interest": f"{_OWNED.interest:.0%}",
+        "commitments.owned.upkeep": f"{_OWNED.upkeep:.0%}",
         "commitments.owned.facility_ratio": f"{_OWNED.facility_ratio:g}",
         "commitments.owned.power": "the thermal design power",
-        "commitments.owned.idle": f"{_OWNED.idle_fraction:.0%}",
+        "commitments.owned.idle": f"{_OWNED.idle:.0%}",
         "commitments.owned.people": "nobody",
         "commitments.min_replicas": "1",
         "commitments.max_replicas": "as many as the peak needs",

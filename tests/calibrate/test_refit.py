@@ -22,7 +22,7 @@ from capplan.readers.calibration.file import calibration_text, read_calibration,
 from capplan.readers.calibration.record import refitted_overhead
 from capplan.readers.catalogue.hardware import device
 from capplan.recorded.results.read import read_results
-from capplan.recorded.results.record import BenchmarkResult, Spread
+from capplan.recorded.results.record import BenchmarkResult, latency
 from capplan.replica.replica import replica_of
 from capplan.report.answers.calibrate import refit_answer
 from capplan.report.tables import grid_of
@@ -53,7 +53,7 @@ def result(concurrency, tpot_s=None, ttft_s=None, **more):
         "hardware": "h100-sxm",
     }
     lengths = {"input_tokens": 1000.0, "output_tokens": 200.0, "requests": 20 * int(concurrency or 1)}
-    spreads = {"tpot_s": Spread(tpot_s), "ttft_s": Spread(ttft_s)}
+    spreads = {"tpot_s": latency(tpot_s), "ttft_s": latency(ttft_s)}
     return BenchmarkResult(**(values | lengths | spreads | more), concurrency=concurrency)
 
 
@@ -115,7 +115,7 @@ def test_many_results_are_left_out_some_at_a_time(spec, monkeypatch):
 @pytest.mark.long
 def test_numbers_that_the_results_cannot_tell_are_said(spec):
     (one, _), *_ = results_with(spec, TRUE, (8,), (200.0,))
-    bare = [(replace(one, ttft_s=Spread(), tpot_s=Spread(one.tpot_s.mean * r)), spec) for r in RATIOS]
+    bare = [(replace(one, ttft_s=latency(), tpot_s=latency(one.tpot_s.mean * r)), spec) for r in RATIOS]
     found = refitted(bare)
     for name in ("request_s", "sequence_s", "decode_excess_ratio"):
         assert not found.numbers[name].constrained, name
@@ -162,9 +162,20 @@ def test_a_batch_that_suits_the_kernels_of_a_processor_less_is_found(spec):
     assert not any("decode_16" in remark for remark in found.remarks)
 
 
-def test_the_kernels_of_a_gpu_suit_every_batch(refit):
-    assert not any(name.startswith("decode_") and name != "decode_excess_ratio" for name in refit.numbers)
-    assert refit.kept["decode_1_ratio"] == 1.0
+@pytest.mark.long
+def test_prompts_that_suit_the_kernels_of_a_processor_less_are_found(spec):
+    """Steps with 512 tokens take 20 % longer than the rate at 128 tokens says."""
+    processor = replace(spec, device=replace(spec.device, architecture="cpu"))
+    made = results_with(processor, {**TRUE, "prompt_512_ratio": 1.2}, (1, 2, 4, 8), (128.0, 512.0))
+    found = refitted(made)
+    assert found.after_median_ape < 0.02
+    assert found.numbers["prompt_512_ratio"].value / found.numbers["prompt_128_ratio"].value > 1.1
+
+
+def test_the_kernels_of_a_gpu_suit_every_batch_and_every_prompt(refit):
+    own = [name for name in refit.numbers if name.startswith(("decode_", "prompt_"))]
+    assert own == ["decode_excess_ratio"]
+    assert refit.kept["decode_1_ratio"] == refit.kept["prompt_128_ratio"] == 1.0
 
 
 def slow_device(factor):
@@ -204,7 +215,7 @@ def test_results_of_two_devices_are_not_mixed(spec):
     [
         ({"concurrency": None}, "neither its concurrency nor its request rate"),
         ({"input_tokens": None}, "lengths are not known"),
-        ({"tpot_s": Spread()}, "no time per output token"),
+        ({"tpot_s": latency()}, "no time per output token"),
         ({"accepted_tokens_per_step": 2.5}, "speculative decoding"),
     ],
 )
@@ -219,8 +230,8 @@ def test_a_result_that_cannot_be_used_says_why(changed, words, spec):
         ({"concurrency": None, "request_rate_per_s": 2.0}, "online_rate", {"tpot_s", "ttft_s"}),
         ({"kind": "decode", "context_tokens": 1100.0}, "static_batch", {"tpot_s"}),
         ({"kind": "prefill"}, "static_batch", {"ttft_s"}),
-        ({"kind": "offline", "tpot_s": Spread(), "ttft_s": Spread(), "output_tokens_per_s": 1e3}, "offline_max", {"token_s"}),
-        ({"kind": "static_batch", "tpot_s": Spread(), "ttft_s": Spread(), "e2e_s": Spread(3.0)}, "static_batch", {"e2e_s"}),
+        ({"kind": "offline", "tpot_s": latency(), "ttft_s": latency(), "output_tokens_per_s": 1e3}, "offline_max", {"token_s"}),
+        ({"kind": "static_batch", "tpot_s": latency(), "ttft_s": latency(), "e2e_s": latency(3.0)}, "static_batch", {"e2e_s"}),
     ],
 )  # fmt: skip
 def test_every_kind_of_result_is_replayed_as_what_it_was(changed, kind, metrics, spec):

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.fleet.money_terms import OwnTerms
-from capplan.money.cascade import CascadeFleets, breakeven_fraction, wait_of_stages
 from capplan.money.comparison import OwnFleet, PaidReplicas
+from capplan.money.several_models import CascadeFleets, breakeven_fraction, wait_of_stages
 from capplan.workload.multiples import thinned_arrival_cv
 
 

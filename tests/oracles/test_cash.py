@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.money_terms import CommitmentTerms, OtherTerms, OwnedTerms, ReservedTerms
+from capplan.fleet.money_terms import OtherTerms
 from capplan.money.cash import PaidTerm, cash_of, tied_up_ratio
 from capplan.money.commitments import Mix, MixedPart, Offer
 from capplan.money.total_cost import other_lines, total_usd
 from capplan.questions.money.commitments import owned_offer, paid_terms
+from capplan.scenario.records.money import Commitments, Owned, Reserved
 
 RESERVED = Offer("reserved-1y", 2.0, 0.0)
 RENTED = Offer("on-demand", 0.0, 5.0)
@@ -58,7 +59,7 @@ def test_reservations_of_two_kinds_of_machines_are_paid_at_their_own_prices():
         for offer, count in zip(offers, (2, 3), strict=True)
     )
     mix = Mix(parts, ())
-    terms = CommitmentTerms(ReservedTerms(None, None, upfront_fraction=0.5), None, None, None, 1, None)
+    terms = Commitments(reserved_1y=Reserved(upfront=0.5))
     cash = cash_of([mix] * 12, paid_terms(terms, [mix]))
     assert cash.months[0].upfront_usd == pytest.approx(6.0 * 730.0 * (2 * 2.0 + 3 * 5.0))
     assert sum(row.usd for row in cash.months) == pytest.approx(8760.0 * mix.usd_per_hour)
@@ -161,7 +162,15 @@ def test_a_purchase_is_paid_once_and_is_worth_something_at_the_end():
 @pytest.mark.parametrize("interest", [0.0, 0.08])
 def test_the_annuity_of_a_purchase_pays_for_all_but_its_residual_value(residual, interest):
     """Years one by one: the annuity at each year's end and the residual value at the last one are worth the purchase today."""
-    terms = OwnedTerms(42_000.0, 4.0, interest, upkeep_fraction=0.0, residual_fraction=residual)
+    terms = Owned.model_validate(
+        {
+            "capex": "42000 $",
+            "electricity": "0 $/kWh",
+            "interest": interest,
+            "upkeep": 0,
+            "residual": residual,
+        }
+    )
     yearly = owned_offer(terms, 0.0).fixed_usd_per_hour * 8760.0
     worth = (
         sum(yearly / (1 + interest) ** year for year in range(1, 5))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.hardware.slices import cuts, packing
-from capplan.money.shared_pool import fewest_when_cut
+from capplan.money.several_models import fewest_when_cut
 from capplan.readers.catalogue.hardware import device, partitioned_devices, partitions, slices
 
 GUIDE = {

@@ -11,9 +11,6 @@ from calibrate.live.simulated_steps import agreement
 from calibrate.live.step_logs import read_packed
 
 RUNS = sorted((Path(__file__).parents[1] / "data" / "steps").glob("*.json.gz"))
-SKIPPED_STEPS = {"priority-small": 13}
-"""Steps that differ. With priorities and a full cache, vLLM stops filling a step at the first sequence that is itself of the lowest priority
-and lacks a block: the sequences behind it, in the order of their admission, miss this step. The simulator lets them decode."""
 
 
 def name_of(path: Path) -> str:
@@ -23,7 +20,7 @@ def name_of(path: Path) -> str:
 @pytest.mark.parametrize("path", RUNS, ids=name_of)
 def test_each_recorded_step_has_the_same_prompts_decodes_and_preemptions(path: Path) -> None:
     result = agreement(read_packed(path))
-    assert result.steps - result.equal == SKIPPED_STEPS.get(name_of(path), 0)
+    assert result.exact, result
 
 
 def test_the_runs_hold_what_they_are_about() -> None:

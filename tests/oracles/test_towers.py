@@ -10,7 +10,7 @@ import re
 import pytest
 
 from capplan.errors import InputError
-from capplan.families.model_class import model_class
+from capplan.families.config import model_class
 from capplan.families.model_config import read_network
 from capplan.model.kv_cache import kv_bytes_per_sequence
 from capplan.model.parameters import parameters

@@ -6,10 +6,10 @@ from typing import get_args
 import pytest
 
 from capplan.errors import InputError
-from capplan.fleet.scenario import SpeculationPlan
 from capplan.phases.speculation import expected_tokens_by_position
 from capplan.readers.catalogue.model import read_model
 from capplan.replica.speculation import Method
+from capplan.scenario.scenario_file import Speculation
 from capplan.scenario.speculation import PUBLISHED, acceptance_by_position, drafting_of, published_acceptance
 from tests.plan_files import SCENARIO
 
@@ -40,8 +40,8 @@ def test_a_method_without_a_published_acceptance_asks_for_it():
         InputError,
         match=r"^speculation\.acceptance: is missing; .* kimi_k25, minimax_m3.* llama\n.*acceptance: 0\.7",
     ):
-        drafting_of(SpeculationPlan((), None, method="eagle"), network, offline=True)
-    plan, _ = drafting_of(SpeculationPlan((0.6,), None, method="eagle"), network, offline=True)
+        drafting_of(Speculation(method="eagle"), network, offline=True)
+    plan, _ = drafting_of(Speculation(acceptance=[0.6], method="eagle"), network, offline=True)
     assert plan.acceptance_fractions == (0.6,)
 
 
@@ -58,7 +58,7 @@ def test_a_method_without_a_published_acceptance_asks_for_it():
 def test_a_round_yields_what_was_counted(name, method, drafts, tokens):
     """The accepted lengths of the golden runs of InferenceX, by number of drafts."""
     network = read_model(name, offline=True)
-    plan, stated = drafting_of(SpeculationPlan((), drafts, method=method), network, offline=True)
+    plan, stated = drafting_of(Speculation(draft_tokens=drafts, method=method), network, offline=True)
     assert expected_tokens_by_position(plan.acceptance_fractions[:drafts]) == pytest.approx(tokens, abs=2e-3)
     assert any(item.replace == "speculation.acceptance" and "InferenceX" in item.what for item in stated)
 
@@ -66,7 +66,7 @@ def test_a_round_yields_what_was_counted(name, method, drafts, tokens):
 def test_more_drafts_than_were_counted_ask_for_their_acceptance():
     network = read_model("minimax-m3", offline=True)
     with pytest.raises(InputError, match=r"^speculation\.draft_tokens: 9 is above 7"):
-        drafting_of(SpeculationPlan((), 9, method="eagle"), network, offline=True)
+        drafting_of(Speculation(draft_tokens=9, method="eagle"), network, offline=True)
 
 
 def test_lengths_that_stop_to_grow_end_the_positions():

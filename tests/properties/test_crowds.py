@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
 from capplan.serving.outcome import SHED, Ledger
-from capplan.serving.requests import Crowd, InFlight, Requests
+from capplan.serving.requests import BEGIN_S, Crowd, InFlight, Requests
 from capplan.serving.server import new_server, served, simulate
 from capplan.serving.terms import EngineSetup, Hedging, KvLink
 from tests.sweeps import examples
@@ -25,11 +25,11 @@ ROWS = ("status", "arrival_s", "queue_s", "ttft_s", "e2e_s", "input_tokens", "ou
 
 
 class Clients:
-    """A closed loop without think time, as it is told in one sentence: whoever's request ends sends the next row."""
+    """A closed loop without think time, as it is told in one sentence: clients begin one after the other, and whoever's request ends sends the next row."""
 
     def __init__(self, requests: Requests, clients: int, delay_s: float, priority: tuple[int, ...]) -> None:
         self.requests, self.delay_s, self.priority = requests, delay_s, priority
-        self.releases, self.row = [0.0] * clients, 0
+        self.releases, self.row = [BEGIN_S * client for client in range(clients)], 0
 
     @property
     def next_s(self) -> float:
@@ -105,8 +105,9 @@ def test_think_and_response_times_fill_the_time_of_a_user(policy: str, seed: int
     begun = outcome.arrival_s
     response = np.where(outcome.status == SHED, engine.clock.request_s, outcome.e2e_s)
     ends = np.sort(begun + response)
-    last_ends = ends[len(requests) - min(users, len(requests)) :]
-    assert think_s.sum() + response.sum() == pytest.approx(last_ends.sum(), rel=1e-9)
+    asking = min(users, len(requests))
+    last_ends, begun_s = ends[len(requests) - asking :], BEGIN_S * np.arange(asking)
+    assert think_s.sum() + response.sum() == pytest.approx((last_ends - begun_s).sum(), rel=1e-9)
 
 
 @settings(max_examples=examples(60, 180), deadline=None)

@@ -15,10 +15,11 @@ from capplan.deploy.command_line import command_of, read_command_line, shell_tex
 from capplan.deploy.engine_options import METHODS
 from capplan.deploy.flag_table import engine_flags
 from capplan.deploy.known_deployment import serving_flags
-from capplan.deploy.replica_launch import Adapters, Drafts, ReplicaLaunch
+from capplan.deploy.replica_launch import Drafts, ReplicaLaunch
 from capplan.engine.lookup import version_key
 from capplan.errors import InputError
 from capplan.model.adapters import MODULES
+from capplan.model.network import LoraTerms
 from capplan.replica.plans import plans_cache_tokens, plans_memory, plans_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
@@ -47,10 +48,10 @@ def adapters_of(draw, engine):
     slots = draw(st.integers(1, 200))
     parts = st.sets(st.sampled_from(MODULES), min_size=1, max_size=len(MODULES) - 1)
     some = parts.map(lambda names: tuple(name for name in MODULES if name in names))
-    return Adapters(
+    return LoraTerms(
         slots=slots,
         rank=draw(st.sampled_from((8, 16, 64, 512))),
-        in_host_memory=slots + draw(st.integers(0, 300)),
+        adapters=slots + draw(st.integers(0, 300)),
         modules=draw(st.sampled_from(WHOLE_MATRICES) if engine == "vllm" else st.none() | some),
         fully_sharded=draw(st.booleans()) if engine == "vllm" else False,
     )
@@ -184,14 +185,14 @@ def test_options_that_are_gone_are_never_written(data):
         ("vllm", "0.33.0", {"kv_dtype": "int8"}, "no option for a KV cache in int8"),
         ("vllm", "0.9.2", {"pooling": True}, "no option for vectors or scores of the plan\n.*--runner is known from 0.10.2 on"),
         ("vllm", "0.10.2", {"chunked_prefill": False}, "no option for prompts that are not cut into chunks"),
-        ("vllm", "0.33.0", {"adapters": Adapters(4, 24, 4)}, "rank 1, 8, 16, 32.*the plan has 24\n.*lora.max_lora_rank=32"),
-        ("vllm", "0.11.2", {"adapters": Adapters(4, 512, 4)}, "the plan has 512\n.*lora.max_lora_rank=256"),
-        ("vllm", "0.33.0", {"adapters": Adapters(4, 8, 4, ("q_proj",))}, "holds q_proj, k_proj, v_proj as one matrix"),
-        ("vllm", "0.20.0", {"adapters": Adapters(4, 8, 4, ("o_proj",))}, "no option for adapters of some matrices only"),
-        ("sglang", "0.4.6", {"adapters": Adapters(4, 8, 4)}, "no option for LoRA adapters"),
-        ("sglang", "0.5.23", {"adapters": Adapters(4, 8, 4, fully_sharded=True)}, "no option for adapters split over ranks"),
-        ("trtllm", "1.2.0", {"adapters": Adapters(4, 8, 4, fully_sharded=True)}, "adapters split over ranks on both sides are not exported"),
-        ("trtllm", "1.2.0", {"adapters": Adapters(4, 8, 4, ("in_proj",))}, "adapters of in_proj are not exported"),
+        ("vllm", "0.33.0", {"adapters": LoraTerms(4, 4, 24)}, "rank 1, 8, 16, 32.*the plan has 24\n.*lora.max_lora_rank=32"),
+        ("vllm", "0.11.2", {"adapters": LoraTerms(4, 4, 512)}, "the plan has 512\n.*lora.max_lora_rank=256"),
+        ("vllm", "0.33.0", {"adapters": LoraTerms(4, 4, 8, ("q_proj",))}, "holds q_proj, k_proj, v_proj as one matrix"),
+        ("vllm", "0.20.0", {"adapters": LoraTerms(4, 4, 8, ("o_proj",))}, "no option for adapters of some matrices only"),
+        ("sglang", "0.4.6", {"adapters": LoraTerms(4, 4, 8)}, "no option for LoRA adapters"),
+        ("sglang", "0.5.23", {"adapters": LoraTerms(4, 4, 8, fully_sharded=True)}, "no option for adapters split over ranks"),
+        ("trtllm", "1.2.0", {"adapters": LoraTerms(4, 4, 8, fully_sharded=True)}, "adapters split over ranks on both sides are not exported"),
+        ("trtllm", "1.2.0", {"adapters": LoraTerms(4, 4, 8, ("in_proj",))}, "adapters of in_proj are not exported"),
         ("trtllm", "1.2.0", {"pooling": True}, "has no option for vectors or scores"),
         ("trtllm", "1.2.0", {"drafts": Drafts("draft-model", "o/d", 3)}, "drafts by draft-model are not exported; known: eagle, mtp, ngram"),
         ("trtllm", "1.2.0", {"drafts": Drafts("eagle", "o/d", 3)}, "heads of EAGLE-3 only"),
@@ -479,10 +480,10 @@ def test_a_launch_that_cannot_be_read_is_refused(capplan, line, says):
         ("vllm serve o/n --runner pooling --convert embed", {"pooling": True}),
         ("vllm serve o/n --task score --disable-chunked-prefill", {"pooling": True, "chunked_prefill": False}),
         ("vllm serve o/n --enable-lora --max-loras 4 --lora-modules a=b c=d --max-cpu-loras 8 -tp 2",
-         {"adapters": Adapters(4, 16, 8), "tensor_parallel": 2}),
+         {"adapters": LoraTerms(8, 4, 16), "tensor_parallel": 2}),
         ("vllm serve o/n --max-loras 4", {"adapters": None}),
         ("python3 -m sglang.launch_server --model-path o/n --lora-paths a=b c=d --max-lora-rank 8 --lora-target-modules all --tp 2",
-         {"adapters": Adapters(8, 8, 8), "tensor_parallel": 2}),
+         {"adapters": LoraTerms(8, 8, 8), "tensor_parallel": 2}),
         ("sglang serve --model-path o/n --is-embedding --enable-mixed-chunk", {"pooling": True, "chunked_prefill": True}),
         ("vllm serve o/n --max-model-len 32K", {"max_model_len": 32_768}),
         ("vllm serve --trust-remote-code o/n --tensor_parallel_size 2", {"tensor_parallel": 2}),

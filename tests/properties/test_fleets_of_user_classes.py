@@ -156,3 +156,40 @@ def test_a_user_at_a_replica_sends_as_long_as_requests_arrive_there() -> None:
     rates = {users: seen.requests_per_s for users, seen in runs}
     assert rates[(1,)] == pytest.approx(1 / (2.0 + user_s) + 2.93 / 35, rel=0.05)
     assert (5 * rates[(1,)] + 30 * rates[(0,)]) / 35 == pytest.approx(expected, rel=0.03)
+
+
+def test_few_long_prompts_next_to_many_short_ones_count_as_load() -> None:
+    """Few requests arrive, each with 27 times the tokens of a user's request: users wait for twice as long as at the lightest load."""
+    question = question_of(
+        "{name: u, users: 26, think_time: 0 s, input_tokens: 120, output_tokens: 13}",
+        "{name: o, request_rate: 7 req/s, input_tokens: 3466, output_tokens: 107}",
+    )
+    trial = Trial(search(question).candidates[0], question, {})
+    expected = trial.fleet(2)
+    stream = peak_stream(
+        trial.demand, replicas=2, seed=3, longest=question.max_model_len, seconds=300.0,
+        response_s=expected.responses_s, routing="round_robin",
+    )  # fmt: skip
+    found = simulated_fleet(trial.replica, stream, replicas=2, slo=question.slo)
+    assert found.classes["o"].requests > 1500
+    of_classes = [figures.e2e_s.mean for figures in found.classes.values()]
+    assert of_classes == pytest.approx(list(expected.responses_s), rel=0.05)
+    assert found.all.tpot_s.p95 == pytest.approx(expected.tpot_s.p95, rel=0.1)
+    assert expected.responses_s[0] > 2.0 * trial.responses_s[0]
+
+
+def test_a_run_of_users_and_others_ends_when_either_have_no_request_left() -> None:
+    """Users who are expected to wait for a tenth of their time have requests for ten times as long as requests arrive."""
+    question = question_of(
+        "{name: u, users: 26, think_time: 0 s, input_tokens: 120, output_tokens: 13}",
+        "{name: o, request_rate: 7 req/s, input_tokens: 3466, output_tokens: 107}",
+    )
+    trial = Trial(search(question).candidates[0], question, {})
+    waits = trial.fleet(2).responses_s
+    stream = peak_stream(
+        trial.demand, replicas=2, seed=3, longest=question.max_model_len, seconds=60.0,
+        response_s=(0.1 * waits[0], waits[1]), routing="round_robin",
+    )  # fmt: skip
+    found = simulated_fleet(trial.replica, stream, replicas=2, slo=question.slo)
+    assert found.until_s < 62.0 < found.seconds
+    assert found.classes["u"].e2e_s.mean == pytest.approx(waits[0], rel=0.2)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.interpolate import RegularGridInterpolator
 
 from capplan.engine.lookup import profile
-from capplan.engine.profile import HostOverhead, Scheduling
+from capplan.engine.profile import DECODE_BATCHES, HostOverhead, Scheduling
 from capplan.families.model_config import read_network
 from capplan.memory.capacity import engine_memory_bytes, padded_inputs_multiple
 from capplan.memory.launch import Launch, engine_launch
@@ -31,7 +31,7 @@ from capplan.readers.catalogue.hardware import device
 from capplan.replica.plans import engine_scheduling, plans_of, plans_step_function, replica_scheduling
 from capplan.replica.replica import memory_of, replica_of
 from capplan.replica.spec import ReplicaSpec
-from capplan.replica.tables import Knots, decode_ratio, device_tables, step_knots, table_of_plan, with_host
+from capplan.replica.tables import Knots, device_tables, ratio_at, step_knots, table_of_plan, with_host
 from capplan.serving.steady_state import Lengths
 from capplan.serving.step_table import (
     StepClock,
@@ -206,9 +206,22 @@ def test_a_deployment_corrects_its_decode_steps_by_batch():
         place = np.flatnonzero(sequences == batch)
         assert found.decode_s[:, place] == near(ratio * usual.decode_s[:, place])
         assert found.decode_attention_s[:, place] == near(ratio * usual.decode_attention_s[:, place])
-    assert decode_ratio(2.0 * np.sqrt(2.0), host.decode_ratios) == near(between)
-    assert decode_ratio(1000.0, (1.0, 1.0, 1.0, 1.0, 1.0, 0.5)) == near(0.5)
+    assert ratio_at(2.0 * np.sqrt(2.0), DECODE_BATCHES, host.decode_ratios) == near(between)
+    assert ratio_at(1000.0, DECODE_BATCHES, (1.0, 1.0, 1.0, 1.0, 1.0, 0.5)) == near(0.5)
     assert found.mixed_s == near(usual.mixed_s)  # steps with prompts keep their time
+
+
+def test_a_deployment_corrects_its_steps_with_prompts_by_their_tokens():
+    device_only = tables()
+    bare, usual = (with_host(device_only, HostOverhead(step_s=s), NETWORK) for s in (0.0, 1e-3))
+    found = with_host(
+        device_only, HostOverhead(step_s=1e-3, prompt_128_ratio=0.9, prompt_512_ratio=1.2), NETWORK
+    )
+    at = usual.token_knots
+    ratios = np.exp(np.interp(np.log(at), np.log([128.0, 512.0, 2048.0]), np.log([0.9, 1.2, 1.0])))
+    assert found.mixed_s == near(ratios * bare.mixed_s + 1e-3)
+    assert found.decode_s == near(usual.decode_s)
+    assert found.launch_s == near(usual.launch_s)
 
 
 @pytest.mark.parametrize(("tensor", "pipeline"), [(1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (4.0, 1.0)])

@@ -18,7 +18,7 @@ from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.dispatcher import EnginePool
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED
-from capplan.serving.requests import Admission, Crowd, Requests, offered
+from capplan.serving.requests import BEGIN_S, Admission, Crowd, Requests, offered
 from capplan.serving.server import simulate
 from capplan.serving.step_table import StepTable, decode_step_s
 from capplan.serving.terms import Autoscaling, EngineSetup, Failure, Hedging, KvLink
@@ -97,7 +97,11 @@ def slow_fleet(requests, table, scheduling, blocks, options, replicas, routing, 
     """Whatever comes first, a failure, an arrival or a step of some replica, one after the other."""
     concurrency, until_s = options["concurrency"], options["until_s"]
     engines = [SlowReplica(requests, table, scheduling, blocks, **options) for _ in range(replicas)]
-    clients = requests.arrival_s.tolist() if concurrency is None else [0.0] * concurrency
+    clients = (
+        requests.arrival_s.tolist()
+        if concurrency is None
+        else [BEGIN_S * client for client in range(concurrency)]
+    )
     for engine in engines:
         engine.tell = lambda at_s: clients.append(at_s) if concurrency is not None else None
     sent, alive, last, row, rejected = [0] * replicas, list(range(replicas)), -1, 0, {}

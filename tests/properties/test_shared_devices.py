@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.trial import Trial
-from capplan.money.shared_pool import devices_by_hour
+from capplan.money.several_models import devices_by_hour
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.several_models import sliced_scenario
 from capplan.scenario.scenario import read_scenario

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from capplan.families.model_class import model_class
+from capplan.families.config import model_class
 from capplan.families.registry import families
 from tests.differential.stored import stored
 

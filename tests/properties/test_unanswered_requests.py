@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from capplan.cli.main import main
 from capplan.fleet.search.target_values import statistic_of, target_values, undecided
-from capplan.serving.outcome import FINISHED, SHED, UNFINISHED, Spread, spread
+from capplan.numbers import Spread
+from capplan.serving.outcome import FINISHED, SHED, UNFINISHED, spread
 from capplan.workload.request_class import STATISTICS, Slo, Target
 
 NO_GAPS = Spread(0.01, 0.01, 0.01, 0.01, 0.01)

@@ -16,7 +16,7 @@ from capplan.questions.plans.plan_verification import (
     _benchmark,
     with_load_of_log,
 )
-from capplan.recorded.results.record import BenchmarkResult, RequestRecord, Spread
+from capplan.recorded.results.record import BenchmarkResult, RequestRecord, latency
 from capplan.replica.replica import replica_of
 from tests.plan_files import plan_in, with_changes
 from tests.sweeps import size_on_few_requests
@@ -185,7 +185,7 @@ def test_a_log_of_requests_one_after_another_is_no_burst(gap_s, in_flight):
     """A request every half second that takes 2 s: four in flight."""
     log = tuple(RequestRecord(gap_s * number, 100, 50, 0.1, 2.0) for number in range(400))
     result = BenchmarkResult(
-        "AIPerf", "p", log=log, e2e_s=Spread(2.0), requests_per_s=400 / (399 * gap_s + 2.0)
+        "AIPerf", "p", log=log, e2e_s=latency(2.0), requests_per_s=400 / (399 * gap_s + 2.0)
     )
     assert with_load_of_log(result).concurrency == in_flight
     for stated in ({"request_rate_per_s": 3.0}, {"concurrency": 7.0}, {"log": ()}):

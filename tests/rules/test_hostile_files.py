@@ -8,7 +8,7 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.errors import InputError
-from capplan.families.quantization.regular import check_regular
+from capplan.families.quantization.module_names import check_regular
 from capplan.readers import text_file
 from capplan.readers.plan_file import file_digest, read_plan_file, result_digest
 from capplan.readers.text_file import csv_rows, digest, first_bytes, json_values, numbered_lines, system_text

@@ -21,7 +21,7 @@ from capplan.calibrate.endpoint.series import (
     shared_loop,
 )
 from capplan.errors import InputError
-from capplan.recorded.results.record import BenchmarkResult, Spread
+from capplan.recorded.results.record import BenchmarkResult, Latency, latency
 from capplan.workload.statistics import LONGEST_TOKENS
 
 TOOL = "capplan calibrate --endpoint"
@@ -247,7 +247,7 @@ def summary(good: Sequence[Answered], bare: BenchmarkResult) -> BenchmarkResult:
     )
 
 
-def _spread(values: Sequence[float]) -> Spread:
+def _spread(values: Sequence[float]) -> Latency:
     if not values:
-        return Spread()
-    return Spread(float(np.mean(values)), *(float(np.percentile(values, part)) for part in (50, 90, 95, 99)))
+        return latency()
+    return latency(float(np.mean(values)), *(float(np.percentile(values, part)) for part in (50, 90, 95, 99)))

@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 from capplan.families.config import Config
-from capplan.families.parts.blocks import Part, decoder, gated_mlp, routed, router
+from capplan.families.parts.blocks import Part, decoder, gated_mlp, routed, router, stream_head, stream_mixing
 from capplan.families.parts.stacks import with_next_token_layers
-from capplan.families.parts.streams import stream_head, stream_mixing
 from capplan.model.network import CompressedAttention, Layer, Network, Projection
 
 _KINDS = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}

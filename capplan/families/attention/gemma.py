@@ -207,16 +207,15 @@ def _heads_of_layers(config: Config, windows: Sequence[int | None]) -> list[Head
     config.unused("global_head_dim", "num_global_key_value_heads")
     overrides = config.section("per_layer_config")
     if overrides is not None:
-        return [_overridden(overrides.section(*_layer_names(i)), usual) for i in range(len(windows))]
+        return [
+            _overridden(overrides.section(*(str(i), f"{i:02d}", f"{i:03d}")), usual)
+            for i in range(len(windows))
+        ]
     wide = config.optional("global_head_dim") or _WIDE_HEAD
     same = config.flag("attention_k_eq_v", default=False)
     global_kv_heads = (config.optional("num_global_key_value_heads") if same else None) or kv_heads
     full = Heads(hidden, query_heads, global_kv_heads, wide, wide)
     return [full if window is None else usual for window in windows]
-
-
-def _layer_names(layer: int) -> tuple[str, ...]:
-    return str(layer), f"{layer:02d}", f"{layer:03d}"
 
 
 def _overridden(override: Config | None, usual: Heads) -> Heads:

@@ -1,16 +1,30 @@
-"""Hunyuan: dense, with experts, and Hy3."""
+"""Models of Tencent: Hunyuan, dense and with experts, Hy3, and Hy 4 with sparse latent attention and residual streams."""
 
+from dataclasses import replace
+
+from capplan.families.attention.deepseek import reuses_index
 from capplan.families.config import Config
-from capplan.families.parts.blocks import Part, heads
+from capplan.families.parts.blocks import (
+    Part,
+    decoder,
+    decoder_layer,
+    gated_mlp,
+    heads,
+    latent_attention,
+    stream_head,
+    stream_mixing,
+)
 from capplan.families.parts.stacks import (
     Traits,
     block_decoder,
     counted_mixture,
+    deepseek_mixture,
     dense_mlp,
     mixture,
     parts_after,
+    with_next_token_layers,
 )
-from capplan.model.network import Network
+from capplan.model.network import Network, Projection
 
 
 def _traits(config: Config) -> Traits:
@@ -61,3 +75,29 @@ def read_hy3(config: Config, name: str) -> Network:
     dense = dense_mlp(config, shape, traits)
     parts = parts_after(config, dense, sparse, layers, config.count("first_k_dense_replace", default=1))
     return block_decoder(config, name, traits, parts, shape=shape)
+
+
+def read_hy4(config: Config, name: str) -> Network:
+    """Return a Hy 4."""
+    hidden, count = config.dimension("hidden_size"), config.layers()
+    streams = config.dimension("hc_mult", default=4)
+    bias = config.flag("attention_bias", default=False)
+    config.unused("layer_types")
+    dense = gated_mlp(hidden, config.dimension("intermediate_size")), None
+    parts = parts_after(config, dense, deepseek_mixture(config, hidden), count, min(1, count))
+    mixes, mixed = stream_mixing(hidden, streams, 2 * streams, scales=2)
+    reuses = [bool(index and (index - 1) % 4) for index in range(count)]
+    if config.has("indexer_types"):
+        reuses = reuses_index(config, count)
+    layers = []
+    for (matmuls, experts), reused in zip(parts, reuses, strict=True):
+        mixer, attending, norms = latent_attention(
+            config, hidden, attention_bias=bias, indexer=True, index_cached=not reused
+        )
+        gate = Projection("gate", "attention", hidden, mixer.query_heads * mixer.value_head_dim, "columns")
+        vectors = 2 * hidden + norms + mixer.query_heads + mixed
+        layer = decoder_layer(mixer, (*attending, gate), ((*mixes, *matmuls), experts), vectors)
+        layers.append(replace(layer, residual_streams=streams))
+    network = decoder(config, name, layers, hidden=hidden)
+    network = with_next_token_layers(config, network, layers[-1])
+    return replace(network, other_parameters=stream_head(hidden, streams))

@@ -5,10 +5,16 @@ from dataclasses import replace
 from capplan.families.attention.deepseek import reuses_index
 from capplan.families.config import Config
 from capplan.families.hybrid.kimi_linear import delta_attention, delta_sizes
-from capplan.families.parts.blocks import Part, decoder, gated_mlp, latent_attention, with_tower
+from capplan.families.parts.blocks import (
+    Part,
+    decoder,
+    gated_mlp,
+    latent_attention,
+    stream_mixing,
+    with_tower,
+)
 from capplan.families.parts.stacks import deepseek_mixture, parts_after, with_next_token_layers
 from capplan.families.parts.state_blocks import layer_kinds
-from capplan.families.parts.streams import stream_mixing
 from capplan.families.parts.vision import glm_ocr_vision
 from capplan.model.network import Layer, Network, Projection
 

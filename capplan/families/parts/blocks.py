@@ -318,3 +318,33 @@ def with_tower(network: Network, config: Config, tower: Callable[[Config, int], 
     vision.unused("num_heads", "num_attention_heads", "vt_num_attention_heads", "vision_feature_layer")
     images = image_rule(config, vision, network.hidden_size)
     return replace(with_vision(network, config, tower(vision, network.hidden_size)), images=images)
+
+
+def stream_mixing(
+    hidden: int, streams: int, mixes: int, *, scales: int
+) -> tuple[tuple[Projection, ...], int]:
+    """Return the matmuls that mix the streams around attention and feed-forward, and their biases and scales.
+
+    Parameters
+    ----------
+    hidden : width of one stream [-]
+    streams : streams [-]
+    mixes : weights that one matmul gives out for all streams [-]
+    scales : of these weights [-]
+
+    Examples
+    --------
+    >>> matmuls, vectors = stream_mixing(4096, 4, 24, scales=3)
+    >>> [(one.inputs, one.outputs) for one in matmuls], vectors
+    ([(16384, 24), (16384, 24)], 54)
+    """
+    matmuls = tuple(
+        Projection(f"mix_{block}", "other", streams * hidden, mixes, "none")
+        for block in ("attention", "feed_forward")
+    )
+    return matmuls, 2 * (mixes + scales)
+
+
+def stream_head(hidden: int, streams: int) -> int:
+    """Return the parameters of what joins the streams after the last layer: a matrix, its biases and a scale."""
+    return streams * streams * hidden + streams + 1

@@ -175,6 +175,29 @@ def selected_requests(requests: Requests, rows: NDArray[np.int64]) -> Requests:
     return replace(requests, **columns)
 
 
+NEGLIGIBLE = 0.05
+"""Share of the requests and of the tokens below which a part of a load ends no run: without it the load is almost the same."""
+
+
+def matters(rows: NDArray[np.bool_], tokens: NDArray[Any]) -> bool:
+    """Return whether some requests of a load are more than a NEGLIGIBLE part of it.
+
+    Few long prompts load a replica as much as many short ones.
+
+    Parameters
+    ----------
+    rows : which requests
+    tokens : prompt and output of each request
+
+    Examples
+    --------
+    >>> one_of_fifty = np.arange(50) == 7
+    >>> matters(one_of_fifty, np.ones(50)), matters(one_of_fifty, np.where(one_of_fifty, 5.0, 1.0))
+    (False, True)
+    """
+    return bool(rows.any()) and max(rows.mean(), tokens[rows].sum() / tokens.sum()) >= NEGLIGIBLE
+
+
 WARM_UP_SHARE = 0.15
 """Share of the requests of a run that latencies and rates leave out: the first ones meet empty replicas."""
 STEADY_CV = 1e-3
@@ -245,6 +268,18 @@ def _session_fraction(demand: Demand) -> float:
 
 ODDS_PER_DOUBLING = 8
 """Steps in which the odds of users' requests against others double: one part of a draw outlasts the other by a twentieth at most."""
+
+
+def user_share_of(odds: float) -> float:
+    """Return the share of requests that users send, to the next of ODDS_PER_DOUBLING steps, so that loads next to each other share a draw.
+
+    Examples
+    --------
+    >>> user_share_of(1.0), round(user_share_of(3.05), 3), round(user_share_of(3.1), 3)
+    (0.5, 0.757, 0.757)
+    """
+    nearest: float = 2.0 ** (round(ODDS_PER_DOUBLING * log2(odds)) / ODDS_PER_DOUBLING)
+    return nearest / (1.0 + nearest)
 
 
 class SamplePath:
@@ -334,8 +369,6 @@ class SamplePath:
     def user_share_at(self, share: float, users: Sequence[int] | None = None) -> float:
         """Return the share of requests that users send at one replica: its users are whole, and may be more or fewer than its part of them.
 
-        In steps, so that loads next to each other share a draw.
-
         Parameters
         ----------
         share : [-]
@@ -347,9 +380,7 @@ class SamplePath:
         by_users = sum(count * rate for count, rate in zip(whole, self._user_rates, strict=True))
         if not by_users:
             return 0.0
-        odds = by_users / (share * self.open_rate)
-        nearest: float = 2.0 ** (round(ODDS_PER_DOUBLING * log2(odds)) / ODDS_PER_DOUBLING)
-        return nearest / (1.0 + nearest)
+        return user_share_of(by_users / (share * self.open_rate))
 
     def users_of_share(self, share: float) -> tuple[int, ...]:
         """Return whole users of each class in a share of the traffic: each class rounded, and at least one user.

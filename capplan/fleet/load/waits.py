@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.numbers import Array
-from capplan.serving.outcome import PERCENTILES, SeenByUsers, Spread
+from capplan.numbers import Array, Spread
+from capplan.serving.outcome import PERCENTILES, SeenByUsers
 from capplan.workload.request_class import RequestClass, Statistic
 
 HALVINGS = 40
@@ -56,7 +56,7 @@ class WaitedTimes:
         waits: Waits,
         values_s: Array,
         class_index: NDArray[np.int64],
-        engine_s: Spread,
+        engine_s: Spread[float],
         weights: Array | None = None,
     ) -> None:
         """Sort the requests of each class.
@@ -143,7 +143,7 @@ class WaitedTimes:
         return high
 
     @property
-    def by_class(self) -> tuple[Spread, ...]:
+    def by_class(self) -> tuple[Spread[float], ...]:
         """Mean and percentiles of what the users of each class see at the peak; those of all users for a class without requests."""
         return tuple(
             Spread(
@@ -158,7 +158,7 @@ class WaitedTimes:
         )
 
     @property
-    def spread(self) -> Spread:
+    def spread(self) -> Spread[float]:
         """Mean and percentiles of what users see."""
         return Spread(
             self.value("mean"), self.value("p50"), self.value("p90"), self.value("p95"), self.value("p99")

@@ -41,8 +41,8 @@ from capplan.fleet.search.recommended import rank
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
 from capplan.fleet.unit_costs import unit_costs_at_mean
+from capplan.numbers import Spread
 from capplan.replica.replica import Replica
-from capplan.serving.outcome import Spread
 from capplan.workload.outside import outside_use
 
 SHOWN = 3
@@ -334,7 +334,7 @@ def _plan(
     usd = summed_usd_per_hour((prefill, decode))
     money = None if usd is None else unit_costs_at_mean(users, usd, responses_s)
 
-    def with_interval(values: Spread, quantity: str, replica: Replica) -> BoundedSpread:
+    def with_interval(values: Spread[float], quantity: str, replica: Replica) -> BoundedSpread:
         return bounded(values, load_interval(question.intervals, quantity, "open", replica))
 
     slowest = max(joint.slowest(pair, asked), asked if joint.bears(pair, asked) else 0.0)

@@ -13,9 +13,9 @@ from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms
 from capplan.fleet.search.layouts import CONFIDENCES, rate_slack
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.unit_costs import unit_costs_at_mean
+from capplan.numbers import Spread
 from capplan.replica.estimate import bottleneck_of, breakdown_of
 from capplan.replica.load import Load
-from capplan.serving.outcome import Spread
 from capplan.workload.outside import outside_use
 from capplan.workload.request_class import Target
 
@@ -191,7 +191,7 @@ def replicas_at_speed(trial: Trial, part: float, terms: Terms) -> int | None:
     return trial.replicas_for(peak, trial.candidate.slowness.quantile(part), trial.limits)
 
 
-def _bounded(values: Spread, quantity: str, trial: Trial) -> BoundedSpread:
+def _bounded(values: Spread[float], quantity: str, trial: Trial) -> BoundedSpread:
     return bounded(values, load_interval(trial.question.intervals, quantity, "open", trial.replica))
 
 

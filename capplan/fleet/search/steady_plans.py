@@ -7,11 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.fleet.load.demand import Demand
-from capplan.numbers import Array
+from capplan.numbers import Array, Spread
 from capplan.replica.plans import Plans, plans_step_function
 from capplan.replica.replica import Replica
 from capplan.serving.steady_state import (
-    LatencySpread,
     Lengths,
     Limits,
     SteadyState,
@@ -73,9 +72,9 @@ def _picked(states: Sequence[SteadyState], choice: NDArray[np.int_]) -> SteadySt
         stacked = np.stack([np.broadcast_to(value, choice.shape) for value in values])
         return np.asarray(np.take_along_axis(stacked, choice[None], axis=0)[0])
 
-    def spread_of(spreads: Sequence[LatencySpread]) -> LatencySpread:
+    def spread_of(spreads: Sequence[Spread[Array]]) -> Spread[Array]:
         columns = zip(*((s.mean, s.p50, s.p90, s.p95, s.p99) for s in spreads), strict=True)
-        return LatencySpread(*(of(column) for column in columns))
+        return Spread(*(of(column) for column in columns))
 
     return SteadyState(
         spread_of([state.ttft_s for state in states]),

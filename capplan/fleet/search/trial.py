@@ -14,31 +14,30 @@ from numpy.typing import NDArray
 
 from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.load.demand import Demand, planned_demand
-from capplan.fleet.load.offered import WARM_UP_SHARE, SamplePath, dealt_arrival_cv, dealt_users
+from capplan.fleet.load.offered import (
+    WARM_UP_SHARE,
+    SamplePath,
+    dealt_arrival_cv,
+    dealt_users,
+    matters,
+    user_share_of,
+)
 from capplan.fleet.load.waits import WaitedTimes, seen_by_users, waits_of
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.search.layouts import ScreenedLayout, longest_responses_s, rate_slack
 from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states
+from capplan.numbers import Spread
 from capplan.replica.plans import plans_of
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.tables import table_of_plans
 from capplan.serving.gauges import WeightedHistogram
-from capplan.serving.outcome import (
-    Outcome,
-    SeenByUsers,
-    Spread,
-    histogram_spread,
-    spread,
-    weighted_spread,
-)
+from capplan.serving.outcome import Outcome, SeenByUsers, histogram_spread, spread, weighted_spread
 from capplan.serving.requests import Crowd
 from capplan.serving.server import simulate
 from capplan.serving.steady_state import SteadyState
 from capplan.serving.terms import EngineSetup
 from capplan.workload.request_class import RequestClass, ResponseTimes, Target
 
-FEW = 0.05
-"""Fraction of the requests below which open-loop or users' requests end no run: without them its load is almost the same."""
 LEAST_SEEN = 0.5
 """Fraction of the requests that a run looks at in any case, warm-up included, however many users it has."""
 STEPS_PER_DOUBLING = 32
@@ -57,8 +56,10 @@ FULL_SLACK = 2.0 ** (2.0 / STEPS_PER_DOUBLING)
 """Factor between two loads that surely differ in a full run: two steps of the scale, where noise makes up for a part of one."""
 SHORT_REQUESTS_PER_USER = 4
 """Requests of each user that a short run must hold: with fewer, the initial burst of users dominates, and a longer run is simulated."""
+LEAST_OTHERS = 3000
+"""Open-loop requests of a run next to those of users: fewer long ones differ by several percent from run to run."""
 MOST_LENGTHENED = 4
-"""Largest factor by which a run is longer than asked for, so that the users of a slow class send several requests each."""
+"""Largest factor by which a run is longer than asked for, so that the users of a slow class send several requests each, and LEAST_OTHERS arrive."""
 MOST_DOUBLINGS = 60.0
 """Most doublings of slowness beyond the last load tried, where latencies hardly grow with it: more than any replica is slow, and still a number."""
 USER_SLACK = 4.0
@@ -96,11 +97,11 @@ STEADY_DEVIATIONS = 2.0
 class Latencies:
     """Latencies of one replica at one load, without the warm-up; ITL is that of the whole run."""
 
-    ttft_s: Spread
-    tpot_s: Spread
+    ttft_s: Spread[float]
+    tpot_s: Spread[float]
     itl: tuple[tuple[WeightedHistogram, float], ...]
     """Values of each kind of replica, and the ratio by which their weights count."""
-    e2e_s: Spread
+    e2e_s: Spread[float]
     requests_per_s: float
     steady: bool
     """Whether the queue stays bounded."""
@@ -252,7 +253,7 @@ def demand_at_replica(
 
 
 def _seen_in(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: float) -> Seen:
-    """Return what requests saw from the end of the warm-up until the open-loop or the users' requests run out, a FEW of them aside.
+    """Return what requests saw from the end of the warm-up until the open-loop or the users' requests run out, if these matter.
 
     Parameters
     ----------
@@ -264,15 +265,16 @@ def _seen_in(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: 
     """
     arrival = outcome.arrival_s
     by_users = np.array([item.users is not None for item in demand.classes])[outcome.class_index]
+    tokens = outcome.input_tokens + outcome.output_tokens
     end = float(arrival.max())
-    if np.mean(~by_users) >= FEW:
+    if matters(~by_users, tokens):
         end = float(arrival[~by_users].max())
-    if crowd is not None and np.mean(by_users) >= FEW:
+    if crowd is not None and matters(by_users, tokens):
         end = min(
             end,
             max(users_idle_from_s(outcome, by_users, crowd), float(arrival[int(LEAST_SEEN * arrival.size)])),
         )
-    begin = float(arrival[int(WARM_UP_SHARE * arrival.size)])
+    begin = float(arrival[int(WARM_UP_SHARE * np.count_nonzero(arrival <= end))])
     seen = (arrival >= begin) & (arrival <= end)
     counted = float(np.count_nonzero(seen)) / max(end - begin, 1e-12)
     return Seen(
@@ -284,6 +286,17 @@ def _seen_in(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: 
         counted if demand.users else rate_per_s,
         is_steady(arrival[~by_users], (arrival + outcome.e2e_s)[~by_users]),
     )
+
+
+def _sent_share(seen: Seen, demand: Demand) -> float | None:
+    """Return the share of the requests of a run that users sent, others sent too; None if all are of one kind."""
+    by_users = np.array([item.users is not None for item in demand.classes])[seen.class_index]
+    counts = np.count_nonzero(by_users), np.count_nonzero(~by_users)
+    return user_share_of(counts[0] / counts[1]) if all(counts) else None
+
+
+def _odds(share: float) -> float:
+    return share / (1.0 - share)
 
 
 def users_idle_from_s(outcome: Outcome, by_users: NDArray[np.bool_], crowd: Crowd) -> float:
@@ -580,19 +593,27 @@ class Trial:
     def _requests(self, rate_per_s: float, *, short: bool) -> int:
         """Return the number of requests of a run at a rate.
 
-        Users of a slow class send few of the requests next to a quick class, so such a run is up to MOST_LENGTHENED times longer.
+        Users of a slow class send few of the requests next to a quick class, and few requests may arrive next to quick users: such runs
+        are up to MOST_LENGTHENED times longer.
         """
         full = self.question.requests
         needed = self._requests_of_steady_users(rate_per_s)
+        share = rate_per_s / self.total_rate
         few = min(SHORT_REQUESTS, full)
         while short and few < full:
-            if needed <= self._path(self.demand, few, rate_per_s / self.total_rate, None).of_users:
+            if (
+                needed
+                <= self._path(self.demand, few, self._lightest_user_share(self.demand, few, share)).of_users
+            ):
                 return few
             few *= 2
-        if len(self.demand.user_classes) < 2:
-            return full
-        doublings = ceil(log2(min(max(needed / full, 1.0), MOST_LENGTHENED)))
-        return full << doublings
+        lacking = needed / full if len(self.demand.user_classes) > 1 else 1.0
+        if self._is_mixed:
+            others = self._path(
+                self.demand, full, self._lightest_user_share(self.demand, full, share)
+            ).arrivals
+            lacking = max(lacking, LEAST_OTHERS / max(others, 1))
+        return full << ceil(log2(min(max(lacking, 1.0), MOST_LENGTHENED)))
 
     def _requests_of_steady_users(self, rate_per_s: float) -> float:
         """Return how many requests users send at a rate until each of them, of the slowest class too, has sent some."""
@@ -604,22 +625,29 @@ class Trial:
         ]
         return SHORT_REQUESTS_PER_USER * rate_per_s / self.total_rate * max(cycles, default=0.0)
 
-    def _path(self, demand: Demand, count: int, share: float, users: Sequence[int] | None) -> SamplePath:
-        """Return the draw for a replica: users' requests and others last equally long there, so that neither part runs out first."""
+    def _path(self, demand: Demand, count: int, user_share: float | None = None) -> SamplePath:
+        """Return the draw in which users send a share of the requests; None: the share at the lightest load."""
         q = self.question
-        timed_too = bool(demand.users) and not self._all_users
-        response_s = self.responses_s if timed_too else demand.responses_s(0.0)
+        response_s = (
+            demand.responses_s(0.0) if user_share is None and not self._is_mixed else self.responses_s
+        )
+        key = (demand.hit_fractions, count, response_s, user_share)
+        if key not in self._paths:
+            self._paths[key] = SamplePath(
+                demand, count=count, seed=q.seed, longest=q.max_model_len, routing=q.routing, response_s=response_s,
+                user_share=user_share,
+            )  # fmt: skip
+        return self._paths[key]
 
-        def path(user_share: float | None) -> SamplePath:
-            key = (demand.hit_fractions, count, response_s, user_share)
-            if key not in self._paths:
-                self._paths[key] = SamplePath(
-                    demand, count=count, seed=q.seed, longest=q.max_model_len, routing=q.routing, response_s=response_s,
-                    user_share=user_share,
-                )  # fmt: skip
-            return self._paths[key]
+    def _lightest_user_share(
+        self, demand: Demand, count: int, share: float, users: Sequence[int] | None = None
+    ) -> float | None:
+        """Return the share of the requests at a replica that users send at the lightest load; None if all requests are of one kind."""
+        return self._path(demand, count).user_share_at(share, users) if self._is_mixed else None
 
-        return path(path(None).user_share_at(share, users)) if timed_too else path(None)
+    @property
+    def _is_mixed(self) -> bool:
+        return bool(self.demand.users) and not self._all_users
 
     def _simulated(
         self,
@@ -630,11 +658,25 @@ class Trial:
         count: int,
         users: Sequence[int] | None = None,
     ) -> Seen:
+        """Return what requests see at one replica: users' requests and others last about equally long there, so that neither part runs out first.
+
+        How many requests users send is known after a run: where it is less than half as many as at the lightest load, the run is repeated
+        with half as many, or a quarter, ..., so that loads next to each other share a draw.
+        """
         share = rate_per_s / self.total_rate
-        path = self._path(demand, count, share, users)
-        offered = path.offered(share, replicas=replicas, slowness=slowness, users=users)
-        outcome = simulate(offered.requests, self._engine(demand), crowd=offered.crowd)
-        return _seen_in(outcome, demand, offered.crowd, rate_per_s * slowness)
+        user_share = self._lightest_user_share(demand, count, share, users)
+        while True:
+            path = self._path(demand, count, user_share)
+            offered = path.offered(share, replicas=replicas, slowness=slowness, users=users)
+            outcome = simulate(offered.requests, self._engine(demand), crowd=offered.crowd)
+            seen = _seen_in(outcome, demand, offered.crowd, rate_per_s * slowness)
+            fitting = _sent_share(seen, demand)
+            if user_share is None or fitting is None:
+                return seen
+            halvings = int(log2(_odds(user_share) / _odds(fitting)))
+            if halvings <= 0:
+                return seen
+            user_share = user_share_of(_odds(user_share) / 2.0**halvings)
 
     def _engine(self, demand: Demand) -> EngineSetup:
         """Return the engine, whose requests wait for what a demand loads from offload tiers."""

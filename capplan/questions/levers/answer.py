@@ -37,8 +37,8 @@ from capplan.questions.levers.lever import (
     why_dearer,
 )
 from capplan.questions.money.budget import mix_within_budget, mixed_plan, paid_by_mix
+from capplan.questions.money.commitments import group_over_time
 from capplan.questions.plans.plan_file import asked_of_plan
-from capplan.questions.plans.plan_over_time import group_over_time
 from capplan.readers.catalogue.scenarios import scenario_file
 from capplan.readers.plan_file import read_plan_file
 from capplan.readers.yaml_file import Document

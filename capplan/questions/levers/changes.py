@@ -202,7 +202,7 @@ def chunked_prefill(base: Base) -> list[Lever]:
             )
         ]
     if scheduling.policy == "mixed" and scheduling.chunked:
-        now = base.asked.scenario.max_num_batched_tokens
+        now = base.asked.scenario.file.max_num_batched_tokens
         context = base.asked.question.max_model_len
         settings = (
             "chunked_prefill=false",

@@ -124,7 +124,7 @@ def lever_row(
     if plan is None:
         meets = None if lever.reason else False
         return LeverRow(lever, None, None, None, meets, lever.reason or why)
-    kept = lever.keeps or (base is not None and _same_cost(plan, base))
+    kept = lever.keeps or (base is not None and cost_of(plan) == cost_of(base) and plan.gpus == base.gpus)
     if newly_estimated(plan, base):
         risk = "; ".join(
             filter(None, (f"the price of {plan.hardware} is an estimate, nobody lists one", lever.risk))
@@ -155,10 +155,6 @@ def newly_estimated(plan: Plan, base: Plan | None) -> bool:
         return any(group.price is not None and group.price.estimated for group in one.groups)
 
     return estimated(plan) and not (base is not None and estimated(base))
-
-
-def _same_cost(plan: Plan, base: Plan) -> bool:
-    return cost_of(plan) == cost_of(base) and plan.gpus == base.gpus
 
 
 def worth_usd_per_byte_month(usd_per_month_saved: float, host_bytes: float, replicas: float) -> float:

@@ -84,7 +84,7 @@ def mix_usd_per_month(
 
 def paid_by_mix(scenario: Scenario, groups_at: GroupsAt) -> Paid | None:
     """Return what finds the monthly cost of a plan by its cheapest mix [$]; None where no commitments are named."""
-    if scenario.commitments is None:
+    if scenario.file.commitments is None:
         return None
     return lambda plan: (
         mix_usd_per_month(scenario, plan, rate_line(scenario, plan.responses_s), groups_at(plan)) or 0.0
@@ -102,7 +102,7 @@ def mix_within_budget(scenario: Scenario, groups_at: GroupsAt) -> Callable[[Plan
 def mixed_plan(scenario: Scenario, trials: Search) -> Plan | None:
     """Return the plan of the cheapest mix within the budget, of all layouts; None without a budget or commitments, or where none is."""
     budget = scenario.budget_usd_per_month
-    if budget is None or scenario.commitments is None:
+    if budget is None or scenario.file.commitments is None:
         return None
     found = cheapest_by_mix(scenario, trials, rate_line(scenario), most_usd(budget))
     return None if found is None else found[0]
@@ -233,7 +233,7 @@ def carried_traffic(
             else replace(terms, max_usd_per_hour=budget / HOURS_PER_MONTH)
         )
         trials = Search(asked, search(asked).candidates, paid, cache)
-        if scenario.commitments is not None:
+        if scenario.file.commitments is not None:
             return cheapest_by_mix(scenario, trials, _line_part(line, share), most_usd(budget))
         sized = trials.cheapest(question.slo.confidence)
         plan = None if sized is None else plan_of(sized, paid)

@@ -10,9 +10,8 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.fleet.money_terms import CommitmentTerms, OwnedTerms, ReservedTerms
 from capplan.fleet.order import OWN, Machine, spares_in, units_of
-from capplan.fleet.over_time import Counts, OverTime, RateLine, ReplicasAt
+from capplan.fleet.over_time import Counts, OverTime, RateLine, ReplicasAt, fleet_over_time
 from capplan.fleet.plan import Group, Plan
 from capplan.fleet.price import (
     TERM_YEARS,
@@ -41,9 +40,9 @@ from capplan.money.commitments import (
     named_offers,
     use_fractions,
 )
-from capplan.questions.plans.plan_over_time import group_over_time
 from capplan.readers.catalogue.machines import machine_records
 from capplan.readers.catalogue.prices import records_of
+from capplan.scenario.records.money import Commitments, Owned, Reserved
 from capplan.scenario.scenario_file import Scenario
 
 RESERVED_DISCOUNTS = {"reserved-1y": 0.35, "reserved-3y": 0.55}
@@ -88,49 +87,47 @@ def _of_listed(name: str, price: ChosenPrice, *, fixed: bool, ratio: float = 1.0
     )
 
 
-def _reserved_offer(
-    name: str, terms: ReservedTerms, listed: ChosenPrice | None, on_demand: ChosenPrice
-) -> Offer:
-    if terms.usd_per_gpu_hour is not None:
+def _reserved_offer(name: str, terms: Reserved, listed: ChosenPrice | None, on_demand: ChosenPrice) -> Offer:
+    if terms.price is not None:
         power = on_demand.energy_usd_per_hour or 0.0
-        return Offer(name, terms.usd_per_gpu_hour + power, 0.0, origin="the scenario")
-    if terms.discount_fraction is not None:
-        offer = _of_listed(name, on_demand, fixed=True, ratio=1.0 - terms.discount_fraction)
-        return replace(offer, origin=f"{terms.discount_fraction:.0%} off on demand, the scenario")
+        return Offer(name, terms.price + power, 0.0, origin="the scenario")
+    if terms.discount is not None:
+        offer = _of_listed(name, on_demand, fixed=True, ratio=1.0 - terms.discount)
+        return replace(offer, origin=f"{terms.discount:.0%} off on demand, the scenario")
     if listed is not None:
         return _of_listed(name, listed, fixed=True)
     offer = _of_listed(name, on_demand, fixed=True, ratio=1.0 - RESERVED_DISCOUNTS[name])
     return replace(offer, origin=f"{RESERVED_DISCOUNTS[name]:.0%} off on demand, assumed")
 
 
-def _with_interest(offer: Offer, terms: ReservedTerms, interest_fraction: float) -> Offer:
+def _with_interest(offer: Offer, terms: Reserved, interest_fraction: float) -> Offer:
     """Return a reservation with the cost of the capital that its upfront part ties up."""
-    ratio = tied_up_ratio(terms.upfront_fraction, 12.0 * TERM_YEARS[offer.name], interest_fraction)
+    ratio = tied_up_ratio(terms.upfront, 12.0 * TERM_YEARS[offer.name], interest_fraction)
     if ratio == 1.0:
         return offer
     words = f"{offer.origin}; with interest of {interest_fraction:.1%} on what is paid upfront"
     return replace(offer, fixed_usd_per_hour=offer.fixed_usd_per_hour * ratio, origin=words)
 
 
-def _depreciated_usd(terms: OwnedTerms) -> float:
-    left = terms.residual_fraction * float((1.0 + terms.interest_fraction) ** -terms.life_years)
-    return terms.capex_usd * (1.0 - left)
+def _depreciated_usd(terms: Owned) -> float:
+    left = terms.residual * float((1.0 + terms.interest) ** -terms.life)
+    return terms.capex * (1.0 - left)
 
 
-def paid_terms(terms: CommitmentTerms, mixes: Sequence[Mix]) -> dict[Offer, PaidTerm]:
+def paid_terms(terms: Commitments, mixes: Sequence[Mix]) -> dict[Offer, PaidTerm]:
     """Return how the committed devices of some mixes are paid for, by their offer: devices of two kinds have two prices."""
     reserved = {"reserved-1y": terms.reserved_1y, "reserved-3y": terms.reserved_3y}
     paid = {}
     for offer in dict.fromkeys(part.offer for mix in mixes for part in mix.parts):
         if (term := reserved.get(offer.name)) is not None:
-            paid[offer] = _reserved_term(offer, term, terms.interest_fraction)
+            paid[offer] = _reserved_term(offer, term, terms.interest)
         elif offer.name == "owned" and terms.owned is not None:
             paid[offer] = _bought(offer, terms.owned)
     return paid
 
 
-def _reserved_term(offer: Offer, terms: ReservedTerms, interest_fraction: float) -> PaidTerm:
-    months, ahead = 12.0 * TERM_YEARS[offer.name], terms.upfront_fraction
+def _reserved_term(offer: Offer, terms: Reserved, interest_fraction: float) -> PaidTerm:
+    months, ahead = 12.0 * TERM_YEARS[offer.name], terms.upfront
     billed = offer.fixed_usd_per_hour / tied_up_ratio(ahead, months, interest_fraction)
     monthly = float(usd_per_month(billed))
     return PaidTerm(
@@ -138,22 +135,22 @@ def _reserved_term(offer: Offer, terms: ReservedTerms, interest_fraction: float)
     )
 
 
-def _bought(offer: Offer, terms: OwnedTerms) -> PaidTerm:
-    annuity = annuity_usd_per_hour(_depreciated_usd(terms), terms.life_years, terms.interest_fraction)
+def _bought(offer: Offer, terms: Owned) -> PaidTerm:
+    annuity = annuity_usd_per_hour(_depreciated_usd(terms), terms.life, terms.interest)
     running = float(usd_per_month(offer.fixed_usd_per_hour - annuity))
-    residual = terms.residual_fraction * terms.capex_usd
-    return PaidTerm(12.0 * terms.life_years, terms.capex_usd, running, residual, bought=True)
+    residual = terms.residual * terms.capex
+    return PaidTerm(12.0 * terms.life, terms.capex, running, residual, bought=True)
 
 
-def owned_offer(terms: OwnedTerms, watts: float) -> Offer:
+def owned_offer(terms: Owned, watts: float) -> Offer:
     """Return what an owned device costs per hour: its annuity, upkeep and idle power always, the rest of its power in use.
 
     What is left of its value at the end of its life lowers the purchase by its present value.
     """
-    fixed = float(annuity_usd_per_hour(_depreciated_usd(terms), terms.life_years, terms.interest_fraction))
-    upkeep = terms.capex_usd * terms.upkeep_fraction / HOURS_PER_YEAR_OF_UPKEEP
-    power = float(energy_usd_per_hour(watts, terms.usd_per_kwh, terms.facility_ratio))
-    idle = power * terms.idle_fraction
+    fixed = float(annuity_usd_per_hour(_depreciated_usd(terms), terms.life, terms.interest))
+    upkeep = terms.capex * terms.upkeep / HOURS_PER_YEAR_OF_UPKEEP
+    power = float(energy_usd_per_hour(watts, terms.electricity, terms.facility_ratio))
+    idle = power * terms.idle
     return Offer("owned", fixed + upkeep + idle, power - idle, origin="the scenario")
 
 
@@ -170,7 +167,7 @@ def offers_for(
     sold_as : the machine that all of them are of; None: any
     """
     sold_name = sold_as or device.name
-    terms = scenario.commitments
+    terms = scenario.file.commitments
     assert terms is not None
     choice = replace(scenario.prices, commitment="on-demand")
     on_demand = _price(records, device, choice)
@@ -185,9 +182,7 @@ def offers_for(
     for name, key in (("reserved-1y", terms.reserved_1y), ("reserved-3y", terms.reserved_3y)):
         if key is not None:
             listed = _price(records, device, replace(without, commitment=name))
-            offer = _with_interest(
-                _reserved_offer(name, key, listed, on_demand), key, terms.interest_fraction
-            )
+            offer = _with_interest(_reserved_offer(name, key, listed, on_demand), key, terms.interest)
             offers.append(offer)
             if "assumed" in offer.origin:
                 assumed.append(
@@ -197,7 +192,7 @@ def offers_for(
                     )
                 )
     if terms.owned is not None:
-        watts = device.tdp_w if terms.owned.watts is None else terms.owned.watts
+        watts = device.tdp_w if terms.owned.power is None else terms.owned.power
         if watts is None:
             warnings.append(
                 f"the power of {device.name} is not known, so owning it is left out; give commitments.owned.power"
@@ -210,22 +205,23 @@ def offers_for(
             warnings.append(f"no spot price of {sold_name} is known, so spot is left out")
         else:
             offer = _of_listed("spot", spot, fixed=False)
-            rented = offer.used_usd_per_hour * (1.0 + terms.spot.headroom_fraction)
-            offers.append(replace(offer, used_usd_per_hour=rented, most_fraction=terms.spot.most_fraction))
+            rented = offer.used_usd_per_hour * (1.0 + terms.spot.headroom)
+            offers.append(replace(offer, used_usd_per_hour=rented, most_fraction=terms.spot.most))
             what = (
-                f"spot replicas are rented {terms.spot.headroom_fraction:.0%} over need for interruptions, and are at most "
-                f"{terms.spot.most_fraction:.0%} of the peak"
+                f"spot replicas are rented {terms.spot.headroom:.0%} over need for interruptions, and are at most "
+                f"{terms.spot.most:.0%} of the peak"
             )
             assumed.append(Assumption(what, "commitments.spot"))
     return offers, assumed, warnings
 
 
-def running_counts(group: Group, over_time: OverTime | None, terms: CommitmentTerms) -> Counts:
+def running_counts(group: Group, over_time: OverTime | None, terms: Commitments) -> Counts:
     """Return the replicas that run in each window, without spares, within the limits of the autoscaler."""
     if over_time is None:
         return np.array([group.busy_replicas])
     most = terms.max_replicas or group.busy_replicas
-    return np.clip(over_time.paid, terms.min_replicas, max(most, terms.min_replicas))
+    least = terms.min_replicas or 1
+    return np.clip(over_time.paid, least, max(most, least))
 
 
 def machine_offers(
@@ -341,7 +337,7 @@ def asked_mix(
     line : load curve; None: every replica runs at all hours
     replicas_at : of each group, the rate of the service -> replicas in service
     """
-    terms = scenario.commitments
+    terms = scenario.file.commitments
     if terms is None:
         return None
     records, remarks = records_of(scenario)
@@ -363,7 +359,7 @@ def asked_mix(
         assumed.append(_followed(over_time))
         short = max(short, over_time.short_fraction if over_time else 0.0)
         warnings += _capped(over_time, terms)
-    people = terms.owned.people_usd_per_month / float(usd_per_month(1.0)) if terms.owned else 0.0
+    people = terms.owned.people / float(usd_per_month(1.0)) if terms.owned else 0.0
     said = tuple(dict.fromkeys((*remarks, *warnings)))
     return AskedMix(plan, mix_of(uses, people), short, tuple(dict.fromkeys(assumed)), said)
 
@@ -379,7 +375,7 @@ def _followed(over_time: OverTime | None) -> Assumption:
     )
 
 
-def _capped(over_time: OverTime | None, terms: CommitmentTerms) -> list[str]:
+def _capped(over_time: OverTime | None, terms: Commitments) -> list[str]:
     """Return the warning for an autoscaler that may not start what the peak needs."""
     most = terms.max_replicas
     if over_time is None or most is None or over_time.needed.max() <= most:
@@ -440,9 +436,9 @@ def least_usd_per_month(
         for name, device in devices.items()
     }
     peak = sum(demand.rates_per_s(0.0))
-    scaling = scenario.commitments
+    scaling = scenario.file.commitments
     assert scaling is not None
-    most = scaling.max_replicas or inf
+    fewest, most = scaling.min_replicas or 1, scaling.max_replicas or inf
 
     def least(candidate: ScreenedLayout) -> float:
         predicted = candidate.share_bound * (1.0 - terms.headroom_fraction)
@@ -453,7 +449,7 @@ def least_usd_per_month(
             running = busy_bound(candidate, confidence, terms)
         else:
             needed = line.rates_per_s / (share * peak)
-            running = float(np.clip(needed, scaling.min_replicas, max(most, scaling.min_replicas)).mean())
+            running = float(np.clip(needed, fewest, max(most, fewest)).mean())
         layout = candidate.layout
         hourly = least_usd_per_hour(
             running + terms.survive.least_spares(1), offers[layout.device.name], layout.devices
@@ -461,3 +457,15 @@ def least_usd_per_month(
         return float(usd_per_month(hourly))
 
     return least
+
+
+def group_over_time(
+    scenario: Scenario, group: Group, line: RateLine | None, replicas_at: ReplicasAt
+) -> OverTime | None:
+    """Return the replicas of a plan, or of one pool of it, over a load curve; None without one."""
+    if line is None:
+        return None
+    limits = scenario.fleet
+    return fleet_over_time(
+        group, line, replicas_at, start_up_s=limits.start_up_s, burst_ratio=limits.burst_ratio
+    )  # fmt: skip

@@ -195,7 +195,7 @@ def _assumptions(
     """Return what the comparison rests on in addition to the plan."""
     paid = (
         "paid for by the cheapest mix of commitments"
-        if scenario.commitments
+        if scenario.file.commitments
         else "rented for its peak at all hours"
     )
     stated = [

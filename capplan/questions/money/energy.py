@@ -7,8 +7,8 @@ from math import ceil
 import numpy as np
 
 from capplan.assumption import Assumption
-from capplan.fleet.money_terms import PowerTerms
 from capplan.fleet.plan import Group, Plan
+from capplan.fleet.price import PriceChoice
 from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
 from capplan.money.energy import (
     DECODE_FRACTION,
@@ -29,6 +29,7 @@ from capplan.numbers import Array
 from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.questions.money.who_pays import PlanUse, class_use, plan_use
 from capplan.readers.catalogue.machines import sku_of
+from capplan.scenario.records.money import Power
 from capplan.workload.daily_curve import HOURS
 
 
@@ -45,7 +46,7 @@ class AskedEnergy:
 def asked_energy(asked: AskedFleet, plan: Plan) -> AskedEnergy | None:
     """Return the energy of a plan; None where the scenario does not ask for it."""
     scenario, question = asked.scenario, asked.question
-    power = scenario.power
+    power = scenario.file.energy
     if power is None:
         return None
     if plan.is_mix:
@@ -57,7 +58,7 @@ def asked_energy(asked: AskedFleet, plan: Plan) -> AskedEnergy | None:
     use = plan_use(plan, question)
     energies, assumed, warnings = [], [], []
     for group, shares in zip(plan.groups, _shares(use, plan.groups), strict=True):
-        terms, stated = _terms(power, group, scenario.prices.usd_per_kwh)
+        terms, stated = _terms(power, group, scenario.prices)
         servers = _servers(power, group, terms)
         busy = group.busy_replicas * group.layout.devices
         bought = sum(one.count * one.gpus for one in servers) if _named(group) else group.gpus
@@ -68,7 +69,7 @@ def asked_energy(asked: AskedFleet, plan: Plan) -> AskedEnergy | None:
         assumed += stated
         warnings += _odd(energies[-1])
     energy = energies[0] if len(energies) == 1 else apart(energies[0], energies[1])
-    if power.kg_co2_per_kwh is None:
+    if power.grid is None:
         assumed.append(Assumption("no carbon dioxide is shown: the grid is not stated", "energy.grid"))
     return AskedEnergy(
         replace(energy, job_hours=job_hours(question.demand)),
@@ -100,9 +101,9 @@ def _wall_watts(sku: str) -> float | None:
     return None if known is None else known.record.power
 
 
-def _servers(power: PowerTerms, group: Group, terms: EnergyTerms) -> tuple[Servers, ...]:
+def _servers(power: Power, group: Group, terms: EnergyTerms) -> tuple[Servers, ...]:
     """Return the servers of a group: the machines of its order, or servers of `energy.gpus_per_server` if GPUs are bought by the piece."""
-    device, limit = group.layout.device, power.rack_limit_watts
+    device, limit = group.layout.device, power.rack_limit
     each = (device.tdp_w or 0.0) + terms.host_watts
     order = group.order
     if order is None or not _named(group):
@@ -149,9 +150,7 @@ def _odd(energy: Energy) -> list[str]:
     return warnings
 
 
-def _terms(
-    power: PowerTerms, group: Group, usd_per_kwh: float | None
-) -> tuple[EnergyTerms, list[Assumption]]:
+def _terms(power: Power, group: Group, prices: PriceChoice) -> tuple[EnergyTerms, list[Assumption]]:
     tdp, assumed = group.layout.device.tdp_w or 0.0, list[Assumption]()
 
     def watts(phase: str, measured: float | None, stated: float | None, otherwise: float) -> float:
@@ -163,16 +162,16 @@ def _terms(
             )
         return tdp * (otherwise if stated is None else stated)
 
-    host = _host_watts(group) if power.host_fraction is None else None
+    host = _host_watts(group) if power.host is None else None
     terms = EnergyTerms(
-        idle_watts=watts("idle", power.idle_watts, power.idle_fraction, IDLE_FRACTION),
-        decode_watts=watts("decode", power.decode_watts, power.decode_fraction, DECODE_FRACTION),
-        prefill_watts=watts("prefill", power.prefill_watts, power.prefill_fraction, PREFILL_FRACTION),
-        host_watts=watts("host", host, power.host_fraction, HOST_FRACTION),
-        facility_ratio=power.facility_ratio,
-        kg_co2_per_kwh=power.kg_co2_per_kwh,
-        usd_per_kwh=usd_per_kwh,
-        rack_limit_watts=power.rack_limit_watts,
+        idle_watts=watts("idle", power.measured.idle, power.idle, IDLE_FRACTION),
+        decode_watts=watts("decode", power.measured.decode, power.decode, DECODE_FRACTION),
+        prefill_watts=watts("prefill", power.measured.prefill, power.prefill, PREFILL_FRACTION),
+        host_watts=watts("host", host, power.host, HOST_FRACTION),
+        facility_ratio=power.facility_ratio or prices.facility_ratio,
+        kg_co2_per_kwh=power.grid,
+        usd_per_kwh=prices.usd_per_kwh,
+        rack_limit_watts=power.rack_limit,
     )
     if host is not None:
         what = f"the servers of {group.layout.device.name} draw {host:.0f} W for each GPU at all times: their stated power less the GPUs"

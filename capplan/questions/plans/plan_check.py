@@ -200,7 +200,7 @@ def _money(
     yield from _machines(asked, chosen)
     if hourly is not None and budget is not None:
         usd = float(usd_per_month(hourly))
-        if asked.scenario.commitments is not None and chosen.weight_dtype in asked.question.networks:
+        if asked.scenario.file.commitments is not None and chosen.weight_dtype in asked.question.networks:
             plan = chosen_in(file, asked)
             line, needs = rate_line(asked.scenario, plan.responses_s), replicas_by_group(asked, plan)
             usd = mix_usd_per_month(asked.scenario, plan, line, needs) or usd

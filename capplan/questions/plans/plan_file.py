@@ -35,7 +35,7 @@ from capplan.readers.plan_record import StatedGroup, StatedPlan
 from capplan.scenario.reading import overridden
 from capplan.scenario.scenario import read_scenario, scenario_from
 from capplan.scenario.scenario_file import Scenario
-from capplan.serving.outcome import SeenByUsers, Spread
+from capplan.serving.outcome import SeenByUsers
 from capplan.workload.outside import outside_use
 
 
@@ -177,21 +177,14 @@ def _high_usd_per_month(row: StatedPlan) -> float | None:
 
 
 def _seen(row: StatedPlan, demand: Demand) -> SeenByUsers | None:
-    """Return the latencies with the wait of each request; None if all wait equally long, or a version stated only a part of them."""
+    """Return the latencies with the wait of each request; None if all wait equally long."""
     if row.outside is None or not waits_of(demand.classes).are_unlike:
         return None
-    rows = dict(row.outside.seen_ttft_s), dict(row.outside.seen_e2e_s)
-    if None in (*rows[0].values(), *rows[1].values()):
-        return None
-    first, last = (Spread(**values) for values in rows)
-    classes = row.outside.seen_by_class_s
+    seen, classes = row.outside, row.outside.seen_by_class_s
     if [one.name for one in classes] != [item.name for item in demand.classes]:
-        return SeenByUsers(first, last)
-    by_class = (
-        tuple(Spread(**dict(one.ttft_s)) for one in classes),
-        tuple(Spread(**dict(one.e2e_s)) for one in classes),
-    )
-    return SeenByUsers(first, last, by_class)
+        return SeenByUsers(seen.seen_ttft_s, seen.seen_e2e_s)
+    by_class = tuple(one.ttft_s for one in classes), tuple(one.e2e_s for one in classes)
+    return SeenByUsers(seen.seen_ttft_s, seen.seen_e2e_s, by_class)
 
 
 def scenario_beside(scenario: Path | None, file: PlanFile, settings: Sequence[str]) -> Scenario:

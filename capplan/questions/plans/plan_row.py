@@ -41,7 +41,7 @@ def plan_row(plan: Plan) -> dict[str, Any]:
 
     What its groups of replicas are like is in `groups`; a plan of one group has these keys itself too.
     """
-    groups = [group_row(group) for group in plan.groups]
+    groups = [_columns(StatedGroup, group) | group.layout.degrees for group in plan.groups]
     first = groups[0] if len(groups) == 1 else {}
     return {
         **{key: value for key, value in first.items() if key not in OF_GROUPS_ALONE},
@@ -54,11 +54,6 @@ def plan_row(plan: Plan) -> dict[str, Any]:
         "order": order_row(plan),
         "survival": survival_row(plan),
     }
-
-
-def group_row(group: Group) -> dict[str, Any]:
-    """Return one group of identical replicas of a plan."""
-    return _columns(StatedGroup, group) | group.layout.degrees
 
 
 def _columns(stated: type, of: Plan | Group) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from capplan.accuracy.intervals import Intervals, regime_keys
 from capplan.accuracy.replay import FINISHED, OVERLOAD_SHARE, metrics_of, outcome_of, overloaded
 from capplan.accuracy.serving import LOADS, engine_generation, network_class
 from capplan.errors import InputError
-from capplan.fleet.engine_options import EngineOptions
 from capplan.fleet.load.demand import drawn_requests
 from capplan.fleet.load.peak_stream import peak_stream
 from capplan.fleet.load.routed import run_fleet
@@ -25,7 +24,7 @@ from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.questions.simulation import responses_s
 from capplan.recorded.results.read import read_results
-from capplan.recorded.results.record import BenchmarkResult, Spread
+from capplan.recorded.results.record import BenchmarkResult, latency
 from capplan.recorded.traces.trace import format_of, workload_of
 from capplan.replica.estimate import estimate
 from capplan.replica.load import Load
@@ -204,9 +203,9 @@ def _of_counters(paths: Sequence[Path], interval_s: float | None) -> tuple[Bench
         requests=summary.requests,
         input_tokens=summary.input_tokens.mean,
         output_tokens=summary.output_tokens.mean,
-        ttft_s=Spread(seen.ttft_s),
-        tpot_s=Spread(seen.tpot_s),
-        e2e_s=Spread(seen.e2e_s),
+        ttft_s=latency(seen.ttft_s),
+        tpot_s=latency(seen.tpot_s),
+        e2e_s=latency(seen.e2e_s),
         requests_per_s=summary.rate.mean,
     )
     return result, summary.prefix_hit_fraction or 0.0
@@ -371,7 +370,8 @@ def _of_requests(
     rate = result.request_rate_per_s
     if rate is None and (asked.question.demand.users or result.tool == PROMETHEUS) and not result.concurrency:
         rate = result.requests_per_s
-    use, slo = _engine_use(asked, replica), asked.scenario.slo
+    slo, flags = asked.scenario.slo, (EngineFlags(), SpeculationFlags())
+    use, _ = engine_use_of(asked.scenario, replica.spec, *flags, planned_drafts=None, offline=True)
     runs = []
     for seed in (SEED,) if own else range(RUNS):
         if own:
@@ -405,14 +405,6 @@ def _of_requests(
         means,
         luck,
     )
-
-
-def _engine_use(asked: AskedFleet, replica: Replica) -> EngineOptions:
-    """Return the options of the engines, as `simulate` sets them."""
-    use, _ = engine_use_of(
-        asked.scenario, replica.spec, EngineFlags(), SpeculationFlags(), planned_drafts=None, offline=True
-    )
-    return use
 
 
 def planned_stream(

@@ -7,7 +7,7 @@ from typing import get_args
 
 from capplan.assumption import Assumption
 from capplan.errors import unknown
-from capplan.fleet.order import Machine, MachineLimits, OrderLine
+from capplan.fleet.order import Machine, MachineLimits
 from capplan.fleet.price import ChosenPrice, PriceRecord
 from capplan.fleet.scenario import Purchase
 from capplan.readers.catalogue.hardware import normalised
@@ -246,18 +246,14 @@ def _limited(price: ChosenPrice, device: str, limits: MachineLimits) -> ChosenPr
     own = tuple(item for item in limits.own if item.device == device and item not in price.machines)
     if not own and not most:
         return price
+    by_the_gpu = price.order(1, 1, 1)
     machines = price.machines or tuple(
         Machine(line.machine.provider, "", device, gpus, price.usd_per_hour * gpus, line.machine.region, line.machine.date, line.machine.source)
         for gpus in (1, 2, 4, 8)
-        for line in _by_the_gpu(price)
+        for line in (by_the_gpu.lines if by_the_gpu else ())
     )  # fmt: skip
     limited = tuple(replace(item, most=most.get(normalised(item.sku), item.most)) for item in machines)
     return replace(price, machines=(*own, *limited))
-
-
-def _by_the_gpu(price: ChosenPrice) -> tuple[OrderLine, ...]:
-    order = price.order(1, 1, 1)
-    return order.lines if order else ()
 
 
 def machine(name: str, place: str = "") -> KnownMachine:

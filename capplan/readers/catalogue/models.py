@@ -112,7 +112,7 @@ def shipped_config(name: str) -> tuple[dict[str, Any], str] | None:
     if model is None:
         return None
     entry = _index()["models"][model]
-    config = json.loads(_shipped(_config_path(entry["folder"])))
+    config = json.loads(_shipped(data_folder(FOLDER) / entry["folder"] / "config.json"))
     for key, value in entry.get("overrides", {}).items():
         section, _, inner = key.rpartition(".")
         target = config[section] if section else config
@@ -149,7 +149,3 @@ def shipped_folder(model: str) -> str:
     'meta-llama--Llama-3.1-8B-Instruct'
     """
     return str(_index()["models"][model]["folder"])
-
-
-def _config_path(folder: str) -> Path:
-    return data_folder(FOLDER) / folder / "config.json"

@@ -284,7 +284,9 @@ def _powered(
             with_electricity(price, device.tdp_w or 0.0, scenario.prices) if price else None
         )
     listed = [
-        name for name, price in powered.items() if price and price.records and not _is_own(price, scenario)
+        name
+        for name, price in powered.items()
+        if price and price.records and not (scenario.price_file is not None and price.commitment == "owned")
     ]
     if listed:
         warnings.append(
@@ -292,8 +294,3 @@ def _powered(
             "leave out prices.electricity, or give what your own hardware costs without it: prices.per_gpu_hour"
         )
     return powered, warnings
-
-
-def _is_own(price: ChosenPrice, scenario: Purchase) -> bool:
-    """Return whether a price is one that the scenario gives for owned hardware."""
-    return scenario.price_file is not None and price.commitment == "owned"

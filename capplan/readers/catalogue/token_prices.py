@@ -38,15 +38,20 @@ _WINDOW = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-4]):([0-5]\d)")
 _LITELLM_TIER = re.compile(r"input_cost_per_token_above_(\d{1,6})k_tokens")
 
 
-class TokenTier(Record):
-    """Prices of requests with long prompts, for all of their tokens."""
+class ListedRates(Record):
+    """Prices of one service tier, such as flex or priority."""
 
-    above: Tokens
-    """Tokens of the prompt."""
     input: UsdPerPaidMillionTokens
     output: UsdPerPaidMillionTokens
     cache_read: UsdPerMillionTokens | None = None
     cache_write: UsdPerMillionTokens | None = None
+
+
+class TokenTier(ListedRates):
+    """Prices of requests with long prompts, for all of their tokens."""
+
+    above: Tokens
+    """Tokens of the prompt."""
 
 
 class SoldLife(Record):
@@ -109,27 +114,14 @@ class CacheTerms(Record):
         )
 
 
-class ChangedPrices(Record):
+class ChangedPrices(ListedRates):
     """Prices that a provider announced."""
 
     on: Day
     """First day of these prices."""
-    input: UsdPerPaidMillionTokens
-    output: UsdPerPaidMillionTokens
-    cache_read: UsdPerMillionTokens | None = None
-    cache_write: UsdPerMillionTokens | None = None
 
 
-class ServicePrices(Record):
-    """Prices of another service tier, such as flex or priority."""
-
-    input: UsdPerPaidMillionTokens
-    output: UsdPerPaidMillionTokens
-    cache_read: UsdPerMillionTokens | None = None
-    cache_write: UsdPerMillionTokens | None = None
-
-
-class TokenOffer(Record):
+class TokenOffer(ListedRates):
     """The prices of a hosted API."""
 
     provider: str
@@ -137,10 +129,6 @@ class TokenOffer(Record):
     """The provider's name."""
     serves: str | None = None
     """Hub id of the open model behind it."""
-    input: UsdPerPaidMillionTokens
-    output: UsdPerPaidMillionTokens
-    cache_read: UsdPerMillionTokens | None = None
-    cache_write: UsdPerMillionTokens | None = None
     cache_storage: UsdPerMillionTokensHour | None = None
     tiers: list[TokenTier] = Field(default_factory=list)
     context: Annotated[int, Field(ge=1)] | None = None
@@ -150,7 +138,7 @@ class TokenOffer(Record):
     """Discount on batches, instead of the provider's."""
     batch_read_discount: Discount | None = None
     """Discount on cache reads in batches, instead of the provider's."""
-    services: dict[Literal["flex", "priority"], ServicePrices] = Field(default_factory=dict)
+    services: dict[Literal["flex", "priority"], ListedRates] = Field(default_factory=dict)
     """Prices of other service tiers."""
     change: ChangedPrices | None = None
     """Other prices from a stated day."""
@@ -187,7 +175,7 @@ class TokenPriceFile(Record):
         return self
 
 
-def _rates(offer: TokenOffer | TokenTier | ChangedPrices | ServicePrices) -> TokenRates:
+def _rates(offer: ListedRates) -> TokenRates:
     return TokenRates(offer.input, offer.output, offer.cache_read, offer.cache_write)
 
 
@@ -661,7 +649,7 @@ def find_price(
         return price
     if listed is not None:
         return listed
-    if day is None and _knows_genai(provider, model):
+    if day is None and genai_price(provider, model, "2026-01-01") is not None:
         raise InputError(
             f"--api: {name} is known only to genai-prices, which does not date its prices\n"
             "  say which day they are of: --set hosted.date=2026-11-01, or hosted: {date: 2026-11-01} in the scenario"
@@ -671,10 +659,6 @@ def find_price(
         raise unknown(f"model of {provider}", model, models, place="--api", hint=HINT)
     providers = {price.provider for price in known}
     raise unknown("provider", provider, providers, place="--api", hint=HINT)
-
-
-def _knows_genai(provider: str, model: str) -> bool:
-    return genai_price(provider, model, "2026-01-01") is not None
 
 
 def prices_of_model(hub_id: str, known: Iterable[TokenPrice]) -> list[TokenPrice]:

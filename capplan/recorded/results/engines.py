@@ -7,10 +7,11 @@ from typing import Any
 from capplan.errors import InputError
 from capplan.recorded.results.record import (
     BenchmarkResult,
+    Latency,
     RequestRecord,
     ResultValues,
-    Spread,
     engine_of_backend,
+    latency,
 )
 
 LLAMA_BENCH = "llama-bench"
@@ -40,9 +41,9 @@ def llama_bench_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
         input_tokens=prompt,
         output_tokens=generated,
         context_tokens=mean_context,
-        ttft_s=Spread(seconds) if result_kind == "prefill" else Spread(),
-        tpot_s=Spread(seconds / generated) if result_kind == "decode" else Spread(),
-        e2e_s=Spread(seconds) if result_kind == "static_batch" else Spread(),
+        ttft_s=latency(seconds) if result_kind == "prefill" else latency(),
+        tpot_s=latency(seconds / generated) if result_kind == "decode" else latency(),
+        e2e_s=latency(seconds) if result_kind == "static_batch" else latency(),
         output_tokens_per_s=tokens_per_s if result_kind == "decode" else None,
         total_tokens_per_s=tokens_per_s,
     )
@@ -94,13 +95,13 @@ def _positive(value: float | None) -> int | None:
     return round(value) if value and value > 0 else None
 
 
-def _spread(document: ResultValues, mean_name: str, percentiles_name: str) -> Spread:
+def _spread(document: ResultValues, mean_name: str, percentiles_name: str) -> Latency:
     percentiles = document.at(percentiles_name)
     spread = percentiles.spread(1e-3, {p: (p,) for p in ("p50", "p90", "p95", "p99")})
     mean = document.number(mean_name)
     if mean is None:
         mean = percentiles.number("average")
-    return Spread(None if mean is None else mean * 1e-3, spread.p50, spread.p90, spread.p95, spread.p99)
+    return latency(None if mean is None else mean * 1e-3, spread.p50, spread.p90, spread.p95, spread.p99)
 
 
 SERVE = "vllm bench serve"
@@ -254,7 +255,7 @@ def inferencex_row(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     data = tensor if document.text("dp_attention") in ("true", "True") else None
     per_device = document.needed("output_tput_per_gpu", "tput_per_gpu", tool="InferenceX")
 
-    def spread(quantity: str) -> Spread:
+    def spread(quantity: str) -> Latency:
         return document.spread(1.0, latency_names(quantity))
 
     total = document.number("tput_per_gpu")
@@ -322,26 +323,26 @@ def sglang_one_batch(values: Mapping[str, Any], path: str) -> list[BenchmarkResu
     if document.number("prefill_latency") is None:
         return [_server_result(document, shared)]
     prefill = document.needed("prefill_latency", tool=ONE_BATCH)
-    results = [replace(shared, kind="prefill", ttft_s=Spread(prefill, prefill), context_tokens=0.0)]
+    results = [replace(shared, kind="prefill", ttft_s=latency(prefill, prefill), context_tokens=0.0)]
     decode = document.number("median_decode_latency")
     if decode:
-        step = Spread(decode, decode)
+        step = latency(decode, decode)
         results.append(replace(shared, kind="decode", tpot_s=step, context_tokens=tokens_in + tokens_out / 2))
     return results
 
 
 def _server_result(document: ResultValues, shared: BenchmarkResult) -> BenchmarkResult:
-    latency = document.needed("latency", tool="sglang bench_one_batch_server")
+    seconds = document.needed("latency", tool="sglang bench_one_batch_server")
     ttft = document.number("last_ttft")
     gaps = (shared.output_tokens or 1.0) - 1.0
-    tpot = None if ttft is None or gaps <= 0 else (latency - ttft) / gaps
+    tpot = None if ttft is None or gaps <= 0 else (seconds - ttft) / gaps
     return replace(
         shared,
         tool="sglang bench_one_batch_server",
         kind="static_batch",
-        e2e_s=Spread(latency),
-        ttft_s=Spread(ttft),
-        tpot_s=Spread(tpot),
+        e2e_s=latency(seconds),
+        ttft_s=latency(ttft),
+        tpot_s=latency(tpot),
         output_tokens_per_s=document.number("output_throughput"),
         total_tokens_per_s=document.number("overall_throughput"),
         accepted_tokens_per_step=document.number("acc_length"),

@@ -5,7 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.recorded.results.record import BenchmarkResult, RequestRecord, ResultValues, Spread, unit_seconds
+from capplan.recorded.results.record import (
+    BenchmarkResult,
+    Latency,
+    RequestRecord,
+    ResultValues,
+    latency,
+    unit_seconds,
+)
 
 OF_AIPERF = {"mean": ("avg",), "p50": ("p50",), "p90": ("p90",), "p95": ("p95",), "p99": ("p99",)}
 RELATIVE_MISMATCH = 0.02
@@ -45,7 +52,7 @@ def aiperf_summary(values: Mapping[str, Any], path: str) -> BenchmarkResult:
         path=path,
         model=_model(document),
         concurrency=_concurrency(document),
-        request_rate_per_s=_request_rate(document),
+        request_rate_per_s=_inputs(document, "request_rate", "rate"),
         requests=document.at("request_count").count("avg"),
         input_tokens=tokens_in,
         output_tokens=tokens_out,
@@ -106,9 +113,9 @@ def aiperf_log(records: Sequence[Mapping[str, Any]], path: str) -> BenchmarkResu
         requests=len(log),
         input_tokens=sum(request.input_tokens for request in log) / len(log),
         output_tokens=sum(request.output_tokens for request in log) / len(log),
-        ttft_s=Spread(_mean([request.ttft_s for request in log])),
-        tpot_s=Spread(_mean(gaps)),
-        e2e_s=Spread(_mean([request.e2e_s for request in log])),
+        ttft_s=latency(_mean([request.ttft_s for request in log])),
+        tpot_s=latency(_mean(gaps)),
+        e2e_s=latency(_mean([request.e2e_s for request in log])),
         requests_per_s=len(log) / duration if duration > 0 else None,
         output_tokens_per_s=sum(r.output_tokens for r in log) / duration if duration > 0 else None,
         notes=(f"{dropped} records of warm-up or with an error left out",) if dropped else (),
@@ -151,10 +158,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _latency(document: ResultValues, name: str) -> Spread:
+def _latency(document: ResultValues, name: str) -> Latency:
     metric = document.at(name)
     if not metric.values:
-        return Spread()
+        return latency()
     return metric.spread(unit_seconds(metric, metric.text("unit") or "ms"), OF_AIPERF)
 
 
@@ -177,10 +184,6 @@ def _inputs(document: ResultValues, *keys: str) -> float | None:
 def _concurrency(document: ResultValues) -> float | None:
     stated = _inputs(document, "concurrency")
     return document.at("effective_concurrency").number("avg") if stated is None else stated
-
-
-def _request_rate(document: ResultValues) -> float | None:
-    return _inputs(document, "request_rate", "rate")
 
 
 def _model(document: ResultValues) -> str | None:
@@ -242,7 +245,7 @@ def _benchmark(document: ResultValues, report: ResultValues) -> BenchmarkResult:
     tpot = _spread(good("inter_token_latency_ms"), 1e-3)
     notes = ["time_per_output_token_ms includes the first token and is not used"]
     if tpot.mean is None and None not in (e2e.mean, ttft.mean, tokens_out) and (tokens_out or 0.0) > 1.0:
-        tpot = Spread(((e2e.mean or 0.0) - (ttft.mean or 0.0)) / ((tokens_out or 2.0) - 1.0))
+        tpot = latency(((e2e.mean or 0.0) - (ttft.mean or 0.0)) / ((tokens_out or 2.0) - 1.0))
         notes.append("TPOT from the means of latency, TTFT and length")
     strategy = _strategy(document)
     concurrency = strategy.number("streams", "max_concurrency") if "rate" not in strategy.values else None
@@ -304,11 +307,11 @@ def _guidellm_model(document: ResultValues, report: ResultValues) -> str | None:
     return None
 
 
-def _spread(metric: ResultValues, seconds: float) -> Spread:
+def _spread(metric: ResultValues, seconds: float) -> Latency:
     ranks = metric.at("percentiles").spread(seconds, {p: (p,) for p in ("p50", "p90", "p95", "p99")})
     mean = metric.number("mean")
     median = metric.number("median")
-    return Spread(
+    return latency(
         None if mean is None else mean * seconds,
         ranks.p50 if ranks.p50 is not None else None if median is None else median * seconds,
         ranks.p90,
@@ -381,7 +384,7 @@ def with_consistent_tpot(result: BenchmarkResult) -> BenchmarkResult:
         f"time_per_output_token ({shown}) is not (latency - TTFT) / (tokens - 1) = {derived * 1e3:.4g} ms, "
         "which is used: the tool counted chunks, not tokens"
     )
-    return replace(result, tpot_s=Spread(derived), notes=(*result.notes, note))
+    return replace(result, tpot_s=latency(derived), notes=(*result.notes, note))
 
 
 def prometheus_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
@@ -495,10 +498,10 @@ def _performance(requests: ResultValues, latency: ResultValues, document: Result
     }
 
 
-def _llmd_latency(document: ResultValues, name: str) -> Spread:
+def _llmd_latency(document: ResultValues, name: str) -> Latency:
     metric = document.at(name)
     if not metric.values:
-        return Spread()
+        return latency()
     units = metric.text("units")
     if units is None:
         raise InputError(f"{metric.where('units')} is missing, so this is not a complete {LLMD_REPORT}")

@@ -7,30 +7,26 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from capplan.errors import InputError
+from capplan.numbers import Spread
 from capplan.readers.text_file import MAX_RESULT_BYTES, csv_rows, json_values, read_text
 from capplan.readers.yaml_file import yaml_values
 
 Kind: TypeAlias = Literal["serving", "offline", "static_batch", "prefill", "decode"]
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """A measured latency: its mean and the percentiles that the tool wrote, in seconds."""
+Latency: TypeAlias = Spread[float | None]
+"""A measured latency: its mean and the percentiles that the tool wrote, in seconds."""
 
-    mean: float | None = None
-    p50: float | None = None
-    p90: float | None = None
-    p95: float | None = None
-    p99: float | None = None
 
-    def scaled(self, ratio: float) -> "Spread":
-        """Return the spread with every value times `ratio`."""
-        return Spread(
-            *(
-                None if value is None else value * ratio
-                for value in (self.mean, self.p50, self.p90, self.p95, self.p99)
-            )
-        )
+def latency(
+    mean: float | None = None,
+    p50: float | None = None,
+    p90: float | None = None,
+    p95: float | None = None,
+    p99: float | None = None,
+) -> Latency:
+    """Return a measured latency of which a file states a part, or nothing."""
+    return Spread(mean, p50, p90, p95, p99)
 
 
 CLOCK_STEP_S = 1e-3
@@ -79,9 +75,9 @@ class BenchmarkResult:
     """Mean per request."""
     context_tokens: float | None = None
     """Tokens already in the cache before a bare prefill or decode."""
-    ttft_s: Spread = field(default_factory=Spread)
-    tpot_s: Spread = field(default_factory=Spread)
-    e2e_s: Spread = field(default_factory=Spread)
+    ttft_s: Latency = field(default_factory=latency)
+    tpot_s: Latency = field(default_factory=latency)
+    e2e_s: Latency = field(default_factory=latency)
     requests_per_s: float | None = None
     output_tokens_per_s: float | None = None
     total_tokens_per_s: float | None = None
@@ -191,10 +187,10 @@ class ResultValues:
         place = f"{self.place}.{name}" if self.place else name
         return [ResultValues(self.path, item, f"{place}.{index}") for index, item in enumerate(items)]
 
-    def spread(self, seconds: float, names: Mapping[str, tuple[str, ...]]) -> Spread:
+    def spread(self, seconds: float, names: Mapping[str, tuple[str, ...]]) -> Latency:
         """Return mean and percentiles under `names` (field -> keys), each times `seconds`."""
         numbers = {field: self.number(*keys) for field, keys in names.items()}
-        return Spread(
+        return latency(
             **{field: None if value is None else value * seconds for field, value in numbers.items()}
         )
 

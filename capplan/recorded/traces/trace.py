@@ -232,7 +232,7 @@ def trace_summary(trace: RequestParts, policies: Sequence[str]) -> WorkloadSumma
         notes.append(f"prefix reuse is that of the first {touched:,} blocks")
     return WorkloadSummary(
         name=trace.path.name.split(".")[0],
-        format=_format_name(trace),
+        format="request log" if trace.format == "log" else trace.format,
         requests=inputs.total,
         rate=rate,
         input_tokens=inputs.summary(),
@@ -243,10 +243,6 @@ def trace_summary(trace: RequestParts, policies: Sequence[str]) -> WorkloadSumma
         omissions=tuple(trace.omissions.lines()),
         notes=tuple(notes),
     )
-
-
-def _format_name(trace: RequestParts) -> str:
-    return "request log" if trace.format == "log" else trace.format
 
 
 def _curve(blocks: list[tuple[Counts, Counts, Counts]], block_tokens: int) -> HitCurve:

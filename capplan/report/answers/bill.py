@@ -10,6 +10,7 @@ from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import currency_texts
 from capplan.report.answers.fleet_words import purchase_text
 from capplan.report.answers.order import ordered_texts
+from capplan.scenario.records.money import Currency
 
 IDLE = "idle"
 """Name of the line of GPUs that wait for requests."""
@@ -25,13 +26,26 @@ def bill_answer(
     asked: AskedBill,
     name: str,
     written: str | None,
-    currency: tuple[str, float] | None,
+    currency: Currency | None,
     month: tuple[int, int] | None = None,
 ) -> Answer:
     """Return what each class and tenant pays, and the cost of a request, a user and a thousand conversations."""
     cost = "usd_per_job" if asked.of_job else "usd_per_month"
     rows = [_class_row(share) for share in asked.bill.shares]
-    grouped = [_tenant_row(tenant, shares) for tenant, shares in by_tenant(asked.bill.shares).items()]
+    grouped = [
+        {
+            "tenant": tenant,
+            "requests": sum(share.use.requests for share in shares),
+            "gpu_time_fraction": sum(share.fraction for share in shares),
+            "prefill_usd": sum(share.prefill_usd for share in shares),
+            "decode_usd": sum(share.decode_usd for share in shares),
+            "outside_usd": sum(share.use.outside_usd for share in shares),
+            "usd": sum(share.usd for share in shares),
+            "idle_usd": sum(share.idle_usd for share in shares),
+            "with_idle_usd": sum(share.with_idle_usd for share in shares),
+        }
+        for tenant, shares in by_tenant(asked.bill.shares).items()
+    ]
     span = "for the job" if asked.of_job else "per month"
     span = span if month is None else f"in {month[0]}-{month[1]:02} of {asked.hours:g} h"
     outside = " + outside" if any(row["outside_usd"] for row in rows) else ""
@@ -112,18 +126,4 @@ def _class_row(share: Share) -> dict[str, Any]:
         "usd_per_thousand_requests": 1000.0 * share.usd_per_request,
         "usd_per_user": share.usd_per_user,
         "usd_per_thousand_conversations": share.usd_per_thousand_conversations,
-    }
-
-
-def _tenant_row(tenant: str, shares: Sequence[Share]) -> dict[str, Any]:
-    return {
-        "tenant": tenant,
-        "requests": sum(share.use.requests for share in shares),
-        "gpu_time_fraction": sum(share.fraction for share in shares),
-        "prefill_usd": sum(share.prefill_usd for share in shares),
-        "decode_usd": sum(share.decode_usd for share in shares),
-        "outside_usd": sum(share.use.outside_usd for share in shares),
-        "usd": sum(share.usd for share in shares),
-        "idle_usd": sum(share.idle_usd for share in shares),
-        "with_idle_usd": sum(share.with_idle_usd for share in shares),
     }

@@ -40,8 +40,36 @@ def calibration_answer(
         for remark in score.remarks
     ]
     tables = [
-        Table(_error_rows(calibration), title="Error of the fit, on fitted and on held-out shapes"),
-        Table(_number_rows(calibration), title="Fitted numbers, with 95 % intervals"),
+        Table(
+            [
+                {
+                    "kernel": key,
+                    "operator": name,
+                    "shapes": score.points + score.held_out_points,
+                    "held_out": score.held_out_points,
+                    "median_error_fraction": score.median_ape,
+                    "held_out_error_fraction": score.held_out_median_ape,
+                }
+                for key, fit in calibration.fitted.items()
+                for name, score in fit.operators.items()
+            ],
+            title="Error of the fit, on fitted and on held-out shapes",
+        ),
+        Table(
+            [
+                {
+                    "kernel": key,
+                    "number": name,
+                    "value": n.value,
+                    "low": n.low,
+                    "high": n.high,
+                    "constrained": n.constrained,
+                }
+                for key, fit in calibration.fitted.items()
+                for name, n in fit.numbers.items()
+            ],
+            title="Fitted numbers, with 95 % intervals",
+        ),
     ]
     if proof:
         remarks.append(SAME_KERNELS)
@@ -59,36 +87,6 @@ def calibration_answer(
         warnings=calibration.remarks,
         exit_code=130 if interrupted else 0,
     )
-
-
-def _error_rows(calibration: Calibration) -> list[dict[str, Any]]:
-    return [
-        {
-            "kernel": key,
-            "operator": name,
-            "shapes": score.points + score.held_out_points,
-            "held_out": score.held_out_points,
-            "median_error_fraction": score.median_ape,
-            "held_out_error_fraction": score.held_out_median_ape,
-        }
-        for key, fit in calibration.fitted.items()
-        for name, score in fit.operators.items()
-    ]
-
-
-def _number_rows(calibration: Calibration) -> list[dict[str, Any]]:
-    return [
-        {
-            "kernel": key,
-            "number": name,
-            "value": n.value,
-            "low": n.low,
-            "high": n.high,
-            "constrained": n.constrained,
-        }
-        for key, fit in calibration.fitted.items()
-        for name, n in fit.numbers.items()
-    ]
 
 
 def _said(calibration: Calibration) -> list[str]:

@@ -14,6 +14,7 @@ from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import currency_texts
 from capplan.report.answers.fleet_words import purchase_text
 from capplan.report.answers.order import ordered_texts
+from capplan.scenario.records.money import Currency
 
 _PARTS = (
     "input_usd",
@@ -32,7 +33,7 @@ _TITLES = {
 }
 
 
-def compare_answer(asked: AskedComparison, name: str, currency: tuple[str, float] | None) -> Answer:
+def compare_answer(asked: AskedComparison, name: str, currency: Currency | None) -> Answer:
     """Return a month of both, the break-even traffic, and which is cheaper; in another currency too, if one is given."""
     comparison = asked.comparison
     rows = [_api_row(api) for api in comparison.apis]

@@ -1,4 +1,4 @@
-"""What `capplan fleet` shows: the decision, the plans, and what was rejected."""
+"""What `capplan fleet` shows: the decision, the plans, what was rejected, and a mix of fleets."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,7 +9,9 @@ from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.plan import (
     FleetAnswer,
+    Mix,
     Plan,
+    RoutedRequests,
     paid_by_the_gpu,
 )
 from capplan.fleet.question import Question
@@ -62,6 +64,7 @@ from capplan.report.answers.fleet_words import (
     purchase_text,
     rejected_text,
     relaxation_text,
+    router_text,
     seconds_text,
     several_kv_dtypes,
     slices_texts,
@@ -72,7 +75,6 @@ from capplan.report.answers.fleet_words import (
     uneconomical_text,
     usd_per_job,
 )
-from capplan.report.answers.mix import mix_result, mix_tables, mix_texts
 from capplan.report.answers.order import (
     failure_text,
     idle_texts,
@@ -355,7 +357,7 @@ def _fleet_result(
         "insensible": uneconomical,
         "disaggregated": pools_result(answer),
         "commitments": commitments_result(outlook.mixes),
-        "currency": in_currency(asked.scenario.currency, paid_usd(answer, outlook)),
+        "currency": in_currency(asked.scenario.file.currency, paid_usd(answer, outlook)),
         "energy": energy_result(outlook.energy),
         "growth": growth_result(outlook.growth),
         "cash": cash_result(outlook.cash),
@@ -421,7 +423,7 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
         *thin_texts(answer.plans),
         *(uneconomical_text(row, answer) for row in answer.uneconomical),
         *(commitments_closing(outlook.mixes) or offers_closing(answer.chosen)),
-        *currency_texts(asked.scenario.currency, paid_usd(answer, outlook)),
+        *currency_texts(asked.scenario.file.currency, paid_usd(answer, outlook)),
         *growth_closing(outlook.growth, asked.scenario),
         *cash_texts(outlook.cash),
         *total_texts(answer.chosen, outlook.total),
@@ -516,4 +518,70 @@ def fleet_answer(
         ),
         exit_code=0 if answer.plans else 4,
         first_screen=first_screen(asked, answer, outlook, kernels, asked.assumptions),
+    )
+
+
+def mix_result(answer: FleetAnswer) -> dict[str, Any] | None:
+    """Return the mix with the keys of JSON; None if it was not asked for."""
+    mix = answer.mix
+    if mix is None:
+        return None
+    if not isinstance(mix, Mix):
+        return {"reason": mix.reason, "tried": mix.tried}
+    return {
+        "by": mix.by,
+        "threshold_tokens": mix.threshold_tokens,
+        "usd_per_month": mix.usd_per_month,
+        "single_usd_per_month": mix.single_usd_per_month,
+        "saved_fraction": mix.saved_fraction,
+        "gpus": mix.plan.gpus,
+        "slo_met_probability": mix.plan.slo_met_probability,
+        "tried": mix.tried,
+        "parts": [
+            {
+                "requests": requests.rule,
+                "classes": list(requests.classes),
+                "request_fraction": requests.request_fraction,
+                "plan": plan_row(part),
+            }
+            for part, requests in _routed(mix)
+        ],
+    }
+
+
+def _routed(mix: Mix) -> list[tuple[Plan, RoutedRequests]]:
+    """Return each group of a mix by itself, with the requests that the router sends to it."""
+    return [(part, part.single.requests) for part in mix.parts if part.single.requests is not None]
+
+
+def mix_tables(answer: FleetAnswer) -> list[Table]:
+    """Return the fleets of a mix; none without one."""
+    mix = answer.mix
+    if not isinstance(mix, Mix):
+        return []
+    rows = [
+        {
+            "requests": requests.rule,
+            "request_fraction": requests.request_fraction,
+            "fleet": purchase_text(part),
+            "usd_per_month": part.usd_per_month,
+            "slo_met_probability": part.slo_met_probability,
+        }
+        for part, requests in _routed(mix)
+    ]
+    shown = tuple(rows[0])
+    return [Table(rows, title="Mix: a fleet for each part of the requests", shown=shown)]
+
+
+def mix_texts(answer: FleetAnswer) -> tuple[str, ...]:
+    """Return what a mix costs and how requests are routed, or why there is none."""
+    mix = answer.mix
+    if mix is None:
+        return ()
+    if not isinstance(mix, Mix):
+        return (f"no mix of fleets: {mix.reason} ({mix.tried} ways to divide the requests tried)",)
+    rule = router_text(mix.plan)
+    return (
+        f"a mix costs ${mix.usd_per_month:,.0f} per month, {mix.saved_fraction:.1%} less than the ${mix.single_usd_per_month:,.0f} of "
+        f"the cheapest fleet for all requests: {rule}; of {mix.tried} ways to divide the requests it is the cheapest",
     )

@@ -14,6 +14,7 @@ from capplan.questions.money.commitments import AskedMix
 from capplan.questions.outlook import Outlook
 from capplan.questions.plans.plan_row import OWN_PRICE, offers_row
 from capplan.report.answer import Table
+from capplan.scenario.records.money import Currency
 from capplan.workload.outside import OutsideUse
 from capplan.workload.request_class import Slo
 
@@ -21,26 +22,24 @@ _JSON_NAMES = {"per month": "per_month", "per year": "per_year", "per job": "per
 MONTHS_PER_YEAR = HOURS_PER_YEAR / HOURS_PER_MONTH
 
 
-def currency_texts(currency: tuple[str, float] | None, usd: Mapping[str, float]) -> tuple[str, ...]:
+def currency_texts(currency: Currency | None, usd: Mapping[str, float]) -> tuple[str, ...]:
     """Return a line with costs in a currency; none without one.
 
     Parameters
     ----------
-    currency : its name, and the dollars that one unit of it costs
+    currency : Currency
     usd : [$]
         by what they are for
 
     Examples
     --------
-    >>> currency_texts(("EUR", 1.25), {"per month": 1000.0, "per year": 12000.0})
+    >>> currency_texts(Currency(name="EUR", usd=1.25), {"per month": 1000.0, "per year": 12000.0})
     ('in EUR, at 1.25 $: 800 per month, 9,600 per year',)
     """
     if currency is None or not usd:
         return ()
-    name, rate = currency
-    return (
-        f"in {name}, at {rate:g} $: {', '.join(f'{cost / rate:,.0f} {what}' for what, cost in usd.items())}",
-    )
+    costs = ", ".join(f"{cost / currency.usd:,.0f} {what}" for what, cost in usd.items())
+    return (f"in {currency.name}, at {currency.usd:g} $: {costs}",)
 
 
 def paid_usd(answer: FleetAnswer, outlook: Outlook) -> dict[str, float]:
@@ -55,13 +54,13 @@ def paid_usd(answer: FleetAnswer, outlook: Outlook) -> dict[str, float]:
     return {"per month": usd, "per year": usd * MONTHS_PER_YEAR}
 
 
-def in_currency(currency: tuple[str, float] | None, usd: Mapping[str, float]) -> dict[str, Any] | None:
+def in_currency(currency: Currency | None, usd: Mapping[str, float]) -> dict[str, Any] | None:
     """Return costs in a currency, as JSON has them; None without one."""
     if currency is None or not usd:
         return None
     return {
-        "name": currency[0],
-        **{_JSON_NAMES[time]: cost / currency[1] for time, cost in usd.items()},
+        "name": currency.name,
+        **{_JSON_NAMES[time]: cost / currency.usd for time, cost in usd.items()},
     }
 
 

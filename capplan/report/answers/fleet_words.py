@@ -12,7 +12,6 @@ from capplan.fleet.plan import (
     NextSteps,
     Plan,
     Relaxation,
-    Relaxed,
     Uneconomical,
 )
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
@@ -57,12 +56,6 @@ def thin_texts(plans: Iterable[Plan]) -> tuple[str, ...]:
     )
 
 
-def _relaxed_text(at: tuple[Relaxed, ...]) -> str:
-    """Return how many GPUs are enough at higher limits; empty where none were counted."""
-    counts = [f"{each.gpus} GPUs are enough with a limit of {seconds_text(each.limit_s)}" for each in at]
-    return ", and ".join(counts)
-
-
 def usd_per_job(answer: FleetAnswer, usd_per_month: float | None) -> float | None:
     """Return the cost of a job for a fleet of this monthly cost; None for continuous traffic."""
     hours = answer.chosen.money.job_hours if answer.chosen and answer.chosen.money else None
@@ -80,7 +73,9 @@ def uneconomical_text(row: Uneconomical, answer: FleetAnswer) -> str:
     if row.reason:
         return f"{row.hardware} has no plan: {row.reason}"
     value, limit = (None if value is None else seconds_text(value) for value in (row.value_s, row.limit_s))
-    relaxed = _relaxed_text(row.gpus_at)
+    relaxed = ", and ".join(
+        f"{each.gpus} GPUs are enough with a limit of {seconds_text(each.limit_s)}" for each in row.gpus_at
+    )
     if row.gpus is not None:
         text = f"{row.hardware} takes {row.gpus:,} GPUs"
         if row.usd_per_month is not None and row.cost_ratio is not None:
@@ -369,7 +364,7 @@ def budget_text(scenario: Scenario) -> str:
 def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
     """Return what the cheapest plan costs where none is within the budget, and by what a plan within it is paid."""
     budget, usd = asked.scenario.budget_usd_per_month, answer.over_budget_usd_per_month
-    by_mix = asked.scenario.commitments is not None
+    by_mix = asked.scenario.file.commitments is not None
     if budget is not None and by_mix and answer.chosen is not None:
         return (f"with its mix of commitments it is within {budget_text(asked.scenario)}",)
     if budget is None or answer.over_budget is None or usd is None:

@@ -63,12 +63,24 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
                 _plans_table(tried, "Each lever separately, most saved first", _SHOWN),
                 _memory_table(tried),
                 Table(
-                    _dearer(answer.rows),
+                    [
+                        {"lever": row.lever.name, "change": row.lever.change, "why": row.dearer}
+                        for row in answer.rows
+                        if row.dearer
+                    ],
                     title="Why a change takes more GPUs",
                     shown=("lever", "change", "why"),
                 ),
                 _places_table(base, answer),
-                Table(_risks(answer.rows), title="Risks", shown=("lever", "change", "risk")),
+                Table(
+                    [
+                        {"lever": row.lever.name, "change": row.lever.change, "risk": row.lever.risk}
+                        for row in answer.rows
+                        if row.plan is not None and row.lever.risk
+                    ],
+                    title="Risks",
+                    shown=("lever", "change", "risk"),
+                ),
                 Table(missed, title="No plan meets the targets", shown=("lever", "change", "reason")),
                 Table(put_off, title="Not tried", shown=("lever", "change", "reason")),
                 Table(idle, title="Not applicable", shown=("lever", "change", "reason")),
@@ -109,17 +121,14 @@ def _row(row: LeverRow) -> dict[str, Any]:
         "risk": row.lever.risk or None,
         "dearer": row.dearer or None,
         "kg_co2_per_month": row.kg_co2_per_month,
-        "host_memory_bytes": _host_bytes(row),
+        "host_memory_bytes": (
+            row.lever.host_bytes * row.plan.prefilling_replicas if row.lever.host_bytes and row.plan else None
+        ),
         "host_memory_bytes_per_replica": row.lever.host_bytes or None,
         "host_memory_usd_per_month": row.memory_usd_per_month or None,
         "host_memory_worth_usd_per_gb_month": _worth_usd_per_gb_month(row),
         "settings": list(row.lever.settings),
     }
-
-
-def _host_bytes(row: LeverRow) -> float | None:
-    """Return the host memory to buy for all replicas [B]; None where a lever adds none."""
-    return row.lever.host_bytes * row.plan.prefilling_replicas if row.lever.host_bytes and row.plan else None
 
 
 def _worth_usd_per_gb_month(row: LeverRow) -> float | None:
@@ -193,12 +202,6 @@ def _compared(answer: LeversAnswer) -> list[dict[str, Any]]:
     return rows
 
 
-def _dearer(rows: Sequence[LeverRow]) -> list[dict[str, Any]]:
-    return [
-        {"lever": row.lever.name, "change": row.lever.change, "why": row.dearer} for row in rows if row.dearer
-    ]
-
-
 def _places_table(base: Base, answer: LeversAnswer) -> Table:
     """Return what one fleet costs in each region, and a fleet in each; with the carbon dioxide of its electricity if it is known."""
     rows: list[dict[str, Any]] = [
@@ -216,14 +219,6 @@ def _places_table(base: Base, answer: LeversAnswer) -> Table:
     if all(row["kg_co2_per_month"] is None for row in rows):
         shown = shown[:-1]
     return Table(rows, title="Where machines are", shown=shown, titles=_TITLES)
-
-
-def _risks(rows: Sequence[LeverRow]) -> list[dict[str, Any]]:
-    return [
-        {"lever": row.lever.name, "change": row.lever.change, "risk": row.lever.risk}
-        for row in rows
-        if row.plan is not None and row.lever.risk
-    ]
 
 
 def _kernels(base: Base, answer: LeversAnswer) -> tuple[Assumption, ...]:

@@ -8,17 +8,15 @@ from typing import Any
 from capplan.fleet.order import Order
 from capplan.fleet.plan import Plan
 from capplan.fleet.price import usd_per_month
-from capplan.money.cascade import Wait
+from capplan.money.several_models import Wait
 from capplan.questions.plans.plan_row import machine_rows, plan_row
 from capplan.questions.several_models import (
     ALONE,
     ESCALATED,
     CascadeAnswer,
-    PartFleet,
     SharedPool,
     SharingAnswer,
     SharingModel,
-    UserWait,
 )
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import currency_texts
@@ -81,7 +79,7 @@ def sharing_answer(found: SharingAnswer) -> Answer:
             *_slices_text(found),
             *_ordered_texts(found.pool),
             one_by_one("sharing"),
-            *currency_texts(found.scenario.currency, {"per month": found.pool.usd_per_month}),
+            *currency_texts(found.scenario.file.currency, {"per month": found.pool.usd_per_month}),
         ),
         assumptions=found.assumptions,
         warnings=found.warnings,
@@ -249,14 +247,33 @@ _CASCADE_TITLES = {
 def cascade_answer(found: CascadeAnswer) -> Answer:
     """Return the fleets, the total against the large model only, the break-even share, and the waits."""
     cost = "usd_per_job" if found.alone.paid.of_job else "usd_per_month"
-    rows = [_cascade_row(part, found, cost) for part in (*found.parts, found.alone)]
+    rows = [
+        {
+            "fleet": _NAMES[part.part],
+            "model": part.model,
+            "request_rate": part.request_rate,
+            "purchase": purchase_text(part.plan),
+            "gpus": part.plan.gpus,
+            **_usd(part.paid.machines_usd, found, cost),
+            "slo_met_probability": part.plan.slo_met_probability,
+        }
+        for part in (*found.parts, found.alone)
+    ]
     together = {
         "fleet": "both",
         "request_rate": found.alone.request_rate,
         "gpus": sum(part.plan.gpus for part in found.parts),
         **_usd(found.usd, found, cost),
     }
-    waits = [_wait_row(wait) for wait in found.waits]
+    waits = [
+        {
+            "who": wait.who,
+            "share_fraction": wait.fraction,
+            "first_token_s": _wait(wait.first_token),
+            "answer_s": _wait(wait.answer),
+        }
+        for wait in found.waits
+    ]
     grown = _growth_rows(found)
     shown = ("fleet", "model", "request_rate", "purchase", "gpus", cost, "usd_per_thousand_requests")
     promised = ("slo_met_probability",) if found.scenario.slo.targets else ()
@@ -302,27 +319,6 @@ def _growth_title(rows: list[dict[str, Any]]) -> str:
 
 def _usd(usd: float, found: CascadeAnswer, cost: str) -> dict[str, float]:
     return {cost: usd, "usd_per_thousand_requests": 1000.0 * usd / found.requests}
-
-
-def _cascade_row(part: PartFleet, found: CascadeAnswer, cost: str) -> dict[str, Any]:
-    return {
-        "fleet": _NAMES[part.part],
-        "model": part.model,
-        "request_rate": part.request_rate,
-        "purchase": purchase_text(part.plan),
-        "gpus": part.plan.gpus,
-        **_usd(part.paid.machines_usd, found, cost),
-        "slo_met_probability": part.plan.slo_met_probability,
-    }
-
-
-def _wait_row(wait: UserWait) -> dict[str, Any]:
-    return {
-        "who": wait.who,
-        "share_fraction": wait.fraction,
-        "first_token_s": _wait(wait.first_token),
-        "answer_s": _wait(wait.answer),
-    }
 
 
 def _wait(wait: Wait) -> dict[str, float]:
@@ -400,7 +396,7 @@ def _closing(found: CascadeAnswer) -> tuple[str, ...]:
     return (
         *lines,
         *currency_texts(
-            found.scenario.currency,
+            found.scenario.file.currency,
             {"for both": found.usd, "for the large model only": found.alone.paid.machines_usd},
         ),
     )

@@ -10,12 +10,13 @@ from capplan.assumption import Assumption
 from capplan.fleet.load.routed import Operation
 from capplan.fleet.simulation import Figures, FleetOutcome
 from capplan.fleet.sweep import Row, summaries
+from capplan.numbers import Spread
 from capplan.questions.simulation import AskedStream, Chosen
 from capplan.questions.sweep import AskedSweep
 from capplan.replica.spec import ReplicaSpec
 from capplan.report.answer import Answer, Table
 from capplan.serving.fleet_simulator import FleetRun
-from capplan.serving.outcome import Spread, joint_timeline
+from capplan.serving.outcome import joint_timeline
 from capplan.workload.request_class import Slo
 
 _TITLES = {
@@ -154,16 +155,7 @@ def several_counts(operation: Operation | None, run: FleetRun | None) -> str:
     return ""
 
 
-def _replica_rows(replicas: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the figures of each replica, labelled so that people can tell replicas apart."""
-    return [
-        {"replica": " ".join(str(row[key]) for key in ("pool", "replica") if row[key] is not None)}
-        | {key: value for key, value in row.items() if key not in {"pool", "replica"}}
-        for row in replicas
-    ]
-
-
-def _latency_rows(figures: Figures, itl_s: Spread | None) -> list[dict[str, Any]]:
+def _latency_rows(figures: Figures, itl_s: Spread[float] | None) -> list[dict[str, Any]]:
     spreads = {"TTFT": figures.ttft_s, "TPOT": figures.tpot_s, "E2E": figures.e2e_s, "queue": figures.queue_s}
     if itl_s is not None:
         spreads["ITL"] = itl_s
@@ -251,7 +243,18 @@ def _tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> list[Tab
         events = {key: value for key, value in result["operation"].items() if key != "replicas"}
         tables += [
             Table([events], title="Operation", upright=True),
-            Table(_replica_rows(replicas), title="Replicas"),
+            Table(
+                [
+                    {
+                        "replica": " ".join(
+                            str(row[key]) for key in ("pool", "replica") if row[key] is not None
+                        )
+                    }
+                    | {key: value for key, value in row.items() if key not in {"pool", "replica"}}
+                    for row in replicas
+                ],
+                title="Replicas",
+            ),
         ]
     tables.append(Table(result["timeline"], title="Over time, all replicas"))
     if targets:

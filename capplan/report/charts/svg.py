@@ -294,7 +294,9 @@ def _series(chart: Lines, line: Line, colour: str, across: _Axis, upright: _Axis
     parts = []
     if line.kind != "points" and places:
         first, *rest = places
-        path = f"M{first[0]:.1f} {first[1]:.1f}" + "".join(_to(line.kind, x, y) for x, y in rest)
+        path = f"M{first[0]:.1f} {first[1]:.1f}" + "".join(
+            f"H{x:.1f}V{y:.1f}" if line.kind == "step" else f"L{x:.1f} {y:.1f}" for x, y in rest
+        )
         parts.append(f'<path d="{path}" stroke="{colour}" stroke-width="2" fill="none"/>')
     radius = 5.0 if line.kind == "points" else 3.0
     every = 1 if line.kind == "points" else max(1, -(-len(places) // _MOST_MARKS))
@@ -303,10 +305,6 @@ def _series(chart: Lines, line: Line, colour: str, across: _Axis, upright: _Axis
         x, y = places[at]
         parts.append(mark(said(at), f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{colour}"/>'))
     return parts
-
-
-def _to(kind: str, x: float, y: float) -> str:
-    return f"H{x:.1f}V{y:.1f}" if kind == "step" else f"L{x:.1f} {y:.1f}"
 
 
 def _point_text(chart: Lines, line: Line, most_x: float, most_y: float) -> Callable[[int], str]:

@@ -93,16 +93,16 @@ class Reserved(Record):
     """Price of one device."""
     discount: Discount | None = None
     """Discount on the price on demand."""
-    upfront: Fraction | None = None
+    upfront: Fraction = 0.0
     """Share of the whole term that is paid at its start."""
 
 
 class Spot(Record):
     """Devices that may be taken away."""
 
-    headroom: Fraction | None = None
+    headroom: Fraction = 0.2
     """More of them than needed, for those that are interrupted."""
-    most: Fraction | None = None
+    most: Fraction = 0.5
     """Share of the replicas at the peak that may be spot."""
 
 
@@ -111,23 +111,23 @@ class Owned(Record):
 
     capex: Usd
     """Purchase price of one device, with its share of server, network and installation."""
-    life: Years | None = None
+    life: Years = 4.0
     """Time after which only `residual` is left of its value."""
-    residual: Discount | None = None
+    residual: Discount = 0.0
     """Share of the purchase that is left at the end of its life; nothing if not stated."""
-    interest: Fraction | None = None
+    interest: Fraction = 0.08
     """Interest rate per year."""
-    upkeep: Fraction | None = None
+    upkeep: Fraction = 0.05
     """Share of the purchase price per year for maintenance, space and insurance."""
     electricity: UsdPerKwh
     """Price of electricity for the device while it runs."""
     power: Watts | None = None
     """Power of a device in use, with its share of the server."""
-    facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None
+    facility_ratio: Annotated[float, Field(ge=1, le=5)] = 1.0
     """Power of the building over that of the devices."""
-    idle: Fraction | None = None
+    idle: Fraction = 1.0
     """Power of a device that waits, over that of one in use."""
-    people: UsdPerMonth | None = None
+    people: UsdPerMonth = 0.0
     """Cost of the staff that runs them, in all."""
 
 
@@ -142,7 +142,7 @@ class Commitments(Record):
     """Terms of spot machines at listed prices; {} takes the defaults."""
     owned: Owned | None = None
     """Bought."""
-    interest: Fraction | None = None
+    interest: Fraction = 0.0
     """Yearly cost of capital on the upfront parts of reservations; not counted if not stated."""
     min_replicas: Annotated[Whole, Field(ge=1, le=100_000)] | None = None
     """Fewest replicas that the autoscaler keeps."""
@@ -190,7 +190,7 @@ class Power(Record):
     """Power of a device in decode, over its thermal design power."""
     prefill: Fraction | None = None
     """Power of a device in prefill, over its thermal design power."""
-    measured: MeasuredPower | None = None
+    measured: MeasuredPower = Field(default_factory=MeasuredPower)
     """Measured power of a device, in watts, instead of idle, decode and prefill."""
     host: Fraction | None = None
     """Power of the servers around the devices at all times, over the thermal design power of the devices."""
@@ -200,7 +200,7 @@ class Power(Record):
     """Carbon dioxide of the electricity."""
     rack_limit: Watts | None = None
     """Power of one rack."""
-    gpus_per_server: Annotated[Whole, Field(ge=1, le=1024)] | None = None
+    gpus_per_server: Annotated[Whole, Field(ge=1, le=1024)] = 8
     """GPUs of one server, which a rack takes or does not take as a whole."""
 
 
