@@ -88,9 +88,10 @@ class _Billed:
 
 
 def bill_group(planned: Planned) -> Group:
-    """Return what `capplan bill` prints."""
+    """Return what `capplan bill` prints; the order is explained as a number of the plan."""
     asked = asked_bill(planned.asked, planned.answer, current_day())
-    numbers = dict(places_of(bill_answer(asked, planned.asked.scenario.name, None, None).result))
+    result = bill_answer(asked, planned.asked.scenario.name, None, None).result
+    numbers = {place: value for place, value in places_of(result) if place[0] != "order"}
     return Group(numbers, partial(_explain, _Billed(planned, asked, numbers)))
 
 

@@ -51,10 +51,11 @@ class _Compared:
 
 
 def comparison_group(planned: Planned) -> Group:
-    """Return what `capplan compare` prints."""
+    """Return what `capplan compare` prints; the order is explained as a number of the plan."""
     asked = planned.asked
     compared = asked_comparison(asked, planned.answer, asked_prices(planned.apis, asked), current_day())
-    numbers = dict(places_of(compare_answer(compared, asked.scenario.name, None).result))
+    result = compare_answer(compared, asked.scenario.name, None).result
+    numbers = {place: value for place, value in places_of(result) if "order" not in place}
     return Group(numbers, partial(_explain, _Compared(planned, compared.comparison, numbers)))
 
 

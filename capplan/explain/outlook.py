@@ -104,7 +104,9 @@ def _part(plan: Plan, part: MixedPart, row: Row, key: str, value: float) -> Expl
         )
         return explained(key, value, formula, (used,), MONEY)  # fmt: skip
     if key == "gpus" and not part.of_replicas:
-        formula = "GPUs of the machines ordered in each hour whose share u of the time is cheapest paid for in this way"
+        formula = (
+            "GPUs of the machines of the order whose share u of the time is cheapest paid for in this way"
+        )
         return explained(key, value, formula, (used,), MONEY)
     if key == "gpus":
         where = f"explain {_path(plan, part.group)}gpus_per_replica"

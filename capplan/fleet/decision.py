@@ -24,6 +24,7 @@ from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_replicas
 from capplan.fleet.search.layouts import CONFIDENCES, search
 from capplan.fleet.search.recommended import (
     DEAR,
+    Paid,
     best_plan,
     by_cost,
     confirmed,
@@ -44,10 +45,12 @@ def fleet_decision(
     terms: Terms,
     progress: Callable[[int, int], None] | None = None,
     cache: SearchCache | None = None,
+    paid: Paid | None = None,
 ) -> FleetAnswer:
     """Return the plans that serve the scenario, cheapest first, the recommendation, and what was rejected and why.
 
-    Searches of similar questions share what they simulate by the same `cache`.
+    Searches of similar questions share what they simulate by the same `cache`. Where commitments pay for plans, as `paid` says, the
+    recommended one is the cheapest of those found by that cost.
     """
     result = search(question)
     trials = Search(question, result.candidates, terms, cache)
@@ -79,7 +82,7 @@ def fleet_decision(
     sized.sort(key=lambda fleet: rank(fleet, terms))
     checked = [pair for pair in (confirmed(fleet, terms) for fleet in sized) if pair is not None]
     pairs = sorted(((fleet, _with_range(plan, fleet, terms)) for fleet, plan in checked), key=by_cost)
-    choices = _choices_of(pairs, terms) if pairs else None
+    choices = _choices_of(pairs, terms, paid) if pairs else None
     chosen = None if choices is None else _sized_as(choices.recommended, pairs)
     grown = _grown(chosen, terms)
     return FleetAnswer(
@@ -226,13 +229,14 @@ def _with_range(plan: Plan, fleet: Sized, terms: Terms) -> Plan:
     return plan if costs is None else replace(plan, usd_per_month_low=costs[0], usd_per_month_high=costs[1])
 
 
-def _choices_of(pairs: list[tuple[Sized, Plan]], terms: Terms) -> Choices:
+def _choices_of(pairs: list[tuple[Sized, Plan]], terms: Terms, paid: Paid | None) -> Choices:
     """Return the cheapest plan, the surest for at most a quarter more, the one with the fewest GPUs, and the recommended one.
 
     Parameters
     ----------
     pairs : plans, cheapest first, at least one
     terms : prices
+    paid : what a plan costs by its mix of commitments, for the recommended one; None: what its order costs
 
     Returns
     -------
@@ -240,7 +244,7 @@ def _choices_of(pairs: list[tuple[Sized, Plan]], terms: Terms) -> Choices:
     """
     plans = [plan for _, plan in pairs]
     surest = surest_within(pairs, terms, SUREST_WITHIN) if pairs[0][0].trial.limits else plans[0]
-    return Choices(plans[0], surest, min(plans, key=whole_gpus), *recommended(pairs, terms))
+    return Choices(plans[0], surest, min(plans, key=whole_gpus), *recommended(pairs, terms, paid))
 
 
 def _surest_first(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 
 from capplan.fleet.price import usd_per_month
-from capplan.money.commitments import Mix
+from capplan.money.commitments import Mix, Offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +129,12 @@ def tied_up_ratio(upfront_fraction: float, term_months: float, interest_fraction
 
 @dataclass(frozen=True, slots=True)
 class _Started:
-    name: str
+    offer: Offer
     month: int
     devices: int
 
 
-def cash_of(mixes: Sequence[Mix], terms: Mapping[str, PaidTerm]) -> Cash:
+def cash_of(mixes: Sequence[Mix], terms: Mapping[Offer, PaidTerm]) -> Cash:
     """Return payments by month for the mixes of successive months.
 
         new_m = max(0, n_m - sum of what runs),   paid_m = new_m u + running_m r + what is rented,   owed = sum (T - age) r
@@ -145,7 +145,7 @@ def cash_of(mixes: Sequence[Mix], terms: Mapping[str, PaidTerm]) -> Cash:
     Parameters
     ----------
     mixes : of month 1, 2, ...; each is the cheapest for its own load
-    terms : by the name of an offer: term T, upfront u and running cost r; offers without one are paid as they are used
+    terms : by offer, as GPUs of two kinds have two prices: term T, upfront u and running cost r; offers without one are paid as they are used
 
     Returns
     -------
@@ -159,34 +159,34 @@ def cash_of(mixes: Sequence[Mix], terms: Mapping[str, PaidTerm]) -> Cash:
         needed = dict.fromkeys(terms, 0)
         for part in mix.parts:
             month_usd = float(usd_per_month(part.usd_per_hour))
-            term = terms.get(part.offer.name)
+            term = terms.get(part.offer)
             if term is None:
                 running += month_usd
                 continue
             devices = part.gpus
-            needed[part.offer.name] += devices
+            needed[part.offer] += devices
             used = part.usd_per_hour - part.offer.fixed_usd_per_hour * devices
             running += float(usd_per_month(used))
-        for name, term in terms.items():
-            active = sum(item.devices for item in _active(started, name, number, term))
-            if needed[name] > active:
-                started.append(_Started(name, number, needed[name] - active))
-                upfront += term.upfront_usd * (needed[name] - active)
-            running += term.running_usd_per_month * max(active, needed[name])
+        for offer, term in terms.items():
+            active = sum(item.devices for item in _active(started, offer, number, term))
+            if needed[offer] > active:
+                started.append(_Started(offer, number, needed[offer] - active))
+                upfront += term.upfront_usd * (needed[offer] - active)
+            running += term.running_usd_per_month * max(active, needed[offer])
             residual += term.residual_usd * sum(
-                item.devices for item in started if item.name == name and item.month + term.months - 1.0 == number
+                item.devices for item in started if item.offer == offer and item.month + term.months - 1.0 == number
             )  # fmt: skip
             interest += sum(
-                _interest_usd(item, number, term) for item in _active(started, name, number, term)
+                _interest_usd(item, number, term) for item in _active(started, offer, number, term)
             )
         cost = float(usd_per_month(mix.usd_per_hour))
         months.append(CashMonth(number, upfront, running, residual, cost, interest))
     return _ended(months, started, terms)
 
 
-def _active(started: Sequence[_Started], name: str, month: int, term: PaidTerm) -> list[_Started]:
+def _active(started: Sequence[_Started], offer: Offer, month: int, term: PaidTerm) -> list[_Started]:
     """Return what was begun up to a month and goes on in it."""
-    return [item for item in started if item.name == name and month < item.month + term.months]
+    return [item for item in started if item.offer == offer and month < item.month + term.months]
 
 
 def _interest_usd(item: _Started, month: int, term: PaidTerm) -> float:
@@ -195,18 +195,20 @@ def _interest_usd(item: _Started, month: int, term: PaidTerm) -> float:
     return item.devices * term.upfront_usd * left * term.interest_fraction / 12.0
 
 
-def _ended(months: Sequence[CashMonth], started: Sequence[_Started], terms: Mapping[str, PaidTerm]) -> Cash:
+def _ended(months: Sequence[CashMonth], started: Sequence[_Started], terms: Mapping[Offer, PaidTerm]) -> Cash:
     """Return the payments with what is owed and worth after the last month."""
     owed, worth, until = 0.0, 0.0, -inf
     last = len(months)
     begun = []
     for item in started:
-        term = terms[item.name]
+        term = terms[item.offer]
         left = item.month + term.months - 1.0 - last
         if not term.bought:
             after = item.devices * max(left, 0.0) * term.running_usd_per_month
             all_of_it = item.devices * (term.upfront_usd + term.months * term.running_usd_per_month)
-            begun.append(BegunTerm(item.name, item.month, int(last + left), item.devices, all_of_it, after))
+            begun.append(
+                BegunTerm(item.offer.name, item.month, int(last + left), item.devices, all_of_it, after)
+            )
         if left <= 0.0:
             continue
         if term.bought:

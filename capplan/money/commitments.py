@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from capplan.fleet.order import OWN
 from capplan.fleet.over_time import Counts
 from capplan.fleet.plan import Plan
 from capplan.fleet.price import SIDES, PriceRecord, Side
@@ -58,7 +59,7 @@ class Offer:
     """One way to pay for a device."""
 
     name: str
-    """on-demand, reserved-1y, reserved-3y, spot or owned."""
+    """on-demand, reserved-1y, reserved-3y, spot, owned if it is bought, or own if it is there already."""
     fixed_usd_per_hour: float
     """Price at all hours, used or not."""
     used_usd_per_hour: float
@@ -98,6 +99,8 @@ class MixedPart:
     """Group of the plan: 0 for all replicas, or for prefill where decode is 1."""
     of_replicas: bool = True
     """Whether the units are replicas."""
+    machine: str | None = None
+    """Name of the machine; None for GPUs by the piece."""
 
     @property
     def gpus(self) -> int:
@@ -252,7 +255,7 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class GroupUse:
-    """Replicas of one layout, or the machines that hold them, and the ways to pay for them."""
+    """Replicas of one layout, or the machines of one kind that hold them, and the ways to pay for them."""
 
     used: Array
     """Share of the time in which each of them runs."""
@@ -262,6 +265,15 @@ class GroupUse:
     """Devices of one of them."""
     of_replicas: bool = True
     """Whether replicas are counted, not machines."""
+    group: int = 0
+    """Group of the plan that they are of."""
+    machine: str | None = None
+    """Name of the machine; None for GPUs by the piece."""
+
+    @property
+    def are_there(self) -> bool:
+        """Whether they are there already, and cost nothing more however they are used."""
+        return all(offer.name == OWN for offer in self.offers)
 
 
 def mix_of(groups: Sequence[GroupUse], owned_people_usd_per_hour: float = 0.0) -> Mix:
@@ -290,22 +302,23 @@ def mix_of(groups: Sequence[GroupUse], owned_people_usd_per_hour: float = 0.0) -
 
 def _parts(groups: Sequence[GroupUse]) -> tuple[MixedPart, ...]:
     return tuple(
-        replace(part, group=place, of_replicas=group.of_replicas)
-        for place, group in enumerate(groups)
+        replace(part, group=group.group, of_replicas=group.of_replicas, machine=group.machine)
+        for group in groups
         for part in cheapest_mix(group.used, group.offers, group.devices)
     )
 
 
 def _pure(groups: Sequence[GroupUse], people_usd_per_hour: float) -> tuple[tuple[Offer, float], ...]:
-    """Return the cost of each way to pay that may carry every replica of all groups."""
-    free = [{offer.name: offer for offer in group.offers if offer.most_fraction >= 1.0} for group in groups]
+    """Return the cost of each way to pay that may carry every replica of all groups, next to what is there already."""
+    paid = [group for group in groups if not group.are_there]
+    free = [{offer.name: offer for offer in group.offers if offer.most_fraction >= 1.0} for group in paid]
     pure = []
-    for name, first in free[0].items():
+    for name, first in free[0].items() if free else ():
         if not all(name in offers for offers in free):
             continue
         costs = [
             (offers[name], pure_usd_per_hour(group.used, offers[name], group.devices))
-            for offers, group in zip(free, groups, strict=True)
+            for offers, group in zip(free, paid, strict=True)
         ]
         usd = sum(cost for _, cost in costs)
         low = sum(offer.low_ratio * cost for offer, cost in costs) / usd if usd else first.low_ratio

@@ -32,6 +32,7 @@ from capplan.model.weight_format import in_weight_format, stored_formats, weight
 from capplan.questions.money.budget import (
     budgeted,
     carried_traffic,
+    paid_by_mix,
     rented_within_budget,
     within_budget,
 )
@@ -377,10 +378,15 @@ def _either_way(
 ) -> FleetAnswer:
     """Return the fleets of identical replicas, and those with separate pools, as far as a scenario allows either."""
     limits = asked.scenario.fleet.pools
+    paid = paid_by_mix(asked.scenario, partial(replicas_by_group, asked))
     if limits is None:
-        return _with_unsold(fleet_decision(asked.question, terms, progress, cache), asked)
+        return _with_unsold(fleet_decision(asked.question, terms, progress, cache, paid), asked)
     plans, searched = pools_decision(asked.question, limits, terms, progress=progress, cache=cache)
-    alike = FleetAnswer((), (), 0) if limits.only else fleet_decision(asked.question, terms, progress, cache)
+    alike = (
+        FleetAnswer((), (), 0)
+        if limits.only
+        else fleet_decision(asked.question, terms, progress, cache, paid)
+    )
     alike = _with_unsold(alike, asked)
     if alike.chosen is not None:
         searched = replace(searched, chunked=smaller_chunks(asked.question, terms, alike.chosen))

@@ -161,14 +161,6 @@ def note_odd_money(reading: Reading, file: ScenarioFile) -> None:
             at: KeyPath = ("commitments", term)
             reading.note(reading.refuse(at, "price and discount are both given; leave one of them out"), at)
     _note_unused_interest(reading, section)
-    for key in ("machines", "providers", "regions", "own", "max_machines"):
-        if section is not None and getattr(file.fleet, key) is not None:
-            at = ("fleet", key)
-            what = (
-                "names machines, and commitments are priced by the GPU; leave one of them out, or narrow the offers with "
-                "prices.provider"
-            )
-            reading.note(reading.refuse(at, what), at)
     if all(item.requests is not None for item in file.traffic):
         for key in ("commitments", "budget"):
             if getattr(file, key) is not None:

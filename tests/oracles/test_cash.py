@@ -12,7 +12,7 @@ from capplan.fleet.money_terms import OtherTerms
 from capplan.money.cash import PaidTerm, cash_of, tied_up_ratio
 from capplan.money.commitments import Mix, MixedPart, Offer
 from capplan.money.total_cost import other_lines, total_usd
-from capplan.questions.money.commitments import owned_offer
+from capplan.questions.money.commitments import owned_offer, paid_terms
 from capplan.scenario.records.money import Owned
 
 RESERVED = Offer("reserved-1y", 2.0, 0.0)
@@ -27,7 +27,7 @@ def mix_of_month(reserved, rented=0):
 
 def test_a_year_that_is_half_paid_ahead_by_hand():
     """Two GPUs from month 1, a third from month 3; 2 $/h are 1,460 $ a month, half of the 17,520 $ of a year at its start."""
-    term = {"reserved-1y": PaidTerm(12.0, 8760.0, 730.0)}
+    term = {RESERVED: PaidTerm(12.0, 8760.0, 730.0)}
     cash = cash_of([mix_of_month(2, 1), mix_of_month(2), mix_of_month(3)], term)
     assert [row.upfront_usd for row in cash.months] == [2 * 8760.0, 0.0, 8760.0]
     assert [row.running_usd for row in cash.months] == pytest.approx([2 * 730.0 + 1825.0, 1460.0, 3 * 730.0])
@@ -36,8 +36,8 @@ def test_a_year_that_is_half_paid_ahead_by_hand():
 
 
 def test_a_three_year_term_that_begins_in_month_12_binds_until_month_47():
-    term = {"reserved-3y": PaidTerm(36.0, 0.0, 1000.0)}
     offer = Offer("reserved-3y", 1000.0 / 730.0, 0.0)
+    term = {offer: PaidTerm(36.0, 0.0, 1000.0)}
     months = [Mix((), ())] * 11 + [Mix((MixedPart(offer, 1, 1.0, 1000.0 / 730.0, 1),), ())]
     cash = cash_of(months, term)
     assert sum(row.usd for row in cash.months) == pytest.approx(1000.0)
@@ -49,6 +49,21 @@ def test_a_three_year_term_that_begins_in_month_12_binds_until_month_47():
         36_000.0,
         35_000.0,
     )
+
+
+def test_reservations_of_two_kinds_of_machines_are_paid_at_their_own_prices():
+    """Two GPUs at $2 and three at $5: half of a year at its start, the rest by the month, in all what the mix costs."""
+    offers = (RESERVED, Offer("reserved-1y", 5.0, 0.0))
+    parts = tuple(
+        MixedPart(offer, count, 1.0, count * offer.fixed_usd_per_hour, 1)
+        for offer, count in zip(offers, (2, 3), strict=True)
+    )
+    mix = Mix(parts, ())
+    terms = Commitments(reserved_1y=Reserved(upfront=0.5))
+    cash = cash_of([mix] * 12, paid_terms(terms, [mix]))
+    assert cash.months[0].upfront_usd == pytest.approx(6.0 * 730.0 * (2 * 2.0 + 3 * 5.0))
+    assert sum(row.usd for row in cash.months) == pytest.approx(8760.0 * mix.usd_per_hour)
+    assert [(term.name, term.devices) for term in cash.begun] == [("reserved-1y", 2), ("reserved-1y", 3)]
 
 
 @given(
@@ -69,7 +84,7 @@ def test_interest_agrees_with_a_ledger_of_what_each_contract_has_left(needed, le
             item["left"] = max(0, item["left"] - 1)
         interest.append(month_usd)
     term = PaidTerm(length, ahead * 1460.0 * length, (1 - ahead) * 1460.0, interest_fraction=yearly)
-    cash = cash_of([mix_of_month(count) for count in needed], {"reserved-1y": term})
+    cash = cash_of([mix_of_month(count) for count in needed], {RESERVED: term})
     assert [row.interest_usd for row in cash.months] == pytest.approx(interest)
     assert sum(term.devices for term in cash.begun) == len(contracts)
     assert sum(term.usd for term in cash.begun) == pytest.approx(len(contracts) * length * 1460.0)
@@ -121,7 +136,7 @@ def test_payments_agree_with_a_ledger_of_single_contracts(needed, length, ahead)
             paid[month] += ahead * 1460.0 * length
             for later in range(month, month + length):
                 paid[later] += (1 - ahead) * 1460.0
-    term = {"reserved-1y": PaidTerm(length, ahead * 1460.0 * length, (1 - ahead) * 1460.0)}
+    term = {RESERVED: PaidTerm(length, ahead * 1460.0 * length, (1 - ahead) * 1460.0)}
     cash = cash_of([mix_of_month(count) for count in needed], term)
     assert [row.usd for row in cash.months] == pytest.approx(paid[: len(needed)])
     assert cash.bound_usd == pytest.approx(sum(paid[len(needed) :]))
@@ -134,7 +149,7 @@ def test_a_purchase_is_paid_once_and_is_worth_something_at_the_end():
     """40,000 $, a quarter of it left after four years: 27,500 $ are gone evenly in 48 months."""
     offer = Offer("owned", 3.0, 0.0)
     mix = Mix((MixedPart(offer, 1, 1.0, 3.0, 1),), (), people_usd_per_hour=1.0)
-    terms = {"owned": PaidTerm(48.0, 40_000.0, 200.0, 10_000.0, bought=True)}
+    terms = {offer: PaidTerm(48.0, 40_000.0, 200.0, 10_000.0, bought=True)}
     year = cash_of([mix] * 12, terms)
     assert [row.usd for row in year.months] == pytest.approx([40_930.0, *[930.0] * 11])
     assert (year.bound_usd, year.worth_usd) == (0.0, pytest.approx(40_000 - 30_000 * 12 / 48))

@@ -104,8 +104,9 @@ def test_people_of_owned_devices_are_paid_once_and_only_where_that_is_cheapest(g
             -np.sort(-np.array(used)),
             [Offer("on-demand", 0.0, rent), Offer("owned", fixed, running)],
             devices,
+            group=place,
         )
-        for used, (rent, fixed, running), devices in groups
+        for place, (used, (rent, fixed, running), devices) in enumerate(groups)
     ]
     rented = [replace(group, offers=group.offers[:1]) for group in uses]
 

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf, nextafter
 
@@ -205,6 +205,8 @@ TIGHT_SHARE = 0.1
 """A recommended plan that uses less than this fraction of the throughput of its GPUs is shown with the target that decides."""
 
 Pair = tuple[Sized, Plan]
+Paid = Callable[[Plan], float]
+"""A plan -> what it costs by its cheapest mix of commitments."""
 
 
 def rank(fleet: Sized, terms: Terms) -> tuple[float, int, int, str]:
@@ -252,38 +254,48 @@ def _busy_within(plan: Plan, terms: Terms, cost: float) -> int:
     return int(min(most, terms.busy_allowed(layout)))
 
 
-def recommended(pairs: Sequence[Pair], terms: Terms) -> tuple[Plan, str]:
+def recommended(pairs: Sequence[Pair], terms: Terms, paid: Paid | None = None) -> tuple[Plan, str]:
     """Return the recommended plan and why.
 
     Parameters
     ----------
     pairs : at least one, cheapest first, with all that cost less than SMALL_EXTRA times as much
     terms : prices
+    paid : what a plan costs by its mix of commitments; None: what its order costs
 
     Returns
     -------
     the cheapest, unless another costs under 5 % more and is at least 5 points surer to meet its targets
     """
-    cheapest = pairs[0][1]
-    if not pairs[0][0].trial.limits:
-        return cheapest, "it is the cheapest; no target could be missed"
-    near = [pair for pair in pairs if _about_as_cheap(pair[1], cheapest)]
-    plans = [plan for _, plan in near] + [surest_within(near, terms, SMALL_EXTRA)]
-    best = max(
-        (plan for plan in plans if _about_as_cheap(plan, cheapest)), key=lambda plan: plan.slo_met_probability
+    how = " with its mix of commitments" if paid else ""
+    cost = paid or cost_of
+    costs = [cost(plan) for _, plan in pairs]
+    first = costs.index(min(costs)) if paid else 0
+    (fleet, cheapest), least = pairs[first], costs[first]
+    if not fleet.trial.limits:
+        return cheapest, f"it is the cheapest{how}; no target could be missed"
+
+    def about_as_cheap(plan: Plan, usd: float) -> bool:
+        same = (plan.usd_per_hour is None) == (cheapest.usd_per_hour is None)
+        return same and (usd < SMALL_EXTRA * least or usd == least)
+
+    near = [(pair, usd) for pair, usd in zip(pairs, costs, strict=True) if about_as_cheap(pair[1], usd)]
+    surer = surest_within([pair for pair, _ in near], terms, SMALL_EXTRA)
+    known = [(plan, usd) for (_, plan), usd in near]
+    more = [] if any(plan is surer for plan, _ in known) else [(surer, cost(surer))]
+    best, usd = max(
+        (*known, *((plan, usd) for plan, usd in more if about_as_cheap(plan, usd))),
+        key=lambda item: item[0].slo_met_probability,
     )
     if best.slo_met_probability >= cheapest.slo_met_probability + CLEARLY_SURER:
         gain = 100.0 * (best.slo_met_probability - cheapest.slo_met_probability)
-        if cost_of(best) == cost_of(cheapest):
-            return best, f"it costs no more than the cheapest and is {gain:.0f} points surer"
-        extra = cost_of(best) / cost_of(cheapest) - 1.0
-        return best, f"it costs {extra:.1%} more than the cheapest and is {gain:.0f} points surer"
-    return cheapest, "it is the cheapest, and none that costs under 5 % more is clearly surer"
-
-
-def _about_as_cheap(plan: Plan, cheapest: Plan) -> bool:
-    same = (plan.usd_per_hour is None) == (cheapest.usd_per_hour is None)
-    return same and (cost_of(plan) < SMALL_EXTRA * cost_of(cheapest) or cost_of(plan) == cost_of(cheapest))
+        if usd == least:
+            return best, f"it costs no more than the cheapest{how} and is {gain:.0f} points surer"
+        return (
+            best,
+            f"it costs {usd / least - 1.0:.1%} more than the cheapest{how} and is {gain:.0f} points surer",
+        )
+    return cheapest, f"it is the cheapest{how}, and none that costs under 5 % more is clearly surer"
 
 
 def best_plan(trials: Search, fleet: Sized) -> Sized:

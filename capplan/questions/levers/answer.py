@@ -36,7 +36,7 @@ from capplan.questions.levers.lever import (
     scaled_plan,
     why_dearer,
 )
-from capplan.questions.money.budget import mix_within_budget, mixed_plan
+from capplan.questions.money.budget import mix_within_budget, mixed_plan, paid_by_mix
 from capplan.questions.money.commitments import group_over_time
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.readers.catalogue.scenarios import scenario_file
@@ -128,7 +128,8 @@ class Asking:
             return mixed, mixed
         if not pairs:
             return apart, apart
-        best, least = recommended(pairs, trials.terms)[0], pairs[0][1]
+        paid = paid_by_mix(asked.scenario, partial(replicas_by_group, asked))
+        best, least = recommended(pairs, trials.terms, paid)[0], pairs[0][1]
         return _less(apart, best), _less(apart, least)
 
     def pools(self, asked: AskedFleet) -> tuple[Plan, ...]:

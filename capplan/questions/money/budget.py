@@ -23,7 +23,7 @@ from capplan.fleet.question import Question
 from capplan.fleet.search.candidates import Rejection
 from capplan.fleet.search.cheapest import OVER_BUDGET, Search, Terms
 from capplan.fleet.search.layouts import search
-from capplan.fleet.search.recommended import plan_of
+from capplan.fleet.search.recommended import Paid, plan_of
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.model.network import Network
 from capplan.model.parameters import weight_bytes
@@ -82,13 +82,21 @@ def mix_usd_per_month(
     return None if asked is None else float(usd_per_month(asked.mix.usd_per_hour))
 
 
+def paid_by_mix(scenario: Scenario, groups_at: GroupsAt) -> Paid | None:
+    """Return what finds the monthly cost of a plan by its cheapest mix [$]; None where no commitments are named."""
+    if scenario.file.commitments is None:
+        return None
+    return lambda plan: (
+        mix_usd_per_month(scenario, plan, rate_line(scenario, plan.responses_s), groups_at(plan)) or 0.0
+    )
+
+
 def mix_within_budget(scenario: Scenario, groups_at: GroupsAt) -> Callable[[Plan], bool]:
     """Return whether the cheapest mix of a plan is within the budget; any is where no budget or no commitments are stated."""
-    budget = scenario.budget_usd_per_month
-    if budget is None or scenario.file.commitments is None:
+    budget, paid = scenario.budget_usd_per_month, paid_by_mix(scenario, groups_at)
+    if budget is None or paid is None:
         return lambda _: True
-    line = rate_line(scenario)
-    return lambda plan: (mix_usd_per_month(scenario, plan, line, groups_at(plan)) or 0.0) <= most_usd(budget)
+    return lambda plan: paid(plan) <= most_usd(budget)
 
 
 def mixed_plan(scenario: Scenario, trials: Search) -> Plan | None:

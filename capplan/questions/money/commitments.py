@@ -1,13 +1,16 @@
 """A scenario and the listed offers -> the cheapest mix of commitments, for a plan or over all layouts."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import gcd, inf
+from functools import partial
+from math import inf
 
 import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
+from capplan.fleet.order import OWN, Machine, spares_in, units_of
 from capplan.fleet.over_time import Counts, OverTime, RateLine, ReplicasAt, fleet_over_time
 from capplan.fleet.plan import Group, Plan
 from capplan.fleet.price import (
@@ -24,6 +27,7 @@ from capplan.fleet.search.cheapest import Search, Sized, busy_bound
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.one_layout import replicas_at_rates
 from capplan.fleet.search.recommended import plan_of
+from capplan.fleet.survival import Survival
 from capplan.hardware.device import Device
 from capplan.money.cash import PaidTerm, tied_up_ratio
 from capplan.money.commitments import (
@@ -33,8 +37,10 @@ from capplan.money.commitments import (
     annuity_usd_per_hour,
     least_usd_per_hour,
     mix_of,
+    named_offers,
     use_fractions,
 )
+from capplan.readers.catalogue.machines import machine_records
 from capplan.readers.catalogue.prices import records_of
 from capplan.scenario.records.money import Commitments, Owned, Reserved
 from capplan.scenario.scenario_file import Scenario
@@ -77,7 +83,7 @@ def _of_listed(name: str, price: ChosenPrice, *, fixed: bool, ratio: float = 1.0
         0.0 if fixed else usd,
         low_ratio=low / usd,
         high_ratio=high / usd,
-        origin=price.basis,
+        origin=named_offers(price.records) if price.offers == 1 and not price.estimated else price.basis,
     )
 
 
@@ -108,25 +114,32 @@ def _depreciated_usd(terms: Owned) -> float:
     return terms.capex * (1.0 - left)
 
 
-def paid_terms(terms: Commitments, mixes: Sequence[Mix]) -> dict[str, PaidTerm]:
-    """Return how the committed devices of some mixes are paid for, by the name of their offer."""
-    offers = {part.offer.name: part.offer for mix in mixes for part in mix.parts}
+def paid_terms(terms: Commitments, mixes: Sequence[Mix]) -> dict[Offer, PaidTerm]:
+    """Return how the committed devices of some mixes are paid for, by their offer: devices of two kinds have two prices."""
+    reserved = {"reserved-1y": terms.reserved_1y, "reserved-3y": terms.reserved_3y}
     paid = {}
-    for name, reserved in (("reserved-1y", terms.reserved_1y), ("reserved-3y", terms.reserved_3y)):
-        if reserved is not None and name in offers:
-            months = 12.0 * TERM_YEARS[name]
-            ahead, interest = reserved.upfront, terms.interest
-            billed = offers[name].fixed_usd_per_hour / tied_up_ratio(ahead, months, interest)
-            monthly = float(usd_per_month(billed))
-            upfront = ahead * monthly * months
-            paid[name] = PaidTerm(months, upfront, (1.0 - ahead) * monthly, interest_fraction=interest)
-    owned = terms.owned
-    if owned is not None and "owned" in offers:
-        annuity = annuity_usd_per_hour(_depreciated_usd(owned), owned.life, owned.interest)
-        running = float(usd_per_month(offers["owned"].fixed_usd_per_hour - annuity))
-        residual = owned.residual * owned.capex
-        paid["owned"] = PaidTerm(12.0 * owned.life, owned.capex, running, residual, bought=True)
+    for offer in dict.fromkeys(part.offer for mix in mixes for part in mix.parts):
+        if (term := reserved.get(offer.name)) is not None:
+            paid[offer] = _reserved_term(offer, term, terms.interest)
+        elif offer.name == "owned" and terms.owned is not None:
+            paid[offer] = _bought(offer, terms.owned)
     return paid
+
+
+def _reserved_term(offer: Offer, terms: Reserved, interest_fraction: float) -> PaidTerm:
+    months, ahead = 12.0 * TERM_YEARS[offer.name], terms.upfront
+    billed = offer.fixed_usd_per_hour / tied_up_ratio(ahead, months, interest_fraction)
+    monthly = float(usd_per_month(billed))
+    return PaidTerm(
+        months, ahead * monthly * months, (1.0 - ahead) * monthly, interest_fraction=interest_fraction
+    )
+
+
+def _bought(offer: Offer, terms: Owned) -> PaidTerm:
+    annuity = annuity_usd_per_hour(_depreciated_usd(terms), terms.life, terms.interest)
+    running = float(usd_per_month(offer.fixed_usd_per_hour - annuity))
+    residual = terms.residual * terms.capex
+    return PaidTerm(12.0 * terms.life, terms.capex, running, residual, bought=True)
 
 
 def owned_offer(terms: Owned, watts: float) -> Offer:
@@ -142,16 +155,25 @@ def owned_offer(terms: Owned, watts: float) -> Offer:
 
 
 def offers_for(
-    scenario: Scenario, device: Device, records: Sequence[PriceRecord]
+    scenario: Scenario, device: Device, records: Sequence[PriceRecord], sold_as: str | None = None
 ) -> tuple[list[Offer], list[Assumption], list[str]]:
-    """Return the ways to pay for a device, what is assumed for them, and warnings for those without a price."""
+    """Return the ways to pay for a device, what is assumed for them, and warnings for those without a price.
+
+    Parameters
+    ----------
+    scenario : with commitments
+    device : to be paid for
+    records : offers
+    sold_as : the machine that all of them are of; None: any
+    """
+    sold_name = sold_as or device.name
     terms = scenario.file.commitments
     assert terms is not None
     choice = replace(scenario.prices, commitment="on-demand")
     on_demand = _price(records, device, choice)
     if on_demand is None:
         raise InputError(
-            f"{scenario.path}: commitments: {device.name} has no price on demand; give prices.per_gpu_hour.{device.name}"
+            f"{scenario.path}: commitments: {sold_name} has no price on demand; give prices.per_gpu_hour.{device.name}"
         )
     offers = [_of_listed("on-demand", on_demand, fixed=False)]
     assumed: list[Assumption] = []
@@ -165,7 +187,7 @@ def offers_for(
             if "assumed" in offer.origin:
                 assumed.append(
                     Assumption(
-                        f"{name} of {device.name}: {offer.origin}",
+                        f"{name} of {sold_name}: {offer.origin}",
                         f"commitments.{name.replace('-', '_')}.discount",
                     )
                 )
@@ -180,7 +202,7 @@ def offers_for(
     if terms.spot is not None:
         spot = _price(records, device, replace(without, commitment="spot"))
         if spot is None:
-            warnings.append(f"no spot price of {device.name} is known, so spot is left out")
+            warnings.append(f"no spot price of {sold_name} is known, so spot is left out")
         else:
             offer = _of_listed("spot", spot, fixed=False)
             rented = offer.used_usd_per_hour * (1.0 + terms.spot.headroom)
@@ -202,34 +224,105 @@ def running_counts(group: Group, over_time: OverTime | None, terms: Commitments)
     return np.clip(over_time.paid, least, max(most, least))
 
 
-def group_use(group: Group, running: Counts, offers: Sequence[Offer]) -> GroupUse:
-    """Return what is paid for of a group in each window: its replicas with the spares, or the machines that hold them, idle GPUs included.
-
-    Machines of several sizes count in units of the largest size that divides all of them.
+def machine_offers(
+    scenario: Scenario, device: Device, machine: Machine | None, records: Sequence[PriceRecord]
+) -> tuple[list[Offer], list[Assumption], list[str]]:
+    """Return the ways to pay for a GPU of a machine: at its own prices if the scenario names machines, else at those of the device.
 
     Parameters
     ----------
+    scenario : with commitments
+    device : of the machine
+    machine : of an order; None: GPUs by the piece
+    records : offers of devices
+    """
+    if machine is not None and machine.provider == OWN:
+        return [Offer(OWN, 0.0, 0.0, origin="machines that are there already")], [], []
+    if machine is None or not scenario.fleet.machines.named or device.name in scenario.prices.overrides:
+        return offers_for(scenario, device, records)
+    of_its_own = replace(scenario, prices=replace(scenario.prices, provider="any", region=None))
+    return offers_for(of_its_own, device, machine_records(machine), machine.sku)
+
+
+def units_in_service(units: Sequence[int], busy: int, survive: Survival) -> int:
+    """Return how many of some units of machines, taken one after the other, hold the replicas that carry a load and survive what they have to.
+
+    Parameters
+    ----------
+    units : [-]
+        replicas that each unit holds, in the order in which they are started
+    busy : [-]
+        replicas that carry the load
+    survive : what may fail
+
+    Returns
+    -------
+    [-]
+        all units if they are too few
+
+    Examples
+    --------
+    A machine of one replica, then machines of four, of which any may fail:
+
+    >>> [units_in_service([1, 4, 4], busy, Survival("machine", 1)) for busy in (1, 2, 5)]
+    [2, 3, 3]
+    """
+    needed = busy + survive.unavailable
+
+    def enough(started: int) -> bool:
+        held = units[:started]
+        if survive.lost_machines:
+            return spares_in([(each, 1) for each in held], needed, survive.lost_machines) is not None
+        return sum(held) >= busy + survive.least_spares(busy)
+
+    return bisect_left(range(1, len(units)), True, key=enough) + 1
+
+
+def group_uses(
+    place: int, group: Group, running: Counts, offers_of: Callable[[Machine | None], Sequence[Offer]]
+) -> list[GroupUse]:
+    """Return what is paid for of a group in each window: its replicas with the spares, or the machines that hold them, idle GPUs included.
+
+    The machines are those of the order for the largest load. They are started one after the other, those that cost least for a
+    replica first, so that each runs for a share of the time and takes the commitment that is cheapest for it.
+
+    Parameters
+    ----------
+    place : of the group in its plan
     group : of the plan
     running : [-]
         replicas in service by window, without spares
-    offers : to pay for one GPU
+    offers_of : a machine, None for GPUs by the piece -> ways to pay for one of its GPUs
     """
-    devices, node = group.layout.devices, group.layout.device.node_devices
+    layout, survive = group.layout, group.survive
+    order = None
+    if group.price is not None and group.price.machines:
+        order = group.price.order(
+            layout.devices, layout.device.node_devices, int(running.max()), group.survive
+        )
     counts = np.unique(running).tolist()
-    orders = {
-        busy: group.price.order(devices, node, busy, group.survive) if group.price else None
-        for busy in counts
-    }
-    bought = {busy: order.gpus for busy, order in orders.items() if order is not None}
-    sizes = [line.machine.gpus for order in orders.values() if order is not None for line in order.lines]
-    of_replicas = max(sizes, default=0) <= devices and all(
-        gpus == (busy + group.spare_replicas) * devices for busy, gpus in bought.items()
+    if order is None:
+        started = {busy: busy + survive.least_spares(busy) for busy in counts}
+        paid = np.array([started[busy] for busy in running.tolist()])
+        return [GroupUse(use_fractions(paid), offers_of(None), layout.devices, group=place)]
+    kinds = sorted(
+        ((line, *units_of(line)) for line in order.lines),
+        key=lambda kind: (kind[3] * kind[0].machine.usd_per_hour / kind[2], -kind[2]),
     )
-    if of_replicas or len(bought) < len(orders):
-        return GroupUse(use_fractions(running + group.spare_replicas), offers, devices)
-    each = gcd(*sizes)
-    units = np.array([bought[busy] // each for busy in running.tolist()])
-    return GroupUse(use_fractions(units), offers, each, of_replicas=False)
+    units = [each for _, count, each, _ in kinds for _ in range(count)]
+    started = {busy: units_in_service(units, busy, survive) for busy in counts}
+    used = use_fractions(np.array([started[busy] for busy in running.tolist()]))
+    uses, first = [], 0
+    for line, count, _, span in kinds:
+        shares, gpus = used[first : first + count], span * line.machine.gpus
+        first += count
+        if shares.size:
+            uses.append(
+                GroupUse(
+                    shares, offers_of(line.machine), gpus, of_replicas=gpus == layout.devices, group=place, machine=line.machine.sku or None,
+                )
+            )  # fmt: skip
+    return uses
 
 
 def asked_mix(
@@ -250,17 +343,25 @@ def asked_mix(
     records, remarks = records_of(scenario)
     assumed: list[Assumption] = []
     warnings: list[str] = []
-    uses = []
+    uses: list[GroupUse] = []
     short = 0.0
-    for group, needed_at in zip(plan.groups, replicas_at, strict=True):
+
+    def offers_of(device: Device, machine: Machine | None) -> Sequence[Offer]:
+        offers, stated, remarked = machine_offers(scenario, device, machine, records)
+        assumed.extend(stated)
+        warnings.extend(remarked)
+        return offers
+
+    for place, (group, needed_at) in enumerate(zip(plan.groups, replicas_at, strict=True)):
         over_time = group_over_time(scenario, group, line, needed_at)
-        offers, stated, remarked = offers_for(scenario, group.layout.device, records)
-        assumed += [*stated, _followed(over_time)]
+        running = running_counts(group, over_time, terms)
+        uses += group_uses(place, group, running, partial(offers_of, group.layout.device))
+        assumed.append(_followed(over_time))
         short = max(short, over_time.short_fraction if over_time else 0.0)
-        warnings += [*remarked, *_capped(over_time, terms)]
-        uses.append(group_use(group, running_counts(group, over_time, terms), offers))
+        warnings += _capped(over_time, terms)
     people = terms.owned.people / float(usd_per_month(1.0)) if terms.owned else 0.0
-    return AskedMix(plan, mix_of(uses, people), short, tuple(dict.fromkeys(assumed)), (*remarks, *warnings))
+    said = tuple(dict.fromkeys((*remarks, *warnings)))
+    return AskedMix(plan, mix_of(uses, people), short, tuple(dict.fromkeys(assumed)), said)
 
 
 def _followed(over_time: OverTime | None) -> Assumption:
@@ -311,6 +412,18 @@ def cheapest_by_mix(
     return None if found is None else (plans[id(found[0])], found[1])
 
 
+def _offers_of_any(
+    scenario: Scenario, device: Device, price: ChosenPrice | None, records: Sequence[PriceRecord]
+) -> list[Offer]:
+    """Return the ways to pay for a GPU of any of the machines in which a device is sold."""
+    machines = price.machines if price else ()
+    return [
+        offer
+        for machine in machines or (None,)
+        for offer in machine_offers(scenario, device, machine, records)[0]
+    ]
+
+
 def least_usd_per_month(
     scenario: Scenario, trials: Search, line: RateLine | None
 ) -> Callable[[ScreenedLayout], float]:
@@ -318,7 +431,10 @@ def least_usd_per_month(
     terms, demand, confidence = trials.terms, trials.question.demand, trials.question.slo.confidence
     records, _ = records_of(scenario)
     devices = {candidate.layout.device.name: candidate.layout.device for candidate in trials.candidates}
-    offers = {name: offers_for(scenario, device, records)[0] for name, device in devices.items()}
+    offers = {
+        name: _offers_of_any(scenario, device, terms.prices[name], records)
+        for name, device in devices.items()
+    }
     peak = sum(demand.rates_per_s(0.0))
     scaling = scenario.file.commitments
     assert scaling is not None

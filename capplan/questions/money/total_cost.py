@@ -109,10 +109,11 @@ def _mix_lines(mix: Mix, hours: float) -> list[CostLine]:
         gpus, offer = part.gpus, part.offer
         paid = float(gpus) if offer.fixed_usd_per_hour else gpus * part.used_fraction
         each = part.usd_per_hour / paid if paid else 0.0
+        machines = f" in {part.units} x {part.machine}" if part.machine else ""
         lines.append(
             CostLine(
-                f"{gpus} GPUs, {offer.name}", paid * hours, "GPU hours", each, offer.origin, "machines",
-                sold=Sold("", offer.name, "", None, gpus),
+                f"{gpus} GPUs{machines}, {offer.name}", paid * hours, "GPU hours", each, offer.origin, "machines",
+                sold=Sold("", offer.name, part.machine or "", None, gpus),
             )
         )  # fmt: skip
     people = CostLine(

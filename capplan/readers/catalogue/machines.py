@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from math import isclose
+from typing import get_args
 
 from capplan.assumption import Assumption
 from capplan.errors import unknown
@@ -11,6 +12,7 @@ from capplan.fleet.price import ChosenPrice, PriceRecord
 from capplan.fleet.scenario import Purchase
 from capplan.readers.catalogue.hardware import normalised
 from capplan.readers.catalogue.machine_catalogue import KnownMachine, known_machines
+from capplan.readers.catalogue.offer_terms import Term
 from capplan.readers.catalogue.prices import records_of, scenario_prices
 
 
@@ -46,6 +48,33 @@ def sold_machines(
                 )
             )  # fmt: skip
     return tuple(found)
+
+
+def machine_records(machine: Machine) -> tuple[PriceRecord, ...]:
+    """Return what a GPU of a machine costs in its region on demand, reserved and spot, as far as the catalogue offers it."""
+    regions = (machine.region,) if machine.region else ()
+    return tuple(
+        _record(item, commitment)
+        for commitment in ("on-demand", *get_args(Term), "spot")
+        for item in sold_machines(
+            machine.device, commitment, skus=(machine.sku,), providers=(machine.provider,), regions=regions
+        )
+    )
+
+
+def _record(machine: Machine, commitment: str) -> PriceRecord:
+    """Return the offer of a machine for each of its GPUs."""
+    return PriceRecord(
+        machine.device,
+        machine.provider,
+        commitment,
+        machine.usd_per_hour / machine.gpus,
+        machine.source,
+        machine.sku,
+        machine.gpus,
+        machine.region,
+        machine.date,
+    )
 
 
 def stated_machines(device: str, commitment: str) -> dict[str, tuple[Machine, ...]]:
@@ -149,21 +178,10 @@ def _named_price(
             f"no machine with {device} is listed {terms.commitment} for {_named(limits)}, so its cost is left out (listed at: "
             f"{', '.join(known) or 'nobody'})"
         ]
-    each = sorted((item.usd_per_hour / item.gpus, item.sku, item) for item in machines)
-    records = [
-        PriceRecord(
-            device,
-            item.provider,
-            terms.commitment,
-            usd,
-            item.source,
-            item.sku,
-            item.gpus,
-            item.region,
-            item.date,
-        )
-        for usd, _, item in each
-    ]
+    records = sorted(
+        (_record(item, terms.commitment) for item in machines),
+        key=lambda record: (record.usd_per_hour, record.sku or ""),
+    )
     first = records[0]
     what = (
         f"{device} costs {first.usd_per_hour:.2f} $/h {terms.commitment} in a {first.sku} of {first.devices}: {first.provider}, "

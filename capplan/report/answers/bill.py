@@ -5,9 +5,11 @@ from typing import Any
 
 from capplan.money.who_pays import Share, by_tenant
 from capplan.questions.money.who_pays import AskedBill
+from capplan.questions.plans.plan_row import order_row
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import currency_texts
 from capplan.report.answers.fleet_words import purchase_text
+from capplan.report.answers.order import ordered_texts
 from capplan.scenario.records.money import Currency
 
 IDLE = "idle"
@@ -55,6 +57,7 @@ def bill_answer(
             cost: asked.bill.usd,
             "hours": asked.hours,
             "gpus": asked.plan.gpus,
+            "order": order_row(asked.plan),
             "busy_fraction": asked.bill.busy_fraction,
             "idle_usd": asked.bill.idle_usd,
             "classes": rows,
@@ -66,6 +69,7 @@ def bill_answer(
             f"prefill + decode{outside} = cost; cost with idle / requests x 1,000 = cost of a thousand requests",
             f"requests keep the replicas busy for {asked.bill.busy_fraction:.0%} of the time that is paid for, spares included; "
             f"idle: what the machines cost for the rest, ${asked.bill.idle_usd:,.0f}",
+            *ordered_texts([asked.plan]),
             *currency_texts(currency, {span: asked.bill.usd}),
             *written_text,
         ),

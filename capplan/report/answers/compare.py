@@ -9,9 +9,11 @@ from capplan.money.comparison import ComparedApi, Comparison, OwnFleet
 from capplan.money.hosted import NOT_CACHED, UNSTATED_TIME_TO_LIVE_S, CachedPrefix, TokenPrice
 from capplan.money.total_cost import total_usd
 from capplan.questions.money.comparison import AskedComparison
+from capplan.questions.plans.plan_row import order_row
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import currency_texts
 from capplan.report.answers.fleet_words import purchase_text
+from capplan.report.answers.order import ordered_texts
 from capplan.scenario.records.money import Currency
 
 _PARTS = (
@@ -51,6 +53,7 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
             "usd_per_month": own.usd_today,
             "gpus": comparison.plan.gpus,
             "hardware": comparison.plan.hardware,
+            "order": order_row(comparison.plan),
             "machines_usd_per_month": own.machines_usd,
             "overhead_usd_per_month": own.machines_usd * own.terms.overhead_fraction,
             "people_usd_per_month": own.terms.people_usd_per_month,
@@ -77,6 +80,7 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
         headline=_headline(comparison, name, of_job=of_job),
         closing=(
             *_closing(comparison),
+            *ordered_texts([comparison.plan]),
             *currency_texts(
                 currency,
                 {"for the self-hosted fleet": own.usd_today, f"for {best.price.name}": best.bill.usd},

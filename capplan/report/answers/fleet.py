@@ -29,6 +29,7 @@ from capplan.report.answers.fleet_money import (
     commitments_closing,
     commitments_result,
     commitments_tables,
+    commitments_text,
     currency_texts,
     in_currency,
     offers_closing,
@@ -95,13 +96,17 @@ _SPARE_ON_FIRST = ("replicas", "layout")
 
 
 def first_screen(
-    asked: AskedFleet, answer: FleetAnswer, kernels: Sequence[Assumption], others: Sequence[Assumption]
+    asked: AskedFleet,
+    answer: FleetAnswer,
+    outlook: Outlook,
+    kernels: Sequence[Assumption],
+    others: Sequence[Assumption],
 ) -> Answer | None:
     """Return the answer in few lines; None where no plan is recommended: the whole answer says why.
 
     Parameters
     ----------
-    asked, answer : the question, and what was found
+    asked, answer, outlook : the question, what was found, and what follows from it
     kernels : that nobody timed on the devices of the recommended plan
     others : all other assumptions
     """
@@ -137,6 +142,7 @@ def first_screen(
             *_bottleneck_texts(answer, plan),
             *(_certainty_texts(answer, plan) if promised else ()),
             *_assumed_texts(kernels, others),
+            *commitments_text(outlook.mixes),
             *ordered_texts([plan]),
             *idle_texts(plan),
             failure_text(plan),
@@ -511,7 +517,7 @@ def fleet_answer(
             *outlook.warnings,
         ),
         exit_code=0 if answer.plans else 4,
-        first_screen=first_screen(asked, answer, kernels, asked.assumptions),
+        first_screen=first_screen(asked, answer, outlook, kernels, asked.assumptions),
     )
 
 

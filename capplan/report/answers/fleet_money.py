@@ -261,6 +261,7 @@ def mix_rows(mix: Mix, names: Sequence[str]) -> list[dict[str, Any]]:
         {
             **({"pool": names[part.group]} if len(names) > 1 else {}),
             "commitment": part.offer.name,
+            "machine": part.machine,
             "replicas": part.replicas,
             "gpus": part.gpus,
             "used_fraction": part.used_fraction,
@@ -356,6 +357,14 @@ def commitments_tables(mixes: tuple[AskedMix, ...]) -> tuple[Table, ...]:
             )
         )
     return tuple(tables)
+
+
+def commitments_text(mixes: tuple[AskedMix, ...]) -> tuple[str, ...]:
+    """Return in one line how the recommended plan is paid for, and what it then costs; nothing without commitments."""
+    if not mixes:
+        return ()
+    row = _plan_row(mixes[0])
+    return (f"commitments: {row['mix']} GPUs cost ${row['usd_per_month']:,.0f} per month",)
 
 
 def commitments_closing(mixes: tuple[AskedMix, ...]) -> tuple[str, ...]:

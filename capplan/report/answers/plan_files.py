@@ -171,9 +171,17 @@ def diff_answer(before: Side, after: Side) -> Answer:
 
 
 def _ordered(chosen: Mapping[str, Any] | None) -> str | None:
-    """Return the machines of a plan, as an order names them; None without a plan, and if GPUs are bought by the piece."""
+    """Return the machines of a plan, each with provider, region and price; None without a plan, and at prices of the scenario."""
     lines = ((chosen or {}).get("order") or {}).get("machines", ())
-    return ", ".join(f"{line['count']} x {line['sku']}" for line in lines if line["sku"]) or None
+    return "; ".join(_line_text(line) for line in lines if line["sku"] or line["source"]) or None
+
+
+def _line_text(line: Mapping[str, Any]) -> str:
+    """Return a line of an order in words."""
+    size = line["hardware"] if line["gpus"] == 1 else f"({line['gpus']} x {line['hardware']})"
+    place = " ".join(filter(None, (line["provider"], line["region"])))
+    cost = f", ${line['usd_per_hour']:,.2f}/h" if line["usd_per_hour"] else ""
+    return f"{line['count']} x {line['sku'] or size} ({place}{cost})"
 
 
 def _named(side: Side) -> str:
