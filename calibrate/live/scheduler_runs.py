@@ -3,11 +3,12 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from calibrate.live.model import CONFIG
 from capplan.calibrate.endpoint.client import Answered, Endpoint, Question
-from capplan.calibrate.endpoint.series import closed_loop, open_loop
+from capplan.calibrate.endpoint.series import open_loop, shared_loop, together
 
 SMALL = {
     **CONFIG,
@@ -105,28 +106,26 @@ def shared(server: Endpoint, draw: random.Random) -> list[Exchange]:
 
 def sessions(server: Endpoint, draw: random.Random) -> list[Exchange]:
     """Let twelve users talk: each turn sends what was said before."""
-    asked: list[list[Question]] = []
+    exchanges: list[Exchange] = []
 
-    def turns() -> list[Question | Callable[[list[Answered]], Question]]:
-        mine: list[Question] = []
-        asked.append(mine)
+    def user() -> Callable[[], object]:
         said: list[int] = []
-        steps: list[Question | Callable[[list[Answered]], Question]] = []
-        for _ in range(9):
-            new, output = tokens(draw, draw.randrange(10, 90)), draw.randrange(4, 50)
+        asked: list[Question] = []
 
-            def turn(answers: list[Answered], new: tuple[int, ...] = new, output: int = output) -> Question:
-                if answers:
-                    said.extend(int(word[1:]) for word in answers[-1].text.split())
-                said.extend(new)
-                mine.append(Question(tuple(said), output))
-                return mine[-1]
+        def turn(new: tuple[int, ...], output: int) -> Question:
+            said.extend(new)
+            asked.append(Question(tuple(said), output))
+            return asked[-1]
 
-            steps.append(turn)
-        return steps
+        def heard(place: int, answer: Answered) -> None:
+            said.extend(int(word[1:]) for word in answer.text.split())
+            exchanges.append((asked[place], answer))
 
-    answers = closed_loop(server, [turns() for _ in range(12)])
-    return [pair for mine, rows in zip(asked, answers, strict=True) for pair in zip(mine, rows, strict=True)]
+        lengths = [(tokens(draw, draw.randrange(10, 90)), draw.randrange(4, 50)) for _ in range(9)]
+        return partial(shared_loop, server, [partial(turn, *each) for each in lengths], 1, heard)
+
+    together([user() for _ in range(12)])
+    return exchanges
 
 
 def traffic(kind: str, server: Endpoint, seed: int) -> list[Exchange]:

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from capplan.calibrate.endpoint.series import (
     MOST_REQUESTS,
     OPEN_SHARE,
     OPEN_TIME_SHARE,
-    REPEATS,
     Point,
     Series,
     open_loop,
@@ -83,41 +83,68 @@ def served_model(server: Endpoint) -> tuple[Endpoint, int | None]:
     return replace(server, model=name), longest if stated else None
 
 
+Pieces: TypeAlias = Sequence[int] | Sequence[str]
+"""Of a prompt: token ids, or words."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """How to write prompts of a length for a server."""
+    """How to write prompts for a server."""
 
     takes_ids: bool
     words_per_token: float = 1.0
+    returns_ids: bool = False
+    """The server returns the ids of what it generates."""
 
-    def question(self, draw: random.Random, point: Point) -> Question:
-        """Return a request whose prompt is like no other."""
+    def pieces_of(self, tokens: int) -> int:
+        """Return the pieces that make up a number of tokens."""
+        return tokens if self.takes_ids else max(round(tokens * self.words_per_token), 1)
+
+    def drawn(self, draw: random.Random, pieces: int) -> Pieces:
+        """Return random pieces."""
         if self.takes_ids:
-            return Question(
-                tuple(draw.randrange(*IDS) for _ in range(point.input_tokens)), point.output_tokens
-            )
-        words = max(round(point.input_tokens * self.words_per_token), 1)
-        return Question(" ".join(draw.choice(WORDS) for _ in range(words)), point.output_tokens)
+            return [draw.randrange(*IDS) for _ in range(pieces)]
+        return [draw.choice(WORDS) for _ in range(pieces)]
+
+    def question(self, pieces: Pieces, output_tokens: int) -> Question:
+        """Return a request with this prompt."""
+        if self.takes_ids:
+            return Question(tuple(map(int, pieces)), output_tokens, returns_ids=self.returns_ids)
+        return Question(" ".join(map(str, pieces)), output_tokens)
+
+    def unlike(self, draw: random.Random, point: Point) -> Question:
+        """Return a request whose prompt is like no other."""
+        return self.question(self.drawn(draw, self.pieces_of(point.input_tokens)), point.output_tokens)
+
+    def said(self, answer: Answered) -> Pieces:
+        """Return the pieces of a response; none if the server takes token ids and returns none."""
+        return answer.ids if self.takes_ids else answer.text.split()
 
 
-def prompts_for(server: Endpoint, draw: random.Random) -> tuple[Prompts, Answered]:
-    """Return how the server takes prompts, and a first answer, which also warms it.
+def prompts_for(server: Endpoint, draw: random.Random, *, whole_sessions: bool = False) -> Prompts:
+    """Return how the server takes prompts; the requests that find it out also warm it.
+
+    Parameters
+    ----------
+    server : with the name of its model
+    draw : of prompts
+    whole_sessions : turns continue responses, so the server is asked for the ids of what it generates
 
     Raises
     ------
     InputError
         it answers neither token ids nor text
     """
-    first = answered(server, Prompts(takes_ids=True).question(draw, Point(1, 64, 8)))
-    if not first.error:
-        return Prompts(takes_ids=True), first
-    text = Prompts(takes_ids=False)
-    second = answered(server, text.question(draw, Point(1, 64, 8)))
-    if second.error:
-        raise InputError(f"--endpoint: {server.shown} does not answer: {second.error}")
-    if second.input_tokens:
-        text = replace(text, words_per_token=64 / second.input_tokens)
-    return text, second
+    point = Point(1, 64, 8)
+    ways = (Prompts(takes_ids=True, returns_ids=True), Prompts(takes_ids=True), Prompts(takes_ids=False))
+    for way in ways if whole_sessions else ways[1:]:
+        first = answered(server, way.unlike(draw, point))
+        if first.error or (way.returns_ids and not first.ids):
+            continue
+        if way.takes_ids or not first.input_tokens:
+            return way
+        return replace(way, words_per_token=point.input_tokens / first.input_tokens)
+    raise InputError(f"--endpoint: {server.shown} does not answer: {first.error}")
 
 
 def probed(server: Endpoint, series: Series, tell: Callable[[str], None], seed: int = 0) -> Probed:
@@ -136,7 +163,7 @@ def probed(server: Endpoint, series: Series, tell: Callable[[str], None], seed: 
     """
     draw = random.Random(seed)  # prompts and arrivals
     found = Probed()
-    prompts, _ = prompts_for(server, draw)
+    prompts = prompts_for(server, draw)
     if not prompts.takes_ids:
         found.remarks.append(
             "the server takes no token ids: prompts are words, and their lengths those that it counted"
@@ -173,8 +200,7 @@ def _late(series: Series, number: int, start_s: float) -> bool:
 def _closed(
     server: Endpoint, point: Point, prompts: Prompts, draw: random.Random, series: Series, found: Probed
 ) -> None:
-    count = min(max(REPEATS * point.concurrency, MOST_REQUESTS), MOST_REQUESTS)
-    asked = [prompts.question(draw, point) for _ in range(count)]
+    asked = [prompts.unlike(draw, point) for _ in range(point.most_requests)]
     answers = shared_loop(server, asked, point.concurrency, until_s=time.monotonic() + series.point_s)
     _keep(found, point.name, answers, BenchmarkResult(TOOL, point.name, concurrency=float(point.concurrency)))
 
@@ -198,7 +224,7 @@ def _open(
     name = f"{rate:.3g} requests per s, {point.input_tokens} tokens in, {point.output_tokens} out"
     tell(f"{len(series.points) + 1} of {len(series.points) + 1}: open loop, {name}")
     times = np.cumsum([draw.expovariate(rate) for _ in range(count)]).tolist()
-    answers = open_loop(server, [prompts.question(draw, point) for _ in times], times)
+    answers = open_loop(server, [prompts.unlike(draw, point) for _ in times], times)
     _keep(found, name, answers, BenchmarkResult(TOOL, name, request_rate_per_s=rate))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -34,7 +35,7 @@ from capplan.scenario.engine_use import engine_use_of
 from capplan.scenario.flags import EngineFlags, SpeculationFlags
 from capplan.serving.outcome import Outcome
 from capplan.serving.requests import Requests
-from capplan.workload.request_class import ResponseTimes
+from capplan.workload.request_class import ResponseTimes, busier
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
@@ -219,6 +220,7 @@ def verified(
     hit_fraction: float,
     replicas: int,
     intervals: Intervals,
+    share: float | None = None,
 ) -> Verification:
     """Return what was measured of a plan next to what is predicted for its replica under the same load.
 
@@ -230,11 +232,10 @@ def verified(
     hit_fraction : of prompt tokens that were found in the prefix cache
     replicas : that the result is of; each is taken to have had an equal part of the load
     intervals : by regime, as `capplan validate` measures them
+    share : [-]
+        of the traffic of the plan, if it is what was sent; None: the load is that of the result
     """
-    if plan.draft_tokens:
-        raise InputError(
-            f"{result.path}: the plan speculates, and measurements with drafts are not compared yet"
-        )
+    refuse_drafts(plan, result.path)
     _refuse_another_model(asked, plan, result)
     _refuse_another_layout(plan, result)
     for name in ("input_tokens", "output_tokens"):
@@ -242,11 +243,11 @@ def verified(
             raise InputError(f"{result.path}: does not state {name}, which the prediction needs")
     replica = replica_of(spec_of_layout(plan.single.layout, plan.single.weight_dtype, asked.question))
     benchmark = _benchmark(asked, plan, result, replicas)
-    lengths = _lengths(asked, result)
+    lengths = "of the plan" if share is not None else _lengths(asked, result)
     luck: Mapping[str, float] = {}
     if lengths != "fixed":
         load, predicted, luck = _of_requests(
-            asked, replica, result, replicas, own=lengths == "of the results"
+            asked, replica, result, replicas, share, own=lengths == "of the results"
         )
     elif result.tool == PROMETHEUS:
         load, predicted = _of_steady_load(benchmark, replica, hit_fraction)
@@ -273,6 +274,12 @@ def _lengths(asked: AskedFleet, result: BenchmarkResult) -> Lengths:
         )
     )
     return "of the plan" if alike else "fixed"
+
+
+def refuse_drafts(plan: Plan, place: str) -> None:
+    """Raise the error for measurements, at a place, of a plan with drafts."""
+    if plan.draft_tokens:
+        raise InputError(f"{place}: the plan speculates, and measurements with drafts are not compared yet")
 
 
 def _refuse_another_model(asked: AskedFleet, plan: Plan, result: BenchmarkResult) -> None:
@@ -361,7 +368,13 @@ def _of_replay(benchmark: Benchmark, replica: Replica) -> tuple[str, dict[str, f
 
 
 def _of_requests(
-    asked: AskedFleet, replica: Replica, result: BenchmarkResult, replicas: int, *, own: bool
+    asked: AskedFleet,
+    replica: Replica,
+    result: BenchmarkResult,
+    replicas: int,
+    share: float | None,
+    *,
+    own: bool,
 ) -> tuple[str, dict[str, float], dict[str, float]]:
     """Return the kind of load, what replicas would measure, and how far one run is off by the luck of its requests.
 
@@ -369,15 +382,18 @@ def _of_requests(
     those that it was offered, so they say nothing of the replica.
     """
     rate = result.request_rate_per_s
-    if rate is None and (asked.question.demand.users or result.tool == PROMETHEUS) and not result.concurrency:
+    counted = asked.question.demand.users or result.tool == PROMETHEUS
+    if rate is None and share is None and counted and not result.concurrency:
         rate = result.requests_per_s
+    seconds = result.requests and result.requests / (rate or result.requests_per_s or inf)
     use, slo = _engine_use(asked, replica), asked.scenario.slo
     runs = []
     for seed in (SEED,) if own else range(RUNS):
         if own:
             stream = _logged_stream(asked, replica, result, rate)
-        elif rate is not None:
-            stream = planned_stream(asked, replica, rate, result.requests, replicas, seed)
+        elif share is not None or rate is not None:
+            part = share_at_rate(asked, replica, rate or 0.0, replicas, seed) if share is None else share
+            stream = planned_stream(asked, replica, part, seconds=seconds, replicas=replicas, seed=seed)
         else:
             stream = _closed_stream(asked, replica, result, seed)
         runs.append(run_fleet(replica, stream, None, replicas=replicas, slo=slo, use=use).all)
@@ -401,7 +417,7 @@ def _of_requests(
         for name, values in columns.items()
     }
     return (
-        "overload" if late else "open" if rate else "closed" if result.concurrency else "burst",
+        "overload" if late else "open" if rate or share else "closed" if result.concurrency else "burst",
         means,
         luck,
     )
@@ -415,33 +431,49 @@ def _engine_use(asked: AskedFleet, replica: Replica) -> EngineOptions:
     return use
 
 
-def planned_stream(
-    asked: AskedFleet, replica: Replica, rate_per_s: float, requests: int | None, replicas: int, seed: int
-) -> Stream:
-    """Return the traffic of the plan at another rate, on some replicas: users and sessions are fewer or more."""
-    demand, longest = asked.question.demand, _longest(asked)
+def share_at_rate(asked: AskedFleet, replica: Replica, rate_per_s: float, replicas: int, seed: int) -> float:
+    """Return the share of the traffic of a plan that makes up a rate on some replicas: with fewer or more users and sessions."""
+    demand = asked.question.demand
     share = rate_per_s / sum(demand.rates_per_s(0.0))
-    response: ResponseTimes = 0.0
-    if demand.users or demand.has_sessions:
-        response = responses_s(
-            replica, demand_at_replica(demand, replica, share / replicas), replicas / share, seed, longest
-        )
-        share = rate_per_s / sum(demand.rates_per_s(response))
+    return rate_per_s / sum(demand.rates_per_s(_responses_s(asked, replica, share, replicas, seed)))
+
+
+def _responses_s(
+    asked: AskedFleet, replica: Replica, share: float, replicas: int, seed: int
+) -> ResponseTimes:
+    """Return about how long responses take, if anybody waits for them."""
+    demand = asked.question.demand
+    if not demand.users and not demand.has_sessions:
+        return 0.0
+    at_replica = demand_at_replica(demand, replica, share / replicas)
+    return responses_s(replica, at_replica, replicas / share, seed, _longest(asked))
+
+
+def planned_stream(
+    asked: AskedFleet, replica: Replica, share: float, *, seconds: float | None, replicas: int, seed: int
+) -> Stream:
+    """Return a share of the traffic of the plan, on some replicas: users and sessions are fewer or more.
+
+    Parameters
+    ----------
+    asked : the question of the plan
+    replica : one of them
+    share : [-]
+        of the whole traffic
+    seconds : [s]
+        that count; None: as usual
+    replicas : [-]
+    seed : of all random draws
+    """
+    demand, longest = asked.question.demand, _longest(asked)
+    response = _responses_s(asked, replica, share, replicas, seed)
     at_replica = demand_at_replica(demand, replica, share / replicas, response)
-    classes = tuple(
-        replace(
-            item,
-            request_rate_per_s=item.request_rate_per_s and item.request_rate_per_s * share,
-            users=item.users and item.users * share,
-        )
-        for item in at_replica.classes
-    )
     return peak_stream(
-        replace(at_replica, classes=classes),
+        replace(at_replica, classes=tuple(busier(item, share) for item in at_replica.classes)),
         replicas=replicas,
         seed=seed,
         longest=longest,
-        seconds=requests and requests / rate_per_s,
+        seconds=seconds,
         response_s=response,
         routing=asked.scenario.fleet.routing,
     )
