@@ -134,7 +134,9 @@ def test_a_slow_replica_means_more_machines(capplan, plan_file):
         ran = capplan(
             "verify-plan", "--plan", plan_file, "--endpoint", server.url, "--minutes", "0.02", "--offline"
         )
-    assert re.search(r"times as long as predicted: about \d+ busy replicas instead of 1", ran.out), ran.out
+    assert re.search(
+        r"steps take [0-9.]+ times as long as predicted: no number of such replicas meets", ran.out
+    )
     assert f"capplan calibrate --endpoint {server.url}" in ran.out
 
 

@@ -13,16 +13,17 @@ from capplan.accuracy.bounded import interval_on
 from capplan.accuracy.intervals import Intervals, regime_keys
 from capplan.accuracy.replay import FINISHED, OVERLOAD_SHARE, metrics_of, outcome_of, overloaded
 from capplan.accuracy.serving import LOADS, engine_generation, network_class
-from capplan.errors import InputError
+from capplan.errors import InputError, Reason
 from capplan.fleet.engine_options import EngineOptions
 from capplan.fleet.load.demand import drawn_requests
 from capplan.fleet.load.peak_stream import peak_stream
 from capplan.fleet.load.routed import run_fleet
 from capplan.fleet.plan import Plan
 from capplan.fleet.question import spec_of_layout
+from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.trial import demand_at_replica
 from capplan.fleet.simulation import Stream
-from capplan.questions.fleet import AskedFleet, parts_of
+from capplan.questions.fleet import AskedFleet, parts_of, terms_of
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.questions.simulation import responses_s
 from capplan.recorded.results.read import read_results
@@ -35,7 +36,7 @@ from capplan.scenario.engine_use import engine_use_of
 from capplan.scenario.flags import EngineFlags, SpeculationFlags
 from capplan.serving.outcome import Outcome
 from capplan.serving.requests import Requests
-from capplan.workload.request_class import ResponseTimes, busier
+from capplan.workload.request_class import ResponseTimes, Target, busier
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
@@ -92,6 +93,18 @@ class MissedTarget:
 
 
 @dataclass(frozen=True, slots=True)
+class AsMeasured:
+    """What a replica that is slower or faster than predicted means for the number of GPUs."""
+
+    slowness: float
+    """Factor on the time of all steps with which the predicted mean response becomes the measured one."""
+    busy_replicas: int | None
+    """Fewest replicas of this speed that meet the targets at the peak with headroom, spares left out; None if no number does."""
+    gpus: int | None
+    """GPUs of these replicas and their spares."""
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """Measurements of a plan next to its predictions."""
 
@@ -102,6 +115,10 @@ class Verification:
     targets: tuple[MissedTarget, ...]
     lengths: Lengths = "fixed"
     """Lengths of the requests that were predicted."""
+    share: float | None = None
+    """Share of the traffic of the plan that was sent; None: the load was that of the result."""
+    as_measured: AsMeasured | None = None
+    """None if the prediction holds, or no response was timed."""
 
     @property
     def verdict(self) -> Verdict:
@@ -256,7 +273,26 @@ def verified(
     rows = tuple(_rows(load, replica, predicted, luck, _per_replica(result, replicas), intervals))
     if not rows:
         raise InputError(f"{result.path}: states none of the latencies and rates that are predicted")
-    return Verification(result, replicas, rows, tuple(_targets(asked, plan, result)), lengths)
+    seen = Verification(result, replicas, rows, tuple(_targets(asked, plan, result)), lengths, share)
+    return seen if seen.verdict == "holds" else replace(seen, as_measured=_as_measured(asked, plan, rows))
+
+
+def _as_measured(asked: AskedFleet, plan: Plan, rows: Sequence[Compared]) -> AsMeasured | None:
+    """Return how many replicas of the measured speed the traffic of the plan takes.
+
+    Waiting grows faster than the steps that cause it, so the slowness of the steps is the one with which the mean response of
+    the planned fleet grows as much as the measured one did.
+    """
+    terms, group = terms_of(asked), plan.single
+    trial = trial_of(asked.question, group.layout, group.weight_dtype, terms)
+    response = next((row for row in rows if row.quantity == "e2e_s.mean"), None)
+    if response is None or isinstance(trial, Reason):
+        return None
+    grown_s = trial.fleet(group.busy_replicas).e2e_s.mean * response.measured / response.predicted
+    slowness = trial.slowest(group.busy_replicas, {Target("e2e", "mean", grown_s): grown_s})
+    peak_per_s = trial.total_rate / (1.0 - terms.headroom_fraction)
+    needed = trial.replicas_for(peak_per_s, slowness, trial.limits)
+    return AsMeasured(slowness, needed, None if needed is None else terms.gpus(group.layout, needed))
 
 
 def _lengths(asked: AskedFleet, result: BenchmarkResult) -> Lengths:
