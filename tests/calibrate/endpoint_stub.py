@@ -86,10 +86,10 @@ class Stub(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        begun_s = time.monotonic()
+        begun_s = self.ended_s = time.monotonic()
         with contextlib.suppress(OSError):
             self.pieces(body, behaviour)
-        self.server.spans.append((begun_s, time.monotonic(), body))
+        self.server.spans.append((begun_s, self.ended_s, body))
 
     def pieces(self, body, behaviour):
         wanted, prompt = body["max_tokens"], body["prompt"]
@@ -108,6 +108,7 @@ class Stub(BaseHTTPRequestHandler):
                     time.sleep(0.05)
             self.token(place, behaviour, body)
             time.sleep(self.server.token_s)
+        self.ended_s = time.monotonic()
         self.server.took_s.append((time.perf_counter() - begin) / wanted)
         usage = {"prompt_tokens": length, "completion_tokens": wanted}
         if behaviour != "no usage":
@@ -148,7 +149,7 @@ PAGES = {"/metrics": lambda count: f'vllm:iteration_tokens_total_count{{engine="
 def stub(behaviour="", *, prompt_s=0.004, token_s=0.001, hangs_s=5.0, elsewhere=9, pages=PAGES):
     """Yield a running server.
 
-    `url` is its address, `took_s` what a token of each answer took on the machine at hand, `spans` when each request came and its stream ended.
+    `url` is its address, `took_s` what a token of each answer took on the machine at hand, `spans` when each request came and its last token was sent.
     """
     server = ThreadingHTTPServer(("127.0.0.1", 0), Stub)
     server.daemon_threads = True

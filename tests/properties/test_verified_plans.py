@@ -114,7 +114,7 @@ def test_the_measured_speed_says_how_many_replicas_meet_the_targets(capplan, pla
     )
     timed["mean_e2el_ms"] = 1000.0 * row["predicted"] * slow_s / usual_s
     seen = verified(capplan, plan, tmp_path, timed)[1]["as_measured"]
-    assert seen["slowness"] == pytest.approx(slower, rel=0.03), "a step of the scale is 2.2 %"
+    assert seen["slowness"] == pytest.approx(slower, rel=0.03)
     needed = seen["busy_replicas"]
     ratio = 1.0 / (1.0 - terms.headroom_fraction)
     assert trial.meets(needed, seen["slowness"], trial.limits, ratio)

@@ -21,7 +21,7 @@ from capplan.fleet.load.routed import run_fleet
 from capplan.fleet.plan import Plan
 from capplan.fleet.question import spec_of_layout
 from capplan.fleet.search.one_layout import trial_of
-from capplan.fleet.search.trial import demand_at_replica
+from capplan.fleet.search.trial import Trial, demand_at_replica
 from capplan.fleet.simulation import Stream
 from capplan.questions.fleet import AskedFleet, parts_of, terms_of
 from capplan.questions.plans.plan_file import asked_of_plan
@@ -36,7 +36,7 @@ from capplan.scenario.engine_use import engine_use_of
 from capplan.scenario.flags import EngineFlags, SpeculationFlags
 from capplan.serving.outcome import Outcome
 from capplan.serving.requests import Requests
-from capplan.workload.request_class import ResponseTimes, Target, busier
+from capplan.workload.request_class import ResponseTimes, busier
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
@@ -51,6 +51,8 @@ RUNS = 8
 """Runs of the traffic of a plan, each with other requests: their mean is predicted, and how far one of them may be off ..."""
 DEVIATIONS = 3.0
 """... in standard deviations, which widen the interval of the prediction."""
+SLOWNESS_STEP = 1.02
+"""How exactly the slowness of measured steps is found."""
 CLOSED_REQUESTS = 1000
 """Requests of a closed loop whose number is not stated."""
 
@@ -274,25 +276,41 @@ def verified(
     if not rows:
         raise InputError(f"{result.path}: states none of the latencies and rates that are predicted")
     seen = Verification(result, replicas, rows, tuple(_targets(asked, plan, result)), lengths, share)
-    return seen if seen.verdict == "holds" else replace(seen, as_measured=_as_measured(asked, plan, rows))
+    return (
+        seen if seen.verdict == "holds" else replace(seen, as_measured=_as_measured(asked, plan, rows, load))
+    )
 
 
-def _as_measured(asked: AskedFleet, plan: Plan, rows: Sequence[Compared]) -> AsMeasured | None:
-    """Return how many replicas of the measured speed the traffic of the plan takes.
-
-    Waiting grows faster than the steps that cause it, so the slowness of the steps is the one with which the mean response of
-    the planned fleet grows as much as the measured one did.
-    """
+def _as_measured(asked: AskedFleet, plan: Plan, rows: Sequence[Compared], load: str) -> AsMeasured | None:
+    """Return how many replicas of the measured speed the traffic of the plan takes; None if it is not known."""
     terms, group = terms_of(asked), plan.single
     trial = trial_of(asked.question, group.layout, group.weight_dtype, terms)
     response = next((row for row in rows if row.quantity == "e2e_s.mean"), None)
     if response is None or isinstance(trial, Reason):
         return None
-    grown_s = trial.fleet(group.busy_replicas).e2e_s.mean * response.measured / response.predicted
-    slowness = trial.slowest(group.busy_replicas, {Target("e2e", "mean", grown_s): grown_s})
+    slowness = response.measured / response.predicted
+    if load == "open":
+        slowness = _slowness(trial, group.busy_replicas, slowness)
     peak_per_s = trial.total_rate / (1.0 - terms.headroom_fraction)
     needed = trial.replicas_for(peak_per_s, slowness, trial.limits)
     return AsMeasured(slowness, needed, None if needed is None else terms.gpus(group.layout, needed))
+
+
+def _slowness(trial: Trial, busy: int, ratio: float) -> float:
+    """Return the factor on the time of all steps with which the mean response of a fleet grows by a ratio.
+
+    Under arrivals that do not wait for responses, these grow faster than the steps, so the factor is nearer to one than the ratio.
+    """
+    usual_s = trial.fleet(busy).e2e_s.mean
+    low, high = sorted((1.0, ratio))
+    while high > low * SLOWNESS_STEP:
+        middle = (low * high) ** 0.5
+        seen = trial.fleet(busy, middle)
+        if seen.steady and middle * seen.e2e_s.mean <= ratio * usual_s:
+            low = middle
+        else:
+            high = middle
+    return (low * high) ** 0.5
 
 
 def _lengths(asked: AskedFleet, result: BenchmarkResult) -> Lengths:

@@ -400,17 +400,21 @@ def _closing(
 def _machines(plan: Plan, verification: Verification) -> list[str]:
     """Return what the measured speed means for the number of GPUs."""
     group, seen = plan.single, verification.as_measured
-    planned = f"{group.busy_replicas} busy replicas on {group.gpus} GPUs"
+    planned = _in_service(group.busy_replicas, group.gpus)
     if verification.verdict == "holds":
-        return [f"the replica is as fast as predicted: {planned} stay"]
+        return [f"the replica is as fast as predicted: {planned}, as planned"]
     if seen is None:
         return []
-    speed = f"steps take {seen.slowness:.3g} times as long as predicted"
-    if seen.busy_replicas is None:
+    speed = f"steps take {seen.slowness:.2g} times as long as predicted"
+    if seen.busy_replicas is None or seen.gpus is None:
         return [f"{speed}: no number of such replicas meets the targets"]
     return [
-        f"{speed}: {seen.busy_replicas} busy replicas on {seen.gpus} GPUs meet the targets with headroom, and the plan has {planned}"
+        f"{speed}: {_in_service(seen.busy_replicas, seen.gpus)} to meet the targets with headroom; planned: {planned}"
     ]
+
+
+def _in_service(busy: int, gpus: int) -> str:
+    return f"{busy} busy replica{'s' if busy > 1 else ''} on {gpus} GPU{'s' if gpus > 1 else ''}"
 
 
 def series_answer(address: str, series: Series) -> Answer:
