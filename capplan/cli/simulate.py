@@ -163,6 +163,7 @@ def command(
     running: Running,
     engine: Engine,
     speculation: Speculation,
+    calibration: o.Calibration = None,
     settings: o.Settings = None,
     offline: o.Offline = False,
     to: o.Output,
@@ -171,8 +172,10 @@ def command(
     from capplan.library.runs import SimulationRecords, simulated
     from capplan.questions.plans.plan_file import asked_of_plan
     from capplan.report.show import row_progress, show
+    from capplan.scenario.reading import settings_of
 
-    asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
+    changed = settings_of(settings, calibration=calibration)
+    asked, answer = asked_of_plan(scenario, plan_file, changed, offline=offline)
     records = SimulationRecords(requests, plan, running, engine, speculation)
     with row_progress("plans") as progress:
         found = simulated(asked, answer, records, progress, offline=offline)
