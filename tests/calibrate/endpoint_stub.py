@@ -30,7 +30,9 @@ class Stub(BaseHTTPRequestHandler):
         if str(behaviour).startswith("context "):
             said = behaviour.partition(" ")[2]
             return self.whole(200, b'{"data": [{"id": "tiny", "max_model_len": %s}]}' % said.encode())
-        names = ["tiny", "other"] if behaviour == "two models" else ["tiny"]
+        if behaviour == "redirects":
+            return self.whole(307, b"", Location=f"http://127.0.0.1:{self.server.elsewhere}{self.path}")
+        names = str(behaviour)[7:].split(", ") if str(behaviour).startswith("serves ") else ["tiny"]
         return self.whole(
             200, json.dumps({"data": [{"id": name, "max_model_len": 600} for name in names]}).encode()
         )

@@ -118,24 +118,44 @@ def test_an_address_is_read_with_or_without_scheme_and_version(url, parts):
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "name", "words"),
+    ("behaviour", "model", "words"),
     [
-        ("no models", "", "names no model"),
-        ("huge models", "", "names no model"),
-        ("deep models", "", "names no model"),
-        ("two models", "", "several models: tiny, other"),
-        ("", "llama", "no model called 'llama'"),
+        ("no models", "qwen3-8b", "names no model"),
+        ("huge models", "qwen3-8b", "names no model"),
+        ("deep models", "qwen3-8b", "names no model"),
+        ("redirects", "qwen3-8b", "names no model"),
+        (
+            "serves tiny, other",
+            "qwen3-8b",
+            "several models: tiny, other\n  none of them called like qwen3-8b",
+        ),
+        ("serves qwen3-8b, Qwen/Qwen3-8B-FP8", "qwen3-8b", "2 of them called like qwen3-8b"),
+        ("serves llama-3.1-8b", "qwen3-8b", "serves meta-llama/Llama-3.1-8B, and qwen3-8b is expected"),
     ],
 )
-def test_a_server_without_the_model_is_refused(behaviour, name, words):
+def test_a_server_without_the_model_is_refused(behaviour, model, words):
     with stub(behaviour) as server, pytest.raises(InputError, match=words):
-        served_model(replace(endpoint_of(server.url), model=name))
+        served_model(endpoint_of(server.url), model)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "name", "notice"),
+    [
+        ("serves tiny", "tiny", "the server calls its model 'tiny', which is taken for qwen3-8b"),
+        ("serves gpt-5, Qwen/Qwen3-8B-FP8", "Qwen/Qwen3-8B-FP8", ""),
+        ("serves Qwen/Qwen3-8B", "Qwen/Qwen3-8B", ""),
+    ],
+)
+def test_the_expected_model_of_a_server_is_found_by_its_name(behaviour, name, notice):
+    with stub(behaviour) as server:
+        found = served_model(endpoint_of(server.url), "qwen3-8b")
+    assert (found.server.model, found.longest, found.notice) == (name, 600, notice)
 
 
 @pytest.mark.parametrize("behaviour", ["true", "10" * 200, '"600"', "-5"])
 def test_a_context_that_no_model_has_is_not_stated(behaviour):
     with stub(f"context {behaviour}") as server:
-        assert served_model(endpoint_of(server.url))[1] is None
+        assert served_model(endpoint_of(server.url), "tiny").longest is None
 
 
 def test_an_answer_that_is_nested_beyond_reason_does_not_count():

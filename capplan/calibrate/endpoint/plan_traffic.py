@@ -59,7 +59,7 @@ def measured_plan(
     """
     _refuse_other_requests(asked, server.shown)
     refuse_drafts(plan, server.shown)
-    server, _ = served_model(server)
+    server, _, notice = served_model(server, asked.scenario.model)
     replica = replica_of(spec_of_layout(plan.single.layout, plan.single.weight_dtype, asked.question))
     demand, busy = asked.question.demand, plan.single.busy_replicas
     most_per_s = sum(demand.rates_per_s(0.0)) / busy
@@ -77,7 +77,8 @@ def measured_plan(
             f"--endpoint: {len(wrong)} of {len(traffic.answers)} requests failed: {wrong[0].error}\n"
             "  a replica that sheds load is not compared: give it less, or see its log"
         )
-    notes = [f"{len(wrong)} requests failed: {wrong[0].error}"] if wrong else []
+    notes = [notice] if notice else []
+    notes += [f"{len(wrong)} requests failed: {wrong[0].error}"] if wrong else []
     if demand.has_sessions and prompts.takes_ids and not prompts.returns_ids:
         notes.append(
             "the server returns no token ids, so no turn repeats the response before it, and fewer tokens hit the prefix cache than in use"

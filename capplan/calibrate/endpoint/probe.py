@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from capplan.calibrate.endpoint.series import (
     shared_loop,
 )
 from capplan.errors import InputError
+from capplan.readers.catalogue.models import called_alike, shipped_id
 from capplan.recorded.results.record import BenchmarkResult, Spread
 from capplan.workload.statistics import LONGEST_TOKENS
 
@@ -48,39 +49,65 @@ class Probed:
     """Ended by Ctrl-C."""
 
 
-def served_model(server: Endpoint) -> tuple[Endpoint, int | None]:
-    """Return the endpoint with the name of the model that it serves, and its longest context if it says so.
+class Served(NamedTuple):
+    """What a server serves."""
+
+    server: Endpoint
+    """With the name that the server has for the model."""
+    longest: int | None = None
+    """Longest context, if the server says so."""
+    notice: str = ""
+    """What is not certain of it."""
+
+
+def served_model(server: Endpoint, model: str) -> Served:
+    """Return what a server serves: the only model, or of several the one that is called like the expected one.
+
+    Parameters
+    ----------
+    server : that lists its models
+    model : that is expected there
 
     Raises
     ------
     InputError
-        nothing answers, or it serves several models and none was named, or another one than the named one
+        nothing answers, or it serves another model
     """
-    text = fetched(server, "/v1/models")
-    try:
-        data = json.loads(text)["data"]
-        rows = {
-            str(row["id"]): row.get("max_model_len") for row in data if isinstance(row, dict) and "id" in row
-        }
-    except (ValueError, TypeError, KeyError, RecursionError):
-        rows = {}
+    rows = _listed_models(fetched(server, "/v1/models"))
     if not rows:
         raise InputError(
             f"--endpoint: {server.shown}/v1/models does not answer, or names no model\n  give the address of an OpenAI-compatible server that runs"
         )
-    if server.model and server.model not in rows:
-        known = ", ".join(list(rows)[:5])
+    named = [
+        name for name, row in rows.items() if any(called_alike(word, model) for word in (name, row["root"]))
+    ]
+    if len(rows) > 1 and len(named) != 1:
         raise InputError(
-            f"--endpoint: {server.shown} serves no model called {server.model!r}\n  it serves: {known}"
+            f"--endpoint: {server.shown} serves several models: {', '.join(list(rows)[:5])}\n"
+            f"  {len(named) or 'none'} of them called like {model}; a series needs a server with one"
         )
-    if not server.model and len(rows) > 1:
+    name = named[0] if named else next(iter(rows))
+    known = shipped_id(name) or shipped_id(rows[name]["root"])
+    if not named and known:
         raise InputError(
-            f"--endpoint: {server.shown} serves several models: {', '.join(list(rows)[:5])}\n  a series needs a server with one"
+            f"--endpoint: {server.shown} serves {known}, and {model} is expected there\n  name the model that it serves, or give the address of another server"
         )
-    name = server.model or next(iter(rows))
-    longest = rows[name]
+    notice = "" if named else f"the server calls its model {name!r}, which is taken for {model}"
+    longest = rows[name]["longest"]
     stated = isinstance(longest, int) and not isinstance(longest, bool) and 0 < longest <= LONGEST_TOKENS
-    return replace(server, model=name), longest if stated else None
+    return Served(replace(server, model=name), longest if stated else None, notice)
+
+
+def _listed_models(text: str) -> dict[str, dict[str, Any]]:
+    """Return the models of a list by their names: where each was loaded from, and its longest context."""
+    try:
+        return {
+            str(row["id"]): {"root": str(row.get("root") or ""), "longest": row.get("max_model_len")}
+            for row in json.loads(text)["data"]
+            if isinstance(row, dict) and "id" in row
+        }
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return {}
 
 
 Pieces: TypeAlias = Sequence[int] | Sequence[str]

@@ -26,6 +26,7 @@ from capplan.fleet.simulation import Stream
 from capplan.questions.fleet import AskedFleet, parts_of, terms_of
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.questions.simulation import responses_s
+from capplan.readers.catalogue.models import called_alike
 from capplan.recorded.results.read import read_results
 from capplan.recorded.results.record import BenchmarkResult, Spread
 from capplan.recorded.traces.trace import format_of, workload_of
@@ -338,18 +339,12 @@ def refuse_drafts(plan: Plan, place: str) -> None:
 
 def _refuse_another_model(asked: AskedFleet, plan: Plan, result: BenchmarkResult) -> None:
     """Raise the error for a result whose model is called otherwise than that of the plan."""
-    measured = result.model or ""
-    names = {asked.scenario.model, asked.question.networks[plan.single.weight_dtype].name}
-    own = [_plain(name) for name in names]
-    if not any(name in _plain(measured) or _plain(measured) in name for name in own):
+    names = (asked.scenario.model, asked.question.networks[plan.single.weight_dtype].name)
+    if result.model and not any(called_alike(name, result.model) for name in names):
         raise InputError(
-            f"{result.path}: is of a model called {measured}, and the plan serves {asked.scenario.model}\n"
+            f"{result.path}: is of a model called {result.model}, and the plan serves {asked.scenario.model}\n"
             "  give results of that model; if it only has another name there, write the name of the plan into the file of results"
         )
-
-
-def _plain(name: str) -> str:
-    return name.rstrip("/").rpartition("/")[2].lower().replace("_", "-")
 
 
 def _refuse_another_layout(plan: Plan, result: BenchmarkResult) -> None:
