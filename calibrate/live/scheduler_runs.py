@@ -2,12 +2,12 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
 from calibrate.live.model import CONFIG
-from capplan.calibrate.endpoint.client import Answered, Endpoint, Question
+from capplan.calibrate.endpoint.client import Answered, Endpoint, Question, answered, endpoint_of
 from capplan.calibrate.endpoint.series import open_loop, shared_loop, together
 
 SMALL = {
@@ -128,9 +128,18 @@ def sessions(server: Endpoint, draw: random.Random) -> list[Exchange]:
     return exchanges
 
 
-def traffic(kind: str, server: Endpoint, seed: int) -> list[Exchange]:
-    """Send the traffic of a setting; return each request with its answer."""
-    draw = random.Random(seed)  # lengths and times
+def exchanged(name: str, kind: str, url: str) -> list[Exchange]:
+    """Warm a server, send it the traffic of a setting, and say how many requests failed; return each request with its answer."""
+    server = replace(endpoint_of(url), model="tiny")
+    answered(server, Question((300, 301, 302), 4))
+    sent = _traffic(kind, server)
+    wrong = [answer.error for _, answer in sent if answer.error]
+    print(f"{name}: {len(sent)} requests, {len(wrong)} errors {wrong[:2]}", flush=True)
+    return sent
+
+
+def _traffic(kind: str, server: Endpoint) -> list[Exchange]:
+    draw = random.Random(11)  # lengths and times
     if kind == "shared":
         return shared(server, draw)
     if kind == "sessions":
