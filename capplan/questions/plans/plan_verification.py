@@ -311,7 +311,7 @@ def _slowness(trial: Trial, busy: int, ratio: float) -> float:
             low = middle
         else:
             high = middle
-    return (low * high) ** 0.5
+    return float((low * high) ** 0.5)
 
 
 def _lengths(asked: AskedFleet, result: BenchmarkResult) -> Lengths:
