@@ -53,7 +53,7 @@ class Served(NamedTuple):
     """What a server serves."""
 
     server: Endpoint
-    """With the name that the server has for the model."""
+    """The server, with the name that it has for the model."""
     longest: int | None = None
     """Longest context, if the server says so."""
     notice: str = ""
@@ -111,7 +111,7 @@ def _listed_models(text: str) -> dict[str, dict[str, Any]]:
 
 
 Pieces: TypeAlias = Sequence[int] | Sequence[str]
-"""Of a prompt: token ids, or words."""
+"""Pieces of a prompt: token ids, or words."""
 
 
 @dataclass(frozen=True, slots=True)
