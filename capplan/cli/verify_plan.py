@@ -64,16 +64,15 @@ def command(
 
     _refuse_other_source(results, endpoint, minutes, interval, replicas)
     asked, plan = planned(plan_file, group, offline=offline)
-    share = None
     if endpoint:
         from capplan.calibrate.endpoint.client import endpoint_of
         from capplan.calibrate.endpoint.plan_traffic import measured_plan
 
-        share = 1.0 / plan.single.busy_replicas
         measurement = measured_plan(endpoint_of(endpoint), asked, plan, minutes=minutes, tell=_tell), 0.0
     else:
         measurement = measured_result(results or [], interval)
-    verification = verified(asked, plan, *measurement, replicas, shipped_intervals(), share)
+    intervals = shipped_intervals()
+    verification = verified(asked, plan, *measurement, replicas, intervals, own_traffic=bool(endpoint))
     return show(verify_plan_answer(asked, plan, verification, tuple(results or ())), to)
 
 

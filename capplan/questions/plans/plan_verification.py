@@ -240,7 +240,8 @@ def verified(
     hit_fraction: float,
     replicas: int,
     intervals: Intervals,
-    share: float | None = None,
+    *,
+    own_traffic: bool = False,
 ) -> Verification:
     """Return what was measured of a plan next to what is predicted for its replica under the same load.
 
@@ -252,9 +253,9 @@ def verified(
     hit_fraction : of prompt tokens that were found in the prefix cache
     replicas : that the result is of; each is taken to have had an equal part of the load
     intervals : by regime, as `capplan validate` measures them
-    share : [-]
-        of the traffic of the plan, if it is what was sent; None: the load is that of the result
+    own_traffic : the replica got what one of the plan's busy replicas gets; otherwise the load is that of the result
     """
+    share = 1.0 / plan.single.busy_replicas if own_traffic else None
     refuse_drafts(plan, result.path)
     _refuse_another_model(asked, plan, result)
     _refuse_another_layout(plan, result)
