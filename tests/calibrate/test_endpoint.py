@@ -414,4 +414,5 @@ def test_a_dry_run_sends_nothing_and_needs_no_server(capplan):
         assert server.seen == []
     assert ran.code == 0
     assert "nothing was sent" in ran.out
+    assert "bills at most" in ran.out
     assert "tokens" in ran.out
