@@ -13,7 +13,7 @@ from capplan.money.cash import PaidTerm, cash_of, tied_up_ratio
 from capplan.money.commitments import Mix, MixedPart, Offer
 from capplan.money.total_cost import other_lines, total_usd
 from capplan.questions.money.commitments import owned_offer, paid_terms
-from capplan.scenario.records.money import Owned
+from capplan.scenario.records.money import Commitments, Owned, Reserved
 
 RESERVED = Offer("reserved-1y", 2.0, 0.0)
 RENTED = Offer("on-demand", 0.0, 5.0)
