@@ -17,11 +17,10 @@ from pathlib import Path
 
 from calibrate.live.llamacpp_log import ServerLog
 from calibrate.live.model import write_model
-from calibrate.live.scheduler_runs import SMALL, traffic
+from calibrate.live.scheduler_runs import SMALL, exchanged
 from calibrate.live.server import HOST, Live, NoServerError, await_answer, launched
 from calibrate.live.simulated_steps import agreement
 from calibrate.live.step_logs import StepLog, write_packed
-from capplan.calibrate.endpoint.client import Question, answered, endpoint_of
 
 PORT = 8124
 ALONE = (f"port={PORT}", f'hostnames=["{HOST}"]', "cpuparams.n_threads=1", "cpuparams_batch.n_threads=1")
@@ -101,18 +100,14 @@ def serving(
         yield live
 
 
-def record(setting: Slots, environment: Path, folder: Path) -> Path:
-    """Start the server, send the traffic, return its log."""
+def record(setting: Slots, environment: Path, folder: Path) -> None:
+    """Start the server, send the traffic, and keep its log and what was said."""
     model = write_model(folder / "model", SMALL)
     with serving(environment, model, folder / setting.name, [*setting.words, TELLING]) as live:
-        server = replace(endpoint_of(live.url), model="tiny")
-        answered(server, Question((300, 301, 302), 4))
-        sent = traffic(setting.traffic, server, seed=11)
-        wrong = [answer.error for _, answer in sent if answer.error]
-        print(f"{setting.name}: {len(sent)} requests, {len(wrong)} errors {wrong[:2]}", flush=True)
+        sent = exchanged(setting.name, setting.traffic, live.url)
     spoken = [(question.prompt, [int(word[1:]) for word in answer.text.split()]) for question, answer in sent]
     (folder / f"{setting.name}.json").write_text(json.dumps(spoken) + "\n")
-    return Path(shutil.copy(live.log, folder / f"{setting.name}.log"))
+    shutil.copy(live.log, folder / f"{setting.name}.log")
 
 
 def recorded(setting: Slots, folder: Path) -> StepLog:

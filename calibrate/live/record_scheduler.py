@@ -2,29 +2,19 @@
 
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from calibrate.live.model import write_model
-from calibrate.live.scheduler_runs import SETTINGS, SMALL, Setting, traffic
+from calibrate.live.scheduler_runs import SETTINGS, SMALL, Setting, exchanged
 from calibrate.live.server import NoServerError, on_processor, running
-from capplan.calibrate.endpoint.client import Question, answered, endpoint_of
 
 
-def record(setting: Setting, environment: Path, folder: Path) -> Path:
-    """Start the engine, send the traffic, return the log of its steps."""
-    model = write_model(folder / "model", SMALL)
-    at = folder / setting.name
-    with running(
-        on_processor(environment, asynchronous=setting.asynchronous), model, at, setting.options
-    ) as live:
-        server = replace(endpoint_of(live.url), model="tiny")
-        answered(server, Question((5, 6, 7), 4))
-        sent = traffic(setting.traffic, server, seed=11)
-        wrong = [answer.error for _, answer in sent if answer.error]
-        print(f"{setting.name}: {len(sent)} requests, {len(wrong)} errors {wrong[:2]}", flush=True)
+def record(setting: Setting, environment: Path, folder: Path) -> None:
+    """Start the engine, send the traffic, and keep the log of its steps."""
+    engine, at = on_processor(environment, asynchronous=setting.asynchronous), folder / setting.name
+    with running(engine, write_model(folder / "model", SMALL), at, setting.options) as live:
+        exchanged(setting.name, setting.traffic, live.url)
     shutil.copy(at / "steps.jsonl", folder / f"{setting.name}.jsonl")
-    return folder / f"{setting.name}.jsonl"
 
 
 def main(words: list[str]) -> int:

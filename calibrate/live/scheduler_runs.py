@@ -2,12 +2,13 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 from calibrate.live.model import CONFIG
-from capplan.calibrate.endpoint.client import Answered, Endpoint, Question
-from capplan.calibrate.endpoint.series import closed_loop, open_loop
+from capplan.calibrate.endpoint.client import Answered, Endpoint, Question, answered, endpoint_of
+from capplan.calibrate.endpoint.series import open_loop, shared_loop, together
 
 SMALL = {
     **CONFIG,
@@ -105,33 +106,40 @@ def shared(server: Endpoint, draw: random.Random) -> list[Exchange]:
 
 def sessions(server: Endpoint, draw: random.Random) -> list[Exchange]:
     """Let twelve users talk: each turn sends what was said before."""
-    asked: list[list[Question]] = []
+    exchanges: list[Exchange] = []
 
-    def turns() -> list[Question | Callable[[list[Answered]], Question]]:
-        mine: list[Question] = []
-        asked.append(mine)
+    def user() -> Callable[[], object]:
         said: list[int] = []
-        steps: list[Question | Callable[[list[Answered]], Question]] = []
-        for _ in range(9):
-            new, output = tokens(draw, draw.randrange(10, 90)), draw.randrange(4, 50)
+        asked: list[Question] = []
 
-            def turn(answers: list[Answered], new: tuple[int, ...] = new, output: int = output) -> Question:
-                if answers:
-                    said.extend(int(word[1:]) for word in answers[-1].text.split())
-                said.extend(new)
-                mine.append(Question(tuple(said), output))
-                return mine[-1]
+        def turn(new: tuple[int, ...], output: int) -> Question:
+            said.extend(new)
+            asked.append(Question(tuple(said), output))
+            return asked[-1]
 
-            steps.append(turn)
-        return steps
+        def heard(place: int, answer: Answered) -> None:
+            said.extend(int(word[1:]) for word in answer.text.split())
+            exchanges.append((asked[place], answer))
 
-    answers = closed_loop(server, [turns() for _ in range(12)])
-    return [pair for mine, rows in zip(asked, answers, strict=True) for pair in zip(mine, rows, strict=True)]
+        lengths = [(tokens(draw, draw.randrange(10, 90)), draw.randrange(4, 50)) for _ in range(9)]
+        return partial(shared_loop, server, [partial(turn, *each) for each in lengths], 1, heard)
+
+    together([user() for _ in range(12)])
+    return exchanges
 
 
-def traffic(kind: str, server: Endpoint, seed: int) -> list[Exchange]:
-    """Send the traffic of a setting; return each request with its answer."""
-    draw = random.Random(seed)  # lengths and times
+def exchanged(name: str, kind: str, url: str) -> list[Exchange]:
+    """Warm a server, send it the traffic of a setting, and say how many requests failed; return each request with its answer."""
+    server = replace(endpoint_of(url), model="tiny")
+    answered(server, Question((300, 301, 302), 4))
+    sent = _traffic(kind, server)
+    wrong = [answer.error for _, answer in sent if answer.error]
+    print(f"{name}: {len(sent)} requests, {len(wrong)} errors {wrong[:2]}", flush=True)
+    return sent
+
+
+def _traffic(kind: str, server: Endpoint) -> list[Exchange]:
+    draw = random.Random(11)  # lengths and times
     if kind == "shared":
         return shared(server, draw)
     if kind == "sessions":

@@ -24,7 +24,7 @@ def limits(setting: Setting) -> dict[str, object]:
 def recorded(setting: Setting, folder: Path) -> StepLog:
     """Return the recorded run of a setting."""
     with (folder / f"{setting.name}.jsonl").open() as lines:
-        return read_log(lines, limits(setting))[0]
+        return read_log(lines, limits(setting))
 
 
 def main(arguments: list[str]) -> int:

@@ -44,15 +44,14 @@ class StepLog:
     steps: tuple[Step, ...]
 
 
-def read_log(lines: Iterable[str], limits: dict[str, Any]) -> tuple[StepLog, list[float]]:
-    """Return the run that a recorder wrote, and when each of its steps was planned."""
+def read_log(lines: Iterable[str], limits: dict[str, Any]) -> StepLog:
+    """Return the run that a recorder wrote."""
     rows = [json.loads(line) for line in lines]
     numbers = {row["added"]: place for place, row in enumerate(row for row in rows if "added" in row)}
     ended = {row["finished"]: row for row in rows if "finished" in row}
     ids: dict[str, int] = {}
     requests: list[LoggedRequest] = []
     steps: list[Step] = []
-    times: list[float] = []
     prefills = _Prefills()
     for row in rows:
         if "added" in row:
@@ -72,8 +71,7 @@ def read_log(lines: Iterable[str], limits: dict[str, Any]) -> tuple[StepLog, lis
             batch = [(numbers[name], tokens, before) for name, tokens, before in row["batch"]]
             if batch:
                 steps.append(prefills.step(batch, preempted))
-                times.append(row["at_s"])
-    return StepLog(limits, tuple(requests), tuple(steps)), times
+    return StepLog(limits, tuple(requests), tuple(steps))
 
 
 class _Prefills:

@@ -34,6 +34,7 @@ def command(
     scenario: o.Scenario,
     hardware: Hardware = None,
     confidence: Confidence = None,
+    calibration: o.Calibration = None,
     settings: o.Settings = None,
     offline: o.Offline = False,
     picture: o.Picture = None,
@@ -46,7 +47,7 @@ def command(
     from capplan.report.show import row_progress, show, shown_anyway
     from capplan.scenario.reading import settings_of
 
-    changed = settings_of(hardware, confidence, settings)
+    changed = settings_of(settings, hardware=hardware, confidence=confidence, calibration=calibration)
     with row_progress("plans") as progress:
         found, charts = planned(scenario, changed, progress, pictured=picture is not None, offline=offline)
     if picture and charts:

@@ -1,5 +1,7 @@
 """`capplan simulate`: a scenario's fleet under its own traffic or a trace."""
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -153,6 +155,18 @@ Speculation = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class ScenarioChanges:
+    """Keys that replace those of the scenario."""
+
+    settings: list[str] | None = None
+    """KEY=VALUE of each."""
+    calibration: Path | None = None
+
+
+Changed = Annotated[ScenarioChanges, Group("Scenario", settings=o.SET, calibration=o.SERVING["calibration"])]
+
+
 @grouped
 def command(
     *,
@@ -163,7 +177,7 @@ def command(
     running: Running,
     engine: Engine,
     speculation: Speculation,
-    settings: o.Settings = None,
+    changed: Changed,
     offline: o.Offline = False,
     to: o.Output,
 ) -> int:
@@ -171,8 +185,10 @@ def command(
     from capplan.library.runs import SimulationRecords, simulated
     from capplan.questions.plans.plan_file import asked_of_plan
     from capplan.report.show import row_progress, show
+    from capplan.scenario.reading import settings_of
 
-    asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
+    settings = settings_of(changed.settings, calibration=changed.calibration)
+    asked, answer = asked_of_plan(scenario, plan_file, settings, offline=offline)
     records = SimulationRecords(requests, plan, running, engine, speculation)
     with row_progress("plans") as progress:
         found = simulated(asked, answer, records, progress, offline=offline)

@@ -61,7 +61,9 @@ Swept = Annotated[
         seed=o.SEED,
     ),
 ]
-Serving = Annotated[ServingFlags, o.SERVING.only("weight_dtype", "kv_dtype", "engine", "offline")]
+Serving = Annotated[
+    ServingFlags, o.SERVING.only("weight_dtype", "kv_dtype", "engine", "calibration", "offline")
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,8 @@ def command(
         measurement = measured_plan(endpoint_of(endpoint), asked, plan, minutes=minutes, tell=_tell), 0.0
     else:
         measurement = measured_result(results or [], interval)
-    verification = verified(asked, plan, *measurement, replicas, shipped_intervals())
+    intervals = shipped_intervals()
+    verification = verified(asked, plan, *measurement, replicas, intervals, own_traffic=bool(endpoint))
     return show(verify_plan_answer(asked, plan, verification, tuple(results or ())), to)
 
 

@@ -25,6 +25,7 @@ from capplan.questions.simulation import (
 from capplan.readers.quantity import COUNT, REQUESTS_PER_S, SECONDS, quantity, whole_number
 from capplan.replica.load import MOST_IN_FLIGHT, Load
 from capplan.scenario.flags import PlanFlags, ServingFlags, SweepFlags
+from capplan.scenario.reading import settings_of
 from capplan.scenario.replica import asked_replica
 from capplan.scenario.written.workload_file import is_workload
 from capplan.serving.steady_state import Lengths
@@ -110,7 +111,7 @@ def asked_sweep(what: str, flags: SweepFlags, lengths: Load, serving: ServingFla
     what : path of a scenario, or a model
     flags : plans, loads, and the targets of a model
     lengths : of the requests of a model
-    serving : of a model; a scenario states its serving itself
+    serving : of a model; a scenario states its serving itself, all but a calibration
 
     Returns
     -------
@@ -118,13 +119,14 @@ def asked_sweep(what: str, flags: SweepFlags, lengths: Load, serving: ServingFla
     """
     loads = loads_of(flags.request_rate, flags.concurrency)
     if is_workload(what):
-        return _scenario_sweep(Path(what), loads, flags, offline=serving.offline)
+        return _scenario_sweep(Path(what), loads, flags, serving)
     return _model_sweep(what, loads, flags, lengths, serving)
 
 
-def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, *, offline: bool) -> AskedSweep:
+def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, serving: ServingFlags) -> AskedSweep:
     """Return the sweep over the cheapest plan of each device, or over the plans that are given."""
-    asked = asked_scenario(path, flags.settings or (), offline=offline)
+    settings = settings_of(flags.settings, calibration=serving.calibration)
+    asked = asked_scenario(path, settings, offline=serving.offline)
     contenders = []
     if flags.hardware or flags.tensor_parallel:
         names = flags.hardware or [device.name for device in asked.question.devices]

@@ -122,17 +122,24 @@ def _inside_of_overrides(value: Any, part: str | int, path: KeyPath) -> Any:
 
 
 def settings_of(
-    hardware: Sequence[str] | None, confidence: float | None, settings: Sequence[str] | None
+    settings: Sequence[str] | None,
+    *,
+    hardware: Sequence[str] | None = None,
+    confidence: float | None = None,
+    calibration: Path | None = None,
 ) -> tuple[str, ...]:
     """Return the overrides of --set and of the flags that stand for a key, each as KEY=VALUE.
 
-    The file of a GPU on the command line is found from the current folder, in a scenario from that of the scenario.
+    Files on the command line are found from the current folder, those in a scenario from that of the scenario.
     """
-    names = [
-        str(whole_path(path_of(name))) if name.lower().endswith(SUFFIXES) else name for name in hardware or ()
-    ]
+
+    def here(name: str) -> str:
+        return str(whole_path(path_of(name)))
+
+    names = [here(name) if name.lower().endswith(SUFFIXES) else name for name in hardware or ()]
     changed = [f"fleet.hardware={json.dumps(names)}"] if names else []
     changed += [] if confidence is None else [f"slo.confidence={confidence!r}"]
+    changed += [] if calibration is None else [f"calibration={json.dumps(here(str(calibration)))}"]
     return (*changed, *(settings or ()))
 
 

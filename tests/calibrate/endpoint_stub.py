@@ -30,7 +30,9 @@ class Stub(BaseHTTPRequestHandler):
         if str(behaviour).startswith("context "):
             said = behaviour.partition(" ")[2]
             return self.whole(200, b'{"data": [{"id": "tiny", "max_model_len": %s}]}' % said.encode())
-        names = ["tiny", "other"] if behaviour == "two models" else ["tiny"]
+        if behaviour == "redirects":
+            return self.whole(307, b"", Location=f"http://127.0.0.1:{self.server.elsewhere}{self.path}")
+        names = str(behaviour)[7:].split(", ") if str(behaviour).startswith("serves ") else ["tiny"]
         return self.whole(
             200, json.dumps({"data": [{"id": name, "max_model_len": 600} for name in names]}).encode()
         )
@@ -43,6 +45,10 @@ class Stub(BaseHTTPRequestHandler):
         behaviour = self.server.behaviour
         if callable(behaviour):
             behaviour = behaviour(number)
+        if behaviour == "no ids" and "return_token_ids" in body:
+            return self.whole(400, b'{"error": "extra inputs are not permitted"}')
+        if behaviour == "echoes":
+            return self.whole(401, f'{{"error": "bad key: {self.headers["Authorization"]}"}}'.encode())
         if behaviour == "text only" and not isinstance(body["prompt"], str):
             return self.whole(400, b'{"error": "prompt must be text"}')
         ways = {
@@ -82,8 +88,10 @@ class Stub(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        begun_s = self.ended_s = time.monotonic()
         with contextlib.suppress(OSError):
             self.pieces(body, behaviour)
+        self.server.spans.append((begun_s, self.ended_s, body))
 
     def pieces(self, body, behaviour):
         wanted, prompt = body["max_tokens"], body["prompt"]
@@ -100,8 +108,9 @@ class Stub(BaseHTTPRequestHandler):
                 for _ in range(50):
                     self.piece(b": \r\n")
                     time.sleep(0.05)
-            self.token(place, behaviour)
+            self.token(place, behaviour, body)
             time.sleep(self.server.token_s)
+        self.ended_s = time.monotonic()
         self.server.took_s.append((time.perf_counter() - begin) / wanted)
         usage = {"prompt_tokens": length, "completion_tokens": wanted}
         if behaviour != "no usage":
@@ -110,17 +119,22 @@ class Stub(BaseHTTPRequestHandler):
             self.piece(b"data: [DONE]\n\n")
         return self.piece(b"")
 
-    def token(self, place, behaviour):
+    def token(self, place, behaviour, body):
         text = f" w{place}"
         choice = (
             {"delta": {"content": text}} if behaviour == "chat" else {"text": text, "finish_reason": None}
         )
+        if body.get("return_token_ids"):
+            choice["token_ids"] = [len(body["prompt"]) + place]
         if behaviour == "not json":
             return self.piece(b"data: {half of\n\n")
         if behaviour == "nested":
             return self.piece(b"data: " + b"[" * 200_000 + b"\n\n")
         if behaviour == "reports":
             return self.piece(b'data: {"error": {"message": "engine died"}}\n\n')
+        if behaviour == "reports the key":
+            said = json.dumps({"error": {"message": f"no such key: {self.headers['Authorization']}"}})
+            return self.piece(b"data: " + said.encode() + b"\n\n")
         if behaviour == "huge":
             return self.piece(b"data: " + b"x" * (3 << 20) + b"\n\n")
         data = json.dumps({"choices": [choice]}).encode()
@@ -135,10 +149,14 @@ PAGES = {"/metrics": lambda count: f'vllm:iteration_tokens_total_count{{engine="
 
 @contextlib.contextmanager
 def stub(behaviour="", *, prompt_s=0.004, token_s=0.001, hangs_s=5.0, elsewhere=9, pages=PAGES):
-    """Yield a running server; `url` is its address, `took_s` what a token of each answer took on the machine at hand."""
+    """Yield a running server.
+
+    `url` is its address, `took_s` what a token of each answer took on the machine at hand, `spans` when each request came and its last token was sent.
+    """
     server = ThreadingHTTPServer(("127.0.0.1", 0), Stub)
     server.daemon_threads = True
     server.behaviour, server.seen, server.took_s, server.lock = behaviour, [], [], threading.Lock()
+    server.spans = []
     server.prompt_s, server.token_s, server.hangs_s, server.elsewhere = prompt_s, token_s, hangs_s, elsewhere
     server.pages = pages
     server.url = f"http://127.0.0.1:{server.server_address[1]}"

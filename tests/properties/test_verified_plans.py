@@ -7,6 +7,8 @@ import pytest
 
 from capplan.accuracy.replay import metrics_of, outcome_of
 from capplan.fleet.question import spec_of_layout
+from capplan.fleet.search.one_layout import trial_of
+from capplan.questions.fleet import terms_of
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.questions.plans.plan_verification import (
     LATENCIES,
@@ -95,6 +97,35 @@ def test_a_server_that_is_slower_is_told_and_named(capplan, plan, own, tmp_path)
 def test_a_server_that_is_faster_is_told(capplan, plan, own, tmp_path):
     code, found = verified(capplan, plan, tmp_path, as_measured(own, slowness=0.05))
     assert (code, found["verdict"]) == (0, "faster")
+
+
+@pytest.mark.parametrize("slower", [0.5, 1.8])
+def test_the_measured_speed_says_how_many_replicas_meet_the_targets(capplan, plan, own, tmp_path, slower):
+    """A fleet whose steps take so many times as long has these mean responses, and its replicas meet the targets."""
+    asked, answer = asked_of_plan(None, plan, offline=True)
+    group, terms = answer.chosen.single, terms_of(asked)
+    trial = trial_of(asked.question, group.layout, group.weight_dtype, terms)
+    usual_s, slow_s = (
+        slowness * trial.fleet(group.busy_replicas, slowness).e2e_s.mean for slowness in (1.0, slower)
+    )
+    timed = as_measured(own) | {"mean_e2el_ms": 1000.0}
+    (row,) = (
+        row for row in verified(capplan, plan, tmp_path, timed)[1]["rows"] if row["quantity"] == "e2e_s.mean"
+    )
+    timed["mean_e2el_ms"] = 1000.0 * row["predicted"] * slow_s / usual_s
+    seen = verified(capplan, plan, tmp_path, timed)[1]["as_measured"]
+    assert seen["slowness"] == pytest.approx(slower, rel=0.03)
+    needed = seen["busy_replicas"]
+    ratio = 1.0 / (1.0 - terms.headroom_fraction)
+    assert trial.meets(needed, seen["slowness"], trial.limits, ratio)
+    assert (needed > group.busy_replicas) == (slower > 1.0)
+    assert seen["gpus"] == (needed + group.spare_replicas) * group.layout.devices
+
+
+def test_a_plan_that_holds_keeps_its_replicas(capplan, plan, own, tmp_path):
+    assert verified(capplan, plan, tmp_path, as_measured(own))[1]["as_measured"] is None
+    shown = capplan("verify-plan", "--plan", plan, "--results", tmp_path / "result.json", "--offline").out
+    assert "the replica is as fast as predicted" in shown
 
 
 def test_a_missed_target_is_one_whatever_was_predicted(capplan, plan, own, tmp_path):

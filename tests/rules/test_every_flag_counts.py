@@ -233,6 +233,7 @@ CASES = {
         "{scenario}": Case("busy.yaml"),
         "--hardware": Case("h200-sxm"),
         "--confidence": Case("95%"),
+        "--calibration": Case("host.calibration.yaml"),
         "--set": Case("'traffic[0].request_rate=99 req/s'"),
         "--full": Case(words=True),
         "--offline": HUB._replace(line="fleet hub.yaml"),
@@ -348,6 +349,7 @@ CASES = {
         "--draft-step-time": Case("4ms", SPECULATED),
         "--draft-tokens": Case("7", SPECULATED),
         "--acceptance": Case("0.2", SPECULATED),
+        "--calibration": Case("host.calibration.yaml"),
         "--reuse-preempted": Case("", "simulate tight.yaml --hardware h100-sxm --until 20s --offline"),
         "--offline": HUB._replace(line="simulate hub.yaml"),
         **OUT,
@@ -367,6 +369,7 @@ CASES = {
             "fp8", "sweep llama-3.1-8b --hardware h100-sxm --concurrency 64 --input-tokens 8000 --offline"
         ),
         "--engine": Case("sglang"),
+        "--calibration": Case("host.calibration.yaml"),
         "--slo": Case(
             "tpot_p95=1ms",
             "sweep llama-3.1-8b --hardware h100-sxm --concurrency 2 --offline --slo ttft_p95=9s",
@@ -570,6 +573,16 @@ def test_a_flag_changes_what_is_answered(command, flag, line, numbers, small_fil
             numbers(json.loads(ran.out)["result"], asked) if ran.out else None for ran in (first, second)
         )
         assert was != now
+
+
+def test_a_calibration_counts_in_a_sweep_of_a_scenario_too(line, numbers):
+    first, second = (
+        line([*shlex.split(SWEPT), *more, "--format", "json"])
+        for more in ((), ("--calibration", "host.calibration.yaml"))
+    )
+    assert (first.code, second.code) == (0, 0), (first.err, second.err)
+    was, now = (numbers(json.loads(ran.out)["result"], "calibration") for ran in (first, second))
+    assert was != now
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from capplan.errors import InputError
 
-KEYS = ("CAPPLAN_API_KEY", "OPENAI_API_KEY")
-"""Environment variables that may hold the API key; it is neither written nor printed."""
+KEY = "OPENAI_API_KEY"
+"""Environment variable that may hold the API key; it is neither written nor printed, not even where a server repeats it."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 MOST_LINE_BYTES = 1 << 20
 MOST_ANSWER_BYTES = 64 << 20
@@ -43,6 +43,14 @@ class Endpoint:
         """Return the address, for people."""
         return f"{'https' if self.secure else 'http'}://{self.host}:{self.port}{self.path}"
 
+    def without_key(self, text: str) -> str:
+        """Return what the server said, with the API key hidden if it repeats it."""
+        return text.replace(self.key, "***") if self.key else text
+
+    def quoted(self, said: object) -> str:
+        """Return the beginning of what the server said, on one line."""
+        return " ".join(self.without_key(str(said)).split())[:MOST_ERROR_CHARACTERS]
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -51,6 +59,8 @@ class Question:
     prompt: tuple[int, ...] | str
     output_tokens: int
     priority: int | None = None
+    returns_ids: bool = False
+    """Ask for the ids of the generated tokens, which vLLM and SGLang stream next to their text (vllm-project/vllm#22587, sgl-project/sglang#30917)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,8 @@ class Answered:
     input_tokens: int = 0
     output_tokens: int = 0
     text: str = ""
+    ids: tuple[int, ...] = ()
+    """Generated tokens, where the server returns them."""
     ended_s: float = 0.0
     error: str = ""
     """Why the request does not count; empty if it does."""
@@ -88,18 +100,17 @@ def endpoint_of(url: str, model: str = "") -> Endpoint:
     if parts.username or parts.query or parts.fragment:
         raise InputError(
             "--endpoint: the address holds a user name or a query\n"
-            f"  put the API key into the environment variable {KEYS[0]}"
+            f"  put the API key into the environment variable {KEY}"
         )
     try:
         port = parts.port
     except ValueError:
         raise InputError(f"--endpoint: the port of {url!r} is not a number from 1 to 65535") from None
     secure = parts.scheme == "https"
-    key = next((os.environ[name] for name in KEYS if os.environ.get(name)), "")
+    key = os.environ.get(KEY, "")
     if key and not secure and parts.hostname not in LOOPBACK:
         raise InputError(
-            f"--endpoint: the API key would go to {parts.hostname} unencrypted\n"
-            "  use https, or unset the environment variable with the key"
+            f"--endpoint: the API key would go to {parts.hostname} unencrypted\n  use https, or unset {KEY}"
         )
     path = parts.path.rstrip("/").removesuffix("/v1")
     return Endpoint(parts.hostname, port or (443 if secure else 80), secure, path, model, key)
@@ -132,7 +143,9 @@ def fetched(server: Endpoint, path: str, most_bytes: int = 4 << 20, within_s: fl
             if answer.status != OK:
                 return ""
             text = answer.read(most_bytes + 1)
-            return "" if len(text) > most_bytes else text.decode("utf-8", errors="replace")
+            if len(text) > most_bytes:
+                return ""
+            return server.without_key(text.decode("utf-8", errors="replace"))
     except (OSError, http.client.HTTPException, ValueError):
         return ""
     finally:
@@ -177,18 +190,20 @@ def answered(server: Endpoint, question: Question) -> Answered:
     }
     if question.priority is not None:
         body["priority"] = question.priority
+    if question.returns_ids:
+        body["return_token_ids"] = True
     line = connection(server)
     sent_s = time.monotonic()
-    stream = _Stream(question.output_tokens)
+    stream = _Stream(server, question.output_tokens)
     with _Limit(line, server.answer_s) as limit:
         try:
             line.request("POST", f"{server.path}/v1/completions", json.dumps(body), headers(server))
             answer = line.getresponse()
             if answer.status != OK:
-                return _refused(answer, sent_s)
+                return _refused(server, answer, sent_s)
             stream.read(answer)
         except (OSError, http.client.HTTPException, ValueError, RecursionError) as problem:
-            why = str(problem) or type(problem).__name__
+            why = server.quoted(problem) or type(problem).__name__
             stream.error = f"no whole answer within {server.answer_s:g} s" if limit.over else why
         finally:
             line.close()
@@ -197,25 +212,26 @@ def answered(server: Endpoint, question: Question) -> Answered:
     return stream.result(sent_s)
 
 
-def _refused(answer: http.client.HTTPResponse, sent_s: float) -> Answered:
+def _refused(server: Endpoint, answer: http.client.HTTPResponse, sent_s: float) -> Answered:
     """Return the error of a status other than 200; redirects are not followed."""
     status = answer.status
     why = f"status {status}"
     if 300 <= status < 400:  # redirects
         why += ": the server redirects to another address, which is not followed"
     else:
-        text = answer.read(4096).decode("utf-8", errors="replace")
-        why += f": {' '.join(text.split())[:MOST_ERROR_CHARACTERS]}"
+        why += f": {server.quoted(answer.read(4096).decode('utf-8', errors='replace'))}"
     return Answered(sent_s, error=why, busy=status in (429, 503), ended_s=time.monotonic())
 
 
 class _Stream:
     """Server-sent events of one answer."""
 
-    def __init__(self, wanted_tokens: int) -> None:
+    def __init__(self, server: Endpoint, wanted_tokens: int) -> None:
+        self._server = server
         self._wanted = wanted_tokens
         self._at_s: list[float] = []
         self._text: list[str] = []
+        self._ids: list[int] = []
         self._usage: dict[str, Any] = {}
         self.error = ""
         self.done = False
@@ -257,7 +273,7 @@ class _Stream:
         if not isinstance(record, dict):
             self.error = "the stream holds something other than records"
         elif record.get("error"):
-            self.error = f"the server reports: {str(record['error'])[:MOST_ERROR_CHARACTERS]}"
+            self.error = f"the server reports: {self._server.quoted(record['error'])}"
         else:
             self._record(record, now_s)
 
@@ -269,9 +285,11 @@ class _Stream:
             delta = choice.get("delta")
             text = choice.get("text") or (delta.get("content") if isinstance(delta, dict) else "")
             ids = choice.get("token_ids")
+            ids = ids if isinstance(ids, list) else []
             if text or ids or (text == "" and choice.get("finish_reason") is None):
                 self._at_s.append(now_s)
                 self._text.append(str(text or ""))
+                self._ids += [token for token in ids if isinstance(token, int)]
         usage = record.get("usage")
         if isinstance(usage, dict):
             self._usage = usage
@@ -290,6 +308,7 @@ class _Stream:
             input_tokens=prompt if isinstance(prompt, int) else 0,
             output_tokens=tokens,
             text="".join(self._text),
+            ids=tuple(self._ids),
             ended_s=self._at_s[-1] if self._at_s else time.monotonic(),
             error=error,
         )

@@ -69,7 +69,7 @@ def measured_deployment(
         expert_parallel=serving.expert_parallel, data_parallel=serving.data_parallel,
     )  # fmt: skip
     spec = replica_of_result(bare, serving)
-    server, longest = served_model(server)
+    server, longest, notice = served_model(server, stated.model or "")
     series = planned_series(minutes, most, longest or serving.max_model_len)
     patience_s = max(series.seconds, LEAST_ANSWER_S)
     server = replace(
@@ -84,7 +84,8 @@ def measured_deployment(
         raise InputError(f"--endpoint: {server.shown}: nothing was measured{why}")
     kernels = read_calibration_file(serving.calibration).kernels if serving.calibration else None
     refit = refitted([(_stated(result, bare), spec) for result in found.results])
-    remarks = (*found.remarks, *refit.remarks)
+    notices = [notice] if notice else []
+    remarks = (*notices, *found.remarks, *refit.remarks)
     return Deployment(server.shown, found, kernels, replace(refit, remarks=remarks))
 
 

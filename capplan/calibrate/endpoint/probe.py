@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -14,13 +15,13 @@ from capplan.calibrate.endpoint.series import (
     MOST_REQUESTS,
     OPEN_SHARE,
     OPEN_TIME_SHARE,
-    REPEATS,
     Point,
     Series,
     open_loop,
     shared_loop,
 )
 from capplan.errors import InputError
+from capplan.readers.catalogue.models import called_alike, shipped_id
 from capplan.recorded.results.record import BenchmarkResult, Latency, latency
 from capplan.workload.statistics import LONGEST_TOKENS
 
@@ -48,76 +49,129 @@ class Probed:
     """Ended by Ctrl-C."""
 
 
-def served_model(server: Endpoint) -> tuple[Endpoint, int | None]:
-    """Return the endpoint with the name of the model that it serves, and its longest context if it says so.
+class Served(NamedTuple):
+    """What a server serves."""
+
+    server: Endpoint
+    """The server, with the name that it has for the model."""
+    longest: int | None = None
+    """Longest context, if the server says so."""
+    notice: str = ""
+    """What is not certain of it."""
+
+
+def served_model(server: Endpoint, model: str) -> Served:
+    """Return what a server serves: the only model, or of several the one that is called like the expected one.
+
+    Parameters
+    ----------
+    server : that lists its models
+    model : that is expected there
 
     Raises
     ------
     InputError
-        nothing answers, or it serves several models and none was named, or another one than the named one
+        nothing answers, or it serves another model
     """
-    text = fetched(server, "/v1/models")
-    try:
-        data = json.loads(text)["data"]
-        rows = {
-            str(row["id"]): row.get("max_model_len") for row in data if isinstance(row, dict) and "id" in row
-        }
-    except (ValueError, TypeError, KeyError, RecursionError):
-        rows = {}
+    rows = _listed_models(fetched(server, "/v1/models"))
     if not rows:
         raise InputError(
             f"--endpoint: {server.shown}/v1/models does not answer, or names no model\n  give the address of an OpenAI-compatible server that runs"
         )
-    if server.model and server.model not in rows:
-        known = ", ".join(list(rows)[:5])
+    named = [
+        name for name, row in rows.items() if any(called_alike(word, model) for word in (name, row["root"]))
+    ]
+    if len(rows) > 1 and len(named) != 1:
         raise InputError(
-            f"--endpoint: {server.shown} serves no model called {server.model!r}\n  it serves: {known}"
+            f"--endpoint: {server.shown} serves several models: {', '.join(list(rows)[:5])}\n"
+            f"  {len(named) or 'none'} of them called like {model}; a series needs a server with one"
         )
-    if not server.model and len(rows) > 1:
+    name = named[0] if named else next(iter(rows))
+    known = shipped_id(name) or shipped_id(rows[name]["root"])
+    if not named and known:
         raise InputError(
-            f"--endpoint: {server.shown} serves several models: {', '.join(list(rows)[:5])}\n  a series needs a server with one"
+            f"--endpoint: {server.shown} serves {known}, and {model} is expected there\n  name the model that it serves, or give the address of another server"
         )
-    name = server.model or next(iter(rows))
-    longest = rows[name]
+    notice = "" if named else f"the server calls its model {name!r}, which is taken for {model}"
+    longest = rows[name]["longest"]
     stated = isinstance(longest, int) and not isinstance(longest, bool) and 0 < longest <= LONGEST_TOKENS
-    return replace(server, model=name), longest if stated else None
+    return Served(replace(server, model=name), longest if stated else None, notice)
+
+
+def _listed_models(text: str) -> dict[str, dict[str, Any]]:
+    """Return the models of a list by their names: where each was loaded from, and its longest context."""
+    try:
+        return {
+            str(row["id"]): {"root": str(row.get("root") or ""), "longest": row.get("max_model_len")}
+            for row in json.loads(text)["data"]
+            if isinstance(row, dict) and "id" in row
+        }
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return {}
+
+
+Pieces: TypeAlias = Sequence[int] | Sequence[str]
+"""Pieces of a prompt: token ids, or words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """How to write prompts of a length for a server."""
+    """How to write prompts for a server."""
 
     takes_ids: bool
     words_per_token: float = 1.0
+    returns_ids: bool = False
+    """The server returns the ids of what it generates."""
 
-    def question(self, draw: random.Random, point: Point) -> Question:
-        """Return a request whose prompt is like no other."""
+    def pieces_of(self, tokens: int) -> int:
+        """Return the pieces that make up a number of tokens."""
+        return tokens if self.takes_ids else max(round(tokens * self.words_per_token), 1)
+
+    def drawn(self, draw: random.Random, pieces: int) -> Pieces:
+        """Return random pieces."""
         if self.takes_ids:
-            return Question(
-                tuple(draw.randrange(*IDS) for _ in range(point.input_tokens)), point.output_tokens
-            )
-        words = max(round(point.input_tokens * self.words_per_token), 1)
-        return Question(" ".join(draw.choice(WORDS) for _ in range(words)), point.output_tokens)
+            return [draw.randrange(*IDS) for _ in range(pieces)]
+        return [draw.choice(WORDS) for _ in range(pieces)]
+
+    def question(self, pieces: Pieces, output_tokens: int) -> Question:
+        """Return a request with this prompt."""
+        if self.takes_ids:
+            return Question(tuple(map(int, pieces)), output_tokens, returns_ids=self.returns_ids)
+        return Question(" ".join(map(str, pieces)), output_tokens)
+
+    def unlike(self, draw: random.Random, point: Point) -> Question:
+        """Return a request whose prompt is like no other."""
+        return self.question(self.drawn(draw, self.pieces_of(point.input_tokens)), point.output_tokens)
+
+    def said(self, answer: Answered) -> Pieces:
+        """Return the pieces of a response; none if the server takes token ids and returns none."""
+        return answer.ids if self.takes_ids else answer.text.split()
 
 
-def prompts_for(server: Endpoint, draw: random.Random) -> tuple[Prompts, Answered]:
-    """Return how the server takes prompts, and a first answer, which also warms it.
+def prompts_for(server: Endpoint, draw: random.Random, *, whole_sessions: bool = False) -> Prompts:
+    """Return how the server takes prompts; the requests that find it out also warm it.
+
+    Parameters
+    ----------
+    server : with the name of its model
+    draw : of prompts
+    whole_sessions : turns continue responses, so the server is asked for the ids of what it generates
 
     Raises
     ------
     InputError
         it answers neither token ids nor text
     """
-    first = answered(server, Prompts(takes_ids=True).question(draw, Point(1, 64, 8)))
-    if not first.error:
-        return Prompts(takes_ids=True), first
-    text = Prompts(takes_ids=False)
-    second = answered(server, text.question(draw, Point(1, 64, 8)))
-    if second.error:
-        raise InputError(f"--endpoint: {server.shown} does not answer: {second.error}")
-    if second.input_tokens:
-        text = replace(text, words_per_token=64 / second.input_tokens)
-    return text, second
+    point = Point(1, 64, 8)
+    ways = (Prompts(takes_ids=True, returns_ids=True), Prompts(takes_ids=True), Prompts(takes_ids=False))
+    for way in ways if whole_sessions else ways[1:]:
+        first = answered(server, way.unlike(draw, point))
+        if first.error or (way.returns_ids and not first.ids):
+            continue
+        if way.takes_ids or not first.input_tokens:
+            return way
+        return replace(way, words_per_token=point.input_tokens / first.input_tokens)
+    raise InputError(f"--endpoint: {server.shown} does not answer: {first.error}")
 
 
 def probed(server: Endpoint, series: Series, tell: Callable[[str], None], seed: int = 0) -> Probed:
@@ -136,7 +190,7 @@ def probed(server: Endpoint, series: Series, tell: Callable[[str], None], seed: 
     """
     draw = random.Random(seed)  # prompts and arrivals
     found = Probed()
-    prompts, _ = prompts_for(server, draw)
+    prompts = prompts_for(server, draw)
     if not prompts.takes_ids:
         found.remarks.append(
             "the server takes no token ids: prompts are words, and their lengths those that it counted"
@@ -173,8 +227,7 @@ def _late(series: Series, number: int, start_s: float) -> bool:
 def _closed(
     server: Endpoint, point: Point, prompts: Prompts, draw: random.Random, series: Series, found: Probed
 ) -> None:
-    count = min(max(REPEATS * point.concurrency, MOST_REQUESTS), MOST_REQUESTS)
-    asked = [prompts.question(draw, point) for _ in range(count)]
+    asked = [prompts.unlike(draw, point) for _ in range(point.most_requests)]
     answers = shared_loop(server, asked, point.concurrency, until_s=time.monotonic() + series.point_s)
     _keep(found, point.name, answers, BenchmarkResult(TOOL, point.name, concurrency=float(point.concurrency)))
 
@@ -198,7 +251,7 @@ def _open(
     name = f"{rate:.3g} requests per s, {point.input_tokens} tokens in, {point.output_tokens} out"
     tell(f"{len(series.points) + 1} of {len(series.points) + 1}: open loop, {name}")
     times = np.cumsum([draw.expovariate(rate) for _ in range(count)]).tolist()
-    answers = open_loop(server, [prompts.question(draw, point) for _ in times], times)
+    answers = open_loop(server, [prompts.unlike(draw, point) for _ in times], times)
     _keep(found, name, answers, BenchmarkResult(TOOL, name, request_rate_per_s=rate))
 
 

@@ -4,7 +4,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from queue import Empty, SimpleQueue
+from typing import TypeAlias
 
 from capplan.calibrate.endpoint.client import Answered, Endpoint, Question, answered
 
@@ -18,7 +20,7 @@ OPEN_TIME_SHARE = 0.2
 REPEATS = 3
 """Requests of each user of a closed loop at least, where time allows."""
 MOST_REQUESTS = 400
-"""Requests of one point: more of them narrow no interval."""
+"""Requests of one point: more of them narrow no interval, unless many users share them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,11 @@ class Point:
     def name(self) -> str:
         """Return what is printed while it runs."""
         return f"{self.concurrency} in flight, {self.input_tokens} tokens in, {self.output_tokens} out"
+
+    @property
+    def most_requests(self) -> int:
+        """Return the requests that are sent at most."""
+        return max(MOST_REQUESTS, REPEATS * self.concurrency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ class Series:
     @property
     def most_requests(self) -> int:
         """Return the requests that are sent at most."""
-        return (len(self.points) + 1) * MOST_REQUESTS
+        return sum(point.most_requests for point in self.points) + MOST_REQUESTS
 
     @property
     def least_tokens(self) -> tuple[int, int]:
@@ -64,10 +71,12 @@ class Series:
     @property
     def most_tokens(self) -> tuple[int, int]:
         """Return input and output tokens if every point sends as many requests as it may."""
-        points = (*self.points, max(self.points, key=lambda point: point.input_tokens))
+        longest = max(self.points, key=lambda point: point.input_tokens)  # of the open loop too
         return (
-            sum(MOST_REQUESTS * point.input_tokens for point in points),
-            sum(MOST_REQUESTS * point.output_tokens for point in points),
+            sum(point.most_requests * point.input_tokens for point in self.points)
+            + MOST_REQUESTS * longest.input_tokens,
+            sum(point.most_requests * point.output_tokens for point in self.points)
+            + MOST_REQUESTS * longest.output_tokens,
         )
 
 
@@ -111,106 +120,103 @@ def designed(minutes: float, max_concurrency: int, longest: int | None = None) -
     return Series(tuple(points), 60.0 * minutes)
 
 
-Told = Callable[[int], None]
-"""Called with the number of requests that have ended."""
+Asked: TypeAlias = Question | Callable[[], Question]
+"""A request, or what makes it when it is sent: a turn of a session continues what was said before."""
+Told: TypeAlias = Callable[[int, Answered], None]
+"""Called with the place of a request and its answer when it has ended, one call at a time."""
 
 
-def _quiet(_: int) -> None:
+def _quiet(_place: int, _answer: Answered) -> None:
     """Say nothing."""
 
 
 class _Results:
-    """Answers by request; requests that were not sent or had not ended stay empty."""
+    """Sends requests, and holds their answers by place; those that were not sent or had not ended stay empty."""
 
-    def __init__(self, count: int, told: Told) -> None:
-        self.rows: list[Answered | None] = [None] * count
-        self._told = told
+    def __init__(self, server: Endpoint, questions: Sequence[Asked], told: Told) -> None:
+        self._server, self._questions, self._told = server, questions, told
+        self._rows: list[Answered | None] = [None] * len(questions)
         self._lock = threading.Lock()
-        self.ended = 0
 
-    def put(self, index: int, answer: Answered) -> None:
+    def send(self, place: int) -> None:
+        asked = self._questions[place]
+        answer = answered(self._server, asked() if callable(asked) else asked)
         with self._lock:
-            self.rows[index] = answer
-            self.ended += 1
-            self._told(self.ended)
+            self._rows[place] = answer
+            self._told(place, answer)
 
-
-def closed_loop(
-    server: Endpoint,
-    users: Sequence[Sequence[Question | Callable[[list[Answered]], Question]]],
-    told: Told = _quiet,
-    until_s: float | None = None,
-) -> list[list[Answered]]:
-    """Let each user send its requests one after another; a callable request is made from the user's answers so far.
-
-    A user stops after an error, and at `until_s` of the monotonic clock.
-    """
-    results: list[list[Answered]] = [[] for _ in users]
-    count = _Results(0, told)
-
-    def work(number: int) -> None:
-        for step in users[number]:
-            if until_s is not None and time.monotonic() >= until_s:
-                return
-            question = step(results[number]) if callable(step) else step
-            results[number].append(answered(server, question))
-            count.ended += 1
-            told(count.ended)
-            if results[number][-1].error:
-                return
-
-    _run([threading.Thread(target=work, args=(number,), daemon=True) for number in range(len(users))])
-    return results
+    @property
+    def ended(self) -> list[Answered]:
+        return [row for row in self._rows if row is not None]
 
 
 def shared_loop(
     server: Endpoint,
-    questions: Sequence[Question],
-    concurrency: int,
+    questions: Sequence[Asked],
+    users: int,
     told: Told = _quiet,
-    until_s: float | None = None,
+    until_s: float = inf,
+    think_s: Sequence[float] = (),
 ) -> list[Answered]:
-    """Keep `concurrency` requests in flight; the next free user takes the next request. Requests that were not sent are left out."""
-    results = _Results(len(questions), told)
+    """Let users send requests in turn: each thinks, takes the next request, and waits for the whole response.
+
+    Parameters
+    ----------
+    server : with the name of its model
+    questions : in the order in which the next free user takes them
+    users : [-]
+        who never have more than one request each in flight
+    told : receives each answer
+    until_s : [s]
+        on the monotonic clock; no request is sent from then on
+    think_s : [s]
+        before each request; empty: users do not think
+
+    Returns
+    -------
+    answers; requests that were not sent are left out
+    """
+    results = _Results(server, questions, told)
     line: SimpleQueue[int] = SimpleQueue()
-    for index in range(len(questions)):
-        line.put(index)
+    for place in range(len(questions)):
+        line.put(place)
 
     def work() -> None:
-        while until_s is None or time.monotonic() < until_s:
+        while time.monotonic() < until_s:
             try:
-                index = line.get_nowait()
+                place = line.get_nowait()
             except Empty:
                 return
-            results.put(index, answered(server, questions[index]))
+            if think_s:
+                time.sleep(max(min(think_s[place], until_s - time.monotonic()), 0.0))
+            if time.monotonic() < until_s:
+                results.send(place)
 
-    _run([threading.Thread(target=work, daemon=True) for _ in range(concurrency)])
-    return [row for row in results.rows if row is not None]
+    together([work] * users)
+    return results.ended
 
 
 def open_loop(
-    server: Endpoint, questions: Sequence[Question], at_s: Sequence[float], told: Told = _quiet
+    server: Endpoint, questions: Sequence[Asked], at_s: Sequence[float], told: Told = _quiet
 ) -> list[Answered]:
     """Send each request at its time after the start, whatever is still running."""
-    results = _Results(len(questions), told)
+    results = _Results(server, questions, told)
     start_s = time.monotonic()
     threads = []
-
-    def work(index: int) -> None:
-        results.put(index, answered(server, questions[index]))
-
-    for index, when_s in enumerate(at_s):
+    for place, when_s in enumerate(at_s):
         wait_s = start_s + when_s - time.monotonic()
         if wait_s > 0:
             time.sleep(wait_s)
-        threads.append(threading.Thread(target=work, args=(index,), daemon=True))
+        threads.append(threading.Thread(target=results.send, args=(place,), daemon=True))
         threads[-1].start()
     for thread in threads:
         _joined(thread)
-    return [row for row in results.rows if row is not None]
+    return results.ended
 
 
-def _run(threads: Sequence[threading.Thread]) -> None:
+def together(parts: Sequence[Callable[[], object]]) -> None:
+    """Run parts of a load at the same time, until all of them have ended."""
+    threads = [threading.Thread(target=part, daemon=True) for part in parts]
     for thread in threads:
         thread.start()
     for thread in threads:

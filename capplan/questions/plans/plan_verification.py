@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -12,17 +13,20 @@ from capplan.accuracy.bounded import interval_on
 from capplan.accuracy.intervals import Intervals, regime_keys
 from capplan.accuracy.replay import FINISHED, OVERLOAD_SHARE, metrics_of, outcome_of, overloaded
 from capplan.accuracy.serving import LOADS, engine_generation, network_class
-from capplan.errors import InputError
+from capplan.errors import InputError, Reason
+from capplan.fleet.engine_options import EngineOptions
 from capplan.fleet.load.demand import drawn_requests
 from capplan.fleet.load.peak_stream import peak_stream
 from capplan.fleet.load.routed import run_fleet
 from capplan.fleet.plan import Plan
 from capplan.fleet.question import spec_of_layout
-from capplan.fleet.search.trial import demand_at_replica
+from capplan.fleet.search.one_layout import trial_of
+from capplan.fleet.search.trial import Trial, demand_at_replica
 from capplan.fleet.simulation import Stream
-from capplan.questions.fleet import AskedFleet, parts_of
+from capplan.questions.fleet import AskedFleet, parts_of, terms_of
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.questions.simulation import responses_s
+from capplan.readers.catalogue.models import called_alike
 from capplan.recorded.results.read import read_results
 from capplan.recorded.results.record import BenchmarkResult, latency
 from capplan.recorded.traces.trace import format_of, workload_of
@@ -33,7 +37,7 @@ from capplan.scenario.engine_use import engine_use_of
 from capplan.scenario.flags import EngineFlags, SpeculationFlags
 from capplan.serving.outcome import Outcome
 from capplan.serving.requests import Requests
-from capplan.workload.request_class import ResponseTimes
+from capplan.workload.request_class import ResponseTimes, busier
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
@@ -48,6 +52,8 @@ RUNS = 8
 """Runs of the traffic of a plan, each with other requests: their mean is predicted, and how far one of them may be off ..."""
 DEVIATIONS = 3.0
 """... in standard deviations, which widen the interval of the prediction."""
+SLOWNESS_STEP = 1.02
+"""How exactly the slowness of measured steps is found."""
 CLOSED_REQUESTS = 1000
 """Requests of a closed loop whose number is not stated."""
 
@@ -90,6 +96,18 @@ class MissedTarget:
 
 
 @dataclass(frozen=True, slots=True)
+class AsMeasured:
+    """What a replica that is slower or faster than predicted means for the number of GPUs."""
+
+    slowness: float
+    """Factor on the time of all steps with which the predicted mean response becomes the measured one."""
+    busy_replicas: int | None
+    """Fewest replicas of this speed that meet the targets at the peak with headroom, spares left out; None if no number does."""
+    gpus: int | None
+    """GPUs of these replicas and their spares."""
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """Measurements of a plan next to its predictions."""
 
@@ -100,6 +118,10 @@ class Verification:
     targets: tuple[MissedTarget, ...]
     lengths: Lengths = "fixed"
     """Lengths of the requests that were predicted."""
+    share: float | None = None
+    """Share of the traffic of the plan that was sent; None: the load was that of the result."""
+    as_measured: AsMeasured | None = None
+    """None if the prediction holds, or no response was timed."""
 
     @property
     def verdict(self) -> Verdict:
@@ -218,6 +240,8 @@ def verified(
     hit_fraction: float,
     replicas: int,
     intervals: Intervals,
+    *,
+    own_traffic: bool = False,
 ) -> Verification:
     """Return what was measured of a plan next to what is predicted for its replica under the same load.
 
@@ -229,11 +253,10 @@ def verified(
     hit_fraction : of prompt tokens that were found in the prefix cache
     replicas : that the result is of; each is taken to have had an equal part of the load
     intervals : by regime, as `capplan validate` measures them
+    own_traffic : the replica got what one of the plan's busy replicas gets; otherwise the load is that of the result
     """
-    if plan.draft_tokens:
-        raise InputError(
-            f"{result.path}: the plan speculates, and measurements with drafts are not compared yet"
-        )
+    share = 1.0 / plan.single.busy_replicas if own_traffic else None
+    refuse_drafts(plan, result.path)
     _refuse_another_model(asked, plan, result)
     _refuse_another_layout(plan, result)
     for name in ("input_tokens", "output_tokens"):
@@ -241,11 +264,11 @@ def verified(
             raise InputError(f"{result.path}: does not state {name}, which the prediction needs")
     replica = replica_of(spec_of_layout(plan.single.layout, plan.single.weight_dtype, asked.question))
     benchmark = _benchmark(asked, plan, result, replicas)
-    lengths = _lengths(asked, result)
+    lengths = "of the plan" if share is not None else _lengths(asked, result)
     luck: Mapping[str, float] = {}
     if lengths != "fixed":
         load, predicted, luck = _of_requests(
-            asked, replica, result, replicas, own=lengths == "of the results"
+            asked, replica, result, replicas, share, own=lengths == "of the results"
         )
     elif result.tool == PROMETHEUS:
         load, predicted = _of_steady_load(benchmark, replica, hit_fraction)
@@ -254,7 +277,42 @@ def verified(
     rows = tuple(_rows(load, replica, predicted, luck, _per_replica(result, replicas), intervals))
     if not rows:
         raise InputError(f"{result.path}: states none of the latencies and rates that are predicted")
-    return Verification(result, replicas, rows, tuple(_targets(asked, plan, result)), lengths)
+    seen = Verification(result, replicas, rows, tuple(_targets(asked, plan, result)), lengths, share)
+    return (
+        seen if seen.verdict == "holds" else replace(seen, as_measured=_as_measured(asked, plan, rows, load))
+    )
+
+
+def _as_measured(asked: AskedFleet, plan: Plan, rows: Sequence[Compared], load: str) -> AsMeasured | None:
+    """Return how many replicas of the measured speed the traffic of the plan takes; None if it is not known."""
+    terms, group = terms_of(asked), plan.single
+    trial = trial_of(asked.question, group.layout, group.weight_dtype, terms)
+    response = next((row for row in rows if row.quantity == "e2e_s.mean"), None)
+    if response is None or isinstance(trial, Reason):
+        return None
+    slowness = response.measured / response.predicted
+    if load == "open":
+        slowness = _slowness(trial, group.busy_replicas, slowness)
+    peak_per_s = trial.total_rate / (1.0 - terms.headroom_fraction)
+    needed = trial.replicas_for(peak_per_s, slowness, trial.limits)
+    return AsMeasured(slowness, needed, None if needed is None else terms.gpus(group.layout, needed))
+
+
+def _slowness(trial: Trial, busy: int, ratio: float) -> float:
+    """Return the factor on the time of all steps with which the mean response of a fleet grows by a ratio.
+
+    Under arrivals that do not wait for responses, these grow faster than the steps, so the factor is nearer to one than the ratio.
+    """
+    usual_s = trial.fleet(busy).e2e_s.mean
+    low, high = sorted((1.0, ratio))
+    while high > low * SLOWNESS_STEP:
+        middle = (low * high) ** 0.5
+        seen = trial.fleet(busy, middle)
+        if seen.steady and middle * seen.e2e_s.mean <= ratio * usual_s:
+            low = middle
+        else:
+            high = middle
+    return float((low * high) ** 0.5)
 
 
 def _lengths(asked: AskedFleet, result: BenchmarkResult) -> Lengths:
@@ -274,20 +332,20 @@ def _lengths(asked: AskedFleet, result: BenchmarkResult) -> Lengths:
     return "of the plan" if alike else "fixed"
 
 
+def refuse_drafts(plan: Plan, place: str) -> None:
+    """Raise the error for measurements, at a place, of a plan with drafts."""
+    if plan.draft_tokens:
+        raise InputError(f"{place}: the plan speculates, and measurements with drafts are not compared yet")
+
+
 def _refuse_another_model(asked: AskedFleet, plan: Plan, result: BenchmarkResult) -> None:
     """Raise the error for a result whose model is called otherwise than that of the plan."""
-    measured = result.model or ""
-    names = {asked.scenario.model, asked.question.networks[plan.single.weight_dtype].name}
-    own = [_plain(name) for name in names]
-    if not any(name in _plain(measured) or _plain(measured) in name for name in own):
+    names = (asked.scenario.model, asked.question.networks[plan.single.weight_dtype].name)
+    if result.model and not any(called_alike(name, result.model) for name in names):
         raise InputError(
-            f"{result.path}: is of a model called {measured}, and the plan serves {asked.scenario.model}\n"
+            f"{result.path}: is of a model called {result.model}, and the plan serves {asked.scenario.model}\n"
             "  give results of that model; if it only has another name there, write the name of the plan into the file of results"
         )
-
-
-def _plain(name: str) -> str:
-    return name.rstrip("/").rpartition("/")[2].lower().replace("_", "-")
 
 
 def _refuse_another_layout(plan: Plan, result: BenchmarkResult) -> None:
@@ -360,7 +418,13 @@ def _of_replay(benchmark: Benchmark, replica: Replica) -> tuple[str, dict[str, f
 
 
 def _of_requests(
-    asked: AskedFleet, replica: Replica, result: BenchmarkResult, replicas: int, *, own: bool
+    asked: AskedFleet,
+    replica: Replica,
+    result: BenchmarkResult,
+    replicas: int,
+    share: float | None,
+    *,
+    own: bool,
 ) -> tuple[str, dict[str, float], dict[str, float]]:
     """Return the kind of load, what replicas would measure, and how far one run is off by the luck of its requests.
 
@@ -368,16 +432,18 @@ def _of_requests(
     those that it was offered, so they say nothing of the replica.
     """
     rate = result.request_rate_per_s
-    if rate is None and (asked.question.demand.users or result.tool == PROMETHEUS) and not result.concurrency:
+    counted = asked.question.demand.users or result.tool == PROMETHEUS
+    if rate is None and share is None and counted and not result.concurrency:
         rate = result.requests_per_s
-    slo, flags = asked.scenario.slo, (EngineFlags(), SpeculationFlags())
-    use, _ = engine_use_of(asked.scenario, replica.spec, *flags, planned_drafts=None, offline=True)
+    seconds = result.requests and result.requests / (rate or result.requests_per_s or inf)
+    use, slo = _engine_use(asked, replica), asked.scenario.slo
     runs = []
     for seed in (SEED,) if own else range(RUNS):
         if own:
             stream = _logged_stream(asked, replica, result, rate)
-        elif rate is not None:
-            stream = planned_stream(asked, replica, rate, result.requests, replicas, seed)
+        elif share is not None or rate is not None:
+            part = share_at_rate(asked, replica, rate or 0.0, replicas, seed) if share is None else share
+            stream = planned_stream(asked, replica, part, seconds=seconds, replicas=replicas, seed=seed)
         else:
             stream = _closed_stream(asked, replica, result, seed)
         runs.append(run_fleet(replica, stream, None, replicas=replicas, slo=slo, use=use).all)
@@ -401,39 +467,63 @@ def _of_requests(
         for name, values in columns.items()
     }
     return (
-        "overload" if late else "open" if rate else "closed" if result.concurrency else "burst",
+        "overload" if late else "open" if rate or share else "closed" if result.concurrency else "burst",
         means,
         luck,
     )
 
 
-def planned_stream(
-    asked: AskedFleet, replica: Replica, rate_per_s: float, requests: int | None, replicas: int, seed: int
-) -> Stream:
-    """Return the traffic of the plan at another rate, on some replicas: users and sessions are fewer or more."""
-    demand, longest = asked.question.demand, _longest(asked)
-    share = rate_per_s / sum(demand.rates_per_s(0.0))
-    response: ResponseTimes = 0.0
-    if demand.users or demand.has_sessions:
-        response = responses_s(
-            replica, demand_at_replica(demand, replica, share / replicas), replicas / share, seed, longest
-        )
-        share = rate_per_s / sum(demand.rates_per_s(response))
-    at_replica = demand_at_replica(demand, replica, share / replicas, response)
-    classes = tuple(
-        replace(
-            item,
-            request_rate_per_s=item.request_rate_per_s and item.request_rate_per_s * share,
-            users=item.users and item.users * share,
-        )
-        for item in at_replica.classes
+def _engine_use(asked: AskedFleet, replica: Replica) -> EngineOptions:
+    """Return the options of the engines, as `simulate` sets them."""
+    use, _ = engine_use_of(
+        asked.scenario, replica.spec, EngineFlags(), SpeculationFlags(), planned_drafts=None, offline=True
     )
+    return use
+
+
+def share_at_rate(asked: AskedFleet, replica: Replica, rate_per_s: float, replicas: int, seed: int) -> float:
+    """Return the share of the traffic of a plan that makes up a rate on some replicas: with fewer or more users and sessions."""
+    demand = asked.question.demand
+    share = rate_per_s / sum(demand.rates_per_s(0.0))
+    return rate_per_s / sum(demand.rates_per_s(_responses_s(asked, replica, share, replicas, seed)))
+
+
+def _responses_s(
+    asked: AskedFleet, replica: Replica, share: float, replicas: int, seed: int
+) -> ResponseTimes:
+    """Return about how long responses take, if anybody waits for them."""
+    demand = asked.question.demand
+    if not demand.users and not demand.has_sessions:
+        return 0.0
+    at_replica = demand_at_replica(demand, replica, share / replicas)
+    return responses_s(replica, at_replica, replicas / share, seed, _longest(asked))
+
+
+def planned_stream(
+    asked: AskedFleet, replica: Replica, share: float, *, seconds: float | None, replicas: int, seed: int
+) -> Stream:
+    """Return a share of the traffic of the plan, on some replicas: users and sessions are fewer or more.
+
+    Parameters
+    ----------
+    asked : the question of the plan
+    replica : one of them
+    share : [-]
+        of the whole traffic
+    seconds : [s]
+        that count; None: as usual
+    replicas : [-]
+    seed : of all random draws
+    """
+    demand, longest = asked.question.demand, _longest(asked)
+    response = _responses_s(asked, replica, share, replicas, seed)
+    at_replica = demand_at_replica(demand, replica, share / replicas, response)
     return peak_stream(
-        replace(at_replica, classes=classes),
+        replace(at_replica, classes=tuple(busier(item, share) for item in at_replica.classes)),
         replicas=replicas,
         seed=seed,
         longest=longest,
-        seconds=requests and requests / rate_per_s,
+        seconds=seconds,
         response_s=response,
         routing=asked.scenario.fleet.routing,
     )

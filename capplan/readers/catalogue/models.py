@@ -91,6 +91,21 @@ def shipped_id(name: str) -> str | None:
     return model_id
 
 
+def called_alike(first: str, second: str) -> bool:
+    """Return whether two names may mean one model: owners and case do not matter, and one may say more, such as its weights.
+
+    Examples
+    --------
+    >>> called_alike("Qwen/Qwen3-8B", "qwen3-8b-fp8"), called_alike("qwen3-8b", "qwen3-0.6b"), called_alike("qwen3-8b", "")
+    (True, False, False)
+    """
+    names = [
+        (shipped_id(name) or name).rstrip("/").rpartition("/")[2].lower().replace("_", "-")
+        for name in (first, second)
+    ]
+    return all(names) and (names[0] in names[1] or names[1] in names[0])
+
+
 def shipped_config(name: str) -> tuple[dict[str, Any], str] | None:
     """Return the config.json of a shipped model with its id, or None for a name that is not shipped.
 

@@ -1,9 +1,8 @@
 """What commands show of a plan that is there: whether it holds (`check`), what changed (`diff`), and predicted next to measured (`verify-plan`)."""
 
-import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +308,8 @@ def verify_plan_answer(
         if result.request_rate_per_s
         else f"{result.concurrency:.4g} requests in flight"
         if result.concurrency
+        else f"{verification.share:.3g} of the planned traffic"
+        if verification.share
         else "all requests at once"
     )
     of = f"{verification.replicas} replica{'s' if verification.replicas > 1 else ''}"
@@ -324,6 +325,7 @@ def verify_plan_answer(
             "lengths": verification.lengths,
             "recalibrate": list(verification.culprits),
             "next_settings": list(settings),
+            "as_measured": verification.as_measured and asdict(verification.as_measured),
         },
         tables=(
             Table([_measured_row(row) for row in rows], title=f"Predicted and measured, {load} on {of}"),
@@ -404,16 +406,23 @@ def _closing(
 
 
 def _machines(plan: Plan, verification: Verification) -> list[str]:
-    """Return what a slower replica means for their number: steps that take s times as long carry 1/s of the load."""
-    row = next((row for row in verification.rows if row.quantity == "e2e_s.mean"), None)
-    if verification.verdict != "slower" or row is None or row.measured <= row.predicted:
+    """Return what the measured speed means for the number of GPUs."""
+    group, seen = plan.single, verification.as_measured
+    planned = _in_service(group.busy_replicas, group.gpus)
+    if verification.verdict == "holds":
+        return [f"the replica is as fast as predicted: {planned}, as planned"]
+    if seen is None:
         return []
-    slowness = row.measured / row.predicted
-    needed = math.ceil(plan.single.busy_replicas * slowness - 1e-9)
+    speed = f"steps take {seen.slowness:.2g} times as long as predicted"
+    if seen.busy_replicas is None or seen.gpus is None:
+        return [f"{speed}: no number of such replicas meets the targets"]
     return [
-        f"a replica takes {slowness:.3g} times as long as predicted: about {needed} busy replicas instead of {plan.single.busy_replicas} "
-        "for the same latencies; a new plan with a calibration says it exactly"
+        f"{speed}: {_in_service(seen.busy_replicas, seen.gpus)} to meet the targets with headroom; planned: {planned}"
     ]
+
+
+def _in_service(busy: int, gpus: int) -> str:
+    return f"{busy} busy replica{'s' if busy > 1 else ''} on {gpus} GPU{'s' if gpus > 1 else ''}"
 
 
 def series_answer(address: str, series: Series) -> Answer:
