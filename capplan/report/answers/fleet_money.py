@@ -342,6 +342,7 @@ def commitments_tables(mixes: tuple[AskedMix, ...]) -> tuple[Table, ...]:
             mix_rows(mix, mixes[0].plan.group_names),
             title="Commitments: the cheapest mix for the load curve",
             titles=_COMMITMENT_TITLES,
+            spare=("usd_per_year", "machine"),
         ),
         Table(pure_rows(mix), title="The mix against one commitment", titles=_COMMITMENT_TITLES),
     ]
