@@ -60,8 +60,8 @@ def unit_clock() -> StepClock:
     return StepClock(StepTable(one, one, zero, one, zero[None], one, one, one, zero, zero[None]))
 
 
-def simulated(log: StepLog) -> tuple[Step, ...]:
-    """Return the steps that the simulator takes under the limits of a recorded run."""
+def recorded_load(log: StepLog) -> tuple[Requests, EngineSetup, Admission]:
+    """Return the requests of a recorded run, the engine with its limits on a clock of units, and the order of its queue."""
     limits = log.limits
     scheduling = Scheduling(
         limits.get("policy", "mixed"), limits["max_num_seqs"], limits["max_num_batched_tokens"], limits["chunked"], limits["block_tokens"],
@@ -87,10 +87,16 @@ def simulated(log: StepLog) -> tuple[Step, ...]:
             output_counts=_column(len(row.output_ids) for row in rows),
         )
     admission = Admission(priority=tuple(priorities) if len(priorities) > 1 else ())
-    terms, ledger = engine_terms(EngineSetup(unit_clock(), scheduling, blocks, caching=caching)), Ledger()
+    return requests, EngineSetup(unit_clock(), scheduling, blocks, caching=caching), admission
+
+
+def simulated(log: StepLog) -> tuple[Step, ...]:
+    """Return the steps that the simulator takes under the limits of a recorded run."""
+    requests, engine, admission = recorded_load(log)
+    terms, ledger = engine_terms(engine), Ledger()
     line = WaitingLine(Feed(requests, priority=admission.priority), terms, ledger, admission)
     kind = WatchedSlots if terms.policy == "slots" else WatchedServer
-    server = kind(unit_clock(), terms, line, ledger)
+    server = kind(engine.clock, terms, line, ledger)
     server.advance()
     return tuple(server.steps)
 
