@@ -45,8 +45,8 @@ BIN := $(VENV)/bin
 # A file of tests runs in one process, so that what its tests share is made once; files come in the order of their names.
 SPREAD := --dist loadfile --no-loadscope-reorder
 # Tests that run torch on this processor; all other tests of calibrations run on virtual cards.
-TIMED := abilities_and_shapes calibration_file calibration_of_this_machine collectives compare_and_bad_input emulated fit layers \
-	pace turns_and_timing tutorial
+TIMED := abilities_and_shapes calibration_file collectives emulated fit layers pace this_machine turns_and_timing tutorial \
+	two_calibrations
 # A compiled core that is older than its source would run in its place.
 COMPILED := hatch_build.py capplan/serving/flat_core.py capplan/serving/flat_core.pxd
 # Compiled modules are kept, even where an image says otherwise: every process of the tests would compile all of them anew.
