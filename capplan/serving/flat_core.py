@@ -374,6 +374,8 @@ class FlatBatch(FlatQueue):
         self.group_since = array("d", bytes(8 * (self.max_num_seqs + 2)))
         self.groups = 0
         self.end_keys, self.end_rows, self.end_count = array("q", bytes(8 * 64)), array("q", bytes(8 * 64)), 0
+        self.ended_rows = array("q", bytes(8 * (self.max_num_seqs + 2)))
+        self.ended_sequences = self.ended_blocks = self.ended_commit = 0
         self.chunks = 0
         self.steps = self.preemptions = self.prefill_tokens = self.cached_tokens = 0
         self.class_prompt, self.class_cached, self.class_preempted, self.class_seen = (
@@ -487,6 +489,8 @@ class FlatBatch(FlatQueue):
     def preempt(self) -> None:
         """Preempt the request admitted last: send it back to the queue, to be recomputed with its generated tokens."""
         row = self.partial
+        if row < 0 and self.ended_sequences and self.lost_ended():
+            return
         if row >= 0:
             self.partial = -1
             self.held -= self.blocks[row]
@@ -505,10 +509,29 @@ class FlatBatch(FlatQueue):
             self.serial[row] = -1
             self.drop_stale()
         self.committed -= self.commit[row]
+        self.count_preempted(row)
+        self.queue_push(row)
+
+    def count_preempted(self, row: int) -> None:
+        """Count a preemption."""
         self.preemptions += 1
         self.class_preempted[self.class_index[row]] += 1
         self.class_seen[self.class_index[row]] = 1
-        self.queue_push(row)
+
+    def lost_ended(self) -> bool:
+        """Take the blocks of the request that has ended and was admitted last, if that was after all that decode; return whether it was."""
+        lost = -1
+        for place in range(self.ended_sequences):
+            row = self.ended_rows[place]
+            if self.serial[row] > self.serial[self.last] and (lost < 0 or self.serial[row] > self.serial[lost]):
+                lost = row
+        if lost < 0:
+            return False
+        self.held -= self.blocks[lost]
+        self.ended_blocks -= self.blocks[lost]
+        self.blocks[lost], self.serial[lost] = 0, -1
+        self.count_preempted(lost)
+        return True
 
 
 class FlatSteps(FlatBatch):
@@ -674,7 +697,6 @@ class FlatEngine(FlatSteps):
         self.hold_steps, self.hold_tokens = limits.hold_steps, limits.hold_tokens
         self.hold_prompts, self.gather_steps = limits.hold_prompts, limits.gather_steps
         self.asynchronous, self.planned_s = limits.asynchronous, 0.0
-        self.ended_sequences = self.ended_blocks = self.ended_commit = 0
         self.looked, self.hold_from, self.gather_from, self.released = 0, -1, -1, False
         self.itl, self.zero_bin = array("d", bytes(8 * HISTOGRAM_BINS)), HISTOGRAM_ZERO
         self.itl_none = self.itl_weight = self.itl_total = 0.0
@@ -966,6 +988,8 @@ class FlatEngine(FlatSteps):
         if self.remaining[row]:
             self.join(row)
         else:
+            self.serials += 1
+            self.serial[row] = self.serials
             self.finish(row)
 
     def decode(self, until_s: float, one: bool) -> None:
@@ -1017,6 +1041,7 @@ class FlatEngine(FlatSteps):
         """Close a request that got all its tokens."""
         if self.asynchronous:
             self.held += self.blocks[row]
+            self.ended_rows[self.ended_sequences] = row
             self.ended_sequences += 1
             self.ended_blocks += self.blocks[row]
             self.ended_commit += self.commit[row]

@@ -411,8 +411,18 @@ class Server(EngineState):
         return next(reversed(self._decoding.values())) if partial is None else partial
 
     def _preempt(self) -> None:
-        """Preempt the request of the lowest priority that was admitted last: send it back to the queue."""
+        """Preempt the request of the lowest priority that was admitted last: send it back to the queue.
+
+        With asynchronous scheduling that may be one that has ended, whose last token is on its way: it gives up its blocks.
+        """
         flight = self._lowest()
+        if self._ended and flight is not self._partial and not self._line.priorities:
+            ended = max(self._ended, key=lambda one: one.serial)
+            if ended.serial > flight.serial:
+                self._held -= ended.blocks
+                ended.blocks, ended.serial = 0, -1
+                self._ledger.preempted(ended)
+                return
         if self._gaps.groups and flight is not self._partial:
             self._gaps.forget(list(self._decoding).index(flight.index))
         self._give_up(flight)
@@ -624,6 +634,8 @@ class Server(EngineState):
         if flight.remaining_tokens:
             self._join(flight)
         else:
+            self._serial += 1
+            flight.serial = self._serial
             self._finish(flight)
 
     def _decode(self, until_s: float, most: int) -> None:

@@ -43,6 +43,8 @@ class Request:
     target: int = 0
     begun: int = 0
     """Tokens of the pieces of the prompt that steps have begun."""
+    seat: int = 0
+    """Its number in the order of admission."""
     state: str = "waiting"
     started_s: float = nan
     first_s: float = nan
@@ -79,7 +81,7 @@ class Reference:
             self.rows_open = list(self.rows)
         self.next_row = 0
         self.everyone, self.waiting, self.running = [], [], []
-        self.planned, self.ended = 0.0, []
+        self.planned, self.ended, self.seats = 0.0, [], 0
         """When the step that comes next is planned, asynchronously, and who then still has seat and blocks although it has ended."""
         self.preemptions = self.steps = self.prefill_tokens = self.cached_tokens = 0
         self.busy_s = self.sequences_s = 0.0
@@ -235,6 +237,11 @@ class Reference:
         else:
             cut = [r for r in self.running if r.computed < r.target]
             victim = cut[-1] if cut else self.running[-1]
+            late = [r for r in self.ended if not cut and r.seat > victim.seat]
+            if late:  # its last token is on its way, but it still has a seat
+                self.ended.remove(max(late, key=lambda r: r.seat))
+                self.preemptions += 1
+                return
         self.running.remove(victim)
         victim.computed = 0
         self.preemptions += 1
@@ -329,6 +336,8 @@ class Reference:
             self.cached_tokens += request.cached
             if np.isnan(request.started_s):
                 request.started_s = self.now
+            self.seats += 1
+            request.seat = self.seats
             self.running.append(request)
             chunks.append((request, new))
             budget -= new
