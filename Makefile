@@ -22,7 +22,7 @@
 #                 (docs/live.md); about an hour and a quarter on two cores; Linux, Python 3.11, 4 GB of disk: PARTS="scheduler loads"
 #                 LIVE_PYTHON=python3.11 TORCH_INDEX=URL (where pip finds a torch without CUDA, where it does not by itself)
 #   make constraints  write constraints/ anew: the versions that make plan and make test install, with the hashes of their files
-#   make installs     the lowest, tested and newest versions in empty environments, a build twice, the same bytes everywhere:
+#   make installs     the lowest, tested and newest versions in empty environments, a build twice, the Dockerfile's steps, the same bytes everywhere:
 #                     OTHERS="python3.12 python3.13"; writes docs/reliability.md
 #   make reliability  write docs/reliability.md from the figures of make installs and make fuzz RECORD=1
 #   make release  check everything, then build the sdist, a pure wheel and one with the compiled core into dist/, twice with the
@@ -45,8 +45,8 @@ BIN := $(VENV)/bin
 # A file of tests runs in one process, so that what its tests share is made once; files come in the order of their names.
 SPREAD := --dist loadfile --no-loadscope-reorder
 # Tests that run torch on this processor; all other tests of calibrations run on virtual cards.
-TIMED := abilities_and_shapes calibration_file calibration_of_this_machine collectives compare_and_bad_input emulated fit layers \
-	pace turns_and_timing tutorial
+TIMED := abilities_and_shapes calibration_file collectives emulated fit layers pace this_machine turns_and_timing tutorial \
+	two_calibrations
 # A compiled core that is older than its source would run in its place.
 COMPILED := hatch_build.py capplan/serving/flat_core.py capplan/serving/flat_core.pxd
 # Compiled modules are kept, even where an image says otherwise: every process of the tests would compile all of them anew.
@@ -108,6 +108,7 @@ installs: $(VENV)/.ready-test
 	$(BIN)/python -m tests.installs.ranges lowest
 	for python in $(OTHERS); do $(BIN)/python -m tests.installs.ranges tested --python $$python && $(BIN)/python -m tests.installs.ranges newest --python $$python || exit 1; done
 	$(BIN)/python -m tests.installs.built
+	$(BIN)/python -m tests.installs.container
 	$(BIN)/python -m tests.installs.same_bytes --pythons $(OTHERS)
 	$(BIN)/python -m docs.generators.reliability
 

@@ -63,7 +63,17 @@ LONG_CASES = {
     ],
     "test_a_notebook_shows_what_its_cells_print": ["library"],
     "test_a_processor_that_slows_down_later_still_ends_in_time": ["2.0"],
-    "test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated": ["code-assistant"],
+    "test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated": [
+        "by-the-hour-own",
+        "by-the-hour-reports",
+        "cascade-alone",
+        "cascade-second",
+        "code-assistant",
+        "mig-slices-own",
+        "mig-slices-summaries",
+        "shared-gpus-own",
+        "shared-gpus-summaries",
+    ],
     "test_a_run_of_the_plan_lies_in_every_interval": [
         "open-111",
         "open-112",

@@ -34,6 +34,5 @@ def size_on_few_requests(patch: pytest.MonkeyPatch) -> None:
 
 
 def share_runs(patch: pytest.MonkeyPatch, runs: SearchCache) -> None:
-    """Let fleets of one question after another share the runs of replicas, as the levers of one question do."""
-    for place in ("fleet", "sensitivity"):
-        patch.setattr(f"capplan.questions.{place}.SearchCache", lambda: runs)
+    """Let the searches of one question after another share the runs of replicas, as the levers of one question do."""
+    patch.setattr(SearchCache, "__init__", lambda cache: vars(cache).update(vars(runs)))

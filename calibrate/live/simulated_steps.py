@@ -22,6 +22,20 @@ from capplan.serving.terms import EngineSetup, engine_terms
 MANY_BLOCKS = 1_000_000
 
 
+class WatchedLedger(Ledger):
+    """A ledger that keeps who was preempted since the last step."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        super().__init__()
+        self.gone: list[int] = []
+
+    def preempted(self, flight: InFlight) -> None:
+        """Count a preemption."""
+        self.gone.append(flight.index)
+        super().preempted(flight)
+
+
 class WatchedServer(Server):
     """A server that writes down what each step works on."""
 
@@ -29,17 +43,13 @@ class WatchedServer(Server):
         """Start idle."""
         super().__init__(*setup)  # type: ignore[arg-type]
         self.steps: list[Step] = []
-        self._gone: list[int] = []
 
     def _note(self, chunks: Sequence[tuple[InFlight, int]]) -> None:
         prompts = sorted((flight.index, new, flight.done_tokens) for flight, new in chunks)
         decodes = tuple(sorted(self._decoding)) if self._terms.mixed or not chunks else ()
-        self.steps.append(Step(tuple(prompts), decodes, tuple(sorted(self._gone))))
-        self._gone.clear()
-
-    def _give_up(self, flight: InFlight) -> None:
-        self._gone.append(flight.index)
-        super()._give_up(flight)
+        assert isinstance(self._ledger, WatchedLedger)
+        self.steps.append(Step(tuple(prompts), decodes, tuple(sorted(self._ledger.gone))))
+        self._ledger.gone.clear()
 
     def _work_on(self, chunks: Sequence[tuple[InFlight, int]]) -> None:
         self._note(chunks)
@@ -60,8 +70,8 @@ def unit_clock() -> StepClock:
     return StepClock(StepTable(one, one, zero, one, zero[None], one, one, one, zero, zero[None]))
 
 
-def simulated(log: StepLog) -> tuple[Step, ...]:
-    """Return the steps that the simulator takes under the limits of a recorded run."""
+def recorded_load(log: StepLog) -> tuple[Requests, EngineSetup, Admission]:
+    """Return the requests of a recorded run, the engine with its limits on a clock of units, and the order of its queue."""
     limits = log.limits
     scheduling = Scheduling(
         limits.get("policy", "mixed"), limits["max_num_seqs"], limits["max_num_batched_tokens"], limits["chunked"], limits["block_tokens"],
@@ -87,10 +97,16 @@ def simulated(log: StepLog) -> tuple[Step, ...]:
             output_counts=_column(len(row.output_ids) for row in rows),
         )
     admission = Admission(priority=tuple(priorities) if len(priorities) > 1 else ())
-    terms, ledger = engine_terms(EngineSetup(unit_clock(), scheduling, blocks, caching=caching)), Ledger()
+    return requests, EngineSetup(unit_clock(), scheduling, blocks, caching=caching), admission
+
+
+def simulated(log: StepLog) -> tuple[Step, ...]:
+    """Return the steps that the simulator takes under the limits of a recorded run."""
+    requests, engine, admission = recorded_load(log)
+    terms, ledger = engine_terms(engine), WatchedLedger()
     line = WaitingLine(Feed(requests, priority=admission.priority), terms, ledger, admission)
     kind = WatchedSlots if terms.policy == "slots" else WatchedServer
-    server = kind(unit_clock(), terms, line, ledger)
+    server = kind(engine.clock, terms, line, ledger)
     server.advance()
     return tuple(server.steps)
 

@@ -179,15 +179,16 @@ def cascade_for(parts_asked: PartsAsked) -> CascadeAnswer:
     terms = scenario.several
     assert isinstance(terms, Cascade)
     reached = {"first": terms.first_fraction, "second": terms.escalated, "alone": 1.0}
+    questions: dict[CascadePart, AskedFleet] = {
+        part: parts_asked.part(f"cascade.part={part}") for part in get_args(CascadePart) if reached[part]
+    }
     found: dict[CascadePart, PartFleet] = {}
-    for part in get_args(CascadePart):
-        if reached[part]:
-            asked = parts_asked.part(f"cascade.part={part}")
-            lacking = f"the cascade has no {part} fleet; with --set cascade.part={part}"
-            answer = fleet_for(asked, parts_asked.progress)
-            paid = paid_plan(asked, answer, lacking, parts_asked.today)
-            line = rate_line(asked.scenario, paid.plan.responses_s)
-            found[part] = PartFleet(part, asked, paid, asked_growth(asked, paid.plan, line))
+    for part, asked in questions.items():
+        lacking = f"the cascade has no {part} fleet; with --set cascade.part={part}"
+        answer = fleet_for(asked, parts_asked.progress)
+        paid = paid_plan(asked, answer, lacking, parts_asked.today)
+        line = rate_line(asked.scenario, paid.plan.responses_s)
+        found[part] = PartFleet(part, asked, paid, asked_growth(asked, paid.plan, line))
     alone = found.pop("alone")
     parts = tuple(found.values())
     stated = _stated_terms(terms)

@@ -51,7 +51,6 @@ def eligible(
         )
         and any(isinstance(part, Requests) and len(part) for part in parts)
         and rules.policy in {"mixed", "prefill_first"}
-        and not rules.asynchronous
         and engine.caching is None
         and (engine.tokens_per_step == 1.0 or engine.clock.stages == 1)
         and admission == FIRST_COME
@@ -82,6 +81,7 @@ def flat_run(
     """Return the outcome, and the gauges of the engine."""
     core = _flat_engine(requests, engine, crowd)
     core.advance(until_s)
+    core.receive_arrived()
     ledger, gauges = written(core)
     return ledger.outcome(core.now_s, [gauges]), gauges
 
@@ -153,6 +153,7 @@ def _limits_and_tables(
         1 + max((int(np.max(index, initial=0)) for index in indices), default=0),
         terms.growth,
         terms.query_tokens,
+        terms.asynchronous,
     )
     most_tokens = max(terms.max_num_batched_tokens, longest) + terms.max_num_seqs * terms.query_tokens
     return limits, flat_tables(clock, terms.max_num_seqs, most_tokens)

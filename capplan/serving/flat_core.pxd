@@ -39,7 +39,7 @@ cdef class FlatQueue:
     @cython.locals(place=cython.Py_ssize_t, taken=cython.Py_ssize_t)
     cdef void bring(self, Py_ssize_t row) noexcept
     @cython.locals(row=cython.Py_ssize_t)
-    cdef void receive(self) noexcept
+    cdef void receive(self, double until_s) noexcept
     @cython.locals(tokens=cython.longlong)
     cdef bint too_long(self, Py_ssize_t row) noexcept
     cdef Py_ssize_t queue_head(self) noexcept
@@ -60,6 +60,8 @@ cdef class FlatBatch(FlatQueue):
     cdef public long long committed
     cdef public long long shared_sum
     cdef long long phase_sum, step, serials
+    cdef Py_ssize_t ended_sequences
+    cdef public long long ended_blocks, ended_commit
     cdef public long long partial
     cdef long long last
     cdef public long long steps, preemptions, prefill_tokens, cached_tokens
@@ -67,7 +69,7 @@ cdef class FlatBatch(FlatQueue):
     cdef double[::1] group_since
     cdef public long long[::1] done, blocks, commit, base, end_step, serial, before, after
     cdef long long[::1] phases
-    cdef long long[::1] group_sequences, end_keys, end_rows
+    cdef long long[::1] group_sequences, end_keys, end_rows, ended_rows
     cdef public long long[::1] class_prompt, class_cached, class_preempted, class_seen
 
     @cython.locals(keys="long long[::1]", rows="long long[::1]", place=cython.Py_ssize_t)
@@ -87,6 +89,9 @@ cdef class FlatBatch(FlatQueue):
     cdef void leave(self, Py_ssize_t row) noexcept
     @cython.locals(row=cython.Py_ssize_t, joined=cython.longlong, produced=cython.longlong)
     cdef void preempt(self) noexcept
+    cdef void count_preempted(self, Py_ssize_t row) noexcept
+    @cython.locals(lost=cython.Py_ssize_t, place=cython.Py_ssize_t, row=cython.Py_ssize_t)
+    cdef bint lost_ended(self) noexcept
 
 cdef class FlatSteps(FlatBatch):
     cdef Py_ssize_t knots, last_knot
@@ -122,13 +127,18 @@ cdef double BINS_PER_E
 
 cdef class FlatEngine(FlatSteps):
     cdef public Py_ssize_t batch_size, zero_bin
-    cdef bint shared_steps, released
+    cdef bint shared_steps, released, asynchronous
+    cdef double planned_s
     cdef long long hold_steps, hold_tokens, hold_prompts, gather_steps, poll_steps, looked, hold_from, gather_from
     cdef public double itl_none, itl_weight, itl_total, block_seconds, busy_s, span_s
     cdef public double[::1] itl, batch_s, occupancy_s, by_batch, by_blocks, by_busy
 
-    @cython.locals(preempted=cython.bint)
+    @cython.locals(preempted=cython.bint, freed=cython.bint)
     cpdef void advance(self, double until_s) noexcept
+    cpdef void receive_arrived(self) noexcept
+    cdef double seen_s(self) noexcept
+    @cython.locals(idle=cython.bint, waited=cython.bint)
+    cdef bint waits_for_output(self) noexcept
     @cython.locals(preempted=cython.bint, block=cython.longlong, after=cython.longlong, room=cython.longlong)
     cdef bint make_room(self) noexcept
     @cython.locals(budget=cython.longlong, tokens=cython.longlong, more=cython.longlong)
@@ -155,7 +165,7 @@ cdef class FlatEngine(FlatSteps):
     cdef void work_on(self) noexcept
     cdef void prompt_ends(self, Py_ssize_t row) noexcept
     @cython.locals(start=cython.double, sequences=cython.longlong, steps=cython.longlong, limit=cython.double, before=cython.longlong, context=cython.double, first=cython.longlong, seconds=cython.double, after=cython.longlong)
-    cdef void decode(self, double until_s, bint preempted) noexcept
+    cdef void decode(self, double until_s, bint one) noexcept
     @cython.locals(row=cython.Py_ssize_t)
     cdef void complete(self) noexcept
     cdef void finish(self, Py_ssize_t row) noexcept

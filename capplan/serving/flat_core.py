@@ -70,6 +70,8 @@ class FlatLimits(NamedTuple):
     """Tokens that a sequence gains per decode step."""
     query_tokens: int
     """Tokens of a step's budget that a decoding sequence takes."""
+    asynchronous: bool
+    """A step is planned when the one before it begins."""
 
 
 class FlatRequests(NamedTuple):
@@ -265,9 +267,9 @@ class FlatQueue:
         self.cached[row] = self.offered_cached[place]
         self.class_index[row] = self.offered_class[place]
 
-    def receive(self) -> None:
-        """Enqueue the arrivals up to now; shed those that cannot run even by themselves."""
-        while self.next_s <= self.now_s:
+    def receive(self, until_s: float) -> None:
+        """Enqueue the arrivals up to a time; shed those that cannot run even by themselves."""
+        while self.next_s <= until_s:
             if self.ends_count and self.ends[self.first_end] <= self.next_s:
                 self.think()
                 self.find_next()
@@ -372,6 +374,8 @@ class FlatBatch(FlatQueue):
         self.group_since = array("d", bytes(8 * (self.max_num_seqs + 2)))
         self.groups = 0
         self.end_keys, self.end_rows, self.end_count = array("q", bytes(8 * 64)), array("q", bytes(8 * 64)), 0
+        self.ended_rows = array("q", bytes(8 * (self.max_num_seqs + 2)))
+        self.ended_sequences = self.ended_blocks = self.ended_commit = 0
         self.chunks = 0
         self.steps = self.preemptions = self.prefill_tokens = self.cached_tokens = 0
         self.class_prompt, self.class_cached, self.class_preempted, self.class_seen = (
@@ -485,6 +489,8 @@ class FlatBatch(FlatQueue):
     def preempt(self) -> None:
         """Preempt the request admitted last: send it back to the queue, to be recomputed with its generated tokens."""
         row = self.partial
+        if row < 0 and self.ended_sequences and self.lost_ended():
+            return
         if row >= 0:
             self.partial = -1
             self.held -= self.blocks[row]
@@ -503,10 +509,29 @@ class FlatBatch(FlatQueue):
             self.serial[row] = -1
             self.drop_stale()
         self.committed -= self.commit[row]
+        self.count_preempted(row)
+        self.queue_push(row)
+
+    def count_preempted(self, row: int) -> None:
+        """Count a preemption."""
         self.preemptions += 1
         self.class_preempted[self.class_index[row]] += 1
         self.class_seen[self.class_index[row]] = 1
-        self.queue_push(row)
+
+    def lost_ended(self) -> bool:
+        """Take the blocks of the request that has ended and was admitted last, if that was after all that decode; return whether it was."""
+        lost = -1
+        for place in range(self.ended_sequences):
+            row = self.ended_rows[place]
+            if self.serial[row] > self.serial[self.last] and (lost < 0 or self.serial[row] > self.serial[lost]):
+                lost = row
+        if lost < 0:
+            return False
+        self.held -= self.blocks[lost]
+        self.ended_blocks -= self.blocks[lost]
+        self.blocks[lost], self.serial[lost] = 0, -1
+        self.count_preempted(lost)
+        return True
 
 
 class FlatSteps(FlatBatch):
@@ -671,6 +696,7 @@ class FlatEngine(FlatSteps):
         self.shared_steps, self.poll_steps = limits.shared_steps, limits.poll_steps
         self.hold_steps, self.hold_tokens = limits.hold_steps, limits.hold_tokens
         self.hold_prompts, self.gather_steps = limits.hold_prompts, limits.gather_steps
+        self.asynchronous, self.planned_s = limits.asynchronous, 0.0
         self.looked, self.hold_from, self.gather_from, self.released = 0, -1, -1, False
         self.itl, self.zero_bin = array("d", bytes(8 * HISTOGRAM_BINS)), HISTOGRAM_ZERO
         self.itl_none = self.itl_weight = self.itl_total = 0.0
@@ -683,16 +709,18 @@ class FlatEngine(FlatSteps):
     def advance(self, until_s: float) -> None:
         """Run every step that starts before a time; a running step completes."""
         while self.now_s < until_s:
-            if self.next_s <= self.now_s:
-                self.receive()
+            self.receive(self.seen_s())
             preempted = (self.sequences > 0 or self.partial >= 0) and self.make_room()
             self.chunks = 0
             if not preempted and (self.waiting or self.partial >= 0 or self.hold_steps):
                 self.plan()
+            freed = self.ended_sequences > 0
+            if self.asynchronous and self.waits_for_output():
+                continue
             if self.chunks:
                 self.work_on()
             elif self.sequences:
-                self.decode(until_s, preempted)
+                self.decode(until_s, preempted or (freed and self.waiting > 0))
             elif preempted:
                 continue
             elif self.next_s < until_s:
@@ -700,7 +728,25 @@ class FlatEngine(FlatSteps):
                 self.filled = 0.0
             else:
                 return
-        self.receive()
+        self.receive(self.seen_s())
+
+    def receive_arrived(self) -> None:
+        """Receive what arrived while the last step ran: it counts as unfinished."""
+        self.receive(self.now_s)
+
+    def seen_s(self) -> float:
+        """Return up to when requests must have arrived for the step that comes next."""
+        return self.planned_s if self.asynchronous else self.now_s
+
+    def waits_for_output(self) -> bool:
+        """Note the plan of a step; return whether there was nothing to plan before the output of the running step."""
+        idle = not (self.chunks or self.sequences)
+        waited = idle and (self.planned_s < self.now_s or self.ended_sequences > 0)
+        self.planned_s = self.now_s
+        self.held -= self.ended_blocks
+        self.committed -= self.ended_commit
+        self.ended_sequences = self.ended_blocks = self.ended_commit = 0
+        return waited
 
     def make_room(self) -> bool:
         """Preempt until every decoding sequence has room for its next token, and the next piece of a prompt for its blocks."""
@@ -759,10 +805,10 @@ class FlatEngine(FlatSteps):
                 return
         if (self.hold_steps or self.poll_steps) and row < 0 and self.waits():
             return
-        running = self.sequences
+        running = self.sequences + self.ended_sequences
         budget = self.budget
         if self.shared_steps:
-            budget -= running * self.query_tokens
+            budget -= self.sequences * self.query_tokens
         if row >= 0:
             running += 1
             if budget > 0:
@@ -942,14 +988,16 @@ class FlatEngine(FlatSteps):
         if self.remaining[row]:
             self.join(row)
         else:
+            self.serials += 1
+            self.serial[row] = self.serials
             self.finish(row)
 
-    def decode(self, until_s: float, preempted: bool) -> None:
-        """Run decode steps up to the next event."""
+    def decode(self, until_s: float, one: bool) -> None:
+        """Run decode steps up to the next event, or one."""
         start, sequences = self.now_s, self.sequences
         self.filled = 0.0
         steps = (self.end_keys[0] >> 32) - self.step
-        if preempted:
+        if one:
             steps = 1
         elif steps > 1:
             steps = max(self.within(self.capacity - self.held, steps), 1)
@@ -967,6 +1015,8 @@ class FlatEngine(FlatSteps):
         steps = self.step - first
         self.counter = self.grown(self.step)
         self.now_s = start + seconds
+        if self.asynchronous and steps > 1:
+            self.planned_s = self.now_s - self.decode_s(sequences, context + (steps - 1) * self.growth)
         after = self.blocks_at(self.counter) + self.held
         self.gauge(start, seconds, sequences, 0.5 * (before + after))
         self.steps += steps
@@ -982,13 +1032,21 @@ class FlatEngine(FlatSteps):
             row = self.end_rows[0]
             self.ends_pop()
             self.leave(row)
+            self.blocks[row] = -(-(self.base[row] + self.counter) // self.block_tokens)
             self.finish(row)
             if self.preemptions:
                 self.drop_stale()
 
     def finish(self, row: int) -> None:
         """Close a request that got all its tokens."""
-        self.committed -= self.commit[row]
+        if self.asynchronous:
+            self.held += self.blocks[row]
+            self.ended_rows[self.ended_sequences] = row
+            self.ended_sequences += 1
+            self.ended_blocks += self.blocks[row]
+            self.ended_commit += self.commit[row]
+        else:
+            self.committed -= self.commit[row]
         self.e2e_s[row] = self.now_s - self.arrival[row]
         self.status[row] = FINISHED
         if self.now_s > self.last_over_s:

@@ -266,6 +266,7 @@ def _alone(
         line = WaitingLine(feed, terms, ledger, admission)
         server = continuous_server(engine.clock, terms, line, ledger)
         server.advance(until_s)
+        server.receive_arrived()
         outcome, gauges = ledger.outcome(server.now_s, [server.gauges]), server.gauges
         outcome = replace(outcome, hit_blocks=tuple(server.hits_by_tier))
     use = ReplicaUse(0, 0.0, outcome.seconds, outcome.status.size, outcome.preemptions, gauges)

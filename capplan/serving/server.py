@@ -13,6 +13,7 @@ follows the real engines:
 """
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import takewhile
@@ -104,7 +105,8 @@ class EngineState:
         self._paused: list[tuple[InFlight, float]] = []
         """Sequences that miss the step that comes next, with the time of their latest token."""
         self._ended: list[InFlight] = []
-        """Requests that ended with the last step and keep seat and blocks while the next one is planned."""
+        """Copies of requests that ended with the last step and keep seat and blocks while the next one is planned; another engine may
+        decode the requests meanwhile."""
 
     @property
     def load(self) -> int:
@@ -115,6 +117,11 @@ class EngineState:
     def waiting(self) -> int:
         """Return the requests in the queue."""
         return self._line.count
+
+    @property
+    def seen_s(self) -> float:
+        """Return up to when requests must have arrived for the step that comes next."""
+        return self._planned_s if self._terms.asynchronous else self.now_s
 
     @property
     def loaded_s(self) -> float:
@@ -256,17 +263,17 @@ class Server(EngineState):
         """Run every step that starts before a time; a running step completes."""
         feed, line = self._feed, self._line
         while self.now_s < until_s:
-            seen_s = self._planned_s if self._terms.asynchronous else self.now_s
-            if feed.next_s <= seen_s or line.deadlines:
-                line.receive(seen_s)
+            if feed.next_s <= self.seen_s or line.deadlines:
+                line.receive(self.seen_s)
             preempted = self._make_room()
             chunks = [] if self._paused else self._plan(admits=not preempted)
+            freed = bool(self._ended)
             if self._terms.asynchronous and self._waits_for_output(idle=not (chunks or self._decoding)):
                 pass
             elif chunks:
                 self._work_on(chunks)
             elif self._decoding:
-                self._decode(until_s, 1 if preempted else 0)
+                self._decode(until_s, 1 if preempted or (freed and line.count) else 0)
             elif preempted:
                 pass
             elif min(feed.next_s, self.loaded_s) < until_s:
@@ -275,7 +282,11 @@ class Server(EngineState):
             else:
                 return
             self._resume()
-        line.receive(self.now_s)
+        line.receive(self.seen_s)
+
+    def receive_arrived(self) -> None:
+        """Receive what arrived while the last step ran: it counts as unfinished."""
+        self._line.receive(self.now_s)
 
     def _waits_for_output(self, *, idle: bool) -> bool:
         """Note the plan of a step; return whether there was nothing to plan before the output of the running step."""
@@ -400,8 +411,18 @@ class Server(EngineState):
         return next(reversed(self._decoding.values())) if partial is None else partial
 
     def _preempt(self) -> None:
-        """Preempt the request of the lowest priority that was admitted last: send it back to the queue."""
+        """Preempt the request of the lowest priority that was admitted last: send it back to the queue.
+
+        With asynchronous scheduling that may be one that has ended, whose last token is on its way: it gives up its blocks.
+        """
         flight = self._lowest()
+        if self._ended and flight is not self._partial and not self._line.priorities:
+            ended = max(self._ended, key=lambda one: one.serial)
+            if ended.serial > flight.serial:
+                self._held -= ended.blocks
+                ended.blocks, ended.serial = 0, -1
+                self._ledger.preempted(ended)
+                return
         if self._gaps.groups and flight is not self._partial:
             self._gaps.forget(list(self._decoding).index(flight.index))
         self._give_up(flight)
@@ -613,6 +634,8 @@ class Server(EngineState):
         if flight.remaining_tokens:
             self._join(flight)
         else:
+            self._serial += 1
+            flight.serial = self._serial
             self._finish(flight)
 
     def _decode(self, until_s: float, most: int) -> None:
@@ -638,10 +661,12 @@ class Server(EngineState):
         before = kv.blocks(self._counter) + self._held
         context = (kv.tokens + self._shared) / sequences + self._step * terms.growth
         row = self._clock.row(sequences)
-        if self._gaps.groups or terms.asynchronous:
+        if self._gaps.groups:
             steps = 1
         steps, seconds = row.run(context, steps, limit - start, terms.growth)
         self.now_s = start + seconds
+        if steps > 1:
+            self._planned_s = self.now_s - row.step_s(context + (steps - 1) * terms.growth)
         self._step += steps
         self._counter = int(self._step * terms.growth)
         after = kv.blocks(self._counter) + self._held
@@ -668,7 +693,7 @@ class Server(EngineState):
     def _finish(self, flight: InFlight) -> None:
         if self._terms.asynchronous:
             self._held += flight.blocks
-            self._ended.append(flight)
+            self._ended.append(copy(flight))
         else:
             self._close(flight)
         self._ledger.finished(flight, self.now_s)
@@ -892,7 +917,10 @@ def served(
     feed = Feed(requests, delay_s=clock.request_s, crowd=crowd, priority=admission.priority)
     server = new_server(replace(engine, table=clock), feed, ledger, admission)
     server.advance(until_s)
-    hits = server.hits_by_tier if isinstance(server, Server) else []
+    hits: list[int] = []
+    if isinstance(server, Server):
+        server.receive_arrived()
+        hits = server.hits_by_tier
     return replace(ledger.outcome(server.now_s, [server.gauges]), hit_blocks=tuple(hits))
 
 

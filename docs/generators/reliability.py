@@ -101,9 +101,10 @@ def built(figures: Mapping[str, Any]) -> str:
     """Return the section on builds."""
     of = figures["twice"]
     same = ", ".join(f"{how}: {'yes' if value else 'no'}" for how, value in of["same bytes"].items())
+    image = f"- The steps of the Dockerfile, without a builder (`python -m tests.installs.container`): {figures['container']['mb']} MB next to the base image.\n"
     return (
         "## Builds\n\n`python -m tests.installs.built`: sdist and wheel, each twice from a clean copy, in another folder and time zone.\n\n"
-        f"- The same bytes: {same}.\n- SBOM (CycloneDX 1.5): {of['components']} components.\n- pip-audit of the tested versions: {of['audit']}.\n"
+        f"- The same bytes: {same}.\n- SBOM (CycloneDX 1.5): {of['components']} components.\n- pip-audit of the tested versions: {of['audit']}.\n{image}"
     )
 
 

@@ -39,7 +39,7 @@ LIVE_REPORT = """# A live report
 `capplan report support-chat -o plan.html` writes this page as one file that opens offline. [Open it by itself](examples/report.html),
 or read [how to write and read it](report.md).
 
-<iframe class="live" src="../examples/report.html" title="Report of support-chat"></iframe>
+<iframe class="live" src="examples/report.html" title="Report of support-chat"></iframe>
 """
 SHIM = "https://unpkg.com/iframe-worker/shim"
 """What the theme loads for the search of pages that are opened from a folder; docs/site/worker.js stands for it."""
@@ -105,7 +105,7 @@ def notebook_text(text: str, name: str) -> str:
     2
     ```
     <BLANKLINE>
-    <a href="../sum.ipynb" download>This page as a notebook</a>
+    <a href="sum.ipynb" download>This page as a notebook</a>
     """
     parts = []
     for cell in json.loads(text)["cells"]:
@@ -113,7 +113,7 @@ def notebook_text(text: str, name: str) -> str:
         parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
         shown = [output.get("text") or output["data"]["text/plain"] for output in cell.get("outputs", ())]
         parts += [f"```text\n{''.join(lines).rstrip()}\n```" for lines in shown]
-    return "\n\n".join([*parts, f'<a href="../{name}" download>This page as a notebook</a>'])
+    return "\n\n".join([*parts, f'<a href="{name}" download>This page as a notebook</a>'])
 
 
 def report_page() -> str:

@@ -47,10 +47,9 @@ def answers(workers: int) -> dict[str, str]:
     """Return the digest of every answer in every format."""
     from capplan.cli.main import main
     from capplan.fleet.search.search_cache import SearchCache
-    from capplan.questions import fleet
 
-    cache = SearchCache()
-    fleet.SearchCache = lambda: cache  # four formats ask the same fleet
+    runs = vars(SearchCache())
+    SearchCache.__init__ = lambda cache: vars(cache).update(runs)  # four formats ask the same fleet
     found = {}
     for question in QUESTIONS:
         name = question[0]

@@ -13,6 +13,8 @@ from capplan.scenario.scenario_file import Speculation
 from capplan.scenario.speculation import PUBLISHED, acceptance_by_position, drafting_of, published_acceptance
 from tests.plan_files import SCENARIO
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
 MODELS = (
     "llama-3.1-70b", "deepseek-v3", "deepseek-v4-pro", "glm-5.2", "glm-4.6", "kimi-k2.5", "kimi-k2-instruct", "minimax-m3", "minimax-m2",
     "qwen3.5-397b-a17b", "qwen3-32b",

@@ -15,6 +15,8 @@ from capplan.scenario.scenario import read_scenario
 from capplan.workload.statistics import cv_within_minutes, interarrival_cv
 from tests.shipped import SCENARIOS
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
 RAG_TOOLS = next(path for path in SCENARIOS if path.stem == "rag-tools")
 
 

@@ -15,6 +15,8 @@ from capplan.questions.plans.plan_file import answer_of
 from capplan.readers.plan_file import read_plan_file
 from capplan.scenario.scenario import read_scenario
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
 SCENARIO = """name: small
 model: qwen3-0.6b
 weight_dtype: fp8

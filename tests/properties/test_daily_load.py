@@ -13,6 +13,8 @@ from capplan.scenario.traffic import rate_line
 from capplan.workload.daily_curve import HOURS, SHAPES, active_for
 from capplan.workload.request_class import Slo
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
 PEAK = 20.0
 LENGTHS = {"input_tokens": 100, "output_tokens": 10}
 AT_ALL_HOURS = "traffic is at its peak at all hours"

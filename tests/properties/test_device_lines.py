@@ -14,6 +14,8 @@ from capplan.readers.yaml_file import parse_yaml
 from capplan.report.answers.fleet_words import measuring_texts, tight_texts, uneconomical_text
 from capplan.scenario.scenario import scenario_from
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
 LARGE = """name: large
 model: meta-llama/Llama-3.1-70B-Instruct
 weight_dtype: fp8

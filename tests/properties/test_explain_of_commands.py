@@ -16,7 +16,7 @@ from capplan.scenario.scenario_file import ScenarioFile
 from tests.shipped import FLEETS, Fleet
 from tests.sweeps import long_but
 
-pytestmark = pytest.mark.usefixtures("few_requests")
+pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = {
     Fleet(ROOT / "scenarios" / f"{name}.yaml") for name in ("energy", "growing", "support-chat", "who-pays")

@@ -28,6 +28,8 @@ from capplan.scenario.written.first_scenario import (
 )
 from tests.sweeps import size_on_few_requests
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
 ROOT = Path(__file__).resolve().parents[2]
 SAID = (
     "--model", "llama-3.1-8b-instruct", "--request-rate", "3 req/s", "--input-tokens", "800,2000", "--output-tokens", "90",

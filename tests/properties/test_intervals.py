@@ -17,6 +17,7 @@ from capplan.accuracy.intervals import (
 )
 from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.workload.request_class import METRICS, STATISTICS
+from tests.sweeps import examples
 
 LOADS = ("closed", "open", "burst", "static", "offline", "overload")
 ENTRIES = st.builds(
@@ -112,6 +113,7 @@ def test_two_values_of_a_second_source_stretch_no_interval_of_the_first():
     assert coverage["source", "tpot_mean/closed"].held[0.5] == pytest.approx(0.5, abs=0.15)
 
 
+@settings(max_examples=examples(10, 100))
 @given(st.floats(0.3, 3.0))
 def test_an_interval_holds_its_own_prediction(bias):
     """All models measure more, or less, than predicted: the median says so, and the ends still enclose the prediction."""

@@ -28,6 +28,8 @@ from capplan.questions.levers.answer import (
 from capplan.questions.levers.lever import Lever, lever_row, most_saved_first, scaled_plan, why_dearer
 from capplan.scenario.scenario import read_scenario, scenario_document
 
+pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
+
 SMALL = """name: small
 model: llama-3.1-8b
 weight_dtype: bf16

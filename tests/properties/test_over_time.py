@@ -24,6 +24,8 @@ from capplan.report.answers.fleet_outlook import over_time_result, over_time_tab
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.traffic import rate_line
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
 needs = st.lists(st.integers(1, 9), min_size=1, max_size=40).map(lambda values: np.array(values))
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from capplan.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
 TRAFFIC = {
     "open": "- {name: search, request_rate: 40 req/s, mean_rate: 11 req/s, input_tokens: 700, output_tokens: 40}",
     "users": "- {name: chat, users: 700, think_time: 15 s, daily_curve: office, input_tokens: {mean: 900, p95: 2500}, output_tokens: {mean: 200, p95: 500}}",

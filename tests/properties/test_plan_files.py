@@ -10,6 +10,8 @@ from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.readers.catalogue.prices import price_records
 from capplan.readers.plan_file import read_plan_file, result_digest
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
 SCENARIO = """name: small
 model: llama-3.1-8b
 weight_dtype: fp8

@@ -9,6 +9,8 @@ from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.models import shipped_config
 from capplan.scenario.scenario import read_scenario
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
 NON_EMBEDDING = {"Qwen/Qwen3-0.6B": 0.44e9, "Qwen/Qwen3-4B": 3.6e9, "Qwen/Qwen3-8B": 6.95e9}
 """Parameters without embeddings, as https://huggingface.co/Qwen/Qwen3-8B and its sisters state them."""
 BASE = {

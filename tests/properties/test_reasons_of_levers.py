@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("few_requests")
+pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 LONG_PROMPTS = """name: prompts
 model: llama-3.1-8b
 weight_dtype: fp8

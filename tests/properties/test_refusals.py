@@ -24,6 +24,8 @@ from capplan.replica.plans import plans_of, plans_tables
 from capplan.replica.spec import ReplicaSpec
 from capplan.scenario.scenario import read_scenario
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "Qwen/Qwen3-32B"
 """Dense, 64 layers, 64 query heads over 8 KV heads."""

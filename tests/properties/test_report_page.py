@@ -10,19 +10,18 @@ from itertools import pairwise
 import pytest
 
 from capplan.cli.main import main
-from tests.sweeps import share_runs
+
+pytestmark = pytest.mark.usefixtures("shared_runs")
 
 
 @pytest.fixture(scope="module")
-def pages(plan_of_page, runs_of_replicas):
+def pages(plan_of_page):
     """One report of the same plan file in every form."""
     written = {}
-    with pytest.MonkeyPatch.context() as patch:
-        share_runs(patch, runs_of_replicas)
-        for suffix in ("md", "html", "csv", "json"):
-            file = plan_of_page.with_name(f"pages.{suffix}")
-            assert main(["report", "--plan", str(plan_of_page), "--offline", "-o", str(file)]) == 0
-            written[suffix] = file
+    for suffix in ("md", "html", "csv", "json"):
+        file = plan_of_page.with_name(f"pages.{suffix}")
+        assert main(["report", "--plan", str(plan_of_page), "--offline", "-o", str(file)]) == 0
+        written[suffix] = file
     return written
 
 

@@ -10,13 +10,15 @@ from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.search_cache import SearchCache
-from capplan.questions.fleet import asked_fleet
+from capplan.fleet.search.trial import Trial
+from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.readers.yaml_file import parse_yaml
 from capplan.replica.replica import replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.scenario import scenario_from
 from capplan.workload.request_class import Slo
+from tests.sweeps import share_runs, size_on_few_requests
 
 SCENARIO = """name: cached
 model: llama-3.1-8b-instruct
@@ -179,3 +181,16 @@ def test_every_field_of_a_specification_is_part_of_its_key(question, candidate):
     cache = SearchCache()
     for name, value in others.items():
         assert cache._made_of(replace(spec, **{name: value})) != cache._made_of(spec), name
+
+
+def test_what_is_asked_twice_by_the_tests_of_a_module_is_simulated_once(monkeypatch):
+    def unwanted(*_, **__):
+        raise AssertionError("a run is simulated again")
+
+    scenario = scenario_from(parse_yaml(SCENARIO, "cached.yaml"), Path())
+    size_on_few_requests(monkeypatch)
+    share_runs(monkeypatch, SearchCache())
+    first = fleet_for(asked_fleet(scenario, offline=True)).chosen
+    monkeypatch.setattr(Trial, "_simulated", unwanted)
+    again = fleet_for(asked_fleet(scenario, offline=True)).chosen
+    assert (again.gpus, again.usd_per_hour) == (first.gpus, first.usd_per_hour)

@@ -43,6 +43,8 @@ class Request:
     target: int = 0
     begun: int = 0
     """Tokens of the pieces of the prompt that steps have begun."""
+    seat: int = 0
+    """Its number in the order of admission."""
     state: str = "waiting"
     started_s: float = nan
     first_s: float = nan
@@ -79,6 +81,8 @@ class Reference:
             self.rows_open = list(self.rows)
         self.next_row = 0
         self.everyone, self.waiting, self.running = [], [], []
+        self.planned, self.ended, self.seats = 0.0, [], 0
+        """When the step that comes next is planned, asynchronously, and who then still has seat and blocks although it has ended."""
         self.preemptions = self.steps = self.prefill_tokens = self.cached_tokens = 0
         self.busy_s = self.sequences_s = 0.0
         self.since_look, self.held, self.gathered, self.released = 0, None, None, False
@@ -106,24 +110,29 @@ class Reference:
             decoding = request.computed >= request.target
             begun = request.begun if self.scheduling.policy == "mixed" else request.target
             total += self.own(request, request.computed + extra if decoding else begun)
-        return total
+        return total + sum(self.own(request, request.computed) for request in self.ended)
 
     def reserved(self, request, target, remaining):
         block = self.scheduling.block_tokens
         own = target - request.cached // block * block
         return ceil((own + self.fraction * (remaining - 1)) / block)
 
-    def receive(self):
+    def seen(self):
+        """Up to when requests must have arrived for the step that is planned."""
+        return self.planned if self.scheduling.asynchronous else self.now
+
+    def receive(self, until=None):
+        until = self.seen() if until is None else until
         while True:
             leaving = [r for r in self.waiting if np.isnan(r.started_s) and r.deadline_s < inf]
             expiry = min((r.enqueued_s + r.deadline_s for r in leaving), default=inf)
             arrival = self.arrivals[0][1] if self.arrivals and self.next_row < len(self.rows) else inf
-            if expiry <= self.now and expiry <= arrival:
+            if expiry <= until and expiry <= arrival:
                 first = min(leaving, key=lambda r: (r.enqueued_s + r.deadline_s, r.index))
                 first.state = "shed"
                 self.waiting.remove(first)
                 self.release(expiry)
-            elif arrival <= self.now:
+            elif arrival <= until:
                 self.arrive()
             else:
                 return
@@ -203,6 +212,8 @@ class Reference:
     def finish(self, request):
         request.state, request.end_s = "finished", self.now
         self.running.remove(request)
+        if self.scheduling.asynchronous:
+            self.ended.append(request)
         self.release(self.now)
 
     def without_a_block(self):
@@ -226,6 +237,11 @@ class Reference:
         else:
             cut = [r for r in self.running if r.computed < r.target]
             victim = cut[-1] if cut else self.running[-1]
+            late = [r for r in self.ended if not cut and r.seat > victim.seat]
+            if late:  # its last token is on its way, but it still has a seat
+                self.ended.remove(max(late, key=lambda r: r.seat))
+                self.preemptions += 1
+                return
         self.running.remove(victim)
         victim.computed = 0
         self.preemptions += 1
@@ -295,7 +311,12 @@ class Reference:
                 chunks.append((request, new))
                 budget -= new
         closed = not admits or self.stay_out(decoding)
-        while not closed and self.waiting and len(self.running) < s.max_num_seqs and budget > 0:
+        while (
+            not closed
+            and self.waiting
+            and len(self.running) + len(self.ended) < s.max_num_seqs
+            and budget > 0
+        ):
             request = self.waiting[0]
             target = request.prompt + request.generated
             new = target - request.cached
@@ -306,7 +327,7 @@ class Reference:
             if self.used(extra=1) + self.own(request, target) > self.capacity:
                 break
             commit = self.reserved(request, target, request.output - request.generated)
-            if self.fraction and sum(r.log[-1] for r in self.running) + commit > self.capacity:
+            if self.fraction and sum(r.log[-1] for r in self.running + self.ended) + commit > self.capacity:
                 break
             self.waiting.pop(0)
             request.log.append(commit)
@@ -315,6 +336,8 @@ class Reference:
             self.cached_tokens += request.cached
             if np.isnan(request.started_s):
                 request.started_s = self.now
+            self.seats += 1
+            request.seat = self.seats
             self.running.append(request)
             chunks.append((request, new))
             budget -= new
@@ -326,8 +349,11 @@ class Reference:
         skipped, self.skipped = self.skipped, None
         decoding = [r for r in self.running if r.computed >= r.target and r not in (skipped or [])]
         chunks = self.prompts(decoding, admits=not preempted) if skipped is None else []
+        late = self.planned < self.now or bool(self.ended)
+        self.planned = self.now
+        self.ended.clear()
         if not chunks and not decoding:
-            return preempted
+            return preempted or (late and s.asynchronous)
         if chunks and s.policy == "prefill_first":
             decoding = []
         self.spend(decoding, chunks, self.running)
@@ -411,7 +437,7 @@ class Reference:
                 if event >= self.until_s:
                     break
                 self.now = max(self.now, event)
-        self.receive()
+        self.receive(self.now)
         return self
 
 
@@ -465,6 +491,8 @@ def random_case(seed: int, policy: str):
             gather_steps=int(rng.choice([0, 1, 3, 9])),
             poll_steps=int(rng.choice([0, 1, 3, 10])),
         )
+    ahead = policy != "static" and bool(np.random.default_rng(seed + 2).random() < 0.5)
+    scheduling = replace(scheduling, asynchronous=ahead)
     closed = bool(rng.random() < 0.4)
     admission = Admission(
         queue_limit=int(rng.integers(0, 6)) if rng.random() < 0.2 and not closed else None,

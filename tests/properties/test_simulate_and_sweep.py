@@ -20,6 +20,8 @@ from capplan.scenario.flags import LoadFlags, ServingFlags, SweepFlags
 from capplan.scenario.replica import asked_replica
 from capplan.serving.requests import Requests
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
 TRACE = "arrival_s,input_tokens,output_tokens\n" + "".join(
     f"{i * 0.2:.3f},{200 + i % 7},{20 + i % 5}\n" for i in range(200)
 )

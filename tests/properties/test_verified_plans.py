@@ -23,6 +23,8 @@ from capplan.replica.replica import replica_of
 from tests.plan_files import plan_in, with_changes
 from tests.sweeps import size_on_few_requests
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
 SERVED = {
     "backend": "vllm", "num_prompts": 400, "completed": 400, "duration": 40.0, "total_input_tokens": 720_000, "total_output_tokens": 96_000,
 }  # fmt: skip

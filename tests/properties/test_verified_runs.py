@@ -11,6 +11,8 @@ from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.scenario.flags import PlanFlags, RequestFlags
 from tests.sweeps import size_on_few_requests
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
 HEAD = """name: {name}
 model: llama-3.1-8b-instruct
 weight_dtype: fp8

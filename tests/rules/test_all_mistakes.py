@@ -17,6 +17,8 @@ from capplan.scenario.scenario_file import Promise
 from capplan.scenario.written.workload_file import read_workload
 from tests.sweeps import examples
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
 ROOT = Path(__file__).resolve().parents[2]
 CHAT = (ROOT / "scenarios" / "support-chat.yaml").read_text()
 H100 = (ROOT / "hardware_specs" / "h100-sxm.yaml").read_text()

@@ -80,6 +80,18 @@ def test_what_makes_no_sense_is_refused(capplan, settings, said):
     assert "Traceback" not in ran.err
 
 
+def test_a_mistake_of_the_second_model_is_said_before_the_fleet_of_the_first_is_searched(
+    capplan, monkeypatch
+):
+    searched = []
+    monkeypatch.setattr("capplan.questions.several_models.fleet_for", lambda *asked: searched.append(asked))
+    ran = capplan(
+        "fleet", "tests/golden/small.yaml", "--offline", "--set", CASCADE, "--set", "cascade.model=qwen3-4bb"
+    )
+    assert (ran.code, searched) == (2, [])
+    assert "unknown model 'qwen3-4bb'" in ran.err
+
+
 def test_a_model_that_meets_no_target_is_named_by_its_fleet(capplan):
     ran = capplan(
         "fleet",

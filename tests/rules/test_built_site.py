@@ -5,7 +5,9 @@ import re
 import subprocess
 import sys
 import time
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -59,6 +61,34 @@ def go(page, address):
 
 def pages_of(site):
     return [path for path in sorted(site.rglob("*.html")) if path.name != "404.html"]
+
+
+class Links(HTMLParser):
+    """What a page of the site links to or loads, and the anchors that it has."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.targets, self.anchors = [], set()
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, _, attrs):
+        values = dict(attrs)
+        self.anchors |= {values[key] for key in ("id", "name") if values.get(key)}
+        self.targets += [values[key] for key in ("href", "src") if values.get(key)]
+
+
+def test_every_link_and_anchor_of_the_site_is_there(site):
+    pages = {page: Links(page) for page in pages_of(site)}
+    broken = []
+    for page, links in pages.items():
+        for target in map(urlsplit, links.targets):
+            if target.scheme or target.netloc:
+                continue
+            file = (page.parent / unquote(target.path)).resolve() if target.path else page
+            known = file not in pages or unquote(target.fragment) in {"", *pages[file].anchors}
+            if not (file.is_file() and known):
+                broken.append(f"{page.relative_to(site)}: {target.geturl()}")
+    assert broken == []
 
 
 def test_nothing_is_loaded_from_elsewhere(site):

@@ -17,12 +17,11 @@ MARKED = [page for page in pages(ROOT) if list(blocks_of(page.read_text(encoding
 SAMPLE = {
     ROOT / name
     for name in (
-        "README.md",
-        "docs/plans.md",
-        "docs/report.md",
+        "docs/how-to/check-that-a-model-fits.md",
+        "docs/how-to/plan-batch-jobs.md",
     )
 }
-"""Pages whose commands take a second each; the searches on the others take ten to twenty a page."""
+"""Pages whose commands take seconds together; the searches on the others take ten to twenty a page."""
 
 
 @pytest.fixture(scope="module")

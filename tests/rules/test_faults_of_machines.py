@@ -5,6 +5,7 @@ import json
 import resource
 import subprocess
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -53,22 +54,28 @@ def test_measured_rows_with_the_same_settings_are_simulated_once(within, tmp_pat
     assert len(predicted) == 8
 
 
-@pytest.mark.parametrize("requests", long_but({2_000}, ROWS))
-def test_logs_of_many_requests_are_one_result(within, tmp_path, requests):
-    whole = request_log(tmp_path / "log.json", requests)
-    (tmp_path / "mean.json").write_text(json.dumps(whole))
-    (tmp_path / "s.yaml").write_text(json.dumps(SCENARIO))
-    assert within(GIB, "fleet", "s.yaml", "-o", "plan.json", "--offline").code == 0
-    words = ("--hardware", "h100-sxm", "--offline", "--format", "json")
-    for command, more in (
-        ("calibrate", words),
-        ("verify-plan", ("--plan", "plan.json", "--offline", "--format", "json")),
+def ask_of_a_log(run, folder, requests):
+    """A log of many requests and its means are one result each, whichever command reads them."""
+    log, mean, scenario, plan = (folder / name for name in ("log.json", "mean.json", "s.yaml", "plan.json"))
+    mean.write_text(json.dumps(request_log(log, requests)))
+    scenario.write_text(json.dumps(SCENARIO))
+    assert run("fleet", scenario, "-o", plan, "--offline").code == 0
+    for words in (
+        ("calibrate", "--hardware", "h100-sxm", "--from"),
+        ("verify-plan", "--plan", plan, "--results"),
     ):
-        given = "--from" if command == "calibrate" else "--results"
-        log, mean = (within(GIB, command, given, name, *more) for name in ("log.json", "mean.json"))
-        assert log.code == mean.code
-        measured = [json.loads(done.out)["result"] for done in (log, mean)]
-        assert [found.get("results", 1) for found in measured] == [1, 1]
+        answers = [run(*words, file, "--offline", "--format", "json") for file in (log, mean)]
+        assert answers[0].code == answers[1].code
+        assert [json.loads(done.out)["result"].get("results", 1) for done in answers] == [1, 1]
+
+
+def test_a_log_of_requests_is_one_result(capplan, tmp_path, few_requests):
+    ask_of_a_log(capplan, tmp_path, 2_000)
+
+
+@pytest.mark.long
+def test_logs_of_many_requests_are_one_result(within, tmp_path):
+    ask_of_a_log(partial(within, GIB), tmp_path, 200_000)
 
 
 @pytest.mark.parametrize("results", long_but({501}, [501, 200_000]))
@@ -116,7 +123,7 @@ import json, sys, threading
 import capplan as cp
 
 sys.setswitchinterval(1e-5)
-path = sys.argv[2]
+path, count = sys.argv[2], int(sys.argv[3])
 QUESTIONS = (
     lambda: cp.kv_size("deepseek-v3", [1, 8192], offline=True).data,
     lambda: cp.estimate("llama-3.1-8b", "h100-sxm", concurrency=16, offline=True).data,
@@ -125,27 +132,30 @@ QUESTIONS = (
     lambda: cp.simulate(path, until_s=20.0, offline=True).data,
     lambda: cp.plan_fleet(path, offline=True).data,
 )[:int(sys.argv[1])]
-answers, start = [None] * 50, threading.Barrier(50)
+answers, start = [None] * count, threading.Barrier(count)
 
 def ask(number):
     start.wait()
     answers[number] = repr(QUESTIONS[number % len(QUESTIONS)]())
 
-threads = [threading.Thread(target=ask, args=(number,)) for number in range(50)]
+threads = [threading.Thread(target=ask, args=(number,)) for number in range(count)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 alone = [repr(question()) for question in QUESTIONS]
-print(json.dumps([number for number in range(50) if answers[number] != alone[number % len(QUESTIONS)]]))
+print(json.dumps([number for number in range(count) if answers[number] != alone[number % len(QUESTIONS)]]))
 """
 
 
-@pytest.mark.parametrize("questions", long_but({4}, [4, 6]))
-def test_fifty_threads_of_one_process_get_the_answers_of_one(root, tmp_path, questions):
+@pytest.mark.parametrize(
+    ("questions", "threads"),
+    [(4, 12), *(pytest.param(kinds, 50, marks=pytest.mark.long) for kinds in (4, 6))],
+)
+def test_many_threads_of_one_process_get_the_answers_of_one(root, tmp_path, questions, threads):
     """They begin at once, in a process that has read and imported nothing yet."""
     path = tmp_path / "s.yaml"
     path.write_text(json.dumps(SCENARIO))
     done = subprocess.run(
-        [sys.executable, "-c", THREADS, str(questions), str(path)],
+        [sys.executable, "-c", THREADS, str(questions), str(path), str(threads)],
         cwd=root,
         capture_output=True,
         text=True,

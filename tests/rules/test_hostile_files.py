@@ -16,6 +16,8 @@ from capplan.recorded.results.read import read_results
 from capplan.recorded.traces.prometheus import SAMPLE
 from tests.rules.test_hostile_input_cli import SCENARIO, TRAFFIC
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
 CONFIG = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "vocab_size": 320, "max_position_embeddings": 4096, "torch_dtype": "bfloat16",

@@ -47,9 +47,9 @@ SPELT = {"tokens": "token", "req/s": "1/s", "tokens/s": "token/s"}
 
 
 def test_every_name_is_used_and_listed_once():
-    text = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES)
+    words = {word for path in SOURCES for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
     assert len(NAMES) > 80
-    assert [name for name, _ in NAMES if not re.search(rf"\b{name}\b", text)] == []
+    assert [name for name, _ in NAMES if name not in words] == []
     listed = [name for name, _ in NAMES]
     assert sorted({name for name in listed if listed.count(name) > 1}) == []
 
@@ -113,8 +113,8 @@ def test_every_constant_that_calls_itself_an_assumption_is_listed():
     assert len(listed) > 15
     missing = []
     for path in SOURCES:
-        body = ast.parse(path.read_text(encoding="utf-8")).body
-        for statement, after in pairwise(body):
+        text = path.read_text(encoding="utf-8")
+        for statement, after in pairwise(ast.parse(text).body) if "(an assumption)" in text else ():
             said = (
                 isinstance(after, ast.Expr)
                 and isinstance(after.value, ast.Constant)
@@ -126,10 +126,16 @@ def test_every_constant_that_calls_itself_an_assumption_is_listed():
     assert missing == []
 
 
+@pytest.fixture(scope="module")
+def headings():
+    """Return file, quantity and heading wherever a table has a heading of its own."""
+    return list(headings_of_tables())
+
+
 def headings_of_tables():
-    """Yield file, quantity and heading wherever a table has a heading of its own."""
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "titles" in text.lower() else ():
             named = isinstance(node, ast.Assign) and "titles" in ast.unparse(node.targets[0]).lower()
             titles = node.value if named or (isinstance(node, ast.keyword) and node.arg == "titles") else None
             if isinstance(titles, ast.Dict):
@@ -138,10 +144,9 @@ def headings_of_tables():
                         yield path.name, key.value, title.value
 
 
-def test_no_table_states_a_heading_that_the_quantity_has_already():
-    found = list(headings_of_tables())
-    assert len(found) > 50
-    assert [line for line in found if screen_of(line[1], [1.0]).heading == line[2]] == []
+def test_no_table_states_a_heading_that_the_quantity_has_already(headings):
+    assert len(headings) > 50
+    assert [line for line in headings if screen_of(line[1], [1.0]).heading == line[2]] == []
 
 
 GENERIC = {"count", "date", "gpus", "name", "request_rate"}
@@ -155,10 +160,10 @@ IN_ANOTHER_LIGHT = {
 """Quantity -> what a table calls it that has it beside others of its unit, or little room."""
 
 
-def test_a_quantity_has_one_title():
+def test_a_quantity_has_one_title(headings):
     """What two tables call alike has its title in the table of titles, and no other title without a reason."""
     own, files = {}, {}
-    for file, name, title in headings_of_tables():
+    for file, name, title in headings:
         own.setdefault(name, set()).add(title)
         files.setdefault((name, title), set()).add(file)
     assert {name: titles for name, titles in own.items() if name in TITLES} == IN_ANOTHER_LIGHT

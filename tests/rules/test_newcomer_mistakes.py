@@ -7,6 +7,8 @@ from capplan.errors import InputError, nearest
 from capplan.readers.text_file import data_folder
 from capplan.scenario.scenario import read_scenario
 
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
 CHAT = """name: chat
 model: Qwen/Qwen3-32B
 traffic:

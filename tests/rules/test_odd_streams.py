@@ -11,6 +11,9 @@ import pytest
 from capplan.cli.main import main
 from capplan.readers import text_file
 from capplan.report import show
+from tests.sweeps import long_but
+
+pytestmark = pytest.mark.usefixtures("shared_runs")
 
 ROOT = Path(__file__).resolve().parents[2]
 FULL = Path(os.devnull).with_name("full")
@@ -81,11 +84,12 @@ def test_a_hub_cache_that_is_no_text_is_refused(tmp_path, monkeypatch, program):
 @pytest.mark.parametrize(
     "text", [b"", bytes(range(256)), b"\xff\xfe", b"..", b"../../../x", b"a" * 5000, b"\n\n", b"abc\0def"]
 )
-def test_whatever_a_hub_cache_says_of_a_revision_is_one_line(text, tmp_path, program):
+def test_whatever_a_hub_cache_says_of_a_revision_is_one_line(text, tmp_path, capplan, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     refs = tmp_path / "models--owner--name" / "refs"
     refs.mkdir(parents=True)
     (refs / "main").write_bytes(text)
-    found = program("model", "owner/name", "--offline", env={"HF_HUB_CACHE": str(tmp_path)})
+    found = capplan("model", "owner/name", "--offline")
     assert found.code == 2
     assert "Traceback" not in found.err
 
@@ -123,15 +127,18 @@ def test_a_width_that_is_none_is_not_asked_for(columns, capsys, monkeypatch):
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "capplan model 'llama",
-        'capplan model "llama',
-        "capplan model llama\\",
-        "capplan 'mod",
-        "capplan x '",
-        "capplan '\"",
-        "capplan --",
-    ],
+    long_but(
+        {"capplan model 'llama", "capplan '\"", "capplan --"},
+        [
+            "capplan model 'llama",
+            'capplan model "llama',
+            "capplan model llama\\",
+            "capplan 'mod",
+            "capplan x '",
+            "capplan '\"",
+            "capplan --",
+        ],
+    ),
 )
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
 def test_a_quote_that_is_still_open_is_completed_or_left_alone(shell, line, program):

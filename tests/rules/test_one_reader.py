@@ -23,7 +23,8 @@ OURS = {"read_text", "read_json"}
 
 def opened(path):
     """Yield the name and the line of every call in a file that opens one."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    text = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)) if any(name in text for name in OPENS) else ():
         if not isinstance(node, ast.Call):
             continue
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
