@@ -161,7 +161,7 @@ def engine_use_of(
     drafting: DraftPlan | None = None
     stated: tuple[Assumption, ...] = ()
     if plan is not None:
-        plan = replace(plan, draft_tokens=plan.draft_tokens or planned_drafts)
+        plan = plan.model_copy(update={"draft_tokens": plan.draft_tokens or planned_drafts})
         drafting, stated = _drafting(plan, target, offline=offline)
     tiers = flags.kv_offload
     sizes = tuple(tier_of(text) for text in tiers) if tiers else scenario.kv_offload
