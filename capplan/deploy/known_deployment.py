@@ -77,16 +77,16 @@ def _of_launch(read: ReadLaunch, source: str) -> Known:
 
 def _lora(adapters: LoraTerms) -> dict[str, object]:
     """Return the key lora of a scenario; what is its default is left out."""
-    said: dict[str, object] = {
+    written: dict[str, object] = {
         "adapters": adapters.adapters,
         "max_loras": adapters.slots,
         "max_lora_rank": adapters.rank,
     }
     if adapters.modules is not None:
-        said["modules"] = list(adapters.modules)
+        written["modules"] = list(adapters.modules)
     if adapters.fully_sharded:
-        said["fully_sharded"] = True
-    return said
+        written["fully_sharded"] = True
+    return written
 
 
 def _of_traffic(path: Path, source: str, folder: Path) -> Known:

@@ -161,7 +161,7 @@ def engine_use_of(
     drafting: DraftPlan | None = None
     stated: tuple[Assumption, ...] = ()
     if plan is not None:
-        plan = replace(plan, draft_tokens=plan.draft_tokens or planned_drafts)
+        plan = plan.model_copy(update={"draft_tokens": plan.draft_tokens or planned_drafts})
         drafting, stated = _drafting(plan, target, offline=offline)
     tiers = flags.kv_offload
     sizes = tuple(tier_of(text) for text in tiers) if tiers else scenario.kv_offload
@@ -180,30 +180,30 @@ def engine_use_of(
     return use, stated
 
 
-def _speculation(said: Speculation | None, flags: SpeculationFlags) -> Speculation | None:
+def _speculation(of_scenario: Speculation | None, flags: SpeculationFlags) -> Speculation | None:
     """Return the speculation of the scenario, overridden by the flags."""
     if flags == SpeculationFlags():
-        return said
-    given = flags.draft is not None or flags.draft_step_s is not None
+        return of_scenario
+    drafts_named = flags.draft is not None or flags.draft_step_s is not None
     if flags.draft is not None and flags.draft_step_s is not None:
         raise InputError("give either --draft MODEL or --draft-step-time, not both")
-    if not given and said is None:
+    if not drafts_named and of_scenario is None:
         raise InputError(
             "speculation needs a draft model or the time of a draft step: --draft llama-3.2-1b or --draft-step-time '2 ms', "
             "or a speculation section in the scenario"
         )
     acceptance = flags.acceptance_fraction
-    if acceptance is None and said is None:
+    if acceptance is None and of_scenario is None:
         raise InputError("speculation needs the fraction of draft tokens that are accepted: --acceptance 0.7")
-    default = Speculation() if said is None else said
-    stated: dict[str, Any] = {
+    default = Speculation() if of_scenario is None else of_scenario
+    changed: dict[str, Any] = {
         "acceptance": default.acceptance if acceptance is None else [acceptance],
         "draft_tokens": flags.draft_tokens or default.draft_tokens,
     }
-    if given:
-        stated |= {"draft": flags.draft, "draft_step_time": flags.draft_step_s}
-        stated |= {"method": "draft-model", "exit_layers": None}
-    return default.model_copy(update=stated)
+    if drafts_named:
+        changed |= {"draft": flags.draft, "draft_step_time": flags.draft_step_s}
+        changed |= {"method": "draft-model", "exit_layers": None}
+    return default.model_copy(update=changed)
 
 
 def _drafting(

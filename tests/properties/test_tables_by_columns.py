@@ -14,7 +14,7 @@ from capplan.recorded.traces import delimited
 from capplan.recorded.traces.rows import (
     KIND,
     Columns,
-    Wanted,
+    TableLayout,
     blocks_of,
     columns_of_block,
     lines_of,
@@ -165,7 +165,8 @@ def test_most_plain_files_are_read_by_columns(tmp_path) -> None:
 
 @pytest.mark.parametrize("text", DATES)
 def test_a_date_is_read_alike_or_not_at_all(text: str) -> None:
-    found = columns_of_block(f"{text},1,2\n".encode(), 1, Wanted(",", 3, 0, 1, 2), 1.0)
+    layout = TableLayout(",", 0, 0, 1, 2, 1.0, ("arrival", "input", "output"))
+    found = columns_of_block(f"{text},1,2\n".encode(), 1, layout, 1.0)
     if found is not None:
         assert found.arrival_s.tolist() == [seconds_of(text)]
 

@@ -3,8 +3,9 @@
 import re
 from calendar import monthrange
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date
+from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
@@ -50,6 +51,7 @@ class PaidPlan:
     hours: float
     """Hours that the plan is paid for: a month, or until the job is done."""
     of_job: bool
+    """Whether the cost is of one batch job instead of a month."""
     mix: Mix | None
     """Commitments that pay for the machines; None: rented at one price."""
     other: tuple[CostLine, ...]
@@ -143,21 +145,12 @@ def own_assumptions(scenario: Scenario) -> list[Assumption]:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedBill:
+class AskedBill(PaidPlan):
     """The bill of a plan, and what it rests on."""
 
-    plan: Plan
     bill: WhoPays
-    of_job: bool
-    """Whether the bill is of one batch job instead of a month."""
-    hours: float
-    """Hours that the plan is paid for."""
     lines: tuple[CostLine, ...]
     """The same cost by what is bought: machines, people and the rest."""
-    mix: Mix | None
-    """Commitments that pay for the machines; None: rented at one price."""
-    assumptions: tuple[Assumption, ...]
-    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,21 +243,13 @@ def asked_bill(
         bill = who_pays_for_pools(_uses(asked.question, plan, hours), pools[0], pools[1])
     else:
         bill = who_pays(_uses(asked.question, plan, hours), pools[0])
-    return AskedBill(
-        plan,
-        bill,
-        paid.of_job,
-        paid.hours,
-        total_cost(asked, plan, paid.mix, hours),
-        paid.mix,
-        (
-            _shared_by_time(plan),
-            *own_assumptions(asked.scenario),
-            *paid.assumptions,
-            *asked.assumptions,
-        ),
-        (*paid.warnings, *asked.warnings),
-    )
+    shared = (_shared_by_time(plan), *own_assumptions(asked.scenario))
+    stated = {
+        "assumptions": (*shared, *paid.assumptions, *asked.assumptions),
+        "warnings": (*paid.warnings, *asked.warnings),
+    }
+    known: dict[str, Any] = {field.name: getattr(paid, field.name) for field in fields(paid)}
+    return AskedBill(**known | stated, bill=bill, lines=total_cost(asked, plan, paid.mix, hours))
 
 
 def _uses(question: Question, plan: Plan, hours: float) -> list[ClassUse]:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from capplan.readers.catalogue.offer_terms import Commitment, Day, PriceSource, Term, first_day
+from capplan.readers.catalogue.offer_terms import Commitment, Day, PageSource, Term, first_day
 from capplan.readers.record import Bytes, BytesPerS, Record, Usd, UsdPerHour, Watts, validated
 from capplan.readers.text_file import data_folder
 from capplan.readers.yaml_file import read_yaml
@@ -82,7 +82,7 @@ class MachineFile(Record):
 
     provider: str
     """Name of the provider, `own` for servers to buy."""
-    sources: dict[str, PriceSource]
+    sources: dict[str, PageSource]
     machines: Annotated[list[ListedMachine], Field(min_length=1)]
 
     @model_validator(mode="after")

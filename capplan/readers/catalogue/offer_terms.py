@@ -49,8 +49,8 @@ def _day(written: object) -> object:
 Day = Annotated[str, BeforeValidator(_day), WithJsonSchema({"type": "string", "pattern": _DAY})]
 
 
-class PriceSource(Record):
-    """Where prices were read."""
+class PageSource(Record):
+    """A page that figures were read from."""
 
     title: str
     url: str

@@ -22,7 +22,7 @@ from capplan.fleet.price import (
 from capplan.fleet.scenario import Purchase
 from capplan.readers.catalogue.hardware import catalogue_name
 from capplan.readers.catalogue.machine_catalogue import known_machines
-from capplan.readers.catalogue.offer_terms import Commitment, Day, PriceSource, Term
+from capplan.readers.catalogue.offer_terms import Commitment, Day, PageSource, Term
 from capplan.readers.record import Record, UsdPerHour, validated
 from capplan.readers.text_file import csv_rows, data_folder, read_text
 from capplan.readers.yaml_file import Document, read_yaml
@@ -152,7 +152,7 @@ class PriceFile(Record):
     currency: FileCurrency | None = None
     """Currency of the prices in the file; left out: dollars."""
 
-    sources: dict[str, PriceSource]
+    sources: dict[str, PageSource]
     prices: Annotated[list[Offer], Field(min_length=1)]
 
     @model_validator(mode="after")

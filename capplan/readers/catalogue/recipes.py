@@ -10,6 +10,7 @@ from pydantic import Field
 
 from capplan.accuracy.benchmark import Benchmark, source_of
 from capplan.readers.catalogue.hardware import known_device_name
+from capplan.readers.catalogue.offer_terms import PageSource
 from capplan.readers.record import Record
 from capplan.readers.yaml_file import read_yaml
 
@@ -179,17 +180,10 @@ class RunRecipe(Record):
     columns: RunColumns
 
 
-class RecipeSource(Record):
-    """Where the scripts are published."""
-
-    title: str
-    url: str
-
-
 class RecipeFile(Record):
     """All recipes."""
 
-    sources: dict[str, RecipeSource]
+    sources: dict[str, PageSource]
     runs: list[RunRecipe]
     recipes: list[Recipe]
     scripts: list[ScriptFamily] = Field(default_factory=list)

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from capplan.errors import InputError, unknown
 from capplan.money.hosted import LongerLife, PeakHours, PriceChange, TokenPrice, TokenRates
-from capplan.readers.catalogue.offer_terms import Day, PriceSource, first_day
+from capplan.readers.catalogue.offer_terms import Day, PageSource, first_day
 from capplan.readers.record import (
     Discount,
     Record,
@@ -155,7 +155,7 @@ class TokenOffer(ListedRates):
 class TokenPriceFile(Record):
     """Prices of hosted APIs by the token."""
 
-    sources: dict[str, PriceSource]
+    sources: dict[str, PageSource]
     providers: dict[str, CacheTerms] = Field(default_factory=dict)
     """Terms of the models of a provider; the first that cover a model count."""
     prices: Annotated[list[TokenOffer], Field(min_length=1)]

@@ -10,7 +10,7 @@ from capplan.errors import InputError
 from capplan.recorded.traces.rows import (
     Columns,
     Row,
-    Wanted,
+    TableLayout,
     blocks_of,
     columns_of_block,
     lines_of,
@@ -26,19 +26,6 @@ INPUT = ("input_tokens", "contexttokens", "input_toks", "input_length", "input_l
 OUTPUT = ("output_tokens", "generatedtokens", "output_toks", "output_length", "output_len", "num_decode_tokens", "response tokens", "completion_tokens", "generated_tokens", "output")  # fmt: skip
 MOST_BAD_SHARE = 0.5
 """capplan rejects a file if a larger fraction of its rows are not requests."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Positions of the columns of a table."""
-
-    delimiter: str
-    header_lines: int
-    arrival: int | None
-    input: int
-    output: int
-    unit_s: float
-    columns: tuple[str, ...]
 
 
 def delimiter_of(header: str) -> str:
@@ -72,13 +59,13 @@ def tool_of(columns: Sequence[str]) -> str:
     return next((name for name, needed in known.items() if needed <= set(columns)), "table of requests")
 
 
-def layout_of(path: Path, header: str) -> Layout:
+def layout_of(path: Path, header: str) -> TableLayout:
     """Return the positions of times and token counts, by the names of the columns."""
     mark = delimiter_of(header)
     columns = columns_of(header)
     if len(columns) >= 2 and all(_number(cell, mark) is not None for cell in columns):
         if len(columns) == 3:
-            return Layout(mark, 0, 0, 1, 2, 1.0, columns)
+            return TableLayout(mark, 0, 0, 1, 2, 1.0, columns)
         raise InputError(
             f"{path}: has no header and {len(columns)} columns\n  add a header line: arrival_s,input_tokens,output_tokens"
         )
@@ -97,7 +84,7 @@ def layout_of(path: Path, header: str) -> Layout:
     assert tokens_in is not None
     assert tokens_out is not None
     in_ms = arrival is not None and columns[arrival].endswith("_ms")
-    return Layout(mark, 1, arrival, tokens_in, tokens_out, 1e-3 if in_ms else 1.0, columns)
+    return TableLayout(mark, 1, arrival, tokens_in, tokens_out, 1e-3 if in_ms else 1.0, columns)
 
 
 def _number(cell: str, mark: str) -> float | None:
@@ -128,7 +115,6 @@ def table_rows(path: Path, omissions: Omissions) -> Iterator[Row | Columns]:
         omissions.note("no header: columns are taken as arrival, input tokens, output tokens")
     strict = _RowReader(path, layout, omissions, layout.unit_s if layout.unit_s != 1.0 else None)
     begin = first_number + layout.header_lines
-    wanted = Wanted(layout.delimiter, len(layout.columns), layout.arrival, layout.input, layout.output)
     blocks = blocks_of(path)
     while True:
         try:
@@ -147,7 +133,7 @@ def table_rows(path: Path, omissions: Omissions) -> Iterator[Row | Columns]:
         begin = max(begin, number + block.count(b"\n", start) + (not block.endswith(b"\n")))
         if start == len(block):
             continue
-        requests = columns_of_block(block[start:], number, wanted, strict.unit or 1.0)
+        requests = columns_of_block(block[start:], number, layout, strict.unit or 1.0)
         if requests is None:
             yield from strict.rows(lines_of_block(block[start:], number, path))
         else:
@@ -160,7 +146,7 @@ class _RowReader:
     """Reads a table line by line, and counts the lines that are not requests."""
 
     path: Path
-    layout: Layout
+    layout: TableLayout
     omissions: Omissions
     unit: float | None
     """Unit of the time stamps in seconds; None until the first one has been read."""
@@ -189,7 +175,7 @@ class _RowReader:
                     raise InputError(f"{self.path}: line {number}: is not a request ({error})") from None
 
 
-def _row(number: int, cells: Sequence[str], layout: Layout, unit: float) -> Row:
+def _row(number: int, cells: Sequence[str], layout: TableLayout, unit: float) -> Row:
     if any("\r" in cell for cell in cells):
         raise ValueError("a carriage return inside the line")
     if len(cells) < len(layout.columns):

@@ -41,17 +41,19 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The positions of the wanted columns of a table."""
+class TableLayout:
+    """Positions of the columns of a table."""
 
     delimiter: str
-    columns: int
+    header_lines: int
     arrival: int | None
     input: int
     output: int
+    unit_s: float
+    columns: tuple[str, ...]
 
 
-def columns_of_block(block: bytes, first_line: int, wanted: Wanted, unit_s: float) -> Columns | None:
+def columns_of_block(block: bytes, first_line: int, layout: TableLayout, unit_s: float) -> Columns | None:
     """Return the requests of whole lines, with times in a unit of `unit_s`; None where a line is not plain."""
     if block.count(b"\r"):
         block = block.replace(b"\r\n", b"\n")
@@ -59,24 +61,24 @@ def columns_of_block(block: bytes, first_line: int, wanted: Wanted, unit_s: floa
         return None
     if not block.endswith(b"\n"):
         block += b"\n"
-    if wanted.delimiter == ";":
+    if layout.delimiter == ";":
         block = block.replace(b",", b".")
     letters = np.frombuffer(block, dtype=np.uint8)
-    bounds = _bounds(letters, wanted)
+    bounds = _bounds(letters, layout)
     if bounds is None:
         return None
     lines = block.decode().split("\n")[:-1]
     starts = bounds[:, 0] + 1
     arrival: Array | None = np.full(len(lines), np.nan)
-    numbers = [wanted.input, wanted.output]
-    if wanted.arrival is not None:
-        starts = bounds[:, wanted.arrival] + 1
+    numbers = [layout.input, layout.output]
+    if layout.arrival is not None:
+        starts = bounds[:, layout.arrival] + 1
         if letters[min(int(starts[0]) + 4, letters.size - 1)] == ord("-"):
-            arrival = _dates(letters, starts, bounds[:, wanted.arrival + 1])
+            arrival = _dates(letters, starts, bounds[:, layout.arrival + 1])
         else:
-            numbers.append(wanted.arrival)
+            numbers.append(layout.arrival)
     try:
-        values = np.loadtxt(lines, delimiter=wanted.delimiter, comments=None, usecols=numbers, ndmin=2)
+        values = np.loadtxt(lines, delimiter=layout.delimiter, comments=None, usecols=numbers, ndmin=2)
     except ValueError:
         return None
     if arrival is None or values.shape[0] != len(lines) or not np.isfinite(values).all():
@@ -86,13 +88,13 @@ def columns_of_block(block: bytes, first_line: int, wanted: Wanted, unit_s: floa
     return Columns(first_line, arrival, values[:, 0].copy(), values[:, 1].copy())
 
 
-def _bounds(letters: NDArray[np.uint8], wanted: Wanted) -> Places | None:
+def _bounds(letters: NDArray[np.uint8], layout: TableLayout) -> Places | None:
     """Return, for each line, the position before each cell and the end of the line; None unless every line has all cells."""
     ends = letters == ord("\n")
-    marks = np.flatnonzero(ends | (letters == ord(wanted.delimiter)))
-    if marks.size % wanted.columns:
+    marks = np.flatnonzero(ends | (letters == ord(layout.delimiter)))
+    if marks.size % len(layout.columns):
         return None
-    cells = marks.reshape(-1, wanted.columns)
+    cells = marks.reshape(-1, len(layout.columns))
     if np.count_nonzero(ends) != cells.shape[0] or not ends[cells[:, -1]].all():
         return None
     before = np.append(-1, cells[:-1, -1])

@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from dataclasses import asdict
 from typing import Any
 
 from capplan.fleet.order import Order
@@ -328,11 +327,14 @@ def _wait(wait: Wait) -> dict[str, float]:
 def _cascade_result(
     found: CascadeAnswer, waits: list[dict[str, Any]], grown: list[dict[str, Any]], cost: str
 ) -> dict[str, Any]:
-    seen, whole = found.mean_waits_s
+    terms, (seen, whole) = found.terms, found.mean_waits_s
     return {
         "scenario": found.scenario.name,
         "cascade": {
-            **asdict(found.terms),
+            "model": terms.model,
+            "escalated_fraction": terms.escalated,
+            "after": terms.after,
+            "verdict_s": terms.verdict_time,
             **_usd(found.usd, found, cost),
             "gpus": sum(part.plan.gpus for part in found.parts),
             "first_token_s": seen,
