@@ -41,7 +41,9 @@ SHARED = ROOT.parent / "shared"
 LONG_CASES = {
     "test_a_cache_finds_what_one_of_whole_sessions_finds_while_they_come_and_go": [
         "0.4-shared prefix",
+        "0.65-long tail",
         "0.65-shared prefix",
+        "0.9-long tail",
         "0.9-shared prefix",
         "1.5-shared prefix",
     ],
@@ -55,14 +57,16 @@ LONG_CASES = {
     "test_a_card_is_timed_in_its_own_16_bits_and_the_file_says_which": ["A100", "T4", "V100"],
     "test_a_change_of_a_key_changes_an_answer": ["fleet.prefill_hardware"],
     "test_a_command_on_shipped_data_loads_no_heavy_library": ["words3"],
-    "test_a_flag_that_nothing_reads_is_refused": ["model---weight-dtype fp8"],
+    "test_a_flag_that_nothing_reads_is_refused": ["model---revision v1", "model---weight-dtype fp8"],
     "test_a_fleet_by_events_is_a_fleet_by_steps": [
         "least_loaded-mixed",
         "round_robin-mixed",
         "round_robin-prefill_first",
     ],
+    "test_a_layout_takes_the_same_replicas_in_a_what_if_as_in_its_plan": ["600"],
     "test_a_notebook_shows_what_its_cells_print": ["library"],
-    "test_a_processor_that_slows_down_later_still_ends_in_time": ["2.0"],
+    "test_a_plan_with_pools_reaches_the_confidence_asked_for_at_its_own_load": ["0.5", "0.95"],
+    "test_a_processor_that_slows_down_later_still_ends_in_time": ["2.0", "8.0"],
     "test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated": [
         "by-the-hour-own",
         "by-the-hour-reports",
@@ -135,6 +139,7 @@ LONG_CASES = {
         "commitments",
         "growing",
         "many-adapters",
+        "screenshots",
         "support-chat",
     ],
     "test_every_number_that_is_listed_is_the_one_that_the_command_printed": [
@@ -156,9 +161,11 @@ LONG_CASES = {
         "MoE on an A100",
         "fp16 on a T4",
     ],
+    "test_long_sessions_stay_and_replicas_compute_about_as_much": ["1", "3"],
     "test_more_results_than_are_replayed_are_refused_with_a_way_out": ["command0-501"],
     "test_no_kernel_of_an_engine_is_dropped_and_what_happened_to_it_is_said": [
         "b200",
+        "h200-sxm",
         "l4",
         "mi300x",
         "rtx-4090",

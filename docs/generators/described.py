@@ -4,6 +4,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Mapping
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,8 @@ from pydantic_core import core_schema
 from capplan.readers.record import Record
 
 
-def field_texts(record: type[BaseModel]) -> dict[str, str]:
+@cache
+def field_texts(record: type[BaseModel]) -> Mapping[str, str]:
     """Return what stands below the fields of a record, those of the records it extends included."""
     texts: dict[str, str] = {}
     for owner in reversed(record.__mro__):

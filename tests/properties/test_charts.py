@@ -3,7 +3,7 @@
 import xml.etree.ElementTree as ET
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.fleet.plan import Certainty
@@ -21,6 +21,7 @@ from capplan.report.charts.of_answers import (
 from capplan.report.charts.records import Bar, Bars, Line, Lines, Tornado, Turned, ticks
 from capplan.report.charts.static import chart_bytes
 from capplan.report.charts.svg import svg_of
+from tests.sweeps import examples
 
 AMOUNT = st.floats(0.0, 1e12)
 NAME = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), min_size=1, max_size=12)
@@ -31,6 +32,7 @@ def drawn(picture):
     return ET.fromstring(svg_of(picture, index=3))
 
 
+@settings(max_examples=examples(20, 100))
 @given(
     st.lists(
         st.tuples(NAME, st.lists(st.tuples(NAME, AMOUNT), min_size=1, max_size=5)), min_size=1, max_size=6

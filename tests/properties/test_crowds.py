@@ -68,7 +68,7 @@ def same_rows(left, right) -> None:
 
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
-@settings(max_examples=examples(100, 150), deadline=None)
+@settings(max_examples=examples(40, 150), deadline=None)
 @given(seed=st.integers(0, 10**6), clients=st.integers(1, 20))
 def test_users_who_do_not_think_are_a_concurrency(policy: str, seed: int, clients: int) -> None:
     """To the bit, with rows that are shed, deadlines and priorities."""
@@ -94,7 +94,7 @@ def test_users_who_do_not_think_are_a_concurrency(policy: str, seed: int, client
 
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
-@settings(max_examples=examples(100, 300), deadline=None)
+@settings(max_examples=examples(40, 300), deadline=None)
 @given(seed=st.integers(0, 10**6), users=st.integers(1, 20))
 def test_think_and_response_times_fill_the_time_of_a_user(policy: str, seed: int, users: int) -> None:
     """Every user's time up to the last end is thought and response, nothing else: what X = N / (Z + R) rests on."""
@@ -110,7 +110,7 @@ def test_think_and_response_times_fill_the_time_of_a_user(policy: str, seed: int
     assert think_s.sum() + response.sum() == pytest.approx((last_ends - begun_s).sum(), rel=1e-9)
 
 
-@settings(max_examples=examples(60, 180), deadline=None)
+@settings(max_examples=examples(40, 180), deadline=None)
 @given(seed=st.integers(0, 10**6), users=st.integers(1, 20))
 def test_users_of_a_fleet_of_one_are_users_of_an_engine(seed: int, users: int) -> None:
     """Behind a router, with hedges that never happen: to rounding, for the engine stops at every arrival."""

@@ -118,7 +118,7 @@ def with_rounds(engine: EngineSetup, seed: int) -> EngineSetup:
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
 @pytest.mark.parametrize("core", CORES)
-@settings(max_examples=examples(100, 300), deadline=None)
+@settings(max_examples=examples(40, 300), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_flat_arrays_give_what_the_server_gives(core: str, policy: str, seed: int) -> None:
     requests, table, scheduling, blocks, options = steps.random_case(seed, policy)
@@ -226,7 +226,7 @@ def assert_same_run(fast: FleetRun, slow: FleetRun) -> None:
 
 
 @pytest.mark.parametrize("core", CORES)
-@settings(max_examples=examples(120, 400), deadline=None)
+@settings(max_examples=examples(40, 400), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_flat_pools_give_what_the_dispatcher_gives(core: str, seed: int) -> None:
     """Prefill and decode engines of other speeds and sizes, in turn or by load; a queue limit that nobody meets asks the dispatcher."""

@@ -130,7 +130,7 @@ def a_case(rng: np.random.Generator) -> Case:
     )
 
 
-@settings(max_examples=examples(100, 150), deadline=None)
+@settings(max_examples=examples(40, 150), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_what_holds_for_any_plan(seed: int) -> None:
     case = a_case(np.random.default_rng(seed))

@@ -57,7 +57,7 @@ def found_one_by_one(prompts: list[list[int]], blocks: int) -> int:
 prompts_of_blocks = st.lists(st.lists(st.integers(0, 12), unique=True, max_size=6), min_size=1, max_size=25)
 
 
-@settings(max_examples=examples(100, 150), deadline=None)
+@settings(max_examples=examples(40, 150), deadline=None)
 @given(prompts=prompts_of_blocks, blocks=st.integers(6, 15))
 def test_one_by_one_it_is_a_least_recently_used_cache(prompts: list[list[int]], blocks: int) -> None:
     requests = requests_of(prompts, [1] * len(prompts), gap_s=1.0)
@@ -69,7 +69,7 @@ def test_one_by_one_it_is_a_least_recently_used_cache(prompts: list[list[int]], 
 
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
-@settings(max_examples=examples(100, 150), deadline=None)
+@settings(max_examples=examples(40, 150), deadline=None)
 @given(prompts=prompts_of_blocks, seed=st.integers(0, 10**6))
 def test_all_blocks_come_back(policy: str, prompts: list[list[int]], seed: int) -> None:
     """Under load, with preemption and an offload tier: no block is pinned or missing at the end."""

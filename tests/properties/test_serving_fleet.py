@@ -152,7 +152,7 @@ def slow_fleet(requests, table, scheduling, blocks, options, replicas, routing, 
 
 @POLICIES
 @pytest.mark.parametrize("routing", ["round_robin", "least_loaded"])
-@settings(max_examples=examples(100, 150), deadline=None)
+@settings(max_examples=examples(40, 150), deadline=None)
 @given(seed=st.integers(0, 10**6), replicas=st.integers(2, 4))
 def test_a_fleet_by_events_is_a_fleet_by_steps(policy: str, routing: str, seed: int, replicas: int) -> None:
     """Same results to rounding: 1e-9 relative, for sums are taken in another order."""
@@ -230,7 +230,7 @@ def random_run(seed: int, policy: str, *, until: bool = False):
 
 
 @POLICIES
-@settings(max_examples=examples(100, 250), deadline=None)
+@settings(max_examples=examples(40, 250), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_nothing_is_lost_whatever_happens_to_the_fleet(policy: str, seed: int) -> None:
     """Every request ends once; each token is generated once, but for those of copies that were cancelled."""
@@ -274,7 +274,7 @@ def assert_never_busier_than_there(run):
 
 
 @POLICIES
-@settings(max_examples=examples(100, 300), deadline=None)
+@settings(max_examples=examples(40, 300), deadline=None)
 @given(seed=st.integers(0, 10**6), until_s=st.floats(0.01, 3.0))
 def test_no_replica_is_busy_for_longer_than_it_is_there(policy: str, seed: int, until_s: float) -> None:
     assert_never_busier_than_there(random_run(seed, policy, until=True)[0])
@@ -298,7 +298,7 @@ def test_a_replica_that_is_taken_away_is_there_until_its_step_ends() -> None:
 
 
 @POLICIES
-@settings(max_examples=examples(100, 300), deadline=None)
+@settings(max_examples=examples(40, 300), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_every_block_comes_back_whatever_happens(policy: str, seed: int) -> None:
     """No engine, ended or not, holds a request, a token or a promise of blocks when all is over and the last output has arrived."""
@@ -335,7 +335,7 @@ def test_every_block_comes_back_whatever_happens(policy: str, seed: int) -> None
 
 
 @POLICIES
-@settings(max_examples=examples(60, 180), deadline=None)
+@settings(max_examples=examples(40, 180), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_same_requests_give_same_bytes(policy: str, seed: int) -> None:
     first, _, _ = random_run(seed, policy, until=True)
@@ -346,7 +346,7 @@ def test_same_requests_give_same_bytes(policy: str, seed: int) -> None:
 
 
 @POLICIES
-@settings(max_examples=examples(60, 180), deadline=None)
+@settings(max_examples=examples(40, 180), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_one_replica_is_one_engine(policy: str, seed: int) -> None:
     """To the byte without a router; to rounding through one, with a failure that comes too late."""
@@ -502,7 +502,7 @@ def random_disaggregation(seed: int, bytes_per_s: float, latency_s: float = 0.0,
     return run, requests
 
 
-@settings(max_examples=examples(100, 250), deadline=None)
+@settings(max_examples=examples(40, 250), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_nothing_is_lost_between_prefill_and_decode(seed: int) -> None:
     run, requests = random_disaggregation(seed, 1e3, 0.01)
@@ -551,7 +551,7 @@ def slow_decode(arrivals, table, seats, replicas):
 
 
 @POLICIES
-@settings(max_examples=examples(100, 150), deadline=None)
+@settings(max_examples=examples(40, 150), deadline=None)
 @given(seed=st.integers(0, 10**6), prefillers=st.integers(1, 3), decoders=st.integers(1, 3))
 def test_prefill_and_decode_apart_are_two_fleets_by_steps(
     policy: str, seed: int, prefillers: int, decoders: int

@@ -558,7 +558,7 @@ def check_same_results(fast: Outcome, slow: Reference) -> None:
 
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
-@settings(max_examples=examples(100, 300), deadline=None)
+@settings(max_examples=examples(40, 300), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_events_give_what_steps_give(policy: str, seed: int) -> None:
     fast, slow = run_both(seed, policy)
@@ -567,7 +567,7 @@ def test_events_give_what_steps_give(policy: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
-@settings(max_examples=examples(100, 200), deadline=None)
+@settings(max_examples=examples(40, 200), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_nothing_is_lost(policy: str, seed: int) -> None:
     """Every request ends in one way, every token after the first leaves one gap, all blocks come back."""
@@ -655,7 +655,7 @@ def test_closed_loop_obeys_littles_law(seed: int, concurrency: int) -> None:
     assert equal.e2e_s.sum() == pytest.approx(np.sum(last_ends - begun_s))
 
 
-@settings(max_examples=examples(100, 300), deadline=None)
+@settings(max_examples=examples(40, 300), deadline=None)
 @given(seed=st.integers(0, 10**6), sequences=st.integers(1, 12), steps=st.integers(1, 200))
 def test_a_run_of_decode_steps_is_the_sum_of_its_steps(seed: int, sequences: int, steps: int) -> None:
     rng = np.random.default_rng(seed)
@@ -670,7 +670,7 @@ def test_a_run_of_decode_steps_is_the_sum_of_its_steps(seed: int, sequences: int
     assert seconds == pytest.approx(singly[:taken].sum(), rel=1e-12)
 
 
-@settings(max_examples=examples(100, 300), deadline=None)
+@settings(max_examples=examples(40, 300), deadline=None)
 @given(seed=st.integers(0, 10**6), sequences=st.integers(0, 12), chunks=st.integers(1, 4))
 def test_the_clock_tells_what_the_table_holds(seed: int, sequences: int, chunks: int) -> None:
     rng = np.random.default_rng(seed)

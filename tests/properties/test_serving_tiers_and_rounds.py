@@ -400,7 +400,7 @@ def both(seed, policy):
 
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
-@settings(max_examples=examples(100, 300), deadline=None)
+@settings(max_examples=examples(40, 300), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_events_give_what_steps_give_with_tiers_and_speculation(policy: str, seed: int) -> None:
     fast, slow = both(seed, policy)
@@ -410,7 +410,7 @@ def test_events_give_what_steps_give_with_tiers_and_speculation(policy: str, see
 
 
 @POLICIES
-@settings(max_examples=examples(100, 150), deadline=None)
+@settings(max_examples=examples(40, 150), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_nothing_is_lost_with_tiers_and_speculation(policy: str, seed: int) -> None:
     """Every request ends in one way, every block comes back, no block is left on its way."""
@@ -438,7 +438,7 @@ def test_nothing_is_lost_with_tiers_and_speculation(policy: str, seed: int) -> N
 
 
 @POLICIES
-@settings(max_examples=examples(60, 180), deadline=None)
+@settings(max_examples=examples(40, 180), deadline=None)
 @given(seed=st.integers(0, 10**6), replicas=st.integers(2, 3))
 def test_nothing_is_lost_when_replicas_that_load_fail_or_are_hedged(
     policy: str, seed: int, replicas: int

@@ -57,7 +57,7 @@ KNOTS = Knots(
 
 models, places, engines = st.sampled_from(MODELS), st.sampled_from(DEVICES), st.sampled_from(ENGINES)
 ranks, stages = st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 1, 2])
-laws = settings(max_examples=examples(60, 120), deadline=None)
+laws = settings(max_examples=examples(40, 120), deadline=None)
 
 
 @lru_cache(maxsize=64)

@@ -29,11 +29,12 @@ from capplan.serving.server import simulate
 from capplan.serving.step_table import StepClock, mixed_step_s
 from capplan.serving.terms import EngineSetup
 from tests.properties.test_step_floors import DEVICES, ENGINES, MODELS, legal, network_of, peak_of
+from tests.sweeps import examples
 
 BUDGET, LONGEST = 512.0, 40_000.0
 models, places, engines = st.sampled_from(MODELS), st.sampled_from(DEVICES), st.sampled_from(ENGINES)
 lengths = st.integers(0, 10**6).map(lambda seed: int(LONGEST ** np.random.default_rng(seed).uniform(0, 1)))
-laws = settings(max_examples=100, deadline=None)
+laws = settings(max_examples=examples(40, 100), deadline=None)
 
 
 def steps_of(name, place, tensor, engine, asked=None):

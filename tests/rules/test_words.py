@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from docs.generators.words import findings, prose, vocabulary
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.long  # make lint asks it too
 def test_pages_help_and_messages_are_clean():
     assert findings(ROOT) == []
 
