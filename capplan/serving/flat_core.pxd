@@ -164,7 +164,7 @@ cdef class FlatEngine(FlatSteps):
     @cython.locals(start=cython.double, decoding=cython.longlong, chunks=cython.Py_ssize_t, held=cython.longlong, context=cython.double, seconds=cython.double, place=cython.Py_ssize_t, row=cython.Py_ssize_t, joined=cython.longlong)
     cdef void work_on(self) noexcept
     cdef void prompt_ends(self, Py_ssize_t row) noexcept
-    @cython.locals(start=cython.double, sequences=cython.longlong, steps=cython.longlong, limit=cython.double, before=cython.longlong, context=cython.double, first=cython.longlong, seconds=cython.double, after=cython.longlong)
+    @cython.locals(start=cython.double, sequences=cython.longlong, steps=cython.longlong, limit=cython.double, before=cython.longlong, context=cython.double, first=cython.longlong, seconds=cython.double, awaited=cython.bint, after=cython.longlong)
     cdef void decode(self, double until_s, bint one) noexcept
     @cython.locals(row=cython.Py_ssize_t)
     cdef void complete(self) noexcept

@@ -1012,6 +1012,10 @@ class FlatEngine(FlatSteps):
         if self.groups:
             steps = 1
         seconds = self.run(sequences, context, steps, limit - start)
+        awaited = self.asynchronous and limit == self.next_s and self.step - first < steps
+        if awaited and start < limit <= start + seconds < until_s:
+            seconds += self.decode_s(sequences, context + (self.step - first) * self.growth)
+            self.step += 1
         steps = self.step - first
         self.counter = self.grown(self.step)
         self.now_s = start + seconds

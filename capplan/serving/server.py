@@ -660,13 +660,9 @@ class Server(EngineState):
                 limit = min(limit, self._line.next_expiry_s())
         before = kv.blocks(self._counter) + self._held
         context = (kv.tokens + self._shared) / sequences + self._step * terms.growth
-        row = self._clock.row(sequences)
         if self._gaps.groups:
             steps = 1
-        steps, seconds = row.run(context, steps, limit - start, terms.growth)
-        self.now_s = start + seconds
-        if steps > 1:
-            self._planned_s = self.now_s - row.step_s(context + (steps - 1) * terms.growth)
+        steps, seconds = self._run(context, steps, limit, until_s)
         self._step += steps
         self._counter = int(self._step * terms.growth)
         after = kv.blocks(self._counter) + self._held
@@ -679,6 +675,19 @@ class Server(EngineState):
         else:
             self._ledger.itl.add(seconds / steps, sequences * steps)
         self._complete()
+
+    def _run(self, context: float, most: int, limit_s: float, until_s: float) -> tuple[int, float]:
+        """Run decode steps up to a time, and return how many and how long; a request that comes during one joins the step after the next."""
+        row, start, growth = self._clock.row(len(self._decoding)), self.now_s, self._terms.growth
+        steps, seconds = row.run(context, most, limit_s - start, growth)
+        awaited = self._terms.asynchronous and limit_s == self._feed.next_s and steps < most
+        if awaited and start < limit_s <= start + seconds < until_s:
+            seconds += row.step_s(context + steps * growth)
+            steps += 1
+        self.now_s = start + seconds
+        if steps > 1:
+            self._planned_s = self.now_s - row.step_s(context + (steps - 1) * growth)
+        return steps, seconds
 
     def _complete(self) -> None:
         """Finish every sequence that has its last token."""
