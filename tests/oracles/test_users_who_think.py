@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from capplan.engine.profile import Scheduling
 from capplan.serving.fleet_simulator import simulate_fleet
 from capplan.serving.outcome import SHED
-from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests
+from capplan.serving.requests import BEGIN_S, NO_REQUESTS, Admission, Crowd, Requests
 from capplan.serving.server import served, simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
@@ -123,17 +123,17 @@ def test_users_who_think_for_long_never_meet() -> None:
 
 
 def test_a_user_begins_to_think_when_the_answer_is_complete() -> None:
-    """Two users, services of 1 s: asked at 1, 2, 2 + 3 and 3 + 1; at 4 the clocked request is ahead of the user's."""
+    """Two users, services of 1 s: asked at 1, 2, 2 + 3 and 3 + 1 after each has begun; at 4 the clocked request is ahead of the user's."""
     asked = Requests(np.ones(4, dtype=np.int64), np.ones(4, dtype=np.int64))
     crowd = Crowd(asked, 2, np.array([1.0, 2.0, 3.0, 1.0]))
     outcome = simulate(None, one_seat(1.0), crowd=crowd)
-    assert outcome.arrival_s.tolist() == [1.0, 2.0, 4.0, 5.0]
-    assert outcome.e2e_s.tolist() == [1.0, 1.0, 1.0, 1.0]
+    assert outcome.arrival_s == pytest.approx([1.0, 2.0 + BEGIN_S, 4.0, 5.0 + BEGIN_S], abs=BEGIN_S)
+    assert outcome.e2e_s == pytest.approx([1.0, 1.0, 1.0, 1.0], abs=BEGIN_S)
     clocked = Requests(np.array([5]), np.array([2]), np.array([4.0]))
     both = simulate(clocked, one_seat(1.0), crowd=crowd)
-    assert both.arrival_s.tolist() == [1.0, 2.0, 4.0, 4.0, 5.0]
+    assert both.arrival_s == pytest.approx([1.0, 2.0, 4.0, 4.0, 5.0], abs=2.0 * BEGIN_S)
     assert both.output_tokens.tolist() == [1, 1, 2, 1, 1]
-    assert both.e2e_s.tolist() == [1.0, 1.0, 2.0, 3.0, 3.0]
+    assert both.e2e_s == pytest.approx([1.0, 1.0, 2.0, 3.0, 3.0], abs=2.0 * BEGIN_S)
 
 
 def test_a_user_who_is_turned_away_thinks_and_asks_again() -> None:
@@ -142,12 +142,14 @@ def test_a_user_who_is_turned_away_thinks_and_asks_again() -> None:
     crowd = Crowd(asked, 3, np.array([0.0, 0.25, 0.5, 2.0, 9.0]))
     outcome = simulate(None, one_seat(1.0), crowd=crowd, admission=Admission(queue_limit=1))
     assert outcome.status.tolist() == [0, 0, SHED, 0, 0]
-    assert outcome.arrival_s.tolist() == [0.0, 0.25, 0.5, 2.5, 10.0]
+    begun_s = BEGIN_S * np.array([0, 1, 2, 2, 0])
+    assert outcome.arrival_s == pytest.approx(np.array([0.0, 0.25, 0.5, 2.5, 10.0]) + begun_s)
 
 
 def test_everybody_may_be_a_user_and_nobody_need_be() -> None:
     engine = one_seat(1.0)
     asked = Requests(np.ones(3, dtype=np.int64), np.ones(3, dtype=np.int64))
-    assert simulate(None, engine, crowd=Crowd(asked, 9)).e2e_s.tolist() == [1.0, 2.0, 3.0]
+    together = simulate(None, engine, crowd=Crowd(asked, 9))
+    assert together.arrival_s + together.e2e_s == pytest.approx([1.0, 2.0, 3.0])
     assert simulate(NO_REQUESTS, engine, crowd=Crowd(NO_REQUESTS, 9)).e2e_s.size == 0
     assert simulate(asked, engine, crowd=Crowd(NO_REQUESTS, 9)).e2e_s.tolist() == [1.0, 2.0, 3.0]

@@ -363,7 +363,7 @@ def test_the_rate_of_prompts_alone_is_bounded_by_the_closed_form(allowed):
     question = prefill_question(allowed[0].question, allowed[0].question.devices)
     (candidate,) = search(question).candidates
     trial = Trial(candidate, question, {})
-    requests = trial._path(trial.demand, 3000, share=1.0, users=None).offered(1.0).requests
+    requests = trial._path(trial.demand, 3000).offered(1.0).requests
     most = capacity_per_s(trial.replica.engine, requests)
     assert most <= trial.rate_ceiling <= 1.25 * RATE_SLACK * most
 

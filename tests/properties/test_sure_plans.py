@@ -184,7 +184,7 @@ def offer(usd, chance, gpus=8):
 )
 def test_a_little_more_is_recommended_for_clearly_more_certainty(others, recommended):
     pairs = [offer(100.0, 0.80), *(offer(*other, gpus=7) for other in others)]
-    choices = _choices_of(pairs, TERMS)
+    choices = _choices_of(pairs, TERMS, None)
     assert choices.recommended is pairs[recommended][1]
     assert choices.cheapest is pairs[0][1]
     assert choices.fewest is pairs[1][1]
