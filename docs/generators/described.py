@@ -42,6 +42,7 @@ class Described(GenerateJsonSchema):
         """Return the schema of a record with its descriptions."""
         json_schema = super().model_schema(schema)
         properties: Mapping[str, dict[str, Any]] = json_schema.get("properties", {})
-        for name, text in field_texts(schema["cls"]).items():
+        record: type[BaseModel] = schema["cls"]
+        for name, text in field_texts(record).items():
             properties[name]["description"] = text
         return json_schema
