@@ -257,8 +257,8 @@ FREE = {
     "compute_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
     "memory_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
     "link_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
-    **{f"decode_{batch}_ratio": Free(1.0, 0.03, 0.1, is_ratio=True) for batch in DECODE_BATCHES},
-    **{f"prompt_{tokens}_ratio": Free(1.0, 0.03, 0.1, is_ratio=True) for tokens in PROMPT_TOKENS},
+    **{f"decode_{batch}_ratio": Free(1.0, 0.03, 0.3, is_ratio=True) for batch in DECODE_BATCHES},
+    **{f"prompt_{tokens}_ratio": Free(1.0, 0.03, 0.3, is_ratio=True) for tokens in PROMPT_TOKENS},
 }
 """Fields of `HostOverhead` that results constrain. Rates have those of the datasheet or the calibration as prior. The others stay: launches outside graphs (eager_layer_s, graph_tokens), streaming of an embedded engine (stream_s)."""
 NAMES = tuple(FREE)

@@ -523,7 +523,9 @@ class FlatBatch(FlatQueue):
         lost = -1
         for place in range(self.ended_sequences):
             row = self.ended_rows[place]
-            if self.serial[row] > self.serial[self.last] and (lost < 0 or self.serial[row] > self.serial[lost]):
+            if self.serial[row] > self.serial[self.last] and (
+                lost < 0 or self.serial[row] > self.serial[lost]
+            ):
                 lost = row
         if lost < 0:
             return False

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -163,14 +162,10 @@ def test_a_calibration_of_a_card_leaves_the_processor_of_the_catalogue_as_it_is(
     assert planned_device("cpu", str(XEON)).title != planned_device("cpu", None).title
 
 
-def test_host_times_of_an_earlier_version_are_read(tmp_path):
-    """The fit of the live vLLM was written before a step waited for the launches of quantised products and latent attention."""
-    with tarfile.open(ROOT / "calibrate" / "live" / "results" / "records.tar.gz") as packed:
-        member = next(item for item in packed.getmembers() if item.name.endswith("fitted.calibration.yaml"))
-        text = packed.extractfile(member).read().decode()
-    assert "eager_latent_s" not in text
-    path = tmp_path / "fitted.calibration.yaml"
-    path.write_text(text)
+def test_host_times_of_an_earlier_version_are_read():
+    """A fit of a live vLLM that was written before a step waited for the launches of quantised products and latent attention."""
+    path = ROOT / "tests" / "data" / "earlier_host_times.calibration.yaml"
+    assert "eager_latent_s" not in path.read_text(encoding="utf-8")
     host = refitted_overhead(read_calibration_file(path).host)
     assert (host.eager_latent_s, host.eager_scaled_s) == (0.0, 0.0)
     assert host.step_s > 0.0

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrate.live.simulated_steps import WatchedSlots
+from calibrate.live.simulated_steps import WatchedLedger, WatchedSlots
 from capplan.cli.main import main
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
-from capplan.serving.outcome import FINISHED, SHED, Ledger
+from capplan.serving.outcome import FINISHED, SHED
 from capplan.serving.queue import Feed, WaitingLine
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.server import simulate
@@ -49,7 +49,7 @@ def asked(inputs, outputs, arrivals, ids=None, output_ids=None) -> Requests:
 
 def steps_of(requests: Requests, engine: EngineSetup):
     """Return what each step works on, and the outcome, with one decode step at a time."""
-    terms, ledger = engine_terms(engine), Ledger()
+    terms, ledger = engine_terms(engine), WatchedLedger()
     server = WatchedSlots(
         engine.clock, terms, WaitingLine(Feed(requests), terms, ledger, Admission()), ledger
     )

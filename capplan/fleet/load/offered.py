@@ -195,7 +195,7 @@ def matters(rows: NDArray[np.bool_], tokens: NDArray[Any]) -> bool:
     >>> matters(one_of_fifty, np.ones(50)), matters(one_of_fifty, np.where(one_of_fifty, 5.0, 1.0))
     (False, True)
     """
-    return bool(rows.any()) and max(rows.mean(), tokens[rows].sum() / tokens.sum()) >= NEGLIGIBLE
+    return bool(rows.any() and max(rows.mean(), tokens[rows].sum() / tokens.sum()) >= NEGLIGIBLE)
 
 
 WARM_UP_SHARE = 0.15
@@ -276,7 +276,7 @@ def user_share_of(odds: float) -> float:
     Examples
     --------
     >>> user_share_of(1.0), round(user_share_of(3.05), 3), round(user_share_of(3.1), 3)
-    (0.5, 0.757, 0.757)
+    (0.5, 0.755, 0.755)
     """
     nearest: float = 2.0 ** (round(ODDS_PER_DOUBLING * log2(odds)) / ODDS_PER_DOUBLING)
     return nearest / (1.0 + nearest)
