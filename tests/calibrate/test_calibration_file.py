@@ -162,10 +162,13 @@ def test_a_calibration_of_a_card_leaves_the_processor_of_the_catalogue_as_it_is(
     assert planned_device("cpu", str(XEON)).title != planned_device("cpu", None).title
 
 
-def test_host_times_of_an_earlier_version_are_read():
+def test_host_times_of_an_earlier_version_are_read(tmp_path):
     """A fit of a live vLLM that was written before a step waited for the launches of quantised products and latent attention."""
-    path = ROOT / "tests" / "data" / "earlier_host_times.calibration.yaml"
-    assert "eager_latent_s" not in path.read_text(encoding="utf-8")
+    kept = ROOT / "calibrate" / "live" / "results" / "fitted-2026-11-25.calibration.yaml.gz"
+    text = gzip.decompress(kept.read_bytes()).decode()
+    assert "eager_latent_s" not in text
+    path = tmp_path / "fitted.calibration.yaml"
+    path.write_text(text)
     host = refitted_overhead(read_calibration_file(path).host)
     assert (host.eager_latent_s, host.eager_scaled_s) == (0.0, 0.0)
     assert host.step_s > 0.0
