@@ -1,5 +1,6 @@
 """The file: comes back as it was written, migrated where it is older, refused where it was changed."""
 
+import gzip
 import hashlib
 import json
 import re
