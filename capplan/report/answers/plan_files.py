@@ -129,10 +129,11 @@ def diff_answer(before: Side, after: Side) -> Answer:
     """Return what changed; exit code 4 where no plan meets the targets afterwards."""
     found = changes(before, after)
     plan = {name: _pair(before, after, name) for name in _PLAN}
-    plan["order"] = {"before": _ordered(before.chosen), "after": _ordered(after.chosen)}
     plan = {name: pair for name, pair in plan.items() if "." not in name or any(pair.values())}
     results = {name: _pair(before, after, key) for key, name in _RESULTS.items()}
     moved = {name: pair for name, pair in plan.items() if pair["before"] != pair["after"]}
+    plan["order"] = {"before": _ordered(before.chosen), "after": _ordered(after.chosen)}
+    has_moved = plan["order"]["before"] != plan["order"]["after"]
     known = set(before.assumptions)
     return Answer(
         command="diff",
@@ -149,6 +150,14 @@ def diff_answer(before: Side, after: Side) -> Answer:
                 Table(
                     [_diff_row(name, pair) for name, pair in (*results.items(), *moved.items())],
                     title="The plan",
+                ),
+                Table(
+                    [
+                        {"plan": side, "machines": text or "-"}
+                        for side, text in plan["order"].items()
+                        if has_moved
+                    ],
+                    title="The order",
                 ),
                 Table([_changed(change) for change in found], title="Inputs"),
             )
