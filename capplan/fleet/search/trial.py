@@ -21,6 +21,7 @@ from capplan.fleet.load.offered import (
     dealt_users,
     matters,
     user_share_of,
+    users_idle_from_s,
 )
 from capplan.fleet.load.waits import WaitedTimes, seen_by_users, waits_of
 from capplan.fleet.question import Question, spec_of_layout
@@ -270,10 +271,8 @@ def _seen_in(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: 
     if matters(~by_users, tokens):
         end = float(arrival[~by_users].max())
     if crowd is not None and matters(by_users, tokens):
-        end = min(
-            end,
-            max(users_idle_from_s(outcome, by_users, crowd), float(arrival[int(LEAST_SEEN * arrival.size)])),
-        )
+        idle_s = users_idle_from_s(arrival[by_users], outcome.e2e_s[by_users], crowd.first_turns().size)
+        end = min(end, max(idle_s, float(arrival[int(LEAST_SEEN * arrival.size)])))
     begin = float(arrival[int(WARM_UP_SHARE * np.count_nonzero(arrival <= end))])
     seen = (arrival >= begin) & (arrival <= end)
     counted = float(np.count_nonzero(seen)) / max(end - begin, 1e-12)
@@ -297,19 +296,6 @@ def _sent_share(seen: Seen, demand: Demand) -> float | None:
 
 def _odds(share: float) -> float:
     return share / (1.0 - share)
-
-
-def users_idle_from_s(outcome: Outcome, by_users: NDArray[np.bool_], crowd: Crowd) -> float:
-    """Return when the first user found no request left: from then on fewer users load the replica [s].
-
-    Each user takes a request at time zero and at the end of each response, so of N requests that U users send, the last one
-    is taken at the end of response N - U.
-    """
-    ends = (outcome.arrival_s + np.nan_to_num(outcome.e2e_s))[by_users]
-    after = ends.size - crowd.first_turns().size
-    if not 0 <= after < ends.size:
-        return float(outcome.arrival_s[by_users].max())
-    return float(np.partition(ends, after)[after])
 
 
 def is_steady(arrival: NDArray[np.float64], ends: NDArray[np.float64]) -> bool:
