@@ -30,7 +30,7 @@ LEAST_REQUESTS = 20
 MOST_WRONG_SHARE = 0.02
 """Share of failed requests above which nothing is compared: a server that sheds load has other latencies."""
 LINES = 10
-"""Lines of progress."""
+"""Most lines of progress in one run."""
 
 
 def measured_plan(
@@ -49,7 +49,7 @@ def measured_plan(
     asked : the question of the plan
     plan : whose busy replicas share the load evenly
     minutes : [min]
-        of traffic that counts; None: as usual
+        of traffic that counts; None: MINUTES
     tell : receives lines of progress
 
     Raises
@@ -178,7 +178,7 @@ class _Traffic:
 
 
 class Conversations:
-    """What was said so far, from which requests are written that share what the requests of a stream share.
+    """Prompts and responses so far, and the next prompts: those of a stream that share a prefix are sent with a common beginning.
 
     Examples
     --------
@@ -192,7 +192,7 @@ class Conversations:
     """
 
     def __init__(self, prompts: Prompts, block_tokens: int) -> None:
-        """Say nothing yet.
+        """Begin without a prompt.
 
         Parameters
         ----------
@@ -237,7 +237,7 @@ class Conversations:
 
         def answered(row: int, answer: Answered) -> None:
             with self._lock:
-                together = [*written.pop(row), *self._prompts.said(answer)]
+                together = [*written.pop(row), *self._prompts.pieces_of_response(answer)]
                 self._said.update(dict.fromkeys(responses[row], together))
             heard[row].set()
 

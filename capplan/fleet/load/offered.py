@@ -298,7 +298,12 @@ ODDS_PER_DOUBLING = 8
 
 
 def user_share_of(odds: float) -> float:
-    """Return the share of requests that users send, to the next of ODDS_PER_DOUBLING steps, so that loads next to each other share a draw.
+    """Return the share of requests that users send, in steps, so that loads next to each other share a draw.
+
+    Parameters
+    ----------
+    odds : [-]
+        requests of users for each other request, rounded to ODDS_PER_DOUBLING steps per doubling
 
     Examples
     --------

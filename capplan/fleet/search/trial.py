@@ -58,7 +58,7 @@ FULL_SLACK = 2.0 ** (2.0 / STEPS_PER_DOUBLING)
 SHORT_REQUESTS_PER_USER = 4
 """Requests of each user that a short run must hold: with fewer, the initial burst of users dominates, and a longer run is simulated."""
 LEAST_OTHERS = 3000
-"""Open-loop requests of a run next to those of users: fewer long ones differ by several percent from run to run."""
+"""Fewest open-loop requests of a run with users, if MOST_LENGTHENED allows it: the response times of fewer long ones differ by several percent from run to run."""
 MOST_LENGTHENED = 4
 """Largest factor by which a run is longer than asked for, so that the users of a slow class send several requests each, and LEAST_OTHERS arrive."""
 MOST_DOUBLINGS = 60.0
@@ -288,13 +288,14 @@ def _seen_in(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: 
 
 
 def _sent_share(seen: Seen, demand: Demand) -> float | None:
-    """Return the share of the requests of a run that users sent, others sent too; None if all are of one kind."""
+    """Return the share of the requests of a run that users sent, in the steps of `user_share_of`; None if they sent all or none."""
     by_users = np.array([item.users is not None for item in demand.classes])[seen.class_index]
     counts = np.count_nonzero(by_users), np.count_nonzero(~by_users)
     return user_share_of(counts[0] / counts[1]) if all(counts) else None
 
 
 def _odds(share: float) -> float:
+    """Return how many requests users send for each other request, from their share of all requests."""
     return share / (1.0 - share)
 
 
