@@ -24,9 +24,11 @@ from capplan.serving.requests import Requests
 
 TOOL = "capplan verify-plan --endpoint"
 MINUTES = 5.0
+"""Minutes of traffic that count, unless --minutes says how many."""
 SEED = 4099
 """Seed of the requests that are sent; the prediction draws others."""
 LEAST_REQUESTS = 20
+"""Requests that arrive on average in the shortest traffic: at a low rate it lasts longer than --minutes."""
 MOST_WRONG_SHARE = 0.02
 """Share of failed requests above which nothing is compared: a server that sheds load has other latencies."""
 LINES = 10
