@@ -98,14 +98,14 @@ def _part(plan: Plan, part: MixedPart, row: Row, key: str, value: float) -> Expl
     )
     if key in ("replicas", "used_fraction"):
         formula = (
-            "replicas whose share u of the time is cheapest paid for in this way"
+            "replicas for whose share u of the time this is the cheapest way to pay"
             if key == "replicas"
             else "mean of their u"
         )
         return explained(key, value, formula, (used,), MONEY)  # fmt: skip
     if key == "gpus" and not part.of_replicas:
         formula = (
-            "GPUs of the machines of the order whose share u of the time is cheapest paid for in this way"
+            "GPUs of machines of the order for whose share u of the time this is the cheapest way to pay"
         )
         return explained(key, value, formula, (used,), MONEY)
     if key == "gpus":

@@ -16,6 +16,7 @@ from capplan.fleet.load.offered import (
     split_by_prefix,
     split_crowd,
     split_round_robin,
+    users_idle_from_s,
 )
 from capplan.fleet.load.waits import WaitedTimes, Waits, seen_by_users
 from capplan.fleet.search.target_values import spared_time_s, target_values, undecided
@@ -420,7 +421,7 @@ def measured_time(
 
     Parameters
     ----------
-    columns : of the requests, by name: arrival_s, e2e_s
+    columns : of the requests, by name: arrival_s, e2e_s, class_index, input_tokens, output_tokens
     stream : the load
     stopped_s : [s]
         when the run ended
@@ -430,16 +431,14 @@ def measured_time(
     arrival = columns["arrival_s"]
     if not arrival.size:
         return 0.0, stopped_s
-    end = float(arrival.max())
     of_crowd = stream.of_crowd(columns["class_index"])
     tokens = columns["input_tokens"] + columns["output_tokens"]
     end = float(arrival.max())
     if stream.crowd is not None and matters(~of_crowd, tokens):
         end = float(arrival[~of_crowd].max())
     if stream.crowd is not None and matters(of_crowd, tokens):
-        ends = np.sort((arrival + np.nan_to_num(columns["e2e_s"]))[of_crowd])
-        after = ends.size - stream.crowd.first_turns().size
-        idle_s = float(ends[after]) if 0 <= after < ends.size else float(arrival[of_crowd].max())
+        users = stream.crowd.first_turns().size
+        idle_s = users_idle_from_s(arrival[of_crowd], columns["e2e_s"][of_crowd], users)
         end = min(end, *(last_s if len(last_s) > 1 else [idle_s]))
     begin = max(stream.warm_up_s, float(np.quantile(arrival[arrival <= end], stream.warm_up_share)))
     end = min(end, stopped_s)

@@ -145,7 +145,7 @@ def cash_of(mixes: Sequence[Mix], terms: Mapping[Offer, PaidTerm]) -> Cash:
     Parameters
     ----------
     mixes : of month 1, 2, ...; each is the cheapest for its own load
-    terms : by offer, as GPUs of two kinds have two prices: term T, upfront u and running cost r; offers without one are paid as they are used
+    terms : by offer, because GPUs of two kinds have two prices: term T, upfront u and running cost r; offers without one are paid as they are used
 
     Returns
     -------

@@ -266,13 +266,13 @@ class GroupUse:
     of_replicas: bool = True
     """Whether replicas are counted, not machines."""
     group: int = 0
-    """Group of the plan that they are of."""
+    """Place of their group in the plan."""
     machine: str | None = None
     """Name of the machine; None for GPUs by the piece."""
 
     @property
     def are_there(self) -> bool:
-        """Whether they are there already, and cost nothing more however they are used."""
+        """Whether the machines are there already: they cost nothing more, however they are used."""
         return all(offer.name == OWN for offer in self.offers)
 
 

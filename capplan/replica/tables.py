@@ -265,7 +265,7 @@ def with_host(
 
 
 def ratio_at(size: Number, sizes: Sequence[float], ratios: Sequence[float]) -> Array:
-    """Return by what a deployment's step of a size differs from the predicted one.
+    """Return the time of a deployment's step of some size over the predicted time.
 
         ln q(n) = linear in ln n between ln q(n_1), ln q(n_2), ...
 

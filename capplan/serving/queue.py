@@ -32,8 +32,8 @@ NO_ROW: Row = (inf, 0, 0, 0, 0, [], [])
 class Feed:
     """Yields requests in the order in which they reach the queue: arrival time plus front-end delay.
 
-    Users of a crowd begin one after the other, BEGIN_S apart, each with one request. When it ends, the user takes the next request of the own group,
-    thinks for the time that goes with it, and sends it. Ends may be reported late (a shed request arrived before the step that
+    Users of a crowd begin one after the other, BEGIN_S apart, each with one request. When a request ends, its user takes the next
+    request of the group, thinks for the time that goes with it, and sends it. Ends may be reported late (a shed request arrived before the step that
     just ended), so the user takes the next request only when the queue has reached the time of the end.
     """
 

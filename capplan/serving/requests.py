@@ -92,7 +92,7 @@ NO_REQUESTS = Requests(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
 BEGIN_S = 1e-4
-"""Time between the first requests of two users: a client sends one after the other, so an idle engine begins with the first by itself."""
+"""Time between the first requests of two users (an assumption): a client sends one after the other, so an idle engine begins with the first by itself."""
 
 
 class UserGroup(NamedTuple):

@@ -302,7 +302,7 @@ class Server(EngineState):
     def _make_room(self) -> bool:
         """Preempt until every decoding sequence has room for its next token, and the next piece of a prompt for its blocks.
 
-        Return whether any was preempted. With priorities the one that is preempted may be admitted before the one that lacks a block.
+        Return whether any was preempted. With priorities, a request that was admitted before the one that lacks a block may be preempted.
         """
         terms, kv, preempted = self._terms, self._kv, False
         while kv.sequences:

@@ -1,8 +1,8 @@
-"""The steps of the Dockerfile where there is no builder: what they add to the base image, and that the program answers from it.
+"""The steps of the Dockerfile, run without a builder: how much they add to the base image, and whether the installed program answers.
 
     python -m tests.installs.container
 
-The packages of the system are those of this machine, and so is Python.
+The packages of the system and Python are those of the machine at hand.
 """
 
 import os
@@ -16,7 +16,7 @@ from tests.installs.built import copied
 from tests.installs.environment import ROOT, record
 
 MOST_MB = 300 - 125
-"""What an image of 300 MB leaves beside python:3.12-slim."""
+"""Largest size of the installed program: an image of at most 300 MB less the 125 MB of python:3.12-slim [MB]."""
 
 
 def steps() -> list[str]:

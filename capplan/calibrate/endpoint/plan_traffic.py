@@ -24,13 +24,15 @@ from capplan.serving.requests import Requests
 
 TOOL = "capplan verify-plan --endpoint"
 MINUTES = 5.0
+"""Minutes of traffic that count, unless --minutes says how many."""
 SEED = 4099
 """Seed of the requests that are sent; the prediction draws others."""
 LEAST_REQUESTS = 20
+"""Requests that arrive on average in the shortest traffic: at a low rate it lasts longer than --minutes."""
 MOST_WRONG_SHARE = 0.02
 """Share of failed requests above which nothing is compared: a server that sheds load has other latencies."""
 LINES = 10
-"""Lines of progress."""
+"""Most lines of progress in one run."""
 
 
 def measured_plan(
@@ -49,7 +51,7 @@ def measured_plan(
     asked : the question of the plan
     plan : whose busy replicas share the load evenly
     minutes : [min]
-        of traffic that counts; None: as usual
+        of traffic that counts; None: MINUTES
     tell : receives lines of progress
 
     Raises
@@ -178,7 +180,7 @@ class _Traffic:
 
 
 class Conversations:
-    """What was said so far, from which requests are written that share what the requests of a stream share.
+    """Prompts and responses so far, and the next prompts: those of a stream that share a prefix are sent with a common beginning.
 
     Examples
     --------
@@ -192,7 +194,7 @@ class Conversations:
     """
 
     def __init__(self, prompts: Prompts, block_tokens: int) -> None:
-        """Say nothing yet.
+        """Begin without a prompt.
 
         Parameters
         ----------
@@ -237,7 +239,7 @@ class Conversations:
 
         def answered(row: int, answer: Answered) -> None:
             with self._lock:
-                together = [*written.pop(row), *self._prompts.said(answer)]
+                together = [*written.pop(row), *self._prompts.pieces_of_response(answer)]
                 self._said.update(dict.fromkeys(responses[row], together))
             heard[row].set()
 

@@ -57,7 +57,7 @@ class Served(NamedTuple):
     longest: int | None = None
     """Longest context, if the server says so."""
     notice: str = ""
-    """What is not certain of it."""
+    """What is uncertain about the model; empty if nothing is."""
 
 
 def served_model(server: Endpoint, model: str) -> Served:
@@ -143,7 +143,7 @@ class Prompts:
         """Return a request whose prompt is like no other."""
         return self.question(self.drawn(draw, self.pieces_of(point.input_tokens)), point.output_tokens)
 
-    def said(self, answer: Answered) -> Pieces:
+    def pieces_of_response(self, answer: Answered) -> Pieces:
         """Return the pieces of a response; none if the server takes token ids and returns none."""
         return answer.ids if self.takes_ids else answer.text.split()
 

@@ -198,6 +198,33 @@ def matters(rows: NDArray[np.bool_], tokens: NDArray[Any]) -> bool:
     return bool(rows.any() and max(rows.mean(), tokens[rows].sum() / tokens.sum()) >= NEGLIGIBLE)
 
 
+def users_idle_from_s(arrival_s: Array, response_s: Array, users: int) -> float:
+    """Return when the first user finds no request left: from then on fewer users load the replicas [s].
+
+    Each user takes a request at the beginning and at the end of each response, so of N requests that U users send, the last one
+    is taken at the end of response N - U.
+
+    Parameters
+    ----------
+    arrival_s : [s]
+        when users send each request, at least one
+    response_s : [s]
+        how long each response takes; nan if it does not end
+    users : [-]
+        who take a request at the beginning
+
+    Examples
+    --------
+    Two users send three requests of 1, 3 and 2 s:
+
+    >>> users_idle_from_s(np.array([0.0, 0.0, 1.0]), np.array([1.0, 3.0, 2.0]), users=2)
+    3.0
+    """
+    ends = arrival_s + np.nan_to_num(response_s)
+    after = ends.size - users
+    return float(np.partition(ends, after)[after]) if 0 <= after < ends.size else float(arrival_s.max())
+
+
 WARM_UP_SHARE = 0.15
 """Share of the requests of a run that latencies and rates leave out: the first ones meet empty replicas."""
 STEADY_CV = 1e-3
@@ -271,7 +298,12 @@ ODDS_PER_DOUBLING = 8
 
 
 def user_share_of(odds: float) -> float:
-    """Return the share of requests that users send, to the next of ODDS_PER_DOUBLING steps, so that loads next to each other share a draw.
+    """Return the share of requests that users send, in steps, so that loads next to each other share a draw.
+
+    Parameters
+    ----------
+    odds : [-]
+        requests of users for each other request, rounded to ODDS_PER_DOUBLING steps per doubling
 
     Examples
     --------

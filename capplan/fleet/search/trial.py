@@ -21,6 +21,7 @@ from capplan.fleet.load.offered import (
     dealt_users,
     matters,
     user_share_of,
+    users_idle_from_s,
 )
 from capplan.fleet.load.waits import WaitedTimes, seen_by_users, waits_of
 from capplan.fleet.question import Question, spec_of_layout
@@ -57,7 +58,7 @@ FULL_SLACK = 2.0 ** (2.0 / STEPS_PER_DOUBLING)
 SHORT_REQUESTS_PER_USER = 4
 """Requests of each user that a short run must hold: with fewer, the initial burst of users dominates, and a longer run is simulated."""
 LEAST_OTHERS = 3000
-"""Open-loop requests of a run next to those of users: fewer long ones differ by several percent from run to run."""
+"""Fewest open-loop requests of a run with users, if MOST_LENGTHENED allows it: the response times of fewer long ones differ by several percent from run to run."""
 MOST_LENGTHENED = 4
 """Largest factor by which a run is longer than asked for, so that the users of a slow class send several requests each, and LEAST_OTHERS arrive."""
 MOST_DOUBLINGS = 60.0
@@ -270,10 +271,8 @@ def _seen_in(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: 
     if matters(~by_users, tokens):
         end = float(arrival[~by_users].max())
     if crowd is not None and matters(by_users, tokens):
-        end = min(
-            end,
-            max(users_idle_from_s(outcome, by_users, crowd), float(arrival[int(LEAST_SEEN * arrival.size)])),
-        )
+        idle_s = users_idle_from_s(arrival[by_users], outcome.e2e_s[by_users], crowd.first_turns().size)
+        end = min(end, max(idle_s, float(arrival[int(LEAST_SEEN * arrival.size)])))
     begin = float(arrival[int(WARM_UP_SHARE * np.count_nonzero(arrival <= end))])
     seen = (arrival >= begin) & (arrival <= end)
     counted = float(np.count_nonzero(seen)) / max(end - begin, 1e-12)
@@ -289,27 +288,15 @@ def _seen_in(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: 
 
 
 def _sent_share(seen: Seen, demand: Demand) -> float | None:
-    """Return the share of the requests of a run that users sent, others sent too; None if all are of one kind."""
+    """Return the share of the requests of a run that users sent, in the steps of `user_share_of`; None if they sent all or none."""
     by_users = np.array([item.users is not None for item in demand.classes])[seen.class_index]
     counts = np.count_nonzero(by_users), np.count_nonzero(~by_users)
     return user_share_of(counts[0] / counts[1]) if all(counts) else None
 
 
 def _odds(share: float) -> float:
+    """Return how many requests users send for each other request, from their share of all requests."""
     return share / (1.0 - share)
-
-
-def users_idle_from_s(outcome: Outcome, by_users: NDArray[np.bool_], crowd: Crowd) -> float:
-    """Return when the first user found no request left: from then on fewer users load the replica [s].
-
-    Each user takes a request at time zero and at the end of each response, so of N requests that U users send, the last one
-    is taken at the end of response N - U.
-    """
-    ends = (outcome.arrival_s + np.nan_to_num(outcome.e2e_s))[by_users]
-    after = ends.size - crowd.first_turns().size
-    if not 0 <= after < ends.size:
-        return float(outcome.arrival_s[by_users].max())
-    return float(np.partition(ends, after)[after])
 
 
 def is_steady(arrival: NDArray[np.float64], ends: NDArray[np.float64]) -> bool:

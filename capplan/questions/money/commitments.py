@@ -127,6 +127,7 @@ def paid_terms(terms: Commitments, mixes: Sequence[Mix]) -> dict[Offer, PaidTerm
 
 
 def _reserved_term(offer: Offer, terms: Reserved, interest_fraction: float) -> PaidTerm:
+    """Return how a reservation is paid: its upfront part, and the rest month by month."""
     months, ahead = 12.0 * TERM_YEARS[offer.name], terms.upfront
     billed = offer.fixed_usd_per_hour / tied_up_ratio(ahead, months, interest_fraction)
     monthly = float(usd_per_month(billed))
@@ -136,6 +137,7 @@ def _reserved_term(offer: Offer, terms: Reserved, interest_fraction: float) -> P
 
 
 def _bought(offer: Offer, terms: Owned) -> PaidTerm:
+    """Return how a purchase is paid: its price at the start, running costs by the month, and what it is worth at the end."""
     annuity = annuity_usd_per_hour(_depreciated_usd(terms), terms.life, terms.interest)
     running = float(usd_per_month(offer.fixed_usd_per_hour - annuity))
     residual = terms.residual * terms.capex
@@ -245,7 +247,7 @@ def machine_offers(
 
 
 def units_in_service(units: Sequence[int], busy: int, survive: Survival) -> int:
-    """Return how many of some units of machines, taken one after the other, hold the replicas that carry a load and survive what they have to.
+    """Return how many units of machines have to run to carry a load and survive what may fail; they are started one after the other.
 
     Parameters
     ----------
@@ -258,7 +260,7 @@ def units_in_service(units: Sequence[int], busy: int, survive: Survival) -> int:
     Returns
     -------
     [-]
-        all units if they are too few
+        number of units: all of them if even these are too few
 
     Examples
     --------

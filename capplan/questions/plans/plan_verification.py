@@ -53,7 +53,7 @@ RUNS = 8
 DEVIATIONS = 3.0
 """... in standard deviations, which widen the interval of the prediction."""
 SLOWNESS_STEP = 1.02
-"""How exactly the slowness of measured steps is found."""
+"""Ratio of the two bounds at which the search for the slowness of measured steps ends."""
 CLOSED_REQUESTS = 1000
 """Requests of a closed loop whose number is not stated."""
 
@@ -333,7 +333,7 @@ def _lengths(asked: AskedFleet, result: BenchmarkResult) -> Lengths:
 
 
 def refuse_drafts(plan: Plan, place: str) -> None:
-    """Raise the error for measurements, at a place, of a plan with drafts."""
+    """Raise the error for measurements of a plan with drafts; they come from `place`, a file or a server."""
     if plan.draft_tokens:
         raise InputError(f"{place}: the plan speculates, and measurements with drafts are not compared yet")
 
@@ -428,7 +428,8 @@ def _of_requests(
 ) -> tuple[str, dict[str, float], dict[str, float]]:
     """Return the kind of load, what replicas would measure, and how far one run is off by the luck of its requests.
 
-    The requests are those of the run, or the traffic of the plan at its rate. The rates of an open loop that keeps up are
+    With `own`, the requests are those of the run. Otherwise they are a share of the traffic of the plan, by default the one that makes up
+    the rate of the run, or a closed loop if the run states no rate. The rates of an open loop that keeps up are
     those that it was offered, so they say nothing of the replica.
     """
     rate = result.request_rate_per_s
@@ -511,8 +512,9 @@ def planned_stream(
     share : [-]
         of the whole traffic
     seconds : [s]
-        that count; None: as usual
+        that count; None: the default of `peak_stream`
     replicas : [-]
+        that serve this share
     seed : of all random draws
     """
     demand, longest = asked.question.demand, _longest(asked)

@@ -92,7 +92,7 @@ def shipped_id(name: str) -> str | None:
 
 
 def called_alike(first: str, second: str) -> bool:
-    """Return whether two names may mean one model: owners and case do not matter, and one may say more, such as its weights.
+    """Return whether two names may mean one model: owners and case do not matter, and one name may go on, for example with the dtype of the weights.
 
     Examples
     --------

@@ -27,7 +27,7 @@ def currency_texts(currency: Currency | None, usd: Mapping[str, float]) -> tuple
 
     Parameters
     ----------
-    currency : Currency
+    currency : with its name, and the dollars that one unit of it costs
     usd : [$]
         by what they are for
 

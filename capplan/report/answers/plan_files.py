@@ -179,7 +179,7 @@ def diff_answer(before: Side, after: Side) -> Answer:
 
 
 def _ordered(chosen: Mapping[str, Any] | None) -> str | None:
-    """Return the machines of a plan, each with provider, region and price; None without a plan, and at prices of the scenario."""
+    """Return the machines of a plan, each with provider, region and price; None without a plan, and for prices that the scenario states."""
     lines = ((chosen or {}).get("order") or {}).get("machines", ())
     return "; ".join(_line_text(line) for line in lines if line["sku"] or line["source"]) or None
 
