@@ -332,23 +332,20 @@ class Server(EngineState):
         `Scheduler.schedule`, vllm/v1/core/sched/scheduler.py: https://github.com/vllm-project/vllm.
         """
         after = int((self._step + 1) * self._terms.growth)
-        left = self._cap - self._held - self._kv.blocks(self._counter)
+        dealt: dict[int, int] = {}
         decoding = list(self._decoding.values())
         for place, flight in enumerate(decoding):
             if flight.index not in self._decoding:
                 continue
             lacks = self._blocks_of(flight, after) - self._blocks_of(flight, self._counter)
-            while lacks > left:
+            while lacks > self._cap - self._held - self._kv.blocks(self._counter) - sum(dealt.values()):
                 lowest = self._lowest()
-                if lowest is self._partial:
-                    left += lowest.blocks
-                else:
-                    left += self._blocks_of(lowest, after if lowest in decoding[:place] else self._counter)
+                dealt.pop(lowest.index, None)
                 self._preempt()
                 if lowest is flight:
                     self._pause(decoding[place + 1 :])
                     return
-            left -= lacks
+            dealt[flight.index] = lacks
 
     def _blocks_of(self, flight: InFlight, counter: int) -> int:
         """Return the blocks of a decoding sequence at a value of the counter."""

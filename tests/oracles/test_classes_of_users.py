@@ -13,7 +13,7 @@ from capplan.engine.profile import Scheduling
 from capplan.fleet.load.demand import demand_of_classes
 from capplan.fleet.load.offered import SamplePath, split_crowd
 from capplan.serving.fleet_simulator import simulate_fleet
-from capplan.serving.requests import Crowd, Requests, joined_crowd
+from capplan.serving.requests import BEGIN_S, Crowd, Requests, joined_crowd
 from capplan.serving.server import served, simulate
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass
@@ -106,14 +106,17 @@ def classes_by_hand(users, think_s, service_s, most):
             heappush(events, (now_s + think_s[group][row], next(order), group, service_s[group][row]))
 
     turns = [((i + 0.5) / n, g) for g, n in enumerate(users) for i in range(min(n, len(think_s[g])))]
-    for _, group in sorted(turns):
-        ask(group, 0.0)
+    for user, (_, group) in enumerate(sorted(turns)):
+        heappush(events, (BEGIN_S * user, next(order), group, None))
     while events or line:
         if line and (not events or line[0][0] <= events[0][0]):
             end_s, _, group = heappop(line)
             ask(group, end_s)
             continue
         now_s, _, group, service = heappop(events)
+        if service is None:  # a user begins
+            ask(group, now_s)
+            continue
         free_s = max(free_s, now_s) + service
         out.append((group, now_s, free_s))
         heappush(line, (free_s, next(order), group))

@@ -42,8 +42,8 @@ def by_hand(arrivals_s, service_s, users, think_s, asked_service_s, counters=1):
         if think is not None:
             heappush(events, (now_s + think, 1, next(order), service, True))
 
-    for _ in range(users):
-        ask(0.0)
+    for user in range(users):
+        heappush(events, (BEGIN_S * user, -1, next(order), None, True))
     queues, busy = [deque() for _ in range(counters)], [False] * counters
     ends = []
 
@@ -61,6 +61,9 @@ def by_hand(arrivals_s, service_s, users, think_s, asked_service_s, counters=1):
                 ask(now_s)
         else:
             now_s, _, _, service, is_user = heappop(events)
+            if service is None:  # a user begins
+                ask(now_s)
+                continue
             place = len(out) % counters
             queues[place].append((len(out), service, is_user))
             out.append([now_s, np.nan])

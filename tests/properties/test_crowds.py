@@ -71,7 +71,7 @@ def same_rows(left, right) -> None:
 @settings(max_examples=examples(40, 150), deadline=None)
 @given(seed=st.integers(0, 10**6), clients=st.integers(1, 20))
 def test_users_who_do_not_think_are_a_concurrency(policy: str, seed: int, clients: int) -> None:
-    """To the bit, with rows that are shed, deadlines and priorities."""
+    """With rows that are shed, deadlines and priorities; to the bit unless runs of asynchronous steps are cut elsewhere, which moves sums by a rounding."""
     requests, engine, options = case_of(seed, policy)
     admission = replace(options["admission"], queue_limit=None)
     rules = {"until_s": options["until_s"], "admission": admission}
@@ -85,12 +85,14 @@ def test_users_who_do_not_think_are_a_concurrency(policy: str, seed: int, client
         simulate(None, engine, crowd=Crowd(requests, clients, np.zeros(len(requests))), **rules),
         served(iter(()), engine, crowd=Crowd(iter([requests]), clients), **rules),
     ):
-        same_rows(outcome, expected)
-        assert (outcome.seconds, outcome.steps, outcome.preemptions) == (
-            expected.seconds,
-            expected.steps,
-            expected.preemptions,
-        )
+        assert (outcome.steps, outcome.preemptions) == (expected.steps, expected.preemptions)
+        if not engine.scheduling.asynchronous:
+            same_rows(outcome, expected)
+            assert outcome.seconds == expected.seconds
+            continue
+        for name in ROWS:
+            near = pytest.approx(getattr(expected, name), rel=1e-12, abs=1e-12, nan_ok=True)
+            assert getattr(outcome, name) == near, name
 
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])

@@ -102,9 +102,28 @@ class TieredReference(Reference):
         """Blocks of the pieces that are begun, without those that have names."""
         return max(self.own(request, request.begun), 0)
 
+    def without_a_block(self):
+        """Deal blocks for the next round in order of admission, as vLLM does; return who comes after a request that gave up its own, or None."""
+        now, later = (int(rounds * self.growth) for rounds in (self.rounds, self.rounds + 1))
+        order = self.decoding()
+        for place, request in enumerate(order):
+            while request in self.running:
+                served = [r for r in order[: place + 1] if r in self.running]
+                more = sum(self.own(r, r.base + later) - self.own(r, r.base + now) for r in served)
+                if self.used() + more <= self.capacity - self.shared():
+                    break
+                self.preempt()
+                if request not in self.running:
+                    return order[place + 1 :]
+        return None
+
     def make_room(self):
         """Preempt until all decoding sequences have room for a round and a prompt under way for its next piece."""
         before, mixed = self.preemptions, self.scheduling.policy == "mixed"
+        if mixed and self.admission.priority:
+            self.skipped = self.without_a_block()
+            if self.skipped is not None:
+                return True
         while self.decoding() and self.used(extra=1) > self.capacity - self.shared():
             self.preempt()
         while mixed:
@@ -300,14 +319,19 @@ class TieredReference(Reference):
 
     def step(self):
         preempted = self.make_room()
-        decoding = self.decoding()
-        chunks = self.plan(decoding, admits=not preempted)
+        skipped, self.skipped = self.skipped, None
+        decoding = [r for r in self.decoding() if r not in (skipped or [])]
+        chunks = self.plan(decoding, admits=not preempted) if skipped is None else []
         if not chunks and not decoding:
             return preempted
         if chunks and self.scheduling.policy == "prefill_first":
             decoding = []
         self.now += self.step_s(decoding, chunks)
         if decoding:
+            gained = int((self.rounds + 1) * self.growth) - int(self.rounds * self.growth)
+            for request in skipped or []:
+                request.base -= gained
+                request.join_rounds += 1
             self.rounds += 1
             self.trim(self.used())
         ended = [r for r in decoding if self.rounds - r.join_rounds == r.rounds_left]
