@@ -153,7 +153,7 @@ def diff_answer(before: Side, after: Side) -> Answer:
                 ),
                 Table(
                     [
-                        {"plan": side, "machines": text or "-"}
+                        {"side": side, "machines": text or "-"}
                         for side, text in plan["order"].items()
                         if has_moved
                     ],
