@@ -8,6 +8,7 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.engine.dtypes import CacheRule
+from capplan.engine.left_out import LeftOutResult
 from capplan.engine.memory_rules import MemoryRules
 from capplan.numbers import Number
 
@@ -281,6 +282,8 @@ class EngineProfile:
     """Decode attention reads the keys of a head as often as query heads share it, to this power; 0: once."""
     expert_kernels: tuple[ExpertKernel, ...] = ()
     """Kernels for routed experts, the first that fits, where it is not the first one timed."""
+    left_out: tuple[LeftOutResult, ...] = ()
+    """Errors of a calibration on results that its fit did not see; empty: the host times are those of the version."""
     asked_version: str | None = None
     """The version that was requested; None where none was."""
     assumptions: tuple[Assumption, ...] = ()
