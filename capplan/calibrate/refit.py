@@ -263,6 +263,7 @@ FREE = {
     "memory_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
     "link_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
     **{f"decode_{batch}_ratio": Free(1.0, 0.03, 0.3, is_ratio=True) for batch in DECODE_BATCHES},
+    "decode_attention_ratio": Free(3.0, 0.05, 0.7, is_ratio=True),
     **{f"prompt_{tokens}_ratio": Free(1.0, 0.03, 0.3, is_ratio=True) for tokens in PROMPT_TOKENS},
 }
 """Fields of `HostOverhead` that results constrain. Rates have those of the datasheet or the calibration as prior. The others stay: launches outside graphs (eager_layer_s, graph_tokens), streaming of an embedded engine (stream_s)."""
@@ -441,6 +442,7 @@ class _Problem:
         return frozenset(
             [f"decode_{batch}_ratio" for batch in DECODE_BATCHES if batch >= 2.0 * most]
             + [f"prompt_{tokens}_ratio" for tokens in PROMPT_TOKENS if tokens >= 2 * budget]
+            + ([] if on_processors else ["decode_attention_ratio"])
         )
 
     @property

@@ -102,6 +102,8 @@ class HostOverhead:
     decode_32_ratio: float = 1.0
     """The same of 32 sequences and more."""
 
+    decode_attention_ratio: float = 1.0
+    """The same of the attention of decode steps, which grows with their contexts."""
     prompt_128_ratio: float = 1.0
     """The same of the matrix products of a step with 128 tokens, prompts among them, and fewer; between the named tokens it is interpolated."""
     prompt_512_ratio: float = 1.0
@@ -128,7 +130,7 @@ class HostOverhead:
 
     def of_version(self) -> tuple[float, ...]:
         """Return the numbers that a version of an engine has, in order: all but those of one deployment."""
-        own = {"compute_rate_ratio", "memory_rate_ratio", "link_rate_ratio"}
+        own = {"compute_rate_ratio", "memory_rate_ratio", "link_rate_ratio", "decode_attention_ratio"}
         own |= {f"decode_{batch}_ratio" for batch in DECODE_BATCHES}
         own |= {f"prompt_{tokens}_ratio" for tokens in PROMPT_TOKENS}
         return tuple(getattr(self, f.name) for f in fields(self) if f.name not in own)

@@ -226,7 +226,8 @@ def with_host(
 
         D = u + r_d (k - u) + t_step + S t_seq / g,   M = q(T) (f + r_p (k - f)) + t_step,   L = t_launch + t_step
 
-    and D and decode attention times q(S), the ratios of decode steps at S sequences and of steps with prompts at T tokens,
+    and D and decode attention times q(S), decode attention also times its own ratio; q(S) and q(T) are the ratios of decode steps at S sequences
+    and of steps with prompts at T tokens,
     with k the sum of kernel times, f their floors, u the time that cannot overlap; t_step includes what ranks_s adds where
     a model is split over several devices, g the groups of data-parallel attention: each group has a scheduler of its own, which handles
     its own sequences. A ratio r above 1 adds
@@ -256,7 +257,9 @@ def with_host(
         kernels,
         decode_s=(remaining("decode_s", *decode) + step_s + per_sequence) * of_batch,
         head_s=remaining("head_s", *prefill) + per_sequence,
-        decode_attention_s=remaining("decode_attention_s", *decode) * of_batch[:, None],
+        decode_attention_s=remaining("decode_attention_s", *decode)
+        * of_batch[:, None]
+        * host.decode_attention_ratio,
         mixed_s=remaining("mixed_s", *prefill) * of_tokens + step_s,
         launch_s=launch_s + step_s,
         prefill_attention_s=remaining("prefill_attention_s", *prefill),
