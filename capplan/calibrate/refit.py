@@ -10,6 +10,7 @@ from math import inf
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from capplan.accuracy.benchmark import MOST_REQUESTS, Benchmark, Kind
@@ -312,6 +313,7 @@ def refitted(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> HostRefit:
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         remarks=(*left_out, *remarks),
         points=points,
+        policy="slots" if first.profile.policy == "slots" else None,
     )
 
 
@@ -503,7 +505,7 @@ class _Problem:
             least = error(numbers, self.residuals(numbers))
         return numbers
 
-    def _stepped(self, here: tuple[Array, Array], jacobian: Array, keep: Array) -> Array:
+    def _stepped(self, here: tuple[Array, Array], jacobian: Array, keep: NDArray[np.bool_]) -> Array:
         """Return the numbers that are best for some values, which are linear in the numbers around those here."""
         start, rest = here
 

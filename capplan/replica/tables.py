@@ -150,7 +150,13 @@ class DeviceTables:
 
 
 def device_tables(
-    network: Network, launch: Launch, rates: StepRates, knots: Knots, graph_sizes: Sequence[float] = ()
+    network: Network,
+    launch: Launch,
+    rates: StepRates,
+    knots: Knots,
+    graph_sizes: Sequence[float] = (),
+    *,
+    two_passes: bool = False,
 ) -> DeviceTables:
     """Return the step tables of an array of plans without host time; tables have a leading axis of plans.
 
@@ -161,6 +167,7 @@ def device_tables(
     rates : fields of shape (plans, 1, 1)
     knots : where times are computed
     graph_sizes : batches of one engine to which smaller decode steps are padded; their attention is not
+    two_passes : a step computes its prompts and then its decoding sequences, each by themselves
 
     Returns
     -------
@@ -205,6 +212,7 @@ def device_tables(
             prefill_attention_s=_spread(time_s(prefill) / packed, (plans, knots.new.size, knots.past.size)),
             stages=_spread(np.ravel(launch.pipeline), (plans,)),
             stage_fraction=_spread(largest.ravel(), (plans,)),
+            two_passes=two_passes,
         )
 
     ranks = _spread(np.ravel(launch.tensor) * np.ravel(launch.pipeline), (plans,))

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import log
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, PlainSerializer
 
 from capplan.assumption import Assumption
 from capplan.engine.left_out import LEAST_LOADS, LeftOutResult
-from capplan.engine.lookup import profile
+from capplan.engine.lookup import profile, with_slots
 from capplan.engine.profile import EngineProfile, HostOverhead
 from capplan.errors import InputError
 from capplan.hardware.device import Device
@@ -252,6 +252,8 @@ class HostRefit:
     date: str
     remarks: tuple[str, ...]
     points: tuple[ResultPoint, ...]
+    policy: Literal["slots"] | None = None
+    """Scheduler of the server where it is not the engine's own: the slots of llama.cpp's server."""
 
     @property
     def results(self) -> int:
@@ -319,6 +321,8 @@ def refitted_profile(
         f"{path.name}: its host times are those of {host.engine} {host.engine_version}, and are used for "
         f"{rules.asked_version or rules.version}"
     )
+    if host.policy == "slots":
+        rules = with_slots(rules)
     is_same = _same_host(host, rules)
     warnings = () if is_same else (other,)
     fitted = replace(
