@@ -86,7 +86,9 @@ def engines_of(replica: Replica, use: EngineOptions, id_tokens: int, prompt_toke
     """
     stated: list[Assumption] = []
     if use.scheduler is not None:
-        replica = replace(replica, scheduling=_scheduling(replica, use.scheduler, stated))
+        scheduling = _scheduling(replica, use.scheduler, stated)
+        table = replace(replica.table, two_passes=scheduling.policy == "slots")
+        replica = replace(replica, scheduling=scheduling, table=table)
     if use.batch_timeout_s is not None and use.scheduler != "dynamic":
         raise InputError("--batch-timeout: only --scheduling dynamic has a batch timeout")
     caching = _caching(replica, use.tiers, id_tokens if use.prefix_caching else 0, prompt_tokens, stated)
