@@ -23,7 +23,7 @@ from capplan.accuracy.memory import (
 )
 from capplan.accuracy.score import Prediction, scores_by_metric
 from capplan.engine.lookup import version_key
-from capplan.engine.memory_rules import MemoryRules
+from capplan.engine.profile import MemoryRules
 from capplan.errors import CapplanError
 from capplan.hardware.device import Device
 from capplan.memory.capacity import stages_of

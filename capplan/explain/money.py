@@ -10,7 +10,7 @@ from capplan.fleet.price import HOURS_PER_MONTH, SIDES
 from capplan.fleet.unit_costs import mean_requests_per_s
 from capplan.money.commitments import HOURS_PER_YEAR
 from capplan.report.quantities import MONEY, PLAN, WORKLOADS
-from capplan.workload.outside import requests_paid
+from capplan.workload.daily_curve import requests_paid
 
 
 def usd_per_gpu_hour(of: Subject) -> Explained:

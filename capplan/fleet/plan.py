@@ -17,7 +17,7 @@ from capplan.fleet.unit_costs import UnitCosts
 from capplan.numbers import Spread
 from capplan.serving.outcome import SeenByUsers
 from capplan.serving.terms import Routing
-from capplan.workload.outside import OutsideUse
+from capplan.workload.daily_curve import OutsideUse
 from capplan.workload.request_class import ResponseTimes, Target
 
 Role: TypeAlias = Literal["serve", "prefill", "decode"]

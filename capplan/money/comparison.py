@@ -21,7 +21,7 @@ from capplan.money.hosted import (
 )
 from capplan.money.total_cost import CostLine, total_usd
 from capplan.numbers import Array
-from capplan.workload.reuse_by_age import Repeated
+from capplan.workload.statistics import Repeated
 
 MOST_REPLICAS = 20_000
 """If the fleet still costs more than an API at this size, no breakeven is searched for beyond it."""

@@ -16,7 +16,7 @@ from capplan.money.prompt_cache import (
 )
 from capplan.numbers import Array
 from capplan.workload.request_class import SLICES, RequestClass
-from capplan.workload.reuse_by_age import Reuse
+from capplan.workload.statistics import Reuse
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from capplan.assumption import Assumption, Label
 from capplan.engine.lookup import graph_max_sequences, tier
 from capplan.errors import DoesNotFitError, InputError
 from capplan.memory.capacity import engine_memory_bytes
-from capplan.model.draft_layer import draft_layer, draft_layers_per_layer
 from capplan.model.network import Layer, Network
+from capplan.model.parameters import draft_layer, draft_layers_per_layer
 from capplan.model.sharding import Sharding, weight_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Number

@@ -15,8 +15,8 @@ from capplan.fleet.search.trial import Trial
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.numbers import Spread
 from capplan.replica.estimate import bottleneck_of, breakdown_of
-from capplan.replica.load import Load
-from capplan.workload.outside import outside_use
+from capplan.replica.spec import Load
+from capplan.workload.daily_curve import outside_use
 from capplan.workload.request_class import Target
 
 MOST_ADDED = 16

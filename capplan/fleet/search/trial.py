@@ -31,8 +31,14 @@ from capplan.numbers import Spread
 from capplan.replica.plans import plans_of
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.tables import table_of_plans
-from capplan.serving.gauges import WeightedHistogram
-from capplan.serving.outcome import Outcome, SeenByUsers, histogram_spread, spread, weighted_spread
+from capplan.serving.outcome import (
+    Outcome,
+    SeenByUsers,
+    WeightedHistogram,
+    histogram_spread,
+    spread,
+    weighted_spread,
+)
 from capplan.serving.requests import Crowd
 from capplan.serving.server import simulate
 from capplan.serving.steady_state import SteadyState

@@ -35,7 +35,7 @@ from capplan.replica.speculation import DraftPlan, Method, draft_of, speculation
 from capplan.scenario.records.lengths import LengthFields
 from capplan.scenario.speculation import Published, not_published, published_acceptance
 from capplan.workload.multiples import divisible
-from capplan.workload.reuse_by_age import hits_by_replica
+from capplan.workload.statistics import hits_by_replica
 
 WEIGHT_DTYPES = ("fp8", "nvfp4", "int4")
 """Weight dtypes to try, where they are narrower than those of the scenario."""

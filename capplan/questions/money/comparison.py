@@ -38,7 +38,7 @@ from capplan.scenario.flags import CachePriceFlags
 from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.written.workload_file import is_workload
 from capplan.workload.request_class import ResponseTimes, responses_of_classes
-from capplan.workload.reuse_by_age import Repeated, reuse_by_age, session_reuse_by_age
+from capplan.workload.statistics import Repeated, reuse_by_age, session_reuse_by_age
 
 _SEED = 0
 """Seed of the sessions whose prompts an API keeps."""

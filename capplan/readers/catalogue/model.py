@@ -9,7 +9,7 @@ from typing import Any
 from capplan.errors import InputError, unknown
 from capplan.families.model_config import read_gguf_network, read_network
 from capplan.families.quantization.network_formats import quantised
-from capplan.families.quantization.section import FILES
+from capplan.families.quantization.schemes import FILES
 from capplan.hardware.device import Source
 from capplan.model.network import Network
 from capplan.model.stored_tensor import StoredModel

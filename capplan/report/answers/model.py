@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from capplan.families.gguf.tensors import quantisation
+from capplan.families.gguf import quantisation
 from capplan.model.network import Network
-from capplan.model.parameters import weight_bytes_by_class, weight_elements_by_class
+from capplan.model.parameters import summary, weight_bytes_by_class, weight_elements_by_class
 from capplan.model.stored_tensor import StoredModel
-from capplan.model.summary import summary
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
 from capplan.report.answer import Answer, Table
 

@@ -12,10 +12,9 @@ from capplan.assumption import Assumption
 from capplan.fleet.fit import Fit, adapter_bytes_on_fullest_rank
 from capplan.model.adapters import network_adapter_elements
 from capplan.replica.estimate import Estimate
-from capplan.replica.load import Load
 from capplan.replica.plans import engine_scheduling, replica_scheduling
 from capplan.replica.replica import Replica
-from capplan.replica.spec import ReplicaSpec, served_context_tokens
+from capplan.replica.spec import Load, ReplicaSpec, served_context_tokens
 from capplan.replica.speculation import DraftModel, Speculation
 from capplan.report.answer import Answer, Table
 
