@@ -18,7 +18,7 @@ from capplan.model.weight_format import in_weight_format
 from capplan.questions.fleet import asked_fleet
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device, device_names
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.scenario.scenario import read_scenario
 
 TARGET_POINTS_PER_S = 100_000

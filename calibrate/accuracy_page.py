@@ -66,8 +66,8 @@ from capplan.errors import CapplanError
 from capplan.questions.validation import Validation, validation
 from capplan.readers.catalogue.efficiency import efficiency_for, shipped_efficiencies, shipped_intervals
 from capplan.readers.catalogue.hardware import device
-from capplan.report.answers.validate import decision_scores
-from capplan.report.charts.records import Line, Lines
+from capplan.report.answers.simulate import decision_scores
+from capplan.report.charts.of_answers import Line, Lines
 from capplan.report.charts.svg import svg_file
 from capplan.report.show import row_progress, write_whole
 

@@ -33,7 +33,7 @@ from capplan.model.network import Network
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import GIB, Number
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.recorded.measured import measured_table
 
 ENOUGH_FOR_ALL = 12

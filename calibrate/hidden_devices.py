@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from calibrate.accuracy_tables import markdown, percent
-from capplan.accuracy.kernel_rows import DEVICES
-from capplan.accuracy.kernels import predicted_latency
+from capplan.accuracy.kernels import DEVICES, predicted_latency
 from capplan.accuracy.score import Prediction, scored
 from capplan.hardware.efficiency import BORROWED, Kinship
 from capplan.numbers import Array

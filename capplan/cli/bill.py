@@ -49,10 +49,10 @@ def command(
 ) -> int:
     """Show who pays for a scenario's fleet, by class and tenant, by request, user and conversation; --focus exports it."""
     from capplan.questions.fleet import fleet_for
-    from capplan.questions.money.price_check import current_day
     from capplan.questions.money.who_pays import asked_bill, bill_month
+    from capplan.questions.plans.plan_check import current_day
     from capplan.questions.plans.plan_file import asked_of_plan
-    from capplan.report.answers.bill import bill_answer
+    from capplan.report.answers.compare import bill_answer
     from capplan.report.focus import focus_text
     from capplan.report.show import row_progress, send, show
 

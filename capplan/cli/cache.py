@@ -55,7 +55,7 @@ def command(
     """Show what prompt caching at a hosted API saves for a shared prefix, and from which request on it pays."""
     from capplan.money.hosted import cached_prefix
     from capplan.questions.money.comparison import cache_price
-    from capplan.questions.money.price_check import (
+    from capplan.questions.plans.plan_check import (
         age_warnings,
         change_warnings,
         current_day,

@@ -31,7 +31,7 @@ def command(
     """Compare a month of a scenario's fleet with hosted APIs, prompt caching included, and find the break-even traffic."""
     from capplan.questions.fleet import fleet_for
     from capplan.questions.money.comparison import asked_comparison, asked_prices
-    from capplan.questions.money.price_check import current_day
+    from capplan.questions.plans.plan_check import current_day
     from capplan.questions.plans.plan_file import asked_of_plan
     from capplan.report.answers.compare import compare_answer
     from capplan.report.charts.static import cost_picture

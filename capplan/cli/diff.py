@@ -25,7 +25,7 @@ After = Annotated[
 @grouped
 def command(*, before: Before, after: After, offline: o.Offline = False, to: o.Output) -> int:
     """Show what changed between two scenarios or plans: inputs, GPUs, dollars, latency and SLO attainment."""
-    from capplan.questions.difference import both_sides
+    from capplan.questions.plans.plan_check import both_sides
     from capplan.report.answers.plan_files import diff_answer
     from capplan.report.show import row_progress, show
 

@@ -40,8 +40,8 @@ def command(
     *, plan_file: Plan, quantity: Quantity = None, api: Api = None, offline: o.Offline = False, to: o.Output
 ) -> int:
     """Explain a number that a command printed of a plan: its formula, what went into it, and where each of those is from."""
+    from capplan.explain.plans import Planned
     from capplan.explain.printed import explain_answer
-    from capplan.explain.quantities import Planned
     from capplan.questions.plans.plan_file import answered
     from capplan.report.show import row_progress, show
 

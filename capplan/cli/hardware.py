@@ -24,7 +24,7 @@ Name = Annotated[
 def command(*, name: Name = None, to: o.Output) -> int:
     """List the devices of the catalogue, or show a device or a machine with its sources."""
     from capplan.readers.catalogue.hardware import device, device_names, slices
-    from capplan.report.answers.catalogue import device_answer, devices_answer, machine_answer
+    from capplan.report.answers.replica import device_answer, devices_answer, machine_answer
     from capplan.report.show import show
 
     if name is None:
@@ -32,7 +32,7 @@ def command(*, name: Name = None, to: o.Output) -> int:
     try:
         one = device(name)
     except InputError:
-        from capplan.readers.catalogue.machines import machine_names, sku_of
+        from capplan.readers.catalogue.prices import machine_names, sku_of
 
         if (sold := sku_of(name)) is not None:
             return show(machine_answer(sold), to)

@@ -44,8 +44,8 @@ def command(
     """Show the KV cache and state bytes of a model, as needed and as the engine reserves them."""
     from capplan.memory.kv_size import kv_sizes
     from capplan.model.sharding import refuse_heads
-    from capplan.readers.catalogue.model import read_model
-    from capplan.report.answers.kv_size import kv_answer
+    from capplan.readers.catalogue.models import read_model
+    from capplan.report.answers.replica import kv_answer
     from capplan.report.show import show, shown_anyway
 
     network = read_model(model, revision=serving.revision, offline=serving.offline)

@@ -53,8 +53,8 @@ def command(
 ) -> int:
     """List shipped scenarios, models, hardware, machines, engines, prices or hosted APIs, all or those of a word."""
     from capplan.questions.listing import checked, having, listed
-    from capplan.questions.money.price_check import current_day
-    from capplan.report.answers.catalogue import listing_answer
+    from capplan.questions.plans.plan_check import current_day
+    from capplan.report.answers.replica import listing_answer
     from capplan.report.show import show
 
     if kind not in _KINDS:

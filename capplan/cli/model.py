@@ -24,8 +24,8 @@ Serving = Annotated[ServingFlags, o.SERVING.only("weight_dtype", "revision", "of
 @grouped
 def command(context: typer.Context, *, model: Model = None, serving: Serving, to: o.Output) -> int:
     """Show what a model is: layers, parameters, weight bytes; or list the shipped ones."""
-    from capplan.readers.catalogue.model import read_model, shipped_networks, stored_model
-    from capplan.report.answers.model import model_answer, models_answer
+    from capplan.readers.catalogue.models import read_model, shipped_networks, stored_model
+    from capplan.report.answers.replica import model_answer, models_answer
     from capplan.report.show import show
 
     if model is None:

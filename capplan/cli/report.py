@@ -86,12 +86,11 @@ def command(
     from capplan.questions.fleet import fleet_for
     from capplan.questions.levers.answer import asking_of
     from capplan.questions.plans.plan_file import asked_of_plan
-    from capplan.readers.catalogue.model import model_source
+    from capplan.readers.catalogue.models import model_source
     from capplan.report.show import row_progress
     from capplan.review.findings import Written, findings
     from capplan.review.levers import wanted_levers
-    from capplan.review.page import review_of
-    from capplan.review.show import review_output, show_review, written_with
+    from capplan.review.page import review_of, review_output, show_review, written_with
 
     if page.levers and page.levers_file:
         raise InputError("--levers and --levers-file: give one of them")

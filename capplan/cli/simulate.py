@@ -182,7 +182,7 @@ def command(
     to: o.Output,
 ) -> int:
     """Simulate a scenario's fleet, request by request, under its traffic or a trace."""
-    from capplan.library.runs import SimulationRecords, simulated
+    from capplan.library.calls import SimulationRecords, simulated
     from capplan.questions.plans.plan_file import asked_of_plan
     from capplan.report.show import row_progress, show
     from capplan.scenario.reading import settings_of

@@ -133,7 +133,7 @@ def command(
 
 
 def _refuse_unread(context: typer.Context, what: str, *, named: bool) -> None:
-    from capplan.scenario.written.workload_file import is_workload
+    from capplan.scenario.workload_file import is_workload
 
     if not is_workload(what):
         o.refuse_unread(context, ("plans",), "counts the plans of a scenario, and a MODEL has none")

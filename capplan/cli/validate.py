@@ -47,7 +47,7 @@ def command(
     """Predict measured results with the code that every command uses, and score the predictions."""
     from capplan.questions.validation import BUILT_IN_POINTS, validation
     from capplan.readers.catalogue.efficiency import shipped_intervals
-    from capplan.report.answers.validate import predictions_csv, validate_answer
+    from capplan.report.answers.simulate import predictions_csv, validate_answer
     from capplan.report.show import row_progress, show, shown_anyway, write_whole
 
     with row_progress("rows") as progress:

@@ -49,11 +49,11 @@ def command(
 ) -> int:
     """Read a trace, a request log or Prometheus text, or draw a scenario's traffic; write it as a workload for scenarios."""
     from capplan.recorded.traces.trace import workload_of
-    from capplan.report.answers.workload import workload_answer
+    from capplan.report.answers.simulate import workload_answer
     from capplan.report.charts.static import workload_picture
     from capplan.report.show import send, show, shown_anyway
     from capplan.scenario.drawn_workload import drawn_workload, names_a_scenario
-    from capplan.scenario.written.workload_file import is_workload, workload_text
+    from capplan.scenario.workload_file import is_workload, workload_text
 
     policies = tuple(eviction or ())
     if len(files) == 1 and interval is None and names_a_scenario(files[0]):

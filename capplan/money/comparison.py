@@ -9,6 +9,7 @@ from capplan.fleet.load.demand import Demand
 from capplan.fleet.money_terms import HostedTerms, OwnTerms
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import Group, Plan
+from capplan.money.cash import CostLine, total_usd
 from capplan.money.hosted import (
     HostedBill,
     HostedTraffic,
@@ -19,7 +20,6 @@ from capplan.money.hosted import (
     outside_usd,
     provisioned_units,
 )
-from capplan.money.total_cost import CostLine, total_usd
 from capplan.numbers import Array
 from capplan.workload.statistics import Repeated
 

@@ -38,8 +38,8 @@ from capplan.questions.money.budget import (
 )
 from capplan.readers.calibration.record import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_by, shipped_intervals, shipped_slowness
-from capplan.readers.catalogue.machines import machine_prices, unsold_devices
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
+from capplan.readers.catalogue.prices import machine_prices, unsold_devices
 from capplan.replica.spec import network_as_served, profile_as_served, refuse_prefixes
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.records.traffic_line import with_image_tokens, with_image_work

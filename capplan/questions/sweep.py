@@ -27,7 +27,7 @@ from capplan.replica.spec import MOST_IN_FLIGHT, Load
 from capplan.scenario.flags import PlanFlags, ServingFlags, SweepFlags
 from capplan.scenario.reading import settings_of
 from capplan.scenario.replica import asked_replica
-from capplan.scenario.written.workload_file import is_workload
+from capplan.scenario.workload_file import is_workload
 from capplan.serving.steady_state import Lengths
 from capplan.workload.length import fixed
 from capplan.workload.request_class import METRICS, STATISTICS, RequestClass, Slo, Target

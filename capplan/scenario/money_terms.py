@@ -18,7 +18,7 @@ from capplan.fleet.money_terms import (
 from capplan.fleet.plan import Plan
 from capplan.fleet.price import PriceChoice
 from capplan.hardware.device import Device
-from capplan.money.growth import grown_ratios
+from capplan.money.cash import grown_ratios
 from capplan.readers.catalogue.hardware import device, normalised
 from capplan.readers.catalogue.prices import price_records, read_prices
 from capplan.readers.yaml_file import KeyPath

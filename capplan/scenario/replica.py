@@ -23,7 +23,7 @@ from capplan.operators.adapters import sequences_with_slots
 from capplan.readers.calibration.record import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import named_device
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.replica.spec import ReplicaSpec, network_as_served, profile_as_served
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.reading import Reading

@@ -18,8 +18,8 @@ from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.plan import AUTO
 from capplan.model.weight_format import KV_FORMATS, named_weight_format
 from capplan.readers.catalogue.hardware import catalogue_name, device, planned_device
-from capplan.readers.catalogue.machine_catalogue import known_machines
-from capplan.readers.catalogue.machines import (
+from capplan.readers.catalogue.offer_terms import known_machines
+from capplan.readers.catalogue.prices import (
     machine,
     refuse_unknown_provider,
     refuse_unknown_region,

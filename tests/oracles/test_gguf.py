@@ -13,7 +13,7 @@ from capplan.model.parameters import parameters, weight_bytes, weight_bytes_by_c
 from capplan.model.sharding import Sharding
 from capplan.model.stored_tensor import BLOCKS, OTHER_TYPES
 from capplan.model.weight_format import RECIPES, in_weight_format, named_weight_format
-from capplan.readers.catalogue.model import read_model, stored_model
+from capplan.readers.catalogue.models import read_model, stored_model
 from tests.gguf_files import HIDDEN, KEYS, LENGTH, QUERIES, llama, mixture, size_of, write_gguf
 
 BITS_OF_LLAMA_3_1_8B = {

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from capplan.fleet.order import Machine, OrderLine, cheapest_cover, machines_per_replica, order_of
 from capplan.fleet.survival import Survival
-from capplan.readers.catalogue.machine_catalogue import known_machines
-from capplan.readers.catalogue.machines import machine_prices, sizes_at, sold_machines
+from capplan.readers.catalogue.offer_terms import known_machines
+from capplan.readers.catalogue.prices import machine_prices, sizes_at, sold_machines
 from capplan.report.answers.order import lines_texts
 from capplan.scenario.scenario import read_scenario
 

@@ -17,7 +17,7 @@ from capplan.model.kv_cache import state_bytes_per_sequence
 from capplan.model.parameters import parameters, weight_bytes, weight_bytes_per_rank
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4,

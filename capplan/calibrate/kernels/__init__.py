@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import torch
 
-from capplan.calibrate.kernels import attention, engines, latent, matmul, passes
+from capplan.calibrate.kernels import attention, engines, matmul, passes
 from capplan.calibrate.kernels.arena import rewind_arenas
 from capplan.calibrate.kernels.case import Case, Kernel, Way
 from capplan.calibrate.machine import Abilities
@@ -25,9 +25,9 @@ KERNELS: Mapping[str, Kernel] = {
     "elementwise": passes.ELEMENTWISE,
     "norm": passes.NORM,
     "experts": matmul.EXPERTS,
-    "latent_prefill": latent.LATENT_PREFILL,
-    "latent_decode": latent.LATENT_DECODE,
-    "latent_bmm": latent.LATENT_BMM,
+    "latent_prefill": attention.LATENT_PREFILL,
+    "latent_decode": attention.LATENT_DECODE,
+    "latent_bmm": attention.LATENT_BMM,
     "host_to_device": passes.TO_DEVICE,
     "device_to_host": passes.TO_HOST,
 }

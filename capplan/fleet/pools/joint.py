@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from capplan.fleet.engine_options import EngineOptions
-from capplan.fleet.load.peak_stream import peak_stream
 from capplan.fleet.load.routed import Operation, run_fleet
+from capplan.fleet.load.session_load import peak_stream
 from capplan.fleet.load.waits import waits_of
 from capplan.fleet.pools.link import LinkTerms, LinkUse, link_use, unlinked_reason
 from capplan.fleet.question import Question

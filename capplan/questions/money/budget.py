@@ -27,8 +27,8 @@ from capplan.fleet.search.recommended import Paid, plan_of
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.model.network import Network
 from capplan.model.parameters import weight_bytes
+from capplan.money.cash import other_lines, total_usd
 from capplan.money.hosted import hosted_traffic
-from capplan.money.total_cost import other_lines, total_usd
 from capplan.questions.money.commitments import asked_mix, cheapest_by_mix
 from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.traffic import rate_line

@@ -21,9 +21,9 @@ from capplan.fleet.survival import Survival
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.money.commitments import offered_costs
 from capplan.questions.fleet import AskedFleet
-from capplan.readers.catalogue.machines import stated_machines
-from capplan.readers.catalogue.model import model_source
-from capplan.readers.plan_record import COMPOSED, StatedGroup, StatedPlan
+from capplan.readers.catalogue.models import model_source
+from capplan.readers.catalogue.prices import stated_machines
+from capplan.readers.plan_file import COMPOSED, StatedGroup, StatedPlan
 from capplan.readers.text_file import MAX_BYTES, digest, path_of, whole_path
 from capplan.replica.plans import engine_scheduling, plans_of
 

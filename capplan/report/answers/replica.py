@@ -1,22 +1,361 @@
-"""What commands show of one replica: what it delivers (`estimate`), what its memory holds (`fit`), and what drafts gain (`spec`)."""
+"""Replica.
+
+What `capplan kv-size` shows.
+
+What `capplan model` shows.
+
+What `capplan hardware` and `capplan list` show of what is known.
+
+What commands show of one replica: what it delivers (`estimate`), what its memory holds (`fit`), and what drafts gain (`spec`).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from capplan.accuracy.bounded import BoundedEstimate
 from capplan.accuracy.intervals import LEAST_GROUPS, LEAST_SOURCES
 from capplan.assumption import Assumption
+from capplan.families.gguf import quantisation
 from capplan.fleet.fit import Fit, adapter_bytes_on_fullest_rank
+from capplan.hardware.device import Device
+from capplan.memory.kv_size import KvSize, KvSizes
 from capplan.model.adapters import network_adapter_elements
+from capplan.model.network import Network
+from capplan.model.parameters import summary, weight_bytes_by_class, weight_elements_by_class
+from capplan.model.stored_tensor import StoredModel
+from capplan.model.weight_format import in_weight_format, weight_format_assumptions
 from capplan.replica.estimate import Estimate
 from capplan.replica.plans import engine_scheduling, replica_scheduling
 from capplan.replica.replica import Replica
 from capplan.replica.spec import Load, ReplicaSpec, served_context_tokens
 from capplan.replica.speculation import DraftModel, Speculation
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, flattened
+
+_KV_SIZE_SHOWN = (
+    "context_tokens", "kv_bytes_per_token", "kv_bytes_per_sequence", "state_bytes_per_sequence",
+    "engine_reserved_bytes_per_sequence", "kv_bytes_total", "kv_bytes_per_gpu", "engine_reserved_bytes_per_gpu",
+)  # fmt: skip
+_RESERVED = ("engine_reserved_bytes_per_sequence", "engine_reserved_bytes_per_gpu")
+_RESTS_ON = {
+    "kv_dtype": tuple(name for name in _KV_SIZE_SHOWN if "kv_bytes" in name or "reserved" in name),
+    "max_num_batched_tokens": _RESERVED,
+    "engine_version": _RESERVED,
+}
+"""Setting that was assumed -> the columns that rest on it."""
+_KV_SIZE_TITLES = {
+    "kv_bytes_per_token": "growth",
+    "kv_bytes_per_sequence": "used",
+    "engine_reserved_bytes_per_sequence": "allocated",
+    "kv_bytes_total": "total",
+    "kv_bytes_per_gpu": "used",
+    "engine_reserved_bytes_per_gpu": "allocated",
+}
+
+
+def kv_answer(sizes: KvSizes) -> Answer:
+    """Return the sizes, with a warning for each context longer than the model supports."""
+    rows = [asdict(size) for size in sizes.rows]
+    first, network, engine = sizes.rows[0], sizes.network, sizes.engine
+    limit = network.max_context_tokens
+    noun = "sequence" if first.sequences == 1 else "sequences"
+    headline = (
+        f"{network.name}: KV cache in {first.kv_dtype}, {first.sequences} {noun}, TP {first.tensor_parallel}"
+    )
+    if network.bidirectional:
+        headline = f"{network.name}: no KV cache: an encoder reads a prompt whole and keeps nothing of it"
+    columns = {name for a in sizes.assumptions for name in _RESTS_ON.get(a.key, ())}
+    return Answer(
+        command="kv-size",
+        result={
+            "model": network.name,
+            "engine": engine.engine,
+            "engine_version": engine.version,
+            "rows": rows,
+        },
+        tables=(
+            Table(
+                rows,
+                shown=_informative(sizes.rows),
+                titles=_KV_SIZE_TITLES,
+                assumed=frozenset((i, name) for i in range(len(rows)) for name in columns if rows[i][name]),
+            ),
+        ),
+        headline=headline,
+        assumptions=sizes.assumptions,
+        warnings=tuple(
+            f"a context of {size.context_tokens} tokens exceeds the model's maximum of {limit}"
+            for size in sizes.rows
+            if limit is not None and size.context_tokens > limit
+        ),
+    )
+
+
+def _informative(sizes: Sequence[KvSize]) -> tuple[str, ...]:
+    """Return the columns that say something: totals of one sequence on one device repeat what is there."""
+    silent: set[str] = set()
+    if not any(size.state_bytes_per_sequence for size in sizes):
+        silent.add("state_bytes_per_sequence")
+    if sizes[0].sequences == 1:
+        silent.add("kv_bytes_total")
+    if sizes[0].sequences == 1 and sizes[0].tensor_parallel == 1:
+        silent |= {"kv_bytes_per_gpu", "engine_reserved_bytes_per_gpu"}
+    return tuple(name for name in _KV_SIZE_SHOWN if name not in silent)
+
+
+_MODEL_LISTED = (
+    "model",
+    "model_type",
+    "layers",
+    "parameters",
+    "active_parameters",
+    "weight_bytes",
+    "max_context_tokens",
+)
+
+
+def models_answer(networks: Sequence[Network], refused: Sequence[str]) -> Answer:
+    """Return the shipped models as one table."""
+    rows = [asdict(summary(network)) for network in networks]
+    return Answer(
+        command="model",
+        result={"models": rows, "not_modelled": list(refused)},
+        tables=(Table(rows, shown=_MODEL_LISTED),),
+        closing=(
+            "any Hugging Face id or config.json of these families works too",
+            *([f"known but not modelled: {', '.join(refused)}"] if refused else ()),
+        ),
+    )
+
+
+def model_answer(network: Network, weight_dtype: str | None, stored: StoredModel | None) -> Answer:
+    """Return a model's figures, and its weights by class of tensor.
+
+    Parameters
+    ----------
+    network : as its config says
+    weight_dtype : dtype to count the weights in; None keeps what the config says
+    stored : the tensors of a GGUF file, where it was read from one
+    """
+    held = in_weight_format(network, weight_dtype) if weight_dtype else network
+    assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
+    figures = asdict(summary(held))
+    elements, sizes = weight_elements_by_class(held), weight_bytes_by_class(held)
+    classes = [
+        {"tensor_class": name, "parameters": elements[name], "weight_bytes": sizes[name]} for name in elements
+    ]
+    return Answer(
+        command="model",
+        result={
+            **figures,
+            "tensor_classes": classes,
+            "notes": list(network.notes),
+            "keys_used": list(network.keys_used),
+            **({"gguf": _file(stored)} if stored else {}),
+        },
+        tables=(
+            Table([figures], upright=True, assumed=frozenset({(0, "weight_bytes")} if assumptions else ())),
+            Table(classes, title="Weights by class of tensor"),
+            *([Table(quantisation(stored), title="Tensors of the file by type")] if stored else []),
+        ),
+        headline=network.name,
+        closing=tuple(f"note: {note}" for note in network.notes),
+        assumptions=assumptions,
+    )
+
+
+def _file(stored: StoredModel) -> dict[str, Any]:
+    """Return what a GGUF file holds: every tensor with its type and exact bytes."""
+    tensors = [
+        {
+            "name": tensor.name,
+            "weight_dtype": tensor.dtype or None,
+            "shape": list(tensor.shape),
+            "elements": tensor.elements,
+            "weight_bytes": tensor.size_bytes,
+        }
+        for tensor in stored.tensors
+    ]
+    return {
+        "architecture": stored.metadata.get("general.architecture"),
+        "parts": stored.parts,
+        "tensor_bytes": stored.tensor_bytes,
+        "types": quantisation(stored),
+        "tensors": tensors,
+    }
+
+
+if TYPE_CHECKING:
+    from capplan.readers.catalogue.offer_terms import KnownMachine
+
+_CATALOGUE_LISTED = (
+    "name", "architecture", "memory_bytes", "memory_bytes_per_s", "peak_flop_per_s.bf16", "peak_flop_per_s.fp8",
+    "peak_flop_per_s.fp4", "link", "link_bytes_per_s", "link_domain_devices", "tdp_w",
+)  # fmt: skip
+_FOOTNOTES = ("labels", "figure_sources", "sources", "traps", "partition", "emulated")
+_SLICE = (
+    "name",
+    "per_device",
+    "multiprocessors",
+    "reported_memory_bytes",
+    "memory_bytes_per_s",
+    "peak_flop_per_s.bf16",
+    "starts",
+)
+_CATALOGUE_TITLES = {
+    "starts": "may begin at memory slice",
+}
+
+
+def devices_answer(devices: Sequence[Device]) -> Answer:
+    """Return the catalogue as one table; figures without a source are starred."""
+    rows = [_figures(device) for device in devices]
+    assumed = frozenset(
+        (index, name)
+        for index, device in enumerate(devices)
+        for name, label in device.labels.items()
+        if label == "assumed"
+    )
+    return Answer(
+        command="hardware",
+        result={"devices": [asdict(device) for device in devices]},
+        tables=(Table(rows, shown=_CATALOGUE_LISTED, titles=_CATALOGUE_TITLES, assumed=assumed),),
+        closing=("rates are dense; capplan hardware NAME shows every figure with its source",),
+        assumptions=(_unsourced("FILE.yaml"),) if assumed else (),
+    )
+
+
+def machine_answer(machine: "KnownMachine") -> Answer:
+    """Return one machine: what it is, and its prices by region and commitment with their sources."""
+    record = machine.record
+    facts = {
+        "machine": record.sku,
+        "provider": machine.provider,
+        "hardware": record.device,
+        "gpus": record.gpus,
+        "vcpus": record.vcpus,
+        "memory_bytes": record.memory,
+        "disk_bytes": record.disk,
+        "network_bytes_per_s": record.network,
+        "network_kind": record.network_kind,
+        "link": record.link,
+        "watts": record.power,
+        "rack_units": record.rack_units,
+        "usd_to_buy": record.purchase.price if record.purchase else None,
+        "source": machine.sources.get(record.source or ""),
+    }
+    offers = [
+        {
+            "region": offer.region,
+            "commitment": offer.commitment,
+            "usd_per_hour": offer.price,
+            "usd_per_gpu_hour": offer.price / record.gpus,
+            "date": offer.date,
+            "source": machine.sources[offer.source],
+        }
+        for offer in record.offers
+    ]
+    known = {key: value for key, value in facts.items() if value is not None}
+    tables = [Table([known], title=record.sku, titles=_CATALOGUE_TITLES, upright=True)]
+    if offers:
+        shown = ("region", "commitment", "usd_per_hour", "usd_per_gpu_hour", "date", "source")
+        tables.append(Table(offers, title="Prices", shown=shown))
+    return Answer(command="hardware", result={**facts, "offers": offers}, tables=tuple(tables))
+
+
+def device_answer(device: Device, slices: Sequence[Device] = ()) -> Answer:
+    """Return one device: every figure with its label and where it was read, and the slices that it can be cut into."""
+    figures = _figures(device)
+    titles = {source.key: source for source in device.sources}
+    sources = [
+        {"source": s.key, "title": s.title, "url": s.url, "checked": s.checked, "note": s.note}
+        for s in device.sources
+    ]
+    assumed = frozenset((0, name) for name, label in device.labels.items() if label == "assumed")
+    keys = {name: ", ".join(k for k in used if k in titles) for name, used in device.figure_sources.items()}
+    return Answer(
+        command="hardware",
+        result={**asdict(device), "slices": [item.name for item in slices]},
+        tables=(
+            Table(
+                [figures],
+                upright=True,
+                titles=_CATALOGUE_TITLES,
+                assumed=assumed,
+                beside={"label": dict(device.labels), "source": keys},
+            ),
+            *_slices(slices),
+            Table(sources, title="Sources"),
+        ),
+        headline=device.title,
+        closing=tuple(f"caveat: {trap}" for trap in device.traps),
+        assumptions=(_unsourced(f"{device.name}.yaml"),) if assumed else (),
+    )
+
+
+def _slices(slices: Sequence[Device]) -> tuple[Table, ...]:
+    """Return the slices of a device in one table; none where it cannot be cut."""
+    rows = [
+        {
+            **_figures(item),
+            "per_device": item.partition.per_device,
+            "starts": ", ".join(map(str, item.partition.starts)),
+        }
+        for item in slices
+        if item.partition
+    ]
+    title = "MIG slices, each a device of its own: --hardware NAME"
+    return (Table(rows, title=title, shown=_SLICE, titles=_CATALOGUE_TITLES),) if rows else ()
+
+
+def _figures(device: Device) -> dict[str, Any]:
+    return flattened({key: value for key, value in asdict(device).items() if key not in _FOOTNOTES})
+
+
+def _unsourced(file: str) -> Assumption:
+    return Assumption(
+        "figures marked * have no source that can be opened", f"your own hardware YAML, --hardware {file}"
+    )
+
+
+_CATALOGUE_SHOWN = {
+    "scenarios": ("scenario", "model", "about"),
+    "models": ("model", "quantization"),
+    "machines": ("machine", "provider", "hardware", "gpus", "usd_per_hour", "region", "date"),
+    "apis": (
+        "api",
+        "input_usd_per_million_tokens",
+        "cache_read_usd_per_million_tokens",
+        "output_usd_per_million_tokens",
+        "date",
+        "remark",
+    ),
+    "prices": ("hardware", "provider", "commitment", "usd_per_gpu_hour", "region", "date"),
+}
+_NEXT = {
+    "scenarios": "capplan fleet NAME answers one; capplan init FILE --from NAME copies it",
+    "models": "capplan model NAME shows one; any Hugging Face id or config.json of these families works too",
+    "hardware": "capplan hardware NAME shows every figure with its source",
+    "machines": "capplan hardware SKU shows its prices and sources; fleet.machines and fleet.providers of a scenario name what may be ordered",
+    "apis": "capplan compare SCENARIO --api NAME compares a fleet with it; capplan cache --api NAME prices its prompt cache",
+    "engines": "a version between two of these is taken as the one below it",
+    "prices --check": "plans take these prices unless prices.per_gpu_hour, prices.provider or prices.file say otherwise",
+    "apis --check": "hosted.file of a scenario takes a newer list; a name that is not in the list has nothing to be checked against",
+    "prices": "prices.per_gpu_hour and prices.file of a scenario take your own",
+}
+
+
+def listing_answer(kind: str, rows: Sequence[Mapping[str, Any]]) -> Answer:
+    """Return one list, with what to do with a name of it."""
+    return Answer(
+        command="list",
+        result={"rows": list(rows)},
+        tables=(Table(rows, shown=_CATALOGUE_SHOWN.get(kind, ())),),
+        closing=(_NEXT[kind],),
+    )
+
 
 _BREAKDOWN = ("phase", "operator", "seconds", "flop", "bytes", "flop_per_byte", "bound")
 _LENGTHS = Assumption(
@@ -257,7 +596,7 @@ _INDEPENDENT = Assumption(
 MOST_ROUNDS = 16
 """Rounds shown one by one; more are shown only by their speedup."""
 
-_SHOWN = (
+_REPLICA_SHOWN = (
     "batch", "draft_tokens", "expected_tokens_per_round", "draft_s", "verify_s", "round_s", "target_step_s",
     "speedup", "fits",
 )  # fmt: skip
@@ -277,7 +616,7 @@ def spec_answer(
     """Return rounds by batch and draft length, the best of each batch, and the memory of both models."""
     rows = [asdict(row) for row in speculated.rows]
     best = [asdict(row) for row in speculated.best]
-    shown = tuple(name for name in _SHOWN if name != "fits" or speculated.memory is not None)
+    shown = tuple(name for name in _REPLICA_SHOWN if name != "fits" or speculated.memory is not None)
     memory = _memory_rows(speculated)
     tables = []
     if len(best) > 1 and len(rows) > len(best):

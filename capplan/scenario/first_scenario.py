@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from capplan.errors import InputError
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.scenarios import scenario_text
 from capplan.readers.yaml_file import parse_yaml, yaml_text
 from capplan.scenario.flags import FirstScenario
