@@ -122,7 +122,7 @@ _READ = {
 
 
 @grouped
-def command(
+def calibrate_command(
     context: typer.Context,
     *,
     files: Files = None,

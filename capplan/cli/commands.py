@@ -1,9 +1,21 @@
 """The commands: a name, and the line that `capplan --help` shows for it.
 
-A command NAME lives in the file of the same name in this folder (kv-size in kv_size.py), which has
-one function called `command` that returns the exit code. A new command is that file and one line here; nothing is imported
-before the command is called.
+A command is one function that returns the exit code, in the file of its subject: `kv-size` is `kv_size_command` in models.py. A new
+command is that function, a line in `COMMANDS` and its name in `FILES`; nothing is imported before the command is called.
 """
+
+FILES = {
+    "init": ("init",),
+    "models": ("list", "model", "kv-size", "hardware"),
+    "replica": ("fit", "estimate", "spec"),
+    "plans": ("fleet", "diff", "check", "verify-plan", "explain", "export", "levers", "report"),
+    "money": ("compare", "bill", "cache"),
+    "traffic": ("simulate", "sweep", "workload", "validate"),
+    "calibrate": ("calibrate",),
+    "mcp": ("mcp",),
+}
+"""File of this folder -> commands in it."""
+FILE_OF = {name: file for file, names in FILES.items() for name in names}
 
 COMMANDS = {
     "init": "Write a first scenario, with a comment at every line: from five answers, flags, a trace, metrics, a launch command or a shipped one.",

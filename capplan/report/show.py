@@ -275,8 +275,7 @@ def _print(text: str) -> None:
 
 def answer_text(answer: Answer, form: str, *, to_terminal: bool = False, width: int | None = None) -> str:
     """Return an answer in one of the four formats; colour only for a terminal, tables made to fit its width or the one given."""
-    from capplan.report import safe_text
-    from capplan.report import tables
+    from capplan.report import safe_text, tables
 
     if form == "json":
         return safe_text.json_text(answer)

@@ -1,5 +1,13 @@
-"""`capplan spec`: speculative decoding, and when it pays off."""
+"""One replica: `capplan fit`, `estimate` and `spec`.
 
+`capplan fit`: whether a replica fits, and what it leaves for sequences.
+
+`capplan estimate`: latency and throughput of one replica.
+
+`capplan spec`: speculative decoding, and when it pays off.
+"""
+
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -7,7 +15,91 @@ import typer
 from capplan.cli import options as o
 from capplan.cli.completion import models, weight_dtypes
 from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
-from capplan.scenario.flags import DraftFlags, LoadFlags
+from capplan.scenario.flags import DraftFlags, LoadFlags, ServingFlags
+
+Serving = Annotated[ServingFlags, o.SERVED.only(*(name for name in o.SERVED if name != "calibration"))]
+
+
+@grouped
+def fit_command(
+    *, model: o.Model, hardware: o.Hardware, serving: Serving, picture: o.Picture = None, to: o.Output
+) -> int:
+    """Show whether a model fits, what uses the memory, and how many sequences there is room for."""
+    from capplan.fleet.fit import fit
+    from capplan.readers.catalogue.hardware import device, device_names
+    from capplan.report.answers.replica import fit_answer, waterfall
+    from capplan.report.charts.of_answers import memory_chart
+    from capplan.report.charts.static import chart_picture
+    from capplan.report.show import show, shown_anyway
+    from capplan.scenario.replica import asked_replica
+
+    asked = asked_replica(model, hardware, serving)
+    memory = fit(asked.spec, [device(name) for name in device_names()])
+    answer = fit_answer(memory, asked.assumptions, asked.warnings)
+    if picture:
+        with shown_anyway(answer, to):
+            chart_picture(picture, [memory_chart(asked.spec.device.name, waterfall(memory))])
+    return show(answer, to)
+
+
+Model = Annotated[
+    str | None,
+    typer.Argument(metavar="[MODEL]", help=f"{o.MODEL}; default: the one of --launch.", show_default=False),
+]
+Launch = Annotated[
+    str | None,
+    typer.Option(
+        "--launch",
+        metavar="COMMAND",
+        help="Command of an engine instead of flags: 'vllm serve ...', sglang.launch_server or trtllm-serve, as it is run.",
+    ),
+]
+STATED = [name for name in o.SERVED if name not in ("engine_version", "calibration", "offline")]
+"""Flags that the command of an engine states."""
+
+
+@grouped
+def estimate_command(
+    context: typer.Context,
+    *,
+    model: Model = None,
+    launch: Launch = None,
+    hardware: o.Hardware,
+    load: o.Load,
+    serving: o.Served,
+    picture: o.Picture = None,
+    to: o.Output,
+) -> int:
+    """Estimate latency and throughput of one replica at a concurrency or at a request rate."""
+    from capplan.accuracy.bounded import bounded_estimate
+    from capplan.deploy.known_deployment import launched_replica
+    from capplan.readers.catalogue.efficiency import shipped_intervals
+    from capplan.replica.replica import replica_of
+    from capplan.report.answers.replica import estimate_answer
+    from capplan.report.charts.of_answers import compute_dtype_of, roofline_chart
+    from capplan.report.charts.static import chart_picture
+    from capplan.report.show import show, shown_anyway
+    from capplan.scenario.replica import asked_replica
+
+    if launch is not None:
+        o.refuse_unread(context, STATED, "is said by --launch; leave one of them out")
+    launched = launched_replica(model, launch, serving, load)
+    if launched.serving.runner == "pooling":
+        o.refuse_unread(
+            context, ("output_tokens",), "a runner of vectors or scores generates no tokens; leave it out"
+        )
+        load = load.of_prompts()
+    asked = asked_replica(launched.model, hardware, launched.serving)
+    replica = replica_of(replace(asked.spec, typical_context_tokens=load.tokens))
+    bounded = bounded_estimate(replica, load, shipped_intervals())
+    warnings = (*launched.warnings, *asked.warnings)
+    answer = estimate_answer(replica, load, bounded, asked.assumptions, warnings)
+    if picture:
+        compute, operators = compute_dtype_of(asked.spec), bounded.estimate.breakdown
+        with shown_anyway(answer, to):
+            chart_picture(picture, [roofline_chart(asked.spec.device, compute, operators)])
+    return show(answer, to)
+
 
 if TYPE_CHECKING:
     from capplan.replica.replica import Replica
@@ -97,7 +189,7 @@ _OF_STATED_TIMES = (
 
 
 @grouped
-def command(
+def spec_command(
     context: typer.Context,
     *,
     acceptance: Acceptance = None,
