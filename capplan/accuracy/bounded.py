@@ -17,8 +17,8 @@ from capplan.accuracy.serving import engine_generation, network_class
 from capplan.hardware.device import Device
 from capplan.numbers import Spread
 from capplan.replica.estimate import Estimate, estimate
+from capplan.replica.load import Load
 from capplan.replica.replica import Replica
-from capplan.replica.spec import Load
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,9 @@ Questions to people at a terminal, for what a command line did not say.
 `capplan init`: a first scenario.
 """
 
-import sys
-from collections.abc import Callable
-from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,56 +15,8 @@ from capplan.cli import options as o
 from capplan.cli.options import Group, grouped, one_of
 from capplan.errors import InputError
 from capplan.report.show import say
-from capplan.scenario.first_scenario import Known, Prompt, answers_of, open_questions
+from capplan.scenario.first_scenario import Known
 from capplan.scenario.flags import USE_CASES, FirstScenario
-
-
-def answered_by_people(
-    first: FirstScenario, known: Known, check: Callable[[FirstScenario], object]
-) -> FirstScenario:
-    """Return what is said of a scenario, with what people answer at a terminal; what is said already is not asked.
-
-    Parameters
-    ----------
-    first : what is said
-    known : what was read
-    check : raises InputError for answers that no scenario can be made of; the question is then asked again
-
-    Raises
-    ------
-    InputError
-        nothing is said or known, and there is no terminal to ask in; or what is said does not hold
-    """
-    open_ones = open_questions(first, known)
-    if sys.stdin is None or not sys.stdin.isatty():
-        if known == Known() and all(getattr(first, field.name) is None for field in fields(first)):
-            raise InputError(
-                "there is no terminal to ask in\n"
-                "  say what is known, e.g. --model llama-3.1-8b-instruct --request-rate '5 req/s', or --from support-chat"
-            )
-        return first
-    check(first)
-    for asked in open_ones:
-        first = _with_answer(first, asked, known, check)
-    return first
-
-
-def _with_answer(
-    first: FirstScenario, asked: Prompt, known: Known, check: Callable[[FirstScenario], object]
-) -> FirstScenario:
-    """Ask until an answer holds; parts that were said or are known stay."""
-    while True:
-        text = typer.prompt(asked.text, default=asked.default, err=True)
-        try:
-            parts: dict[str, Any] = answers_of(asked, text)
-            new = {k: v for k, v in parts.items() if getattr(first, k) is None and k not in known.fields}
-            answered = replace(first, **new)
-            check(answered)
-        except InputError as error:
-            say(str(error))
-            continue
-        return answered
-
 
 File = Annotated[
     Path, typer.Argument(metavar="[FILE]", help="Scenario to write; it must not exist.", show_default=True)
@@ -116,12 +65,12 @@ def init_command(
     offline: o.Offline = False,
 ) -> int:
     """Write a first scenario, with a comment at every line: from five answers, flags, a trace, metrics, a launch command or a shipped one."""
+    from capplan.cli.asking import answered_by_people
     from capplan.deploy.known_deployment import known_deployment
     from capplan.readers.catalogue.scenarios import shipped_scenarios
     from capplan.readers.text_file import is_there
-    from capplan.report.show import refuse_existing, say, write_new
+    from capplan.report.show import refuse_existing, write_new
     from capplan.scenario.first_scenario import (
-        Known,
         checked_scenario_text,
         copied_scenario_text,
         with_use_case,

@@ -37,7 +37,7 @@ ModelServing = Annotated[ServingFlags, o.SERVING.only("weight_dtype", "revision"
 def model_command(context: typer.Context, *, model: Model = None, serving: ModelServing, to: o.Output) -> int:
     """Show what a model is: layers, parameters, weight bytes; or list the shipped ones."""
     from capplan.readers.catalogue.models import read_model, shipped_networks, stored_model
-    from capplan.report.answers.replica import model_answer, models_answer
+    from capplan.report.answers.models import model_answer, models_answer
     from capplan.report.show import show
 
     if model is None:
@@ -85,7 +85,7 @@ def kv_size_command(
     from capplan.memory.kv_size import kv_sizes
     from capplan.model.sharding import refuse_heads
     from capplan.readers.catalogue.models import read_model
-    from capplan.report.answers.replica import kv_answer
+    from capplan.report.answers.models import kv_answer
     from capplan.report.show import show, shown_anyway
 
     network = read_model(model, revision=serving.revision, offline=serving.offline)
@@ -127,7 +127,7 @@ Name = Annotated[
 def hardware_command(*, name: Name = None, to: o.Output) -> int:
     """List the devices of the catalogue, or show a device or a machine with its sources."""
     from capplan.readers.catalogue.hardware import device, device_names, slices
-    from capplan.report.answers.replica import device_answer, devices_answer, machine_answer
+    from capplan.report.answers.catalogue import device_answer, devices_answer, machine_answer
     from capplan.report.show import show
 
     if name is None:
@@ -190,7 +190,7 @@ def list_command(
     """List shipped scenarios, models, hardware, machines, engines, prices or hosted APIs, all or those of a word."""
     from capplan.questions.listing import checked, having, listed
     from capplan.questions.plans.plan_check import current_day
-    from capplan.report.answers.replica import listing_answer
+    from capplan.report.answers.catalogue import listing_answer
     from capplan.report.show import show
 
     if kind not in _KINDS:

@@ -236,8 +236,9 @@ def _built(target: "ReplicaSpec | float", lengths: LoadFlags) -> "Replica | floa
     """Return the replica of a target that can hold such requests, or the step time given."""
     from dataclasses import replace
 
+    from capplan.replica.load import check_load
     from capplan.replica.replica import replica_of
-    from capplan.replica.spec import check_load, served_context_tokens
+    from capplan.replica.spec import served_context_tokens
 
     if isinstance(target, float):
         return target

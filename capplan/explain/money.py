@@ -26,7 +26,7 @@ from capplan.fleet.price import HOURS_PER_MONTH, SIDES
 from capplan.fleet.unit_costs import mean_requests_per_s
 from capplan.money.commitments import HOURS_PER_YEAR, named_offers
 from capplan.report.quantities import ACCURACY, METHODOLOGY, MONEY, PHASES, PLAN, SIMULATION, WORKLOADS
-from capplan.workload.daily_curve import requests_paid
+from capplan.workload.request_class import requests_paid
 
 
 def usd_per_gpu_hour(of: Subject) -> Explained:

@@ -28,8 +28,9 @@ from capplan.model.adapters import adapter_bytes_per_rank
 from capplan.model.parameters import parameters, weight_bytes_by_class
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.replica.estimate import breakdown_of
+from capplan.replica.load import Load
 from capplan.replica.plans import plans_of
-from capplan.replica.spec import Load, served_context_tokens
+from capplan.replica.spec import served_context_tokens
 from capplan.report.quantities import (
     ACCURACY,
     ARGUMENTS,

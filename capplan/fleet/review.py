@@ -13,9 +13,10 @@ from capplan.fleet.fit import Fit, fit
 from capplan.fleet.plan import Group, Plan
 from capplan.fleet.question import Question, spec_of_layout
 from capplan.replica.estimate import OperatorRow, breakdown_of
+from capplan.replica.load import Load
 from capplan.replica.rates import step_rates
 from capplan.replica.replica import Replica, replica_of
-from capplan.replica.spec import Load, ReplicaSpec
+from capplan.replica.spec import ReplicaSpec
 from capplan.serving.pipeline import turn_ratio
 from capplan.serving.step_table import decode_step_s, mixed_step_s
 from capplan.workload.request_class import Target

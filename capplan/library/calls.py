@@ -363,7 +363,7 @@ def kv_size(
         a name, a number or an option is wrong
     """
     from capplan.readers.catalogue.models import read_model
-    from capplan.report.answers.replica import kv_answer
+    from capplan.report.answers.models import kv_answer
 
     _refuse_options(options, KvOptions)
     model = _named(model, "model")

@@ -1,4 +1,4 @@
-"""In which format weights are stored.
+"""The formats that weights are stored in.
 
 A network with the format of each matrix chosen.
 

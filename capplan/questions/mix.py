@@ -35,9 +35,8 @@ from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.numbers import Spread
 from capplan.questions.fleet import AskedFleet, part_of, terms_of
 from capplan.serving.outcome import SeenByUsers
-from capplan.workload.daily_curve import outside_use
 from capplan.workload.multiples import below_and_above, divisible, part_of_classes, share_of, thresholds
-from capplan.workload.request_class import RequestClass
+from capplan.workload.request_class import RequestClass, outside_use
 
 THRESHOLDS = (0.25, 0.5, 0.75, 0.9, 0.95)
 """Parts of all requests whose longest prompt is tried as a threshold."""

@@ -23,7 +23,7 @@ from capplan.questions.simulation import (
     layout_name,
 )
 from capplan.readers.quantity import COUNT, REQUESTS_PER_S, SECONDS, quantity, whole_number
-from capplan.replica.spec import MOST_IN_FLIGHT, Load
+from capplan.replica.load import MOST_IN_FLIGHT, Load
 from capplan.scenario.flags import PlanFlags, ServingFlags, SweepFlags
 from capplan.scenario.reading import settings_of
 from capplan.scenario.replica import asked_replica

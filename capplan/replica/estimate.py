@@ -9,8 +9,9 @@ from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Spread
 from capplan.phases.cost import Bound, OperatorCost, bound
 from capplan.phases.step import decode_step_costs, prefill_step_costs
+from capplan.replica.load import Load, check_load
 from capplan.replica.replica import Replica
-from capplan.replica.spec import Load, check_load, refuse_prefixes, served_context_tokens
+from capplan.replica.spec import refuse_prefixes, served_context_tokens
 from capplan.serving.outcome import Outcome, spread
 from capplan.serving.requests import Requests
 from capplan.serving.server import simulate

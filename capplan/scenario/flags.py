@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from capplan.ranges import DEVICES, TOKENS, Positive, Range, Share, Text, Whole, check_fields
-from capplan.replica.spec import Load
+from capplan.replica.load import Load
 
 SERVING_RANGES: Mapping[str, Range] = {
     "tensor_parallel": DEVICES,

@@ -41,8 +41,8 @@ from capplan.questions.sensitivity import Sensitivity
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device, device_names
 from capplan.replica.estimate import OperatorRow
+from capplan.replica.load import Load
 from capplan.replica.rates import step_rates
-from capplan.replica.spec import Load
 from capplan.report.answers.fleet import fleet_answer
 from capplan.review.findings import Findings, Written
 from capplan.review.page import review_html, review_markdown, review_of

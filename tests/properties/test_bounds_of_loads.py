@@ -9,7 +9,7 @@ import pytest
 
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
-from capplan.replica.spec import MOST_IN_FLIGHT, Load, check_load
+from capplan.replica.load import MOST_IN_FLIGHT, Load, check_load
 from capplan.serving.block_cache import OffloadTier, PrefixCaching, check_prefix_caching
 from capplan.serving.flat import flat_outcome
 from capplan.serving.requests import (

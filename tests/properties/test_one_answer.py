@@ -24,8 +24,8 @@ from capplan.questions.plans.plan_file import answer_of
 from capplan.questions.simulation import asked_stream, chosen_plan
 from capplan.readers.plan_file import read_plan_file
 from capplan.replica.estimate import estimate
+from capplan.replica.load import Load
 from capplan.replica.replica import replica_of
-from capplan.replica.spec import Load
 from capplan.scenario.flags import PlanFlags, RequestFlags
 from capplan.scenario.scenario import read_scenario
 from capplan.workload.request_class import Target

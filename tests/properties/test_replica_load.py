@@ -15,8 +15,9 @@ from capplan.phases.step import decode_step_costs, prefill_step_costs
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.replica.estimate import OperatorRow, bottleneck_of, breakdown_of, estimate, requests_for
+from capplan.replica.load import Load
 from capplan.replica.replica import replica_of
-from capplan.replica.spec import Load, ReplicaSpec
+from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import largest_graph_sequences, round_table, speculating_replica, step_time_s
 from capplan.serving.step_table import StepTable, decode_step_s, mixed_step_s, piecewise_linear
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from capplan.cli.commands import COMMANDS, FILE_OF
+from capplan.cli.commands import COMMANDS, FUNCTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,9 +20,9 @@ def test_the_command_pages_are_current():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_is_one_thin_function(name):
-    path = ROOT / "capplan" / "cli" / f"{FILE_OF[name]}.py"
+    file, _, wanted = FUNCTIONS[name].partition(".")
+    path = ROOT / "capplan" / "cli" / f"{file}.py"
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    wanted = f"{name.replace('-', '_')}_command"
     (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == wanted)
     assert ast.get_docstring(function).splitlines()[0] == COMMANDS[name], "the summary in cli/commands.py"
     body = function.body[1:]

@@ -19,46 +19,37 @@ MiniCPM-V and MiniCPM-o: a text model whose keys stand at the top level, a SigLI
 As vLLM builds them (`minicpmv.py`, `minicpmo.py`): https://github.com/vllm-project/vllm.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from capplan.families.attention.deepseek import read_latent, reuses_index
-from capplan.families.attention.mixtures import read_qwen2, read_qwen3
 from capplan.families.config import Config
 from capplan.families.parts.blocks import (
     Heads,
     attention,
     attention_output,
     decoder,
-    decoder_layer,
     gated_mlp,
     heads,
-    latent_attention,
     qkv,
     with_tower,
-    with_vision,
 )
 from capplan.families.parts.stacks import (
     Traits,
     block,
     block_decoder,
     counted_mixture,
-    deepseek_mixture,
     dense_mlp,
     layer_windows,
     mixtral_mixture,
     mixture,
     parts_after,
 )
-from capplan.families.parts.towers import encoder_block, linear
+from capplan.families.parts.towers import linear
 from capplan.families.parts.vision import (
     image_positions,
     llama4_vision,
-    minicpmo_audio,
     mllama_vision,
     muse_vision,
-    pixtral,
-    resampler,
 )
 from capplan.model.network import Layer, Mixer, Network, Projection
 
@@ -337,111 +328,6 @@ def read_exaone_moe(config: Config, name: str) -> Network:
     return block_decoder(config, name, traits, parts, shape=shape, windows=windows)
 
 
-_WINDOW_OF_MISTRAL = 4096
-_DELAY_RANK = 32
-"""Rank of the delay matrices in Voxtral Realtime; no key states it."""
-
-
-def read_mistral(config: Config, name: str) -> Network:
-    """Return a Mistral; a null sliding_window means none, a missing one the 4096 tokens of version 0.1."""
-    window = config.optional("sliding_window", least=0)
-    if "sliding_window" not in config.values and config.model_type == "mistral":
-        window = _WINDOW_OF_MISTRAL
-        config.notes.append(
-            f"{config.section_path}sliding_window is missing: {window}, as in Mistral 7B v0.1"
-        )
-    windows = layer_windows(config, config.layers(), window or None)
-    return block_decoder(config, name, Traits(), windows=windows)
-
-
-def read_cwm(config: Config, name: str) -> Network:
-    """Return a Code World Model: a Llama with a window in three of four layers."""
-    layers = config.layers()
-    slides = [bool(index % 4) for index in range(layers)]
-    windows = layer_windows(config, layers, config.optional("sliding_window"), default=slides)
-    return block_decoder(config, name, Traits(), windows=windows)
-
-
-def read_ministral3(config: Config, name: str) -> Network:
-    """Return a Ministral 3, from its text section where it has one."""
-    text = config.section("text_config")
-    if text is None:
-        return block_decoder(config, name, Traits())
-    if config.has("vision_config"):
-        config.uncounted("the vision tower is not counted: model_type names the text model")
-    return read_mistral(text, name)
-
-
-def read_mistral3(config: Config, name: str) -> Network:
-    """Return a Mistral with a Pixtral vision tower."""
-    text = config.needed_section("text_config")
-    kind = text.text("model_type", default="mistral")
-    network = read_mistral4(text, name) if kind == "mistral4" else read_mistral(text, name)
-    return with_tower(network, config, lambda vision, hidden: pixtral(vision, hidden, config))
-
-
-def read_voxtral_realtime(config: Config, name: str) -> Network:
-    """Return the text half of a Voxtral Realtime: a Mistral with two narrow matrices in each layer that turn the delay into a scale."""
-    hidden = config.dimension("hidden_size")
-    windows = layer_windows(config, config.layers(), config.optional("sliding_window", least=0) or None)
-    network = block_decoder(config, name, Traits(tied=True), windows=windows)
-    delay = (  # multiplied once for a request
-        Projection("delay_in", "other", hidden, _DELAY_RANK, "none", matmul=False),
-        Projection("delay_out", "other", _DELAY_RANK, hidden, "none", matmul=False),
-    )
-    layers = tuple(replace(layer, projections=(*layer.projections, *delay)) for layer in network.layers)
-    return replace(network, layers=layers)
-
-
-def read_mixtral(config: Config, name: str) -> Network:
-    """Return a Mixtral: eight experts in every layer, two per token."""
-    shape = heads(config)
-    layers = config.layers()
-    part = mixtral_mixture(config, shape.hidden_size)
-    windows = layer_windows(config, layers, config.optional("sliding_window", least=0) or None)
-    return block_decoder(config, name, Traits(), [part] * layers, shape=shape, windows=windows)
-
-
-def read_mistral4(config: Config, name: str) -> Network:
-    """Return a Mistral Small 4: latent attention and experts as in DeepSeek."""
-    return read_latent(config.section("text_config") or config, name)
-
-
-def read_mistral_large4(config: Config, name: str) -> Network:
-    """Return a Mistral Large 4: text decoder and Pixtral tower."""
-    network = read_mistral_large4_text(config.needed_section("text_config"), name)
-    return with_tower(network, config, lambda vision, hidden: pixtral(vision, hidden, config))
-
-
-def read_mistral_large4_text(config: Config, name: str) -> Network:
-    """Return the text half of a Mistral Large 4: sparse latent attention with scales for each head, no positions in every fourth layer."""
-    hidden, count = config.dimension("hidden_size"), config.layers()
-    config.unused("layer_types", "indexer_types")
-    if config.optional("q_lora_rank"):
-        raise config.error("q_lora_rank", "a latent of queries is not modelled", "allowed: null")
-    sources = config.whole_numbers("kv_source_layers")
-    if sources is not None and list(sources) != list(range(count)):
-        raise config.error("kv_source_layers", "layers that read the cache of others are not modelled")
-    bias = config.flag("attention_bias", default=False)
-    dense = gated_mlp(hidden, config.dimension("intermediate_size")), None
-    first = config.count("first_k_dense_replace", default=1)
-    parts = parts_after(config, dense, deepseek_mixture(config, hidden), count, first)
-    every = (
-        config.dimension("no_rope_layer_interval", default=4) if config.has("no_rope_layer_interval") else 4
-    )
-    rotary = config.whole_numbers("no_rope_layers") or [(index + 1) % every for index in range(count)]
-    layers = []
-    for part, reused, rotated in zip(parts, reuses_index(config, count), rotary, strict=True):
-        mixer, attending, norms = latent_attention(
-            config, hidden, attention_bias=bias, indexer=True, index_cached=not reused, rotary=bool(rotated)
-        )
-        scales = 2 * mixer.query_heads
-        if not reused:
-            scales += 2 * hidden + 2 * mixer.index_heads
-        layers.append(decoder_layer(mixer, attending, part, 2 * hidden + norms + scales))
-    return decoder(config, name, layers, hidden=hidden)
-
-
 def _chunked(config: Config, layers: int) -> list[bool]:
     """Return which layers see only their chunk: those with rotary positions, none where the chunk size is null."""
     if "attention_chunk_size" in config.values and not config.has("attention_chunk_size"):
@@ -637,62 +523,3 @@ def read_decilm(config: Config, name: str) -> Network:
         config.divisible("num_attention_heads", usual.query_heads, "num_key_value_heads_per_layer", count)
         stack.append(block(replace(usual, kv_heads=count), Traits(), part))
     return decoder(config, name, stack, hidden=usual.hidden_size)
-
-
-_TEXTS: dict[str, Callable[[Config, str], Network]] = {
-    "2.0": read_minicpm,
-    "2.5": read_llama,
-    "2.6": read_qwen2,
-    "4.0": read_llama,
-    "4.5": read_qwen3,
-}
-"""Version that the file states -> its text model; MiniCPM-o counts its versions in the same way."""
-
-
-def read_minicpm_v(config: Config, name: str) -> Network:
-    """Return a MiniCPM-V 2.0 to 4.5, or a MiniCPM-o."""
-    version = str(config.values.get("version") or ("2.6" if config.model_type == "minicpmo" else ""))
-    config.unused("version")
-    if version not in _TEXTS:
-        raise config.error(
-            "version",
-            f"{version!r} is not modelled" if version else "missing",
-            f"allowed: {', '.join(_TEXTS)}",
-        )
-    config.unused(*_INERT)
-    network = _TEXTS[version](config, name)
-    vision = config.needed_section("vision_config")
-    vision.unused(*vision.values)
-    size = _siglip(config, vision) + resampler(config, vision, network.hidden_size)
-    if config.model_type == "minicpmo" and config.flag("init_audio", default=True):
-        sound = config.needed_section("audio_config")
-        sound.unused(*sound.values)
-        size += _whisper(sound) + minicpmo_audio(config, sound, network.hidden_size)
-    if config.model_type == "minicpmo" and config.flag("init_tts", default=True):
-        config.unused("tts_config")
-        config.uncounted("tts_config: the voice is not counted, and vLLM does not load it")
-    return with_vision(network, config, size)
-
-
-_INERT = ("batch_vision_input", "image_size", "patch_size", "slice_config", "slice_mode", "use_image_id", "vision_batch_size",
-          "mm_use_im_start_end", "batch_3d_resampler", "audio_chunk_length", "audio_pool_step", "chunk_input", "listen_speak_type",
-          "init_vision", "stream_input", "scale_emb", "dim_model_base", "scale_depth", "mup_denominator")  # fmt: skip
-"""Keys of pictures, sound and scales that change no size."""
-
-
-def _siglip(config: Config, vision: Config) -> int:
-    """Return the parameters of the tower: SigLIP without its pooling, perhaps without its last block too."""
-    hidden, patch = vision.dimension("hidden_size"), vision.dimension("patch_size", default=14)
-    patches = (vision.dimension("image_size", default=980) // patch) ** 2
-    layers = vision.layers() - config.flag("drop_vision_last_layer", default=True)
-    blocks = layers * encoder_block(hidden, vision.dimension("intermediate_size"))
-    return linear(3 * patch * patch, hidden) + patches * hidden + blocks + 2 * hidden
-
-
-def _whisper(sound: Config) -> int:
-    hidden, wide = sound.dimension("d_model", default=1024), sound.dimension("encoder_ffn_dim", default=4096)
-    bins = sound.dimension("num_mel_bins", default=80)
-    convolutions = linear(3 * bins, hidden) + linear(3 * hidden, hidden)
-    positions = sound.dimension("max_source_positions", default=1500) * hidden
-    blocks = sound.layers("encoder_layers") * encoder_block(hidden, wide, biased=3)
-    return convolutions + positions + blocks + 2 * hidden

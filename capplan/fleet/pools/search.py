@@ -43,7 +43,7 @@ from capplan.fleet.simulation import FleetOutcome
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.numbers import Spread
 from capplan.replica.replica import Replica
-from capplan.workload.daily_curve import outside_use
+from capplan.workload.request_class import outside_use
 
 SHOWN = 3
 """Pairs of devices that get a plan; the others cost more by what either phase takes by itself. More are tried until one has a plan."""

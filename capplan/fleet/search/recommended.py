@@ -15,9 +15,8 @@ from capplan.fleet.search.trial import Trial
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.numbers import Spread
 from capplan.replica.estimate import bottleneck_of, breakdown_of
-from capplan.replica.spec import Load
-from capplan.workload.daily_curve import outside_use
-from capplan.workload.request_class import Target
+from capplan.replica.load import Load
+from capplan.workload.request_class import Target, outside_use
 
 MOST_ADDED = 16
 """Replicas, one by one, that a plan may get to reach the required confidence at its own load."""

@@ -37,8 +37,8 @@ from capplan.money.who_pays import (
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group
 from capplan.questions.money.commitments import AskedMix, asked_mix
 from capplan.questions.plans.plan_check import current_day, rent_warnings
+from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of
-from capplan.replica.spec import Load
 from capplan.scenario.money_terms import memory_usd_per_month
 from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.traffic import rate_line

@@ -35,7 +35,7 @@ from capplan.scenario.reading import overridden
 from capplan.scenario.scenario import read_scenario, scenario_from
 from capplan.scenario.scenario_file import Scenario
 from capplan.serving.outcome import SeenByUsers
-from capplan.workload.daily_curve import outside_use
+from capplan.workload.request_class import outside_use
 
 
 def answer_of(file: PlanFile, asked: AskedFleet) -> FleetAnswer:

@@ -182,7 +182,7 @@ def outside_row(plan: Plan) -> dict[str, Any] | None:
 
 
 def plan_inputs(asked: AskedFleet, chosen: Plan | None) -> dict[str, Any]:
-    """Return the inputs of a plan, as `readers.plan_record.InputsRow` reads them.
+    """Return the inputs of a plan, as `readers.plan_file.InputsRow` reads them.
 
     Parameters
     ----------

@@ -31,8 +31,8 @@ from capplan.recorded.results.read import read_results
 from capplan.recorded.results.record import BenchmarkResult, latency
 from capplan.recorded.traces.trace import format_of, workload_of
 from capplan.replica.estimate import estimate
+from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of
-from capplan.replica.spec import Load
 from capplan.scenario.engine_use import engine_use_of
 from capplan.scenario.flags import EngineFlags, SpeculationFlags
 from capplan.serving.outcome import Outcome

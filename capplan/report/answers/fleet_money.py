@@ -14,8 +14,7 @@ from capplan.questions.money.energy import Outlook
 from capplan.questions.plans.plan_row import OWN_PRICE, offers_row
 from capplan.report.answer import Table
 from capplan.scenario.records.money import Currency
-from capplan.workload.daily_curve import OutsideUse
-from capplan.workload.request_class import Slo
+from capplan.workload.request_class import OutsideUse, Slo
 
 _JSON_NAMES = {"per month": "per_month", "per year": "per_year", "per job": "per_job"}
 MONTHS_PER_YEAR = HOURS_PER_YEAR / HOURS_PER_MONTH
