@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from capplan.errors import Refusal
-from capplan.fleet.question import Question
+from capplan.fleet.review import Question
 from capplan.fleet.search.candidates import Ranges, layouts
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.steady_plans import LOADS

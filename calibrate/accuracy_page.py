@@ -57,10 +57,9 @@ from calibrate.open_loops import beyond_table, open_loops, source_table, target_
 from calibrate.reliability import certainty_section
 from calibrate.slices import slices_section
 from calibrate.targets import COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
-from capplan.accuracy.decisions import DecisionScore
 from capplan.accuracy.intervals import LEAST_GROUPS, LEVELS, Intervals
 from capplan.accuracy.memory import disagreeing_starts
-from capplan.accuracy.score import Prediction, scored
+from capplan.accuracy.score import DecisionScore, Prediction, scored
 from capplan.engine.lookup import FITTED, HOST_TIMES
 from capplan.errors import CapplanError
 from capplan.questions.validation import Validation, validation

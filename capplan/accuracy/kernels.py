@@ -21,8 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency, fit_of
+from capplan.hardware.device import Device, Efficiency, fit_of
 from capplan.numbers import Array, Number
 from capplan.operators import attention, collective, latent_attention, linear_attention
 from capplan.operators.device_rates import kernel_rates

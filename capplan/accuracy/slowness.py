@@ -13,8 +13,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency
+from capplan.hardware.device import Device, Efficiency
 from capplan.numbers import Array
 from capplan.workload.length import standard_normal_quantile
 from capplan.workload.request_class import Target

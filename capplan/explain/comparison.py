@@ -13,10 +13,9 @@ import numpy as np
 
 from capplan.explain.plans import Group, Planned, Row
 from capplan.explain.subject import Explained, Input, Place, explained, formula_of, input_of, places_of
-from capplan.fleet.money_terms import OwnTerms
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.price import HOURS_PER_MONTH
-from capplan.money.cash import total_usd
+from capplan.money.cash import OwnTerms, total_usd
 from capplan.money.comparison import ComparedApi, Comparison
 from capplan.money.hosted import (
     BilledClass,

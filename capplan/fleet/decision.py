@@ -28,7 +28,7 @@ from capplan.fleet.plan import (
     whole_gpus,
 )
 from capplan.fleet.price import ChosenPrice, usd_per_month
-from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.candidates import Rejections, layouts, rejection_rows
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_bound, busy_replicas
 from capplan.fleet.search.layouts import CONFIDENCES, ScreenedLayout, SearchResult, search

@@ -1,4 +1,8 @@
-"""Money over years.
+"""What a service costs over time: what a scenario says of money, cash, growth and the whole of it.
+
+What a scenario says about money in addition to the price of machines: people, overhead, how hosted APIs are used.
+
+Money over years.
 
 Traffic that grows by the month: when a plan no longer holds, what to buy when, and what the months cost.
 
@@ -7,18 +11,141 @@ What a service costs in all, line by line: its machines, the people who run it, 
 What is paid in which month: upfront parts, purchases, terms that outlast the horizon, and what bought devices are worth then.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
 
-from capplan.fleet.money_terms import OtherTerms
 from capplan.fleet.over_time import ReplicasAt
 from capplan.fleet.plan import Plan, ordered_text
 from capplan.fleet.price import usd_per_month
 from capplan.money.commitments import Mix, Offer
 from capplan.numbers import Array
+
+
+@dataclass(frozen=True, slots=True)
+class OtherTerms:
+    """Prices of what a service takes in addition to GPUs and people; zero: it costs nothing, or nobody asked for it."""
+
+    egress_usd_per_gb: float = 0.0
+    bytes_per_token: float = 300.0
+    """Bytes that leave the provider for an output token: one event of a stream."""
+    load_balancers_usd_per_month: float = 0.0
+    weights_usd_per_gb_month: float = 0.0
+    cpu_nodes: float = 0.0
+    """Nodes for gateways, control plane and monitoring."""
+    cpu_node_usd_per_month: float = 0.0
+    support_fraction: float = 0.0
+    """Support plan of the provider, over the price of the machines."""
+    assumed: tuple[str, ...] = ()
+    """Keys whose price is a default."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTerms:
+    """What a fleet costs in addition to its machines."""
+
+    people_usd_per_month: float = 0.0
+    overhead_fraction: float = 0.0
+    """Overhead as a fraction of the price of the machines: storage, network, support."""
+    host_usd_per_gb_month: float | None = None
+    """Price of host memory in offload tiers; None: the price of the machines includes it."""
+    other: OtherTerms = field(default_factory=OtherTerms)
+    people_assumed: bool = False
+    """Whether the price of the people is a default."""
+
+    def usd(self, machines_usd: float, other_usd: float = 0.0) -> float:
+        """Return the cost of a month with people, overhead and what else a service takes.
+
+            c = m (1 + f) + p + x
+
+        Parameters
+        ----------
+        machines_usd : [$]
+            m; f is the overhead, p what people cost.
+        other_usd : [$]
+            x, the lines of prices.other.
+
+        Returns
+        -------
+        [$]
+            c
+        """
+        return self.machines_usd(machines_usd) + self.people_usd_per_month + other_usd
+
+    def machines_usd(self, usd: float) -> float:
+        """Return what machines cost with the overhead on their price [$].
+
+        Examples
+        --------
+        >>> OwnTerms(overhead_fraction=0.25).machines_usd(1000.0)
+        1250.0
+        """
+        return usd * (1.0 + self.overhead_fraction)
+
+    def machines_usd_within(self, usd: float, includes: Collection[str], other_usd: float = 0.0) -> float:
+        """Return what a budget leaves for machines.
+
+            m = (c - p - x) / (1 + f + s)
+
+        Parameters
+        ----------
+        usd : [$]
+            c.
+        includes : what the budget pays for in addition to the machines: `people` p, `overhead` f, and `other`: x, and the support plan s
+        other_usd : [$]
+            x, the lines of prices.other that do not follow the price of the machines
+
+        Returns
+        -------
+        [$]
+            m, below zero if people and the rest cost more than the budget
+
+        Examples
+        --------
+        >>> OwnTerms(14_000.0, 0.25).machines_usd_within(64_000.0, ("people", "overhead"))
+        40000.0
+        """
+        people = self.people_usd_per_month if "people" in includes else 0.0
+        overhead = self.overhead_fraction if "overhead" in includes else 0.0
+        support, others = (self.other.support_fraction, other_usd) if "other" in includes else (0.0, 0.0)
+        return (usd - people - others) / (1.0 + overhead + support)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetTerms:
+    """A budget as a scenario states it."""
+
+    usd_per_month: float
+    includes: tuple[str, ...] = ()
+    """What it pays for in addition to the machines: people, overhead, other."""
+    beside_usd_per_month: float = 0.0
+    """What that takes of it."""
+    usd_per_traffic: float = 0.0
+    """What machines lose of it if the traffic doubles: it pays for egress too."""
+
+    def machines_usd_per_month(self, traffic_ratio: float = 1.0) -> float:
+        """Return what is left for machines at some times the traffic [$/month].
+
+        Examples
+        --------
+        >>> BudgetTerms(50_000.0, ("people", "other"), 12_000.0, 3000.0).machines_usd_per_month(2.0)
+        35000.0
+        """
+        return self.usd_per_month - self.beside_usd_per_month - self.usd_per_traffic * (traffic_ratio - 1.0)
+
+    def left_text(self, traffic_ratio: float = 1.0) -> str:
+        """Return what is left for machines in words.
+
+        Examples
+        --------
+        >>> terms = BudgetTerms(5000.0, ("other",), 4000.0, 3000.0)
+        >>> terms.left_text(), terms.left_text(2.0)
+        ('$1,000', 'nothing')
+        """
+        left = self.machines_usd_per_month(traffic_ratio)
+        return f"${left:,.0f}" if left > 0.0 else "nothing"
 
 
 def grown_ratios(growth_fraction: float, months: int) -> Array:

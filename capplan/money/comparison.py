@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.money_terms import HostedTerms, OwnTerms
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import Group, Plan
-from capplan.money.cash import CostLine, total_usd
+from capplan.money.cash import CostLine, OwnTerms, total_usd
 from capplan.money.hosted import (
     HostedBill,
+    HostedTerms,
     HostedTraffic,
     TokenPrice,
     billed_class,

@@ -18,7 +18,7 @@ from capplan.fleet.plan import FleetAnswer, Group, Plan, Uneconomical
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_pools
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
-from capplan.fleet.question import Question
+from capplan.fleet.review import Question
 from capplan.fleet.search.candidates import Ranges
 from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search

@@ -16,7 +16,7 @@ from capplan.fleet.load.offered import SamplePath, selected_requests
 from capplan.fleet.load.routed import MixedGroup, Operation
 from capplan.fleet.load.session_load import peak_stream
 from capplan.fleet.plan import FleetAnswer, Plan, refuse_mix
-from capplan.fleet.question import spec_of_layout
+from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.fleet.search.trial import demand_at_replica
 from capplan.fleet.simulation import Stream, capacity_per_s

@@ -12,7 +12,7 @@ from capplan.errors import InputError, unknown
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.plan import Plan
 from capplan.fleet.pools.sizing import decode_question, prefill_question
-from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.sweep import CONCURRENCIES, Contender, DecodePool, Point, offered_rates
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.simulation import (

@@ -9,18 +9,24 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from capplan.accuracy.benchmark import Benchmark, is_set
-from capplan.accuracy.decisions import Run, SlownessByStep, runs_of
 from capplan.accuracy.intervals import Intervals, interval_of
 from capplan.accuracy.kernels import DEVICES, kernel_case, predicted_latency
 from capplan.accuracy.memory import memory_predictions, predict_memory_row
 from capplan.accuracy.replay import Servers, replayed_columns
-from capplan.accuracy.score import Prediction, Score, scores_by_group, scores_by_metric
+from capplan.accuracy.score import (
+    Prediction,
+    Run,
+    Score,
+    SlownessByStep,
+    runs_of,
+    scores_by_group,
+    scores_by_metric,
+)
 from capplan.accuracy.serving import predict_row, refused_row
 from capplan.accuracy.slowness import Slowness, replica_slowness
 from capplan.engine.versions import named_engine
 from capplan.errors import CapplanError, InputError
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import BORROWED, Efficiency
+from capplan.hardware.device import BORROWED, Device, Efficiency
 from capplan.questions.benchmark_spec import benchmark_servers
 from capplan.readers.catalogue.efficiency import efficiency_by, shipped_slowness, timed_efficiency
 from capplan.readers.catalogue.hardware import device

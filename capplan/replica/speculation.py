@@ -16,12 +16,12 @@ from capplan.model.sharding import Sharding, weight_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Number
 from capplan.phases.cost import total_s, unsaved_s
-from capplan.phases.speculation import (
+from capplan.phases.step import (
+    decode_step_costs,
     round_time_s,
     round_tokens,
     speculative_speedup_ratio,
 )
-from capplan.phases.step import decode_step_costs
 from capplan.replica.plans import engine_scheduling, plans_of, sequence_cache_bytes
 from capplan.replica.rates import step_rates
 from capplan.replica.replica import Replica, memory_of

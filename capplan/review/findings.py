@@ -15,8 +15,7 @@ from typing import Any
 
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.price import HOURS_PER_MONTH
-from capplan.fleet.question import Question
-from capplan.fleet.review import PlanDetail, TargetMargin, plan_details, target_margins
+from capplan.fleet.review import PlanDetail, Question, TargetMargin, plan_details, target_margins
 from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.hardware.device import Source
 from capplan.questions.fleet import AskedFleet, parts_of

@@ -9,8 +9,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError, unknown
 from capplan.families.head import pooled
 from capplan.fleet.search.candidates import Layout, refuse_illegal
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency
+from capplan.hardware.device import Device, Efficiency
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.layer_groups import narrow_states
 from capplan.memory.plan import cache_dtype

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from capplan.fleet.money_terms import HostedTerms
 from capplan.money.comparison import breakeven_rate
 from capplan.money.hosted import (
+    HostedTerms,
     HostedTraffic,
     LongerLife,
     TokenPrice,

@@ -9,14 +9,15 @@ from datetime import date
 import numpy as np
 import pytest
 
-from capplan.fleet.money_terms import HostedTerms, ProvisionedTerms
 from capplan.money.hosted import (
     BY_ITSELF,
     NOT_CACHED,
+    HostedTerms,
     HostedTraffic,
     LongerLife,
     PeakHours,
     PriceChange,
+    ProvisionedTerms,
     TokenPrice,
     TokenRates,
     billed_class,

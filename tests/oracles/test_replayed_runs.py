@@ -9,7 +9,7 @@ from capplan.accuracy import deployment
 from capplan.accuracy.benchmark import DATASETS, benchmark_of, lengths_of
 from capplan.accuracy.replay import requests_of
 from capplan.engine.lookup import ENGINES
-from capplan.hardware.efficiency import Efficiency, Fit, fit_of
+from capplan.hardware.device import Efficiency, Fit, fit_of
 from capplan.memory.capacity import reserved_bytes_per_sequence
 from capplan.memory.launch import engine_launch
 from capplan.questions.benchmark_spec import benchmark_network, benchmark_spec

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from capplan.fleet.money_terms import HostedTerms
 from capplan.money.hosted import (
     BY_ITSELF,
     NOT_CACHED,
+    HostedTerms,
     TokenPrice,
     TokenRates,
     billed_class,

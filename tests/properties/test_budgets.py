@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.money_terms import OtherTerms, OwnTerms
 from capplan.fleet.plan import Choices
 from capplan.fleet.search.recommended import plan_of
-from capplan.money.cash import other_lines, total_usd
+from capplan.money.cash import OtherTerms, OwnTerms, other_lines, total_usd
 from capplan.money.commitments import GroupUse, Offer, least_usd_per_hour, mix_of, use_fractions
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers.answer import asked_levers

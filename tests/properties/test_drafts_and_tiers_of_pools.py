@@ -8,7 +8,7 @@ import pytest
 from capplan.fleet.pools.joint import Joint
 from capplan.fleet.pools.link import LinkTerms, kv_bytes_per_prompt_token
 from capplan.fleet.pools.sizing import decode_question, prefill_question
-from capplan.fleet.question import spec_of_layout
+from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.layouts import search
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.plans.plan_row import plan_row

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from capplan.engine.lookup import embedded, profile
-from capplan.hardware.efficiency import Efficiency, Fit, fit_of
+from capplan.hardware.device import Efficiency, Fit, fit_of
 from capplan.model.sharding import Sharding
 from capplan.phases.token_work import projection_cost
 from capplan.readers.catalogue.efficiency import efficiency_for

@@ -32,7 +32,7 @@ from capplan.fleet.pools.sizing import (
     without_targets,
 )
 from capplan.fleet.price import HOURS_PER_MONTH, most_usd
-from capplan.fleet.question import Question
+from capplan.fleet.review import Question
 from capplan.fleet.scenario import PoolsLimits
 from capplan.fleet.search.candidates import Rejections, rejection_rows
 from capplan.fleet.search.cheapest import OVER_BUDGET, Search, Sized, Terms

@@ -18,7 +18,7 @@ from capplan.fleet.plan import (
     whole_gpus,
 )
 from capplan.fleet.pools.joint import Demanded, Joint, Pair, demanded_of
-from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_replicas
 from capplan.fleet.search.layouts import CONFIDENCES, search
 from capplan.fleet.search.one_layout import trial_of

@@ -24,7 +24,7 @@ from capplan.fleet.load.offered import (
     users_idle_from_s,
 )
 from capplan.fleet.load.waits import WaitedTimes, seen_by_users, waits_of
-from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.layouts import ScreenedLayout, longest_responses_s, rate_slack
 from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states
 from capplan.numbers import Spread

@@ -19,7 +19,7 @@ from capplan.fleet.plan import (
     whole_gpus,
 )
 from capplan.fleet.price import HOURS_PER_MONTH, most_usd, usd_per_month
-from capplan.fleet.question import Question
+from capplan.fleet.review import Question
 from capplan.fleet.search.candidates import Rejection
 from capplan.fleet.search.cheapest import OVER_BUDGET, Search, Terms
 from capplan.fleet.search.layouts import search

@@ -18,8 +18,7 @@ from capplan.fleet.load.demand import Demand
 from capplan.fleet.order import OrderLine
 from capplan.fleet.plan import FleetAnswer, Plan, plan_order
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
-from capplan.fleet.question import Question
-from capplan.fleet.review import phase_times, plan_spec
+from capplan.fleet.review import Question, phase_times, plan_spec
 from capplan.fleet.search.trial import demand_at_replica
 from capplan.model.parameters import weight_bytes
 from capplan.money.cash import CostLine, Sold, other_lines, total_usd

@@ -14,8 +14,7 @@ from capplan.fleet.plan import (
     RoutedRequests,
     paid_by_the_gpu,
 )
-from capplan.fleet.question import Question
-from capplan.fleet.review import kernel_assumptions
+from capplan.fleet.review import Question, kernel_assumptions
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.energy import Outlook
 from capplan.questions.plans.plan_row import certainty_row, plan_inputs, plan_row

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from capplan.families.gguf import quantisation
-from capplan.memory.kv_size import KvSize, KvSizes
+from capplan.memory.plan import KvSize, KvSizes
 from capplan.model.network import Network
 from capplan.model.parameters import summary, weight_bytes_by_class, weight_elements_by_class
 from capplan.model.stored_tensor import StoredModel

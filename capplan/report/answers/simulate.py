@@ -15,15 +15,15 @@ from dataclasses import asdict, replace
 from math import isfinite
 from typing import Any
 
-from capplan.accuracy.decisions import (
+from capplan.accuracy.score import (
     CONFIDENCES,
     PLANNED_CONFIDENCE,
     TPOT_LIMITS_MS,
     DecisionScore,
+    Prediction,
     Run,
     decision_score,
 )
-from capplan.accuracy.score import Prediction
 from capplan.assumption import Assumption
 from capplan.fleet.load.routed import Operation
 from capplan.fleet.simulation import Figures, FleetOutcome
