@@ -8,8 +8,18 @@ from random import Random
 import pytest
 import yaml
 
-from capplan.questions.fleet import fleet_for
-from tests.fuzz.answers import KINDS, asked_of, asked_question, laws, met_in_simulation, one_ladder, one_peak
+from capplan.fleet.search.one_layout import trial_of
+from capplan.questions.fleet import fleet_for, terms_of
+from tests.fuzz.answers import (
+    KINDS,
+    asked_of,
+    asked_question,
+    laws,
+    met_in_simulation,
+    one_ladder,
+    one_peak,
+    simulated,
+)
 from tests.sweeps import long_but
 
 SAMPLE = {
@@ -39,6 +49,28 @@ bursts, which more replicas even out; in the mixed one a few long requests come 
 def test_the_laws_of_an_answer_hold(kind):
     text, random = asked_question(kind, SAMPLE[kind])
     assert laws(text, random) == [], text
+
+
+@pytest.mark.long
+def test_requests_next_to_quick_users_count_by_what_they_are_while_both_last():
+    """At the lightest load users send 32 of 33 requests; they go on for most of the run after the last of the others, which were overlooked."""
+    text, random = asked_question("mixed", 80_002)
+    asked = asked_of(text)
+    assert met_in_simulation(asked, fleet_for(asked), random.randint(1, 10**6)) == []
+
+
+@pytest.mark.long
+def test_gaps_between_tokens_are_those_while_users_and_requests_both_come():
+    """A run of slow replicas holds more of the users' requests than come until the last of the others."""
+    text, _ = asked_question("mixed", 80_002)
+    said = yaml.safe_load(text)
+    said["slo"] = {"itl_mean": "20 ms", "confidence": "80 %"}
+    asked = asked_of(yaml.safe_dump(said))
+    plan = fleet_for(asked).chosen
+    trial = trial_of(asked.question, plan.single.layout, plan.single.weight_dtype, terms_of(asked))
+    (target,) = asked.scenario.slo.targets
+    planned_s = trial.fleet(plan.single.busy_replicas, slowness := 2.0).value(target)
+    assert planned_s == pytest.approx(simulated(asked, plan, 1, slowness).value(target), rel=0.05)
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ from capplan.fleet.load.offered import (
     SamplePath,
     dealt_arrival_cv,
     dealt_users,
-    matters,
+    load_ends_s,
     user_share_of,
     users_idle_from_s,
 )
@@ -102,7 +102,7 @@ STEADY_DEVIATIONS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Latencies of one replica at one load, without the warm-up; ITL is that of the whole run."""
+    """Latencies of one replica at one load, without the warm-up; ITL includes it."""
 
     ttft_s: Spread[float]
     tpot_s: Spread[float]
@@ -174,8 +174,11 @@ class Seen:
     e2e_s: NDArray[np.float64]
     class_index: NDArray[np.int64]
     itl: WeightedHistogram
+    """Of the whole run."""
     requests_per_s: float
     steady: bool
+    end_s: float
+    """When the load ended; a part of it may have gone on."""
 
 
 def latencies_of(runs: Sequence[tuple[Seen, float]], classes: Sequence[RequestClass]) -> Latencies:
@@ -273,12 +276,11 @@ def _seen_in(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: 
     arrival = outcome.arrival_s
     by_users = np.array([item.users is not None for item in demand.classes])[outcome.class_index]
     tokens = outcome.input_tokens + outcome.output_tokens
-    end = float(arrival.max())
-    if matters(~by_users, tokens):
-        end = float(arrival[~by_users].max())
-    if crowd is not None and matters(by_users, tokens):
+    idle_s = 0.0
+    if crowd is not None:
         idle_s = users_idle_from_s(arrival[by_users], outcome.e2e_s[by_users], crowd.first_turns().size)
-        end = min(end, max(idle_s, float(arrival[int(LEAST_SEEN * arrival.size)])))
+        idle_s = max(idle_s, float(arrival[int(LEAST_SEEN * arrival.size)]))
+    end = load_ends_s(arrival, by_users, tokens, idle_s)
     begin = float(arrival[int(WARM_UP_SHARE * np.count_nonzero(arrival <= end))])
     seen = (arrival >= begin) & (arrival <= end)
     counted = float(np.count_nonzero(seen)) / max(end - begin, 1e-12)
@@ -290,6 +292,7 @@ def _seen_in(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: 
         outcome.itl,
         counted if demand.users else rate_per_s,
         is_steady(arrival[~by_users], (arrival + outcome.e2e_s)[~by_users]),
+        end,
     )
 
 
@@ -668,8 +671,12 @@ class Trial:
                 return seen
             halvings = int(log2(_odds(user_share) / _odds(fitting)))
             if halvings <= 0:
-                return seen
+                break
             user_share = user_share_of(_odds(user_share) / 2.0**halvings)
+        if all(target.metric != "itl" for target in self.limits):
+            return seen
+        both = simulate(offered.requests, self._engine(demand), crowd=offered.crowd, until_s=seen.end_s)
+        return replace(seen, itl=both.itl)
 
     def _engine(self, demand: Demand) -> EngineSetup:
         """Return the engine, whose requests wait for what a demand loads from offload tiers."""
