@@ -1,9 +1,4 @@
-"""`capplan init`: a first scenario, and the questions to people at a terminal.
-
-Questions to people at a terminal, for what a command line did not say.
-
-`capplan init`: a first scenario.
-"""
+"""`capplan init`: a first scenario."""
 
 from functools import partial
 from pathlib import Path
@@ -14,8 +9,6 @@ import typer
 from capplan.cli import options as o
 from capplan.cli.options import Group, grouped, one_of
 from capplan.errors import InputError
-from capplan.report.show import say
-from capplan.scenario.first_scenario import Known
 from capplan.scenario.flags import USE_CASES, FirstScenario
 
 File = Annotated[
@@ -69,8 +62,9 @@ def init_command(
     from capplan.deploy.known_deployment import known_deployment
     from capplan.readers.catalogue.scenarios import shipped_scenarios
     from capplan.readers.text_file import is_there
-    from capplan.report.show import refuse_existing, write_new
+    from capplan.report.show import refuse_existing, say, write_new
     from capplan.scenario.first_scenario import (
+        Known,
         checked_scenario_text,
         copied_scenario_text,
         with_use_case,
