@@ -1,4 +1,4 @@
-"""Deployments of benchmarks.
+"""What serves a measured row: the engines, and the requests and limits of `trtllm-bench`.
 
 The engines behind a measured row: replicas behind a router, or separate pools, and the host memory that keeps evicted prompts.
 

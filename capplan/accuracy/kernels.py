@@ -1,4 +1,4 @@
-"""Predicts measured kernels.
+"""Timed kernels, predicted through the same operators that every step is summed from.
 
 How the tables of expert timings spread tokens over experts: evenly, or by popularities that follow a power law.
 
@@ -8,8 +8,6 @@ Rows of kernel timings, read as calls of `operators`: which kernel, in which for
 
 Columns are those of the published kernel tables (AIConfigurator's names): family, op or op_name, dtype,
 kv_dtype, backend, kernel and the shape. A row that is not modelled gives a reason instead.
-
-Predicted times of timed kernels, through the same operators that every step is summed from.
 """
 
 import math

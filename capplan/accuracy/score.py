@@ -1,4 +1,4 @@
-"""Scores of predictions, and of the decisions that rest on them.
+"""Scores of predictions, and of the choices that rest on them.
 
 How far predictions are from measurements.
 

@@ -1,4 +1,4 @@
-"""Machine.
+"""The device that a calibration measures, and its clock, power and heat meanwhile.
 
 Clock, power and heat of a card while it is measured, and who else uses it: from NVML and the driver's tool on NVIDIA, from the kernel's files on AMD.
 

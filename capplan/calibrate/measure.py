@@ -1,4 +1,4 @@
-"""Measure.
+"""One run of the microbenchmarks, and what it would measure.
 
 What a run would measure, how long it would take and how much memory, without running anything.
 

@@ -1,13 +1,4 @@
-"""What there is: `capplan model`, `kv-size`, `hardware` and `list`.
-
-`capplan model`: what a model is.
-
-`capplan kv-size`: what a sequence keeps in memory.
-
-`capplan hardware`: the catalogue of devices.
-
-`capplan list`: what names there are.
-"""
+"""What exists: `capplan model`, `kv-size`, `hardware` and `list`."""
 
 from functools import partial
 from pathlib import Path

@@ -1,11 +1,4 @@
-"""Money: `capplan compare`, `bill` and `cache`.
-
-`capplan compare`: a fleet of one's own against hosted APIs.
-
-`capplan bill`: who pays for a fleet.
-
-`capplan cache`: what prompt caching at a hosted API saves.
-"""
+"""Money: `capplan compare`, `bill` and `cache`."""
 
 from pathlib import Path
 from typing import Annotated

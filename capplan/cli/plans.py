@@ -1,21 +1,4 @@
-"""Plans: `capplan fleet` and what is done with its answer.
-
-`capplan fleet`: which GPUs, how many, at what cost.
-
-`capplan diff`: what changed between two scenarios or plans.
-
-`capplan check`: whether a plan still holds.
-
-`capplan verify-plan`: whether a plan holds in reality.
-
-`capplan explain`: how a number came about.
-
-`capplan export`: what starts the fleet of a plan.
-
-`capplan levers`: what each choice is worth, separately and combined.
-
-`capplan report`: the page for the planning review.
-"""
+"""Plans: `capplan fleet`, and the commands that read its answer."""
 
 import shlex
 import sys

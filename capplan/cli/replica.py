@@ -1,11 +1,4 @@
-"""One replica: `capplan fit`, `estimate` and `spec`.
-
-`capplan fit`: whether a replica fits, and what it leaves for sequences.
-
-`capplan estimate`: latency and throughput of one replica.
-
-`capplan spec`: speculative decoding, and when it pays off.
-"""
+"""One replica: `capplan fit`, `estimate` and `spec`."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated

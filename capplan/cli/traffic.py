@@ -1,13 +1,4 @@
-"""Traffic: `capplan workload`, `simulate`, `sweep` and `validate`.
-
-`capplan workload`: what a trace, a request log or a server's counters say about the traffic.
-
-`capplan simulate`: a scenario's fleet under its own traffic or a trace.
-
-`capplan sweep`: throughput against latency over a range of loads.
-
-`capplan validate`: predictions of measured results, scored.
-"""
+"""Traffic: `capplan workload`, `simulate`, `sweep` and `validate`."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Command lines.
+"""A replica as the command line of its engine, and command lines read back.
 
 The YAML next to the options of `trtllm-serve`: what its command line has no option for, written and read.
 

@@ -1,4 +1,4 @@
-"""Platforms.
+"""A plan as the files of platforms: Kubernetes, Docker Compose, KServe, llm-d, Dynamo and SkyPilot.
 
 A plan as objects of Kubernetes: the containers of an engine, deployments, and sets of pods for replicas over several servers.
 

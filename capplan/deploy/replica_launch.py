@@ -1,4 +1,4 @@
-"""What starts a replica, and which version knows which option.
+"""The settings that one engine starts with, and the options of each version that state them.
 
 Which option of which engine says what, how its values are spelled, and the versions that know it.
 

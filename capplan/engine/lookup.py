@@ -1,4 +1,4 @@
-"""What an engine does at a version, and its host times.
+"""The profile of an engine at a version, with its host times and scheduling defaults.
 
 What the host adds to the steps of an engine, by version: fitted on measured serving results.
 

@@ -1,4 +1,4 @@
-"""The profile of an engine.
+"""The record of an engine version: scheduling, memory accounting, host overhead.
 
 How an engine version divides the memory of a device: rules as data, with a few fitted numbers.
 

@@ -1,4 +1,4 @@
-"""What each engine does by version.
+"""The versions of vLLM, SGLang and TensorRT-LLM, as data.
 
 vLLM, by version: 0.5 to 0.7 schedule with the first engine (V0), 0.8 and later with the second (V1).
 

@@ -1,4 +1,4 @@
-"""Versions of engines and the types that they know.
+"""Versions of engines, and the dtypes that run on each device.
 
 Which weight and cache dtypes run on which device architecture.
 

@@ -1,4 +1,4 @@
-"""Bill and comparison.
+"""The bill and the comparison with hosted APIs, explained.
 
 What the machines of a plan cost, and the bill of each class and tenant, explained.
 

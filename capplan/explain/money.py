@@ -1,4 +1,4 @@
-"""Plans.
+"""Costs of a plan, and the quantities of a plan of several groups, explained.
 
 Costs explained: by hour, month, token and request, and what is spent outside the GPUs.
 

@@ -1,4 +1,4 @@
-"""Explained plans.
+"""The numbers that an answer holds, and the plans next to the recommended one, explained.
 
 The quantities of a plan: every number in its row, by name, and the groups of numbers next to it.
 

@@ -1,4 +1,4 @@
-"""The decision.
+"""The answer of a fleet search, and one line for each device without a plan.
 
 A device that was asked for and is not among the plans shown: the one reason, with the number that decides.
 

@@ -1,4 +1,4 @@
-"""Sweeps.
+"""Plans over a range of loads, and with one thing changed.
 
 What a fleet costs if one thing turns out otherwise: the layout of a plan, sized again by the simulation that sized it.
 

@@ -1,4 +1,4 @@
-"""Library.
+"""What `import capplan` offers: functions, plans and simulations.
 
 The functions of `import capplan`: each asks what the command of its name asks, through the same rooms, and returns its JSON, typed, and as a data frame.
 

@@ -1,4 +1,4 @@
-"""What a plan holds in memory, and the size of its cache.
+"""Memory of one device of a plan, and the cache of one sequence.
 
 Memory of one device of a plan: what it holds, what is left for the KV cache, and how an engine divides it.
 

@@ -1,4 +1,4 @@
-"""What a rank holds.
+"""Memory of one rank, part by part.
 
 What a rank holds besides weights and cache: peak working memory of one step, lookup tables, absorbed matrices, graphs, buffers.
 

@@ -1,4 +1,4 @@
-"""Mixers of a layer, and what a token leaves in their cache.
+"""Mixers of a layer, and what each caches for a sequence.
 
 What one layer caches for a sequence, as its mixer declares it: vectors that grow with the context, states of fixed size.
 

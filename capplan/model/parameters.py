@@ -1,4 +1,4 @@
-"""Parameters of a model.
+"""Parameters and weight bytes of a model, its draft layer and its key figures.
 
 Parameters and weight bytes: sums over the layers of a network, whole or on one rank.
 

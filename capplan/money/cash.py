@@ -1,8 +1,4 @@
-"""What a service costs over time: what a scenario says of money, cash, growth and the whole of it.
-
-What a scenario says about money in addition to the price of machines: people, overhead, how hosted APIs are used.
-
-Money over years.
+"""Money over months and years: terms of a scenario, growth, total cost and cash.
 
 Traffic that grows by the month: when a plan no longer holds, what to buy when, and what the months cost.
 

@@ -1,4 +1,4 @@
-"""Plan files.
+"""Plan files and saved levers: their schema, and what they were made from.
 
 The schema of a plan file: type and range of every figure that is read back from it.
 

@@ -1,9 +1,4 @@
-"""What a replica is, and what it is offered.
-
-The load of one replica: input and output lengths, and a concurrency or a request rate.
-
-The specification of one replica, its load, and the work that comes with the prompts of requests.
-"""
+"""The specification of one replica, and the work that comes with the prompts of requests."""
 
 from dataclasses import dataclass, replace
 

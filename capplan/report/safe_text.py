@@ -1,4 +1,4 @@
-"""Text.
+"""Text of an answer for programs, and text of others made harmless for people.
 
 An answer for programs, JSON and CSV: base units, full precision, never NaN or Infinity.
 

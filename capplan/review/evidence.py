@@ -1,4 +1,4 @@
-"""Evidence.
+"""The evidence of a review: plans and costs, memory, latency, rejections, assumptions and sources.
 
 The end of a review: memory, roofline, latency by operator, what was rejected, what was assumed, where it comes from.
 

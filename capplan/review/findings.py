@@ -1,4 +1,4 @@
-"""Findings and decision.
+"""The planning review as data, and its first screen.
 
 The planning review of a scenario as data: a decision, and sections of text, tables and pictures.
 

@@ -1,4 +1,4 @@
-"""The page.
+"""The whole planning review, and what writes it.
 
 The planning review of a scenario: every section put together, and the same as an answer for JSON, CSV and terminal.
 

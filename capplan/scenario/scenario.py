@@ -1,4 +1,4 @@
-"""A scenario as the rooms below take it.
+"""Scenario YAML -> Scenario: every alternative resolved, every default stated.
 
 The targets of a scenario -> what the engine is held to, once the time outside is taken off.
 

@@ -1,4 +1,4 @@
-"""What a simulation records.
+"""What a simulation measures while it runs, and its results.
 
 Measurements of a running simulation, in memory that does not grow with the number of requests: histograms, means, gaps between tokens.
 

@@ -1,9 +1,4 @@
-"""Load over a day, and the time that requests spend outside.
-
-How a rate changes over the hours of a day: named shapes, and the ratio of mean to peak.
-
-What requests takes outside the devices that serve them: time that users wait, and money by the request.
-"""
+"""How a rate changes over the hours of a day: named shapes, and the ratio of mean to peak."""
 
 from collections.abc import Mapping, Sequence
 from math import floor

@@ -1,4 +1,4 @@
-"""Statistics of a trace.
+"""Statistics of a workload: lengths, rates, burstiness, and how much of the prompts repeats.
 
 How much of the prompts of a trace or of sessions was sent before, and how long ago: the hits of a cache with a time to live.
 

@@ -1,4 +1,4 @@
-"""Attention kernels.
+"""Attention kernels in torch, softmax and latent.
 
 Softmax attention in torch: scaled dot products with each of its backends, and FlashAttention over pages and windows.
 

@@ -1,4 +1,4 @@
-"""Kernels of engines.
+"""Kernels of serving engines, copies, and an empty launch.
 
 Kernels that serving engines run, where their libraries are installed: each optional, each named in its rows.
 

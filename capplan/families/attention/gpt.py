@@ -1,4 +1,4 @@
-"""GPT and the decoders with its layout: biases, plain feed-forwards, parallel blocks.
+"""GPT and decoders like it: GPT-2 to Falcon, Phi, and gpt-oss.
 
 The families before Llama, and those with similar keys: GPT-2, GPT-NeoX, GPT-J, OPT, BLOOM, GPT-BigCode, MPT and DBRX, StarCoder2, Falcon.
 

@@ -1,4 +1,4 @@
-"""Llama and decoders that differ from it in norms, windows, widths or a picture tower.
+"""Llama, and decoders that differ from it in norms, windows, widths or a picture tower.
 
 Llama and the families that are Llama with other keys: RMS norm, rotary positions, gated feed-forward.
 
@@ -8,15 +8,9 @@ Command R and Command A: one norm per layer, attention and feed-forward side by 
 
 EXAONE 4 and K-EXAONE.
 
-Mistral, Ministral, Mixtral, and Mistral Small 4 and Large 4 with latent attention.
-
 Models of Meta with a vision tower: Llama 4 in chunks and experts, Llama 3.2 Vision with cross-attention, Muse Glimmer with windows and gates.
 
 Networks whose layers were searched one by one: Nemotron NAS (Super, Ultra 253B) and DeciLM-7B.
-
-MiniCPM-V and MiniCPM-o: a text model whose keys stand at the top level, a SigLIP tower, a resampler, perhaps Whisper.
-
-As vLLM builds them (`minicpmv.py`, `minicpmo.py`): https://github.com/vllm-project/vllm.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Decoders with softmax attention and mixtures of experts, and the dense models of the same kin.
+"""Decoders with softmax attention and mixtures of experts, and their dense relatives.
 
 Trinity (AFMoE) and Ling (Bailing): dense layers first, then shared and routed experts.
 
@@ -9,8 +9,6 @@ ChatGLM, GLM-4 and GLM-4.5: dense, and with experts.
 ERNIE 4.5: dense, with experts, and with separate experts for images.
 
 Models of Tencent: Hunyuan, dense and with experts, Hy3, and Hy 4 with sparse latent attention and residual streams.
-
-gpt-oss: alternating windows, attention sinks, biases everywhere, experts in every layer.
 
 MiMo: the dense 7B and V2 Flash, whose sliding layers have more key-value heads than the full ones.
 

@@ -1,4 +1,4 @@
-"""What vision towers and projectors of models hold.
+"""Vision towers and projectors: their parameters.
 
 What joins a vision tower to a text model, counted only: parameters by file, section of the tower and hidden size of the text.
 

@@ -1,4 +1,4 @@
-"""What a quantisation section states.
+"""The section of a config that states a quantisation, and the formats that it names.
 
 The section of a config that states the quantisation, and the modules that it leaves out.
 

@@ -1,4 +1,4 @@
-"""Sessions.
+"""The traffic at the peak as a stream of requests, the turns of sessions included.
 
 The turns of sessions as a stream of requests with block ids, for a simulation of the prefix cache block by block.
 

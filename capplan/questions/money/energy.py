@@ -1,4 +1,4 @@
-"""Energy and growth.
+"""What follows from a plan: its energy, and the fleets of the months to come.
 
 The power that a scenario states -> the energy of a plan under its load.
 

@@ -1,4 +1,4 @@
-"""Who pays.
+"""What a service costs in all, and what each class and tenant pays.
 
 A scenario and its plan -> what the service costs in all, line by line.
 

@@ -1,4 +1,4 @@
-"""Check.
+"""A plan against today: whether it holds, what changed, and which prices are old.
 
 Does a plan still hold: its layout and its replicas under the scenario, the prices and the budget of today.
 

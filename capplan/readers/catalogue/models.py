@@ -1,4 +1,4 @@
-"""Models.
+"""The MODEL of a command line: shipped models, paths, and files of the Hugging Face hub.
 
 The models that ship with the package: found by id or alias, read from one small file each.
 

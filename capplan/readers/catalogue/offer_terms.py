@@ -1,4 +1,4 @@
-"""Offers.
+"""What offers and the machines on offer state.
 
 What every offer states, of GPUs, machines or hosted APIs: how it is paid for, its day, and the page that it is from.
 

@@ -1,4 +1,4 @@
-"""Prices and machines.
+"""Prices of devices, and the machines that a scenario may order.
 
 Prices of devices: the lists that ship, those of users, and catalogues of SkyPilot.
 

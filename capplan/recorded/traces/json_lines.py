@@ -1,4 +1,4 @@
-"""JSON lines.
+"""Traces as JSON lines, and rates of clients in windows.
 
 Traces as JSON lines: of trace players and gateways, request logs of benchmark tools, and sessions of agents.
 

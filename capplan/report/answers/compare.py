@@ -1,4 +1,4 @@
-"""Money.
+"""What `capplan bill`, `compare` and `cache` show.
 
 What `capplan bill` shows: who pays for a fleet.
 

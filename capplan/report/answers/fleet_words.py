@@ -1,4 +1,4 @@
-"""Words.
+"""Sentences of `capplan fleet`: rejected layouts, and separate pools.
 
 Sentences about devices and layouts that were rejected, and what would let them through.
 

@@ -1,4 +1,4 @@
-"""What `capplan kv-size` shows."""
+"""What `capplan model` and `capplan kv-size` show."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

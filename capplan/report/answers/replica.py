@@ -1,13 +1,4 @@
-"""Replica.
-
-What `capplan kv-size` shows.
-
-What `capplan model` shows.
-
-What `capplan hardware` and `capplan list` show of what is known.
-
-What commands show of one replica: what it delivers (`estimate`), what its memory holds (`fit`), and what drafts gain (`spec`).
-"""
+"""What commands show of one replica: what it delivers (`estimate`), what its memory holds (`fit`), and what drafts gain (`spec`)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""Traffic.
+"""What `capplan simulate`, `sweep`, `workload` and `validate` show.
 
 What `capplan simulate` shows: what the requests saw, against the targets; and `capplan sweep`: each point, the knee of each plan, and the largest load within the targets.
 

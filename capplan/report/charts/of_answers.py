@@ -1,4 +1,4 @@
-"""Charts.
+"""Charts as data, and the charts of answers.
 
 Charts as data: what stands in them, in base units, with names that carry the unit.
 
