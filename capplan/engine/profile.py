@@ -307,3 +307,8 @@ class EngineProfile:
             ),
             "",
         )
+
+    @property
+    def rejects_long_prompts(self) -> bool:
+        """Return whether prompts above the tokens of a step never start; vLLM V0 raises its default to the context instead."""
+        return not self.chunked and self.long_chunked_tokens is None
