@@ -6,9 +6,9 @@ from typing import Any
 
 from capplan.fleet.availability import plan_availability
 from capplan.fleet.order import OWN, OrderLine
-from capplan.fleet.plan import Plan, plan_order
+from capplan.fleet.plan import Group, Plan, plan_order
 from capplan.fleet.price import usd_per_month
-from capplan.questions.plans.plan_row import order_row, stated_order
+from capplan.questions.plans.plan_row import is_at_one_provider, order_row, stated_order
 from capplan.report.answer import Table
 
 _TITLES = {
@@ -133,7 +133,17 @@ def _unstated_texts(plan: Plan) -> Iterator[str]:
         if unstated:
             verb = "is" if len(unstated) == 1 else "are"
             yield f"to order {device}, its {' and '.join(unstated)} {verb} missing in the price list of {machines[0].provider}"
+    if not is_at_one_provider(plan) and plan.has_pools:
+        at = " and ".join(
+            f"{group.role} is priced at {seller}" for group in plan.groups if (seller := _seller(group))
+        )
+        yield f"{at}, and KV caches go from one to the other: order both at one provider"
     yield from _way_texts(plan)
+
+
+def _seller(group: Group) -> str:
+    lines = group.order.lines if group.order is not None else ()
+    return " and ".join(dict.fromkeys(line.machine.provider for line in lines if line.machine.source))
 
 
 def _way_texts(plan: Plan) -> Iterator[str]:
