@@ -1,8 +1,10 @@
 """Orders of separate pools: against every combination of machines, laws of what they cost, and the search over them against every pair."""
 
 import itertools
+import json
 import math
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -233,3 +235,90 @@ def test_brute_force_on_200_random_machines_finds_no_cheaper_pools(brute):
                     assert not brute.enough(sizes, pair, terms.headroom_fraction), (machines, sizes, pair)
     assert planned > PRICE_LISTS // 2
     assert cheaper > PRICE_LISTS
+
+
+# --- what commands say ---
+
+EIGHTS = """sources: {page: {title: page, url: 'https://example.org'}}
+prices:
+  - {device: h100-sxm, provider: P, sku: eight, devices: 8, commitment: on-demand, price: 16 $/h, date: 2026-11-01, source: page}
+"""
+
+
+@pytest.fixture(scope="module")
+def scenario(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pools")
+    (folder / "prices.yaml").write_text(EIGHTS)
+    text = SCENARIO.format(**TRAFFIC[0]).replace("spare_replicas: 0", "survive: {machine: 1}")
+    (folder / "pools.yaml").write_text(f"{text}prices: {{file: prices.yaml}}\n")
+    return folder / "pools.yaml"
+
+
+def planned(capplan, path, *settings, code=0):
+    words = (word for key in settings for word in ("--set", key))
+    ran = capplan("fleet", path, "--offline", "--format", "json", *words)
+    assert ran.code == code, ran.err
+    return json.loads(ran.out)["result"]
+
+
+def test_one_server_that_is_there_is_in_one_pool_only(capplan, scenario):
+    """Both pools took the one server of their own: two of them were in the order, and one was paid too little."""
+    bought = planned(capplan, scenario)["chosen"]
+    had = planned(capplan, scenario, "fleet.own={8 x h100-sxm: 1}")["chosen"]
+    counts = {line["sku"]: line["count"] for line in had["order"]["machines"]}
+    assert counts["8 x h100-sxm"] == 1
+    assert had["usd_per_hour"] == bought["usd_per_hour"] - 16.0
+    assert sum(counts.values()) == sum(line["count"] for line in bought["order"]["machines"])
+
+
+def test_a_quota_counts_the_machines_of_both_pools(capplan, scenario, tmp_path):
+    """AWS sells eight H100 as p5.48xlarge; either pool survives one machine, so both take four of them at least."""
+    at_aws = ("prices={}", "fleet.providers=[AWS]", "fleet.machines=[p5.48xlarge]")
+    plan = planned(capplan, scenario, *at_aws)["chosen"]
+    (line,) = plan["order"]["machines"]
+    enough = planned(capplan, scenario, *at_aws, f"fleet.max_machines={{p5.48xlarge: {line['count']}}}")
+    assert enough["chosen"]["order"]["usd_per_hour"] == plan["order"]["usd_per_hour"]
+    few = planned(
+        capplan, scenario, *at_aws, f"fleet.max_machines={{p5.48xlarge: {line['count'] - 1}}}", code=4
+    )
+    assert "needs more machines than fleet.max_machines and fleet.own allow" in {
+        row["reason"] for row in few["disaggregated"]["rejected"]
+    }
+
+
+def test_every_command_says_the_order_of_pools(capplan, scenario, tmp_path):
+    plan, own = tmp_path / "plan.json", ("--set", "fleet.own={8 x h100-sxm: 1}")
+    assert capplan("fleet", scenario, "--offline", *own, "-o", plan).code == 0
+    chosen = json.loads(plan.read_text())["result"]["chosen"]
+    asked = ("--plan", plan, "--offline")
+    for command, words in (("bill", asked), ("compare", (*asked, "--api", "openai/gpt-5-mini"))):
+        result = json.loads(capplan(command, *words, "--format", "json").out)["result"]
+        assert (result["own"] if command == "compare" else result)["order"] == chosen["order"]
+    assert capplan("check", scenario, *own, *asked).code == 0
+    budget = ("--set", f"budget={{usd_per_month: {chosen['usd_per_month'] + 1}}}")
+    assert capplan("check", scenario, *own, *budget, *asked).code == 0
+    explained = capplan("explain", plan, "order.usd_per_hour", "--offline", "--format", "json")
+    assert json.loads(explained.out)["result"]["value"] == pytest.approx(chosen["usd_per_hour"])
+    other = tmp_path / "other.json"
+    assert capplan("fleet", scenario, "--offline", "-o", other).code == 0
+    changed = json.loads(capplan("diff", plan, other, "--format", "json").out)["result"]
+    assert changed["plan"]["order"]["before"].count("8 x h100-sxm") == 1
+    manifest = capplan("export", "--plan", plan, "--target", "k8s")
+    assert manifest.code == 0, manifest.err
+    assert "1 x 8 x h100-sxm" in manifest.out
+    page = tmp_path / "page.md"
+    assert capplan("report", "--plan", plan, "--offline", "-o", page).code == 0
+    assert re.search(r"8 x h100-sxm.*own.*\| *8 *\| *1 *\|", page.read_text())
+
+
+def test_an_order_of_pools_to_place_today_is_at_one_provider(capplan):
+    """The median offers of H100 and H200 are those of two providers, which no InfiniBand joins."""
+    ran = capplan("fleet", "scenarios/disaggregated.yaml", "--offline", "--format", "json")
+    result = json.loads(ran.out)["result"]
+    assert {group["hardware"] for group in result["chosen"]["groups"]} == {"h100-sxm", "h200-sxm"}
+    assert len({line["provider"] for line in result["chosen"]["order"]["machines"]}) == 2
+    today = result["stated_order"]
+    assert len({line["provider"] for line in today["machines"]}) == 1
+    assert {line["hardware"] for line in today["machines"]} == {"h100-sxm", "h200-sxm"}
+    whole = capplan("fleet", "scenarios/disaggregated.yaml", "--offline", "--full").out
+    assert "KV caches go from one to the other: order both at one provider" in " ".join(whole.split())

@@ -25,7 +25,7 @@ Pair = tuple[int, int]
 Rank = tuple[float, float]
 """Sort key of pairs: their cost, infinite if they may not be had, then their size. A larger pair never comes before a smaller one."""
 ANY_COST: Rank = (inf, 0.0)
-"""Above the rank of every pair that may be had."""
+"""A rank above that of every pair that may be had."""
 Lacking = frozenset[Phase]
 """Pools to which a replica has to be added, one of them at least; empty where nothing is missing."""
 
