@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capplan.accuracy.bounded import interval_on
-from capplan.accuracy.intervals import Interval, Intervals, regime_keys
-from capplan.accuracy.serving import engine_generation, network_class
+from capplan.accuracy.bounded import Operation, operation_interval
+from capplan.accuracy.intervals import Interval, Intervals
+from capplan.accuracy.left_out import Served
+from capplan.accuracy.serving import network_class
 from capplan.accuracy.slowness import Slowness, SlownessTable, replica_slowness
 from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile
@@ -26,7 +27,7 @@ from capplan.replica.estimate import OperatorRow, breakdown_of
 from capplan.replica.load import Load
 from capplan.replica.rates import step_rates
 from capplan.replica.replica import Replica, replica_of
-from capplan.replica.spec import ReplicaSpec
+from capplan.replica.spec import ReplicaSpec, deployed_as
 from capplan.replica.speculation import DraftPlan
 from capplan.serving.pipeline import turn_ratio
 from capplan.serving.step_table import decode_step_s, mixed_step_s
@@ -61,9 +62,14 @@ class Question:
     drafting: DraftPlan | None = None
 
     def slowness(
-        self, targets: Sequence[Target], network: Network, step_s: float, device: Device
+        self,
+        targets: Sequence[Target],
+        network: Network,
+        step_s: float,
+        device: Device,
+        served: Served | None = None,
     ) -> Slowness:
-        """Return the distribution of slowness of a replica on a device, as it matters for these targets."""
+        """Return the distribution of slowness of a replica on a device, as it matters for these targets; `served`: by which deployment."""
         return replica_slowness(
             self.slowness_table,
             targets,
@@ -71,7 +77,15 @@ class Question:
             step_s=step_s,
             device=device,
             efficiency=self.efficiencies[device.name],
+            left_out=self.profile.left_out,
+            served=served,
         )
+
+    def served(self, network: Network, layout: Layout, in_flight: float) -> Served:
+        """Return what a replica of a layout serves with some requests in flight."""
+        lengths = self.demand.lengths
+        name = deployed_as(network, layout.sharding, layout.kv_format)
+        return Served(name, float(lengths.input_tokens), float(lengths.output_tokens), in_flight)
 
 
 def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> ReplicaSpec:
@@ -197,10 +211,11 @@ def _margin(plan: Plan, question: Question, target: Target) -> TargetMargin:
 
 def _interval(group: Group, question: Question, target: Target) -> Interval:
     """Return the interval of the latency of a target at the replicas of a group."""
-    kind = network_class(question.networks[group.weight_dtype])
-    generation = engine_generation(question.profile)
-    keys = regime_keys(target.metric, "open", kind, group.label, target.statistic, generation)
-    return interval_on(question.intervals, keys, group.layout.device)
+    network, served = question.networks[group.weight_dtype], None
+    if group.role == "serve" and not group.draft_tokens:
+        served = question.served(network, group.layout, group.concurrency_per_replica)
+    operation = Operation(network_class(network), question.profile, group.label, group.layout.device, served)
+    return operation_interval(question.intervals, target.metric, "open", operation, target.statistic)
 
 
 def sizing_of(group: Group, headroom_fraction: float) -> Sizing:

@@ -79,6 +79,8 @@ REGULARITY_OF_BURSTS = tuple(
     sorted({*REGULARITY, *(3 * least // 4 for least in REGULARITY[:-2])}, reverse=True)
 )
 """Classes for arrivals in bursts, each at most half as large again as the next smaller one: more replicas even out bursts, so each carries more."""
+MANY_REPLICAS = 32
+"""Replicas of a fleet from which a step of the scale of loads may be more than half of a replica."""
 LIKELY_REPLICAS = 16
 """The class of replica counts that is tried first."""
 MANY_USERS = 48
@@ -364,6 +366,31 @@ def regularity_class(replicas: int, classes: Sequence[int] = REGULARITY) -> int:
     [1, 2, 8, 64]
     """
     return next(least for least in classes if replicas >= least)
+
+
+def in_copies(needed: int, at_least: int, carries: Callable[[int, int], bool]) -> int:
+    """Return the replicas of two or three fleets that each carry a half or a third of the load, if they are fewer than one fleet needs.
+
+    One fleet carries as much: its arrivals are more regular. But its runs are others, and what they vary by is several of
+    MANY_REPLICAS.
+
+    Parameters
+    ----------
+    needed, at_least : [-]
+        replicas of one fleet, and the fewest to return
+    carries : whether some replicas carry one of some equal parts of the load
+
+    Examples
+    --------
+    >>> in_copies(102, 1, carries=lambda part, copies: copies * part >= 98), in_copies(20, 1, carries=lambda part, copies: True)
+    (98, 20)
+    """
+    for copies in (2, 3):
+        while needed >= MANY_REPLICAS and copies * (part := (needed - 1) // copies) >= at_least:
+            if not carries(part, copies):
+                break
+            needed = copies * part
+    return needed
 
 
 class Trial:
@@ -830,6 +857,14 @@ class Trial:
         """
         if self.demand.users:
             return self._replicas_of_users(rate_per_s, slowness, limits, most, at_least)
+
+        def carries(part: int, copies: int) -> bool:
+            """Return whether a part of the replicas carries that part of the rate, at a step of the scale."""
+            step = ceil(STEPS_PER_DOUBLING * log2(rate_per_s / (copies * part) * slowness) - 1e-9)
+            return self.holds(
+                scale_rate(step) / slowness, regularity_class(part, self.classes), slowness, limits
+            )
+
         above = inf
         for least in self._classes_of(rate_per_s, slowness, limits, most):
             too_little = rate_per_s / min(most, above - 1) if min(most, above - 1) >= 1 else inf
@@ -842,7 +877,9 @@ class Trial:
             needed = replicas_at(rate_per_s, limit) if limit > 0.0 else inf
             if max(needed, at_least) >= least:
                 needed = max(min(needed, above), at_least)
-                return None if needed > most or needed == inf else int(needed)
+                if needed > most or needed == inf:
+                    return None
+                return in_copies(int(needed), at_least, carries)
             above = least
         return None
 
@@ -905,10 +942,13 @@ class Trial:
         short_limit = scale_rate(self._short_step(slowness, limits)) / slowness
         about = replicas_at(rate_per_s, short_limit)
         enough = self._fewest(about, rate_per_s, slowness, limits, min(most, 2 * about), at_least)
-        if enough is not None or most <= 2 * about:
-            return enough
-        exact = self._about(rate_per_s, slowness, limits)
-        return None if exact is None else self._fewest(exact, rate_per_s, slowness, limits, most, at_least)
+        if enough is None and most > 2 * about:
+            exact = self._about(rate_per_s, slowness, limits)
+            enough = exact and self._fewest(exact, rate_per_s, slowness, limits, most, at_least)
+        ratio = rate_per_s / self.total_rate
+        return enough and in_copies(
+            enough, at_least, lambda part, copies: self.meets(part, slowness, limits, ratio / copies)
+        )
 
     def _fewest(
         self,
