@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import inf, isnan
 
-from capplan.accuracy.bounded import BoundedSpread, bounded, load_interval
+from capplan.accuracy.bounded import BoundedSpread, bounded, operation_interval, operation_of
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
 from capplan.fleet.load.demand import Demand, planned_demand
@@ -375,7 +375,9 @@ def _plan(
     money = None if usd is None else unit_costs_at_mean(users, usd, responses_s)
 
     def with_interval(values: Spread[float], quantity: str, replica: Replica) -> BoundedSpread:
-        return bounded(values, load_interval(question.intervals, quantity, "open", replica))
+        return bounded(
+            values, operation_interval(question.intervals, quantity, "open", operation_of(replica))
+        )
 
     slowest = max(joint.slowest(pair, asked), asked if joint.bears(pair, asked) else 0.0)
     together = _met_probability(slowness, slowest, asked, question.slo.confidence)
