@@ -153,7 +153,7 @@ def _unstated_texts(plan: Plan) -> Iterator[str]:
 
 def _near_texts(plan: Plan, link: LinkTerms) -> Iterator[str]:
     """Yield why the pools of an order are not as near each other as their link needs them."""
-    sellers = {group.role: _seller(group) for group in plan.groups}
+    sellers = {group.role: _sellers(group) for group in plan.groups}
     if not is_at_one_provider(plan):
         at = " and ".join(f"{role} is priced at {seller}" for role, seller in sellers.items() if seller)
         yield f"{at}, and KV caches go from one to the other: order both at one provider"
@@ -163,7 +163,7 @@ def _near_texts(plan: Plan, link: LinkTerms) -> Iterator[str]:
         yield f"{link.name} joins the GPUs of one server, and in the order each pool has machines of its own: put both pools in one of them, or state a network as fleet.kv_link"
 
 
-def _seller(group: Group) -> str:
+def _sellers(group: Group) -> str:
     lines = group.order.lines if group.order is not None else ()
     return " and ".join(dict.fromkeys(line.machine.provider for line in lines if line.machine.source))
 
