@@ -1,6 +1,6 @@
 """An estimate with the back-test intervals of its regime."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import exp, log
 
@@ -60,7 +60,7 @@ class BoundedEstimate:
     fewest_sources: int = LEAST_SOURCES
     """The same of sources."""
     rests_on: str = ""
-    """Results of this deployment that the intervals of latencies rest on; empty: those of the back-test."""
+    """Latencies whose intervals rest on results of this deployment, and these; empty: all rest on the back-test."""
 
 
 SLICE_WIDTH = 1.85
@@ -174,5 +174,13 @@ def bounded_estimate(replica: Replica, load: Load, intervals: Intervals) -> Boun
         throughput.n == 0,
         min(entry.groups for entry in (*latencies.values(), throughput)),
         min(entry.sources for entry in (*latencies.values(), throughput)),
-        "" if latencies["e2e"].left_out_error_fraction is None else latencies["e2e"].rests_on,
+        _rests_on(latencies),
     )
+
+
+def _rests_on(latencies: Mapping[str, Interval]) -> str:
+    """Return which latencies have intervals of results of this deployment, and which results; empty if none have."""
+    own = {
+        name.upper(): entry for name, entry in latencies.items() if entry.left_out_error_fraction is not None
+    }
+    return f"{', '.join(own)} from {own.popitem()[1].rests_on}" if own else ""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.accuracy.bounded import Operation, deployment_interval, operation_interval
+from capplan.accuracy.bounded import Operation, bounded_estimate, deployment_interval, operation_interval
 from capplan.accuracy.left_out import NOISE, PER_DOUBLING, Served, left_out_spread, unseen_doublings
 from capplan.accuracy.slowness import deployment_slowness, replica_slowness
 from capplan.engine.left_out import LEAST_LOADS, LeftOutResult
@@ -15,6 +15,11 @@ from capplan.engine.lookup import profile
 from capplan.readers.calibration.record import ResultPoint, left_out_results
 from capplan.readers.catalogue.efficiency import efficiency_by, shipped_intervals, shipped_slowness
 from capplan.readers.catalogue.hardware import device
+from capplan.replica.load import Load
+from capplan.replica.replica import replica_of
+from capplan.replica.spec import deployed_as
+from capplan.scenario.flags import ServingFlags
+from capplan.scenario.replica import asked_replica
 from capplan.workload.request_class import Target
 
 USERS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
@@ -189,3 +194,18 @@ def test_each_doubling_adds_its_variance():
         for tokens in (512.0, 8192.0)
     )
     assert beyond**2 - inside**2 == pytest.approx(4.0 * PER_DOUBLING**2)
+
+
+def test_an_estimate_says_which_results_its_intervals_rest_on():
+    spec = asked_replica("llama-3.1-8b", "h100-sxm", ServingFlags(offline=True)).spec
+    name = deployed_as(spec.network, spec.sharding, spec.kv_format)
+    seen = [replace(one, deployment=name) for one in noisy(np.random.default_rng(2), 0.01, 8)]
+    found = []
+    for results in (tuple(seen), ()):
+        replica = replica_of(replace(spec, profile=replace(spec.profile, left_out=results)))
+        found.append(bounded_estimate(replica, Load(512, 128, concurrency=8), shipped_intervals()))
+    own, usual = found
+    assert own.rests_on.startswith("TTFT, TPOT, E2E from 8 results of this deployment, left-out error ")
+    assert usual.rests_on == ""
+    assert own.estimate == usual.estimate
+    assert own.tpot_s.high - own.tpot_s.low < usual.tpot_s.high - usual.tpot_s.low

@@ -56,7 +56,7 @@ def estimate_answer(
         "output_tokens_per_s_high": estimated.output_tokens_per_s * bounded.throughput.high_ratio,
     }
     result = {**place, **{name: asdict(spread) for name, spread in spreads.items()}, **bounds, **figures}
-    rests_on = bounded.rests_on and f", from {bounded.rests_on}"
+    rests_on = bounded.rests_on and f"; {bounded.rests_on}"
     asked = f"concurrency {load.concurrency}" if load.concurrency else f"{load.request_rate:g} req/s"
     out = load.output_tokens if spec.network.generates else "a vector or a score"
     steps = (
