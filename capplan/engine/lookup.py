@@ -252,6 +252,7 @@ def scheduling(
         hold_prompts=engine.hold_prompts,
         gather_steps=engine.gather_steps,
         poll_steps=engine.poll_steps,
+        asynchronous=engine.asynchronous and architecture.lower() != "cpu",
     )
 
 

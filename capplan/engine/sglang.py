@@ -68,6 +68,7 @@ _BASE = EngineProfile(
     memory=_MEMORY,
     weight_dtypes=SGLANG_WEIGHT_DTYPES,
     kv_dtypes=CUDA_KV_DTYPES,
+    asynchronous=True,
 )
 
 _PIECEWISE = PrefillCapture(latent=True, grouped=False, delta=True)
@@ -108,7 +109,8 @@ SGLANG: tuple[EngineProfile, ...] = (
         tiers=_TIERS_0_5_23,
     ),
 )
-"""Profiles of SGLang, oldest first; each applies until the next."""
+"""Profiles of SGLang, oldest first; each applies until the next. Its scheduler without overhead, which plans ahead, came with 0.4; not with pipeline
+stages (`srt/arg_groups/overrides.py`)."""
 
 
 def captured_prefill_sizes(most_tokens: float) -> int:

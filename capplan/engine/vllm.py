@@ -164,6 +164,7 @@ VLLM: tuple[EngineProfile, ...] = (
             tiers=tiers,
             memory=memory,
             expert_kernels=_EXPERT_KERNELS.get(version, (_SPLIT_BLOCKS_TRITON,)),
+            asynchronous=True,
         )
         for version, tiers, memory in (
             ("0.14.0", (_PROCESSOR, _LARGE, _SMALL), _GROUPED_MEMORY),
@@ -180,6 +181,7 @@ VLLM: tuple[EngineProfile, ...] = (
             memory=_GRAPHS_MEMORY,
             expert_kernels=(_SPLIT_BLOCKS_TRITON,),
             cache_rules=rules,
+            asynchronous=True,
         )
         for version, tiers, rules in (
             ("0.20.0", (_PROCESSOR, _LARGE, _SMALL), (VLLM_V4_CACHE,)),
@@ -188,4 +190,5 @@ VLLM: tuple[EngineProfile, ...] = (
         )
     ),
 )
-"""Profiles of vLLM, oldest first; each applies until the next."""
+"""Profiles of vLLM, oldest first; each applies until the next. Asynchronous since 0.14.0 (pull request 27614; not on processors or with pipeline
+stages: `vllm/config/vllm.py`, `vllm/platforms/cpu.py`)."""
