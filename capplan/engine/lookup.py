@@ -196,6 +196,17 @@ def with_chunked_prefill(engine: EngineProfile, *, on: bool) -> EngineProfile:
     return replace(engine, chunked=False, long_chunked_tokens=NEVER_TOKENS)
 
 
+def with_slots(engine: EngineProfile) -> EngineProfile:
+    """Return an engine that schedules as llama.cpp's server: slots, and prompts and decoding sequences of a step in a pass each.
+
+    Examples
+    --------
+    >>> with_slots(profile("vllm")).policy
+    'slots'
+    """
+    return replace(engine, policy="slots", chunked=True)
+
+
 def scheduling(
     engine: EngineProfile,
     device_memory_bytes: float,

@@ -8,6 +8,7 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.engine.dtypes import CacheRule
+from capplan.engine.left_out import LeftOutResult
 from capplan.engine.memory_rules import MemoryRules
 from capplan.numbers import Number
 
@@ -101,6 +102,8 @@ class HostOverhead:
     decode_32_ratio: float = 1.0
     """The same of 32 sequences and more."""
 
+    decode_attention_ratio: float = 1.0
+    """The same of the attention of decode steps, which grows with their contexts."""
     prompt_128_ratio: float = 1.0
     """The same of the matrix products of a step with 128 tokens, prompts among them, and fewer; between the named tokens it is interpolated."""
     prompt_512_ratio: float = 1.0
@@ -127,7 +130,7 @@ class HostOverhead:
 
     def of_version(self) -> tuple[float, ...]:
         """Return the numbers that a version of an engine has, in order: all but those of one deployment."""
-        own = {"compute_rate_ratio", "memory_rate_ratio", "link_rate_ratio"}
+        own = {"compute_rate_ratio", "memory_rate_ratio", "link_rate_ratio", "decode_attention_ratio"}
         own |= {f"decode_{batch}_ratio" for batch in DECODE_BATCHES}
         own |= {f"prompt_{tokens}_ratio" for tokens in PROMPT_TOKENS}
         return tuple(getattr(self, f.name) for f in fields(self) if f.name not in own)
@@ -283,6 +286,8 @@ class EngineProfile:
     """Decode attention reads the keys of a head as often as query heads share it, to this power; 0: once."""
     expert_kernels: tuple[ExpertKernel, ...] = ()
     """Kernels for routed experts, the first that fits, where it is not the first one timed."""
+    left_out: tuple[LeftOutResult, ...] = ()
+    """Errors of a calibration on results that its fit did not see; empty: the host times are those of the version."""
     asked_version: str | None = None
     """The version that was requested; None where none was."""
     assumptions: tuple[Assumption, ...] = ()
@@ -309,3 +314,8 @@ class EngineProfile:
             ),
             "",
         )
+
+    @property
+    def rejects_long_prompts(self) -> bool:
+        """Return whether prompts above the tokens of a step never start; vLLM V0 raises its default to the context instead."""
+        return not self.chunked and self.long_chunked_tokens is None

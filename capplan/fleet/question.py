@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from capplan.accuracy.intervals import Intervals
+from capplan.accuracy.left_out import Served
 from capplan.accuracy.serving import network_class
 from capplan.accuracy.slowness import Slowness, SlownessTable, replica_slowness
 from capplan.engine.profile import EngineProfile
@@ -12,7 +13,7 @@ from capplan.fleet.search.candidates import Layout, Ranges
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.model.network import Network
-from capplan.replica.spec import ReplicaSpec
+from capplan.replica.spec import ReplicaSpec, deployed_as
 from capplan.replica.speculation import DraftPlan
 from capplan.serving.terms import Routing
 from capplan.workload.request_class import Slo, Target
@@ -45,9 +46,14 @@ class Question:
     drafting: DraftPlan | None = None
 
     def slowness(
-        self, targets: Sequence[Target], network: Network, step_s: float, device: Device
+        self,
+        targets: Sequence[Target],
+        network: Network,
+        step_s: float,
+        device: Device,
+        served: Served | None = None,
     ) -> Slowness:
-        """Return the distribution of slowness of a replica on a device, as it matters for these targets."""
+        """Return the distribution of slowness of a replica on a device, as it matters for these targets; `served`: by which deployment."""
         return replica_slowness(
             self.slowness_table,
             targets,
@@ -55,7 +61,15 @@ class Question:
             step_s=step_s,
             device=device,
             efficiency=self.efficiencies[device.name],
+            left_out=self.profile.left_out,
+            served=served,
         )
+
+    def served(self, network: Network, layout: Layout, in_flight: float) -> Served:
+        """Return what a replica of a layout serves with some requests in flight."""
+        lengths = self.demand.lengths
+        name = deployed_as(network, layout.sharding, layout.kv_format)
+        return Served(name, float(lengths.input_tokens), float(lengths.output_tokens), in_flight)
 
 
 def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> ReplicaSpec:

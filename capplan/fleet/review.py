@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capplan.accuracy.bounded import interval_on
-from capplan.accuracy.intervals import Interval, regime_keys
-from capplan.accuracy.serving import engine_generation, network_class
+from capplan.accuracy.bounded import Operation, operation_interval
+from capplan.accuracy.intervals import Interval
+from capplan.accuracy.serving import network_class
 from capplan.assumption import Assumption
 from capplan.fleet.fit import Fit, fit
 from capplan.fleet.plan import Group, Plan
@@ -126,10 +126,11 @@ def _margin(plan: Plan, question: Question, target: Target) -> TargetMargin:
 
 def _interval(group: Group, question: Question, target: Target) -> Interval:
     """Return the interval of the latency of a target at the replicas of a group."""
-    kind = network_class(question.networks[group.weight_dtype])
-    generation = engine_generation(question.profile)
-    keys = regime_keys(target.metric, "open", kind, group.label, target.statistic, generation)
-    return interval_on(question.intervals, keys, group.layout.device)
+    network, served = question.networks[group.weight_dtype], None
+    if group.role == "serve" and not group.draft_tokens:
+        served = question.served(network, group.layout, group.concurrency_per_replica)
+    operation = Operation(network_class(network), question.profile, group.label, group.layout.device, served)
+    return operation_interval(question.intervals, target.metric, "open", operation, target.statistic)
 
 
 def sizing_of(group: Group, headroom_fraction: float) -> Sizing:

@@ -1,15 +1,13 @@
 """What a fleet costs if one thing turns out otherwise: the layout of a plan, sized again by the simulation that sized it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from capplan.errors import Reason
-from capplan.fleet.plan import Plan
+from capplan.fleet.plan import Plan, sized_groups
 from capplan.fleet.pools.sizing import pools_sizing
-from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.fleet.price import HOURS_PER_MONTH, Side
 from capplan.fleet.question import Question
-from capplan.fleet.search.candidates import Layout
 from capplan.fleet.search.cheapest import Terms, busy_replicas
 from capplan.fleet.search.one_layout import replicas_of_layout, trial_of
 from capplan.fleet.search.recommended import RANGE, replicas_at_speed
@@ -70,19 +68,15 @@ def paid_hours(plan: Plan) -> float:
     return plan.money.job_hours if plan.money and plan.money.job_hours else HOURS_PER_MONTH
 
 
-UsdPerHour: TypeAlias = Callable[[Layout, int], float | None]
-"""Dollars per hour of some replicas of a layout that carry the peak, and of their spares; None without a price."""
-
-
-def turned(change: str, plan: Plan, busy: Busy | None, usd_per_hour: UsdPerHour) -> Turn:
-    """Return the fleet of a plan with other numbers of replicas, or at other prices.
+def turned(change: str, plan: Plan, busy: Busy | None, side: Side = "likely") -> Turn:
+    """Return the fleet of a plan with other numbers of replicas, or at other offers.
 
     Parameters
     ----------
     change : in words
     plan : its layouts stay, and what it survives
     busy : replicas in service, by group; None: no number of them is enough
-    usd_per_hour : of some replicas of a layout; None without a price
+    side : of the offers
 
     Returns
     -------
@@ -90,13 +84,14 @@ def turned(change: str, plan: Plan, busy: Busy | None, usd_per_hour: UsdPerHour)
     """
     if busy is None:
         return Turn(change, None, None)
-    paid = [
-        ((count + group.spares_for(count)) * group.layout.devices, usd_per_hour(group.layout, count))
-        for count, group in zip(busy, plan.groups, strict=True)
+    groups = sized_groups(plan.groups, busy)
+    known = [
+        usd
+        for group, count in zip(groups, busy, strict=True)
+        if (usd := group.usd_per_hour_of(count, side)) is not None
     ]
-    known = [usd for _, usd in paid if usd is not None]
-    usd = paid_hours(plan) * sum(known) if len(known) == len(paid) else None
-    return Turn(change, sum(gpus for gpus, _ in paid), usd)
+    usd = paid_hours(plan) * sum(known) if len(known) == len(groups) else None
+    return Turn(change, sum(group.gpus for group in groups), usd)
 
 
 def resized(question: Question, plan: Plan, terms: Terms, cache: SearchCache | None = None) -> Busy | None:
@@ -127,7 +122,7 @@ def speed_swing(plan: Plan, parts: Sequence[tuple[Question, Plan, Terms]], cache
     fleets = []
     for change, tenth in zip(words, RANGE, strict=True):
         busy = joined([_at_speed(question, alone, terms, cache, tenth) for question, alone, terms in parts])
-        fleets.append(turned(change, plan, busy, parts[0][2].usd_per_hour))
+        fleets.append(turned(change, plan, busy))
     return Swing("kernel efficiency", *fleets)
 
 

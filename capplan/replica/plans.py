@@ -226,7 +226,10 @@ def plans_tables(plans: Plans) -> PlansTables:
         first.profile.host.graph_tokens,
     )
     rates = stacked_rates([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
-    device = device_tables(first.network, plans.launch, rates, knots, first.profile.graph_sizes)
+    device = device_tables(
+        first.network, plans.launch, rates, knots, first.profile.graph_sizes,
+        two_passes=first.profile.policy == "slots",
+    )  # fmt: skip
     table = with_host(device, first.profile.host, first.network, offline=first.offline)
     each = [
         prompt_work_s_per_token(spec, labelled[at].rates) for spec, at in zip(plans.specs, index, strict=True)
@@ -318,10 +321,12 @@ def plans_step_function(
         longest = np.minimum(prefill_tokens / chunks, prefill_tokens)
         largest = np.maximum(prompt_micro_batch(prefill_tokens, longest, room, stages), 1e-9)
         micro_batches = np.maximum(prefill_tokens / largest, 1.0)
+        shared = 0.0 if tables.two_passes else 1.0
+        beside = plain if tables.two_passes else cache.at(sequences) * (sequences > 0.0)
         busy = (
-            mixed.at(tokens / stages + largest)
-            + head.at(sequences + chunks)
-            + cache.at(sequences) * (sequences > 0.0)
+            mixed.at(shared * tokens / stages + largest)
+            + head.at(shared * sequences + chunks)
+            + beside
             + prefill_tokens / micro_batches * chunk.at(prefill_tokens / chunks)
         ) * turn_ratio(micro_batches, micro_batches, stage_fraction)
         return np.where(prefill_tokens > 0.0, busy, plain)

@@ -10,6 +10,7 @@ from capplan.hardware.efficiency import Efficiency
 from capplan.model.adapters import adapter_bytes_per_rank
 from capplan.model.network import Attention, Network
 from capplan.model.sharding import Sharding
+from capplan.model.weight_format import stored_dtypes
 from capplan.phases.cost import StepRates, total_s
 from capplan.phases.token_work import tower_costs
 
@@ -44,6 +45,21 @@ class ReplicaSpec:
     def ranks(self) -> float:
         """Devices that one copy of the model is split over: tensor and pipeline ranks."""
         return float(self.sharding.tensor * self.sharding.pipeline)
+
+
+def deployed_as(network: Network, sharding: Sharding, kv_format: str) -> str:
+    """Return a model with its parallelism and formats: equal for replicas that one fit of a deployment describes.
+
+    Parameters
+    ----------
+    network : in the formats that it is served in
+    sharding : of the replica
+    kv_format : of the cache
+    """
+    sizes = {"TP": sharding.tensor, "PP": sharding.pipeline, "EP": sharding.expert, "DP": sharding.data}
+    split = [f"{name}{float(size):g}" for name, size in sizes.items() if float(size) > 1]
+    dtypes = "+".join(sorted(stored_dtypes(network)))
+    return " ".join([network.name, *split, f"in {dtypes}, cache in {kv_format}"])
 
 
 def network_as_served(network: Network, profile: EngineProfile) -> Network:

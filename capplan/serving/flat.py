@@ -51,6 +51,7 @@ def eligible(
         )
         and any(isinstance(part, Requests) and len(part) for part in parts)
         and rules.policy in {"mixed", "prefill_first"}
+        and not engine.clock.table.two_passes
         and engine.caching is None
         and (engine.tokens_per_step == 1.0 or engine.clock.stages == 1)
         and admission == FIRST_COME

@@ -299,9 +299,7 @@ def group_uses(
     layout, survive = group.layout, group.survive
     order = None
     if group.price is not None and group.price.machines:
-        order = group.price.order(
-            layout.devices, layout.device.node_devices, int(running.max()), group.survive
-        )
+        order = group.order_of(int(running.max()))
     counts = np.unique(running).tolist()
     if order is None:
         started = {busy: busy + survive.least_spares(busy) for busy in counts}

@@ -9,6 +9,7 @@ from typing import Any
 from capplan.errors import Reason
 from capplan.fleet.order import OWN
 from capplan.fleet.plan import Plan
+from capplan.fleet.pools.order import PoolSize, pools_order
 from capplan.fleet.pools.search import pools_standing
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.search.candidates import DEGREES
@@ -182,21 +183,11 @@ def _money(
     """Yield whether the price of the plan is still one, and its cost within the budget."""
     budget = asked.scenario.budget_usd_per_month
     rows = chosen.groups
-    nodes = {device.name: device.node_devices for device in asked.scenario.fleet.devices}
-    hourly: float | None = 0.0
     for name, row in {row.hardware: row for row in rows}.items():
         price = asked.prices.get(name)
         if price is None and row.usd_per_gpu_hour is not None:
             yield Check(f"prices.{name}", row.usd_per_gpu_hour, None, holds=False)
-    for row in rows:
-        price = asked.prices.get(row.hardware)
-        busy, survive = row.busy_replicas, asked.scenario.fleet.survive
-        usd_per_hour = (
-            price.order_usd_per_hour(row.gpus_per_replica, nodes[row.hardware], busy, survive=survive)
-            if price
-            else None
-        )
-        hourly = None if hourly is None or usd_per_hour is None else hourly + usd_per_hour
+    hourly = _order_usd_per_hour(asked, chosen)
     yield from _machines(asked, chosen)
     if hourly is not None and budget is not None:
         usd = float(usd_per_month(hourly))
@@ -210,6 +201,24 @@ def _money(
         for day in (day for day in (paid.dates if paid else ()) if day):
             age = (today - latest_day(day)).days
             yield Check(f"price date of {name}", f"{max_price_age_days} days", day, age <= max_price_age_days)
+
+
+def _order_usd_per_hour(asked: AskedFleet, chosen: StatedPlan) -> float | None:
+    """Return what the replicas of a plan cost at the prices of today; None without a price."""
+    nodes = {device.name: device.node_devices for device in asked.scenario.fleet.devices}
+    survive, sizes = asked.scenario.fleet.survive, []
+    for row in chosen.groups:
+        price = asked.prices.get(row.hardware)
+        if price is None:
+            return None
+        sizes.append(PoolSize(price, row.gpus_per_replica, nodes[row.hardware]))
+    busy = [row.busy_replicas for row in chosen.groups]
+    if chosen.transfer is not None:
+        return pools_order(sizes, busy, survive).usd_per_hour
+    return sum(
+        size.price.order_usd_per_hour(size.replica_gpus, size.node_gpus, count, survive=survive)
+        for size, count in zip(sizes, busy, strict=True)
+    )
 
 
 def _machines(asked: AskedFleet, chosen: StatedPlan) -> Iterator[Check]:

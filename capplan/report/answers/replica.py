@@ -56,6 +56,7 @@ def estimate_answer(
         "output_tokens_per_s_high": estimated.output_tokens_per_s * bounded.throughput.high_ratio,
     }
     result = {**place, **{name: asdict(spread) for name, spread in spreads.items()}, **bounds, **figures}
+    rests_on = bounded.rests_on and f", from {bounded.rests_on}"
     asked = f"concurrency {load.concurrency}" if load.concurrency else f"{load.request_rate:g} req/s"
     out = load.output_tokens if spec.network.generates else "a vector or a score"
     steps = (
@@ -66,7 +67,9 @@ def estimate_answer(
         result={**result, "breakdown": breakdown},
         tables=(
             Table(
-                latency, title="Latency (low and high: 80 % interval of the mean)", spare=("p90_s", "p50_s")
+                latency,
+                title=f"Latency (low and high: 80 % interval of the mean{rests_on})",
+                spare=("p90_s", "p50_s"),
             ),
             Table([figures], title="Throughput", upright=True),
             Table(breakdown, title=steps, shown=_BREAKDOWN),
