@@ -62,6 +62,8 @@ def test_engines_plan_ahead_by_version_on_gpus_without_stages(engine, version, c
 
 
 def test_slots_are_filled_when_a_step_has_ended():
-    replica = replica_of(benchmark_spec(benchmark_of({**LLAMA, "engine": "vllm", "engine_version": "0.33.0"})))
+    replica = replica_of(
+        benchmark_spec(benchmark_of({**LLAMA, "engine": "vllm", "engine_version": "0.33.0"}))
+    )
     assert not engines_of(replica, EngineOptions(scheduler="slots"), 0, 512.0).replica.scheduling.asynchronous
     assert engines_of(replica, EngineOptions(scheduler="chunked"), 0, 512.0).replica.scheduling.asynchronous
