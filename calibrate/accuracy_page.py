@@ -60,7 +60,7 @@ from calibrate.targets import COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
 from capplan.accuracy.intervals import LEAST_GROUPS, LEVELS, Intervals
 from capplan.accuracy.memory import disagreeing_starts
 from capplan.accuracy.score import DecisionScore, Prediction, scored
-from capplan.engine.lookup import FITTED, HOST_TIMES
+from capplan.engine.host_times import FITTED, HOST_TIMES
 from capplan.errors import CapplanError
 from capplan.questions.validation import Validation, validation
 from capplan.readers.catalogue.efficiency import efficiency_for, shipped_efficiencies, shipped_intervals

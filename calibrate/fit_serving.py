@@ -59,7 +59,7 @@ from calibrate.slowness_fit import P95, fitted_host_s, questions, slowness_table
 from capplan.accuracy.intervals import LEAST_POINTS, PROBABILITIES, Interval
 from capplan.accuracy.score import Prediction, scored
 from capplan.accuracy.serving import prediction_keys
-from capplan.engine.lookup import HOST_TIMES
+from capplan.engine.host_times import HOST_TIMES
 from capplan.engine.profile import HostOverhead
 from capplan.errors import InputError
 from capplan.recorded.measured import measured_table

@@ -349,6 +349,8 @@ class EngineProfile:
     """As in Scheduling."""
     poll_steps: int = 0
     """As in Scheduling."""
+    asynchronous: bool = False
+    """The engine plans a step when the one before it begins, on GPUs without pipeline stages (as in Scheduling)."""
     window_kernels: bool = True
     """Sliding-window layers read only their window; otherwise every layer reads all tokens unless a window is set."""
     derives_context: bool = True

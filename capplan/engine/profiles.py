@@ -190,6 +190,7 @@ VLLM: tuple[EngineProfile, ...] = (
             tiers=tiers,
             memory=memory,
             expert_kernels=_EXPERT_KERNELS.get(version, (_SPLIT_BLOCKS_TRITON,)),
+            asynchronous=True,
         )
         for version, tiers, memory in (
             ("0.14.0", (_PROCESSOR, _LARGE, _SMALL), _GROUPED_MEMORY),
@@ -206,6 +207,7 @@ VLLM: tuple[EngineProfile, ...] = (
             memory=_GRAPHS_MEMORY,
             expert_kernels=(_SPLIT_BLOCKS_TRITON,),
             cache_rules=rules,
+            asynchronous=True,
         )
         for version, tiers, rules in (
             ("0.20.0", (_PROCESSOR, _LARGE, _SMALL), (VLLM_V4_CACHE,)),
@@ -214,7 +216,8 @@ VLLM: tuple[EngineProfile, ...] = (
         )
     ),
 )
-"""Profiles of vLLM, oldest first; each applies until the next."""
+"""Profiles of vLLM, oldest first; each applies until the next. Asynchronous since 0.14.0 (pull request 27614; not on processors or with pipeline
+stages: `vllm/config/vllm.py`, `vllm/platforms/cpu.py`)."""
 
 
 _SGLANG_MEMORY = MemoryRules(
@@ -269,6 +272,7 @@ _SGLANG_BASE = EngineProfile(
     memory=_SGLANG_MEMORY,
     weight_dtypes=SGLANG_WEIGHT_DTYPES,
     kv_dtypes=CUDA_KV_DTYPES,
+    asynchronous=True,
 )
 
 _PIECEWISE = PrefillCapture(latent=True, grouped=False, delta=True)
@@ -309,7 +313,8 @@ SGLANG: tuple[EngineProfile, ...] = (
         tiers=_TIERS_0_5_23,
     ),
 )
-"""Profiles of SGLang, oldest first; each applies until the next."""
+"""Profiles of SGLang, oldest first; each applies until the next. Its scheduler without overhead, which plans ahead, came with 0.4; not with pipeline
+stages (`srt/arg_groups/overrides.py`)."""
 
 
 def captured_prefill_sizes(most_tokens: float) -> int:

@@ -207,7 +207,13 @@ def _scheduling(replica: Replica, scheduler: Scheduler, stated: list[Assumption]
                 "max_num_seqs",
             )
         )
-    return replace(scheduling, policy=policy, chunked=chunked, max_num_batched_tokens=budget)
+    return replace(
+        scheduling,
+        policy=policy,
+        chunked=chunked,
+        max_num_batched_tokens=budget,
+        asynchronous=scheduling.asynchronous and policy != "slots",
+    )
 
 
 def links_of(device: Device) -> dict[str, float | None]:

@@ -135,6 +135,7 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
         hold_prompts=int(recipe.hold_prompts == "group"),
         gather_steps=recipe.gather_steps or 0,
         poll_steps=recipe.poll_steps or 0,
+        asynchronous=engine.asynchronous if recipe.asynchronous is None else recipe.asynchronous,
     )
     if recipe.graph_tokens is not None:
         started = replace(started, host=replace(started.host, graph_tokens=float(recipe.graph_tokens)))

@@ -34,6 +34,7 @@ from capplan.replica.tables import (
 )
 from capplan.serving.pipeline import prompt_micro_batch, turn_ratio
 from capplan.serving.steady_state import (
+    Flags,
     Lengths,
     StepFunction,
     mean_context_tokens,
@@ -62,6 +63,11 @@ class Plans:
     def max_num_batched_tokens(self) -> Array:
         """Token budget per step of each whole replica."""
         return np.array([float(scheduling.max_num_batched_tokens) for scheduling in self.schedulings])
+
+    @property
+    def asynchronous(self) -> Flags:
+        """Return whether each plan's engine plans a step while the one before it runs."""
+        return np.array([scheduling.asynchronous for scheduling in self.schedulings])
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +106,8 @@ def replica_scheduling(engine: Scheduling, sharding: Sharding) -> Scheduling:
     """Return the scheduling of a whole replica.
 
     Every attention-data-parallel group runs a separate batch, so all limits are multiplied by the groups. The token budget
-    is also multiplied by the pipeline stages, each of which holds a micro-batch of that size.
+    is also multiplied by the pipeline stages, each of which holds a micro-batch of that size. Engines with pipeline stages
+    do not schedule asynchronously.
 
     Examples
     --------
@@ -116,6 +123,7 @@ def replica_scheduling(engine: Scheduling, sharding: Sharding) -> Scheduling:
         max_num_batched_tokens=engine.max_num_batched_tokens * groups * stages,
         hold_tokens=engine.hold_tokens * groups,
         hold_prompts=engine.hold_prompts * groups,
+        asynchronous=engine.asynchronous and stages == 1,
     )
 
 
