@@ -237,6 +237,39 @@ def test_brute_force_on_200_random_machines_finds_no_cheaper_pools(brute):
     assert cheaper > PRICE_LISTS
 
 
+LARGE = """name: pools
+model: meta-llama/Llama-3.1-70B-Instruct
+weight_dtype: fp8
+kv_dtype: fp8
+traffic:
+  - {{name: agent, request_rate: 8.5 req/s, input_tokens: {{mean: 1500, p95: 3000}}, output_tokens: {{mean: 250, p95: 600}}}}
+slo: {{ttft_p95: 700 ms, tpot_p95: 20 ms}}
+fleet:
+  {{hardware: [h100-sxm], tensor_parallel: {sizes}, pipeline_parallel: 1, spare_replicas: 0, disaggregation: only,
+   kv_link: infiniband-ndr}}
+"""
+
+
+def test_of_pools_with_as_many_gpus_those_are_planned_whose_machines_cost_less():
+    """Ten GPUs either way: prefill on 6 x 1 in a four and two ones at $13.20 an hour, or on 3 x 2 in two fours at $16."""
+    machines = (Machine("P", "one", "h100-sxm", 1, 2.6), Machine("P", "four", "h100-sxm", 4, 8.0))
+    found = {}
+    for sizes in ("[1, 2, 4]", "[2, 4]"):
+        asked = asked_fleet(
+            scenario_from(parse_yaml(LARGE.format(sizes=sizes), "pools.yaml"), Path()), offline=True
+        )
+        price = replace(price_by_hand(2.0), machines=machines)
+        terms = replace(terms_of(asked), prices={"h100-sxm": price}, survive=NO_LOSS)
+        question = replace(asked.question, requests=1500)
+        plan = pools_decision(question, asked.scenario.fleet.pools, terms, beyond=False)[0][0]
+        layouts = [(group.gpus_per_replica, group.replicas) for group in plan.groups]
+        found[sizes] = plan.gpus, round(plan.usd_per_hour, 9), layouts
+    assert found == {
+        "[1, 2, 4]": (10, 21.2, [(1, 6), (4, 1)]),
+        "[2, 4]": (10, 24.0, [(2, 3), (4, 1)]),
+    }
+
+
 # --- what commands say ---
 
 EIGHTS = """sources: {page: {title: page, url: 'https://example.org'}}

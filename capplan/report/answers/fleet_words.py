@@ -10,6 +10,7 @@ from dataclasses import asdict
 from math import ceil
 from typing import Any
 
+from capplan.assumption import Assumption
 from capplan.fleet.plan import (
     Certainty,
     FleetAnswer,
@@ -53,6 +54,38 @@ def surer_text(plan: Plan, answer: FleetAnswer) -> str:
     job = usd_per_job(answer, row.usd_per_month)
     cost = cost if job is None else f" for ${job:,.0f}"
     return f"{SURER:.0%} takes {row.gpus} x {row.hardware}{cost}"
+
+
+def most_assumed_texts(kernels: Sequence[Assumption], others: Sequence[Assumption]) -> tuple[str, ...]:
+    """Return the assumption that bears most on an answer, in its first clause: of kernels that nobody timed, else of the traffic, else the first one."""
+    by_traffic = sorted(others, key=lambda item: not item.replace.startswith("traffic"))
+    return tuple(
+        f"assumed: {item.what.partition('; ')[0]}; replace with {item.replace}"
+        for item in (*kernels, *by_traffic)[:1]
+    )
+
+
+def more_text(assumptions: int, plans: int = 0, *, page: bool = True) -> str:
+    """Return where everything is that a first screen leaves out.
+
+    Parameters
+    ----------
+    assumptions : that the answer rests on, the one on the screen included
+    plans : that the screen leaves out
+    page : whether `capplan report` has a page of the answer
+
+    Examples
+    --------
+    >>> more_text(13), more_text(2, 1, page=False)
+    ('more: --full (12 assumptions), capplan report for the review', 'more: --full (1 plan, 1 assumption)')
+    """
+    counts = [
+        f"{count} {noun}{'s' * (count > 1)}"
+        for count, noun in ((plans, "plan"), (assumptions - 1, "assumption"))
+        if count > 0
+    ]
+    inside = f" ({', '.join(counts)})" if counts else ""
+    return f"more: --full{inside}{', capplan report for the review' if page else ''}"
 
 
 def thin_texts(plans: Iterable[Plan]) -> tuple[str, ...]:
