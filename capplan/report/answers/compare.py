@@ -151,7 +151,6 @@ _PARTS = (
 )
 _COMPARE_TITLES = {
     "api": "",
-    "provisioned_usd": "throughput",
     "date": "price of",
     "what": "",
 }

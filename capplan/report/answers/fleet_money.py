@@ -64,7 +64,6 @@ def in_currency(currency: Currency | None, usd: Mapping[str, float]) -> dict[str
 
 _CASH_TITLES = {
     "usd": "paid",
-    "cost_usd": "cost by the mix",
 }
 _TERM_TITLES = {
     "name": "commitment",
@@ -245,11 +244,9 @@ _SPANS = {"usd_per_month": "per month", "usd_per_year": "per year", "usd_per_job
 _COMMITMENT_TITLES = {
     "pool": "",
     "commitment": "",
-    "used_fraction": "in use",
     "usd_per_month_low": "low",
     "usd_per_month_high": "high",
     "mix": "",
-    "short_fraction": "arrive while replicas start",
 }
 
 

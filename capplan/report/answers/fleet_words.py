@@ -442,7 +442,6 @@ def _carried_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
 
 _TITLES = {
     "way": "",
-    "bytes_per_request": "each prompt",
     "bytes_per_s": "all prompts",
 }
 _SHOWN = (

@@ -28,11 +28,6 @@ _RESTS_ON = {
 
 _KV_SIZE_TITLES = {
     "kv_bytes_per_token": "growth",
-    "kv_bytes_per_sequence": "used",
-    "engine_reserved_bytes_per_sequence": "allocated",
-    "kv_bytes_total": "total",
-    "kv_bytes_per_gpu": "used",
-    "engine_reserved_bytes_per_gpu": "allocated",
 }
 
 

@@ -16,7 +16,6 @@ _TITLES = {
     "gpus": "GPUs each",
     "count": "machines",
     "usd_per_hour": "one machine",
-    "total_usd_per_hour": "all",
     "date": "price of",
 }
 
