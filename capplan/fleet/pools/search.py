@@ -115,6 +115,12 @@ def pools_decision(
         plans += [plan] if plan else []
         if progress:
             progress(min(place + 1, SHOWN), min(len(groups), SHOWN))
+    for timed, group in () if plans else groups[:SHOWN]:
+        wider = _every_layout(timed, group, pools, terms, cache)
+        asking = _Asking(timed, question.demand, pools.link, terms, cache, beyond=beyond)
+        plan, tried = _confirmed(wider, asking, Counter(), inf)
+        simulated += tried
+        plans += [plan] if plan else []
     plans.sort(key=lambda plan: (inf if plan.usd_per_hour is None else plan.usd_per_hour, plan.gpus))
     if beyond and plans:
         plans[0] = with_range(question, plans[0], terms, cache)
@@ -196,9 +202,14 @@ def _groups(
 
 
 def _contenders(
-    question: Question, pools: PoolsLimits, terms: Terms, rejected: Rejections, cache: SearchCache
+    question: Question,
+    pools: PoolsLimits,
+    terms: Terms,
+    rejected: Rejections,
+    cache: SearchCache,
+    near: float = NEAR,
 ) -> tuple[list[list[Contender]], int]:
-    """Return the best layouts of every pair of devices, cheapest first, and the number of candidates."""
+    """Return the layouts of every pair of devices that are near the cheapest, cheapest first, and the number of candidates."""
     groups: list[list[Contender]] = []
     evaluated = 0
     for dtype, kv_format in product(question.networks, question.kv_formats):
@@ -213,7 +224,7 @@ def _contenders(
             rejected.update(result.rejected)
             sides.append(
                 [
-                    _near(phase, result.candidates, device.name, terms, rejected, cache)
+                    _near(phase, result.candidates, device.name, terms, rejected, cache, near)
                     for device in phase.devices
                 ]
             )
@@ -230,6 +241,7 @@ def _near(
     terms: Terms,
     rejected: Rejections,
     cache: SearchCache,
+    ratio: float,
 ) -> list[Sized]:
     """Return the layouts of a device that cost least for a phase by itself, cheapest first; empty if none meets its targets.
 
@@ -241,9 +253,23 @@ def _near(
     if best is None or not terms.priced(device):
         return [] if best is None else [best]
     least = rank(best, terms)[0]
-    near = trials.within(max(NEAR * least, least + terms.machine_usd_per_hour(device)), confidence)
+    near = trials.within(max(ratio * least, least + terms.machine_usd_per_hour(device)), confidence)
     others = [item for item in near if item.trial.candidate is not best.trial.candidate]
-    return [best, *sorted(others, key=lambda item: rank(item, terms))[: NEAR_LAYOUTS - 1]]
+    most = len(others) if ratio == inf else NEAR_LAYOUTS - 1
+    return [best, *sorted(others, key=lambda item: rank(item, terms))[:most]]
+
+
+def _every_layout(
+    question: Question, group: Sequence[Contender], pools: PoolsLimits, terms: Terms, cache: SearchCache
+) -> list[Contender]:
+    """Return all layouts of a pair of devices that meet the targets of each phase by itself, cheapest first.
+
+    A layout that is cheap for a phase by itself may miss a target together with the link, however many replicas there are.
+    """
+    prefill, decode = (side.trial.replica.spec.device for side in group[0].sides)
+    only = replace(pools, prefill_devices=(prefill,), decode_devices=(decode,))
+    found, _ = _contenders(question, only, terms, Counter(), cache, inf)
+    return sorted((item for some in found for item in some), key=lambda item: _cost(item, terms))
 
 
 def _cost(contender: Contender, terms: Terms) -> tuple[Rank, int, str]:
