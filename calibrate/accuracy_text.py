@@ -217,4 +217,6 @@ UNFOLLOWED = """Rows that no model of an engine can follow stay in every score. 
 - **llm-d, output tokens/s of its ladders** (32 rows): counted by tokenising the text again, up to 1.5 times what was generated.
 - **Llama-4-Scout under vLLM** (6 rows of inference-sim): each step takes 5.1 to 5.9 ms more than predicted, with 11 sequences as with 66, and 10 ms with
   longer contexts. Time that does not grow with the batch is no kernel of the table of timings; one source measured this model.
+  vLLM takes the attention of chunked layers out of its CUDA graphs (`get_cudagraph_support` is NEVER in `chunked_local_attention.py`), so each layer is
+  launched by itself: 9.6 ms for 48 layers by the record of an H100. How much of that overlaps with kernels is not known.
 """
