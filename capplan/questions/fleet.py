@@ -19,6 +19,7 @@ from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_pools
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.review import Question
+from capplan.fleet.scenario import FleetLimits
 from capplan.fleet.search.candidates import Ranges
 from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
@@ -230,6 +231,16 @@ def _sold(scenario: Scenario, unsold: Mapping[str, str]) -> tuple[Device, ...]:
     return devices
 
 
+def _ranges(limits: FleetLimits) -> Ranges:
+    return Ranges(
+        limits.tensor_parallel or TENSOR_PARALLEL,
+        limits.pipeline_parallel or PIPELINE_PARALLEL,
+        max_devices_per_replica=limits.max_devices_per_replica,
+        expert_parallel=limits.expert_parallel,
+        data_parallel=limits.data_parallel,
+    )
+
+
 def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     """Return the question that a scenario asks; InputError where it is not valid, or asks for several fleets."""
     refuse_several(scenario)
@@ -247,26 +258,21 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     engine = _profile(scenario, first)
     kv_formats, kv_assumed = _kv_formats(scenario, first, engine)
     tokens, context_assumed, warnings = _context(scenario, network_as_served(first, engine), demand)
+    step_tokens, step_assumed = _tokens_per_step(scenario, first, engine, tokens)
+    assumed += (*kv_assumed, *context_assumed, *step_assumed, *draft_assumed)
     calibration = Path(scenario.calibration) if scenario.calibration else None
     limits = scenario.fleet
     hosts = [refitted_profile(calibration, engine, device) for device in limits.devices]
     engine, host_assumptions, host_warnings = hosts[0] if hosts else (engine, (), ())
     unsold, (prices, price_warnings) = unsold_devices(scenario), machine_prices(scenario)
     warnings += _without_effect(scenario, demand)
-    step_tokens, step_assumed = _tokens_per_step(scenario, first, engine, tokens)
     question = Question(
         networks={name: network_as_served(network, engine) for name, network in networks.items()},
         devices=_sold(scenario, unsold),
         efficiencies={device.name: efficiency_by(calibration, device) for device in limits.devices},
         kv_formats=kv_formats,
         profile=engine,
-        ranges=Ranges(
-            limits.tensor_parallel or TENSOR_PARALLEL,
-            limits.pipeline_parallel or PIPELINE_PARALLEL,
-            max_devices_per_replica=limits.max_devices_per_replica,
-            expert_parallel=limits.expert_parallel,
-            data_parallel=limits.data_parallel,
-        ),
+        ranges=_ranges(limits),
         demand=demand,
         slo=scenario.slo,
         intervals=shipped_intervals(),
@@ -288,16 +294,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
         question,
         prices,
         unsold,
-        (
-            *scenario.assumptions,
-            *assumed,
-            *kv_assumed,
-            *context_assumed,
-            *step_assumed,
-            *draft_assumed,
-            *stated,
-            *paid,
-        ),
+        (*scenario.assumptions, *assumed, *stated, *paid),
         (*scenario.warnings, *warnings, *host_warnings, *price_warnings),
         stored_formats(published),
     )

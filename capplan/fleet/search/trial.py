@@ -176,7 +176,7 @@ class Seen:
     e2e_s: NDArray[np.float64]
     class_index: NDArray[np.int64]
     itl: WeightedHistogram
-    """Of the whole run."""
+    """Gaps between the tokens of the whole run."""
     requests_per_s: float
     steady: bool
     end_s: float
