@@ -2,7 +2,7 @@
 
     python -m calibrate.fit_serving FOLDER [--again | --eras=ENGINE:VERSION,... | --intervals]
 
-FOLDER holds serving_measured.csv.gz. Writes capplan/engine/host_times.py and the scores and intervals in
+FOLDER holds serving_measured.csv.gz. Writes capplan/engine/lookup.py and the scores and intervals in
 capplan/accuracy/data. A fitted number belongs to an engine and a range of versions; nothing is fitted to a model, a
 device or a row. All rows steer. Scores are reported in sample and left out, by four rulers: a group (source, model, device),
 a whole model, a whole device or a whole source is predicted with the numbers that all other rows ask for. Intervals rest on the
@@ -59,7 +59,7 @@ from calibrate.slowness_fit import P95, fitted_host_s, questions, slowness_table
 from capplan.accuracy.intervals import LEAST_POINTS, PROBABILITIES, Interval
 from capplan.accuracy.score import Prediction, scored
 from capplan.accuracy.serving import prediction_keys
-from capplan.engine.host_times import HOST_TIMES
+from capplan.engine.lookup import HOST_TIMES
 from capplan.engine.profile import HostOverhead
 from capplan.errors import InputError
 from capplan.recorded.measured import measured_table

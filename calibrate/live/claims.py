@@ -101,7 +101,7 @@ def claim(record: dict[str, Any], replica: Replica, name: str) -> Claim:
 def in_flight(record: dict[str, Any], own: dict[str, Any]) -> float:
     """Return the simulated mean of the requests in flight, by Little's law [-]."""
     span_s = max(record["start_times"]) - min(record["start_times"]) + float(np.max(own["e2e"]))
-    return float(np.sum(own["e2e"])) / span_s
+    return float(np.sum(own["e2e"]) / span_s)
 
 
 def _statistic(values: Any, statistic: str) -> float:

@@ -115,7 +115,9 @@ def operation_interval(
     if not left_out or served is None:
         return usual
     middle = interval_on(intervals, regime_keys(quantity, "closed", kind, label, "mean", generation), device)
-    latency = quantity if load == "closed" else "e2e"  # in an open loop first tokens wait for steps of all kinds
+    latency = (
+        quantity if load == "closed" else "e2e"
+    )  # in an open loop first tokens wait for steps of all kinds
     latency = quantity if quantity == "throughput" else latency
     own = deployment_interval(latency, left_out, served, max(_reach(usual) / _reach(middle), 1.0))
     return own if own and _reach(own) < _reach(usual) else usual

@@ -15,8 +15,7 @@ import numpy as np
 
 from capplan.accuracy.left_out import LeftOutSpread, Served, left_out_spread
 from capplan.engine.left_out import LeftOutResult
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency
+from capplan.hardware.device import Device, Efficiency
 from capplan.numbers import Array
 from capplan.workload.length import standard_normal_quantile
 from capplan.workload.request_class import Target

@@ -18,8 +18,7 @@ from capplan.fleet.unit_costs import UnitCosts
 from capplan.numbers import Spread
 from capplan.serving.outcome import SeenByUsers
 from capplan.serving.terms import Routing
-from capplan.workload.outside import OutsideUse
-from capplan.workload.request_class import ResponseTimes, Target
+from capplan.workload.request_class import OutsideUse, ResponseTimes, Target
 
 Role: TypeAlias = Literal["serve", "prefill", "decode"]
 """What a group of replicas does with a request: all of it, or one phase."""

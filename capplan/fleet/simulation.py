@@ -24,13 +24,13 @@ from capplan.numbers import Array, Spread
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec
 from capplan.serving.fleet_simulator import FleetRun
-from capplan.serving.gauges import WeightedHistogram
 from capplan.serving.outcome import (
     FINISHED,
     SHED,
     ClassTotals,
     Outcome,
     SeenByUsers,
+    WeightedHistogram,
     histogram_spread,
     joint_timeline,
     slo_met,

@@ -18,7 +18,7 @@ from capplan.fleet.plan import FleetAnswer, Group, Plan, Uneconomical
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_pools
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
-from capplan.fleet.question import Question
+from capplan.fleet.review import Question
 from capplan.fleet.search.candidates import Ranges
 from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
@@ -38,8 +38,8 @@ from capplan.questions.money.budget import (
 )
 from capplan.readers.calibration.record import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_by, shipped_intervals, shipped_slowness
-from capplan.readers.catalogue.machines import machine_prices, unsold_devices
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
+from capplan.readers.catalogue.prices import machine_prices, unsold_devices
 from capplan.replica.spec import network_as_served, profile_as_served, refuse_prefixes
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.records.traffic_line import with_image_tokens, with_image_work

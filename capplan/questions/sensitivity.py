@@ -7,7 +7,7 @@ from capplan.fleet.load.demand import demand_of
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.price import Side
 from capplan.fleet.search.search_cache import SearchCache
-from capplan.fleet.sensitivity import (
+from capplan.fleet.sweep import (
     FEW_RATIOS,
     WHAT_IF_RATIOS,
     Busy,

@@ -1,12 +1,11 @@
-"""The specification of one replica, its load, and the work that comes with the prompts of requests."""
+"""The specification of one replica, and the work that comes with the prompts of requests."""
 
 from dataclasses import dataclass, replace
 
 from capplan.engine.lookup import with_chunked_prefill
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency
+from capplan.hardware.device import Device, Efficiency
 from capplan.model.adapters import adapter_bytes_per_rank
 from capplan.model.network import Attention, Network
 from capplan.model.sharding import Sharding

@@ -376,13 +376,13 @@ PLAN: Mapping[str, Quantity] = {
         f"offers.{side}.*": Quantity(f"Cost of an hour, a month, a year or a job at the {words} of its GPUs", "(p + e) g, times the hours", {"offers": "p", "energy_usd_per_gpu_hour": "e", "gpus": "g"}, MONEY)
         for side, words in (("low", "lowest offers"), ("likely", "offers that it is priced at"), ("high", "highest offers"))
     },
-    "outside.longest_wait_s": Quantity("Longest wait of any class outside the GPUs", "workload.outside.OutsideUse.longest_wait_s", {"outside": ""}, WORKLOADS),
-    "outside.mean_wait_s": Quantity("Mean wait of all requests outside the GPUs", "workload.outside.OutsideUse.mean_wait_s", {"outside": ""}, WORKLOADS),
+    "outside.longest_wait_s": Quantity("Longest wait of any class outside the GPUs", "workload.request_class.OutsideUse.longest_wait_s", {"outside": ""}, WORKLOADS),
+    "outside.mean_wait_s": Quantity("Mean wait of all requests outside the GPUs", "workload.request_class.OutsideUse.mean_wait_s", {"outside": ""}, WORKLOADS),
     "outside.seen_ttft_s.*": Quantity("Time to the first token that users see, with the wait outside", "t + w", {"outside": "w"}, WORKLOADS, predicted=True),
     "outside.seen_e2e_s.*": Quantity("Time until the last token that users see, with the wait outside", "t + w", {"outside": "w"}, WORKLOADS, predicted=True),
     "outside.seen_by_class_s": Quantity("Latencies that users of each class see at the peak, with the wait of the class outside", "t + w", {"outside": "w"}, WORKLOADS, predicted=True),
-    "outside.usd_per_month": Quantity("Price of a month of what requests take outside the GPUs", "workload.outside.OutsideUse.usd", {"outside": ""}, WORKLOADS),
-    "outside.usd_per_job": Quantity("Price of a job of what requests take outside the GPUs", "workload.outside.OutsideUse.usd", {"outside": ""}, WORKLOADS),
+    "outside.usd_per_month": Quantity("Price of a month of what requests take outside the GPUs", "workload.request_class.OutsideUse.usd", {"outside": ""}, WORKLOADS),
+    "outside.usd_per_job": Quantity("Price of a job of what requests take outside the GPUs", "workload.request_class.OutsideUse.usd", {"outside": ""}, WORKLOADS),
     "order.gpus": Quantity("GPUs of all machines", "sum of the machines of each kind times the GPUs of one", {"machines": ""}, MONEY),
     "order.gpus_idle": Quantity("GPUs of the machines that no replica uses", "o - g", {"order.gpus": "o", "gpus": "g"}, MONEY),
     "order.free_replicas": Quantity("Replicas that fit on idle GPUs at no cost", "h - n", {"replicas_held": "h", "replicas": "n"}, MONEY),
@@ -418,7 +418,7 @@ PLAN: Mapping[str, Quantity] = {
         "Kernels, handles and collective buffers", "h, and c more where ranks share fast links",
         {"logged_non_torch_bytes": "h", "collective_bytes": "c", "parallelism": ""}, MEMORY,
     ),
-    "cuda_graph_bytes_per_gpu": Quantity("Captured graphs", "memory.activations.graph_bytes", {"graph_base_bytes": "g_0", "graph_bytes": "g", "layers": "", "max_num_seqs": "s"}, MEMORY),
+    "cuda_graph_bytes_per_gpu": Quantity("Captured graphs", "memory.rank.graph_bytes", {"graph_base_bytes": "g_0", "graph_bytes": "g", "layers": "", "max_num_seqs": "s"}, MEMORY),
     "kv_bytes_available_per_gpu": Quantity(
         "Memory of a GPU that is left for the KV cache", "memory.plan.memory_plan",
         {"usable_bytes_per_gpu": "U", "weight_bytes_per_gpu": "w", "activation_bytes_per_gpu": "a", "non_torch_bytes_per_gpu": "r"}, MEMORY,

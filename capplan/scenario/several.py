@@ -234,7 +234,7 @@ OF_ONE_MODEL = ("name", "description", "model", "revision", "traffic", SHARE, CA
 def one_by_one(section: str) -> str:
     """Return how to ask for one of the fleets of a section."""
     parts = "first, second or alone" if section == CASCADE else "NAME"
-    return f"one fleet at a time: {section}.part={parts}, in the file or with --set"
+    return f"one fleet at a time: --set {section}.part={parts}"
 
 
 def several_terms(

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from capplan.numbers import Array
 from capplan.serving.flat_core import FlatEngine, FlatLimits, FlatRequests, FlatRouter
-from capplan.serving.gauges import Gauges, WeightedHistogram
-from capplan.serving.outcome import FINISHED, SHED, ClassTotals, Ledger, Outcome
+from capplan.serving.outcome import FINISHED, SHED, ClassTotals, Gauges, Ledger, Outcome, WeightedHistogram
 from capplan.serving.requests import BEGIN_S, NO_REQUESTS, Admission, Counts, Crowd, Requests, check_requests
 from capplan.serving.step_table import (
     StepClock,

@@ -17,7 +17,7 @@ from capplan.fleet.pools.joint import demanded_of
 from capplan.fleet.pools.order import PoolSize, pools_order
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.pools.sizing import decode_question
-from capplan.fleet.question import spec_of_layout
+from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.survival import NO_LOSS, Survival

@@ -144,7 +144,7 @@ def test_other_commands_refuse_the_whole_and_answer_for_a_part(capplan, tmp_path
     ran = capplan(command, *words, *(["--offline"] if command != "workload" else []))
     assert ran.code == 2
     assert "cascade: has several fleets, which capplan fleet plans together" in ran.err
-    assert "cascade.part=first, second or alone, in the file or with --set" in ran.err
+    assert "one fleet at a time: --set cascade.part=first, second or alone" in ran.err
 
 
 def test_a_plan_file_of_a_part_stands_for_itself(capplan, tmp_path):

@@ -29,7 +29,7 @@ from capplan.fleet.pools.link import (
 )
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.pools.sizing import decode_question, pools_sizing, prefill_question
-from capplan.fleet.question import spec_of_layout
+from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.candidates import Layout
 from capplan.fleet.search.layouts import RATE_SLACK, search
 from capplan.fleet.search.trial import Trial

@@ -4,9 +4,10 @@ import re
 
 import pytest
 
+from capplan.library.runs import planned
 from capplan.report.answer import Answer, Table
 from capplan.report.tables import fitted, grid_of, terminal_text
-from tests.shipped import FLEETS
+from tests.shipped import SCENARIOS
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 SMALL = "tests/golden/small.yaml"
@@ -23,11 +24,26 @@ def test_the_first_screen_is_a_screen(capplan, monkeypatch, columns):
         r"small: order 3 x l40s .* for \$2,190 per month; the SLO attainment probability is \d+% ", text
     )
     assert "bottleneck: " in text
-    assert re.search(r"confidence: 2 GPUs are enough if .*, which saves \$730 per month", text)
-    assert re.search(r"assumed: .*; replace with traffic\[0\]\.trace \(\d+ more with --full\)", text)
+    assert "confidence: capplan verify-plan on one replica may save $730 per month" in text
+    assert re.search(r"assumed: .*; replace with traffic\[0\]\.trace ", text)
+    assert re.search(r"more: --full \((\d plans?, )?\d+ assumptions\), capplan report for the review$", text)
     heading = next(line for line in lines if line.startswith("hardware"))
     assert "$/month" in heading
     assert "GPUs" in heading
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_the_first_screen_of_a_shipped_scenario_is_a_screen_without_a_warning(path):
+    """At every width the decision is first, and no table is upright: a rule is under its heading."""
+    answer, _ = planned(str(path), [], lambda *_: None, pictured=False, offline=True)
+    assert answer.warnings == ()
+    assert answer.first_screen.headline == answer.headline
+    for columns in (60, 80, 100, 120):
+        lines = terminal_text(answer.first_screen, width=columns, colour=False).splitlines()
+        assert max(map(len, lines)) <= columns
+        assert lines[0].startswith(f"{path.stem}: ")
+        assert any(set(line) == {"─"} for line in lines)
+        assert len(lines) <= (24 if columns >= 80 or path.stem == "support-chat" else 33), columns
 
 
 WIDE = {
@@ -94,15 +110,6 @@ def test_columns_make_way_by_priority_before_a_table_turns_upright(width, left_o
 def test_what_had_no_room_is_named():
     shown = terminal_text(Answer("x", None, (Table(ROWS, spare=("usd_per_hour",)),)), width=40, colour=False)
     assert "no room for: $/h" in shown
-
-
-@pytest.mark.parametrize("fleet", FLEETS, ids=lambda fleet: fleet.name)
-def test_a_shipped_scenario_gives_no_reason_for_a_warning(fleet):
-    from capplan.questions.fleet import asked_fleet
-    from capplan.scenario.scenario import read_scenario
-
-    scenario = read_scenario(fleet.path, fleet.settings)
-    assert asked_fleet(scenario, offline=True).warnings == ()
 
 
 def test_progress_never_stands_at_a_count(monkeypatch):

@@ -14,7 +14,7 @@ from capplan.calibrate.endpoint.probe import Pieces, Prompts, prompts_for, serve
 from capplan.calibrate.endpoint.series import Told, open_loop, shared_loop, together
 from capplan.errors import InputError
 from capplan.fleet.plan import Plan
-from capplan.fleet.question import spec_of_layout
+from capplan.fleet.review import spec_of_layout
 from capplan.fleet.simulation import Stream
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_verification import planned_stream, refuse_drafts

@@ -9,11 +9,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from capplan.fleet.engine_options import EngineOptions
-from capplan.fleet.load.peak_stream import peak_stream
 from capplan.fleet.load.routed import Operation, run_fleet
+from capplan.fleet.load.session_load import peak_stream
 from capplan.fleet.load.waits import waits_of
 from capplan.fleet.pools.link import LinkTerms, LinkUse, link_use, unlinked_reason
-from capplan.fleet.question import Question
+from capplan.fleet.review import Question
 from capplan.fleet.search.trial import demand_at_replica, is_steady, with_load_time
 from capplan.fleet.simulation import ENGINE_DEFAULTS, FleetOutcome, Stream
 from capplan.replica.replica import Replica

@@ -47,7 +47,7 @@ from capplan.fleet.pools.sizing import (
     without_targets,
 )
 from capplan.fleet.price import HOURS_PER_MONTH, most_usd
-from capplan.fleet.question import Question
+from capplan.fleet.review import Question
 from capplan.fleet.scenario import PoolsLimits
 from capplan.fleet.search.candidates import Rejections, rejection_rows
 from capplan.fleet.search.cheapest import OVER_BUDGET, TOO_FEW_MACHINES, Search, Sized, Terms
@@ -58,7 +58,7 @@ from capplan.fleet.simulation import FleetOutcome
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.numbers import Spread
 from capplan.replica.replica import Replica
-from capplan.workload.outside import outside_use
+from capplan.workload.request_class import outside_use
 
 SHOWN = 3
 """Pairs of devices that get a plan; of the others only those that cost less by what either phase takes by itself. More are tried until one has a plan."""

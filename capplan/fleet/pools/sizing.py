@@ -20,7 +20,7 @@ from capplan.fleet.plan import (
 )
 from capplan.fleet.pools.joint import Demanded, Joint, Pair, Rank, demanded_of
 from capplan.fleet.pools.order import PoolSize, pools_order
-from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_replicas
 from capplan.fleet.search.layouts import CONFIDENCES, search
 from capplan.fleet.search.one_layout import trial_of

@@ -12,7 +12,7 @@ from math import ceil, floor, inf
 from capplan.errors import Reason, Refusal
 from capplan.fleet.order import most_busy_for
 from capplan.fleet.price import ChosenPrice
-from capplan.fleet.question import Question
+from capplan.fleet.review import Question
 from capplan.fleet.search.candidates import Layout, Rejections
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.search_cache import SearchCache

@@ -13,7 +13,7 @@ from capplan.errors import CapplanError, Reason, Refusal
 from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.plan import Relaxation
-from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.candidates import Layout, Rejections, layouts
 from capplan.fleet.search.steady_plans import (
     LOADS,

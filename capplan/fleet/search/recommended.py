@@ -16,8 +16,7 @@ from capplan.fleet.search.trial import Trial
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.replica.estimate import bottleneck_of, breakdown_of
 from capplan.replica.load import Load
-from capplan.workload.outside import outside_use
-from capplan.workload.request_class import Target
+from capplan.workload.request_class import Target, outside_use
 
 MOST_ADDED = 16
 """Replicas, one by one, that a plan may get to reach the required confidence at its own load."""

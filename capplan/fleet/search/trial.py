@@ -24,15 +24,21 @@ from capplan.fleet.load.offered import (
     users_idle_from_s,
 )
 from capplan.fleet.load.waits import WaitedTimes, seen_by_users, waits_of
-from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.layouts import ScreenedLayout, longest_responses_s, rate_slack
 from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states
 from capplan.numbers import Spread
 from capplan.replica.plans import plans_of
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.tables import table_of_plans
-from capplan.serving.gauges import WeightedHistogram
-from capplan.serving.outcome import Outcome, SeenByUsers, histogram_spread, spread, weighted_spread
+from capplan.serving.outcome import (
+    Outcome,
+    SeenByUsers,
+    WeightedHistogram,
+    histogram_spread,
+    spread,
+    weighted_spread,
+)
 from capplan.serving.requests import Crowd
 from capplan.serving.server import simulate
 from capplan.serving.steady_state import SteadyState

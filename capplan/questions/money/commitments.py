@@ -40,8 +40,7 @@ from capplan.money.commitments import (
     named_offers,
     use_fractions,
 )
-from capplan.readers.catalogue.machines import machine_records
-from capplan.readers.catalogue.prices import records_of
+from capplan.readers.catalogue.prices import machine_records, records_of
 from capplan.scenario.records.money import Commitments, Owned, Reserved
 from capplan.scenario.scenario_file import Scenario
 

@@ -31,13 +31,12 @@ from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.plan_file import AGAIN, PlanFile, is_plan_file, read_plan_file
-from capplan.readers.plan_record import StatedGroup, StatedPlan
+from capplan.readers.plan_file import AGAIN, PlanFile, StatedGroup, StatedPlan, is_plan_file, read_plan_file
 from capplan.scenario.reading import overridden
 from capplan.scenario.scenario import read_scenario, scenario_from
 from capplan.scenario.scenario_file import Scenario
 from capplan.serving.outcome import SeenByUsers
-from capplan.workload.outside import outside_use
+from capplan.workload.request_class import outside_use
 
 
 def answer_of(file: PlanFile, asked: AskedFleet) -> FleetAnswer:

@@ -16,14 +16,14 @@ from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.order import OWN, Order, OrderLine
 from capplan.fleet.plan import Certainty, Group, Plan, plan_order, sized_groups, summed_usd_per_hour
 from capplan.fleet.price import ChosenPrice, usd_per_month
-from capplan.fleet.question import spec_of_layout
+from capplan.fleet.review import spec_of_layout
 from capplan.fleet.survival import Survival
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.money.commitments import offered_costs
 from capplan.questions.fleet import AskedFleet
-from capplan.readers.catalogue.machines import stated_machines
-from capplan.readers.catalogue.model import model_source
-from capplan.readers.plan_record import COMPOSED, StatedGroup, StatedPlan
+from capplan.readers.catalogue.models import model_source
+from capplan.readers.catalogue.prices import stated_machines
+from capplan.readers.plan_file import COMPOSED, StatedGroup, StatedPlan
 from capplan.readers.text_file import MAX_BYTES, digest, path_of, whole_path
 from capplan.replica.plans import engine_scheduling, plans_of
 
@@ -182,7 +182,7 @@ def outside_row(plan: Plan) -> dict[str, Any] | None:
 
 
 def plan_inputs(asked: AskedFleet, chosen: Plan | None) -> dict[str, Any]:
-    """Return the inputs of a plan, as `readers.plan_record.InputsRow` reads them.
+    """Return the inputs of a plan, as `readers.plan_file.InputsRow` reads them.
 
     Parameters
     ----------

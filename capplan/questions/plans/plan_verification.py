@@ -16,10 +16,10 @@ from capplan.accuracy.serving import LOADS
 from capplan.errors import InputError, Reason
 from capplan.fleet.engine_options import EngineOptions
 from capplan.fleet.load.demand import drawn_requests
-from capplan.fleet.load.peak_stream import peak_stream
 from capplan.fleet.load.routed import run_fleet
+from capplan.fleet.load.session_load import peak_stream
 from capplan.fleet.plan import Plan
-from capplan.fleet.question import spec_of_layout
+from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.trial import Trial, demand_at_replica
 from capplan.fleet.simulation import Stream

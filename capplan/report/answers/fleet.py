@@ -14,10 +14,9 @@ from capplan.fleet.plan import (
     RoutedRequests,
     paid_by_the_gpu,
 )
-from capplan.fleet.question import Question
-from capplan.fleet.review import kernel_assumptions
+from capplan.fleet.review import Question, kernel_assumptions
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.outlook import Outlook
+from capplan.questions.money.energy import Outlook
 from capplan.questions.plans.plan_row import certainty_row, plan_inputs, plan_row
 from capplan.readers.plan_file import data_digests, plan_origin
 from capplan.report.answer import Answer, Table
@@ -58,9 +57,14 @@ from capplan.report.answers.fleet_words import (
     layout_text,
     measured_saving,
     measuring_texts,
+    more_text,
+    most_assumed_texts,
     next_steps_result,
     next_steps_rows,
     paid_text,
+    pools_closing,
+    pools_result,
+    pools_tables,
     purchase_text,
     rejected_text,
     relaxation_text,
@@ -83,16 +87,12 @@ from capplan.report.answers.order import (
     ordered_texts,
     stated_order_row,
 )
-from capplan.report.answers.pools import (
-    pools_closing,
-    pools_result,
-    pools_tables,
-)
-from capplan.report.data_text import plain
+from capplan.report.safe_text import plain
 from capplan.scenario.scenario_file import Scenario
 
-_SHOWN_FIRST = ("hardware", "layout", "replicas", "gpus", "cost", "slo_met_probability")
-_SPARE_ON_FIRST = ("replicas", "layout")
+_SHOWN_FIRST = ("hardware", "layout", "gpus", "cost", "slo_met_probability")
+_SPARE_ON_FIRST = ("layout",)
+_ROWS_ON_FIRST = 5
 
 
 def first_screen(
@@ -115,13 +115,11 @@ def first_screen(
         return None
     job = usd_per_job(answer, plan.usd_per_month) is not None
     cost, promised = "usd_per_job" if job else "usd_per_month", bool(asked.scenario.slo.targets)
-    kv = several_kv_dtypes(answer.plans)
-    rows: list[dict[str, Any]] = [
-        {**plan_row(item), "layout": layout_text(item, kv=kv)} for item in answer.plans
-    ]
-    guessed = [
-        at for at, item in enumerate(answer.plans) if any(group.label == "assumed" for group in item.groups)
-    ]
+    kept = first_rows([plan.hardware for plan in answer.plans], _ROWS_ON_FIRST)
+    shown = [answer.plans[at] for at in kept]
+    kv = several_kv_dtypes(shown)
+    rows: list[dict[str, Any]] = [{**plan_row(item), "layout": layout_text(item, kv=kv)} for item in shown]
+    guessed = [at for at, item in enumerate(shown) if any(group.label == "assumed" for group in item.groups)]
     columns = tuple(cost if name == "cost" else name for name in _SHOWN_FIRST[: None if promised else -1])
     table = Table(
         rows,
@@ -141,15 +139,32 @@ def first_screen(
             *_uneconomical_texts(answer),
             *_bottleneck_texts(answer, plan),
             *(_certainty_texts(answer, plan) if promised else ()),
-            *_assumed_texts(kernels, others),
+            *most_assumed_texts(kernels, others),
             *commitments_text(outlook.mixes),
-            *ordered_texts([plan]),
+            *ordered_texts([plan], brief=True),
             *idle_texts(plan),
             failure_text(plan),
             *budget_texts(asked, answer),
-            "more: --full, or capplan report for the review",
+            more_text(assumptions=len(kernels) + len(others), plans=len(answer.plans) - len(shown)),
         ),
     )
+
+
+def first_rows(names: Sequence[str], count: int) -> list[int]:
+    """Return the rows of a list that is cut: the first one of each name, then the next ones, in their order.
+
+    Parameters
+    ----------
+    names : GPU of each plan, the cheapest plan first
+    count : most rows that are kept
+
+    Examples
+    --------
+    >>> first_rows(["b200", "b200", "b200", "h100", "b200", "l4"], 4), first_rows(["l4"], 4)
+    ([0, 1, 3, 5], [0])
+    """
+    order = sorted(range(len(names)), key=lambda at: (names.index(names[at]) != at, at))
+    return sorted(order[:count])
 
 
 def decision_sentence(asked: AskedFleet, answer: FleetAnswer) -> str:
@@ -194,21 +209,10 @@ def _certainty_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
     parts = [text] if (text := surer_text(plan, answer)) else []
     if (saving := measured_saving(answer)) is not None and plan == answer.chosen:
         steps, usd = saving
-        saved = "" if usd is None else f", which saves {paid_text(answer, usd)}"
-        parts.append(
-            f"{steps.as_predicted.gpus} GPUs are enough if replicas are as fast as predicted{saved}: measure one (capplan verify-plan)"
-        )
+        gpus = plan.gpus - steps.as_predicted.gpus
+        saved = f"{gpus} GPU{'s' * (gpus > 1)}" if usd is None else paid_text(answer, usd)
+        parts.append(f"capplan verify-plan on one replica may save {saved}")
     return (f"confidence: {'; '.join(parts)}",) if parts else ()
-
-
-def _assumed_texts(kernels: Sequence[Assumption], others: Sequence[Assumption]) -> tuple[str, ...]:
-    """Return the assumption that bears most on the answer: of kernels that nobody timed, else of the traffic, else the first one."""
-    by_traffic = sorted(others, key=lambda item: not item.replace.startswith("traffic"))
-    most, *rest = (*kernels, *by_traffic) or (None,)
-    if most is None:
-        return ()
-    more = f" ({len(rest)} more with --full)" if rest else ""
-    return (f"assumed: {most.what}; replace with {most.replace}{more}",)
 
 
 _SHOWN = (

@@ -8,9 +8,9 @@ import numpy as np
 from capplan.assumption import Assumption
 from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import PHASES
+from capplan.money.cash import Growth
 from capplan.money.energy import Energy
-from capplan.money.growth import Growth
-from capplan.questions.outlook import Outlook
+from capplan.questions.money.energy import Outlook
 from capplan.report.answer import Table
 from capplan.scenario.scenario_file import Scenario
 

@@ -54,17 +54,18 @@ def order_texts(plan: Plan | None) -> tuple[str, ...]:
     return (*_unstated_texts(plan), *idle_texts(plan), *_survival_texts(plan))
 
 
-def ordered_texts(plans: Sequence[Plan]) -> tuple[str, ...]:
+def ordered_texts(plans: Sequence[Plan], *, brief: bool = False) -> tuple[str, ...]:
     """Return the machines of plans in one line, each with provider, region, price and its day, and those to order today; nothing for prices of the scenario.
 
     Parameters
     ----------
     plans : of one service, or of each part of it
+    brief : whether the order to place today is said without its machines
     """
     stated = [stated_order(plan) for plan in plans]
     today = [plan for plan in stated if plan is not None] if None not in stated else []
     job = any(plan.money is not None and plan.money.usd_per_job is not None for plan in plans)
-    return lines_texts(_lines(plans), _lines(today), _terms(plans, today), by_month=not job)
+    return lines_texts(_lines(plans), _lines(today), _terms(plans, today), by_month=not job, brief=brief)
 
 
 def _terms(plans: Sequence[Plan], today: Sequence[Plan]) -> str:
@@ -82,7 +83,12 @@ def _lines(plans: Sequence[Plan]) -> list[OrderLine]:
 
 
 def lines_texts(
-    lines: Sequence[OrderLine], today: Sequence[OrderLine], terms: str = "", *, by_month: bool = True
+    lines: Sequence[OrderLine],
+    today: Sequence[OrderLine],
+    terms: str = "",
+    *,
+    by_month: bool = True,
+    brief: bool = False,
 ) -> tuple[str, ...]:
     """Return an order in one line, and in another one the order that can be placed today; nothing for prices of the scenario.
 
@@ -92,6 +98,7 @@ def lines_texts(
     today : machines of which everything is stated; empty if no provider states it
     terms : commitment of these, if it is another one
     by_month : whether the machines are paid at all hours; else until a job is done
+    brief : whether the order to place today is said without its machines
     """
     if not all(line.machine.source or line.machine.provider == OWN for line in lines) or not lines:
         return ()
@@ -100,7 +107,8 @@ def lines_texts(
         return (order,)
     usd = sum(line.count * line.machine.usd_per_hour for line in today)
     cost = f"${usd_per_month(usd):,.0f} per month" if by_month else f"${usd:,.2f} per hour"
-    return order, f"to order today{terms}: {_lines_text(today)}; {cost} in all"
+    what = "; ".join(dict.fromkeys(map(_seller, today))) if brief else _lines_text(today)
+    return order, f"to order today{terms}: {what}; {cost} in all"
 
 
 def _lines_text(lines: Sequence[OrderLine]) -> str:
@@ -113,10 +121,14 @@ def _line_text(line: OrderLine) -> str:
     what = f"{line.count} x {machine.sku or size}"
     if machine.provider == OWN:
         return f"{what} of your own"
-    place = ", ".join(filter(None, (machine.provider, machine.region)))
     day = f", price of {machine.date}" if machine.date else ""
     unstated = f" (not stated: {' and '.join(machine.unstated)})" if machine.unstated else ""
-    return f"{what} at {place}, ${machine.usd_per_hour:,.2f} per hour each{day}{unstated}"
+    return f"{what} at {_seller(line)}, ${machine.usd_per_hour:,.2f} per hour each{day}{unstated}"
+
+
+def _seller(line: OrderLine) -> str:
+    machine = line.machine
+    return ", ".join(filter(None, (machine.provider, machine.region)))
 
 
 def _unstated_texts(plan: Plan) -> Iterator[str]:
@@ -141,7 +153,7 @@ def _unstated_texts(plan: Plan) -> Iterator[str]:
 
 def _near_texts(plan: Plan, link: LinkTerms) -> Iterator[str]:
     """Yield why the pools of an order are not as near each other as their link needs them."""
-    sellers = {group.role: _seller(group) for group in plan.groups}
+    sellers = {group.role: _sellers(group) for group in plan.groups}
     if not is_at_one_provider(plan):
         at = " and ".join(f"{role} is priced at {seller}" for role, seller in sellers.items() if seller)
         yield f"{at}, and KV caches go from one to the other: order both at one provider"
@@ -151,7 +163,7 @@ def _near_texts(plan: Plan, link: LinkTerms) -> Iterator[str]:
         yield f"{link.name} joins the GPUs of one server, and in the order each pool has machines of its own: put both pools in one of them, or state a network as fleet.kv_link"
 
 
-def _seller(group: Group) -> str:
+def _sellers(group: Group) -> str:
     lines = group.order.lines if group.order is not None else ()
     return " and ".join(dict.fromkeys(line.machine.provider for line in lines if line.machine.source))
 
@@ -170,16 +182,10 @@ def _way_texts(plan: Plan) -> Iterator[str]:
 
 
 def failure_text(plan: Plan) -> str:
-    """Return in one sentence what may fail while the SLO targets are met, and for how much of the time enough replicas serve."""
+    """Return for how much of the time enough replicas for the peak are in service, and what may fail at the peak."""
     survive, found = plan.groups[0].survive, plan_availability(plan)
-    lost = (
-        f"the SLO targets are met at the peak without {survive.what_fails}"
-        if survive.count
-        else "no replica is spare"
-    )
-    if found is None:
-        return f"failures: {lost}"
-    return f"failures: {lost}; enough replicas serve {percent(found.now.time_fraction)} of the time"
+    lost = f"{survive.what_fails} may fail at the peak" if survive.count else "no replica is spare"
+    return f"availability: {'' if found is None else f'{percent(found.now.time_fraction)}; '}{lost}"
 
 
 def idle_texts(plan: Plan) -> tuple[str, ...]:

@@ -261,7 +261,7 @@ _INDEPENDENT = Assumption(
 MOST_ROUNDS = 16
 """Rounds shown one by one; more are shown only by their speedup."""
 
-_SHOWN = (
+_REPLICA_SHOWN = (
     "batch", "draft_tokens", "expected_tokens_per_round", "draft_s", "verify_s", "round_s", "target_step_s",
     "speedup", "fits",
 )  # fmt: skip
@@ -281,7 +281,7 @@ def spec_answer(
     """Return rounds by batch and draft length, the best of each batch, and the memory of both models."""
     rows = [asdict(row) for row in speculated.rows]
     best = [asdict(row) for row in speculated.best]
-    shown = tuple(name for name in _SHOWN if name != "fits" or speculated.memory is not None)
+    shown = tuple(name for name in _REPLICA_SHOWN if name != "fits" or speculated.memory is not None)
     memory = _memory_rows(speculated)
     tables = []
     if len(best) > 1 and len(rows) > len(best):

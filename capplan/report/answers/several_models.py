@@ -2,8 +2,11 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from capplan.assumption import Assumption
 from capplan.fleet.order import Order
 from capplan.fleet.plan import Plan
 from capplan.fleet.price import usd_per_month
@@ -19,7 +22,13 @@ from capplan.questions.several_models import (
 )
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import currency_texts
-from capplan.report.answers.fleet_words import against_text, layout_text, purchase_text
+from capplan.report.answers.fleet_words import (
+    against_text,
+    layout_text,
+    more_text,
+    most_assumed_texts,
+    purchase_text,
+)
 from capplan.report.answers.order import lines_texts, ordered_texts, stated_order_row
 from capplan.scenario.several import one_by_one
 
@@ -52,18 +61,19 @@ def sharing_answer(found: SharingAnswer) -> Answer:
         "slo_met_probability",
     )
     known = tuple(name for name in columns if any(row[name] is not None for row in rows))
+    models = Table(
+        rows,
+        title=f"In the pool of {found.pool.gpus} x {found.pool.hardware}",
+        shown=known,
+        titles=_SHARED_TITLES,
+        assumed=_assumed(found),
+        spare=("network", "replica", "tpot_p95_s", "ttft_p95_s", "request_rate"),
+    )
     return Answer(
         command="fleet",
         result=_shared_result(found, rows),
         tables=(
-            Table(
-                rows,
-                title=f"In the pool of {found.pool.gpus} x {found.pool.hardware}",
-                shown=known,
-                titles=_SHARED_TITLES,
-                assumed=_assumed(found),
-                spare=("network", "replica"),
-            ),
+            models,
             *_hours(found),
             *_cut(found),
             Table(
@@ -82,7 +92,23 @@ def sharing_answer(found: SharingAnswer) -> Answer:
         ),
         assumptions=found.assumptions,
         warnings=found.warnings,
+        first_screen=Answer(
+            command="fleet",
+            result=None,
+            tables=(replace(models, shown=tuple(name for name in known if name != "network")),),
+            headline=_shared_headline(found),
+            closing=(
+                *_slices_text(found),
+                *_ordered_texts(found.pool, brief=True),
+                *_last_texts(found.assumptions, "sharing"),
+            ),
+        ),
     )
+
+
+def _last_texts(assumptions: Sequence[Assumption], key: str) -> tuple[str, ...]:
+    """Return the last lines of a first screen: what was assumed most, one fleet at a time, and where the rest is."""
+    return (*most_assumed_texts((), assumptions), one_by_one(key), more_text(len(assumptions), page=False))
 
 
 def _shared_row(found: SharingAnswer, model: SharingModel, plan: Plan) -> dict[str, Any]:
@@ -114,10 +140,10 @@ def _slices_text(found: SharingAnswer) -> tuple[str, ...]:
     )
 
 
-def _ordered_texts(pool: SharedPool) -> tuple[str, ...]:
+def _ordered_texts(pool: SharedPool, *, brief: bool = False) -> tuple[str, ...]:
     """Return the machines of the pool, and those to order today."""
     order, today = pool.order, pool.stated_order
-    return lines_texts(order.lines if order else (), today.lines if today else ())
+    return lines_texts(order.lines if order else (), today.lines if today else (), brief=brief)
 
 
 def _order_row(order: Order | None, hardware: str) -> dict[str, Any] | None:
@@ -276,16 +302,18 @@ def cascade_answer(found: CascadeAnswer) -> Answer:
     grown = _growth_rows(found)
     shown = ("fleet", "model", "request_rate", "purchase", "gpus", cost, "usd_per_thousand_requests")
     promised = ("slo_met_probability",) if found.scenario.slo.targets else ()
+    fleets = Table(
+        [*rows[:-1], *([together] if len(found.parts) > 1 else []), rows[-1]],
+        title="Fleets",
+        shown=(*shown, *promised),
+        titles=_CASCADE_TITLES,
+        spare=("usd_per_thousand_requests", "purchase", "request_rate", "model"),
+    )
     return Answer(
         command="fleet",
         result=_cascade_result(found, waits, grown, cost),
         tables=(
-            Table(
-                [*rows[:-1], *([together] if len(found.parts) > 1 else []), rows[-1]],
-                title="Fleets",
-                shown=(*shown, *promised),
-                titles=_CASCADE_TITLES,
-            ),
+            fleets,
             Table(waits, title="What users wait for", shown=_WAITS, titles=_CASCADE_TITLES),
             *([Table(grown, title=_growth_title(grown), titles=_CASCADE_TITLES)] if grown else []),
         ),
@@ -293,6 +321,17 @@ def cascade_answer(found: CascadeAnswer) -> Answer:
         closing=_closing(found),
         assumptions=found.assumptions,
         warnings=found.warnings,
+        first_screen=Answer(
+            command="fleet",
+            result=None,
+            tables=(replace(fleets, shown=("fleet", "model", "gpus", cost, *promised)),),
+            headline=_cascade_headline(found),
+            closing=(
+                *_against_large_texts(found),
+                *ordered_texts([part.plan for part in found.parts], brief=True),
+                *_last_texts(found.assumptions, "cascade"),
+            ),
+        ),
     )
 
 
@@ -375,7 +414,8 @@ def percent_below(share: float) -> str:
     return f"{math.floor(1e3 * share + 1e-9) / 10:.4g}%"
 
 
-def _closing(found: CascadeAnswer) -> tuple[str, ...]:
+def _against_large_texts(found: CascadeAnswer) -> tuple[str, ...]:
+    """Return up to which escalated share the cascade saves money, and how much later a first token comes."""
     share, seen = found.breakeven_fraction, found.mean_waits_s[0]
     ways = {wait.who: wait for wait in found.waits}
     alone = ways[ALONE].first_token.mean_s
@@ -389,14 +429,22 @@ def _closing(found: CascadeAnswer) -> tuple[str, ...]:
             f"escalated requests see their first token {extra:.3g} s later than at the large model only; over all requests the mean is "
             f"{seen:.3g} s against {alone:.3g} s"
         )
-    if ESCALATED in ways and found.terms.after == "answer":
-        lines.append(
-            "nine in ten within: of requests that pass two stages a bound, the sum of both 95th percentiles"
-        )
-    lines += ordered_texts([part.plan for part in found.parts])
-    lines.append(one_by_one("cascade"))
+    return tuple(lines)
+
+
+def _closing(found: CascadeAnswer) -> tuple[str, ...]:
+    bound = ESCALATED in {wait.who for wait in found.waits} and found.terms.after == "answer"
     return (
-        *lines,
+        *_against_large_texts(found),
+        *(
+            (
+                "nine in ten within: of requests that pass two stages a bound, the sum of both 95th percentiles",
+            )
+            if bound
+            else ()
+        ),
+        *ordered_texts([part.plan for part in found.parts]),
+        one_by_one("cascade"),
         *currency_texts(
             found.scenario.file.currency,
             {"for both": found.usd, "for the large model only": found.alone.paid.machines_usd},
